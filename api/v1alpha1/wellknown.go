@@ -1,0 +1,66 @@
+package v1alpha1
+
+// Names that KEP-4212 and KEP-4563 define, letter by letter.
+const (
+	// MaintenanceCompletionFinalizer holds a NodeMaintenance until its Complete stage has finished: Nodes schedulable
+	// again, Evacuations withdrawn. It is stored before the first side effect.
+	MaintenanceCompletionFinalizer = "nodemaintenance.k8s.io/maintenance-completion"
+
+	// InstigatorFinalizerPrefix starts the finalizer by which an instigator asks for an Evacuation. What follows is the
+	// instigator's DNS subdomain. Removing the finalizer withdraws the request.
+	InstigatorFinalizerPrefix = "evacuation.coordination.k8s.io/instigator_"
+
+	// NodeMaintenanceInstigatorFinalizer is the instigator finalizer that all NodeMaintenances share.
+	NodeMaintenanceInstigatorFinalizer = InstigatorFinalizerPrefix + "nodemaintenance.k8s.io"
+
+	// EvacuatorPriorityAnnotationPrefix starts the Pod annotation by which an evacuator registers for a Pod:
+	// the rest of the key is the evacuator class (at most 54 characters), the value is "PRIORITY" or "PRIORITY/ROLE".
+	EvacuatorPriorityAnnotationPrefix = "evacuation.coordination.k8s.io/priority_"
+)
+
+// Annotations and labels of this project.
+const (
+	// NodeOriginAnnotation on a Node records how the first maintenance that cordoned it found it, so that the last one
+	// to end can leave it that way: "schedulable" or "unschedulable".
+	NodeOriginAnnotation = "maintenance.cluster.x-k8s.io/found"
+
+	// OwnerClusterAnnotation on a NodeMaintenance names the Cluster ("namespace/name") whose Machine it serves.
+	OwnerClusterAnnotation = "maintenance.cluster.x-k8s.io/owner-cluster"
+
+	// OwnerMachineAnnotation on a NodeMaintenance names the Machine ("namespace/name") that it serves.
+	OwnerMachineAnnotation = "maintenance.cluster.x-k8s.io/owner-machine"
+
+	// OwnerManagementClusterAnnotation on a NodeMaintenance holds the UID of the management cluster's kube-system Namespace.
+	OwnerManagementClusterAnnotation = "maintenance.cluster.x-k8s.io/owner-management-cluster"
+
+	// NodeUIDAnnotation on a NodeMaintenance holds the UID of the Node that it was made for: a Node of the same name with
+	// another UID isn't selected.
+	NodeUIDAnnotation = "maintenance.cluster.x-k8s.io/node-uid"
+
+	// EvacuationNodeAnnotation on an Evacuation names the Node that the Pod was on when it was found; empty if on none.
+	EvacuationNodeAnnotation = "maintenance.cluster.x-k8s.io/node"
+
+	// PreDrainHookAnnotation is our Machine deletion hook. CAPI doesn't drain a deleted Machine while it is there.
+	PreDrainHookAnnotation = "pre-drain.delete.hook.machine.cluster.x-k8s.io/node-maintenance"
+
+	// HookOwner is the value of our hook, and of the annotations that we set on Machines when we release it.
+	HookOwner = "node-maintenance.cluster.x-k8s.io"
+
+	// BundleVersionAnnotation on a CRD or admission policy in a workload cluster says which bundle it came with.
+	BundleVersionAnnotation = "maintenance.cluster.x-k8s.io/bundle-version"
+)
+
+// Evacuator classes of the evacuators that are built in.
+const (
+	EvacuatorClassDeployment  = "deployment.apps.k8s.io"
+	EvacuatorClassStatefulSet = "statefulset.apps.k8s.io"
+	EvacuatorClassDaemonSet   = "daemonset.apps.k8s.io"
+
+	// EvacuatorClassKubelet is the class for static Pods; an agent on the Node serves it.
+	EvacuatorClassKubelet = "kubelet.k8s.io"
+
+	// EvacuatorRoleController is the role of the one evacuator that is the Pod's own controller; its priority is
+	// EvacuatorControllerPriority.
+	EvacuatorRoleController     = "controller"
+	EvacuatorControllerPriority = int32(10000)
+)
