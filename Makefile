@@ -1,0 +1,3 @@
+.DEFAULT_GOAL := tools
+
+include hack/tools/tools.mk

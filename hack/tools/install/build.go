@@ -1,0 +1,136 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/hack/tools/toolchain"
+)
+
+// install builds those of the programs that are missing. They share a module.
+func install(root string, programs []toolchain.Program) error {
+	if len(missing(root, programs)) == 0 {
+		return nil
+	}
+	cache, err := toolchain.CacheDir()
+	if err != nil {
+		return err
+	}
+	unlock, err := lock(cache, programs[0].Pin)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	// Somebody else may have built them while we waited for the lock.
+	programs = missing(root, programs)
+	if len(programs) == 0 {
+		return nil
+	}
+	return build(root, cache, programs)
+}
+
+func missing(root string, programs []toolchain.Program) []toolchain.Program {
+	var absent []toolchain.Program
+	for _, program := range programs {
+		file, err := program.Path(root)
+		if err == nil {
+			_, err = os.Stat(file)
+		}
+		if err != nil {
+			absent = append(absent, program)
+		}
+	}
+	return absent
+}
+
+// lock serializes the builds of one module between processes. The kernel drops the lock when
+// its holder dies, so a killed build doesn't block the next one.
+func lock(cache, pin string) (unlock func(), err error) {
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return nil, errors.Wrap(err, "creating the directory for built tools")
+	}
+	file, err := os.OpenFile(filepath.Join(cache, "."+pin+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, errors.Wrapf(err, "opening the lock for %s", pin)
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Wrapf(err, "waiting for another build of %s", pin)
+	}
+	return func() { _ = file.Close() }, nil
+}
+
+// build runs one `go build` for all programs into a scratch directory beside their final
+// places and renames them there, so that an interrupted build leaves nothing half done.
+func build(root, cache string, programs []toolchain.Program) error {
+	version, err := programs[0].Version(root)
+	if err != nil {
+		return err
+	}
+	scratch, err := os.MkdirTemp(cache, ".build-"+programs[0].Pin+"-")
+	if err != nil {
+		return errors.Wrap(err, "creating a directory to build in")
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+
+	names, args := make([]string, 0, len(programs)), []string{"build", "-ldflags", ldflags(programs[0], version), "-o", scratch + "/"}
+	for _, program := range programs {
+		names, args = append(names, program.Name), append(args, program.Package)
+	}
+	what := strings.Join(names, ", ") + " " + version
+	fmt.Fprintf(os.Stderr, "building %s … ", what)
+
+	start := time.Now()
+	command := exec.Command("go", args...)
+	command.Dir = programs[0].Dir(root)
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	if output, err := command.CombinedOutput(); err != nil {
+		fmt.Fprintln(os.Stderr, "failed")
+		return errors.Wrapf(err, "building %s in %s: %s", what, command.Dir, output)
+	}
+	for _, program := range programs {
+		if err := keep(root, scratch, program); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(os.Stderr, "%.0fs\n", time.Since(start).Seconds())
+	return nil
+}
+
+func keep(root, scratch string, program toolchain.Program) error {
+	file, err := program.Path(root)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return errors.Wrapf(err, "creating the directory of %s", program.Name)
+	}
+	return errors.Wrapf(os.Rename(filepath.Join(scratch, program.Output()), file), "moving %s into place", program.Name)
+}
+
+// ldflags strips symbols, which halves the programs, and tells Kubernetes and Cluster API
+// their versions: they expect their release builds to do so, and otherwise call themselves
+// v0.0.0-master, which others rightly refuse as too old.
+func ldflags(program toolchain.Program, version string) string {
+	flags := []string{"-s", "-w"}
+	switch program.Module {
+	case "k8s.io/kubernetes":
+		numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+		flags = append(flags,
+			"-X k8s.io/component-base/version.gitVersion="+version,
+			"-X k8s.io/component-base/version.gitMajor="+numbers[0],
+			"-X k8s.io/component-base/version.gitMinor="+numbers[1])
+	case "sigs.k8s.io/cluster-api":
+		flags = append(flags, "-X sigs.k8s.io/cluster-api/version.gitVersion="+version)
+	}
+	return strings.Join(flags, " ")
+}

@@ -1,0 +1,102 @@
+//go:build unix
+
+// Command install builds the programs that hack/tools pins into a cache directory.
+//
+//	go run ./hack/tools/install                   # everything
+//	go run ./hack/tools/install controlplane      # a group: controlplane or dev
+//	go run ./hack/tools/install kustomize kwok    # single programs
+//	go run ./hack/tools/install path kustomize    # build if missing, print the path
+//
+// What is there already is left alone, so running it again costs nothing. Programs of one
+// module are built by one `go build`, which shares their packages and fills all CPUs.
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/hack/tools/toolchain"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "install: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	printPath := len(args) > 0 && args[0] == "path"
+	if printPath {
+		args = args[1:]
+		if len(args) != 1 {
+			return errors.New("path takes the name of one program")
+		}
+	}
+	programs, err := selection(args)
+	if err != nil {
+		return err
+	}
+	root, err := toolchain.Root()
+	if err != nil {
+		return err
+	}
+	for _, sameModule := range byPin(programs) {
+		if err := install(root, sameModule); err != nil {
+			return err
+		}
+	}
+	if printPath {
+		path, err := programs[0].Path(root)
+		if err != nil {
+			return err
+		}
+		fmt.Println(path)
+	}
+	return nil
+}
+
+// selection resolves names of programs and groups; none means everything.
+func selection(names []string) ([]toolchain.Program, error) {
+	if len(names) == 0 {
+		return toolchain.Programs, nil
+	}
+	var selected []toolchain.Program
+	for _, name := range names {
+		group := toolchain.Group(name)
+		if group == toolchain.ControlPlane || group == toolchain.Dev {
+			for _, program := range toolchain.Programs {
+				if program.Group == group {
+					selected = append(selected, program)
+				}
+			}
+			continue
+		}
+		program, err := toolchain.Find(name)
+		if err != nil {
+			return nil, err
+		}
+		selected = append(selected, program)
+	}
+	return selected, nil
+}
+
+// byPin gathers the programs of one module, in the order of their first appearance.
+func byPin(programs []toolchain.Program) [][]toolchain.Program {
+	var gathered [][]toolchain.Program
+	for _, program := range programs {
+		at := slices.IndexFunc(gathered, func(others []toolchain.Program) bool {
+			return others[0].Pin == program.Pin
+		})
+		switch {
+		case at < 0:
+			gathered = append(gathered, []toolchain.Program{program})
+		case !slices.Contains(gathered[at], program):
+			gathered[at] = append(gathered[at], program)
+		}
+	}
+	return gathered
+}

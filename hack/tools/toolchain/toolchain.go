@@ -1,0 +1,196 @@
+// Package toolchain knows every program this repository builds for itself: the tools of a
+// developer (controller-gen, kustomize, …) and the real control plane the tests run on
+// (etcd, kube-apiserver, kwok, the Cluster API core manager, …).
+//
+// Each program belongs to a small Go module under hack/tools that does nothing but pin it.
+// Those go.mod files are the only place where a version is written; this package reads it
+// there, and derives from it where the built program is kept:
+//
+//	<cache>/<name>-<version>-<hash of go.mod and go.sum>/<name>
+//
+// The hash makes any change of a pin, of a dependency or of a checksum a different path, so
+// a stale binary is never picked up. hack/tools/install builds what is missing;
+// test/controlplane only looks the paths up.
+package toolchain
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/pkg/errors"
+)
+
+// Group is a set of programs that are wanted together.
+type Group string
+
+const (
+	// ControlPlane programs run in tests.
+	ControlPlane Group = "controlplane"
+	// Dev programs generate, check and render what is in the repository.
+	Dev Group = "dev"
+)
+
+// Program is one executable built from a pinned Go module.
+type Program struct {
+	// Name of the executable.
+	Name string
+	// Pin is the directory under hack/tools whose go.mod pins the program.
+	Pin string
+	// Module whose version is the version of the program.
+	Module string
+	// Package is the main package, as `go build` takes it.
+	Package string
+	Group   Group
+}
+
+// Programs lists everything `make tools` can build.
+var Programs = []Program{
+	{"etcd", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", ControlPlane},
+	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", ControlPlane},
+	{"kube-controller-manager", "kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", ControlPlane},
+	{"kube-scheduler", "kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", ControlPlane},
+	{"kubectl", "kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubectl", ControlPlane},
+	{"kwok", "kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok", ControlPlane},
+	{"capi-core", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/core", ControlPlane},
+	{"clusterctl", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/cmd/clusterctl", ControlPlane},
+	{"controller-gen", "controller-tools", "sigs.k8s.io/controller-tools", "sigs.k8s.io/controller-tools/cmd/controller-gen", Dev},
+	{"kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "sigs.k8s.io/kustomize/kustomize/v5", Dev},
+	{"golangci-lint", "golangci-lint", "github.com/golangci/golangci-lint/v2", "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", Dev},
+	{"crd-ref-docs", "crd-ref-docs", "github.com/elastic/crd-ref-docs", "github.com/elastic/crd-ref-docs", Dev},
+}
+
+// Find returns the program of that name.
+func Find(name string) (Program, error) {
+	for _, p := range Programs {
+		if p.Name == name {
+			return p, nil
+		}
+	}
+	return Program{}, errors.Errorf("%q is not a program of hack/tools", name)
+}
+
+// Path returns where the named program of the pinned version is kept, and whether it has
+// been built.
+func Path(name string) (file string, built bool, err error) {
+	program, err := Find(name)
+	if err != nil {
+		return "", false, err
+	}
+	root, err := Root()
+	if err != nil {
+		return "", false, err
+	}
+	file, err = program.Path(root)
+	if err != nil {
+		return "", false, err
+	}
+	info, err := os.Stat(file)
+	return file, err == nil && info.Mode().IsRegular(), nil
+}
+
+// Version returns the pinned version of the named program, such as "v1.36.3".
+func Version(name string) (string, error) {
+	program, err := Find(name)
+	if err != nil {
+		return "", err
+	}
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	return program.Version(root)
+}
+
+// Dir returns the directory of the module that pins the program.
+func (p Program) Dir(root string) string {
+	return filepath.Join(root, "hack", "tools", p.Pin)
+}
+
+// Version returns the version in the go.mod that pins the program.
+func (p Program) Version(root string) (string, error) {
+	file := filepath.Join(p.Dir(root), "go.mod")
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return "", errors.Wrapf(err, "reading the pinned version of %s", p.Name)
+	}
+	// A requirement is a line of its own, with or without the leading keyword.
+	requirement := regexp.MustCompile(`(?m)^\s*(?:require\s+)?` + regexp.QuoteMeta(p.Module) + `\s+(v\S+)`)
+	found := requirement.FindSubmatch(content)
+	if found == nil {
+		return "", errors.Errorf("%s doesn't require %s, which provides %s", file, p.Module, p.Name)
+	}
+	return string(found[1]), nil
+}
+
+// Path returns where the program is kept once it is built.
+func (p Program) Path(root string) (string, error) {
+	version, err := p.Version(root)
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.New()
+	for _, name := range []string{"go.mod", "go.sum"} {
+		content, err := os.ReadFile(filepath.Join(p.Dir(root), name))
+		if err != nil {
+			return "", errors.Wrapf(err, "reading what pins %s", p.Name)
+		}
+		hash.Write(content)
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	key := hex.EncodeToString(hash.Sum(nil))[:10]
+	return filepath.Join(cache, p.Name+"-"+version+"-"+key, p.Name), nil
+}
+
+// Output returns the name `go build` gives the executable when it only knows a directory to
+// put it in: the last element of the package path that isn't a major version.
+func (p Program) Output() string {
+	name := path.Base(p.Package)
+	if regexp.MustCompile(`^v[0-9]+$`).MatchString(name) {
+		name = path.Base(path.Dir(p.Package))
+	}
+	return name
+}
+
+// CacheDir is where built programs are kept. CAPNM_TOOLS_DIR moves it, e.g. to a directory
+// that a CI system keeps from run to run.
+func CacheDir() (string, error) {
+	if dir := os.Getenv("CAPNM_TOOLS_DIR"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	if dir := os.Getenv("XDG_CACHE_HOME"); dir != "" {
+		return filepath.Join(dir, "capnm", "tools"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", errors.Wrap(err, "looking for a place to keep built tools; set CAPNM_TOOLS_DIR to name one")
+	}
+	return filepath.Join(home, ".cache", "capnm", "tools"), nil
+}
+
+const mainModule = "module github.com/capnm/cluster-api-node-maintenance\n"
+
+// Root returns the top directory of the checkout, found from the working directory upwards:
+// `go test` and `go run` both work from inside the checkout.
+func Root() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", errors.Wrap(err, "looking for the checkout")
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		content, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(content), mainModule) {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.Errorf("%s is not inside a checkout of this repository", start)
+		}
+	}
+}

@@ -1,0 +1,25 @@
+# The programs this repository builds for itself; hack/tools/toolchain lists them, and the
+# go.mod files beside it pin their versions.
+#
+# A variable such as $(CONTROLLER_GEN) is the path of the program, and using it builds the
+# program if it is missing. It is resolved at its first use only, so that targets that need
+# no tool pay nothing for it.
+
+installed = $(or $(shell go run ./hack/tools/install path $(1)),$(error $(1) could not be built))
+
+CONTROLLER_GEN = $(eval CONTROLLER_GEN := $$(call installed,controller-gen))$(CONTROLLER_GEN)
+KUSTOMIZE      = $(eval KUSTOMIZE := $$(call installed,kustomize))$(KUSTOMIZE)
+GOLANGCI_LINT  = $(eval GOLANGCI_LINT := $$(call installed,golangci-lint))$(GOLANGCI_LINT)
+CRD_REF_DOCS   = $(eval CRD_REF_DOCS := $$(call installed,crd-ref-docs))$(CRD_REF_DOCS)
+KUBECTL        = $(eval KUBECTL := $$(call installed,kubectl))$(KUBECTL)
+CLUSTERCTL     = $(eval CLUSTERCTL := $$(call installed,clusterctl))$(CLUSTERCTL)
+
+.PHONY: tools tools-controlplane tools-dev
+tools: ## Build every pinned tool and control plane program that is missing.
+	@go run ./hack/tools/install
+
+tools-controlplane: ## Build the control plane programs the tests run on.
+	@go run ./hack/tools/install controlplane
+
+tools-dev: ## Build the tools that generate and check.
+	@go run ./hack/tools/install dev
