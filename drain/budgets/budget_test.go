@@ -1,0 +1,83 @@
+package budgets_test
+
+import (
+	"reflect"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+)
+
+func TestNeverHasRoom(t *testing.T) {
+	for _, test := range []struct {
+		name                         string
+		minAvailable, maxUnavailable string
+		pods                         int32
+		want                         bool
+	}{
+		{"maxUnavailable 0", "", "0", 3, true},
+		{"maxUnavailable 0%", "", "0%", 3, true},
+		{"maxUnavailable 0%, no pods counted", "", "0%", 0, true},
+		{"maxUnavailable 1", "", "1", 3, false},
+		{"maxUnavailable 1%: it is rounded up", "", "1%", 3, false},
+		{"minAvailable 100%", "100%", "", 3, true},
+		{"minAvailable 100%, no pods counted", "100%", "", 0, true},
+		{"minAvailable 90% of few pods: it is rounded up", "90%", "", 3, true},
+		{"minAvailable 90% of many pods", "90%", "", 20, false},
+		{"minAvailable 90%, no pods counted", "90%", "", 0, false},
+		{"minAvailable as many as there are", "3", "", 3, true},
+		{"minAvailable more than there are", "4", "", 3, true},
+		{"minAvailable less than there are", "2", "", 3, false},
+		{"minAvailable, no pods counted", "2", "", 0, false},
+		{"minAvailable 0", "0", "", 3, false},
+		{"neither", "", "", 3, true},
+		{"nonsense", "many", "", 3, false},
+		{"more nonsense", "", "9999999999999999999999%", 3, false},
+	} {
+		t.Run("E21: "+test.name, func(t *testing.T) {
+			b := budgets.New(budget("web", wants(test.minAvailable, test.maxUnavailable), healthy(test.pods, test.pods, 0)))
+			if got := b.NeverHasRoom(); got != test.want {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestCovering(t *testing.T) {
+	index := budgets.NewIndex([]*pdb{
+		budget("web"), nil, budget("all", covers(&metav1.LabelSelector{})), budget("nothing", covers(nil)), budget("broken", broken),
+		budget("elsewhere", inNamespace("other")), budget("broken-elsewhere", broken, inNamespace("other")),
+	}, nil)
+	var got []string
+	for _, b := range index.Covering(pod("p").Pod) {
+		got = append(got, b.String())
+	}
+	if want := []string{"default/all", "default/broken", "default/web"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("E20: got %v, want %v", got, want)
+	}
+}
+
+func TestParsedBudgetsCanBeKept(t *testing.T) {
+	kept := budgets.New(budget("web", room(0)))
+	index := budgets.NewIndexOf([]*budgets.Budget{kept}, nil)
+	if got := index.Covering(pod("p").Pod); len(got) != 1 || got[0] != kept {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestFairOrder(t *testing.T) {
+	in := []budgets.Candidate{
+		pod("a1", onNode("a")), pod("a2", onNode("a")), pod("a3", onNode("a")), pod("b1", onNode("b")), pod("c1", onNode("c")), pod("b2", onNode("b")),
+	}
+	var got []string
+	for _, c := range budgets.FairOrder(in) {
+		got = append(got, c.Pod.Name)
+	}
+	if want := []string{"a1", "b1", "c1", "a2", "b2", "a3"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("E23: got %v, want %v", got, want)
+	}
+	if in[1].Pod.Name != "a2" {
+		t.Error("the input was changed")
+	}
+}

@@ -1,0 +1,157 @@
+package evacuation
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// Limits of the API, see v1alpha1.EvacuationStatus.
+const (
+	maxConditions    = 32
+	maxMessageLength = 32768
+)
+
+// Apply makes the changes of the action to the Evacuation, so that the caller patches the difference. It changes nothing that
+// is as it should be. An action that ends the Evacuation is three writes, in this order:
+//
+//  1. the status: while it forbids to cancel, a DELETE is refused;
+//  2. DELETE, if Delete says so: from then on nobody can join;
+//  3. the finalizers.
+func (a Action) Apply(e *v1alpha1.Evacuation, now time.Time) {
+	switch a.Kind {
+	case ResolveEvacuators:
+		if len(e.Spec.Evacuators) == 0 {
+			e.Spec.Evacuators = cloneEvacuators(a.Evacuators)
+		}
+	case Activate:
+		a.activate(e, now)
+	case AwaitEvacuator:
+		// It is not evicted (any more).
+		meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationEvicting)
+		if last := e.Status.EvacuationProgressTimestamp; last != nil && inFuture(last.Time, now) {
+			e.Status.EvacuationProgressTimestamp = timestamp(now)
+		}
+	case Evict:
+		a.evict(e, now)
+	case AwaitTermination:
+		a.awaitTermination(e, now)
+	case AwaitForbidden:
+		meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationEvicting)
+	case Fail:
+		if setCondition(e, v1alpha1.EvacuationFailed, metav1.ConditionTrue, a, now) {
+			e.Status.Message = a.Message
+		}
+		a.end(e)
+	case Finish:
+		a.end(e)
+	}
+}
+
+// activate passes the turn. The cancellation policy stays: what the last evacuator has begun may still be irrevocable.
+func (a Action) activate(e *v1alpha1.Evacuation, now time.Time) {
+	if class := e.Status.ActiveEvacuatorClass; class != nil && *class == a.Class {
+		return
+	}
+	class := a.Class
+	e.Status.ActiveEvacuatorClass = &class
+	e.Status.ActiveEvacuatorCompleted = false
+	e.Status.EvacuationProgressTimestamp = timestamp(now)
+	e.Status.ExpectedEvacuationFinishTime = nil
+	e.Status.Message = a.Message
+	meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationEvicting)
+}
+
+// evict tells once that the Pod is evicted. What the eviction waits for is told later, by Waiting and Refused, and stays.
+// Class, completion and progress stay too, so that fresh progress can be told.
+func (a Action) evict(e *v1alpha1.Evacuation, now time.Time) {
+	if a.Reason == v1alpha1.ReasonNoEvacuator && e.Status.ActiveEvacuatorClass == nil {
+		e.Status.ActiveEvacuatorCompleted = true
+	}
+	if meta.IsStatusConditionTrue(e.Status.Conditions, v1alpha1.EvacuationEvicting) {
+		return
+	}
+	setCondition(e, v1alpha1.EvacuationEvicting, metav1.ConditionTrue, a, now)
+	e.Status.Message = a.Message
+}
+
+// awaitTermination costs a write only where nothing else would tell that the Pod was seen, or why nothing happens.
+func (a Action) awaitTermination(e *v1alpha1.Evacuation, now time.Time) {
+	if a.Reason == ReasonTerminating {
+		if !podWasSeen(e) {
+			e.Status.Message = a.Message
+		}
+		return
+	}
+	if meta.IsStatusConditionFalse(e.Status.Conditions, v1alpha1.EvacuationEvicting) {
+		return
+	}
+	setCondition(e, v1alpha1.EvacuationEvicting, metav1.ConditionFalse, a, now)
+	e.Status.Message = a.Message
+}
+
+func (a Action) end(e *v1alpha1.Evacuation) {
+	if forbidden(e) {
+		e.Status.EvacuationCancellationPolicy = v1alpha1.CancellationAllow
+	}
+	e.Finalizers = WithoutInstigators(e.Finalizers)
+}
+
+// Waiting records what the eviction waits for.
+func Waiting(e *v1alpha1.Evacuation, why string) {
+	evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting)
+	if evicting == nil || evicting.Status != metav1.ConditionTrue {
+		return
+	}
+	why = cut(why)
+	evicting.Message, e.Status.Message = why, why
+}
+
+// Refused records that an eviction was refused, and why.
+func Refused(e *v1alpha1.Evacuation, why string) {
+	if e.Status.FailedEvictionCounter < math.MaxInt32 {
+		e.Status.FailedEvictionCounter++
+	}
+	Waiting(e, why)
+}
+
+// setCondition sets a condition, and says whether that changed anything. Evacuators write conditions as well; where they
+// have filled the list, the last of theirs makes room, for else the API server would refuse ours.
+func setCondition(e *v1alpha1.Evacuation, conditionType string, status metav1.ConditionStatus, a Action, now time.Time) bool {
+	conditions := &e.Status.Conditions
+	if meta.FindStatusCondition(*conditions, conditionType) == nil && len(*conditions) >= maxConditions {
+		kept := slices.Clone(*conditions)
+		for i := len(kept) - 1; i >= 0 && len(kept) >= maxConditions; i-- {
+			if kept[i].Type != v1alpha1.EvacuationEvicting && kept[i].Type != v1alpha1.EvacuationFailed {
+				kept = slices.Delete(kept, i, i+1)
+			}
+		}
+		*conditions = kept
+	}
+	return meta.SetStatusCondition(conditions, metav1.Condition{
+		Type:               conditionType,
+		Status:             status,
+		Reason:             a.Reason,
+		Message:            a.Message,
+		ObservedGeneration: e.Generation,
+		LastTransitionTime: *timestamp(now),
+	})
+}
+
+// timestamp is the time as the API server will give it back: in seconds.
+func timestamp(now time.Time) *metav1.Time {
+	t := metav1.NewTime(now.UTC().Truncate(time.Second))
+	return &t
+}
+
+func cut(message string) string {
+	if runes := []rune(message); len(runes) > maxMessageLength {
+		return string(runes[:maxMessageLength])
+	}
+	return message
+}

@@ -1,0 +1,179 @@
+package evacuation_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+)
+
+const (
+	ours    = v1alpha1.NodeMaintenanceInstigatorFinalizer
+	theirs  = v1alpha1.InstigatorFinalizerPrefix + "descheduler.example.com"
+	foreign = "example.com/audit"
+	uid     = "6a1f5c2e-9d0b-4c3a-8e7f-1b2c3d4e5f60"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// evacuator reads "class:priority" or "class:priority/role".
+func evacuator(s string) v1alpha1.Evacuator {
+	class, value, _ := strings.Cut(s, ":")
+	number, role, hasRole := strings.Cut(value, "/")
+	priority, err := strconv.Atoi(number)
+	if err != nil {
+		panic(err)
+	}
+	e := v1alpha1.Evacuator{EvacuatorClass: class, Priority: int32(priority)}
+	if hasRole {
+		e.Role = &role
+	}
+	return e
+}
+
+func evacuators(list ...string) []v1alpha1.Evacuator {
+	var all []v1alpha1.Evacuator
+	for _, s := range list {
+		all = append(all, evacuator(s))
+	}
+	return all
+}
+
+func show(list []v1alpha1.Evacuator) string {
+	words := make([]string, 0, len(list))
+	for _, e := range list {
+		word := e.EvacuatorClass + ":" + strconv.Itoa(int(e.Priority))
+		if e.Role != nil {
+			word += "/" + *e.Role
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, " ")
+}
+
+// given starts with an Evacuation of a running Pod, created at noon by our instigator, and ends with what Next must say.
+type given struct {
+	evacuation.Input
+}
+
+func anEvacuation(evacuators ...string) *given {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: uid}}
+	e := evacuation.New(pod, nil, 1800)
+	for _, s := range evacuators {
+		e.Spec.Evacuators = append(e.Spec.Evacuators, evacuator(s))
+	}
+	e.CreationTimestamp = metav1.NewTime(noon)
+	return &given{evacuation.Input{
+		Evacuation: e,
+		Pod:        evacuation.Pod{Known: true, Exists: true, Type: v1alpha1.PodTypeDefault},
+		Now:        noon,
+	}}
+}
+
+func (g *given) resolving(list ...string) *given {
+	g.ResolvedEvacuators = evacuators(list...)
+	return g
+}
+
+func (g *given) heldBy(finalizers ...string) *given {
+	g.Evacuation.Finalizers = finalizers
+	return g
+}
+
+func (g *given) deleted() *given {
+	now := metav1.NewTime(noon)
+	g.Evacuation.DeletionTimestamp = &now
+	return g
+}
+
+// turnOf makes it the turn of the class, which has made progress so long after noon.
+func (g *given) turnOf(class string, progress time.Duration) *given {
+	g.Evacuation.Status.ActiveEvacuatorClass = &class
+	at := metav1.NewTime(noon.Add(progress))
+	g.Evacuation.Status.EvacuationProgressTimestamp = &at
+	return g
+}
+
+func (g *given) completed() *given {
+	g.Evacuation.Status.ActiveEvacuatorCompleted = true
+	return g
+}
+
+func (g *given) forbidding() *given {
+	g.Evacuation.Status.EvacuationCancellationPolicy = v1alpha1.CancellationForbid
+	return g
+}
+
+func (g *given) saying(message string) *given {
+	g.Evacuation.Status.Message = message
+	return g
+}
+
+func (g *given) evicting(reason, message string) *given {
+	meta.SetStatusCondition(&g.Evacuation.Status.Conditions, metav1.Condition{Type: v1alpha1.EvacuationEvicting,
+		Status: metav1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(noon)})
+	return g
+}
+
+func (g *given) pod(change func(*evacuation.Pod)) *given {
+	change(&g.Pod)
+	return g
+}
+
+func (g *given) of(podType v1alpha1.PodType) *given {
+	g.Pod.Type = podType
+	return g
+}
+
+func (g *given) podGone() *given {
+	g.Pod = evacuation.Pod{Known: true}
+	return g
+}
+
+func (g *given) drainEnds(afterNoon time.Duration) *given {
+	ends := noon.Add(afterNoon)
+	g.DrainEnds = &ends
+	return g
+}
+
+func (g *given) at(afterNoon time.Duration) *given {
+	g.Now = noon.Add(afterNoon)
+	return g
+}
+
+// next asks Next, and makes sure that it leaves its input alone.
+func (g *given) next(t *testing.T) evacuation.Action {
+	t.Helper()
+	before := toJSON(t, g.Evacuation)
+	action := evacuation.Next(g.Input)
+	if after := toJSON(t, g.Evacuation); after != before {
+		t.Fatalf("Next has changed the Evacuation from\n%s\nto\n%s", before, after)
+	}
+	return action
+}
+
+// apply applies what Next says, and makes sure that the API server would take it, and that it settles: applied once more it
+// changes nothing, and neither does what Next says then, unless it says something else.
+func (g *given) apply(t *testing.T) *v1alpha1.Evacuation {
+	t.Helper()
+	action := g.next(t)
+	old := g.Evacuation
+	applied := old.DeepCopy()
+	action.Apply(applied, g.Now)
+	mustBeValid(t, applied, old)
+	after := toJSON(t, applied)
+	again := stored(t, applied)
+	action.Apply(again, g.Now.Add(time.Second))
+	if toJSON(t, again) != after {
+		t.Fatalf("%s applied twice differs:\n%s\n%s", action.Kind, after, toJSON(t, again))
+	}
+	g.Evacuation = stored(t, applied)
+	return applied
+}

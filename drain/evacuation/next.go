@@ -1,0 +1,285 @@
+package evacuation
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+const (
+	// DrainMargin is the end of a drain's time that belongs to the eviction: no evacuator has a turn that reaches into it.
+	// A Pod that is evicted needs its grace period to stop, 30 seconds where it asks for nothing else, and the eviction
+	// needs a few tries before that: a budget may have no room at once.
+	DrainMargin = time.Minute
+
+	// ClockSkew is how far in the future a progress timestamp may be: clocks differ.
+	ClockSkew = 30 * time.Second
+
+	// defaultProgressDeadline is the CRD's default, for an object that hasn't passed through it.
+	defaultProgressDeadline = 30 * time.Minute
+)
+
+// Reasons for evicting, beside those of v1alpha1.
+const (
+	// ReasonDrainEnds: the time that the drain has left is too short for evacuators.
+	ReasonDrainEnds = "DrainEndsSoon"
+	// ReasonNeverEvicted: no evacuator is left, but DaemonSet Pods and mirrors of static Pods are never evicted.
+	ReasonNeverEvicted = "PodTypeNeverEvicted"
+	// ReasonTerminating: the Pod is on its way.
+	ReasonTerminating = "PodTerminating"
+)
+
+// Kind is what to do with an Evacuation.
+type Kind string
+
+const (
+	// AwaitPod waits until the Pod has been observed.
+	AwaitPod Kind = "AwaitPod"
+	// ResolveEvacuators stores Action.Evacuators in the spec. Ask Next again at once.
+	ResolveEvacuators Kind = "Resolve"
+	// Activate gives evacuator Action.Class its turn, until Action.Deadline.
+	Activate Kind = "Activate"
+	// AwaitEvacuator leaves evacuator Action.Class its turn, until Action.Deadline.
+	AwaitEvacuator Kind = "AwaitEvacuator"
+	// Evict says that the Pod is to be evicted, for Action.Reason. It is said again each time until the Pod terminates or
+	// an evacuator makes progress; how often to try is up to the one who evicts, see Backoff.
+	Evict Kind = "Evict"
+	// AwaitTermination waits for a Pod that terminates, or that is of a type that is never evicted (Action.Reason).
+	AwaitTermination Kind = "AwaitTermination"
+	// Finish ends an Evacuation whose Pod is gone or finished.
+	Finish Kind = "Finish"
+	// Fail ends an Evacuation whose Pod never was there.
+	Fail Kind = "Fail"
+	// Cancel ends an Evacuation that nobody asks for any more.
+	Cancel Kind = "Cancel"
+	// AwaitForbidden waits for the Pod to go: nobody asks for it any more, but the evacuator can't take back what it does.
+	AwaitForbidden Kind = "AwaitForbidden"
+	// Done leaves nothing to do: the Evacuation is deleted, and waits for the finalizers of others.
+	Done Kind = "Done"
+)
+
+// Pod is what is known about the Pod of an Evacuation.
+type Pod struct {
+	// Known is false until it has been observed whether the Pod exists.
+	Known bool
+	// Exists says that there is a Pod with the name and the UID of spec.podRef.
+	Exists bool
+	// Terminating: it has a deletionTimestamp.
+	Terminating bool
+	// Finished: it has succeeded or failed, nothing of it runs any more.
+	Finished bool
+	// Type decides whether it may be evicted.
+	Type v1alpha1.PodType
+}
+
+// ObservedPod describes the Pod that has the name and namespace which the Evacuation refers to, nil if there is none.
+// A Pod with another UID is not the one that is meant.
+func ObservedPod(ref v1alpha1.LocalPodReference, pod *corev1.Pod, podType v1alpha1.PodType) Pod {
+	if pod == nil || string(pod.UID) != ref.UID {
+		return Pod{Known: true}
+	}
+	return Pod{
+		Known:       true,
+		Exists:      true,
+		Terminating: pod.DeletionTimestamp != nil,
+		Finished:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		Type:        podType,
+	}
+}
+
+func (p Pod) gone() bool { return p.Known && (!p.Exists || p.Finished) }
+
+func (p Pod) evictable() bool {
+	return p.Type != v1alpha1.PodTypeDaemonSet && p.Type != v1alpha1.PodTypeStatic
+}
+
+// Input is all that Next looks at. It is not changed.
+type Input struct {
+	Evacuation *v1alpha1.Evacuation
+	Pod        Pod
+	// ResolvedEvacuators is what the function Resolve gives for the Pod. It counts while spec.evacuators is empty and
+	// nothing has been decided without.
+	ResolvedEvacuators []v1alpha1.Evacuator
+	// DrainEnds is when the time of the drain is up. Nil: never.
+	DrainEnds *time.Time
+	Now       time.Time
+}
+
+// Action is what to do. Apply makes its changes to the Evacuation.
+type Action struct {
+	Kind Kind
+	// Evacuators to store, for ResolveEvacuators.
+	Evacuators []v1alpha1.Evacuator
+	// Class is whose turn it is, for Activate and AwaitEvacuator.
+	Class string
+	// Deadline is when to ask again if nothing happens before. Zero: the next event tells.
+	Deadline time.Time
+	// Reason and Message say why, to programs and to people.
+	Reason, Message string
+	// Finalizers to remove, for Finish and Fail.
+	Finalizers []string
+	// Delete says that a DELETE of the Evacuation is due, for Finish, Fail and Cancel.
+	Delete bool
+}
+
+// Next says what to do now with an Evacuation. It is a pure function of its input; see the package's picture.
+func Next(in Input) Action {
+	switch {
+	case in.Pod.gone():
+		return end(in)
+	case len(Instigators(in.Evacuation)) == 0:
+		// Before AwaitPod: once nobody asks for it, nobody may be watching the Pod either.
+		return withdraw(in.Evacuation)
+	case !in.Pod.Known:
+		return Action{Kind: AwaitPod, Message: "The Pod has not been observed yet."}
+	case in.Pod.Terminating:
+		return Action{Kind: AwaitTermination, Reason: ReasonTerminating, Message: "The Pod is terminating."}
+	}
+	return withinDrain(in, turn(in))
+}
+
+// withinDrain keeps the turns of evacuators out of what belongs to the eviction of the drain's time. A Pod that is never
+// evicted doesn't need that, so its evacuators keep their turns.
+func withinDrain(in Input, action Action) Action {
+	takesTime := action.Kind == ResolveEvacuators || action.Kind == Activate || action.Kind == AwaitEvacuator
+	if in.DrainEnds == nil || !in.Pod.evictable() || !takesTime {
+		return action
+	}
+	last := in.DrainEnds.Add(-DrainMargin)
+	if !in.Now.Before(last) {
+		return exhausted(in.Pod, ReasonDrainEnds,
+			fmt.Sprintf("The time of the drain ends at %s, too soon for evacuators", in.DrainEnds.UTC().Format(time.RFC3339)))
+	}
+	if last.Before(action.Deadline) {
+		action.Deadline = last
+	}
+	return action
+}
+
+// end closes an Evacuation whose Pod is gone.
+func end(in Input) Action {
+	e := in.Evacuation
+	action := Action{
+		Kind:       Finish,
+		Finalizers: Instigators(e),
+		Delete:     e.DeletionTimestamp == nil,
+		Message:    "The Pod is gone.",
+	}
+	switch {
+	case in.Pod.Exists:
+		action.Message = "The Pod has finished."
+	case e.DeletionTimestamp == nil && !podWasSeen(e):
+		action.Kind, action.Reason = Fail, v1alpha1.ReasonPodNotFound
+		action.Message = fmt.Sprintf("There is no Pod %s with the UID %s.", quote(e.Spec.PodRef.Name), quote(e.Spec.PodRef.UID))
+	}
+	if !action.Delete && len(action.Finalizers) == 0 && !forbidden(e) {
+		return Action{Kind: Done, Message: action.Message}
+	}
+	return action
+}
+
+// withdraw is for an Evacuation that nobody asks for any more, while the Pod is there.
+func withdraw(e *v1alpha1.Evacuation) Action {
+	switch {
+	case forbidden(e):
+		return Action{Kind: AwaitForbidden, Message: "Nobody asks for the Evacuation any more, but its evacuator forbids to cancel it."}
+	case e.DeletionTimestamp != nil:
+		return Action{Kind: Done, Message: "The Evacuation is cancelled."}
+	default:
+		return Action{Kind: Cancel, Delete: true, Message: "Nobody asks for the Evacuation any more."}
+	}
+}
+
+// turn says whose turn it is, as far as the evacuators go.
+func turn(in Input) Action {
+	e := in.Evacuation
+	if undecided(e) && len(e.Spec.Evacuators) == 0 && len(in.ResolvedEvacuators) > 0 {
+		return Action{Kind: ResolveEvacuators, Evacuators: cloneEvacuators(in.ResolvedEvacuators), Message: "The evacuators of the Pod are known."}
+	}
+	evacuators := inOrder(e.Spec.Evacuators)
+	if e.Status.ActiveEvacuatorClass == nil {
+		if len(evacuators) == 0 || e.Status.ActiveEvacuatorCompleted {
+			return exhausted(in.Pod, v1alpha1.ReasonNoEvacuator, "The Pod has no evacuator")
+		}
+		return activate(in, evacuators[0].EvacuatorClass, "", "The evacuation begins")
+	}
+	class := *e.Status.ActiveEvacuatorClass
+	position := slices.IndexFunc(evacuators, func(evacuator v1alpha1.Evacuator) bool { return evacuator.EvacuatorClass == class })
+	if position < 0 {
+		// Only a foreign write can do this. Starting over would hand it the power to do so forever.
+		return exhausted(in.Pod, v1alpha1.ReasonNoEvacuator, fmt.Sprintf("Evacuator %s is not among spec.evacuators", quote(class)))
+	}
+	reason, why := v1alpha1.ReasonEvacuatorDone, fmt.Sprintf("Evacuator %s has completed, and the Pod is still there", class)
+	if !e.Status.ActiveEvacuatorCompleted {
+		deadline := progress(e, in.Now).Add(progressDeadline(e))
+		if in.Now.Before(deadline) {
+			return Action{Kind: AwaitEvacuator, Class: class, Deadline: deadline, Message: fmt.Sprintf("It is the turn of evacuator %s.", class)}
+		}
+		reason, why = v1alpha1.ReasonEvacuatorSilent, fmt.Sprintf("Evacuator %s has made no progress for %s", class, progressDeadline(e))
+	}
+	if position+1 < len(evacuators) {
+		return activate(in, evacuators[position+1].EvacuatorClass, reason, why)
+	}
+	return exhausted(in.Pod, reason, why+", and no evacuator is left")
+}
+
+func activate(in Input, class, reason, why string) Action {
+	return Action{
+		Kind:     Activate,
+		Class:    class,
+		Deadline: in.Now.Add(progressDeadline(in.Evacuation)),
+		Reason:   reason,
+		Message:  fmt.Sprintf("%s: it is the turn of evacuator %s.", why, class),
+	}
+}
+
+// exhausted is what is left when no evacuator is: eviction, where the Pod may be evicted.
+func exhausted(pod Pod, reason, why string) Action {
+	if !pod.evictable() {
+		return Action{
+			Kind:    AwaitTermination,
+			Reason:  ReasonNeverEvicted,
+			Message: fmt.Sprintf("%s. Pods of type %s are never evicted.", why, pod.Type),
+		}
+	}
+	return Action{Kind: Evict, Reason: reason, Message: why + ": the Pod is evicted."}
+}
+
+// progress is when the active evacuator has last made progress.
+func progress(e *v1alpha1.Evacuation, now time.Time) time.Time {
+	last := e.CreationTimestamp.Time
+	if e.Status.EvacuationProgressTimestamp != nil {
+		last = e.Status.EvacuationProgressTimestamp.Time
+	}
+	if inFuture(last, now) {
+		return now
+	}
+	return last
+}
+
+func inFuture(t, now time.Time) bool { return t.After(now.Add(ClockSkew)) }
+
+func progressDeadline(e *v1alpha1.Evacuation) time.Duration {
+	if e.Spec.ProgressDeadlineSeconds <= 0 {
+		return defaultProgressDeadline
+	}
+	return time.Duration(e.Spec.ProgressDeadlineSeconds) * time.Second
+}
+
+// undecided says that nobody has had a turn, and that it isn't settled either that nobody will.
+func undecided(e *v1alpha1.Evacuation) bool {
+	return e.Status.ActiveEvacuatorClass == nil && !e.Status.ActiveEvacuatorCompleted
+}
+
+// podWasSeen says whether anything has been done, which needs a Pod.
+func podWasSeen(e *v1alpha1.Evacuation) bool {
+	return !undecided(e) || e.Status.Message != "" || len(e.Status.Conditions) > 0
+}
+
+func forbidden(e *v1alpha1.Evacuation) bool {
+	return e.Status.EvacuationCancellationPolicy == v1alpha1.CancellationForbid
+}

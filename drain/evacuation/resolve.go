@@ -1,0 +1,211 @@
+package evacuation
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// Limits of the API, see v1alpha1.Evacuator.
+const (
+	maxEvacuators  = 100
+	maxClassLength = 54
+	maxPriority    = 100000
+	maxRoleLength  = 63
+
+	// maxProblems bounds the events that the annotations of one Pod can cause.
+	maxProblems = 10
+	// maxQuoted bounds what of a tenant's input a message repeats.
+	maxQuoted = 40
+)
+
+// Subject is what Resolve has to know about a Pod.
+type Subject struct {
+	// Annotations of the Pod.
+	Annotations map[string]string
+	// BuiltIn are the built-in evacuators that serve this Pod.
+	BuiltIn []v1alpha1.Evacuator
+	// Policy says whether annotated evacuators count. Empty: they do.
+	Policy v1alpha1.EvacuatorsPolicy
+}
+
+// Problem is an evacuator that can't be had. It is worth an event on the Pod.
+type Problem struct {
+	// Annotation is the key of the Pod's annotation; empty for an evacuator that is built in.
+	Annotation string
+	Message    string
+}
+
+// Resolve says who may evacuate a Pod, in the order in which they are tried: by descending priority, then by class.
+//
+// The answer always passes the validation of spec.evacuators. At most one evacuator has the role controller, it has priority
+// 10000, and nobody else has. A built-in controller is the Pod's real owner, so it wins over an annotated one; of several
+// annotated ones the first by class wins. A controller keeps its place when there are more than a hundred evacuators.
+func Resolve(s Subject) ([]v1alpha1.Evacuator, []Problem) {
+	r := resolution{byClass: map[string]v1alpha1.Evacuator{}}
+	for _, evacuator := range s.BuiltIn {
+		r.add("", evacuator)
+	}
+	if s.Policy != v1alpha1.EvacuatorsBuiltIn {
+		for _, key := range slices.Sorted(maps.Keys(s.Annotations)) {
+			class, found := strings.CutPrefix(key, v1alpha1.EvacuatorPriorityAnnotationPrefix)
+			if !found {
+				continue
+			}
+			evacuator, err := parse(class, s.Annotations[key])
+			if err != nil {
+				r.refuse(key, err.Error())
+				continue
+			}
+			r.add(key, evacuator)
+		}
+	}
+	return r.evacuators(), r.report()
+}
+
+// resolution collects evacuators; those that were added first win.
+type resolution struct {
+	byClass    map[string]v1alpha1.Evacuator
+	controller string
+	problems   []Problem
+	unreported int
+}
+
+func (r *resolution) add(annotation string, evacuator v1alpha1.Evacuator) {
+	if err := check(evacuator); err != nil {
+		r.refuse(annotation, err.Error())
+		return
+	}
+	if known, found := r.byClass[evacuator.EvacuatorClass]; found {
+		if !same(known, evacuator) {
+			r.refuse(annotation, fmt.Sprintf("evacuator %s is built in as %s", known.EvacuatorClass, describe(known)))
+		}
+		return
+	}
+	if isController(evacuator) {
+		if r.controller != "" {
+			r.refuse(annotation, fmt.Sprintf("%s is the evacuator with role %s already", r.controller, v1alpha1.EvacuatorRoleController))
+			return
+		}
+		r.controller = evacuator.EvacuatorClass
+	}
+	r.byClass[evacuator.EvacuatorClass] = *evacuator.DeepCopy()
+}
+
+func (r *resolution) refuse(annotation, message string) {
+	if len(r.problems) == maxProblems {
+		r.unreported++
+		return
+	}
+	r.problems = append(r.problems, Problem{Annotation: annotation, Message: message})
+}
+
+// evacuators gives what was collected, in order, cut to what an Evacuation can hold.
+func (r *resolution) evacuators() []v1alpha1.Evacuator {
+	sorted := inOrder(slices.Collect(maps.Values(r.byClass)))
+	if len(sorted) <= maxEvacuators {
+		return sorted
+	}
+	places := maxEvacuators
+	if r.controller != "" {
+		places--
+	}
+	kept := make([]v1alpha1.Evacuator, 0, maxEvacuators)
+	for _, evacuator := range sorted {
+		switch {
+		case isController(evacuator):
+			kept = append(kept, evacuator)
+		case places > 0:
+			kept = append(kept, evacuator)
+			places--
+		default:
+			r.refuse(v1alpha1.EvacuatorPriorityAnnotationPrefix+evacuator.EvacuatorClass,
+				fmt.Sprintf("a Pod can have %d evacuators, this one is left out", maxEvacuators))
+		}
+	}
+	return kept
+}
+
+func (r *resolution) report() []Problem {
+	if r.unreported > 0 {
+		last := &r.problems[len(r.problems)-1]
+		last.Message += fmt.Sprintf(" (and %d more evacuators have problems)", r.unreported)
+	}
+	return r.problems
+}
+
+// parse reads the value of an annotation: "PRIORITY" or "PRIORITY/ROLE".
+func parse(class, value string) (v1alpha1.Evacuator, error) {
+	number, role, hasRole := strings.Cut(value, "/")
+	priority, err := strconv.ParseUint(number, 10, 31)
+	if err != nil || priority > maxPriority {
+		return v1alpha1.Evacuator{}, fmt.Errorf("%s is not PRIORITY or PRIORITY/ROLE with a priority from 0 to %d", quote(value), maxPriority)
+	}
+	evacuator := v1alpha1.Evacuator{EvacuatorClass: class, Priority: int32(priority)}
+	if hasRole {
+		evacuator.Role = &role
+	}
+	return evacuator, nil
+}
+
+// check says why an evacuator isn't valid.
+func check(e v1alpha1.Evacuator) error {
+	switch {
+	case len(e.EvacuatorClass) > maxClassLength || len(validation.IsDNS1123Subdomain(e.EvacuatorClass)) > 0:
+		return fmt.Errorf("the class %s is not a DNS subdomain of at most %d characters", quote(e.EvacuatorClass), maxClassLength)
+	case e.Priority < 0 || e.Priority > maxPriority:
+		return fmt.Errorf("priority %d is not from 0 to %d", e.Priority, maxPriority)
+	case e.Role != nil && *e.Role == "":
+		return errors.New("the role is empty")
+	case e.Role != nil && !isRole(*e.Role):
+		return fmt.Errorf("the role %s is not of at most %d printable characters", quote(*e.Role), maxRoleLength)
+	case isController(e) != (e.Priority == v1alpha1.EvacuatorControllerPriority):
+		return fmt.Errorf("priority %d goes with role %s, and with no other", v1alpha1.EvacuatorControllerPriority, v1alpha1.EvacuatorRoleController)
+	}
+	return nil
+}
+
+func isRole(role string) bool {
+	return utf8.ValidString(role) && utf8.RuneCountInString(role) <= maxRoleLength &&
+		strings.IndexFunc(role, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
+}
+
+func isController(e v1alpha1.Evacuator) bool {
+	return e.Role != nil && *e.Role == v1alpha1.EvacuatorRoleController
+}
+
+// same says whether two evacuators of one class are the same.
+func same(a, b v1alpha1.Evacuator) bool { return describe(a) == describe(b) }
+
+// describe gives an evacuator as its annotation would have it.
+func describe(e v1alpha1.Evacuator) string {
+	if e.Role == nil {
+		return strconv.Itoa(int(e.Priority))
+	}
+	return strconv.Itoa(int(e.Priority)) + "/" + *e.Role
+}
+
+// inOrder sorts evacuators as they are tried. It leaves its argument as it is.
+func inOrder(evacuators []v1alpha1.Evacuator) []v1alpha1.Evacuator {
+	return slices.SortedFunc(slices.Values(evacuators), func(a, b v1alpha1.Evacuator) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.EvacuatorClass, b.EvacuatorClass))
+	})
+}
+
+// quote repeats a tenant's input in a message, so that it can neither flood it nor break it.
+func quote(input string) string {
+	if runes := []rune(input); len(runes) > maxQuoted {
+		return strconv.Quote(string(runes[:maxQuoted])) + "…"
+	}
+	return strconv.Quote(input)
+}

@@ -1,0 +1,113 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// scene is an Observation, indexed: who is where, and what everyone thinks of everyone.
+type scene struct {
+	maintenances []*maintenance // oldest first
+	nodes        []*node        // by name
+	selectors    selectors
+}
+
+type maintenance struct {
+	*Maintenance
+	age   int // position in scene.maintenances: the lower, the older
+	plan  plan
+	nodes []*node // by name
+	// selectors has the keys of the rows that are published for this plan, whether others have them or not.
+	selectors map[rowKey]bool
+
+	// live: some Pod holds the drain back, the first ones at the cursor.
+	live    bool
+	cursor  step
+	reached reaches // what the cursor has reached, whatever others say
+
+	trail trail
+}
+
+type node struct {
+	name         string
+	maintenances []*maintenance // oldest first
+	pods         []*pod
+	floor        reaches // what has been published
+}
+
+type pod struct {
+	*Pod
+	node     *node
+	opinions []opinion // of node.maintenances, one by one
+	targeted bool
+}
+
+// newScene indexes an Observation. Pods of Nodes that nobody maintains are left out.
+func newScene(o Observation) *scene {
+	s := &scene{selectors: selectors{}}
+	byName := map[string]*node{}
+	s.addMaintenances(o.Maintenances, byName)
+
+	s.nodes = slices.SortedFunc(maps.Values(byName), func(a, b *node) int { return cmp.Compare(a.name, b.name) })
+	for _, n := range s.nodes {
+		for _, m := range n.maintenances {
+			m.nodes = append(m.nodes, n)
+		}
+	}
+	s.addPods(o.Pods, byName)
+	return s
+}
+
+func (s *scene) addMaintenances(observed []Maintenance, byName map[string]*node) {
+	for i := range observed {
+		s.maintenances = append(s.maintenances, &maintenance{Maintenance: &observed[i]})
+	}
+	slices.SortStableFunc(s.maintenances, func(a, b *maintenance) int { return older(a.Maintenance, b.Maintenance) })
+	for age, m := range s.maintenances {
+		m.age = age
+		m.plan = newPlan(m.Plan, s.selectors)
+		m.selectors = m.plan.rowKeys()
+		for _, name := range m.Nodes {
+			n, ok := byName[name]
+			if !ok {
+				n = &node{name: name}
+				byName[name] = n
+			}
+			if len(n.maintenances) == 0 || n.maintenances[len(n.maintenances)-1] != m {
+				n.maintenances = append(n.maintenances, m)
+			}
+		}
+	}
+}
+
+func (s *scene) addPods(observed []Pod, byName map[string]*node) {
+	pods := make([]pod, 0, len(observed))
+	for i := range observed {
+		n, ok := byName[observed[i].Node]
+		if !ok {
+			continue
+		}
+		p := pod{Pod: &observed[i], node: n, opinions: make([]opinion, len(n.maintenances))}
+		for j, m := range n.maintenances {
+			p.opinions[j] = m.opinionOf(p.Pod)
+		}
+		pods = append(pods, p)
+		n.pods = append(n.pods, &pods[len(pods)-1])
+	}
+}
+
+// older compares maintenances by age, the older one first.
+func older(a, b *Maintenance) int {
+	return cmp.Or(a.DrainStart.Compare(b.DrainStart), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+}
+
+// wanted says whether some maintenance has the Pod go.
+func (p *pod) wanted() bool {
+	return slices.ContainsFunc(p.opinions, func(o opinion) bool { return o.stance == drains })
+}
+
+// vetoed says whether some maintenance forbids to touch the Pod.
+func (p *pod) vetoed() bool {
+	return slices.ContainsFunc(p.opinions, func(o opinion) bool { return o.stance.vetoes() })
+}

@@ -1,0 +1,123 @@
+package plan
+
+import "cmp"
+
+// tally is what a maintenance finds on one of its Nodes, counted over the live Pods there.
+type tally struct {
+	pending, evacuating, skipped int32
+
+	left   bool // some Pod holds Drained back
+	going  bool // some Pod that it wants to go is targeted
+	later  bool // some Pod that it wants to go stands beyond its cursor, and isn't targeted
+	behind bool // some Pod is targeted that it would still keep
+
+	// overtakenBy are the older maintenances that have brought those Pods to go.
+	overtakenBy members
+	// limitedBy are the maintenances that hold back Pods that this one allows, because of their cursors.
+	limitedBy members
+	// forbiddenBy are the maintenances that forbid to touch Pods that this one allows.
+	forbiddenBy members
+	// forbidden is the first Pod at its cursor that must not be touched; forbiddenLater the first one beyond.
+	forbidden, forbiddenLater *pod
+}
+
+// members is a set of maintenances.
+type members map[*maintenance]bool
+
+func (s *members) add(maintenances ...*maintenance) {
+	if *s == nil && len(maintenances) > 0 {
+		*s = members{}
+	}
+	for _, m := range maintenances {
+		(*s)[m] = true
+	}
+}
+
+// tallies counts for all maintenances of the Node, one by one.
+func (n *node) tallies() []tally {
+	result := make([]tally, len(n.maintenances))
+	for _, p := range n.pods {
+		if p.Finished {
+			continue
+		}
+		var holding, forbidding []*maintenance
+		switch {
+		case p.heldBack():
+			holding = p.disallowing()
+		case p.vetoed():
+			forbidding = p.vetoing()
+		}
+		for i := range n.maintenances {
+			result[i].count(p, i, holding, forbidding)
+		}
+	}
+	return result
+}
+
+// count adds a live Pod for the i-th maintenance of its Node.
+func (t *tally) count(p *pod, i int, holding, forbidding []*maintenance) {
+	m, o := p.node.maintenances[i], p.opinions[i]
+	if o.stance == stays {
+		t.skipped++
+		return
+	}
+	t.left = true
+	switch {
+	case o.stance == completes:
+	case p.Evacuating:
+		t.evacuating++
+	default:
+		t.pending++
+	}
+	switch atCursor := o.step.compare(m.cursor) <= 0; {
+	case p.targeted:
+		t.going = true
+		if !atCursor {
+			t.behind = true
+			t.overtakenBy.add(p.overtaking(i)...)
+		}
+	case len(forbidding) > 0 && atCursor:
+		t.forbidden = firstPod(t.forbidden, p)
+		if o.stance == drains {
+			t.forbiddenBy.add(forbidding...)
+		}
+	case len(forbidding) > 0:
+		t.forbiddenLater = firstPod(t.forbiddenLater, p)
+		t.later = t.later || o.stance == drains
+	case atCursor:
+		t.limitedBy.add(holding...)
+	default:
+		t.later = true
+	}
+}
+
+// vetoing returns the maintenances that forbid to touch the Pod.
+func (p *pod) vetoing() []*maintenance {
+	var result []*maintenance
+	for i, m := range p.node.maintenances {
+		if p.opinions[i].stance.vetoes() {
+			result = append(result, m)
+		}
+	}
+	return result
+}
+
+// overtaking returns the maintenances older than the i-th one of the Node that want the Pod to go now.
+func (p *pod) overtaking(i int) []*maintenance {
+	var result []*maintenance
+	for j, m := range p.node.maintenances[:i] { // oldest first
+		if p.opinions[j].stance == drains && m.allows(p.opinions[j]) {
+			result = append(result, m)
+		}
+	}
+	return result
+}
+
+// firstPod returns the first of two Pods by name of Node, namespace and name; a may be nil.
+func firstPod(a, b *pod) *pod {
+	if a == nil || cmp.Or(cmp.Compare(b.node.name, a.node.name), cmp.Compare(b.Namespace, a.Namespace),
+		cmp.Compare(b.Name, a.Name), cmp.Compare(b.UID, a.UID)) < 0 {
+		return b
+	}
+	return a
+}

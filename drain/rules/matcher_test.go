@@ -1,0 +1,130 @@
+package rules_test
+
+import (
+	"strings"
+	"testing"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// says is what a test expects of a verdict.
+type says struct {
+	behavior v1alpha1.DrainBehavior
+	order    int32
+	rule     string
+	reason   string
+}
+
+func TestDecide(t *testing.T) {
+	db, teamX := matching("app", "db"), matching("team", "x")
+	skipLabel := labels{clusterv1.PodDrainLabel: "skip"}
+	asDB := labels{"app": "db"}
+	ruled := func(behavior v1alpha1.DrainBehavior, order int32, name string) says {
+		return says{behavior, order, "machine-drain-rule/" + name, "rule machine-drain-rule/" + name}
+	}
+	undisturbed := says{"Drain", 0, "", "no rule matches"}
+	for _, test := range []struct {
+		name string
+		mdrs []clusterv1.MachineDrainRule
+		pod  rules.Pod
+		want says
+	}{
+		{"M1: no rule matches: Drain, order 0", nil, pod(nil), undisturbed},
+		{"M1: static beats label and rule", []clusterv1.MachineDrainRule{mdr("a", drain)}, pod(skipLabel, ofType("Static")), says{"Skip", 0, "static-pods", "rule static-pods"}},
+		{"M1: DaemonSet beats label and rule", []clusterv1.MachineDrainRule{mdr("a", drain)}, pod(labels{clusterv1.PodDrainLabel: "wait-completed"}, ofType("DaemonSet")),
+			says{"Skip", 0, "daemonset-pods", "rule daemonset-pods"}},
+		{"M1: the node agent is skipped", []clusterv1.MachineDrainRule{mdr("a", drain)},
+			pod(labels{"app.kubernetes.io/name": "capnm-node-agent"}, inNamespaceLabelled(labels{"kubernetes.io/metadata.name": "capnm-system"})),
+			says{"Skip", 0, "node-agent", "rule node-agent"}},
+		{"M1: a pod that pretends to be the node agent is not", nil, pod(labels{"app.kubernetes.io/name": "capnm-node-agent"}), undisturbed},
+		{"M1: the label beats rules", []clusterv1.MachineDrainRule{mdr("a", drain, order(1))}, pod(skipLabel),
+			says{"Skip", 0, "drain-label-skip", "label cluster.x-k8s.io/drain: skip"}},
+		{"M2: wait-completed in any spelling", nil, pod(labels{clusterv1.PodDrainLabel: "WaitCompleted"}),
+			says{"WaitCompleted", 0, "drain-label-wait-completed", "label cluster.x-k8s.io/drain: wait-completed"}},
+		{"M2: an unknown value counts as no label", []clusterv1.MachineDrainRule{mdr("a", drain, order(5))}, pod(labels{clusterv1.PodDrainLabel: "please-not"}), ruled("Drain", 5, "a")},
+		{"M3: the first match by name decides", []clusterv1.MachineDrainRule{mdr("b", skip), mdr("a", drain, order(2))}, pod(nil), ruled("Drain", 2, "a")},
+		{"M3: a rule that doesn't match is passed", []clusterv1.MachineDrainRule{mdr("a", drain, order(2), pods(db, nil)), mdr("b", skip)}, pod(nil), ruled("Skip", 0, "b")},
+		{"M3: entries are alternatives", []clusterv1.MachineDrainRule{mdr("a", skip, pods(matching("app", "web"), nil), pods(db, nil))}, pod(asDB), ruled("Skip", 0, "a")},
+		{"M3: both selectors must match", []clusterv1.MachineDrainRule{mdr("a", skip, pods(db, teamX))}, pod(asDB), undisturbed},
+		{"M3: namespaces are selected by their labels", []clusterv1.MachineDrainRule{mdr("a", skip, pods(db, teamX))}, pod(asDB, inNamespaceLabelled(labels{"team": "x"})), ruled("Skip", 0, "a")},
+		{"M3: empty selectors select all", []clusterv1.MachineDrainRule{mdr("a", skip, pods(all(), all()))}, pod(nil), ruled("Skip", 0, "a")},
+		{"M3: the lowest order", []clusterv1.MachineDrainRule{mdr("a", drain, order(-2147483648))}, pod(nil), ruled("Drain", -2147483648, "a")},
+		{"M3: no order is 0", []clusterv1.MachineDrainRule{mdr("a", drain)}, pod(nil), ruled("Drain", 0, "a")},
+		{"M5: WaitCompleted has order 0, whatever is written", []clusterv1.MachineDrainRule{mdr("a", waitCompleted, order(9))}, pod(nil), ruled("WaitCompleted", 0, "a")},
+		{"M6: a namespace that no rule asks for need not be known", []clusterv1.MachineDrainRule{mdr("a", skip, pods(db, all()))}, pod(asDB, namespaceUnknown), ruled("Skip", 0, "a")},
+		{"M6: nor if the pod doesn't match anyway", []clusterv1.MachineDrainRule{mdr("a", skip, pods(db, teamX))}, pod(nil, namespaceUnknown), undisturbed},
+		{"M6: nor if an earlier rule decides", []clusterv1.MachineDrainRule{mdr("a", skip, pods(db, nil)), mdr("b", skip, pods(nil, teamX))}, pod(asDB, namespaceUnknown), ruled("Skip", 0, "a")},
+		{"M6: nor if another entry matches", []clusterv1.MachineDrainRule{mdr("a", skip, pods(nil, teamX), pods(db, nil))}, pod(asDB, namespaceUnknown), ruled("Skip", 0, "a")},
+		{"M8: a finished pod has the verdict of its rule", []clusterv1.MachineDrainRule{mdr("a", waitCompleted)}, pod(nil, finished), ruled("WaitCompleted", 0, "a")},
+		{"M8: what is missing for a finished pod doesn't matter", nil, pod(nil, typeUnknown, finished), says{"Skip", 0, "daemonset-pods", "the pod has finished"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			compiled := rules.Compile(input(test.mdrs...))
+			if len(compiled.Problems) > 0 {
+				t.Fatalf("unexpected problems: %v", compiled.Problems)
+			}
+			got := rules.NewMatcher(compiled.Rules).Decide(test.pod)
+			want := rules.Verdict{Behavior: test.want.behavior, Order: test.want.order, Rule: test.want.rule, Reason: test.want.reason}
+			if got != want {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestUndecided(t *testing.T) {
+	rule := func(name string, behavior v1alpha1.DrainBehavior, entries ...v1alpha1.DrainRulePodSelector) v1alpha1.DrainRule {
+		return v1alpha1.DrainRule{Name: name, Behavior: behavior, Pods: entries}
+	}
+	type entry = v1alpha1.DrainRulePodSelector
+	for _, test := range []struct {
+		name  string
+		rules []v1alpha1.DrainRule
+		pod   rules.Pod
+		want  string // empty: decided
+	}{
+		{"M6: a namespace that isn't known", []v1alpha1.DrainRule{rule("r", "Skip", entry{NamespaceSelector: matching("team", "x")})}, pod(nil, namespaceUnknown),
+			`can't decide on rule r: the labels of namespace "default" are not known`},
+		{"M6: a DaemonSet that can't be read", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "DaemonSet"})}, pod(nil, typeUnknown),
+			"can't decide on rule r: it can't be read whether the pod's DaemonSet exists"},
+		{"M6: a pod whose DaemonSet can't be read may be an orphan", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Default"})}, pod(nil, typeUnknown),
+			"can't decide on rule r: it can't be read whether the pod's DaemonSet exists"},
+		{"R22: but it is not a static pod", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Static"})}, pod(nil, typeUnknown), ""},
+		{"M6: a selector that can't be parsed", []v1alpha1.DrainRule{rule("r", "Skip", entry{Selector: brokenSelector()})}, pod(nil),
+			`can't decide on rule r: it can't be parsed: "Resembles" is not a valid label selector operator`},
+		{"M6: it doesn't matter to pods that an earlier rule decides", []v1alpha1.DrainRule{rule("q", "Drain"), rule("r", "Skip", entry{Selector: brokenSelector()})}, pod(nil), ""},
+		{"M6: nor to pods that the rest of the entry leaves out", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Static", Selector: brokenSelector()})}, pod(nil), ""},
+		{"M6: a behavior that isn't one", []v1alpha1.DrainRule{rule("r", "Shove")}, pod(nil), `can't decide on rule r: it can't be parsed: "Shove" is not a behavior`},
+		{"M6: it doesn't matter to pods that the rule doesn't match", []v1alpha1.DrainRule{rule("r", "Shove", entry{Selector: matching("a", "x")})}, pod(nil), ""},
+		{"M6: a podType that isn't one", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Odd"})}, pod(nil), `can't decide on rule r: it can't be parsed: "Odd" is not a podType`},
+		{"M6: a drainLabel that isn't one", []v1alpha1.DrainRule{rule("r", "Skip", entry{DrainLabel: "Drain"})}, pod(nil), `can't decide on rule r: it can't be parsed: "Drain" is not a drainLabel`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := rules.NewMatcher(test.rules).Decide(test.pod)
+			if got.Undecided != test.want {
+				t.Errorf("got  %q\nwant %q", got.Undecided, test.want)
+			}
+			if (got.Behavior == "") != (got.Undecided != "") {
+				t.Errorf("behavior %q and undecided %q don't go together", got.Behavior, got.Undecided)
+			}
+		})
+	}
+}
+
+func TestMatcherProblems(t *testing.T) {
+	matcher := rules.NewMatcher([]v1alpha1.DrainRule{
+		{Name: "fine", Behavior: "Skip"},
+		{Name: "broken", Behavior: "Skip", Pods: []v1alpha1.DrainRulePodSelector{{}, {NamespaceSelector: brokenSelector()}}},
+		{Name: "odd", Behavior: "Shove"},
+	})
+	got := matcher.Problems()
+	if len(got) != 2 || got[0].Rule != "broken" || got[1].Rule != "odd" || !strings.HasPrefix(got[0].Message, "pods[1].namespaceSelector can't be parsed: ") {
+		t.Errorf("got %v", got)
+	}
+	if none := rules.NewMatcher(nil); len(none.Problems()) != 0 || none.Decide(pod(nil)).Behavior != v1alpha1.DrainBehaviorDrain {
+		t.Error("without rules everything drains")
+	}
+}
