@@ -1,0 +1,205 @@
+// Package main is the manager of Cluster API Node Maintenance: flags and wiring, nothing else.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/pkg/errors"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	cliflag "k8s.io/component-base/cli/flag"
+	logsv1 "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	capiremote "sigs.k8s.io/cluster-api/controllers/remote"
+	"sigs.k8s.io/cluster-api/util/apiwarnings"
+	"sigs.k8s.io/cluster-api/util/flags"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machine"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+)
+
+const (
+	controllerName   = "cluster-api-node-maintenance"
+	leaderElectionID = "controller-leader-election-capnm"
+)
+
+// version of the build; set by the linker.
+var version = "dev"
+
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+
+func main() {
+	o := newOptions()
+	o.addFlags(pflag.CommandLine)
+	pflag.CommandLine.SetNormalizeFunc(cliflag.WordSepNormalizeFunc)
+	pflag.CommandLine.AddGoFlagSet(flag.CommandLine)
+	if err := pflag.CommandLine.Set("v", "2"); err != nil {
+		fail(errors.Wrap(err, "setting the default log level"))
+	}
+	pflag.Parse()
+	if err := logsv1.ValidateAndApply(o.logs, featureGates); err != nil {
+		fail(errors.Wrap(err, "applying the logging flags"))
+	}
+	ctrl.SetLogger(klog.Background())
+	ctx := ctrl.SetupSignalHandler()
+	if err := run(ctx, o); err != nil {
+		fail(err)
+	}
+}
+
+func fail(err error) {
+	fmt.Fprintf(os.Stderr, "Unable to run the manager: %v\n", err)
+	os.Exit(1)
+}
+
+func run(ctx context.Context, o *options) error {
+	log := ctrl.Log.WithName("setup")
+	restConfig, err := ctrl.GetConfig()
+	if err != nil {
+		return errors.Wrap(err, "finding the management cluster")
+	}
+	restConfig.QPS, restConfig.Burst = o.kubeAPIQPS, o.kubeAPIBurst
+	restConfig.UserAgent = capiremote.DefaultClusterAPIUserAgent(controllerName)
+	restConfig.WarningHandler = apiwarnings.DefaultHandler(klog.Background().WithName("API Server Warning"))
+
+	_, metricsOptions, err := flags.GetManagerOptions(o.manager)
+	if err != nil {
+		return errors.Wrap(err, "reading the diagnostics flags")
+	}
+	scheme := newScheme()
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme:                     scheme,
+		Controller:                 config.Controller{UsePriorityQueue: ptr.To(true)},
+		LeaderElection:             o.leaderElection,
+		LeaderElectionID:           leaderElectionID,
+		LeaderElectionResourceLock: resourcelock.LeasesResourceLock,
+		LeaseDuration:              &o.leaseDuration,
+		RenewDeadline:              &o.renewDeadline,
+		RetryPeriod:                &o.retryPeriod,
+		// The process ends right after the manager, so the lease can be given back.
+		LeaderElectionReleaseOnCancel: true,
+		HealthProbeBindAddress:        o.healthAddr,
+		PprofBindAddress:              o.profilerAddr,
+		Metrics:                       *metricsOptions,
+		Cache:                         o.cacheOptions(),
+		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}}}},
+	})
+	if err != nil {
+		return errors.Wrap(err, "creating the manager")
+	}
+	if err := addChecks(mgr); err != nil {
+		return err
+	}
+	managementCluster, err := identify(ctx, mgr.GetAPIReader())
+	if err != nil {
+		return err
+	}
+	if err := setupControllers(ctx, mgr, o, managementCluster); err != nil {
+		return err
+	}
+	log.Info("Starting manager", "version", version, "managementCluster", managementCluster)
+	return errors.Wrap(mgr.Start(ctx), "running the manager")
+}
+
+func newScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			panic(err) // two kinds of the same name: a mistake of the build
+		}
+	}
+	return scheme
+}
+
+// identify returns what tells this management cluster from others that may share a workload cluster with it.
+func identify(ctx context.Context, reader client.Reader) (string, error) {
+	kubeSystem := &corev1.Namespace{}
+	if err := reader.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, kubeSystem); err != nil {
+		return "", errors.Wrap(err, "reading the UID of the management cluster's namespace kube-system")
+	}
+	return string(kubeSystem.UID), nil
+}
+
+func addChecks(mgr ctrl.Manager) error {
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return errors.Wrap(err, "adding the health check")
+	}
+	return errors.Wrap(mgr.AddReadyzCheck("ping", healthz.Ping), "adding the readiness check")
+}
+
+func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string) error {
+	secrets, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme()})
+	if err != nil {
+		return errors.Wrap(err, "creating a client for kubeconfig Secrets")
+	}
+	cache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
+		SecretClient:     secrets,
+		WatchFilterValue: o.watchFilter,
+		Cache: clustercache.CacheOptions{
+			DefaultTransform: ctrlcache.TransformStripManagedFields(),
+			ByObject:         map[client.Object]ctrlcache.ByObject{&corev1.Node{}: {Transform: remote.TrimNode}},
+		},
+		Client: clustercache.ClientOptions{
+			QPS: o.clusterCacheQPS, Burst: o.clusterCacheBurst,
+			UserAgent: capiremote.DefaultClusterAPIUserAgent(controllerName),
+			// What isn't watched on purpose must not be cached by a careless read.
+			Cache: clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}}},
+		},
+	}, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
+	if err != nil {
+		return errors.Wrap(err, "setting up the cluster cache")
+	}
+	clusters := remote.NewClusters(cache, mgr.GetScheme(), remote.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst})
+	realClock := clock.RealClock{}
+
+	machines := &machine.Reconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clusters: clusters, Clock: realClock,
+		ManagementCluster: managementCluster, WatchFilterValue: o.watchFilter,
+	}
+	if err := machines.SetupWithManager(ctx, mgr, cache, controller.Options{MaxConcurrentReconciles: o.machineConcurrency}); err != nil {
+		return err
+	}
+	maintenances := &nodemaintenance.Reconciler{Clusters: clusters, Clock: realClock, ManagementCluster: managementCluster}
+	if err := maintenances.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
+		return err
+	}
+	evacuations := &evacuation.Reconciler{Clusters: clusters, Clock: realClock}
+	if err := evacuations.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.evacuationConcurrency}); err != nil {
+		return err
+	}
+	evictor := &evacuation.Evictor{Clusters: clusters, Clock: realClock}
+	if err := evictor.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: o.evictorConcurrency}); err != nil {
+		return err
+	}
+	return (&remote.Reconciler{
+		Client: mgr.GetClient(), Clusters: clusters, WatchFilterValue: o.watchFilter,
+		Watches: []remote.Watch{machines.Watch, maintenances.Watch, evacuations.Watch, evictor.Watch},
+	}).SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
+}

@@ -1,0 +1,321 @@
+package evacuation
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// parallelEvictions is how many evictions run at once in one workload cluster. Those under the same budget run one after the
+// other: the API server's conflict retries make parallel ones slower.
+const parallelEvictions = 16
+
+// Evictor evicts Pods, for one workload cluster at a time.
+type Evictor struct {
+	Clusters *remote.Clusters
+	Clock    clock.PassiveClock
+
+	controller controller.TypedController[reconcile.Request]
+
+	mu      sync.Mutex
+	records map[types.NamespacedName]*record
+}
+
+// SetupWithManager adds the evictor to the manager.
+func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	v.records = map[types.NamespacedName]*record{}
+	options.Reconciler = v
+	var err error
+	if v.controller, err = controller.New("evictor", mgr, options); err != nil {
+		return errors.Wrap(err, "setting up the evictor")
+	}
+	err = v.controller.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		v.Clusters.Subscribe(func(change remote.Change) { queue.Add(reconcile.Request{NamespacedName: change.Cluster}) })
+		return nil
+	}))
+	return errors.Wrap(err, "setting up the evictor")
+}
+
+// Watch adds the watch of a workload cluster's Evacuations.
+func (v *Evictor) Watch(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error {
+	enqueue := func(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		queue.Add(reconcile.Request{NamespacedName: cluster})
+	}
+	return cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, reconcile.Request]{
+		Name:    "evictor-Evacuations",
+		Watcher: v.controller,
+		Kind:    &v1alpha1.Evacuation{},
+		EventHandler: handler.TypedFuncs[*v1alpha1.Evacuation, reconcile.Request]{
+			CreateFunc: func(_ context.Context, _ event.TypedCreateEvent[*v1alpha1.Evacuation], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				enqueue(queue)
+			},
+			UpdateFunc: func(_ context.Context, _ event.TypedUpdateEvent[*v1alpha1.Evacuation], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				enqueue(queue)
+			},
+		},
+	}))
+}
+
+// pass is one look at all Pods of a workload cluster that are to be evicted.
+type pass struct {
+	cluster     types.NamespacedName
+	client      client.Client // reads Evacuations and Nodes from watches
+	live        client.Client
+	observation remote.Observation
+	record      *record
+	pdbs        []*policyv1.PodDisruptionBudget
+	now         time.Time
+	subjects    map[types.UID]*subject
+	nextTry     time.Time // of those that were refused, zero: none
+}
+
+// subject is one Pod to be evicted.
+type subject struct {
+	evacuation *v1alpha1.Evacuation
+	pod        *corev1.Pod
+}
+
+// Reconcile evicts what may be evicted now in one workload cluster:
+//
+//	collect the Pods ─► ask drain/budgets who may go ─► evict them ─► say why the others wait
+func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
+	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), subjects: map[types.UID]*subject{}}
+	if p.observation = v.Clusters.Observed(p.cluster); p.observation == nil {
+		v.forget(p.cluster)
+		return reconcile.Result{}, nil
+	}
+	pdbs, known := p.observation.Budgets()
+	if !known {
+		return reconcile.Result{}, nil // a Change tells when
+	}
+	var err error
+	if p.client, err = v.Clusters.Client(ctx, p.cluster); err != nil {
+		return remote.Rest(err)
+	}
+	if p.live, err = v.Clusters.Live(ctx, p.cluster); err != nil {
+		return remote.Rest(err)
+	}
+	p.pdbs, p.record = pdbs, v.recordOf(p.cluster)
+	candidates, err := p.collect(ctx)
+	if err != nil {
+		return remote.Rest(err)
+	}
+	admitted, waiting := budgets.NewIndex(p.pdbs, p.record.isStale).Admit(budgets.FairOrder(candidates))
+	if err := v.evictAll(ctx, p, admitted); err != nil {
+		return remote.Rest(err)
+	}
+	if err := p.report(ctx, waiting); err != nil {
+		return remote.Rest(err)
+	}
+	if p.nextTry.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(p.nextTry.Sub(p.now), time.Millisecond)}, nil
+}
+
+// collect finds the Pods that are to be evicted: their Evacuation says so, and they aren't on their way yet.
+func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
+	evacuations := &v1alpha1.EvacuationList{}
+	if err := p.client.List(ctx, evacuations); err != nil {
+		return nil, errors.Wrap(err, "listing Evacuations")
+	}
+	var candidates []budgets.Candidate
+	live := map[types.UID]bool{}
+	for i := range evacuations.Items {
+		e := &evacuations.Items[i]
+		if !meta.IsStatusConditionTrue(e.Status.Conditions, v1alpha1.EvacuationEvicting) || len(evacuation.Instigators(e)) == 0 {
+			continue
+		}
+		pod, found := p.observation.PodByUID(types.UID(e.Spec.PodRef.UID))
+		if !found || pod.DeletionTimestamp != nil || rules.Finished(pod) {
+			continue
+		}
+		podType, known := rules.PodTypeOf(pod, p.observation.DaemonSetExists)
+		if !known || podType != v1alpha1.PodTypeDefault { // E15
+			continue
+		}
+		live[pod.UID] = true
+		if p.record.accepted(pod.UID) {
+			continue // its deletionTimestamp is on its way
+		}
+		if until, wait := p.record.backsOff(pod.UID, p.now); wait {
+			p.tryAgainAt(until)
+			continue
+		}
+		p.subjects[pod.UID] = &subject{evacuation: e, pod: pod}
+		candidates = append(candidates, budgets.Candidate{Pod: budgets.Pod{
+			UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
+			Labels: pod.Labels, Ready: isReady(pod), Phase: pod.Status.Phase,
+		}})
+	}
+	p.record.keep(live)
+	return candidates, nil
+}
+
+func (p *pass) tryAgainAt(t time.Time) {
+	if p.nextTry.IsZero() || t.Before(p.nextTry) {
+		p.nextTry = t
+	}
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// evictAll evicts the admitted Pods: those of one budget one after the other, the rest side by side.
+func (v *Evictor) evictAll(ctx context.Context, p *pass, admitted []budgets.Admitted) error {
+	var byBudget [][]budgets.Admitted
+	position := map[*budgets.Budget]int{}
+	for _, each := range admitted {
+		if at, known := position[each.Budget]; known && each.Budget != nil {
+			byBudget[at] = append(byBudget[at], each)
+			continue
+		}
+		position[each.Budget] = len(byBudget)
+		byBudget = append(byBudget, []budgets.Admitted{each})
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelEvictions)
+	for _, pods := range byBudget {
+		group.Go(func() error {
+			for _, each := range pods {
+				if err := v.evict(groupCtx, p, p.subjects[each.Pod.UID]); err != nil {
+					return err
+				}
+			}
+			return p.refresh(groupCtx, pods[0].Budget)
+		})
+	}
+	return errors.Wrapf(group.Wait(), "evicting Pods in Cluster %s", p.cluster)
+}
+
+// evict tries to evict one Pod, once.
+func (v *Evictor) evict(ctx context.Context, p *pass, s *subject) error {
+	log := ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName))
+	err := v.Clusters.Evict(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod))
+	switch {
+	case err == nil:
+		log.V(2).Info("Evicted Pod")
+		evictions.WithLabelValues(resultEvicted).Inc()
+		p.record.accept(s.pod.UID)
+		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, eventEvicted, "Evicted, since Node "+s.pod.Spec.NodeName+" is drained")
+		return nil
+	case remote.IsGone(err):
+		evictions.WithLabelValues(resultGone).Inc()
+		p.record.accept(s.pod.UID) // the Pod's last event is on its way
+		return nil
+	case !isAnswer(err):
+		evictions.WithLabelValues(resultError).Inc()
+		return errors.Wrapf(err, "evicting Pod %s", klog.KObj(s.pod))
+	}
+	why := refusal(err)
+	log.V(2).Info("Eviction was refused", "why", why)
+	evictions.WithLabelValues(resultRefused).Inc()
+	changed := s.evacuation.DeepCopy()
+	evacuation.Refused(changed, why)
+	until := p.now.Add(evacuation.WithJitter(evacuation.Backoff(changed.Status.FailedEvictionCounter), rand.Float64())) //nolint:gosec // jitter isn't a secret
+	p.record.refuse(s.pod.UID, until)
+	p.record.mu.Lock()
+	p.tryAgainAt(until)
+	p.record.mu.Unlock()
+	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why)
+	err = p.client.Status().Patch(ctx, changed, client.MergeFrom(s.evacuation))
+	return errors.Wrapf(client.IgnoreNotFound(err), "counting the refused eviction of Pod %s", klog.KObj(s.pod))
+}
+
+// gracePeriod is 1 s for Pods on a Node that doesn't answer: no kubelet is there to let them end in their own time, and
+// Cluster API does the same. Nil: the Pod's own.
+func (p *pass) gracePeriod(ctx context.Context, pod *corev1.Pod) *int64 {
+	node := &corev1.Node{}
+	if err := p.client.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, node); err == nil && rules.Unreachable(node) {
+		return ptr.To(rules.UnreachableGracePeriodSeconds)
+	}
+	return nil
+}
+
+// refresh reads a budget once after evictions under it, to know from which version on the watch has them in.
+func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) error {
+	if budget == nil {
+		return nil
+	}
+	live := &policyv1.PodDisruptionBudget{}
+	key := types.NamespacedName{Namespace: budget.Namespace(), Name: budget.Name()}
+	if err := p.live.Get(ctx, key, live); err != nil {
+		return errors.Wrapf(client.IgnoreNotFound(err), "getting PodDisruptionBudget %s", key)
+	}
+	p.record.observedAtLeast(live.UID, live.ResourceVersion)
+	return nil
+}
+
+// report says on each Evacuation why its Pod waits, where that has changed, and counts.
+func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
+	reasons := map[budgets.Reason]int{}
+	for _, each := range waiting {
+		reasons[each.Reason]++
+		if each.Reason == budgets.BudgetNotObserved {
+			continue // for the moments until the disruption controller has caught up; not worth a write
+		}
+		s := p.subjects[each.Pod.UID]
+		changed := s.evacuation.DeepCopy()
+		evacuation.Waiting(changed, each.Message)
+		if changed.Status.Message == s.evacuation.Status.Message {
+			continue
+		}
+		if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(s.evacuation)); client.IgnoreNotFound(err) != nil {
+			return errors.Wrapf(err, "saying why Pod %s waits", klog.KObj(s.pod))
+		}
+	}
+	podsBlocked.DeletePartialMatch(map[string]string{"cluster_namespace": p.cluster.Namespace, "cluster": p.cluster.Name})
+	for reason, count := range reasons {
+		podsBlocked.WithLabelValues(p.cluster.Namespace, p.cluster.Name, string(reason)).Set(float64(count))
+	}
+	return nil
+}
+
+func (v *Evictor) recordOf(cluster types.NamespacedName) *record {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.records[cluster] == nil {
+		v.records[cluster] = newRecord()
+	}
+	return v.records[cluster]
+}
+
+func (v *Evictor) forget(cluster types.NamespacedName) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.records, cluster)
+	podsBlocked.DeletePartialMatch(map[string]string{"cluster_namespace": cluster.Namespace, "cluster": cluster.Name})
+}

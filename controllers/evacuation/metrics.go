@@ -1,0 +1,55 @@
+package evacuation
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// What happened to an eviction; the label result of evictions.
+const (
+	resultEvicted = "evicted"
+	resultGone    = "gone"
+	resultRefused = "refused"
+	resultError   = "error"
+)
+
+var (
+	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "capnm_evictions_total",
+		Help: "Eviction calls, by result: evicted, gone (the Pod wasn't there any more), refused (by a budget, an admission policy, a terminating namespace), error.",
+	}, []string{"result"})
+
+	podsBlocked = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "capnm_pods_blocked",
+		Help: "Pods that wait to be evicted, by reason.",
+	}, []string{"cluster_namespace", "cluster", "reason"})
+
+	evacuations = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "capnm_evacuations_total",
+		Help: "Turns given to evacuators, by class: one of the built-in classes, eviction, or other.",
+	}, []string{"evacuator_class"})
+)
+
+func init() {
+	metrics.Registry.MustRegister(evictions, podsBlocked, evacuations)
+}
+
+// observeTransition counts a turn that begins. Classes of third parties are tenants' input: they count as other.
+func observeTransition(before, after *v1alpha1.Evacuation) {
+	from, to := before.Status.ActiveEvacuatorClass, after.Status.ActiveEvacuatorClass
+	switch {
+	case to == nil:
+		if after.Status.ActiveEvacuatorCompleted && !before.Status.ActiveEvacuatorCompleted {
+			evacuations.WithLabelValues("eviction").Inc()
+		}
+	case from == nil || *from != *to:
+		switch *to {
+		case v1alpha1.EvacuatorClassDeployment, v1alpha1.EvacuatorClassStatefulSet, v1alpha1.EvacuatorClassDaemonSet, v1alpha1.EvacuatorClassKubelet:
+			evacuations.WithLabelValues(*to).Inc()
+		default:
+			evacuations.WithLabelValues("other").Inc()
+		}
+	}
+}

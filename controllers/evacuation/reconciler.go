@@ -1,0 +1,228 @@
+package evacuation
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// Reconciler takes Evacuations through their life.
+type Reconciler struct {
+	Clusters *remote.Clusters
+	Clock    clock.PassiveClock
+
+	controller controller.TypedController[remote.Request]
+}
+
+// SetupWithManager adds the reconciler to the manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+	options.Reconciler = r
+	var err error
+	if r.controller, err = controller.NewTyped("evacuation", mgr, options); err != nil {
+		return errors.Wrap(err, "setting up the evacuation controller")
+	}
+	err = r.controller.Watch(source.TypedFunc[remote.Request](func(ctx context.Context, queue remote.Queue) error {
+		r.Clusters.Subscribe(func(change remote.Change) { r.enqueue(ctx, queue, change) })
+		return nil
+	}))
+	return errors.Wrap(err, "setting up the evacuation controller")
+}
+
+// Watch adds the watch of a workload cluster's Evacuations.
+func (r *Reconciler) Watch(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error {
+	return cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
+		Name:         "evacuation-Evacuations",
+		Watcher:      r.controller,
+		Kind:         &v1alpha1.Evacuation{},
+		EventHandler: remote.EnqueueObjects(cluster, remote.Itself[*v1alpha1.Evacuation]),
+		Predicates:   []predicate.TypedPredicate[*v1alpha1.Evacuation]{predicate.TypedResourceVersionChangedPredicate[*v1alpha1.Evacuation]{}},
+	}))
+}
+
+// enqueue maps what a drain watch sees to Evacuations. A Pod's Evacuation has the one name that it may have.
+func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change remote.Change) {
+	switch {
+	case change.Pod != nil:
+		key := types.NamespacedName{Namespace: change.Pod.Namespace, Name: evacuation.Name(change.Pod.UID, change.Pod.Name)}
+		queue.Add(remote.Request{Cluster: change.Cluster, Object: key})
+	case change.Node != nil || change.Surroundings:
+		remoteClient, err := r.Clusters.Client(ctx, change.Cluster)
+		if err != nil {
+			return // the next connection lists the Evacuations anew
+		}
+		evacuations := &v1alpha1.EvacuationList{}
+		if err := remoteClient.List(ctx, evacuations); err != nil {
+			return // likewise
+		}
+		for i := range evacuations.Items {
+			if e := &evacuations.Items[i]; change.Surroundings || e.Annotations[v1alpha1.EvacuationNodeAnnotation] == *change.Node {
+				queue.Add(remote.Request{Cluster: change.Cluster, Object: client.ObjectKeyFromObject(e)})
+			}
+		}
+	}
+}
+
+// scope is one reconciliation.
+type scope struct {
+	request    remote.Request
+	client     client.Client
+	evacuation *v1alpha1.Evacuation
+	pod        *corev1.Pod // nil if it isn't there, or not known
+	facts      evacuation.Pod
+	resolved   []v1alpha1.Evacuator
+}
+
+// Reconcile moves one Evacuation on:
+//
+//	locate the Pod ─► observe it ─► ask drain/evacuation what is due ─► store the answer
+func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+	log := ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Evacuation", klog.KRef(request.Object.Namespace, request.Object.Name))
+	ctx = ctrl.LoggerInto(ctx, log)
+
+	s := &scope{request: request, evacuation: &v1alpha1.Evacuation{}}
+	var err error
+	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
+		return remote.Rest(err)
+	}
+	if err := s.client.Get(ctx, request.Object, s.evacuation); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			_, err = r.Clusters.Observe(ctx, request.Cluster, owner(request)) // its Node isn't needed any more
+			return remote.Rest(err)
+		}
+		return reconcile.Result{}, errors.Wrapf(err, "getting Evacuation %s", request.Object)
+	}
+	if located, err := r.locate(ctx, s); err != nil || !located {
+		return remote.Rest(err)
+	}
+	if err := r.observe(ctx, s); err != nil {
+		return remote.Rest(err)
+	}
+	now := r.Clock.Now()
+	action := evacuation.Next(evacuation.Input{Evacuation: s.evacuation, Pod: s.facts, ResolvedEvacuators: s.resolved, Now: now})
+	if err := r.store(ctx, s, action, now); err != nil {
+		return remote.Rest(err)
+	}
+	if !action.Deadline.IsZero() {
+		return reconcile.Result{RequeueAfter: max(action.Deadline.Sub(now), time.Millisecond)}, nil
+	}
+	return reconcile.Result{}, nil
+}
+
+// owner names an Evacuation among those who need a Node's Pods.
+func owner(request remote.Request) string { return "Evacuation/" + request.Object.String() }
+
+// locate finds the Node of the Pod and notes it on the Evacuation, so that nobody has to look for it again. NodeMaintenances
+// create theirs with the note; for the Evacuations of others it takes one read of the Pod. False: the note is on its way back.
+func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
+	e := s.evacuation
+	if _, noted := e.Annotations[v1alpha1.EvacuationNodeAnnotation]; noted {
+		return true, nil
+	}
+	live, err := r.Clusters.Live(ctx, s.request.Cluster)
+	if err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	pod := &corev1.Pod{}
+	key := types.NamespacedName{Namespace: e.Namespace, Name: e.Spec.PodRef.Name}
+	if err := live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
+		return false, errors.Wrapf(err, "getting Pod %s", key)
+	}
+	if string(pod.UID) != e.Spec.PodRef.UID { // gone, or never there
+		s.facts.Known = true
+		return true, nil
+	}
+	changed := e.DeepCopy()
+	evacuation.Adopt(changed, pod)
+	if changed.Annotations == nil {
+		changed.Annotations = map[string]string{}
+	}
+	changed.Annotations[v1alpha1.EvacuationNodeAnnotation] = pod.Spec.NodeName
+	err = s.client.Patch(ctx, changed, client.MergeFromWithOptions(e, client.MergeFromWithOptimisticLock{}))
+	return false, errors.Wrapf(client.IgnoreNotFound(err), "noting the Node of Pod %s on its Evacuation", key)
+}
+
+// observe has the Pods of the Node watched, and sees what is known about the Pod.
+func (r *Reconciler) observe(ctx context.Context, s *scope) error {
+	if s.facts.Known { // locate has found out that there is no Pod
+		return nil
+	}
+	node := s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation]
+	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), node)
+	if err != nil {
+		return err
+	}
+	ref := s.evacuation.Spec.PodRef
+	pod, found := observation.PodByUID(types.UID(ref.UID))
+	if !found {
+		_, known := observation.PodsOn(node)
+		s.facts = evacuation.Pod{Known: known}
+		return nil
+	}
+	podType, known := rules.PodTypeOf(pod, observation.DaemonSetExists)
+	if !known {
+		return nil
+	}
+	s.pod, s.facts = pod, evacuation.ObservedPod(ref, pod, podType)
+	var problems []evacuation.Problem
+	s.resolved, problems = evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations})
+	if len(s.evacuation.Spec.Evacuators) == 0 {
+		for _, problem := range problems {
+			r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventInvalidEvacuator, problem.Message)
+		}
+	}
+	return nil
+}
+
+// store writes what the action has changed, in the order that evacuation.Action.Apply asks for.
+func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Action, now time.Time) error {
+	before, after := s.evacuation, s.evacuation.DeepCopy()
+	action.Apply(after, now)
+	name := klog.KObj(after).String()
+
+	if !apiequality.Semantic.DeepEqual(before.Status, after.Status) {
+		observeTransition(before, after)
+		status := before.DeepCopy()
+		status.Status = after.Status
+		if err := s.client.Status().Patch(ctx, status, client.MergeFrom(before)); err != nil {
+			return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", name)
+		}
+		after.ResourceVersion = status.ResourceVersion
+	}
+	if action.Delete {
+		// UID alone: another writer in between doesn't make the Pod come back.
+		if err := s.client.Delete(ctx, after, client.Preconditions{UID: &after.UID}); client.IgnoreNotFound(err) != nil {
+			return errors.Wrapf(err, "deleting Evacuation %s", name)
+		}
+	}
+	if apiequality.Semantic.DeepEqual(before.Finalizers, after.Finalizers) && apiequality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return nil
+	}
+	original := after.DeepCopy()
+	original.Finalizers, original.Spec = before.Finalizers, before.Spec
+	patch := client.MergeFrom(original)
+	if !action.Delete {
+		patch = client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{}) // lists are replaced whole
+	}
+	if err := s.client.Patch(ctx, after, patch); err != nil {
+		return errors.Wrapf(client.IgnoreNotFound(err), "patching Evacuation %s", name)
+	}
+	return nil
+}

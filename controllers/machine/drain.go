@@ -1,0 +1,196 @@
+package machine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/external"
+	"sigs.k8s.io/cluster-api/util"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// admit looks whether the Node is to be drained at all.
+func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
+	facts, err := r.facts(ctx, s)
+	if err != nil {
+		return outcome{}, err
+	}
+	if skip := machines.Skip(facts); skip != machines.NotSkipped {
+		return outcome{verdict: release, reason: v1alpha1.ReasonSkipped, message: "Not drained: " + string(skip)}, nil
+	}
+	return outcome{}, nil
+}
+
+func (r *Reconciler) facts(ctx context.Context, s *scope) (machines.Facts, error) {
+	facts := machines.Facts{Machine: s.machine, ClusterDeleting: !s.cluster.DeletionTimestamp.IsZero()}
+	if facts.ClusterDeleting {
+		return facts, nil
+	}
+	if s.cluster.Spec.ControlPlaneRef.IsDefined() {
+		controlPlane, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, s.cluster.Spec.ControlPlaneRef, s.cluster.Namespace)
+		if client.IgnoreNotFound(errors.Cause(err)) != nil {
+			return facts, errors.Wrapf(err, "getting the control plane of Cluster %s", s.clusterKey())
+		}
+		if err == nil {
+			facts.ControlPlaneDeleting = !controlPlane.GetDeletionTimestamp().IsZero()
+			facts.ControlPlaneExternal = util.IsExternalManagedControlPlane(controlPlane)
+		}
+	}
+	controlPlaneMachines := &clusterv1.MachineList{}
+	if err := r.Client.List(ctx, controlPlaneMachines, client.InNamespace(s.machine.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}, client.HasLabels{clusterv1.MachineControlPlaneLabel}); err != nil {
+		return facts, errors.Wrapf(err, "listing the control plane Machines of Cluster %s", s.clusterKey())
+	}
+	for i := range controlPlaneMachines.Items {
+		if controlPlaneMachines.Items[i].DeletionTimestamp.IsZero() {
+			facts.ControlPlaneMachines++
+		}
+	}
+	infraMachine, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, s.machine.Spec.InfrastructureRef, s.machine.Namespace)
+	if client.IgnoreNotFound(errors.Cause(err)) != nil {
+		return facts, errors.Wrapf(err, "getting the infrastructure machine of Machine %s", klog.KObj(s.machine))
+	}
+	facts.InfraMachineGone = apierrors.IsNotFound(errors.Cause(err)) || !infraMachine.GetDeletionTimestamp().IsZero()
+	return facts, nil
+}
+
+// requestMaintenance sees to it that the Node's NodeMaintenance is there, and says what policy and rules say now. It waits for
+// the workload cluster to be reachable, and for rules that can't be compiled to be mended.
+func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome, error) {
+	remoteClient, err := r.Clusters.Client(ctx, s.clusterKey())
+	if err != nil {
+		return r.unreachable(ctx, s, err)
+	}
+	node := &corev1.Node{}
+	if err := remoteClient.Get(ctx, types.NamespacedName{Name: s.machine.Status.NodeRef.Name}, node); err != nil {
+		if apierrors.IsNotFound(err) {
+			return outcome{verdict: release, reason: v1alpha1.ReasonSkipped, message: "Not drained: " + string(machines.SkipNodeGone)}, nil
+		}
+		return r.unreachable(ctx, s, errors.Wrapf(err, "getting Node %s", s.machine.Status.NodeRef.Name))
+	}
+	compiled, err := r.compileRules(ctx, s)
+	if err != nil {
+		return outcome{}, err
+	}
+	desired := machines.Maintenance(machines.Request{
+		ManagementCluster: r.ManagementCluster, Cluster: s.clusterKey(), Machine: s.machine, Node: node, Policy: s.policy, Rules: compiled.Rules,
+	})
+	present := &v1alpha1.NodeMaintenance{}
+	err = remoteClient.Get(ctx, client.ObjectKeyFromObject(desired), present)
+	if client.IgnoreNotFound(err) != nil {
+		return r.unreachable(ctx, s, errors.Wrapf(err, "getting NodeMaintenance %s", desired.Name))
+	}
+	if err == nil {
+		s.maintenance = present
+	}
+	if len(compiled.Problems) > 0 { // a drain that runs goes on by the last rules that could be compiled
+		return outcome{verdict: wait, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for a MachineDrainRule to be mended: " + compiled.Problems[0].String()}, nil
+	}
+	if s.maintenance == nil {
+		if err := remoteClient.Create(ctx, desired); err != nil {
+			if apierrors.IsAlreadyExists(err) { // its event is on the way
+				return outcome{verdict: wait, reason: v1alpha1.ReasonMachineDraining, message: "Drain requested"}, nil
+			}
+			return r.unreachable(ctx, s, errors.Wrapf(err, "creating NodeMaintenance %s", desired.Name))
+		}
+		ctrl.LoggerFrom(ctx).Info("Requested the drain of the Node", "Node", klog.KObj(node), "NodeMaintenance", klog.KObj(desired))
+		r.recorder.Eventf(s.machine, corev1.EventTypeNormal, eventDrainRequested, "Requested the drain of Node %s by NodeMaintenance %s", node.Name, desired.Name)
+		s.maintenance = desired
+		return outcome{}, nil
+	}
+	changed := present.DeepCopy()
+	if !machines.Update(changed, desired) {
+		return outcome{}, nil
+	}
+	if err := remoteClient.Patch(ctx, changed, client.MergeFromWithOptions(present, client.MergeFromWithOptimisticLock{})); err != nil {
+		return r.unreachable(ctx, s, errors.Wrapf(client.IgnoreNotFound(err), "updating NodeMaintenance %s", desired.Name))
+	}
+	s.maintenance = changed
+	return outcome{}, nil
+}
+
+func (r *Reconciler) compileRules(ctx context.Context, s *scope) (rules.Compiled, error) {
+	list := &clusterv1.MachineDrainRuleList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(s.machine.Namespace)); err != nil {
+		return rules.Compiled{}, errors.Wrapf(err, "listing the MachineDrainRules of namespace %s", s.machine.Namespace)
+	}
+	daemonSetPods := v1alpha1.DaemonSetPodsSkip
+	if s.policy != nil && s.policy.Spec.DaemonSetPods != "" {
+		daemonSetPods = s.policy.Spec.DaemonSetPods
+	}
+	return rules.Compile(rules.Input{
+		Cluster:           rules.ClusterFacts{Labels: s.cluster.Labels},
+		Machine:           rules.MachineFacts{Namespace: s.machine.Namespace, Labels: s.machine.Labels},
+		DaemonSetPods:     daemonSetPods,
+		MachineDrainRules: list.Items,
+	}), nil
+}
+
+// unreachable says that the workload cluster can't be reached, and since when. What comes back on a connection is an event;
+// while there is one that doesn't answer, the error is retried with backoff.
+func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
+	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonWaitingForWorkloadCluster, message: "Waiting for a connection to the workload cluster"}
+	if last := r.Clusters.LastContact(ctx, s.clusterKey()).LastProbeSuccessTime; !last.IsZero() {
+		waiting.message += fmt.Sprintf(" (last reached at %s)", last.UTC().Format(time.RFC3339))
+	}
+	if remote.IsNotConnected(err) {
+		return waiting, nil
+	}
+	if apierrors.ReasonForError(err) != "Unknown" { // the API server has answered: it's not about the connection
+		return outcome{}, err
+	}
+	ctrl.LoggerFrom(ctx).V(2).Info("The workload cluster does not answer", "error", err.Error())
+	waiting.at = s.now.Add(unreachableRetry)
+	return waiting, nil
+}
+
+// unreachableRetry is the pace at which a workload cluster is tried that is taken to be connected but doesn't answer. The
+// ClusterCache's health probe ends such a connection within about a minute.
+const unreachableRetry = 5 * time.Second
+
+// awaitDrained waits until no Pod is left that must go.
+func (r *Reconciler) awaitDrained(_ context.Context, s *scope) (outcome, error) {
+	observeDrain(s)
+	if machines.Drained(s.maintenance) {
+		return outcome{}, nil
+	}
+	return outcome{verdict: wait, reason: v1alpha1.ReasonMachineDraining, message: machines.DrainMessage(s.maintenance)}, nil
+}
+
+// untilDeadline releases a Machine whose drain has run out of time, whatever it waits for.
+func (r *Reconciler) untilDeadline(s *scope, waiting outcome) outcome {
+	var started *time.Time
+	if s.maintenance != nil {
+		started = machines.DrainStart(s.maintenance)
+	}
+	deadline := machines.DrainDeadline(s.machine, started)
+	if deadline == nil {
+		return waiting
+	}
+	if !s.now.Before(*deadline) {
+		return outcome{verdict: release, reason: v1alpha1.ReasonTimedOut, message: "The drain has run out of time (nodeDrainTimeoutSeconds): " + waiting.message}
+	}
+	if waiting.at.IsZero() || deadline.Before(waiting.at) {
+		waiting.at = *deadline
+	}
+	return waiting
+}
+
+func splitKey(key string) (namespace, name string, ok bool) {
+	namespace, name, ok = strings.Cut(key, "/")
+	return namespace, name, ok && namespace != "" && name != ""
+}

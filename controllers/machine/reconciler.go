@@ -1,0 +1,226 @@
+package machine
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/predicates"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+)
+
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines/status,verbs=patch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machinedrainrules,verbs=get;list;watch
+// +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=machinedrainpolicies,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io;controlplane.cluster.x-k8s.io,resources=*,verbs=get
+// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=get
+// +kubebuilder:rbac:groups="",resources=secrets;namespaces,verbs=get
+// +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
+
+// Reconciler serves Machines.
+type Reconciler struct {
+	Client client.Client
+	// APIReader reads infrastructure and control plane objects, of kinds that aren't known beforehand.
+	APIReader         client.Reader
+	Clusters          *remote.Clusters
+	Clock             clock.PassiveClock
+	ManagementCluster string
+	WatchFilterValue  string
+
+	recorder   record.EventRecorder
+	controller controller.Controller
+}
+
+// SetupWithManager adds the reconciler to the manager.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, cache clustercache.ClusterCache, options controller.Options) error {
+	r.recorder = mgr.GetEventRecorderFor("node-maintenance-machine") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
+	log := ctrl.LoggerFrom(ctx)
+	var err error
+	r.controller, err = ctrl.NewControllerManagedBy(mgr).
+		Named("machine").
+		For(&clusterv1.Machine{}, builder.WithPredicates(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue))).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfCluster), builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.drainingMachinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(cache.GetClusterSource("machine", r.machinesOfCluster)).
+		WithOptions(options).
+		Build(r)
+	return errors.Wrap(err, "setting up the machine controller")
+}
+
+// Watch adds the watch of a workload cluster's NodeMaintenances, to learn how the drains of Machines go.
+func (r *Reconciler) Watch(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error {
+	return cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, reconcile.Request]{
+		Name:    "machine-NodeMaintenances",
+		Watcher: r.controller,
+		Kind:    &v1alpha1.NodeMaintenance{},
+		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
+			namespace, name, ok := splitKey(m.Annotations[v1alpha1.OwnerMachineAnnotation])
+			if !ok || m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != r.ManagementCluster || m.Annotations[v1alpha1.OwnerClusterAnnotation] != cluster.String() {
+				return nil
+			}
+			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
+		}),
+	}))
+}
+
+// Reconcile sets or removes the hook of a Machine that isn't being deleted, and moves one that is towards its release.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	machine := &clusterv1.Machine{}
+	if err := r.Client.Get(ctx, request.NamespacedName, machine); err != nil {
+		if apierrors.IsNotFound(err) {
+			forgetDrain(request.NamespacedName)
+		}
+		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
+	}
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(machine.Namespace, machine.Spec.ClusterName), "Machine", klog.KObj(machine)))
+	cluster, err := util.GetClusterByName(ctx, r.Client, machine.Namespace, machine.Spec.ClusterName)
+	if err != nil {
+		if !apierrors.IsNotFound(errors.Cause(err)) {
+			return reconcile.Result{}, errors.Wrapf(err, "getting the Cluster of Machine %s", request.NamespacedName)
+		}
+		if !isHeld(machine) || machine.DeletionTimestamp.IsZero() {
+			return reconcile.Result{}, nil
+		}
+		return remote.Rest(r.setHook(ctx, machine, false)) // a hook that nobody can serve
+	}
+	if annotations.IsPaused(cluster, machine) {
+		return reconcile.Result{}, nil
+	}
+	policies := &v1alpha1.MachineDrainPolicyList{}
+	if err := r.Client.List(ctx, policies, client.InNamespace(machine.Namespace)); err != nil {
+		return reconcile.Result{}, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
+	}
+	policy := machines.PolicyFor(machine, cluster.Labels, policies.Items)
+	switch {
+	case machine.DeletionTimestamp.IsZero():
+		return remote.Rest(r.setHook(ctx, machine, policy != nil && cluster.DeletionTimestamp.IsZero()))
+	case !isHeld(machine): // Cluster API's from here on; a Machine that is deleted without our hook never gets it
+		forgetDrain(request.NamespacedName)
+		return reconcile.Result{}, nil
+	default:
+		return r.reconcileDelete(ctx, &scope{machine: machine, cluster: cluster, policy: policy, now: r.Clock.Now()})
+	}
+}
+
+func isHeld(machine *clusterv1.Machine) bool {
+	_, held := machine.Annotations[v1alpha1.PreDrainHookAnnotation]
+	return held
+}
+
+// setHook puts our hook on a Machine, or takes it off.
+func (r *Reconciler) setHook(ctx context.Context, machine *clusterv1.Machine, wanted bool) error {
+	if isHeld(machine) == wanted {
+		return nil
+	}
+	changed := machine.DeepCopy()
+	if wanted {
+		if changed.Annotations == nil {
+			changed.Annotations = map[string]string{}
+		}
+		changed.Annotations[v1alpha1.PreDrainHookAnnotation] = v1alpha1.HookOwner
+	} else {
+		delete(changed.Annotations, v1alpha1.PreDrainHookAnnotation)
+	}
+	// With the lock, a Machine that is deleted in this moment doesn't get the hook after all.
+	err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(machine, client.MergeFromWithOptimisticLock{}))
+	return errors.Wrapf(client.IgnoreNotFound(err), "setting the hook of Machine %s", klog.KObj(machine))
+}
+
+// scope is the reconciliation of one deleted Machine.
+type scope struct {
+	machine     *clusterv1.Machine
+	cluster     *clusterv1.Cluster
+	policy      *v1alpha1.MachineDrainPolicy
+	maintenance *v1alpha1.NodeMaintenance // once it is there
+	now         time.Time
+}
+
+func (s *scope) clusterKey() types.NamespacedName { return client.ObjectKeyFromObject(s.cluster) }
+
+// outcome is what a step has come to.
+type outcome struct {
+	verdict verdict
+	// reason and message explain it on the Machine's condition.
+	reason, message string
+	// at is when to look again if no event comes before.
+	at time.Time
+}
+
+type verdict int
+
+const (
+	next    verdict = iota // the step is done
+	wait                   // the step waits for an event
+	release                // nothing more is to be done: the hook goes
+)
+
+// reconcileDelete moves one deleted Machine towards the release of its hook:
+//
+//	admit ─► await the Node's drain in the workload cluster ─► release
+func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
+	for _, step := range []func(context.Context, *scope) (outcome, error){r.admit, r.requestMaintenance, r.awaitDrained} {
+		result, err := step(ctx, s)
+		if err != nil {
+			return remote.Rest(err)
+		}
+		switch result.verdict {
+		case wait:
+			if result = r.untilDeadline(s, result); result.verdict == release {
+				return r.release(ctx, s, result)
+			}
+			return r.report(ctx, s, result)
+		case release:
+			return r.release(ctx, s, result)
+		}
+	}
+	return r.release(ctx, s, outcome{reason: v1alpha1.ReasonMachineDrained, message: "The Node is drained"})
+}
+
+func (r *Reconciler) machinesOfCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
+	return r.machinesWhere(ctx, nil, client.InNamespace(cluster.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.GetName()})
+}
+
+func (r *Reconciler) machinesOfNamespace(ctx context.Context, policy client.Object) []reconcile.Request {
+	return r.machinesWhere(ctx, nil, client.InNamespace(policy.GetNamespace()))
+}
+
+func (r *Reconciler) drainingMachinesOfNamespace(ctx context.Context, rule client.Object) []reconcile.Request {
+	draining := func(m *clusterv1.Machine) bool { return !m.DeletionTimestamp.IsZero() && isHeld(m) }
+	return r.machinesWhere(ctx, draining, client.InNamespace(rule.GetNamespace()))
+}
+
+func (r *Reconciler) machinesWhere(ctx context.Context, condition func(*clusterv1.Machine) bool, options ...client.ListOption) []reconcile.Request {
+	list := &clusterv1.MachineList{}
+	if err := r.Client.List(ctx, list, options...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list Machines")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if condition == nil || condition(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}

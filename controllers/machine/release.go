@@ -1,0 +1,92 @@
+package machine
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+)
+
+// fieldManager owns our condition on Machines.
+const fieldManager = "capnm-machine"
+
+// release takes our hook off, and in the same patch keeps Cluster API from draining a second time what was drained here, or
+// has run out of time here.
+func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
+	changed := s.machine.DeepCopy()
+	delete(changed.Annotations, v1alpha1.PreDrainHookAnnotation)
+	if _, excluded := changed.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]; !excluded && result.reason != v1alpha1.ReasonSkipped {
+		changed.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = v1alpha1.HookOwner
+	}
+	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{})); err != nil {
+		return remote.Rest(errors.Wrapf(client.IgnoreNotFound(err), "releasing the hook of Machine %s", klog.KObj(s.machine)))
+	}
+	ctrl.LoggerFrom(ctx).Info("Released the hook of the Machine", "reason", result.reason, "message", result.message)
+	eventType := corev1.EventTypeNormal
+	if result.reason == v1alpha1.ReasonTimedOut {
+		eventType = corev1.EventTypeWarning
+	}
+	r.recorder.Event(s.machine, eventType, eventHookReleased, result.message)
+	observeRelease(s, result)
+	s.machine = changed
+	return r.report(ctx, s, result)
+}
+
+// report is the one place that turns an outcome into our condition on the Machine and a result. The condition is applied
+// alone, so that it doesn't get in the way of those that Cluster API writes.
+func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
+	status := metav1.ConditionFalse
+	if result.verdict != wait && result.reason != v1alpha1.ReasonTimedOut {
+		status = metav1.ConditionTrue
+	}
+	if err := r.setCondition(ctx, s, status, result); err != nil {
+		return reconcile.Result{}, err
+	}
+	if result.at.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(result.at.Sub(s.now), time.Millisecond)}, nil
+}
+
+func (r *Reconciler) setCondition(ctx context.Context, s *scope, status metav1.ConditionStatus, result outcome) error {
+	present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
+	if present != nil && present.Status == status && present.Reason == result.reason && present.Message == result.message {
+		return nil
+	}
+	since := metav1.NewTime(s.now.Truncate(time.Second))
+	if present != nil && present.Status == status {
+		since = present.LastTransitionTime
+	}
+	applied := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": clusterv1.GroupVersion.String(),
+		"kind":       "Machine",
+		"metadata":   map[string]any{"namespace": s.machine.Namespace, "name": s.machine.Name, "uid": string(s.machine.UID)},
+		"status": map[string]any{"conditions": []any{map[string]any{
+			"type": v1alpha1.MachineNodeMaintenance, "status": string(status), "reason": result.reason, "message": result.message,
+			"observedGeneration": s.machine.Generation, "lastTransitionTime": since.UTC().Format(time.RFC3339),
+		}}},
+	}}
+	err := r.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldManager), client.ForceOwnership)
+	return errors.Wrapf(ignoreGone(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(s.machine))
+}
+
+// ignoreGone passes over a Machine that is gone, or that another one of the same name has replaced.
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,285 @@
+package nodemaintenance
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// parallelWrites is how many Evacuations one maintenance creates or withdraws at once.
+const parallelWrites = 8
+
+// podView is a Pod and what this maintenance's rules say about it.
+type podView struct {
+	pod      *corev1.Pod
+	verdict  rules.Verdict
+	finished bool
+}
+
+// component is this maintenance with all that touch it through shared Nodes, in stage Drain.
+type component struct {
+	maintenances []plan.Maintenance
+	matchers     map[string]*rules.Matcher
+	nodes        sets.Set[string]
+	unreachable  sets.Set[string]
+}
+
+// evacuate has the Pods of all Nodes concerned watched, and once they are known, asks those to leave that may go now.
+func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
+	c, err := r.component(ctx, s, true)
+	if err != nil {
+		return false, err
+	}
+	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), sets.List(c.nodes)...)
+	if err != nil {
+		return false, err
+	}
+	s.ruleProblem = c.matchers[s.maintenance.Name].Problems()
+	if observation == nil { // no Node is selected
+		s.decision = &plan.MaintenanceDecision{}
+		return true, nil
+	}
+	observed, known, err := r.view(ctx, s, c, observation)
+	if err != nil {
+		return false, err
+	}
+	if !known {
+		s.waiting = "Waiting for the first list of Pods."
+		return true, nil
+	}
+	decision := plan.Decide(observed)
+	mine := decision.Maintenances[s.maintenance.Name]
+	s.decision = &mine
+	return true, r.settle(ctx, s, decision.Targets)
+}
+
+// component finds the maintenances to decide about together. With including false it leaves this one out: what the others
+// want of its Nodes.
+func (r *Reconciler) component(ctx context.Context, s *scope, including bool) (*component, error) {
+	c := &component{matchers: map[string]*rules.Matcher{}, nodes: sets.New[string](), unreachable: sets.New[string]()}
+	draining := []*v1alpha1.NodeMaintenance{s.maintenance}
+	for i := range s.others {
+		if other := &s.others[i]; other.Spec.Stage == v1alpha1.StageDrain && other.DeletionTimestamp.IsZero() {
+			draining = append(draining, other)
+		}
+	}
+	all, specs := make([]plan.Maintenance, 0, len(draining)), map[string]*v1alpha1.NodeMaintenance{}
+	for _, m := range draining {
+		nodes := s.nodes
+		if m != s.maintenance {
+			var err error
+			if nodes, err = selectedNodes(ctx, s.client, m); err != nil {
+				return nil, err
+			}
+		}
+		for _, node := range nodes {
+			if rules.Unreachable(node) {
+				c.unreachable.Insert(node.Name)
+			}
+		}
+		all, specs[m.Name] = append(all, asPlanned(m, nodes, s.now)), m
+	}
+	for _, m := range plan.Component(s.maintenance.Name, all) {
+		if m.Name == s.maintenance.Name && !including {
+			continue
+		}
+		c.maintenances = append(c.maintenances, m)
+		c.matchers[m.Name] = rules.NewMatcher(specs[m.Name].Spec.DrainRules)
+		c.nodes.Insert(m.Nodes...)
+	}
+	return c, nil
+}
+
+func asPlanned(m *v1alpha1.NodeMaintenance, nodes []*corev1.Node, now time.Time) plan.Maintenance {
+	planned := plan.Maintenance{
+		Name:       m.Name,
+		DrainStart: now, // one that hasn't begun is the youngest
+		Created:    m.CreationTimestamp.Time,
+		Plan:       m.Spec.DrainPlan,
+		Published:  publishedTargets(m),
+	}
+	if start := stageStart(m, v1alpha1.StageDrain); start != nil {
+		planned.DrainStart = start.Time
+	}
+	for _, node := range nodes {
+		planned.Nodes = append(planned.Nodes, node.Name)
+	}
+	return planned
+}
+
+// view describes the Pods of a component. Not known while the first list of one of its Nodes is on its way.
+func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observation remote.Observation) (plan.Observation, bool, error) {
+	s.pods, s.evacuations = map[string][]podView{}, map[types.UID]*v1alpha1.Evacuation{}
+	observed := plan.Observation{Maintenances: c.maintenances}
+	mine := sets.New[string]()
+	for _, node := range s.nodes {
+		mine.Insert(node.Name)
+	}
+	for _, node := range sets.List(c.nodes) {
+		pods, known := observation.PodsOn(node)
+		if !known {
+			return plan.Observation{}, false, nil
+		}
+		evacuations, err := evacuationsOn(ctx, s.client, node)
+		if err != nil {
+			return plan.Observation{}, false, err
+		}
+		for i := range evacuations {
+			s.evacuations[types.UID(evacuations[i].Spec.PodRef.UID)] = &evacuations[i]
+		}
+		slices.SortFunc(pods, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+		for _, pod := range pods {
+			seen := r.viewPod(s, c, observation, pod)
+			observed.Pods = append(observed.Pods, seen.planned)
+			if mine.Has(node) {
+				s.pods[node] = append(s.pods[node], podView{pod: pod, verdict: seen.verdicts[s.maintenance.Name], finished: seen.planned.Finished})
+			}
+		}
+	}
+	return observed, true, nil
+}
+
+type viewedPod struct {
+	planned  plan.Pod
+	verdicts map[string]rules.Verdict
+}
+
+func (r *Reconciler) viewPod(s *scope, c *component, observation remote.Observation, pod *corev1.Pod) viewedPod {
+	podType, typeKnown := rules.PodTypeOf(pod, observation.DaemonSetExists)
+	namespaceLabels, namespaceKnown := observation.NamespaceLabels(pod.Namespace)
+	overdue, overdueAt := rules.Overdue(pod, c.unreachable.Has(pod.Spec.NodeName), s.now)
+	if !overdue && !overdueAt.IsZero() {
+		s.lookAgainAt(overdueAt)
+	}
+	subject := rules.Pod{
+		Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
+		NamespaceLabels: namespaceLabels, NamespaceKnown: namespaceKnown,
+		Type: podType, TypeKnown: typeKnown, Finished: rules.Finished(pod),
+	}
+	e := s.evacuations[pod.UID]
+	seen := viewedPod{verdicts: map[string]rules.Verdict{}, planned: plan.Pod{
+		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
+		Type: podType, Priority: ptr.Deref(pod.Spec.Priority, 0), Labels: pod.Labels,
+		Finished:   rules.Finished(pod) || overdue,
+		Evacuating: e != nil && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
+		Verdicts:   map[string]plan.Verdict{},
+	}}
+	for name, matcher := range c.matchers {
+		verdict := matcher.Decide(subject)
+		seen.verdicts[name] = verdict
+		seen.planned.Verdicts[name] = plan.Verdict{Behavior: verdict.Behavior, Order: verdict.Order, Undecided: verdict.Undecided != ""}
+	}
+	return seen
+}
+
+func (s *scope) lookAgainAt(t time.Time) {
+	if s.requeueAt.IsZero() || t.Before(s.requeueAt) {
+		s.requeueAt = t
+	}
+}
+
+// settle makes the Evacuations of this maintenance's Nodes what the targets say.
+func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[types.UID]) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelWrites)
+	for _, node := range s.nodes {
+		for _, view := range s.pods[node.Name] {
+			e := s.evacuations[view.pod.UID]
+			targeted := targets.Has(view.pod.UID)
+			switch {
+			case targeted && e == nil:
+				group.Go(func() error { return r.create(ctx, s, view.pod) })
+			case targeted && e.DeletionTimestamp.IsZero() && !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
+				group.Go(func() error { return setInstigator(ctx, s.client, e, evacuation.WithInstigator) })
+			case !targeted && e != nil && !view.finished && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
+				group.Go(func() error { return setInstigator(ctx, s.client, e, evacuation.WithoutInstigator) })
+			}
+		}
+	}
+	return group.Wait()
+}
+
+// create asks for a Pod to leave.
+func (r *Reconciler) create(ctx context.Context, s *scope, pod *corev1.Pod) error {
+	policy := s.maintenance.Spec.Evacuation
+	evacuators, _ := evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, Policy: policy.Evacuators})
+	e := evacuation.New(pod, evacuators, policy.ProgressDeadlineSeconds)
+	e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: pod.Spec.NodeName}
+	if err := s.client.Create(ctx, e); err != nil && !apierrors.IsAlreadyExists(err) {
+		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return nil // its Pods go by themselves
+		}
+		return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod))
+	}
+	ctrl.LoggerFrom(ctx).V(4).Info("Created Evacuation", "Pod", klog.KObj(pod))
+	return nil
+}
+
+// setInstigator adds or removes our instigator finalizer, and leaves those of others alone.
+func setInstigator(ctx context.Context, c client.Client, e *v1alpha1.Evacuation, change func(finalizers []string, own string) []string) error {
+	changed := e.DeepCopy()
+	changed.Finalizers = change(e.Finalizers, v1alpha1.NodeMaintenanceInstigatorFinalizer)
+	err := c.Patch(ctx, changed, client.MergeFromWithOptions(e, client.MergeFromWithOptimisticLock{}))
+	return errors.Wrapf(client.IgnoreNotFound(err), "setting the instigator of Evacuation %s", klog.KObj(e))
+}
+
+// evacuationsOn lists the Evacuations of a Node's Pods.
+func evacuationsOn(ctx context.Context, reader client.Reader, node string) ([]v1alpha1.Evacuation, error) {
+	list := &v1alpha1.EvacuationList{}
+	err := reader.List(ctx, list, client.MatchingFields{remote.EvacuationsByNode: node})
+	return list.Items, errors.Wrapf(err, "listing the Evacuations of Node %s", node)
+}
+
+// withdraw takes back the Evacuations of a maintenance that completes, unless another one wants the Pod to go as well: they
+// all share one instigator finalizer. It doesn't wait for those that can't be cancelled.
+func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
+	wanted := sets.New[types.UID]()
+	others, err := r.component(ctx, s, false)
+	if err != nil {
+		return false, err
+	}
+	if len(others.maintenances) > 0 {
+		observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), sets.List(others.nodes)...)
+		if err != nil {
+			return false, err
+		}
+		observed, known, err := r.view(ctx, s, others, observation)
+		if err != nil || !known {
+			return false, err
+		}
+		wanted = plan.Decide(observed).Targets
+	}
+	for _, node := range s.nodes {
+		evacuations, err := evacuationsOn(ctx, s.client, node.Name)
+		if err != nil {
+			return false, err
+		}
+		for i := range evacuations {
+			e := &evacuations[i]
+			if wanted.Has(types.UID(e.Spec.PodRef.UID)) || !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
+				continue
+			}
+			if err := setInstigator(ctx, s.client, e, evacuation.WithoutInstigator); err != nil {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,248 @@
+package nodemaintenance
+
+import (
+	"context"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// selectNodes finds the Nodes of this maintenance, and the other maintenances.
+func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (bool, error) {
+	all := &v1alpha1.NodeMaintenanceList{}
+	if err := s.client.List(ctx, all); err != nil {
+		return false, errors.Wrap(err, "listing NodeMaintenances")
+	}
+	for i := range all.Items {
+		if all.Items[i].Name != s.maintenance.Name {
+			s.others = append(s.others, all.Items[i])
+		}
+	}
+	var err error
+	s.nodes, err = selectedNodes(ctx, s.client, s.maintenance)
+	return err == nil, err
+}
+
+// selectedNodes returns the Nodes that a maintenance selects. A Node of the recorded name with another UID isn't the one
+// that is meant, and isn't selected.
+func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMaintenance) ([]*corev1.Node, error) {
+	var nodes []*corev1.Node
+	if names, only := selectedNames(m); only {
+		for _, name := range names {
+			node := &corev1.Node{}
+			if err := reader.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
+				return nil, errors.Wrapf(err, "getting Node %s", name)
+			} else if err == nil && isMeant(m, node) {
+				nodes = append(nodes, node)
+			}
+		}
+		return nodes, nil
+	}
+	all := &corev1.NodeList{}
+	if err := reader.List(ctx, all); err != nil {
+		return nil, errors.Wrap(err, "listing Nodes")
+	}
+	for i := range all.Items {
+		if selects(m, &all.Items[i]) {
+			nodes = append(nodes, &all.Items[i])
+		}
+	}
+	return nodes, nil
+}
+
+// selectedNames returns the names that the selector consists of, where it selects by name alone.
+func selectedNames(m *v1alpha1.NodeMaintenance) (names []string, only bool) {
+	for _, term := range m.Spec.NodeSelector.NodeSelectorTerms {
+		if len(term.MatchExpressions) > 0 || len(term.MatchFields) != 1 || term.MatchFields[0].Operator != corev1.NodeSelectorOpIn || len(term.MatchFields[0].Values) != 1 {
+			return nil, false
+		}
+		names = append(names, term.MatchFields[0].Values[0])
+	}
+	return names, true
+}
+
+func isMeant(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
+	uid := m.Annotations[v1alpha1.NodeUIDAnnotation]
+	return uid == "" || uid == string(node.UID)
+}
+
+// selects says whether a maintenance selects a Node. A selector that can't be read selects none.
+func selects(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
+	if !isMeant(m, node) {
+		return false
+	}
+	if names, only := selectedNames(m); only {
+		for _, name := range names {
+			if name == node.Name {
+				return true
+			}
+		}
+		return false
+	}
+	selector, err := nodeaffinity.NewNodeSelector(m.Spec.NodeSelector.Core())
+	return err == nil && selector.Match(node)
+}
+
+// cordon keeps the selected Nodes unschedulable.
+func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
+	for i, node := range s.nodes {
+		changed := node.DeepCopy()
+		if !cordon.Apply(changed) {
+			continue
+		}
+		if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
+			return false, errors.Wrapf(client.IgnoreNotFound(err), "cordoning Node %s", node.Name)
+		}
+		s.nodes[i] = changed
+		ctrl.LoggerFrom(ctx).Info("Cordoned Node", "Node", klog.KObj(node))
+	}
+	return true, nil
+}
+
+// uncordon leaves the Nodes as they were found, unless another maintenance still cordons them.
+func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
+	for _, node := range s.nodes {
+		if r.cordonedByOthers(s, node) {
+			continue
+		}
+		changed := node.DeepCopy()
+		if !cordon.Restore(changed, neverCordoned(s.maintenance)) {
+			continue
+		}
+		if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
+			return false, errors.Wrapf(client.IgnoreNotFound(err), "uncordoning Node %s", node.Name)
+		}
+		ctrl.LoggerFrom(ctx).Info("Left Node as it was found", "Node", klog.KObj(node), "unschedulable", changed.Spec.Unschedulable)
+	}
+	return true, nil
+}
+
+func (r *Reconciler) cordonedByOthers(s *scope, node *corev1.Node) bool {
+	for i := range s.others {
+		other := &s.others[i]
+		if (other.Spec.Stage == v1alpha1.StageCordon || other.Spec.Stage == v1alpha1.StageDrain) && selects(other, node) {
+			return true
+		}
+	}
+	return false
+}
+
+// neverCordoned says whether the maintenance went from Idle to Complete, before that has finished.
+func neverCordoned(m *v1alpha1.NodeMaintenance) bool {
+	idle := false
+	for _, stage := range m.Status.StageStatuses {
+		idle = idle || stage.Name == v1alpha1.StageIdle
+		if stage.Name != v1alpha1.StageIdle {
+			return false
+		}
+	}
+	return idle
+}
+
+// enqueue maps what a drain watch sees to NodeMaintenances.
+func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change remote.Change) {
+	var keys []types.NamespacedName
+	switch {
+	case change.Pod != nil:
+		keys = r.maintenancesOf(ctx, change.Cluster, change.Pod.Spec.NodeName, nil)
+	case change.Node != nil:
+		keys = r.maintenancesOf(ctx, change.Cluster, *change.Node, nil)
+	case change.Surroundings:
+		keys = r.maintenancesWhere(ctx, change.Cluster, func(m *v1alpha1.NodeMaintenance) bool { return m.Spec.Stage == v1alpha1.StageDrain })
+	}
+	for _, key := range keys {
+		queue.Add(remote.Request{Cluster: change.Cluster, Object: key})
+	}
+}
+
+// maintenancesOf returns the maintenances that select a Node. Where node is nil it is looked up.
+func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.NamespacedName, name string, node *corev1.Node) []types.NamespacedName {
+	if node == nil {
+		node = &corev1.Node{}
+		remoteClient, err := r.Clusters.Client(ctx, cluster)
+		if err != nil || remoteClient.Get(ctx, types.NamespacedName{Name: name}, node) != nil {
+			node.Name = name // by name is all that can be said of a Node that is gone
+		}
+	}
+	return r.maintenancesWhere(ctx, cluster, func(m *v1alpha1.NodeMaintenance) bool {
+		if names, only := selectedNames(m); only {
+			for _, selected := range names {
+				if selected == name {
+					return true
+				}
+			}
+			return false
+		}
+		return selects(m, node)
+	})
+}
+
+func (r *Reconciler) maintenancesWhere(ctx context.Context, cluster types.NamespacedName, condition func(*v1alpha1.NodeMaintenance) bool) []types.NamespacedName {
+	remoteClient, err := r.Clusters.Client(ctx, cluster)
+	if err != nil {
+		return nil // the next connection lists them all
+	}
+	all := &v1alpha1.NodeMaintenanceList{}
+	if err := remoteClient.List(ctx, all); err != nil {
+		return nil // likewise
+	}
+	var keys []types.NamespacedName
+	for i := range all.Items {
+		if condition(&all.Items[i]) {
+			keys = append(keys, client.ObjectKeyFromObject(&all.Items[i]))
+		}
+	}
+	return keys
+}
+
+// itselfAndNeighbours maps a NodeMaintenance to itself and to those that share Nodes with it: what one does changes what the
+// others may do.
+func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(context.Context, *v1alpha1.NodeMaintenance) []types.NamespacedName {
+	return func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
+		keys := []types.NamespacedName{client.ObjectKeyFromObject(m)}
+		remoteClient, err := r.Clusters.Client(ctx, cluster)
+		if err != nil {
+			return keys
+		}
+		nodes, err := selectedNodes(ctx, remoteClient, m)
+		if err != nil {
+			return keys
+		}
+		return append(keys, r.maintenancesWhere(ctx, cluster, func(other *v1alpha1.NodeMaintenance) bool {
+			for _, node := range nodes {
+				if other.Name != m.Name && selects(other, node) {
+					return true
+				}
+			}
+			return false
+		})...)
+	}
+}
+
+// nodeMatters passes the events of Nodes that can change what a maintenance does. Kubelets write much else.
+type nodeMatters struct {
+	predicate.TypedFuncs[*corev1.Node]
+}
+
+// Update implements predicate.TypedPredicate.
+func (nodeMatters) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
+	before, after := e.ObjectOld, e.ObjectNew
+	return before.Spec.Unschedulable != after.Spec.Unschedulable ||
+		rules.Unreachable(before) != rules.Unreachable(after) ||
+		!apiequality.Semantic.DeepEqual(before.Labels, after.Labels) ||
+		before.Annotations[v1alpha1.NodeOriginAnnotation] != after.Annotations[v1alpha1.NodeOriginAnnotation] ||
+		!before.DeletionTimestamp.Equal(after.DeletionTimestamp)
+}

@@ -1,0 +1,235 @@
+package nodemaintenance
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// Reconciler carries out NodeMaintenances.
+type Reconciler struct {
+	Clusters *remote.Clusters
+	Clock    clock.PassiveClock
+	// ManagementCluster identifies the management cluster that this manager serves, see
+	// v1alpha1.OwnerManagementClusterAnnotation.
+	ManagementCluster string
+
+	controller controller.TypedController[remote.Request]
+	statuses   statusPace
+}
+
+// SetupWithManager adds the reconciler to the manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+	options.Reconciler = r
+	var err error
+	if r.controller, err = controller.NewTyped("nodemaintenance", mgr, options); err != nil {
+		return errors.Wrap(err, "setting up the node maintenance controller")
+	}
+	err = r.controller.Watch(source.TypedFunc[remote.Request](func(ctx context.Context, queue remote.Queue) error {
+		r.Clusters.Subscribe(func(change remote.Change) { r.enqueue(ctx, queue, change) })
+		return nil
+	}))
+	return errors.Wrap(err, "setting up the node maintenance controller")
+}
+
+// Watch adds the watches of a workload cluster's NodeMaintenances, Nodes and Evacuations.
+func (r *Reconciler) Watch(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error {
+	err := cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, remote.Request]{
+		Name:         "nodemaintenance-NodeMaintenances",
+		Watcher:      r.controller,
+		Kind:         &v1alpha1.NodeMaintenance{},
+		EventHandler: remote.EnqueueObjects(cluster, r.itselfAndNeighbours(cluster)),
+		Predicates:   []predicate.TypedPredicate[*v1alpha1.NodeMaintenance]{predicate.TypedResourceVersionChangedPredicate[*v1alpha1.NodeMaintenance]{}},
+	}))
+	if err != nil {
+		return errors.Wrap(err, "watching NodeMaintenances")
+	}
+	err = cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*corev1.Node, remote.Request]{
+		Name:    "nodemaintenance-Nodes",
+		Watcher: r.controller,
+		Kind:    &corev1.Node{},
+		EventHandler: remote.EnqueueObjects(cluster, func(ctx context.Context, node *corev1.Node) []types.NamespacedName {
+			return r.maintenancesOf(ctx, cluster, node.Name, node)
+		}),
+		Predicates: []predicate.TypedPredicate[*corev1.Node]{nodeMatters{}},
+	}))
+	if err != nil {
+		return errors.Wrap(err, "watching Nodes")
+	}
+	err = cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
+		Name:    "nodemaintenance-Evacuations",
+		Watcher: r.controller,
+		Kind:    &v1alpha1.Evacuation{},
+		EventHandler: remote.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+			return r.maintenancesOf(ctx, cluster, e.Annotations[v1alpha1.EvacuationNodeAnnotation], nil)
+		}),
+	}))
+	return errors.Wrap(err, "watching Evacuations")
+}
+
+// scope is one reconciliation.
+type scope struct {
+	request     remote.Request
+	client      client.Client
+	maintenance *v1alpha1.NodeMaintenance // as it will be stored
+	before      *v1alpha1.NodeMaintenance // as it was read
+	now         time.Time
+
+	others []v1alpha1.NodeMaintenance // all others in the workload cluster
+	nodes  []*corev1.Node             // the selected ones
+
+	// In stage Drain, once the Pods are known:
+	decision    *plan.MaintenanceDecision
+	pods        map[string][]podView // by Node
+	evacuations map[types.UID]*v1alpha1.Evacuation
+	requeueAt   time.Time
+	waiting     string // what the drain waits for before Pods can be looked at
+	ruleProblem []rules.Problem
+}
+
+// step does one thing. Done false ends the reconciliation: the event of what the step has written, or of what it waits for,
+// brings the next one.
+type step func(context.Context, *scope) (done bool, err error)
+
+// Reconcile moves one NodeMaintenance on:
+//
+//	Idle      ─► report
+//	Cordon    ─► hold (finalizer) ─► cordon ─► report
+//	Drain     ─► hold ─► cordon ─► evacuate who may go ─► report
+//	Complete  ─► withdraw Evacuations ─► uncordon ─► report ─► let go (finalizer)
+func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
+	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
+	var err error
+	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
+		return remote.Rest(err)
+	}
+	if err := s.client.Get(ctx, request.Object, s.before); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			r.statuses.forget(request)
+			_, err = r.Clusters.Observe(ctx, request.Cluster, owner(request)) // nothing is needed any more
+			return remote.Rest(err)
+		}
+		return reconcile.Result{}, errors.Wrapf(err, "getting NodeMaintenance %s", request.Object.Name)
+	}
+	s.maintenance = s.before.DeepCopy()
+	for _, step := range r.steps(s.maintenance) {
+		if done, err := step(ctx, s); err != nil || !done {
+			return remote.Rest(err)
+		}
+	}
+	if s.requeueAt.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(s.requeueAt.Sub(s.now), time.Millisecond)}, nil
+}
+
+// steps are what a NodeMaintenance needs. The deletionTimestamp is looked at first: the event of our own finalizer's removal
+// must not cordon again.
+func (r *Reconciler) steps(m *v1alpha1.NodeMaintenance) []step {
+	if !m.DeletionTimestamp.IsZero() {
+		if !controllerutil.ContainsFinalizer(m, v1alpha1.MaintenanceCompletionFinalizer) {
+			return []step{r.forget}
+		}
+		return []step{r.selectNodes, r.completeDeleted, r.withdraw, r.uncordon, r.report, r.letGo}
+	}
+	switch m.Spec.Stage {
+	case v1alpha1.StageCordon:
+		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.report}
+	case v1alpha1.StageDrain:
+		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.evacuate, r.report}
+	case v1alpha1.StageComplete:
+		return []step{r.selectNodes, r.hold, r.withdraw, r.uncordon, r.report, r.forget}
+	default:
+		return []step{r.selectNodes, r.report}
+	}
+}
+
+// owner names a NodeMaintenance among those who need a Node's Pods.
+func owner(request remote.Request) string { return "NodeMaintenance/" + request.Object.Name }
+
+// hold stores the finalizer before the first side effect.
+func (r *Reconciler) hold(ctx context.Context, s *scope) (bool, error) {
+	if !controllerutil.AddFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer) {
+		return true, nil
+	}
+	return r.patchMetadata(ctx, s, "holding")
+}
+
+// completeDeleted moves a deleted NodeMaintenance to stage Complete. One that serves a Machine, and that somebody deletes while
+// its Node is still to go, only lets go: it is created again at once, and its Node isn't uncordoned in between.
+func (r *Reconciler) completeDeleted(ctx context.Context, s *scope) (bool, error) {
+	if s.maintenance.Spec.Stage == v1alpha1.StageComplete {
+		return true, nil
+	}
+	if _, serves := s.maintenance.Annotations[v1alpha1.OwnerMachineAnnotation]; serves {
+		return r.letGo(ctx, s)
+	}
+	s.maintenance.Spec.Stage = v1alpha1.StageComplete
+	return r.patchMetadata(ctx, s, "completing")
+}
+
+// retire deletes a NodeMaintenance that served a Machine of ours and whose Node is gone: there is nothing left to maintain.
+func (r *Reconciler) retire(ctx context.Context, s *scope) (bool, error) {
+	m := s.maintenance
+	if m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != r.ManagementCluster || m.Annotations[v1alpha1.NodeUIDAnnotation] == "" || len(s.nodes) > 0 {
+		return true, nil
+	}
+	ctrl.LoggerFrom(ctx).Info("The Node is gone, deleting its NodeMaintenance")
+	m.Spec.Stage = v1alpha1.StageComplete
+	if _, err := r.patchMetadata(ctx, s, "completing"); err != nil {
+		return false, err
+	}
+	err := s.client.Delete(ctx, m, client.Preconditions{UID: &m.UID})
+	return false, errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s, whose Node is gone", m.Name)
+}
+
+// letGo removes the finalizer, when all is as it was found.
+func (r *Reconciler) letGo(ctx context.Context, s *scope) (bool, error) {
+	if !controllerutil.RemoveFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer) {
+		return true, nil
+	}
+	if _, err := r.patchMetadata(ctx, s, "releasing"); err != nil {
+		return false, err
+	}
+	return r.forget(ctx, s)
+}
+
+// forget gives back what the maintenance needed to observe.
+func (r *Reconciler) forget(ctx context.Context, s *scope) (bool, error) {
+	_, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request))
+	return err == nil, err
+}
+
+// patchMetadata stores finalizers and stage, with an optimistic lock, since finalizers are a list.
+func (r *Reconciler) patchMetadata(ctx context.Context, s *scope, doing string) (bool, error) {
+	original := s.before.DeepCopy()
+	original.Status = s.maintenance.Status
+	changed := s.maintenance.DeepCopy()
+	if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{})); err != nil {
+		return false, errors.Wrapf(client.IgnoreNotFound(err), "%s NodeMaintenance %s", doing, s.maintenance.Name)
+	}
+	status := s.maintenance.Status
+	s.before = changed.DeepCopy()
+	s.maintenance = changed
+	s.maintenance.Status = status
+	return true, nil
+}

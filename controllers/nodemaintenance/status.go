@@ -1,0 +1,256 @@
+package nodemaintenance
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+)
+
+const (
+	// maxBlocked is how many Pods that can't go yet are named for each Node.
+	maxBlocked = 5
+	// maxWhy is how much is said about each.
+	maxWhy = 512
+	// statusInterval is the least time between two status writes that tell of progress alone.
+	statusInterval = time.Second
+)
+
+// report writes the status, where it has changed: at once when a stage or condition has, else at most once a second.
+func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
+	before, m := s.before, s.maintenance
+	m.Status.ObservedGeneration = m.Generation
+	startStages(m, s.now)
+	reportNodes(s)
+	reportConditions(s)
+	if apiequality.Semantic.DeepEqual(before.Status, m.Status) {
+		return true, nil
+	}
+	matters := !apiequality.Semantic.DeepEqual(before.Status.Conditions, m.Status.Conditions) ||
+		!apiequality.Semantic.DeepEqual(before.Status.StageStatuses, m.Status.StageStatuses)
+	if due := r.statuses.due(s.request, s.now); !matters && s.now.Before(due) {
+		s.lookAgainAt(due)
+		return true, nil
+	}
+	changed := before.DeepCopy()
+	changed.Status = m.Status
+	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return false, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of NodeMaintenance %s", m.Name)
+	}
+	r.statuses.written(s.request, s.now)
+	if drained := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained); drained != nil && drained.Status == metav1.ConditionTrue &&
+		!meta.IsStatusConditionTrue(before.Status.Conditions, v1alpha1.NodeMaintenanceDrained) {
+		ctrl.LoggerFrom(ctx).Info("Drained")
+		r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained, drained.Message)
+	}
+	s.before = changed
+	s.maintenance.ResourceVersion = changed.ResourceVersion
+	return true, nil
+}
+
+// startStages notes the stages that have started. Drain implies Cordon.
+func startStages(m *v1alpha1.NodeMaintenance, now time.Time) {
+	stages := []v1alpha1.NodeMaintenanceStage{m.Spec.Stage}
+	if m.Spec.Stage == v1alpha1.StageDrain {
+		stages = []v1alpha1.NodeMaintenanceStage{v1alpha1.StageCordon, v1alpha1.StageDrain}
+	}
+	for _, stage := range stages {
+		if stageStart(m, stage) == nil {
+			m.Status.StageStatuses = append(m.Status.StageStatuses, v1alpha1.StageStatus{Name: stage, StartTimestamp: metav1.NewTime(now.Truncate(time.Second))})
+		}
+	}
+}
+
+// stageStart is when a stage has started, nil if it hasn't.
+func stageStart(m *v1alpha1.NodeMaintenance, stage v1alpha1.NodeMaintenanceStage) *metav1.Time {
+	for i := range m.Status.StageStatuses {
+		if m.Status.StageStatuses[i].Name == stage {
+			return &m.Status.StageStatuses[i].StartTimestamp
+		}
+	}
+	return nil
+}
+
+// publishedTargets are the drain targets of the last status, by Node.
+func publishedTargets(m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTarget {
+	published := map[string][]v1alpha1.DrainTarget{}
+	for _, node := range m.Status.NodeStatuses {
+		published[node.NodeRef.Name] = node.DrainTargets
+		if i := node.DrainTargetsIndex; i != nil && int(*i) < len(m.Status.DrainTargetSets) && *i >= 0 {
+			published[node.NodeRef.Name] = m.Status.DrainTargetSets[*i].DrainTargets
+		}
+	}
+	return published
+}
+
+// reportNodes says how far each Node has come. Outside of stage Drain, and while Pods aren't known yet, what was said stays.
+func reportNodes(s *scope) {
+	m := s.maintenance
+	if m.Spec.Stage != v1alpha1.StageDrain {
+		m.Status.Summary.Nodes = int32(len(s.nodes)) //nolint:gosec // bounded by the size of a cluster
+		return
+	}
+	if s.decision == nil {
+		return
+	}
+	statuses := make([]v1alpha1.NodeMaintenanceNodeStatus, 0, len(s.nodes))
+	summary := v1alpha1.NodeMaintenanceSummary{Nodes: int32(len(s.nodes)), Blocking: cut(s.decision.Blocking)} //nolint:gosec // likewise
+	var longest *v1alpha1.BlockedPod
+	for _, node := range s.nodes {
+		decided := s.decision.Nodes[node.Name]
+		blocked := blockedPods(s, node.Name)
+		statuses = append(statuses, v1alpha1.NodeMaintenanceNodeStatus{
+			NodeRef:               v1alpha1.NodeReference{Name: node.Name},
+			DrainTargets:          decided.Targets,
+			DrainMessage:          decided.Message,
+			PodsPendingEvacuation: decided.Pending,
+			PodsEvacuating:        decided.Evacuating,
+			PodsSkipped:           decided.Skipped,
+			Blocked:               blocked,
+		})
+		summary.PodsPending += decided.Pending
+		summary.PodsEvacuating += decided.Evacuating
+		summary.PodsSkipped += decided.Skipped
+		if decided.Drained {
+			summary.DrainedNodes++
+		}
+		if len(blocked) > 0 && (longest == nil || blocked[0].Since.Before(longest.Since)) {
+			longest = &blocked[0]
+		}
+	}
+	if longest != nil && !s.decision.Drained {
+		summary.Blocking = cut(longest.Pod + ": " + longest.Why)
+	}
+	summary.Progress = fmt.Sprintf("%d/%d", summary.DrainedNodes, summary.Nodes)
+	slices.SortFunc(statuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
+	m.Status.NodeStatuses, m.Status.Summary = statuses, summary
+}
+
+// blockedPods names the Pods of a Node that can't go yet, those that wait longest first.
+func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
+	var blocked []v1alpha1.BlockedPod
+	for _, view := range s.pods[node] {
+		if view.finished {
+			continue
+		}
+		why, since := whyBlocked(s, view)
+		if why != "" {
+			blocked = append(blocked, v1alpha1.BlockedPod{Pod: view.pod.Namespace + "/" + view.pod.Name, Why: cut(why), Since: ptr.To(since)})
+		}
+	}
+	slices.SortStableFunc(blocked, func(a, b v1alpha1.BlockedPod) int {
+		return cmp.Or(a.Since.Compare(b.Since.Time), cmp.Compare(a.Pod, b.Pod))
+	})
+	return blocked[:min(len(blocked), maxBlocked)]
+}
+
+// whyBlocked says what holds a Pod up, empty if nothing does.
+func whyBlocked(s *scope, view podView) (string, metav1.Time) {
+	drainStart := ptr.Deref(stageStart(s.maintenance, v1alpha1.StageDrain), metav1.NewTime(s.now))
+	switch {
+	case view.verdict.Undecided != "":
+		return "It can't be decided what to do with it: " + view.verdict.Undecided, drainStart
+	case view.verdict.Behavior == v1alpha1.DrainBehaviorWaitCompleted:
+		return "Waiting for it to complete (" + view.verdict.Reason + ")", drainStart
+	case view.verdict.Behavior != v1alpha1.DrainBehaviorDrain:
+		return "", metav1.Time{}
+	case view.pod.DeletionTimestamp != nil:
+		// The grace period is its own time; after that something is amiss.
+		if s.now.After(view.pod.DeletionTimestamp.Add(statusInterval)) {
+			return "Its deletion is overdue", *view.pod.DeletionTimestamp
+		}
+		return "", metav1.Time{}
+	}
+	e := s.evacuations[view.pod.UID]
+	if e == nil || e.Status.Message == "" {
+		return "", metav1.Time{}
+	}
+	return e.Status.Message, e.CreationTimestamp
+}
+
+// reportConditions says whether the Nodes are cordoned and drained.
+func reportConditions(s *scope) {
+	set := func(conditionType string, status metav1.ConditionStatus, reason, message string) {
+		meta.SetStatusCondition(&s.maintenance.Status.Conditions, metav1.Condition{
+			Type: conditionType, Status: status, Reason: reason, Message: message,
+			ObservedGeneration: s.maintenance.Generation, LastTransitionTime: metav1.NewTime(s.now.Truncate(time.Second)),
+		})
+	}
+	stage := s.maintenance.Spec.Stage
+	switch {
+	case stage != v1alpha1.StageCordon && stage != v1alpha1.StageDrain:
+		set(v1alpha1.NodeMaintenanceCordoned, metav1.ConditionFalse, v1alpha1.ReasonNotCordoned, "")
+	case len(s.nodes) == 0:
+		set(v1alpha1.NodeMaintenanceCordoned, metav1.ConditionFalse, v1alpha1.ReasonNoNodesSelected, "The nodeSelector selects no Node")
+	default:
+		set(v1alpha1.NodeMaintenanceCordoned, metav1.ConditionTrue, v1alpha1.ReasonCordoned, "")
+	}
+	switch {
+	case stage != v1alpha1.StageDrain:
+		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonNotDraining, "")
+	case len(s.nodes) == 0:
+		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonNoNodesSelected, "The nodeSelector selects no Node")
+	case s.decision == nil:
+		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonPodsNotObserved, s.waiting)
+	case s.decision.Drained:
+		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionTrue, v1alpha1.ReasonDrained, "")
+	case len(s.ruleProblem) > 0:
+		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonInvalidDrainRule, cut(s.ruleProblem[0].String()))
+	default:
+		// What it waits for is in the summary and the nodeStatuses: a condition that changed with every Pod would be
+		// written with every Pod.
+		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonDraining, "")
+	}
+}
+
+func cut(text string) string {
+	if runes := []rune(text); len(runes) > maxWhy {
+		return string(runes[:maxWhy-1]) + "…"
+	}
+	return text
+}
+
+// statusPace remembers when statuses were last written, to pace those that tell of progress alone.
+type statusPace struct {
+	mu   sync.Mutex
+	last map[remote.Request]time.Time
+}
+
+func (p *statusPace) due(request remote.Request, now time.Time) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last, known := p.last[request]
+	if !known {
+		return now
+	}
+	return last.Add(statusInterval)
+}
+
+func (p *statusPace) written(request remote.Request, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last == nil {
+		p.last = map[remote.Request]time.Time{}
+	}
+	p.last[request] = now
+}
+
+func (p *statusPace) forget(request remote.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.last, request)
+}

@@ -1,0 +1,81 @@
+package remote
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/pkg/errors"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/config/workload"
+)
+
+// fieldManager owns what the bundle says in workload clusters.
+const fieldManager = "capnm-bundle"
+
+// applyBundle brings the bundle to a workload cluster, and says whether its CRDs serve already. An object that is there with
+// this bundle's version or a newer one is left alone: two management clusters of different versions may share a cluster.
+func applyBundle(ctx context.Context, live client.Client) (established bool, err error) {
+	objects, err := workload.Bundle()
+	if err != nil {
+		return false, err
+	}
+	established = true
+	for _, object := range objects {
+		present := object.NewEmptyInstance().(*unstructured.Unstructured) //nolint:forcetypeassert // it makes its own kind
+		present.SetGroupVersionKind(object.GroupVersionKind())
+		if err := live.Get(ctx, client.ObjectKeyFromObject(object), present); client.IgnoreNotFound(err) != nil {
+			return false, errors.Wrapf(err, "getting %s %s", object.GetKind(), object.GetName())
+		} else if apierrors.IsNotFound(err) || bundleVersion(present) < workload.BundleVersion {
+			if present, err = applyObject(ctx, live, object); err != nil {
+				return false, err
+			}
+		} else if bundleVersion(present) > workload.BundleVersion {
+			ctrl.LoggerFrom(ctx).V(2).Info("A newer bundle is there already, leaving it", object.GetKind(), object.GetName(), "version", bundleVersion(present))
+		}
+		established = established && isEstablished(present)
+	}
+	return established, nil
+}
+
+func applyObject(ctx context.Context, live client.Client, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	applied := object.DeepCopy()
+	annotations := applied.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[v1alpha1.BundleVersionAnnotation] = strconv.Itoa(workload.BundleVersion)
+	applied.SetAnnotations(annotations)
+	err := live.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldManager), client.ForceOwnership)
+	return applied, errors.Wrapf(err, "applying %s %s", object.GetKind(), object.GetName())
+}
+
+// bundleVersion of an object in a workload cluster; 0 where there is none.
+func bundleVersion(object client.Object) int {
+	version, err := strconv.Atoi(object.GetAnnotations()[v1alpha1.BundleVersionAnnotation])
+	if err != nil {
+		return 0
+	}
+	return version
+}
+
+func isEstablished(object *unstructured.Unstructured) bool {
+	if object.GetKind() != "CustomResourceDefinition" {
+		return true
+	}
+	conditions, _, err := unstructured.NestedSlice(object.Object, "status", "conditions")
+	if err != nil {
+		return false
+	}
+	for _, each := range conditions {
+		if condition, ok := each.(map[string]any); ok && condition["type"] == string(apiextensionsv1.Established) && condition["status"] == "True" {
+			return true
+		}
+	}
+	return false
+}

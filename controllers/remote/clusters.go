@@ -1,0 +1,177 @@
+package remote
+
+import (
+	"context"
+	"sync"
+
+	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Clusters reaches workload clusters.
+type Clusters struct {
+	cache     clustercache.ClusterCache
+	scheme    *runtime.Scheme
+	evictions Limits
+
+	mu          sync.Mutex
+	watches     map[types.NamespacedName]*connectedWatch
+	recorders   map[types.NamespacedName]*eventRecorder
+	subscribers []func(Change)
+}
+
+// connectedWatch is a drain watch and the connection that it was made for.
+type connectedWatch struct {
+	*drainWatch
+	config    *rest.Config
+	evictions rest.Interface
+}
+
+// NewClusters returns Clusters that reaches workload clusters through the cache. evictions bounds the evictions in each of
+// them; the ClusterCache's own limits bound the rest.
+func NewClusters(cache clustercache.ClusterCache, scheme *runtime.Scheme, evictions Limits) *Clusters {
+	return &Clusters{
+		cache: cache, scheme: scheme, evictions: evictions,
+		watches:   map[types.NamespacedName]*connectedWatch{},
+		recorders: map[types.NamespacedName]*eventRecorder{},
+	}
+}
+
+// IsNotConnected says whether err means that there is no connection to the workload cluster at present.
+func IsNotConnected(err error) bool {
+	return errors.Is(err, clustercache.ErrClusterNotConnected)
+}
+
+// Client reads NodeMaintenances, Evacuations and Nodes from watches, and writes.
+func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
+	remote, err := c.cache.GetClient(ctx, cluster)
+	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+}
+
+// Live reads and writes without a cache.
+func (c *Clusters) Live(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
+	remote, err := c.cache.GetUncachedClient(ctx, cluster)
+	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+}
+
+// LastContact says when the workload cluster was last reached. Zero if never.
+func (c *Clusters) LastContact(ctx context.Context, cluster types.NamespacedName) clustercache.HealthCheckingState {
+	return c.cache.GetHealthCheckingState(ctx, cluster)
+}
+
+// Subscribe calls notify for each change that a drain watch sees. It must be called before the manager starts; notify must
+// not block.
+func (c *Clusters) Subscribe(notify func(Change)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subscribers = append(c.subscribers, notify)
+}
+
+// Observe has the Pods of nodes watched for owner from now on, instead of those that it needed before. It returns at once;
+// what isn't known yet becomes known with a Change. Without nodes owner needs nothing any more; the drain watch ends when
+// nobody needs it, and Observe returns nil if there is none.
+func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, owner string, nodes ...string) (Observation, error) {
+	config, err := c.cache.GetRESTConfig(ctx, cluster)
+	if err != nil {
+		return nil, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	watch := c.watches[cluster]
+	if watch != nil && watch.config != config { // a new connection
+		c.end(cluster)
+		watch = nil
+	}
+	if watch == nil {
+		if len(nodes) == 0 {
+			return nil, nil
+		}
+		if watch, err = c.begin(cluster, config); err != nil {
+			return nil, err
+		}
+	}
+	idle, err := watch.need(owner, nodes)
+	if err != nil {
+		return nil, err
+	}
+	if idle {
+		c.end(cluster)
+		return nil, nil
+	}
+	return watch.drainWatch, nil
+}
+
+// Observed returns the present observation of a workload cluster, nil if nothing is observed there.
+func (c *Clusters) Observed(cluster types.NamespacedName) Observation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if watch := c.watches[cluster]; watch != nil {
+		return watch.drainWatch
+	}
+	return nil
+}
+
+func (c *Clusters) begin(cluster types.NamespacedName, config *rest.Config) (*connectedWatch, error) {
+	evictions, err := newEvictionClient(config, c.evictions)
+	if err != nil {
+		return nil, err
+	}
+	drain, err := newDrainWatch(cluster, config, c.notify)
+	if err != nil {
+		return nil, err
+	}
+	watch := &connectedWatch{drainWatch: drain, config: config, evictions: evictions}
+	c.watches[cluster] = watch
+	return watch, nil
+}
+
+// connected makes what lasts as long as the connection.
+func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) error {
+	config, err := c.cache.GetRESTConfig(ctx, cluster)
+	if err != nil {
+		return errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.recorders[cluster]
+	if before != nil && before.config == config {
+		return nil
+	}
+	recorder, err := newEventRecorder(config, c.scheme)
+	if err != nil {
+		return err
+	}
+	if before != nil {
+		before.stop()
+	}
+	c.recorders[cluster] = recorder
+	return nil
+}
+
+// Forget ends what belongs to a workload cluster that is not connected any more.
+func (c *Clusters) Forget(cluster types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end(cluster)
+	if recorder := c.recorders[cluster]; recorder != nil {
+		recorder.stop()
+		delete(c.recorders, cluster)
+	}
+}
+
+func (c *Clusters) end(cluster types.NamespacedName) {
+	if watch := c.watches[cluster]; watch != nil {
+		watch.stop()
+		delete(c.watches, cluster)
+	}
+}
+
+func (c *Clusters) notify(change Change) {
+	for _, notify := range c.subscribers {
+		notify(change)
+	}
+}

@@ -1,0 +1,63 @@
+package remote
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+)
+
+// evictionTimeout bounds one eviction call. An admission webhook may take 30 s, and the API server retries conflicts on a
+// PodDisruptionBudget for some seconds.
+const evictionTimeout = 40 * time.Second
+
+// Limits bounds the requests to one workload cluster.
+type Limits struct {
+	QPS   float32
+	Burst int
+}
+
+func newEvictionClient(config *rest.Config, limits Limits) (rest.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst, config.Timeout = limits.QPS, limits.Burst, evictionTimeout
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, errors.Wrap(err, "creating a client for evictions")
+	}
+	return client.CoreV1().RESTClient(), nil
+}
+
+// Evict evicts one Pod through policy/v1. The Pod's UID goes with the request, so that a Pod of the same name that has come
+// after it isn't evicted in its place. gracePeriod nil leaves the Pod its own.
+//
+// It is tried once: the client would by itself sleep on the Retry-After of a refusal, and block its caller.
+func (c *Clusters) Evict(ctx context.Context, cluster types.NamespacedName, pod *corev1.Pod, gracePeriod *int64) error {
+	c.mu.Lock()
+	watch := c.watches[cluster]
+	c.mu.Unlock()
+	if watch == nil {
+		return errors.Errorf("nothing is observed in Cluster %s", cluster)
+	}
+	eviction := &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{
+			Preconditions:      metav1.NewUIDPreconditions(string(pod.UID)),
+			GracePeriodSeconds: gracePeriod,
+		},
+	}
+	return watch.evictions.Post().
+		Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
+		VersionedParams(&metav1.CreateOptions{}, scheme.ParameterCodec).
+		Body(eviction).MaxRetries(0).Do(ctx).Error()
+}
+
+// IsGone says whether an eviction was refused because the Pod isn't there any more, or is another one by now.
+func IsGone(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsConflict(err) }

@@ -1,0 +1,103 @@
+package remote
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// Change tells that something in a drain watch has changed. Exactly one of the fields beside Cluster is set.
+type Change struct {
+	Cluster types.NamespacedName
+
+	// Pod has appeared, changed, or gone (Deleted).
+	Pod     *corev1.Pod
+	Deleted bool
+
+	// Budget has appeared, changed, or gone.
+	Budget *policyv1.PodDisruptionBudget
+
+	// Node names a Node whose Pods are all known from now on.
+	Node *string
+
+	// Surroundings: a Namespace's labels or the set of DaemonSets have changed, or all of them are known from now on.
+	Surroundings bool
+}
+
+// Observation is a consistent enough view of what a drain looks at in one workload cluster: all of it comes from watches.
+type Observation interface {
+	// PodsOn returns the Pods of a Node. Not known until the Node's first list has arrived.
+	PodsOn(node string) (pods []*corev1.Pod, known bool)
+
+	// PodByUID finds a Pod among the watched Nodes.
+	PodByUID(uid types.UID) (*corev1.Pod, bool)
+
+	// Budgets returns all PodDisruptionBudgets. Not known until the first list has arrived.
+	Budgets() (budgets []*policyv1.PodDisruptionBudget, known bool)
+
+	// NamespaceLabels returns a Namespace's labels.
+	NamespaceLabels(namespace string) (labels map[string]string, known bool)
+
+	// DaemonSetExists says whether the DaemonSet is there.
+	DaemonSetExists(namespace, name string, uid types.UID) (exists, known bool)
+}
+
+// trimPod drops what no decision looks at, so that a drain of many Pods stays small in memory.
+func trimPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	pod.ManagedFields = nil
+	for key := range pod.Annotations {
+		if key != corev1.MirrorPodAnnotationKey && !strings.HasPrefix(key, v1alpha1.EvacuatorPriorityAnnotationPrefix) {
+			delete(pod.Annotations, key)
+		}
+	}
+	pod.Spec = corev1.PodSpec{
+		NodeName:                      pod.Spec.NodeName,
+		Priority:                      pod.Spec.Priority,
+		TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+		Tolerations:                   pod.Spec.Tolerations,
+		Volumes:                       claimedVolumes(pod.Spec.Volumes),
+	}
+	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, Conditions: readyCondition(pod.Status.Conditions)}
+	return pod, nil
+}
+
+func claimedVolumes(volumes []corev1.Volume) []corev1.Volume {
+	var claimed []corev1.Volume
+	for _, volume := range volumes {
+		switch {
+		case volume.PersistentVolumeClaim != nil:
+			claimed = append(claimed, volume)
+		case volume.Ephemeral != nil: // its claim is named after the Pod and the volume; the template isn't needed
+			claimed = append(claimed, corev1.Volume{Name: volume.Name, VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}})
+		}
+	}
+	return claimed
+}
+
+func readyCondition(conditions []corev1.PodCondition) []corev1.PodCondition {
+	for _, condition := range conditions {
+		if condition.Type == corev1.PodReady {
+			return []corev1.PodCondition{{Type: corev1.PodReady, Status: condition.Status}}
+		}
+	}
+	return nil
+}
+
+// TrimNode drops from cached Nodes what no decision looks at: images, and what kubelets report of the machine.
+func TrimNode(object any) (any, error) {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil
+	}
+	node.ManagedFields = nil
+	node.Status = corev1.NodeStatus{Conditions: node.Status.Conditions, VolumesAttached: node.Status.VolumesAttached}
+	return node, nil
+}

@@ -1,0 +1,159 @@
+package remote
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/predicates"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+)
+
+// Watch adds a controller's watches to a workload cluster. The ClusterCache drops them when the connection ends; Watch is
+// called again for the next one, and must be cheap when they are there already.
+type Watch func(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error
+
+// Reconciler prepares each workload cluster that a MachineDrainPolicy selects, once for each connection.
+type Reconciler struct {
+	Client           client.Client
+	Clusters         *Clusters
+	Watches          []Watch
+	WatchFilterValue string
+}
+
+// SetupWithManager adds the reconciler to the manager.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+	clusters := func(_ context.Context, cluster client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(cluster)}}
+	}
+	selectionMayChange := predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("workloadcluster").
+		For(&clusterv1.Cluster{}, builder.WithPredicates(selectionMayChange, predicates.ResourceHasFilterLabel(mgr.GetScheme(), ctrl.LoggerFrom(ctx), r.WatchFilterValue))).
+		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.clustersOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(r.Clusters.cache.GetClusterSource("workloadcluster", clusters)).
+		WithOptions(options).
+		Complete(r)
+	return errors.Wrap(err, "setting up the workload cluster controller")
+}
+
+func (r *Reconciler) clustersOfNamespace(ctx context.Context, policy client.Object) []reconcile.Request {
+	clusters := &clusterv1.ClusterList{}
+	if err := r.Client.List(ctx, clusters, client.InNamespace(policy.GetNamespace())); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the Clusters of a MachineDrainPolicy's namespace")
+		return nil
+	}
+	requests := make([]reconcile.Request, 0, len(clusters.Items))
+	for i := range clusters.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
+	}
+	return requests
+}
+
+// Reconcile prepares one workload cluster:
+//
+//	is it ours? ─► is it connected? ─► apply the bundle ─► add the controllers' watches
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ours, err := r.isOurs(ctx, req.NamespacedName)
+	if err != nil || !ours {
+		return reconcile.Result{}, err
+	}
+	live, err := r.Clusters.Live(ctx, req.NamespacedName)
+	if err != nil {
+		if IsNotConnected(err) { // the next connection is an event
+			r.Clusters.Forget(req.NamespacedName)
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, err
+	}
+	established, err := applyBundle(ctx, live)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if !established {
+		return reconcile.Result{RequeueAfter: 100 * time.Millisecond}, nil
+	}
+	if err := r.Clusters.connected(ctx, req.NamespacedName); err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.Clusters.cache.Watch(ctx, req.NamespacedName, evacuationIndex{}); err != nil {
+		if IsNotConnected(err) {
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, errors.Wrapf(err, "indexing the Evacuations of workload Cluster %s", req.NamespacedName)
+	}
+	for _, watch := range r.Watches {
+		if err := watch(ctx, r.Clusters.cache, req.NamespacedName); err != nil {
+			if IsNotConnected(err) {
+				return reconcile.Result{}, nil
+			}
+			return reconcile.Result{}, errors.Wrapf(err, "watching workload Cluster %s", req.NamespacedName)
+		}
+	}
+	return reconcile.Result{}, nil
+}
+
+// isOurs says whether a MachineDrainPolicy selects the Cluster. One that is gone or paused is none of ours.
+func (r *Reconciler) isOurs(ctx context.Context, key types.NamespacedName) (bool, error) {
+	cluster := &clusterv1.Cluster{}
+	if err := r.Client.Get(ctx, key, cluster); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.Clusters.Forget(key)
+			return false, nil
+		}
+		return false, errors.Wrapf(err, "getting Cluster %s", key)
+	}
+	if annotations.IsPaused(cluster, cluster) {
+		return false, nil
+	}
+	policies := &v1alpha1.MachineDrainPolicyList{}
+	if err := r.Client.List(ctx, policies, client.InNamespace(key.Namespace)); err != nil {
+		return false, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", key.Namespace)
+	}
+	for i := range policies.Items {
+		if machines.PolicySelectsCluster(&policies.Items[i], cluster.Labels) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// EvacuationsByNode is the index of Evacuations in the caches of workload clusters: the Node that a Pod was found on.
+const EvacuationsByNode = "node"
+
+// evacuationIndex adds the index to a connection's cache. The ClusterCache's own index option would need the CRD to be there
+// before the first connection.
+type evacuationIndex struct{}
+
+// Name implements clustercache.Watcher.
+func (evacuationIndex) Name() string { return "workloadcluster-EvacuationsByNode" }
+
+// Object implements clustercache.Watcher.
+func (evacuationIndex) Object() client.Object { return &v1alpha1.Evacuation{} }
+
+// Watch implements clustercache.Watcher.
+func (evacuationIndex) Watch(cache ctrlcache.Cache) error {
+	byNode := func(object client.Object) []string {
+		node, noted := object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]
+		if !noted {
+			return nil
+		}
+		return []string{node}
+	}
+	return cache.IndexField(context.Background(), &v1alpha1.Evacuation{}, EvacuationsByNode, byNode)
+}
