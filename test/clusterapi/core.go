@@ -1,0 +1,195 @@
+package clusterapi
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+)
+
+// User is whom the core manager acts as in the management cluster.
+const User = "capi-core"
+
+// Options adjusts an installation; the zero value is a usable one.
+type Options struct {
+	// FeatureGates of the core manager, in addition to its defaults.
+	FeatureGates map[string]bool
+	// Verbosity of the log; zero is what a release has.
+	Verbosity int
+	// Args are appended to the flags, so they override the ones set here.
+	Args []string
+}
+
+// Fast returns options that let the core manager reconcile an object more than once a second,
+// which a release doesn't: the way of a Machine, of which each step is a reconcile, gets twice
+// as fast. Not for measurements that are to be compared with real installations.
+func Fast() Options {
+	return Options{FeatureGates: map[string]bool{"ReconcilerRateLimiting": false}}
+}
+
+// Core is the core manager of an installed Cluster API. It ends with its control plane, if it
+// isn't ended before.
+type Core struct {
+	controlPlane *controlplane.ControlPlane
+	ports        ports
+	spec         controlplane.ProcessSpec
+
+	changing sync.Mutex
+	process  *controlplane.Process
+}
+
+// Install installs Cluster API's CRDs and webhooks in a management cluster and starts the core
+// manager. It returns when the manager is ready, webhooks included.
+func Install(ctx context.Context, management *controlplane.ControlPlane, opts Options) (*Core, error) {
+	const attempts = 3
+	for attempt := 1; ; attempt++ {
+		core, err := install(ctx, management, opts)
+		if err == nil {
+			return core, nil
+		}
+		// The ports were free a moment ago, but a stranger may be quicker.
+		if attempt == attempts || !strings.Contains(err.Error(), "address already in use") {
+			return nil, errors.Wrapf(err, "installing Cluster API in %s", management.Name())
+		}
+	}
+}
+
+func install(ctx context.Context, management *controlplane.ControlPlane, opts Options) (*Core, error) {
+	ports, err := freePorts()
+	if err != nil {
+		return nil, err
+	}
+	manifests, err := readManifests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	manifests.serveFrom("https://"+loopback(ports.webhook), management.CAData())
+	if err := manifests.apply(ctx, management.AdminConfig()); err != nil {
+		return nil, err
+	}
+	core := &Core{controlPlane: management, ports: ports}
+	if core.spec, err = core.processSpec(opts); err != nil {
+		return nil, err
+	}
+	return core, core.Start(ctx)
+}
+
+// Start starts the core manager again after Stop or Kill and waits until it is ready.
+func (c *Core) Start(ctx context.Context) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	process, err := c.controlPlane.RunProcess(ctx, c.spec)
+	if err != nil {
+		return errors.Wrap(err, "starting the core manager")
+	}
+	c.process = process
+	return nil
+}
+
+// Stop ends the core manager as a rollout of its Deployment would. CRDs and webhook
+// configurations stay, so until it is started again no Cluster API object can be written.
+func (c *Core) Stop() error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	return c.process.Stop()
+}
+
+// Kill ends the core manager at once.
+func (c *Core) Kill() {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	c.process.Kill()
+}
+
+// Log returns what the core manager has logged so far, restarts included.
+func (c *Core) Log() string {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	return c.process.Log()
+}
+
+// MetricsURL is where the core manager serves its metrics, to anybody.
+func (c *Core) MetricsURL() string { return "http://" + loopback(c.ports.diagnostics) + "/metrics" }
+
+func (c *Core) processSpec(opts Options) (controlplane.ProcessSpec, error) {
+	program, err := controlplane.Tool("capi-core")
+	if err != nil {
+		return controlplane.ProcessSpec{}, err
+	}
+	dir := filepath.Join(c.controlPlane.Dir(), User)
+	if err := c.writeCredentials(dir); err != nil {
+		return controlplane.ProcessSpec{}, err
+	}
+	args := []string{
+		"--kubeconfig=" + filepath.Join(dir, "kubeconfig"),
+		"--webhook-cert-dir=" + dir,
+		fmt.Sprintf("--webhook-port=%d", c.ports.webhook),
+		"--health-addr=" + loopback(c.ports.health),
+		"--diagnostics-address=" + loopback(c.ports.diagnostics),
+		"--insecure-diagnostics=true",
+		"--leader-elect=false",
+		"--feature-gates=" + featureGates(opts.FeatureGates),
+	}
+	if opts.Verbosity > 0 {
+		args = append(args, fmt.Sprintf("--v=%d", opts.Verbosity))
+	}
+	return controlplane.ProcessSpec{Name: User, Path: program, Args: append(args, opts.Args...), Ready: c.ready}, nil
+}
+
+// writeCredentials writes what the manager shows to the API server (a kubeconfig) and what its
+// webhook server shows to the API server's calls (a serving certificate).
+func (c *Core) writeCredentials(dir string) error {
+	kubeconfig, err := c.controlPlane.KubeconfigFor(User, "system:masters")
+	if err != nil {
+		return errors.Wrap(err, "issuing the kubeconfig of the core manager")
+	}
+	cert, key, err := c.controlPlane.SignServerCert("127.0.0.1", "localhost")
+	if err != nil {
+		return errors.Wrap(err, "issuing the serving certificate of the core manager")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return errors.Wrap(err, "creating the directory of the core manager")
+	}
+	for name, content := range map[string][]byte{"kubeconfig": kubeconfig, "tls.crt": cert, "tls.key": key} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			return errors.Wrap(err, "writing a file of the core manager")
+		}
+	}
+	return nil
+}
+
+func featureGates(wanted map[string]bool) string {
+	gates := map[string]bool{"MachinePool": true}
+	maps.Copy(gates, wanted)
+	var settings []string
+	for _, gate := range slices.Sorted(maps.Keys(gates)) {
+		settings = append(settings, fmt.Sprintf("%s=%t", gate, gates[gate]))
+	}
+	return strings.Join(settings, ",")
+}
+
+// ready asks the manager's readiness probe, which includes the webhook server.
+func (c *Core) ready(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+loopback(c.ports.health)+"/readyz", nil)
+	if err != nil {
+		return errors.Wrap(err, "asking the core manager whether it is ready")
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return errors.Wrap(err, "asking the core manager whether it is ready")
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return errors.Errorf("the core manager is not ready: %s", response.Status)
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package clusterapi
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/pkg/errors"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/capnm/cluster-api-node-maintenance/hack/tools/toolchain"
+)
+
+const (
+	// namePrefix is what a release puts before the names of the webhook configurations.
+	namePrefix = "capi-"
+	// crdTimeout is generous, for small machines that run many tests.
+	crdTimeout = time.Minute
+)
+
+// manifests is what the core manager needs in its cluster.
+type manifests struct {
+	decoder    runtime.Decoder
+	crds       []*apiextensionsv1.CustomResourceDefinition
+	mutating   []*admissionv1.MutatingWebhookConfiguration
+	validating []*admissionv1.ValidatingWebhookConfiguration
+}
+
+// readManifests reads the manifests of the release that the capi-core program is built from.
+func readManifests(ctx context.Context) (*manifests, error) {
+	config, err := configDir(ctx)
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(config, "crd", "bases", "*.yaml"))
+	if err != nil {
+		return nil, errors.Wrap(err, "listing Cluster API's CRDs")
+	}
+	m := &manifests{decoder: serializer.NewCodecFactory(Scheme()).UniversalDeserializer()}
+	for _, file := range append(files, filepath.Join(config, "webhook", "manifests.yaml")) {
+		if err := m.read(file); err != nil {
+			return nil, err
+		}
+	}
+	if len(m.crds) == 0 || len(m.mutating) == 0 || len(m.validating) == 0 {
+		return nil, errors.Errorf("%s lacks CRDs or webhook configurations: has Cluster API moved them?", config)
+	}
+	return m, nil
+}
+
+// configDir finds the manifests in the module cache, which has them because the program was
+// built from the same module. Its version is that of the tool, not that of the main module: the
+// two may differ for a while during an upgrade.
+func configDir(ctx context.Context) (string, error) {
+	const module = "sigs.k8s.io/cluster-api"
+	program, err := toolchain.Find("capi-core")
+	if err != nil {
+		return "", err
+	}
+	root, err := toolchain.Root()
+	if err != nil {
+		return "", err
+	}
+	command := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
+	command.Dir = program.Dir(root)
+	output, err := command.Output()
+	if err != nil {
+		return "", errors.Wrapf(err, "looking for the module %s in %s", module, command.Dir)
+	}
+	dir := strings.TrimSpace(string(output))
+	if dir == "" {
+		return "", errors.Errorf("the module %s is not in the module cache: run `go mod download` in %s", module, command.Dir)
+	}
+	return filepath.Join(dir, "core", "config"), nil
+}
+
+func (m *manifests) read(file string) error {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return errors.Wrap(err, "reading a manifest of Cluster API")
+	}
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
+	for {
+		document := runtime.RawExtension{}
+		if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return errors.Wrapf(err, "splitting %s", file)
+		}
+		if len(document.Raw) == 0 || string(document.Raw) == "null" {
+			continue
+		}
+		if err := m.add(document.Raw); err != nil {
+			return errors.Wrapf(err, "decoding %s", file)
+		}
+	}
+}
+
+func (m *manifests) add(document []byte) error {
+	object, _, err := m.decoder.Decode(document, nil, nil)
+	if err != nil {
+		return err
+	}
+	switch typed := object.(type) {
+	case *apiextensionsv1.CustomResourceDefinition:
+		m.crds = append(m.crds, typed)
+	case *admissionv1.MutatingWebhookConfiguration:
+		m.mutating = append(m.mutating, typed)
+	case *admissionv1.ValidatingWebhookConfiguration:
+		m.validating = append(m.validating, typed)
+	default:
+		return errors.Errorf("unexpected kind %T", object)
+	}
+	return nil
+}
+
+// serveFrom directs all webhooks to the server at url, which serves them on the same paths as
+// it does behind its Service.
+func (m *manifests) serveFrom(url string, ca []byte) {
+	for _, crd := range m.crds {
+		crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+			Strategy: apiextensionsv1.WebhookConverter,
+			Webhook: &apiextensionsv1.WebhookConversion{
+				ConversionReviewVersions: []string{"v1"},
+				ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: ptr.To(url + "/convert"), CABundle: ca},
+			},
+		}
+	}
+	redirect := func(config *admissionv1.WebhookClientConfig) {
+		path := ptr.Deref(config.Service.Path, "")
+		*config = admissionv1.WebhookClientConfig{URL: ptr.To(url + path), CABundle: ca}
+	}
+	for _, configuration := range m.mutating {
+		for i := range configuration.Webhooks {
+			redirect(&configuration.Webhooks[i].ClientConfig)
+		}
+	}
+	for _, configuration := range m.validating {
+		for i := range configuration.Webhooks {
+			redirect(&configuration.Webhooks[i].ClientConfig)
+		}
+	}
+}
+
+// apply creates the manifests or, where an earlier attempt has left them, brings them up to
+// date, and waits until the CRDs are served.
+func (m *manifests) apply(ctx context.Context, config *rest.Config) error {
+	if err := envtest.CreateCRDs(config, m.crds); err != nil {
+		return errors.Wrap(err, "creating Cluster API's CRDs")
+	}
+	c, err := client.New(config, client.Options{Scheme: Scheme()})
+	if err != nil {
+		return errors.Wrap(err, "creating a client")
+	}
+	for _, wanted := range m.mutating {
+		actual := &admissionv1.MutatingWebhookConfiguration{}
+		actual.Name = namePrefix + wanted.Name
+		if _, err := controllerutil.CreateOrUpdate(ctx, c, actual, func() error { actual.Webhooks = wanted.Webhooks; return nil }); err != nil {
+			return errors.Wrapf(err, "creating %s", actual.Name)
+		}
+	}
+	for _, wanted := range m.validating {
+		actual := &admissionv1.ValidatingWebhookConfiguration{}
+		actual.Name = namePrefix + wanted.Name
+		if _, err := controllerutil.CreateOrUpdate(ctx, c, actual, func() error { actual.Webhooks = wanted.Webhooks; return nil }); err != nil {
+			return errors.Wrapf(err, "creating %s", actual.Name)
+		}
+	}
+	err = envtest.WaitForCRDs(config, m.crds, envtest.CRDInstallOptions{MaxTime: crdTimeout, PollInterval: 100 * time.Millisecond})
+	return errors.Wrap(err, "waiting for Cluster API's CRDs")
+}

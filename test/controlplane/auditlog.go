@@ -1,0 +1,95 @@
+package controlplane
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+
+	"github.com/pkg/errors"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+)
+
+const auditLogName = "audit.log"
+
+// AuditLog is what the API server recorded about requests, in the order in which it answered
+// them; audit-policy.yaml says which.
+//
+// There is no lag to wait for. The API server writes an event, with a blocking write to the
+// file, before it ends the response that the event is about. So once a client has its answer,
+// the event can be read. A watch is recorded when it begins.
+type AuditLog struct {
+	path string
+}
+
+// Mark is a position in the audit log. The zero Mark is its beginning.
+type Mark struct {
+	offset int64
+}
+
+// Audit returns the audit log of the API server. It survives restarts of the API server.
+func (c *ControlPlane) Audit() *AuditLog {
+	return &AuditLog{path: c.path("log", auditLogName)}
+}
+
+// Mark returns the current end of the log: what was answered before is before it, and what is
+// requested from now on is after it.
+func (a *AuditLog) Mark() (Mark, error) {
+	file, err := a.open()
+	if file == nil {
+		return Mark{}, err
+	}
+	defer func() { _ = file.Close() }()
+	end, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return Mark{}, errors.Wrapf(err, "finding the end of %s", a.path)
+	}
+	// The last line may be there in part, so look for the last end of a line.
+	const step = 64 << 10
+	for end > 0 {
+		begin := max(0, end-step)
+		block := make([]byte, end-begin)
+		if _, err := file.ReadAt(block, begin); err != nil {
+			return Mark{}, errors.Wrapf(err, "reading the end of %s", a.path)
+		}
+		if at := bytes.LastIndexByte(block, '\n'); at >= 0 {
+			return Mark{begin + int64(at) + 1}, nil
+		}
+		end = begin
+	}
+	return Mark{}, nil
+}
+
+// Since returns the events after a mark.
+func (a *AuditLog) Since(mark Mark) (Events, error) {
+	file, err := a.open()
+	if file == nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := file.Seek(mark.offset, io.SeekStart); err != nil {
+		return nil, errors.Wrapf(err, "seeking in %s", a.path)
+	}
+	content, err := io.ReadAll(file)
+	if err != nil {
+		return nil, errors.Wrapf(err, "reading %s", a.path)
+	}
+	var events Events
+	for line := range bytes.Lines(content[:bytes.LastIndexByte(content, '\n')+1]) {
+		var event auditv1.Event
+		if err := json.Unmarshal(line, &event); err != nil {
+			return nil, errors.Wrapf(err, "parsing a line of %s", a.path)
+		}
+		events = append(events, newEvent(&event))
+	}
+	return events, nil
+}
+
+// open returns nil if there is no file because nothing has been requested yet.
+func (a *AuditLog) open() (*os.File, error) {
+	file, err := os.Open(a.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return file, errors.Wrap(err, "opening the audit log")
+}

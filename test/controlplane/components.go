@@ -1,0 +1,178 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/pkg/errors"
+)
+
+// StopComponent ends a component as an administrator would, and if that takes too long (an API
+// server without etcd never comes to an end), as an impatient one would. StartComponent brings
+// it back with the same port and data.
+func (c *ControlPlane) StopComponent(ctx context.Context, component Component) error {
+	process, err := c.takeComponent(component)
+	if err != nil {
+		return err
+	}
+	// It is gone in any case.
+	_ = process.stop(ctx)
+	return nil
+}
+
+// KillComponent ends a component with SIGKILL, as a crash would.
+func (c *ControlPlane) KillComponent(_ context.Context, component Component) error {
+	process, err := c.takeComponent(component)
+	if err != nil {
+		return err
+	}
+	process.Kill()
+	return nil
+}
+
+// StartComponent starts a stopped component and waits until it is ready.
+func (c *ControlPlane) StartComponent(ctx context.Context, component Component) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	if process := c.processes[component]; process != nil {
+		select {
+		case <-process.Done(): // It crashed; that is as good as stopped.
+		default:
+			return errors.Errorf("%s of %q is running", component, c.Name())
+		}
+	}
+	if err := c.launch(component); err != nil {
+		return err
+	}
+	return c.waitReady(ctx, component)
+}
+
+// ComponentLog returns what a running component has written so far.
+func (c *ControlPlane) ComponentLog(component Component) string {
+	return (&Process{spec: ProcessSpec{LogFile: c.logFile(string(component))}}).Log()
+}
+
+func (c *ControlPlane) takeComponent(component Component) (*Process, error) {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	process := c.processes[component]
+	if process == nil {
+		return nil, errors.Errorf("%s of %q is not running", component, c.Name())
+	}
+	delete(c.processes, component)
+	return process, nil
+}
+
+func (c *ControlPlane) launch(component Component) error {
+	path, err := Tool(string(component))
+	if err != nil {
+		return err
+	}
+	args, ok := c.args()[component]
+	if !ok {
+		return errors.Errorf("%q is not a component of a control plane", component)
+	}
+	process, err := startProcess(ProcessSpec{
+		Name:    string(component),
+		Path:    path,
+		Args:    append(args, c.options.ExtraArgs[component]...),
+		Dir:     c.dir,
+		LogFile: c.logFile(string(component)),
+		// Collecting garbage more eagerly than by default makes a control plane take half a
+		// gigabyte instead of one, which is what limits how many a test can have.
+		Env:         []string{"GOGC=40"},
+		StopTimeout: 5 * time.Second,
+	})
+	if err != nil {
+		return err
+	}
+	c.processes[component] = process
+	return nil
+}
+
+func (c *ControlPlane) waitReady(ctx context.Context, component Component) error {
+	return c.processes[component].waitUntil(ctx, func(ctx context.Context) error {
+		return c.health.ready(ctx, component)
+	})
+}
+
+// args are the flags of each component. Paths are relative to the control plane's directory,
+// which is the working directory of all of them.
+func (c *ControlPlane) args() map[Component][]string {
+	return map[Component][]string{
+		Etcd:              c.etcdArgs(),
+		APIServer:         c.apiServerArgs(),
+		ControllerManager: c.controllerManagerArgs(),
+		Scheduler:         c.schedulerArgs(),
+		Kwok:              c.kwokArgs(),
+	}
+}
+
+func (c *ControlPlane) etcdArgs() []string {
+	client, peer := "http://"+loopback(c.ports.etcd()), "http://"+loopback(c.ports.etcdPeer())
+	return []string{
+		"--name=etcd", "--data-dir=etcd", "--log-level=warn",
+		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
+		"--initial-cluster=etcd=" + peer,
+		// The data survives the end of etcd in any case; only that of the machine is a danger.
+		"--unsafe-no-fsync",
+	}
+}
+
+func (c *ControlPlane) apiServerArgs() []string {
+	return []string{
+		"--etcd-servers=http://" + loopback(c.ports.etcd()),
+		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports.of(APIServer)),
+		// A loopback address is not allowed in the endpoints of the service "kubernetes".
+		"--endpoint-reconciler-type=none",
+		"--service-cluster-ip-range=" + serviceCIDR,
+		"--cert-dir=run", "--tls-cert-file=pki/server.crt", "--tls-private-key-file=pki/server.key",
+		"--client-ca-file=pki/ca.crt",
+		"--authorization-mode=Node,RBAC",
+		"--allow-privileged=true",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=pki/service-accounts.pub",
+		"--service-account-signing-key-file=pki/service-accounts.key",
+		// Without it, an API server that is asked to end waits a minute for its watches to.
+		"--shutdown-watch-termination-grace-period=500ms",
+		// No aggregated API server exists, but without these settings the other components
+		// cannot set up their own authentication and say so again and again.
+		"--requestheader-client-ca-file=pki/ca.crt", "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--audit-policy-file=audit-policy.yaml", "--audit-log-path=" + filepath.Join("log", auditLogName),
+		// An event is in the file before the client has the end of its response, so that a
+		// test needs no waiting before it reads. See AuditLog.
+		"--audit-log-mode=blocking",
+		// In megabytes: never rotate, so that a Mark stays an offset.
+		"--audit-log-maxsize=1000000",
+	}
+}
+
+func (c *ControlPlane) controllerManagerArgs() []string {
+	return append(c.clientArgs(ControllerManager),
+		"--use-service-account-credentials=true",
+		"--service-account-private-key-file=pki/service-accounts.key", "--root-ca-file=pki/ca.crt",
+		"--cluster-signing-cert-file=pki/ca.crt", "--cluster-signing-key-file=pki/ca.key",
+		"--flex-volume-plugin-dir=volume-plugins",
+	)
+}
+
+func (c *ControlPlane) schedulerArgs() []string { return c.clientArgs(Scheduler) }
+
+// clientArgs are common to the controller manager and the scheduler.
+func (c *ControlPlane) clientArgs(component Component) []string {
+	kubeconfig := string(component) + ".kubeconfig"
+	return []string{
+		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports.of(component)),
+		"--tls-cert-file=pki/server.crt", "--tls-private-key-file=pki/server.key",
+		// There is one of each, and an election takes seconds.
+		"--leader-elect=false",
+		// The default of 20 requests a second would be the slowest part of many tests.
+		"--kube-api-qps=300", "--kube-api-burst=600",
+	}
+}

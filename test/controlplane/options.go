@@ -1,0 +1,81 @@
+package controlplane
+
+import (
+	"os"
+	"time"
+
+	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/hack/tools/toolchain"
+)
+
+// Component is one process of a control plane, named like its program.
+type Component string
+
+const (
+	Etcd              Component = "etcd"
+	APIServer         Component = "kube-apiserver"
+	ControllerManager Component = "kube-controller-manager"
+	Scheduler         Component = "kube-scheduler"
+	Kwok              Component = "kwok"
+)
+
+// stopOrder is such that every component still has those it talks to while it ends: an API
+// server whose etcd went first hangs in its graceful shutdown. Those in a row end together.
+var stopOrder = [][]Component{{Kwok, Scheduler, ControllerManager}, {APIServer}, {Etcd}}
+
+// Options says what a control plane consists of. The zero value is a management cluster:
+// etcd, kube-apiserver and kube-controller-manager.
+type Options struct {
+	// Name of the cluster in logs, kubeconfigs and errors.
+	Name string
+	// Scheduler binds pods to nodes.
+	Scheduler bool
+	// Kwok plays the kubelet of every Node that carries KubeletLabel.
+	Kwok bool
+	// PodReadyDelay is the time from a pod's binding until it is ready. Zero is at once.
+	PodReadyDelay time.Duration
+	// PodDeletionDelay is the time from a pod's deletion until it is gone. Zero is at once.
+	PodDeletionDelay time.Duration
+	// ExtraArgs are appended to a component's flags, so they override the flags set here.
+	ExtraArgs map[Component][]string
+	// KeepDir leaves certificates, data and logs behind when the control plane stops.
+	KeepDir bool
+}
+
+func (o Options) components() []Component {
+	components := []Component{Etcd, APIServer, ControllerManager}
+	if o.Scheduler {
+		components = append(components, Scheduler)
+	}
+	if o.Kwok {
+		components = append(components, Kwok)
+	}
+	return components
+}
+
+// Tool returns the path of a program that hack/tools pins, such as "kube-apiserver",
+// "kubectl" or "capi-core".
+func Tool(name string) (string, error) {
+	path, built, err := toolchain.Path(name)
+	if err != nil {
+		return "", errors.Wrapf(err, "looking up the program %s", name)
+	}
+	if !built {
+		return "", errors.Errorf("%s is not built (no %s): run `make tools`", name, path)
+	}
+	return path, nil
+}
+
+// KubernetesVersion returns the version of the control planes, such as "v1.36.3".
+func KubernetesVersion() (string, error) {
+	return toolchain.Version(string(APIServer))
+}
+
+// KeepDirVariable names an environment variable that, if set, makes every control plane keep
+// its directory.
+const KeepDirVariable = "CAPNM_KEEP_CONTROL_PLANES"
+
+func (o Options) keepDir() bool {
+	return o.KeepDir || os.Getenv(KeepDirVariable) != ""
+}

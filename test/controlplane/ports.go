@@ -1,0 +1,90 @@
+package controlplane
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/pkg/errors"
+)
+
+// Ports come in blocks below the range from which the kernel takes the local ports of
+// outgoing connections (from 32768 on Linux). From inside that range, a port could be taken
+// by anybody's connection between two runs of a component, or even by a client dialing the
+// stopped component: with the right local port, TCP connects a socket to itself.
+const (
+	firstPort = 20000
+	lastPort  = 32000
+	blockSize = 8
+)
+
+// portBlock is a set of ports that no other control plane on this machine uses.
+type portBlock struct {
+	first int
+	// lock is held until release: other test processes skip the block even while nothing
+	// listens in it. The kernel drops it when this process dies.
+	lock *os.File
+}
+
+// reservePorts finds a block that no other control plane holds and on which nobody listens.
+func reservePorts() (*portBlock, error) {
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("capnm-ports-%d", os.Getuid()))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, errors.Wrap(err, "creating the directory for port reservations")
+	}
+	const blocks = (lastPort - firstPort) / blockSize
+	start := rand.IntN(blocks)
+	for i := range blocks {
+		block, err := tryBlock(dir, firstPort+(start+i)%blocks*blockSize)
+		if err != nil {
+			return nil, err
+		}
+		if block != nil {
+			return block, nil
+		}
+	}
+	return nil, errors.Errorf("no %d free ports between %d and %d", blockSize, firstPort, lastPort)
+}
+
+// tryBlock returns nil if the block is taken.
+func tryBlock(dir string, first int) (*portBlock, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(first)), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, errors.Wrapf(err, "opening the reservation of port %d", first)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = lock.Close()
+		return nil, nil
+	}
+	for port := first; port < first+blockSize; port++ {
+		listener, err := net.Listen("tcp", loopback(port))
+		if err != nil {
+			_ = lock.Close()
+			return nil, nil
+		}
+		_ = listener.Close()
+	}
+	return &portBlock{first: first, lock: lock}, nil
+}
+
+func (b *portBlock) release() { _ = b.lock.Close() }
+
+func (b *portBlock) etcd() int     { return b.first }
+func (b *portBlock) etcdPeer() int { return b.first + 1 }
+
+// of returns the port on which a component serves.
+func (b *portBlock) of(component Component) int {
+	return map[Component]int{
+		Etcd:              b.etcd(),
+		APIServer:         b.first + 2,
+		ControllerManager: b.first + 3,
+		Scheduler:         b.first + 4,
+		Kwok:              b.first + 5,
+	}[component]
+}
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -1,0 +1,260 @@
+package fleet
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+)
+
+// Options of a fleet. The zero value has one workload cluster.
+type Options struct {
+	// Workloads names the workload clusters. Default: one, "workload".
+	Workloads []string
+	// PodReadyDelay and PodDeletionDelay of the kubelets.
+	PodReadyDelay, PodDeletionDelay time.Duration
+	// ManagerArgs are added to the manager's flags.
+	ManagerArgs []string
+	// WithoutManager leaves our manager out: StartManager starts it.
+	WithoutManager bool
+	// KeepDir keeps data and logs behind.
+	KeepDir bool
+	// Progress is told what is done, if not nil.
+	Progress func(string)
+}
+
+// Fleet is a management cluster and its workload clusters.
+type Fleet struct {
+	Management *controlplane.ControlPlane
+	Core       *clusterapi.Core
+	Workloads  map[string]*Workload
+	// Client of the management cluster, as an administrator.
+	Client client.WithWatch
+	// Manager is ours; nil while it isn't started.
+	Manager *Manager
+
+	options  Options
+	provider *kwok.Provider
+	links    kwok.Workloads
+}
+
+// Workload is a workload cluster.
+type Workload struct {
+	*controlplane.ControlPlane
+	// Client of the workload cluster, as an administrator.
+	Client client.WithWatch
+}
+
+// Start starts a fleet. What has been started ends with this process, if Stop doesn't end it before.
+func Start(ctx context.Context, options Options) (_ *Fleet, err error) {
+	if len(options.Workloads) == 0 {
+		options.Workloads = []string{"workload"}
+	}
+	if options.Progress == nil {
+		options.Progress = func(string) {}
+	}
+	f := &Fleet{Workloads: map[string]*Workload{}, options: options}
+	defer func() {
+		if err != nil {
+			_ = f.Stop()
+		}
+	}()
+	if err := f.startControlPlanes(ctx); err != nil {
+		return nil, err
+	}
+	options.Progress("control planes are up")
+	if f.Core, err = clusterapi.Install(ctx, f.Management, clusterapi.Options{}); err != nil {
+		return nil, err
+	}
+	if f.provider, err = kwok.Start(context.WithoutCancel(ctx), kwok.Options{Management: f.Management.AdminConfig(), Workload: f.links.Find}); err != nil {
+		return nil, err
+	}
+	options.Progress("Cluster API core is up")
+	if err := f.install(ctx); err != nil {
+		return nil, err
+	}
+	if !options.WithoutManager {
+		if err := f.StartManager(ctx); err != nil {
+			return nil, err
+		}
+		options.Progress("Cluster API Node Maintenance is up")
+	}
+	return f, nil
+}
+
+// ForTest starts a fleet that lasts as long as the test. Where the test fails, the logs are kept.
+func ForTest(t testing.TB, options Options) *Fleet {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	f, err := Start(ctx, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("logs are kept in %s and beside it", f.Management.Dir())
+			if f.Manager != nil {
+				t.Logf("the manager's log ends with:\n%s", f.Manager.LogTail(60))
+			}
+			f.keep()
+		}
+		if err := f.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+func (f *Fleet) keep() {
+	f.Management.KeepLogs()
+	for _, workload := range f.Workloads {
+		workload.KeepLogs()
+	}
+}
+
+func (f *Fleet) startControlPlanes(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		f.Management, err = controlplane.Start(ctx, controlplane.Options{Name: "management", KeepDir: f.options.KeepDir})
+		if err != nil {
+			return err
+		}
+		f.Client, err = client.NewWithWatch(f.Management.AdminConfig(), client.Options{Scheme: clusterapi.Scheme()})
+		return errors.Wrap(err, "creating a client of the management cluster")
+	})
+	started := make([]*Workload, len(f.options.Workloads))
+	for i, name := range f.options.Workloads {
+		group.Go(func() error {
+			cp, err := controlplane.Start(ctx, controlplane.Options{
+				Name: name, Scheduler: true, Kwok: true, KeepDir: f.options.KeepDir,
+				PodReadyDelay: f.options.PodReadyDelay, PodDeletionDelay: f.options.PodDeletionDelay,
+			})
+			if err != nil {
+				return err
+			}
+			workload := &Workload{ControlPlane: cp}
+			started[i] = workload
+			workload.Client, err = client.NewWithWatch(cp.AdminConfig(), client.Options{Scheme: clusterapi.Scheme()})
+			return errors.Wrapf(err, "creating a client of workload cluster %s", name)
+		})
+	}
+	err := group.Wait()
+	for i, name := range f.options.Workloads {
+		if started[i] != nil {
+			f.Workloads[name] = started[i]
+		}
+	}
+	return err
+}
+
+// install applies what an installation brings to the management cluster: CRDs, and the roles that our manager has. The
+// infrastructure of these tests is of an API group of its own, which its role has to be aggregated for.
+func (f *Fleet) install(ctx context.Context) error {
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(root, "config", "crd", "bases", "*.yaml"))
+	if err != nil {
+		return errors.Wrap(err, "finding the CRDs")
+	}
+	for _, file := range append(files, filepath.Join(root, "config", "rbac", "role.yaml")) {
+		if err := applyFile(ctx, f.Client, file); err != nil {
+			return err
+		}
+	}
+	subject := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: ManagerUser}}
+	objects := []client.Object{
+		&rbacv1.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{Name: "capnm-test-infrastructure"},
+			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"infrastructure.test.capnm.dev", "controlplane.test.capnm.dev"}, Resources: []string{"*"}, Verbs: []string{"get"}}},
+		},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "capnm-manager"}, Subjects: subject, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "capnm-manager-role"}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "capnm-test-infrastructure"}, Subjects: subject, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "capnm-test-infrastructure"}},
+	}
+	if err := kwok.Create(ctx, f.Client, objects); err != nil {
+		return err
+	}
+	return f.waitForCRD(ctx, "machinedrainpolicies.maintenance.cluster.x-k8s.io")
+}
+
+func (f *Fleet) waitForCRD(ctx context.Context, name string) error {
+	return errors.Wrapf(wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := f.Client.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
+			return false, client.IgnoreNotFound(err)
+		}
+		for _, condition := range crd.Status.Conditions {
+			if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
+				return true, nil
+			}
+		}
+		return false, nil
+	}), "waiting for CRD %s", name)
+}
+
+func applyFile(ctx context.Context, c client.Client, file string) error {
+	content, err := os.ReadFile(file) //nolint:gosec // a file of this repository
+	if err != nil {
+		return errors.Wrapf(err, "reading %s", file)
+	}
+	object := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(content, &object.Object); err != nil {
+		return errors.Wrapf(err, "parsing %s", file)
+	}
+	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("fleet"), client.ForceOwnership)
+	return errors.Wrapf(err, "applying %s", file)
+}
+
+// Connect tells the infrastructure provider which workload cluster a Cluster is. Cluster API, and our manager, reach it over a
+// link that CutNetwork cuts.
+func (f *Fleet) Connect(cluster kwok.Cluster, workload string) error {
+	link, err := kwok.Proxied(f.Workloads[workload].ControlPlane)
+	if err != nil {
+		return err
+	}
+	f.links.Add(cluster.Key(), link)
+	return nil
+}
+
+// Stop ends all processes.
+func (f *Fleet) Stop() error {
+	var errs []error
+	if f.Manager != nil {
+		errs = append(errs, f.Manager.Stop())
+	}
+	if f.provider != nil {
+		errs = append(errs, f.provider.Stop())
+	}
+	if f.Core != nil {
+		errs = append(errs, f.Core.Stop())
+	}
+	for _, workload := range f.Workloads {
+		errs = append(errs, workload.Stop())
+	}
+	if f.Management != nil {
+		errs = append(errs, f.Management.Stop())
+	}
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

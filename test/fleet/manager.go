@@ -1,0 +1,140 @@
+package fleet
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+)
+
+const (
+	// ManagerUser is whom our manager acts as in the management cluster. It has the role that an installation gives it.
+	ManagerUser = "capnm-manager"
+	// ManagerAgent and CoreAgent start the user agents by which the requests of our manager and of Cluster API's core manager
+	// are told apart in the audit log of a workload cluster: both use the Cluster's kubeconfig.
+	ManagerAgent = "cluster-api-node-maintenance"
+	CoreAgent    = "cluster-api-controller-manager"
+)
+
+// Manager is our manager, a process of its own.
+type Manager struct {
+	*controlplane.Process
+	metrics string
+}
+
+// Metrics is the address of its metrics.
+func (m *Manager) Metrics() string { return "http://" + m.metrics + "/metrics" }
+
+// LogTail returns the last lines of its log.
+func (m *Manager) LogTail(lines int) string {
+	all := strings.Split(strings.TrimRight(m.Log(), "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// StartManager builds our manager from the sources as they are, starts it, and waits until it is ready.
+func (f *Fleet) StartManager(ctx context.Context, args ...string) error {
+	path, err := managerBinary()
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := f.Management.KubeconfigFor(ManagerUser)
+	if err != nil {
+		return err
+	}
+	kubeconfigFile := filepath.Join(f.Management.Dir(), "manager.kubeconfig")
+	if err := os.WriteFile(kubeconfigFile, kubeconfig, 0o600); err != nil {
+		return errors.Wrap(err, "writing the manager's kubeconfig")
+	}
+	health, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	diagnostics, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	flags := append([]string{
+		"--kubeconfig=" + kubeconfigFile, "--health-addr=" + health,
+		"--diagnostics-address=" + diagnostics, "--insecure-diagnostics=true", "--v=2",
+	}, append(f.options.ManagerArgs, args...)...)
+	process, err := f.Management.RunProcess(ctx, controlplane.ProcessSpec{
+		Name: "manager", Path: path, Args: flags,
+		Ready: func(ctx context.Context) error { return get(ctx, "http://"+health+"/readyz") },
+	})
+	if err != nil {
+		return errors.Wrap(err, "starting the manager")
+	}
+	f.Manager = &Manager{Process: process, metrics: diagnostics}
+	return nil
+}
+
+// KillManager ends our manager with SIGKILL.
+func (f *Fleet) KillManager() {
+	if f.Manager != nil {
+		f.Manager.Kill()
+		f.Manager = nil
+	}
+}
+
+func get(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return errors.Wrapf(err, "asking %s", url)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return errors.Wrapf(err, "asking %s", url)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return errors.Errorf("%s answers %s", url, response.Status)
+	}
+	return nil
+}
+
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", errors.Wrap(err, "finding a free port")
+	}
+	defer listener.Close()
+	return listener.Addr().String(), nil
+}
+
+// managerBinary builds the manager once for each process that uses it; the Go build cache makes that quick.
+var managerBinary = sync.OnceValues(func() (string, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "capnm-manager-")
+	if err != nil {
+		return "", errors.Wrap(err, "making a directory for the manager")
+	}
+	path := filepath.Join(dir, "manager")
+	command := exec.Command("go", "build", "-o", path, "./cmd/manager")
+	command.Dir = root
+	if output, err := command.CombinedOutput(); err != nil {
+		return "", errors.Wrapf(err, "building the manager: %s", output)
+	}
+	return path, nil
+})
+
+var moduleRoot = sync.OnceValues(func() (string, error) {
+	output, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", modulePath).Output()
+	if err != nil {
+		return "", errors.Wrap(err, "finding the module's directory")
+	}
+	return strings.TrimSpace(string(output)), nil
+})
+
+const modulePath = "github.com/capnm/cluster-api-node-maintenance"
+

@@ -1,0 +1,71 @@
+package v1beta1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// KwokControlPlaneKind is the kind of a KwokControlPlane.
+const KwokControlPlaneKind = "KwokControlPlane"
+
+// KwokControlPlaneSpec describes the control plane.
+type KwokControlPlaneSpec struct {
+	// version of Kubernetes.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Version string `json:"version,omitempty"`
+}
+
+// KwokControlPlaneStatus is what the contract asks of a control plane's status.
+// +kubebuilder:validation:MinProperties=1
+type KwokControlPlaneStatus struct {
+	// initialization says what has been done once and for all.
+	// +optional
+	Initialization KwokControlPlaneInitializationStatus `json:"initialization,omitempty,omitzero"`
+
+	// externalManagedControlPlane tells Cluster API not to look for control plane Machines before it drains
+	// and deletes Nodes.
+	// +optional
+	ExternalManagedControlPlane *bool `json:"externalManagedControlPlane,omitempty"`
+
+	// version is the version that runs. Equal to spec.version, it tells Cluster API that no upgrade is going
+	// on, during which it would create no Machines.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Version string `json:"version,omitempty"`
+}
+
+// KwokControlPlaneInitializationStatus says what has been done once and for all.
+// +kubebuilder:validation:MinProperties=1
+type KwokControlPlaneInitializationStatus struct {
+	// controlPlaneInitialized is true when the control plane can be used.
+	// +optional
+	ControlPlaneInitialized *bool `json:"controlPlaneInitialized,omitempty"`
+}
+
+// KwokControlPlane is a control plane that no Machines run: that of a managed service, as it were.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:categories=cluster-api
+// +kubebuilder:storageversion
+// +kubebuilder:subresource:status
+// +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1beta1"
+type KwokControlPlane struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty,omitzero"`
+
+	// +optional
+	Spec KwokControlPlaneSpec `json:"spec,omitempty,omitzero"`
+	// +optional
+	Status KwokControlPlaneStatus `json:"status,omitempty,omitzero"`
+}
+
+// KwokControlPlaneList is a list of KwokControlPlanes.
+//
+// +kubebuilder:object:root=true
+type KwokControlPlaneList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []KwokControlPlane `json:"items"`
+}

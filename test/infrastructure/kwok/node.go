@@ -1,0 +1,125 @@
+package kwok
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
+)
+
+const (
+	roleLabelControlPlane = "node-role.kubernetes.io/control-plane"
+	// attachDetachAnnotation is set by every kubelet that leaves attaching volumes to the
+	// controller manager, as all do by default.
+	attachDetachAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
+)
+
+// ProviderID returns the provider ID that a KwokMachine and its Node get.
+func ProviderID(cluster, machine string) string {
+	return fmt.Sprintf("kwok:///%s/%s", cluster, machine)
+}
+
+// newNode returns the Node as the machine's kubelet would register it.
+func newNode(machine *clusterv1.Machine, kwokMachine *infrav1.KwokMachine) *corev1.Node {
+	node := controlplane.NewNode(kwokMachine.Name)
+	node.Annotations = map[string]string{attachDetachAnnotation: "true"}
+	node.Labels[corev1.LabelTopologyZone] = zoneOf(machine, kwokMachine)
+	node.Spec.ProviderID = ProviderID(machine.Spec.ClusterName, kwokMachine.Name)
+	// Bootstrap providers add this taint, so that no pod lands before the Machine's labels do.
+	node.Spec.Taints = []corev1.Taint{clusterv1.NodeUninitializedTaint}
+	if util.IsControlPlaneMachine(machine) {
+		node.Labels[roleLabelControlPlane] = ""
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: roleLabelControlPlane, Effect: corev1.TaintEffectNoSchedule})
+	}
+	node.Status.Capacity = capacityOf(kwokMachine)
+	node.Status.Allocatable = node.Status.Capacity.DeepCopy()
+	// Cluster API compares this with the Machine's version.
+	node.Status.NodeInfo.KubeletVersion = machine.Spec.Version
+	return node
+}
+
+func capacityOf(kwokMachine *infrav1.KwokMachine) corev1.ResourceList {
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse("16"),
+		corev1.ResourceMemory: resource.MustParse("64Gi"),
+		corev1.ResourcePods:   resource.MustParse("110"),
+	}
+	maps.Copy(capacity, kwokMachine.Spec.Capacity)
+	return capacity
+}
+
+func zoneOf(machine *clusterv1.Machine, kwokMachine *infrav1.KwokMachine) string {
+	switch {
+	case kwokMachine.Spec.Zone != "":
+		return kwokMachine.Spec.Zone
+	case machine.Spec.FailureDomain != "":
+		return machine.Spec.FailureDomain
+	}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(kwokMachine.Name)) // Write of a hash never fails.
+	return []string{"zone-a", "zone-b", "zone-c"}[hash.Sum32()%3]
+}
+
+// register creates the Node, unless an earlier attempt has.
+func register(ctx context.Context, workload Workload, node *corev1.Node) error {
+	nodes, err := nodesOf(workload)
+	if err != nil {
+		return err
+	}
+	_, err = nodes.Create(ctx, node, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return errors.Wrapf(err, "creating Node %s", node.Name)
+	}
+	existing, err := nodes.Get(ctx, node.Name, metav1.GetOptions{})
+	if err != nil {
+		return errors.Wrapf(err, "reading Node %s", node.Name)
+	}
+	if existing.Spec.ProviderID != node.Spec.ProviderID {
+		return errors.Errorf("Node %s is somebody else's: its provider ID is %q", node.Name, existing.Spec.ProviderID)
+	}
+	return nil
+}
+
+// stopKubelet takes the Node away from kwok: it neither reports the Node's health any longer
+// nor starts or ends the Node's pods.
+func stopKubelet(ctx context.Context, workload Workload, kwokMachine *infrav1.KwokMachine) error {
+	nodes, err := nodesOf(workload)
+	if err != nil {
+		return err
+	}
+	node, err := nodes.Get(ctx, kwokMachine.Name, metav1.GetOptions{})
+	if err != nil {
+		return errors.Wrapf(client.IgnoreNotFound(err), "reading Node %s", kwokMachine.Name)
+	}
+	if node.Spec.ProviderID != ProviderID(clusterOf(kwokMachine).Name, kwokMachine.Name) {
+		return nil
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:null}}}`, node.UID, controlplane.KubeletLabel)
+	_, err = nodes.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return errors.Wrapf(client.IgnoreNotFound(err), "stopping the kubelet of Node %s", node.Name)
+}
+
+// nodesOf creates a client each time. Clients of one configuration share their connections, and
+// a typed one needs no discovery, so there is nothing worth keeping.
+func nodesOf(workload Workload) (corev1client.NodeInterface, error) {
+	nodes, err := corev1client.NewForConfig(workload.Config)
+	if err != nil {
+		return nil, errors.Wrap(err, "creating a client for the workload cluster")
+	}
+	return nodes.Nodes(), nil
+}
