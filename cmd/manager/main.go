@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	goruntime "runtime"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/pflag"
@@ -25,7 +26,6 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
-	capiremote "sigs.k8s.io/cluster-api/controllers/remote"
 	"sigs.k8s.io/cluster-api/util/apiwarnings"
 	"sigs.k8s.io/cluster-api/util/flags"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -72,6 +72,11 @@ func main() {
 	}
 }
 
+// userAgent tells our requests from those of Cluster API's own managers, which use the same kubeconfigs.
+func userAgent() string {
+	return fmt.Sprintf("%s/%s (%s/%s)", controllerName, version, goruntime.GOOS, goruntime.GOARCH)
+}
+
 func fail(err error) {
 	fmt.Fprintf(os.Stderr, "Unable to run the manager: %v\n", err)
 	os.Exit(1)
@@ -84,7 +89,7 @@ func run(ctx context.Context, o *options) error {
 		return errors.Wrap(err, "finding the management cluster")
 	}
 	restConfig.QPS, restConfig.Burst = o.kubeAPIQPS, o.kubeAPIBurst
-	restConfig.UserAgent = capiremote.DefaultClusterAPIUserAgent(controllerName)
+	restConfig.UserAgent = userAgent()
 	restConfig.WarningHandler = apiwarnings.DefaultHandler(klog.Background().WithName("API Server Warning"))
 
 	_, metricsOptions, err := flags.GetManagerOptions(o.manager)
@@ -168,7 +173,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		},
 		Client: clustercache.ClientOptions{
 			QPS: o.clusterCacheQPS, Burst: o.clusterCacheBurst,
-			UserAgent: capiremote.DefaultClusterAPIUserAgent(controllerName),
+			UserAgent: userAgent(),
 			// What isn't watched on purpose must not be cached by a careless read.
 			Cache: clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}}},
 		},

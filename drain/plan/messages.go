@@ -25,7 +25,7 @@ func (t *tally) message(m *maintenance) string {
 	switch {
 	case !t.left:
 		return messageDrained
-	case t.going && t.behind && len(t.overtakenBy) > 0:
+	case len(t.overtakenBy) > 0:
 		return messageEvacuating + " (fast-forwarded by older " + list(t.fastForwardedBy(), maxMessage) + ")"
 	case t.going && len(t.limitedBy)+len(t.forbiddenBy) > 0:
 		return messageEvacuating + " (limited by " + list(t.limiters(), maxMessage) + ")"

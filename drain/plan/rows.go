@@ -181,16 +181,13 @@ type row struct {
 // rows, but for selectors: each has a row for every selector of its own plan, even when that says no more than the row of
 // all Pods; and of others' selectors those rows that say more, or that it has published before.
 func (m *maintenance) publish(n *node, rows reaches, known selectors) []v1alpha1.DrainTarget {
-	var own, foreign []row
+	result := make([]row, 0, len(m.selectors))
 	for key := range m.selectors {
 		if to, ok := rows.of(key); ok {
-			own = append(own, row{key, to})
+			result = append(result, row{key, to})
 		}
 	}
-	if len(rows) > len(own) || len(n.maintenances) > 1 {
-		foreign = m.foreignRows(n, rows, known)
-	}
-	result := append(own, foreign...)
+	result = append(result, m.foreignRows(n, rows, known)...)
 	slices.SortFunc(result, row.compare)
 	return targetsOf(result)
 }
@@ -198,26 +195,33 @@ func (m *maintenance) publish(n *node, rows reaches, known selectors) []v1alpha1
 // foreignRows returns the rows of selectors that the plan of the maintenance doesn't have, as many as there is room for:
 // those that say more than the row of all Pods first.
 func (m *maintenance) foreignRows(n *node, rows reaches, known selectors) []row {
-	before := reaches{}
-	before.raiseTo(m.Published[n.name], known)
-
-	var more, kept []row
-	for key, to := range rows {
-		if _, isOwn := m.selectors[key]; isOwn {
+	var more, same []row
+	for key, own := range rows {
+		if m.selectors[key] {
 			continue
 		}
-		all, isAll := rows[rowKey{rank: key.rank, selector: everything}]
-		if !isAll || all.compare(to) < 0 {
+		if to, _ := rows.of(key); rows.saysMore(key, own) {
 			more = append(more, row{key, to})
-		} else if _, published := before[key]; published {
-			kept = append(kept, row{key, all})
+		} else {
+			same = append(same, row{key, to})
 		}
 	}
+	if len(same) > 0 {
+		before := reaches{}
+		before.raiseTo(m.Published[n.name], known)
+		same = slices.DeleteFunc(same, func(r row) bool { _, published := before[r.rowKey]; return !published })
+	}
 	slices.SortFunc(more, row.compare)
-	slices.SortFunc(kept, row.compare)
-	foreign := append(more, kept...)
+	slices.SortFunc(same, row.compare)
 	room := max(0, maxRows-len(m.selectors))
+	foreign := append(more, same...)
 	return foreign[:min(len(foreign), room)]
+}
+
+// saysMore says whether a row reaches further than that of all Pods.
+func (r reaches) saysMore(key rowKey, own reach) bool {
+	all, ok := r[rowKey{rank: key.rank, selector: everything}]
+	return !ok || all.compare(own) < 0
 }
 
 func (r row) compare(s row) int {

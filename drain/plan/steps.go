@@ -102,9 +102,9 @@ func (m *maintenance) opinionOf(pod *Pod) opinion {
 	if podRank(pod) == rankStatic && !pod.HasEvacuator {
 		return opinion{stance: stays} // it stops with the kubelet: nobody could evacuate it
 	}
-	verdict, known := pod.Verdicts[m.Name]
+	verdict := pod.Verdicts[m.Name]
 	switch {
-	case !known || verdict.Undecided:
+	case verdict.Undecided:
 		return opinion{stance: undecided, step: m.plan.stepOf(pod, 0)}
 	case verdict.Behavior == v1alpha1.DrainBehaviorDrain:
 		return opinion{stance: drains, step: m.plan.stepOf(pod, verdict.Order)}
@@ -112,7 +112,7 @@ func (m *maintenance) opinionOf(pod *Pod) opinion {
 		return opinion{stance: completes, step: m.plan.stepOf(pod, 0)}
 	case verdict.Behavior == v1alpha1.DrainBehaviorSkip:
 		return opinion{stance: stays}
-	default:
+	default: // there is no verdict, or one of a version to come
 		return opinion{stance: undecided, step: m.plan.stepOf(pod, 0)}
 	}
 }

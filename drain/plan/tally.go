@@ -6,12 +6,11 @@ import "cmp"
 type tally struct {
 	pending, evacuating, skipped int32
 
-	left   bool // some Pod holds Drained back
-	going  bool // some Pod that it wants to go is targeted
-	later  bool // some Pod that it wants to go stands beyond its cursor, and isn't targeted
-	behind bool // some Pod is targeted that it would still keep
+	left  bool // some Pod holds Drained back
+	going bool // some Pod that it wants to go is targeted
+	later bool // some Pod that it wants to go stands beyond its cursor, and isn't targeted
 
-	// overtakenBy are the older maintenances that have brought those Pods to go.
+	// overtakenBy are the older maintenances that have Pods go which this one would still keep.
 	overtakenBy members
 	// limitedBy are the maintenances that hold back Pods that this one allows, because of their cursors.
 	limitedBy members
@@ -73,7 +72,6 @@ func (t *tally) count(p *pod, i int, holding, forbidding []*maintenance) {
 	case p.targeted:
 		t.going = true
 		if !atCursor {
-			t.behind = true
 			t.overtakenBy.add(p.overtaking(i)...)
 		}
 	case len(forbidding) > 0 && atCursor:

@@ -32,6 +32,9 @@ type Options struct {
 	ManagerArgs []string
 	// WithoutManager leaves our manager out: StartManager starts it.
 	WithoutManager bool
+	// ReleasePace leaves Cluster API's core manager at the pace that its release has: it reconciles an object at most once a
+	// second. Benchmarks want that; tests don't depend on it and are twice as fast without.
+	ReleasePace bool
 	// KeepDir keeps data and logs behind.
 	KeepDir bool
 	// Progress is told what is done, if not nil.
@@ -78,7 +81,11 @@ func Start(ctx context.Context, options Options) (_ *Fleet, err error) {
 		return nil, err
 	}
 	options.Progress("control planes are up")
-	if f.Core, err = clusterapi.Install(ctx, f.Management, clusterapi.Options{}); err != nil {
+	core := clusterapi.Fast()
+	if options.ReleasePace {
+		core = clusterapi.Options{}
+	}
+	if f.Core, err = clusterapi.Install(ctx, f.Management, core); err != nil {
 		return nil, err
 	}
 	if f.provider, err = kwok.Start(context.WithoutCancel(ctx), kwok.Options{Management: f.Management.AdminConfig(), Workload: f.links.Find}); err != nil {

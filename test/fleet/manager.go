@@ -21,7 +21,7 @@ const (
 	// ManagerAgent and CoreAgent start the user agents by which the requests of our manager and of Cluster API's core manager
 	// are told apart in the audit log of a workload cluster: both use the Cluster's kubeconfig.
 	ManagerAgent = "cluster-api-node-maintenance"
-	CoreAgent    = "cluster-api-controller-manager"
+	CoreAgent    = "capi-core"
 )
 
 // Manager is our manager, a process of its own.

@@ -5,39 +5,79 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
-	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
-func TestSmoke(t *testing.T) {
-	g, ctx := NewWithT(t), t.Context()
-	f := fleet.ForTest(t, fleet.Options{PodReadyDelay: time.Second, PodDeletionDelay: time.Second})
-	w := f.Workloads["workload"]
-	cluster := kwok.NewCluster("c1").WithExternalControlPlane()
-	g.Expect(f.Connect(cluster, "workload")).To(Succeed())
-	g.Expect(f.Client.Create(ctx, &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "all"}})).To(Succeed())
-	g.Expect(kwok.Create(ctx, f.Client, cluster.Objects(), cluster.Machine("m1"), cluster.Machine("m2"))).To(Succeed())
-	g.Expect(kwok.WaitForMachinesRunning(ctx, f.Client, cluster.Key(), 2)).To(Succeed())
-	_ = appsv1.Deployment{}
-	t.Log("machines running")
-	machine := &clusterv1.Machine{}
-	g.Eventually(func(g Gomega) {
-		g.Expect(f.Client.Get(ctx, client.ObjectKey{Namespace: "default", Name: "m1"}, machine)).To(Succeed())
-		g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
-	}, "10s").Should(Succeed())
-	g.Expect(w.Client.List(ctx, &v1alpha1.NodeMaintenanceList{})).To(Succeed())
-	start := time.Now()
-	g.Expect(f.Client.Delete(ctx, machine)).To(Succeed())
-	g.Eventually(func() error {
-		return f.Client.Get(ctx, client.ObjectKeyFromObject(machine), machine)
-	}, "30s", "20ms").ShouldNot(Succeed())
-	t.Logf("gone after %s", time.Since(start))
-	g.Expect(f.Manager.Log()).To(ContainSubstring("Released the hook"))
-	t.Log(f.Manager.LogTail(40))
+// TestMainJob deletes Machines whose Nodes carry workloads, under the real Cluster API core.
+func TestMainJob(t *testing.T) {
+	all := newScene(t, fleet.Options{PodReadyDelay: time.Second, PodDeletionDelay: time.Second})
+	all.withMachines("m1", "m2", "m3")
+
+	t.Run("M12: twenty Pods under a budget of two go without one refused eviction", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.clear()
+		s.runOn("m1", "web", 20, deployment("web", 20), budget("web", 2))
+		s.waitForRoom("web", 2)
+		s.deleteMachine("m1")
+		s.expectGone("m1")
+		s.Expect(s.evictions().Succeeded()).To(HaveLen(20))
+		s.expectNoneRefused()
+		s.expectInvariants()
+		s.Expect(s.audited().WithUserAgent(fleet.CoreAgent).Writes().Resource("nodes").Verb("patch", "update").Where(setsUnschedulable)).To(BeEmpty(), "Cluster API cordons a second time")
+	})
+
+	t.Run("M1: rules, labels, orders and WaitCompleted decide who goes, and when", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.clear()
+		s.create(s.fleet.Client,
+			drainRule("10-monitoring", "monitoring", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil),
+			drainRule("20-storage", "storage", clusterv1.MachineDrainRuleDrainBehaviorDrain, ptr.To[int32](100)),
+		)
+		s.runOn("m2", "monitoring", 2, deployment("monitoring", 2))
+		s.runOn("m2", "labelled", 1, deployment("labelled", 1, labelled(clusterv1.PodDrainLabel, "skip")))
+		s.runOn("m2", "storage", 3, deployment("storage", 3))
+		s.runOn("m2", "api", 5, deployment("api", 5))
+		job := &corev1.Pod{ObjectMeta: metaNamed("job", "job"), Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
+		job.Labels[clusterv1.PodDrainLabel] = "Wait-Completed"
+		job.Annotations = map[string]string{controlplane.PodCompleteAfterAnnotation: "3s"}
+		s.runOn("m2", "job", 1, job)
+		staying := append(append(s.podsOf("monitoring"), s.podsOf("labelled")...), s.podsOf("job")...)
+		storage, api := s.podsOf("storage"), s.podsOf("api")
+
+		s.deleteMachine("m2")
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.condition("m2").Reason).To(Equal(v1alpha1.ReasonMachineDraining))
+			g.Expect(s.condition("m2").Message).To(ContainSubstring("Waiting for it to complete (label cluster.x-k8s.io/drain: wait-completed)"))
+		}, soon, pace).Should(Succeed())
+		s.expectGone("m2")
+
+		s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf(append(names(storage), names(api)...)))
+		s.expectInvariants(staying...)
+		s.expectGoneBefore(api, storage)
+	})
+
+	t.Run("M9: a Machine that is being deleted without our hook is left to Cluster API", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.clear()
+		s.runOn("m3", "left", 5, deployment("left", 5))
+		machine := s.machine("m3")
+		machine.Annotations = map[string]string{}
+		machine.Labels["unmanaged"] = "true"
+		policy := &v1alpha1.MachineDrainPolicy{}
+		s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
+		policy.Spec.MachineSelector = notLabelled("unmanaged")
+		s.Expect(s.fleet.Client.Update(s.Context(), policy)).To(Succeed())
+		s.Expect(s.fleet.Client.Update(s.Context(), machine)).To(Succeed())
+		s.Eventually(func() map[string]string { return s.machine("m3").Annotations }, soon, pace).ShouldNot(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		s.deleteMachine("m3")
+		s.expectGone("m3")
+		s.Expect(s.evictions()).To(BeEmpty())
+		s.Expect(s.audited().WithUserAgent(fleet.CoreAgent).Resource("pods", "eviction")).NotTo(BeEmpty())
+	})
 }

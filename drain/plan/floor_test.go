@@ -1,0 +1,67 @@
+package plan_test
+
+import (
+	"testing"
+)
+
+func TestProgressNeverBacktracks(t *testing.T) {
+	t.Run("R24: a pod under the published rows is targeted, whatever the cursor says", func(t *testing.T) {
+		given(t,
+			maintenance("m").draining("one", "two").plan(upTo(10), upTo(20)).
+				published("one", upTo(20)).published("two", upTo(20)),
+			pod("low").on("one").priority(10),
+			pod("covered").on("two").priority(20), pod("beyond").on("two").priority(21),
+		).
+			expectTargeted("low", "covered").
+			expect(node("two").of("m").targets(upTo(20)).says("Evacuating"))
+	})
+	t.Run("R24: a pod that holds an Evacuation keeps it, when all rows are lost too", func(t *testing.T) {
+		given(t,
+			maintenance("m").draining("one").plan(upTo(10), upTo(20)),
+			pod("low").on("one").priority(10),
+			pod("high").on("one").priority(20).evacuating(),
+			pod("waits").on("one").priority(20),
+		).expectTargeted("low", "high")
+	})
+	t.Run("R24: rows stay as high as they were published", func(t *testing.T) {
+		given(t,
+			maintenance("m").draining("one").plan(upTo(10), upTo(20)).published("one", upTo(15), upTo(3).daemonSets()),
+			pod("low").on("one").priority(10),
+		).expect(node("one").of("m").targets(upTo(15), upTo(3).daemonSets()))
+	})
+	t.Run("R24: a status that was written for one of two maintenances counts for both", func(t *testing.T) {
+		given(t,
+			maintenance("a").draining("one").plan(upTo(10), upTo(20)).published("one", upTo(20)),
+			maintenance("b").draining("one").plan(upTo(10), upTo(20)).published("one", upTo(10)),
+			pod("low").on("one").priority(10), pod("high").on("one").priority(20),
+		).
+			expectTargeted("low", "high").
+			expect(node("one").of("b").targets(upTo(20)))
+	})
+	for name, change := range map[string]func(*podBuilder){
+		"R24: a verdict that turns to Skip takes the pod out":          func(p *podBuilder) { p.skippedBy("m") },
+		"R24: a verdict that turns to WaitCompleted takes the pod out": func(p *podBuilder) { p.completesFor("m") },
+		"R24: a verdict that isn't known any more takes the pod out":   func(p *podBuilder) { p.undecidedFor("m") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			given(t,
+				maintenance("m").draining("one"),
+				pod("p").on("one"), pod("q").on("one"),
+			).
+				expectTargeted("p", "q").
+				change("p", change).expectTargeted("q").
+				change("p", func(p *podBuilder) { p.drainsFor("m") }).expectTargeted("p", "q")
+		})
+	}
+	t.Run("R24: a verdict that turns to a later order doesn't take the pod out", func(t *testing.T) {
+		given(t, maintenance("m").draining("one"), pod("p").on("one"), pod("q").on("one")).
+			expectTargeted("p", "q").
+			change("p", func(p *podBuilder) { p.ordered(5, "m") }).expectTargeted("p", "q")
+	})
+	t.Run("R24: a pod that finishes while it is evacuated keeps its Evacuation", func(t *testing.T) {
+		given(t, maintenance("m").draining("one"), pod("p").on("one")).
+			expectTargeted("p").
+			change("p", func(p *podBuilder) { p.finished() }).expectTargeted("p").
+			expect(node("one").of("m").says("Drained").pods(0, 0, 0))
+	})
+}

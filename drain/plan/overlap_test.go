@@ -1,0 +1,86 @@
+package plan_test
+
+import (
+	"testing"
+)
+
+func TestOverlappingMaintenances(t *testing.T) {
+	t.Run("R25: the least powerful maintenance limits the node", func(t *testing.T) {
+		given(t,
+			maintenance("a").draining("one").plan(upTo(10), upTo(30)),
+			maintenance("b").draining("one").plan(upTo(20), upTo(30)),
+			pod("low").on("one").priority(10), pod("middle").on("one").priority(20),
+		).
+			expectTargeted("low").
+			gone("low").expectTargeted("middle")
+	})
+	t.Run("R25: a maintenance that skips a pod has no say about it", func(t *testing.T) {
+		given(t,
+			maintenance("a").draining("one", "two"),
+			maintenance("b").draining("two"),
+			pod("first").on("one"),
+			pod("daemon").on("two").daemonSet().skippedBy("a"),
+		).expectTargeted("first", "daemon")
+	})
+	t.Run("R25: a pod that one of them wants to complete is left alone", func(t *testing.T) {
+		given(t,
+			maintenance("a").draining("one", "two").plan(upTo(10)),
+			maintenance("b").draining("one"),
+			pod("job").on("one").completesFor("b"), pod("other").on("one"),
+			pod("later").on("two").priority(20),
+		).
+			expectTargeted("other").
+			expect(node("one").of("a").says("Evacuating (limited by b)").pods(1, 1, 0)).
+			gone("other").expect(
+			node("one").of("a").says("Waiting for pod default/job to complete (b)."),
+			node("two").of("a").says("Waiting for node one (b)."),
+			node("one").of("b").says("Waiting for pod default/job to complete."),
+		)
+	})
+	t.Run("R25: a newcomer is fast-forwarded to the floor, and limits progress from then on", func(t *testing.T) {
+		given(t,
+			maintenance("old").draining("one").plan(upTo(10), upTo(20)),
+			pod("middle").on("one").priority(15), pod("high").on("one").priority(30),
+		).
+			expectTargeted("middle").
+			and(
+				maintenance("new").draining("one", "two").plan(upTo(5), upTo(30)),
+				pod("elsewhere").on("two").priority(5),
+				pod("appears").on("one").priority(20),
+			).
+			expectTargeted("middle", "appears", "elsewhere").
+			expect(node("one").of("new").targets(upTo(20)).says("Evacuating (fast-forwarded by older old)").fastForwarded("old")).
+			gone("middle", "appears").expectTargeted("elsewhere").
+			gone("elsewhere").expectTargeted("high")
+	})
+	t.Run("R25: what a maintenance has reached stays when it ends", func(t *testing.T) {
+		given(t,
+			maintenance("old").draining("one").plan(upTo(20)),
+			maintenance("new").draining("one", "two").plan(upTo(5), upTo(30)).published("one", upTo(20)).published("two", upTo(5)),
+			pod("middle").on("one").priority(15).evacuating(), pod("elsewhere").on("two").priority(5),
+		).
+			without("old").
+			and(pod("appears").on("one").priority(20), pod("beyond").on("one").priority(21)).
+			expectTargeted("middle", "elsewhere", "appears").
+			expect(node("one").of("new").says("Evacuating").fastForwarded())
+	})
+	t.Run("R25: a newcomer doesn't take its own later orders back from what is published", func(t *testing.T) {
+		given(t,
+			maintenance("old").draining("one", "two").plan(upTo(10)).published("one", upTo(10)).published("two", upTo(10)),
+			maintenance("new").draining("one", "three"),
+			pod("p").on("one").ordered(3, "new"), pod("q").on("three"),
+		).expectTargeted("p", "q")
+	})
+	t.Run("R25: rows don't let a pod go that has a later order for one of those who published them", func(t *testing.T) {
+		given(t,
+			maintenance("a").draining("one"),
+			maintenance("b").draining("one", "two"),
+			pod("x").on("one"), pod("y").on("one").ordered(1, "b"),
+			pod("z").on("two"),
+		).
+			expectTargeted("x", "z").
+			expectTargeted("x", "z"). // the rows are published now
+			gone("x").expectTargeted("z").
+			gone("z").expectTargeted("y")
+	})
+}

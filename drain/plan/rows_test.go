@@ -1,0 +1,145 @@
+package plan_test
+
+import (
+	"testing"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+)
+
+func TestRows(t *testing.T) {
+	const max = everyPriority
+	t.Run("R26: the row of a selector is as high as the entries before it without one", func(t *testing.T) {
+		given(t,
+			maintenance("m").draining("one").plan(upTo(10).app("db"), upTo(20), upTo(30).app("db")),
+			pod("db").on("one").priority(5).app("db"), pod("web").on("one").priority(15),
+		).
+			expect(node("one").of("m").targets(upTo(10).app("db"))).
+			gone("db").expect(node("one").of("m").targets(upTo(20), upTo(20).app("db")))
+	})
+	t.Run("R26: orders are shown when they aren't 0, and begin with the first priority again", func(t *testing.T) {
+		given(t,
+			maintenance("m").draining("one").plan(upTo(10), upTo(max)),
+			pod("early").on("one").priority(20).ordered(-3, "m"),
+			pod("high").on("one").priority(20),
+			pod("late").on("one").priority(5).ordered(4, "m"), pod("latest").on("one").priority(20).ordered(4, "m"),
+			pod("daemon").on("one").daemonSet(),
+		).
+			expect(node("one").of("m").targets(upTo(1000000000).order(-3))).
+			gone("early").expect(node("one").of("m").targets(upTo(1000000000))).
+			gone("high").expect(node("one").of("m").targets(upTo(10).order(4))).
+			expectTargeted("late").
+			gone("late").expect(node("one").of("m").targets(upTo(1000000000).order(4))).
+			gone("latest").expect(node("one").of("m").targets(upTo(1000000000).order(4), upTo(1000000000).daemonSets()))
+	})
+	t.Run("R26: selectors of overlapping maintenances are rows of both where they say more", func(t *testing.T) {
+		given(t,
+			maintenance("a").draining("one").plan(upTo(10), upTo(30).app("db"), upTo(40)),
+			maintenance("b").draining("one", "two").plan(upTo(20), upTo(50)),
+			pod("db").on("one").priority(20).app("db"), pod("web").on("one").priority(20),
+			pod("other").on("two").priority(20),
+		).
+			expectTargeted("db", "other").
+			expect(
+				node("one").of("a").targets(upTo(10), upTo(20).app("db")).says("Evacuating"),
+				node("one").of("b").targets(upTo(10), upTo(20).app("db")).says("Evacuating (limited by a)"),
+				node("two").of("b").targets(upTo(20)),
+			).
+			gone("db").expect(
+			node("one").of("a").targets(upTo(20), upTo(20).app("db")),
+			node("one").of("b").targets(upTo(20), upTo(20).app("db")), // published before
+		)
+	})
+	t.Run("R26: a newcomer shows what it is fast-forwarded to, with its own selectors", func(t *testing.T) {
+		given(t,
+			maintenance("old").draining("one").plan(upTo(20)).published("one", upTo(20)),
+			maintenance("new").draining("one", "two").plan(upTo(5).app("db"), upTo(10)),
+			pod("p").on("one").priority(20), pod("q").on("two").app("db"),
+		).expect(
+			node("one").of("new").targets(upTo(20), upTo(20).app("db")),
+			node("one").of("old").targets(upTo(20)),
+			node("two").of("new").targets(upTo(5).app("db")),
+		)
+	})
+	t.Run("R26: rows of a maintenance that has ended stay", func(t *testing.T) {
+		given(t,
+			maintenance("m").draining("one").plan(upTo(5).app("db"), upTo(5).app("web"), upTo(10)).
+				published("one", upTo(3), upTo(9).app("cache"), upTo(1).app("queue")),
+			pod("p").on("one").app("db"),
+		).expect(node("one").of("m").targets(
+			upTo(3), upTo(9).app("cache"), upTo(5).app("db"), upTo(3).app("queue"), upTo(3).app("web")))
+	})
+	t.Run("R26: maintenances that contradict from the start have reached nothing together", func(t *testing.T) {
+		given(t,
+			maintenance("a").draining("one").plan(upTo(10).app("x"), upTo(10).app("y")),
+			maintenance("b").draining("one").plan(upTo(10).app("y"), upTo(10).app("x")),
+			pod("x").on("one").app("x"), pod("y").on("one").app("y"),
+		).expect(node("one").of("a").targets(), node("one").of("b").targets())
+	})
+	t.Run("R26: a maintenance with nothing to drain shows its first step, and keeps what it had reached", func(t *testing.T) {
+		given(t, maintenance("m").draining("one").plan(upTo(10), upTo(20))).
+			expect(node("one").of("m").targets(upTo(10)).says("Drained")).
+			and(pod("p").on("one").priority(20)).expect(node("one").of("m").targets(upTo(20))).
+			gone("p").expect(node("one").of("m").targets(upTo(20)).says("Drained")).
+			and(pod("q").on("one").daemonSet()).
+			expect(node("one").of("m").targets(upTo(max), upTo(1000000000).daemonSets()))
+	})
+	t.Run("R26: a maintenance that nothing holds back doesn't limit the rows", func(t *testing.T) {
+		given(t,
+			maintenance("done").draining("one").plan(upTo(10)),
+			maintenance("m").draining("one").plan(upTo(20)),
+			pod("p").on("one").priority(20).skippedBy("done"),
+		).expect(
+			node("one").of("m").targets(upTo(20)),
+			node("one").of("done").targets(upTo(20)).says("Drained"),
+		)
+	})
+	t.Run("R26: no more rows than a status can hold", func(t *testing.T) {
+		m := maintenance("new").draining("one")
+		for i := range int32(300) {
+			m.published("one", append(published(m), upTo(i).app(string(rune('A'+i))))...)
+		}
+		s := given(t, m, pod("p").on("one")).decide()
+		rows := s.decision.Maintenances["new"].Nodes["one"].Targets
+		if len(rows) > 192 {
+			t.Errorf("%d rows", len(rows))
+		}
+		if !plan.Covers(rows, plan.Pod{}, 0) {
+			t.Errorf("its own row has been dropped")
+		}
+	})
+}
+
+func published(m *maintenanceBuilder) []entry {
+	var rows []entry
+	for _, row := range m.Published["one"] {
+		rows = append(rows, entry{row})
+	}
+	return rows
+}
+
+func TestCovers(t *testing.T) {
+	rows := targets([]entry{upTo(10).order(5), upTo(20).order(5).app("db"), upTo(30).daemonSets()})
+	for name, test := range map[string]struct {
+		pod      *podBuilder
+		order    int32
+		expected bool
+	}{
+		"R26: a lower order, whatever the priority": {pod("p").priority(1000), 4, true},
+		"R26: the order, up to the priority":        {pod("p").priority(10), 5, true},
+		"R26: the order, beyond the priority":       {pod("p").priority(11), 5, false},
+		"R26: a later order":                        {pod("p"), 6, false},
+		"R26: the order, by selector":               {pod("p").priority(20).app("db"), 5, true},
+		"R26: the order, by another one's selector": {pod("p").priority(20).app("web"), 5, false},
+		"R26: another type":                         {pod("p").priority(30).daemonSet(), 0, true},
+		"R26: another type, beyond":                 {pod("p").priority(31).daemonSet(), 0, false},
+		"R26: a type that has not been reached":     {pod("p").static(), 0, false},
+		"R26: a type that isn't known is like most": {&podBuilder{Pod: plan.Pod{Type: v1alpha1.PodType("New")}}, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := plan.Covers(rows, test.pod.Pod, test.order); got != test.expected {
+				t.Errorf("covered: %v", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,296 @@
+package integration
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+)
+
+const (
+	namespace = metav1.NamespaceDefault
+
+	// soon is for what takes a few round trips, eventually for what takes a drain. Both are generous: what is asserted are
+	// order and counts, never seconds.
+	soon       = 30 * time.Second
+	eventually = 2 * time.Minute
+	pace       = 50 * time.Millisecond
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(klog.Background())
+	os.Exit(m.Run())
+}
+
+// scene is one Cluster in a fleet, as a test sees it.
+type scene struct {
+	*testing.T
+	*WithT
+	fleet    *fleet.Fleet
+	cluster  kwok.Cluster
+	workload *fleet.Workload
+	begin    controlplane.Mark
+}
+
+// newScene starts a fleet with one Cluster whose Machines follow an empty policy.
+func newScene(t *testing.T, options fleet.Options) *scene {
+	s := &scene{T: t, WithT: NewWithT(t), fleet: fleet.ForTest(t, options), cluster: kwok.NewCluster("c1").WithExternalControlPlane()}
+	s.workload = s.fleet.Workloads["workload"]
+	s.Expect(s.fleet.Connect(s.cluster, "workload")).To(Succeed())
+	s.create(s.fleet.Client, &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}})
+	s.create(s.fleet.Client, s.cluster.Objects()...)
+	return s
+}
+
+// sub is the scene as a subtest sees it. The audit log is looked at from here on.
+func (s *scene) sub(t *testing.T) *scene {
+	sub := *s
+	sub.T, sub.WithT = t, NewWithT(t)
+	var err error
+	sub.begin, err = s.workload.Audit().Mark()
+	sub.Expect(err).NotTo(HaveOccurred())
+	return &sub
+}
+
+func (s *scene) create(c client.Client, objects ...client.Object) {
+	s.Helper()
+	s.Expect(kwok.Create(s.Context(), c, objects)).To(Succeed())
+}
+
+// withMachines adds Machines and waits until they run and carry our hook.
+func (s *scene) withMachines(names ...string) {
+	s.Helper()
+	for _, name := range names {
+		s.create(s.fleet.Client, s.cluster.Machine(name)...)
+	}
+	for _, name := range names {
+		s.Eventually(func(g Gomega) {
+			machine := s.machine(name)
+			g.Expect(machine.Status.Phase).To(Equal(string(clusterv1.MachinePhaseRunning)))
+			g.Expect(machine.Annotations).To(HaveKeyWithValue(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner))
+			g.Expect(isReady(s.node(name))).To(BeTrue())
+		}, eventually, pace).Should(Succeed())
+	}
+}
+
+func (s *scene) machine(name string) *clusterv1.Machine {
+	s.Helper()
+	machine := &clusterv1.Machine{}
+	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Namespace: namespace, Name: name}, machine)).To(Succeed())
+	return machine
+}
+
+func (s *scene) node(name string) *corev1.Node {
+	s.Helper()
+	node := &corev1.Node{}
+	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, node)).To(Succeed())
+	return node
+}
+
+func isReady(node *corev1.Node) bool {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// deleteMachine asks for a Machine's deletion.
+func (s *scene) deleteMachine(name string) {
+	s.Helper()
+	s.Expect(s.fleet.Client.Delete(s.Context(), s.machine(name))).To(Succeed())
+}
+
+// expectGone waits until a Machine is gone, and with it its Node and all that the drain has made.
+func (s *scene) expectGone(name string) {
+	s.Helper()
+	s.Eventually(func() error {
+		return s.fleet.Client.Get(s.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &clusterv1.Machine{})
+	}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	s.Eventually(func() error {
+		return s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, &corev1.Node{})
+	}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	s.Eventually(func(g Gomega) {
+		maintenances, evacuations := &v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}
+		g.Expect(s.workload.Client.List(s.Context(), maintenances)).To(Succeed())
+		g.Expect(s.workload.Client.List(s.Context(), evacuations)).To(Succeed())
+		for _, m := range maintenances.Items {
+			g.Expect(m.Annotations[v1alpha1.OwnerMachineAnnotation]).NotTo(Equal(namespace+"/"+name), "NodeMaintenance %s is left over", m.Name)
+		}
+		for _, e := range evacuations.Items {
+			g.Expect(e.Annotations[v1alpha1.EvacuationNodeAnnotation]).NotTo(Equal(name), "Evacuation %s is left over", e.Name)
+		}
+	}, eventually, pace).Should(Succeed())
+}
+
+// maintenanceOf returns the NodeMaintenance of a Machine, nil if there is none.
+func (s *scene) maintenanceOf(machine string) *v1alpha1.NodeMaintenance {
+	s.Helper()
+	list := &v1alpha1.NodeMaintenanceList{}
+	s.Expect(s.workload.Client.List(s.Context(), list)).To(Succeed())
+	for i := range list.Items {
+		if list.Items[i].Annotations[v1alpha1.OwnerMachineAnnotation] == namespace+"/"+machine {
+			return &list.Items[i]
+		}
+	}
+	return nil
+}
+
+// condition returns our condition on a Machine.
+func (s *scene) condition(machine string) metav1.Condition {
+	s.Helper()
+	if condition := conditions.Get(s.machine(machine), v1alpha1.MachineNodeMaintenance); condition != nil {
+		return *condition
+	}
+	return metav1.Condition{}
+}
+
+// runOn creates objects and waits until n Pods labelled app are ready, all on one Node: the others are closed meanwhile.
+func (s *scene) runOn(node, app string, n int, objects ...client.Object) {
+	s.Helper()
+	nodes := &corev1.NodeList{}
+	s.Expect(s.workload.Client.List(s.Context(), nodes)).To(Succeed())
+	for i := range nodes.Items {
+		if nodes.Items[i].Name != node {
+			s.setUnschedulable(nodes.Items[i].Name, true)
+		}
+	}
+	s.create(s.workload.Client, objects...)
+	s.Eventually(func(g Gomega) {
+		pods := s.podsOf(app)
+		g.Expect(pods).To(HaveLen(n))
+		for _, pod := range pods {
+			g.Expect(pod.Spec.NodeName).To(Equal(node))
+			g.Expect(pod.Status.Phase).To(Equal(corev1.PodRunning))
+		}
+	}, eventually, pace).Should(Succeed())
+	for i := range nodes.Items {
+		if nodes.Items[i].Name != node {
+			s.setUnschedulable(nodes.Items[i].Name, nodes.Items[i].Spec.Unschedulable)
+		}
+	}
+}
+
+func (s *scene) setUnschedulable(name string, unschedulable bool) {
+	s.Helper()
+	node := s.node(name)
+	patch := client.MergeFrom(node.DeepCopy())
+	node.Spec.Unschedulable = unschedulable
+	s.Expect(s.workload.Client.Patch(s.Context(), node, patch)).To(Succeed())
+}
+
+func (s *scene) podsOf(app string) []corev1.Pod {
+	s.Helper()
+	pods := &corev1.PodList{}
+	s.Expect(s.workload.Client.List(s.Context(), pods, client.MatchingLabels{"app": app})).To(Succeed())
+	return pods.Items
+}
+
+// deployment runs pods labelled app.
+func deployment(app string, replicas int32, changes ...func(*corev1.PodTemplateSpec)) *appsv1.Deployment {
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": app}, Annotations: map[string]string{}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}
+	for _, change := range changes {
+		change(&template)
+	}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: app},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, Template: template,
+		},
+	}
+}
+
+func labelled(key, value string) func(*corev1.PodTemplateSpec) {
+	return func(template *corev1.PodTemplateSpec) { template.Labels[key] = value }
+}
+
+func annotated(key, value string) func(*corev1.PodTemplateSpec) {
+	return func(template *corev1.PodTemplateSpec) { template.Annotations[key] = value }
+}
+
+// budget allows maxUnavailable pods labelled app to be disrupted.
+func budget(app string, maxUnavailable int) *policyv1.PodDisruptionBudget {
+	unavailable := intstr.FromInt(maxUnavailable)
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: app},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &unavailable, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+	}
+}
+
+// drainRule says how pods labelled app are drained.
+func drainRule(name, app string, behavior clusterv1.MachineDrainRuleDrainBehavior, order *int32) *clusterv1.MachineDrainRule {
+	return &clusterv1.MachineDrainRule{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: clusterv1.MachineDrainRuleSpec{
+			Drain: clusterv1.MachineDrainRuleDrainConfig{Behavior: behavior, Order: order},
+			Pods:  []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}},
+		},
+	}
+}
+
+// waitForRoom waits until a budget allows n disruptions.
+func (s *scene) waitForRoom(app string, n int32) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		pdb := &policyv1.PodDisruptionBudget{}
+		g.Expect(s.workload.Client.Get(s.Context(), keyOf(app), pdb)).To(Succeed())
+		g.Expect(pdb.Status.DisruptionsAllowed).To(Equal(n))
+	}, eventually, pace).Should(Succeed())
+}
+
+func keyOf(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
+func metaNamed(name, app string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": app}}
+}
+
+func notLabelled(key string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: key, Operator: metav1.LabelSelectorOpDoesNotExist}}}
+}
+
+func names(pods []corev1.Pod) []string {
+	var all []string
+	for _, pod := range pods {
+		all = append(all, pod.Name)
+	}
+	return all
+}
+
+// clear removes the workloads and rules of a subtest.
+func (s *scene) clear() {
+	s.Helper()
+	inNamespace := client.InNamespace(namespace)
+	s.Expect(s.fleet.Client.DeleteAllOf(s.Context(), &clusterv1.MachineDrainRule{}, inNamespace)).To(Succeed())
+	for _, kind := range []client.Object{&appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}, &corev1.Pod{}} {
+		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), kind, inNamespace)).To(Succeed())
+	}
+	s.Eventually(func(g Gomega) {
+		pods := &corev1.PodList{}
+		g.Expect(s.workload.Client.List(s.Context(), pods, inNamespace)).To(Succeed())
+		g.Expect(pods.Items).To(BeEmpty())
+	}, eventually, pace).Should(Succeed())
+}
