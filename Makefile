@@ -1,3 +1,121 @@
-.DEFAULT_GOAL := tools
+# All that is needed is Go and make. `make` lists the targets.
+
+.DEFAULT_GOAL := help
+SHELL := /usr/bin/env bash -o pipefail
 
 include hack/tools/tools.mk
+
+##@ See it work
+
+.PHONY: demo bench
+SCENARIO ?= drain
+
+demo: tools-controlplane ## Watch a Machine's Node being drained, on real control planes, on this machine.
+	go run ./test/demo
+
+bench: tools-controlplane ## Run the benchmark SCENARIO (default: drain).
+	go run ./test/bench -scenario $(SCENARIO)
+
+##@ Test
+
+# A package of test/ starts several control planes, each a handful of processes. Packages run side by side, but no more than
+# two, and no more than there are CPUs: with more, the control planes of one test take the CPU from those of the other.
+CPUS          := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+TEST_PACKAGES ?= $(if $(filter 1,$(CPUS)),1,2)
+TEST_TIMEOUT  ?= 20m
+FUZZ_TIME     ?= 5s
+
+# The race detector needs a C compiler. Where there is none, the tests run without it.
+RACE = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
+
+.PHONY: test test-unit test-fuzz
+test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
+	$(if $(RACE),,@echo "No C compiler: the tests run without the race detector.")
+	go test $(RACE) -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
+	@$(MAKE) --no-print-directory test-fuzz
+
+test-unit: ## Run the tests of what decides (drain/), which need no control plane.
+	go test $(RACE) ./drain/...
+
+test-fuzz: ## Fuzz each target for FUZZ_TIME (default: 5s).
+	@hack/fuzz.sh $(FUZZ_TIME)
+
+##@ Build
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+.PHONY: manager generate
+manager: ## Build the manager: bin/manager.
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/manager ./cmd/manager
+
+# Where `make generate` writes.
+KWOK_PROVIDER := test/infrastructure/kwok
+GENERATED := \
+	api/v1alpha1/zz_generated.deepcopy.go \
+	config/crd/bases \
+	config/workload/crd \
+	config/rbac/role.yaml \
+	docs/reference/api.md \
+	$(KWOK_PROVIDER)/config/crd \
+	$(wildcard $(KWOK_PROVIDER)/api/*/*/zz_generated.deepcopy.go)
+
+# controller-gen writes all CRDs into one directory, but ours live in two kinds of clusters.
+generate: ## Generate deepcopy functions, CRDs, roles and the API reference from the sources.
+	$(CONTROLLER_GEN) object paths=./api/... paths=./$(KWOK_PROVIDER)/api/...
+	@set -e; crds=$$(mktemp -d); trap 'rm -rf "$$crds"' EXIT; \
+	echo "$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=$$crds"; \
+	"$(CONTROLLER_GEN)" crd paths=./api/... output:crd:dir="$$crds"; \
+	mkdir -p config/crd/bases config/workload/crd; \
+	mv "$$crds"/*_machinedrainpolicies.yaml config/crd/bases/; \
+	mv "$$crds"/*_nodemaintenances.yaml "$$crds"/*_evacuations.yaml config/workload/crd/; \
+	if [ -n "$$(ls "$$crds")" ]; then echo "No place for $$(ls "$$crds"): say in the Makefile in which clusters it lives."; exit 1; fi
+	$(CONTROLLER_GEN) crd paths=./$(KWOK_PROVIDER)/api/... output:crd:dir=$(KWOK_PROVIDER)/config/crd
+	$(CONTROLLER_GEN) rbac:roleName=capnm-manager-role paths=./controllers/... paths=./cmd/... output:rbac:dir=config/rbac
+	@mkdir -p docs/reference
+	$(CRD_REF_DOCS) --source-path=api --config=hack/docs/crd-ref-docs.yaml --templates-dir=hack/docs/templates \
+		--renderer=markdown --output-path=docs/reference/api.md --log-level=WARN
+
+##@ Check
+
+GO_DIRECTORIES := $(wildcard api cmd config controllers drain exp hack test)
+
+.PHONY: verify verify-generated verify-format verify-modules verify-docs vet lint lint-fix clean
+verify: verify-format verify-modules verify-docs vet verify-generated lint ## Check all that can be checked without running anything.
+
+verify-generated: generate ## Check that what is generated is up to date.
+	@git diff --exit-code --stat -- $(GENERATED) || { echo "Generated files differ from what is committed: commit what 'make generate' makes."; exit 1; }
+	@new=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
+	if [ -n "$$new" ]; then echo "Generated files are not committed: $$new"; exit 1; fi
+
+verify-format: ## Check the formatting of Go files.
+	@unformatted=$$(gofmt -l -s $(GO_DIRECTORIES)); \
+	if [ -n "$$unformatted" ]; then echo "Not formatted (gofmt -s -w):"; echo "$$unformatted"; exit 1; fi
+
+verify-modules: ## Check that go.mod says what is used, and that the modules are what go.sum says.
+	go mod tidy -diff
+	go mod verify
+
+verify-docs: ## Check the links in Markdown files.
+	go run ./hack/verify/links
+
+vet: ## Run go vet.
+	go vet ./...
+
+lint: ## Run golangci-lint.
+	$(GOLANGCI_LINT) run
+
+lint-fix: ## Have golangci-lint mend what it can.
+	$(GOLANGCI_LINT) run --fix
+
+clean: ## Remove what was built here. Built tools stay; `go run ./hack/tools/install` says where.
+	rm -rf bin out
+
+##@ Help
+
+.PHONY: help
+help: ## Show this help.
+	@awk 'BEGIN {FS = ":.*## "; printf "Usage: make <target>\n"} \
+		/^##@/ {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-zA-Z0-9_-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' Makefile
+	@printf "\nTools (hack/tools pins them)\n"
+	@awk 'BEGIN {FS = ":.*## "} /^[a-zA-Z0-9_-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' hack/tools/tools.mk

@@ -291,7 +291,8 @@ type DrainTarget struct {
 	// +optional
 	PodSelector *metav1.LabelSelector `json:"podSelector,omitempty"`
 
-	// order: of the Pods that drain rules give an order, those up to this one are targeted. Absent: 0.
+	// order and podPriority are read together: Pods of lower orders are targeted whatever their priority, and those of this
+	// order up to podPriority. It may be negative. Absent: 0.
 	// +optional
 	Order *int32 `json:"order,omitempty"`
 }

@@ -9,9 +9,11 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/controllers/external"
 	"sigs.k8s.io/cluster-api/util"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -74,6 +76,9 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome,
 	remoteClient, err := r.Clusters.Client(ctx, s.clusterKey())
 	if err != nil {
 		return r.unreachable(ctx, s, err)
+	}
+	if waiting, lost := r.contact(ctx, s); lost {
+		return waiting, nil
 	}
 	node := &corev1.Node{}
 	if err := remoteClient.Get(ctx, types.NamespacedName{Name: s.machine.Status.NodeRef.Name}, node); err != nil {
@@ -140,27 +145,48 @@ func (r *Reconciler) compileRules(ctx context.Context, s *scope) (rules.Compiled
 	}), nil
 }
 
-// unreachable says that the workload cluster can't be reached, and since when. What comes back on a connection is an event;
-// while there is one that doesn't answer, the error is retried with backoff.
-func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
-	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonWaitingForWorkloadCluster, message: "Waiting for a connection to the workload cluster"}
-	if last := r.Clusters.LastContact(ctx, s.clusterKey()).LastProbeSuccessTime; !last.IsZero() {
-		waiting.message += fmt.Sprintf(" (last reached at %s)", last.UTC().Format(time.RFC3339))
+// contact says whether the workload cluster answers the ClusterCache's health probes. A connection that doesn't is ended by
+// the ClusterCache within about a minute; until then its watches are silent, and what they have shown is out of date.
+func (r *Reconciler) contact(ctx context.Context, s *scope) (waiting outcome, lost bool) {
+	state := r.Clusters.LastContact(ctx, s.clusterKey())
+	if state.ConsecutiveFailures == 0 || s.now.Sub(state.LastProbeSuccessTime) < probeFailureWindow {
+		return outcome{}, false
 	}
-	if remote.IsNotConnected(err) {
-		return waiting, nil
-	}
-	if apierrors.ReasonForError(err) != "Unknown" { // the API server has answered: it's not about the connection
-		return outcome{}, err
-	}
-	ctrl.LoggerFrom(ctx).V(2).Info("The workload cluster does not answer", "error", err.Error())
-	waiting.at = s.now.Add(unreachableRetry)
-	return waiting, nil
+	waiting = waitingForCluster(state)
+	waiting.at = s.now.Add(contactRetry)
+	return waiting, true
 }
 
-// unreachableRetry is the pace at which a workload cluster is tried that is taken to be connected but doesn't answer. The
-// ClusterCache's health probe ends such a connection within about a minute.
-const unreachableRetry = 5 * time.Second
+const (
+	// contactRetry is how often it is looked whether contact is back: success of a probe is no event.
+	contactRetry = 5 * time.Second
+	// probeFailureWindow is how long ago the last probe that was answered may be. Probes come every 10 s; one alone that
+	// fails may be a busy moment. The ClusterCache tells when the window has passed.
+	probeFailureWindow = 15 * time.Second
+)
+
+func waitingForCluster(state clustercache.HealthCheckingState) outcome {
+	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonWaitingForWorkloadCluster, message: "Waiting for a connection to the workload cluster"}
+	if last := state.LastProbeSuccessTime; !last.IsZero() {
+		waiting.message += fmt.Sprintf(" (last reached at %s)", last.UTC().Format(time.RFC3339))
+	}
+	return waiting
+}
+
+// unreachable turns the error of a request to the workload cluster into an outcome: without a connection the work rests until
+// the next one; a request that got no answer is tried again at the pace of the probes, without a storm of errors.
+func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
+	answered := apierrors.ReasonForError(err) != metav1.StatusReasonUnknown
+	if answered && !remote.IsNotConnected(err) {
+		return outcome{}, err
+	}
+	waiting := waitingForCluster(r.Clusters.LastContact(ctx, s.clusterKey()))
+	if !remote.IsNotConnected(err) {
+		ctrl.LoggerFrom(ctx).V(2).Info("The workload cluster does not answer", "error", err.Error())
+		waiting.at = s.now.Add(contactRetry)
+	}
+	return waiting, nil
+}
 
 // awaitDrained waits until no Pod is left that must go.
 func (r *Reconciler) awaitDrained(_ context.Context, s *scope) (outcome, error) {

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
@@ -33,70 +31,6 @@ const (
 	ReasonTerminating = "PodTerminating"
 )
 
-// Kind is what to do with an Evacuation.
-type Kind string
-
-const (
-	// AwaitPod waits until the Pod has been observed.
-	AwaitPod Kind = "AwaitPod"
-	// ResolveEvacuators stores Action.Evacuators in the spec. Ask Next again at once.
-	ResolveEvacuators Kind = "Resolve"
-	// Activate gives evacuator Action.Class its turn, until Action.Deadline.
-	Activate Kind = "Activate"
-	// AwaitEvacuator leaves evacuator Action.Class its turn, until Action.Deadline.
-	AwaitEvacuator Kind = "AwaitEvacuator"
-	// Evict says that the Pod is to be evicted, for Action.Reason. It is said again each time until the Pod terminates or
-	// an evacuator makes progress; how often to try is up to the one who evicts, see Backoff.
-	Evict Kind = "Evict"
-	// AwaitTermination waits for a Pod that terminates, or that is of a type that is never evicted (Action.Reason).
-	AwaitTermination Kind = "AwaitTermination"
-	// Finish ends an Evacuation whose Pod is gone or finished.
-	Finish Kind = "Finish"
-	// Fail ends an Evacuation whose Pod never was there.
-	Fail Kind = "Fail"
-	// Cancel ends an Evacuation that nobody asks for any more.
-	Cancel Kind = "Cancel"
-	// AwaitForbidden waits for the Pod to go: nobody asks for it any more, but the evacuator can't take back what it does.
-	AwaitForbidden Kind = "AwaitForbidden"
-	// Done leaves nothing to do: the Evacuation is deleted, and waits for the finalizers of others.
-	Done Kind = "Done"
-)
-
-// Pod is what is known about the Pod of an Evacuation.
-type Pod struct {
-	// Known is false until it has been observed whether the Pod exists.
-	Known bool
-	// Exists says that there is a Pod with the name and the UID of spec.podRef.
-	Exists bool
-	// Terminating: it has a deletionTimestamp.
-	Terminating bool
-	// Finished: it has succeeded or failed, nothing of it runs any more.
-	Finished bool
-	// Type decides whether it may be evicted.
-	Type v1alpha1.PodType
-}
-
-// ObservedPod describes the Pod that has the name and namespace which the Evacuation refers to, nil if there is none.
-// A Pod with another UID is not the one that is meant.
-func ObservedPod(ref v1alpha1.LocalPodReference, pod *corev1.Pod, podType v1alpha1.PodType) Pod {
-	if pod == nil || string(pod.UID) != ref.UID {
-		return Pod{Known: true}
-	}
-	return Pod{
-		Known:       true,
-		Exists:      true,
-		Terminating: pod.DeletionTimestamp != nil,
-		Finished:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
-		Type:        podType,
-	}
-}
-
-func (p Pod) gone() bool { return p.Known && (!p.Exists || p.Finished) }
-
-func (p Pod) evictable() bool {
-	return p.Type != v1alpha1.PodTypeDaemonSet && p.Type != v1alpha1.PodTypeStatic
-}
-
 // Input is all that Next looks at. It is not changed.
 type Input struct {
 	Evacuation *v1alpha1.Evacuation
@@ -107,23 +41,6 @@ type Input struct {
 	// DrainEnds is when the time of the drain is up. Nil: never.
 	DrainEnds *time.Time
 	Now       time.Time
-}
-
-// Action is what to do. Apply makes its changes to the Evacuation.
-type Action struct {
-	Kind Kind
-	// Evacuators to store, for ResolveEvacuators.
-	Evacuators []v1alpha1.Evacuator
-	// Class is whose turn it is, for Activate and AwaitEvacuator.
-	Class string
-	// Deadline is when to ask again if nothing happens before. Zero: the next event tells.
-	Deadline time.Time
-	// Reason and Message say why, to programs and to people.
-	Reason, Message string
-	// Finalizers to remove, for Finish and Fail.
-	Finalizers []string
-	// Delete says that a DELETE of the Evacuation is due, for Finish, Fail and Cancel.
-	Delete bool
 }
 
 // Next says what to do now with an Evacuation. It is a pure function of its input; see the package's picture.

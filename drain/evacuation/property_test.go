@@ -69,6 +69,7 @@ type world struct {
 	progressed  time.Time     // when that was first seen by Next
 	skew        time.Duration // by how much its clock is fast
 	unseenWrite bool
+	inFuture    bool
 }
 
 func newWorld(t testing.TB, r *rapid.T) *world {
@@ -195,53 +196,25 @@ func (w *world) collect() {
 // observe holds an action to what is promised for it.
 func (w *world) observe(r *rapid.T, a evacuation.Action) {
 	if w.unseenWrite {
-		w.progressed, w.unseenWrite = w.now, false
+		// A timestamp in the future counts as now until it has been written back.
+		w.progressed, w.unseenWrite = w.now, w.inFuture
 	}
-	deadline := time.Duration(w.e.Spec.ProgressDeadlineSeconds) * time.Second
-	asked := len(evacuation.Instigators(w.e)) > 0
 	if a.Message == "" {
 		r.Fatalf("%s has no message", a.Kind)
 	}
 	switch a.Kind {
 	case evacuation.Evict:
-		if w.pod.Type != v1alpha1.PodTypeDefault || w.pod.Terminating || w.pod.Finished || !w.pod.Exists || !w.pod.Known || !asked {
-			r.Fatalf("E15: a Pod is evicted that must not be: %+v", w.pod)
-		}
-		active := w.e.Status.ActiveEvacuatorClass != nil && !w.e.Status.ActiveEvacuatorCompleted
-		if active && w.now.Before(w.progressAt.Add(deadline-time.Second)) && !w.drainIsOver() {
-			r.Fatalf("E14: evicted at %s although %s has made progress at %s", w.now, *w.e.Status.ActiveEvacuatorClass, w.progressAt)
-		}
-		if untried := len(w.e.Spec.Evacuators) - len(w.turns); untried > 0 && !w.drainIsOver() {
-			r.Fatalf("E14: evicted although %d evacuators are left", untried)
-		}
+		w.mayEvict(r)
 	case evacuation.AwaitEvacuator:
-		if w.e.Status.ActiveEvacuatorCompleted || *w.e.Status.ActiveEvacuatorClass != a.Class {
-			r.Fatalf("E12: waits for %s, whose turn it isn't", a.Class)
-		}
-		if !w.now.Before(w.progressed.Add(deadline + w.skew)) {
-			r.Fatalf("E12: %s is waited for at %s, silent since %s", a.Class, w.now, w.progressed)
-		}
-		if !a.Deadline.After(w.now) || a.Deadline.After(w.now.Add(deadline+evacuation.ClockSkew)) {
-			r.Fatalf("E12: waits from %s until %s", w.now, a.Deadline)
-		}
-		w.mustHaveTime(r, a)
+		w.mayAwaitEvacuator(r, a)
 	case evacuation.Activate:
-		if slices.Contains(w.turns, a.Class) {
-			r.Fatalf("E12: the turn of %s comes twice, after %v", a.Class, w.turns)
-		}
-		if !a.Deadline.After(w.now) || !asked {
-			r.Fatalf("E11: a turn from %s until %s", w.now, a.Deadline)
-		}
-		if active := w.e.Status.ActiveEvacuatorClass; active != nil && !w.e.Status.ActiveEvacuatorCompleted && w.now.Before(w.progressAt.Add(deadline-time.Second)) {
-			r.Fatalf("E12: the turn of %s is cut short, it has made progress at %s", *active, w.progressAt)
-		}
-		w.mustHaveTime(r, a)
+		w.mayActivate(r, a)
 	case evacuation.AwaitPod, evacuation.AwaitTermination, evacuation.AwaitForbidden, evacuation.Done:
 		if !a.Deadline.IsZero() {
 			r.Fatalf("%s has a deadline", a.Kind)
 		}
 	case evacuation.Cancel:
-		if asked || w.e.Status.EvacuationCancellationPolicy == v1alpha1.CancellationForbid {
+		if w.asked() || w.e.Status.EvacuationCancellationPolicy == v1alpha1.CancellationForbid {
 			r.Fatalf("E9: cancelled, asked for by %v, policy %s", w.e.Finalizers, w.e.Status.EvacuationCancellationPolicy)
 		}
 	case evacuation.Finish, evacuation.Fail:
@@ -257,6 +230,55 @@ func (w *world) observe(r *rapid.T, a evacuation.Action) {
 	}
 }
 
+func (w *world) asked() bool { return len(evacuation.Instigators(w.e)) > 0 }
+
+func (w *world) deadline() time.Duration {
+	return time.Duration(w.e.Spec.ProgressDeadlineSeconds) * time.Second
+}
+
+// inTime says whether there is an active evacuator that has made progress in time. A second is lost to rounding.
+func (w *world) inTime() bool {
+	return w.e.Status.ActiveEvacuatorClass != nil && !w.e.Status.ActiveEvacuatorCompleted && w.now.Before(w.progressAt.Add(w.deadline()-time.Second))
+}
+
+func (w *world) mayEvict(r *rapid.T) {
+	if w.pod.Type != v1alpha1.PodTypeDefault || w.pod.Terminating || w.pod.Finished || !w.pod.Exists || !w.pod.Known || !w.asked() {
+		r.Fatalf("E15: a Pod is evicted that must not be: %+v", w.pod)
+	}
+	if w.inTime() && !w.drainIsOver() {
+		r.Fatalf("E14: evicted at %s although %s has made progress at %s", w.now, *w.e.Status.ActiveEvacuatorClass, w.progressAt)
+	}
+	if untried := len(w.e.Spec.Evacuators) - len(w.turns); untried > 0 && !w.drainIsOver() {
+		r.Fatalf("E14: evicted although %d evacuators are left", untried)
+	}
+}
+
+func (w *world) mayAwaitEvacuator(r *rapid.T, a evacuation.Action) {
+	if w.e.Status.ActiveEvacuatorCompleted || *w.e.Status.ActiveEvacuatorClass != a.Class {
+		r.Fatalf("E12: waits for %s, whose turn it isn't", a.Class)
+	}
+	if !w.now.Before(w.progressed.Add(w.deadline() + w.skew)) {
+		r.Fatalf("E12: %s is waited for at %s, silent since %s", a.Class, w.now, w.progressed)
+	}
+	if !a.Deadline.After(w.now) || a.Deadline.After(w.now.Add(w.deadline()+evacuation.ClockSkew)) {
+		r.Fatalf("E12: waits from %s until %s", w.now, a.Deadline)
+	}
+	w.mustHaveTime(r, a)
+}
+
+func (w *world) mayActivate(r *rapid.T, a evacuation.Action) {
+	if slices.Contains(w.turns, a.Class) {
+		r.Fatalf("E12: the turn of %s comes twice, after %v", a.Class, w.turns)
+	}
+	if !a.Deadline.After(w.now) || !w.asked() {
+		r.Fatalf("E11: a turn from %s until %s", w.now, a.Deadline)
+	}
+	if w.inTime() {
+		r.Fatalf("E12: the turn of %s is cut short, it has made progress at %s", *w.e.Status.ActiveEvacuatorClass, w.progressAt)
+	}
+	w.mustHaveTime(r, a)
+}
+
 func (w *world) mustHaveTime(r *rapid.T, a evacuation.Action) {
 	if w.pod.Type != v1alpha1.PodTypeDefault || w.drainEnds == nil {
 		return
@@ -266,7 +288,11 @@ func (w *world) mustHaveTime(r *rapid.T, a evacuation.Action) {
 	}
 }
 
+// remember what was written to the status.
 func (w *world) remember(a evacuation.Action) {
+	if a.Kind == evacuation.AwaitEvacuator {
+		w.unseenWrite, w.inFuture = false, false
+	}
 	if a.Kind == evacuation.Activate {
 		w.turns = append(w.turns, a.Class)
 		w.progressAt, w.progressed, w.skew, w.unseenWrite = w.now, w.now, 0, false
@@ -364,7 +390,7 @@ func (w *world) progress(r *rapid.T) {
 		skewed := metav1.NewTime(w.now.Add(w.skew))
 		s.EvacuationProgressTimestamp = &skewed
 		s.Message = fmt.Sprintf("at it since %s", skewed)
-		w.progressAt, w.unseenWrite = w.now, true
+		w.progressAt, w.unseenWrite, w.inFuture = w.now, true, false
 	})
 }
 
@@ -372,7 +398,7 @@ func (w *world) progressInFuture(r *rapid.T) {
 	w.evacuatorWrites(r, func(s *v1alpha1.EvacuationStatus) {
 		future := metav1.NewTime(w.now.AddDate(10, 0, 0))
 		s.EvacuationProgressTimestamp = &future
-		w.progressAt, w.skew, w.unseenWrite = w.now, 0, true
+		w.progressAt, w.skew, w.unseenWrite, w.inFuture = w.now, 0, true, true
 	})
 }
 

@@ -34,6 +34,7 @@ func large(nodes, pods int) plan.Observation {
 }
 
 func benchmark(b *testing.B, o plan.Observation) {
+	b.Helper()
 	b.ReportAllocs()
 	for b.Loop() {
 		plan.Decide(o)

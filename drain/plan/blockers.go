@@ -49,7 +49,7 @@ func (p *pod) leaveTrail() {
 		case vetoed:
 			t.forbidden = firstPod(t.forbidden, p)
 		case !p.targeted:
-			t.heldBy.add(holding...)
+			t.heldBy = t.heldBy.with(holding...)
 		case len(t.evacuating) == 0 || t.evacuating[len(t.evacuating)-1] != p.node:
 			t.evacuating = append(t.evacuating, p.node)
 		}

@@ -15,9 +15,9 @@ func entries(rows ...entry) []v1alpha1.DrainPlanEntry {
 	return maintenance("").plan(rows...).Plan
 }
 
-func showPlan(plan []v1alpha1.DrainPlanEntry) string {
+func showPlan(entries []v1alpha1.DrainPlanEntry) string {
 	var rows []v1alpha1.DrainTarget
-	for _, e := range plan {
+	for _, e := range entries {
 		rows = append(rows, v1alpha1.DrainTarget{PodType: e.PodType, PodPriority: e.PodPriority, PodSelector: e.PodSelector})
 	}
 	return show(rows)

@@ -1,9 +1,10 @@
 package plan
 
 import (
-	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
 // Decide says who may go now, and why the others wait.

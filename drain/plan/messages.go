@@ -45,7 +45,7 @@ func (t *tally) message(m *maintenance) string {
 // limiters names the maintenances without which more Pods would go.
 func (t *tally) limiters() []string {
 	all := maps.Clone(t.limitedBy)
-	all.add(slices.Collect(maps.Keys(t.forbiddenBy))...)
+	all = all.with(slices.Collect(maps.Keys(t.forbiddenBy))...)
 	return all.names()
 }
 
@@ -59,7 +59,7 @@ func (t *tally) fastForwardedBy() []string {
 			weaker = weaker || other.comparePower(m) < 0
 		}
 		if !weaker {
-			least.add(m)
+			least = least.with(m)
 		}
 	}
 	return least.names()

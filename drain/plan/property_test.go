@@ -183,7 +183,7 @@ func checkMessage(t *rapid.T, or *oracle, d plan.Decision, m plan.Maintenance, n
 	isTrue(strings.HasPrefix(message, "Evacuating") == going)
 
 	if match := limited.FindStringSubmatch(message); match != nil {
-		for _, name := range strings.Split(match[1], ", ") {
+		for name := range strings.SplitSeq(match[1], ", ") {
 			by := or.byName(name)
 			isTrue(some(node, func(p plan.Pod) bool {
 				return name != m.Name && or.wants(m, p) && or.allows(m, p) && !d.Targets.Has(p.UID) && !or.allows(by, p)
@@ -191,7 +191,7 @@ func checkMessage(t *rapid.T, or *oracle, d plan.Decision, m plan.Maintenance, n
 		}
 	}
 	if match := forwarded.FindStringSubmatch(message); match != nil {
-		for _, name := range strings.Split(match[1], ", ") {
+		for name := range strings.SplitSeq(match[1], ", ") {
 			by := or.byName(name)
 			isTrue(olderThan(by, m) && some(node, func(p plan.Pod) bool {
 				return or.wants(m, p) && !or.allows(m, p) && d.Targets.Has(p.UID) && or.wants(by, p) && or.allows(by, p)

@@ -94,9 +94,9 @@ func (r reaches) raiseTo(targets []v1alpha1.DrainTarget, known selectors) {
 	}
 }
 
-// reachedRows says what the plan has reached at the cursor: each selector of a type has a row as high as the highest entry
-// so far with that selector, or with none. That is why in KEP-4212's example 1000/postgres stands beside 1000 before the
-// entry for postgres is reached.
+// reachedRows says what the plan has reached at the cursor: the highest entry so far of each selector. Where that of all Pods
+// is higher, it counts for the selector too (see of), which is why in KEP-4212's example 1000/postgres stands beside 1000
+// before the entry for postgres is reached.
 //
 // A maintenance that nothing holds back has reached its first step. Its cursor isn't at the end, for what may still appear
 // (a Pod, a verdict that changes) is to go in order too; what it had reached, the floor knows.
@@ -113,19 +113,8 @@ func (m *maintenance) reachedRows() reaches {
 			}
 			r.raise(rowKey{rank: rank, selector: e.selector}, to)
 		}
-		r.fill(rank, m.plan)
 	}
 	return r
-}
-
-// fill raises the row of each selector that the plan has for the type to what is reached without a selector.
-func (r reaches) fill(rank rank, p plan) {
-	for _, e := range p[rank] {
-		key := rowKey{rank: rank, selector: e.selector}
-		if to, ok := r.of(key); ok {
-			r[key] = to
-		}
-	}
 }
 
 // rows returns what all maintenances of the Node have reached, and what had been published before. Those that nothing holds
@@ -214,8 +203,8 @@ func (m *maintenance) foreignRows(n *node, rows reaches, known selectors) []row 
 	slices.SortFunc(more, row.compare)
 	slices.SortFunc(same, row.compare)
 	room := max(0, maxRows-len(m.selectors))
-	foreign := append(more, same...)
-	return foreign[:min(len(foreign), room)]
+	more = append(more, same...)
+	return more[:min(len(more), room)]
 }
 
 // saysMore says whether a row reaches further than that of all Pods.

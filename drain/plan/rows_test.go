@@ -8,7 +8,6 @@ import (
 )
 
 func TestRows(t *testing.T) {
-	const max = everyPriority
 	t.Run("R26: the row of a selector is as high as the entries before it without one", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one").plan(upTo(10).app("db"), upTo(20), upTo(30).app("db")),
@@ -19,7 +18,7 @@ func TestRows(t *testing.T) {
 	})
 	t.Run("R26: orders are shown when they aren't 0, and begin with the first priority again", func(t *testing.T) {
 		given(t,
-			maintenance("m").draining("one").plan(upTo(10), upTo(max)),
+			maintenance("m").draining("one").plan(upTo(10), upTo(everyPriority)),
 			pod("early").on("one").priority(20).ordered(-3, "m"),
 			pod("high").on("one").priority(20),
 			pod("late").on("one").priority(5).ordered(4, "m"), pod("latest").on("one").priority(20).ordered(4, "m"),
@@ -82,7 +81,7 @@ func TestRows(t *testing.T) {
 			and(pod("p").on("one").priority(20)).expect(node("one").of("m").targets(upTo(20))).
 			gone("p").expect(node("one").of("m").targets(upTo(20)).says("Drained")).
 			and(pod("q").on("one").daemonSet()).
-			expect(node("one").of("m").targets(upTo(max), upTo(1000000000).daemonSets()))
+			expect(node("one").of("m").targets(upTo(everyPriority), upTo(1000000000).daemonSets()))
 	})
 	t.Run("R26: a maintenance that nothing holds back doesn't limit the rows", func(t *testing.T) {
 		given(t,
@@ -97,7 +96,7 @@ func TestRows(t *testing.T) {
 	t.Run("R26: no more rows than a status can hold", func(t *testing.T) {
 		m := maintenance("new").draining("one")
 		for i := range int32(300) {
-			m.published("one", append(published(m), upTo(i).app(string(rune('A'+i))))...)
+			m.published("one", append(published(m), upTo(i).app(string('A'+i)))...)
 		}
 		s := given(t, m, pod("p").on("one")).decide()
 		rows := s.decision.Maintenances["new"].Nodes["one"].Targets

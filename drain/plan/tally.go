@@ -23,13 +23,15 @@ type tally struct {
 // members is a set of maintenances.
 type members map[*maintenance]bool
 
-func (s *members) add(maintenances ...*maintenance) {
-	if *s == nil && len(maintenances) > 0 {
-		*s = members{}
+// with returns the set with more members. The set itself may change; the zero set won't.
+func (s members) with(maintenances ...*maintenance) members {
+	if s == nil && len(maintenances) > 0 {
+		s = members{}
 	}
 	for _, m := range maintenances {
-		(*s)[m] = true
+		s[m] = true
 	}
+	return s
 }
 
 // tallies counts for all maintenances of the Node, one by one.
@@ -72,18 +74,18 @@ func (t *tally) count(p *pod, i int, holding, forbidding []*maintenance) {
 	case p.targeted:
 		t.going = true
 		if !atCursor {
-			t.overtakenBy.add(p.overtaking(i)...)
+			t.overtakenBy = t.overtakenBy.with(p.overtaking(i)...)
 		}
 	case len(forbidding) > 0 && atCursor:
 		t.forbidden = firstPod(t.forbidden, p)
 		if o.stance == drains {
-			t.forbiddenBy.add(forbidding...)
+			t.forbiddenBy = t.forbiddenBy.with(forbidding...)
 		}
 	case len(forbidding) > 0:
 		t.forbiddenLater = firstPod(t.forbiddenLater, p)
 		t.later = t.later || o.stance == drains
 	case atCursor:
-		t.limitedBy.add(holding...)
+		t.limitedBy = t.limitedBy.with(holding...)
 	default:
 		t.later = true
 	}

@@ -137,4 +137,3 @@ var moduleRoot = sync.OnceValues(func() (string, error) {
 })
 
 const modulePath = "github.com/capnm/cluster-api-node-maintenance"
-

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -76,4 +77,9 @@ func (s *scene) expectGoneBefore(first, later []corev1.Pod) {
 	}
 	s.Expect(lastGone.IsZero()).To(BeFalse())
 	s.Expect(firstEvicted).To(BeTemporally(">", lastGone))
+}
+
+// takesHookOff picks the write that releases a Machine.
+func takesHookOff(event controlplane.Event) bool {
+	return strings.Contains(string(event.RequestObject), `"`+v1alpha1.PreDrainHookAnnotation+`":null`)
 }

@@ -47,7 +47,8 @@ type scene struct {
 	fleet    *fleet.Fleet
 	cluster  kwok.Cluster
 	workload *fleet.Workload
-	begin    controlplane.Mark
+
+	begin, managementBegin controlplane.Mark // of what is looked at in the audit logs
 }
 
 // newScene starts a fleet with one Cluster whose Machines follow an empty policy.
@@ -66,6 +67,8 @@ func (s *scene) sub(t *testing.T) *scene {
 	sub.T, sub.WithT = t, NewWithT(t)
 	var err error
 	sub.begin, err = s.workload.Audit().Mark()
+	sub.Expect(err).NotTo(HaveOccurred())
+	sub.managementBegin, err = s.fleet.Management.Audit().Mark()
 	sub.Expect(err).NotTo(HaveOccurred())
 	return &sub
 }

@@ -1,0 +1,42 @@
+package evacuation
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// Pod is what is known about the Pod of an Evacuation.
+type Pod struct {
+	// Known is false until it has been observed whether the Pod exists.
+	Known bool
+	// Exists says that there is a Pod with the name and the UID of spec.podRef.
+	Exists bool
+	// Terminating: it has a deletionTimestamp.
+	Terminating bool
+	// Finished: it has succeeded or failed, nothing of it runs any more.
+	Finished bool
+	// Type decides whether it may be evicted.
+	Type v1alpha1.PodType
+}
+
+// ObservedPod describes the Pod that has the name and namespace which the Evacuation refers to, nil if there is none.
+// A Pod with another UID is not the one that is meant.
+func ObservedPod(ref v1alpha1.LocalPodReference, pod *corev1.Pod, podType v1alpha1.PodType) Pod {
+	if pod == nil || string(pod.UID) != ref.UID {
+		return Pod{Known: true}
+	}
+	return Pod{
+		Known:       true,
+		Exists:      true,
+		Terminating: pod.DeletionTimestamp != nil,
+		Finished:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		Type:        podType,
+	}
+}
+
+func (p Pod) gone() bool { return p.Known && (!p.Exists || p.Finished) }
+
+func (p Pod) evictable() bool {
+	return p.Type != v1alpha1.PodTypeDaemonSet && p.Type != v1alpha1.PodTypeStatic
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// document is what links are about in a Markdown file.
+type document struct {
+	links   []link
+	anchors map[string]bool
+}
+
+type link struct {
+	line   int
+	target string
+}
+
+var (
+	fence      = regexp.MustCompile("^\\s{0,3}(```+|~~~+)")
+	heading    = regexp.MustCompile(`^\s{0,3}#{1,6}\s+(.+?)\s*#*\s*$`)
+	inlineCode = regexp.MustCompile("`[^`]*`")
+	inlineLink = regexp.MustCompile(`\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(\s*<?([^\s)>]*)>?[^)]*\)`)
+	definition = regexp.MustCompile(`^\s{0,3}\[[^\]]+\]:\s+<?([^\s>]+)`)
+	htmlAnchor = regexp.MustCompile(`<a\s+(?:name|id)="([^"]+)"`)
+)
+
+// parse finds links and anchors. It knows as much of Markdown as the documents of this repository use: fenced and inline
+// code, headings that start with #, links in the text and on lines of their own.
+func parse(content string) document {
+	d := document{anchors: map[string]bool{}}
+	open := "" // the fence of the code block that we are in
+	for i, text := range strings.Split(content, "\n") {
+		if found := fence.FindStringSubmatch(text); found != nil {
+			switch {
+			case open == "":
+				open = found[1]
+			case strings.HasPrefix(found[1], open):
+				open = ""
+			}
+			continue
+		}
+		if open == "" {
+			d.parseLine(i+1, text)
+		}
+	}
+	return d
+}
+
+func (d *document) parseLine(line int, text string) {
+	if found := heading.FindStringSubmatch(text); found != nil {
+		d.addAnchor(slug(found[1]))
+	}
+	for _, found := range htmlAnchor.FindAllStringSubmatch(text, -1) {
+		d.anchors[found[1]] = true
+	}
+	if found := definition.FindStringSubmatch(text); found != nil {
+		d.links = append(d.links, link{line, found[1]})
+		return
+	}
+	d.addLinks(line, inlineCode.ReplaceAllString(text, ""))
+}
+
+// addLinks also finds the image of a link: [![text](image)](target).
+func (d *document) addLinks(line int, text string) {
+	for _, found := range inlineLink.FindAllStringSubmatch(text, -1) {
+		d.links = append(d.links, link{line, found[2]})
+		d.addLinks(line, found[1])
+	}
+}
+
+// addAnchor numbers headings of the same text as GitHub does.
+func (d *document) addAnchor(anchor string) {
+	unique := anchor
+	for n := 1; d.anchors[unique]; n++ {
+		unique = fmt.Sprintf("%s-%d", anchor, n)
+	}
+	d.anchors[unique] = true
+}
+
+// slug is the anchor that GitHub gives a heading.
+func slug(heading string) string {
+	heading = inlineLink.ReplaceAllString(heading, "$1")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r):
+			return unicode.ToLower(r)
+		default:
+			return -1
+		}
+	}, heading)
+}
+
+// resolve says why a link leads nowhere; empty if it leads somewhere, or out of this repository.
+func resolve(files fs.FS, documents map[string]document, from, target string) string {
+	parsed, err := url.Parse(target)
+	if err != nil {
+		return "it is no URL"
+	}
+	if parsed.Scheme != "" || parsed.Host != "" {
+		return ""
+	}
+	to := from
+	switch {
+	case strings.HasPrefix(parsed.Path, "/"):
+		return "make it relative to the file that it is in"
+	case parsed.Path != "":
+		to = path.Join(path.Dir(from), parsed.Path)
+	}
+	if _, err := fs.Stat(files, to); err != nil {
+		return "there is no such file"
+	}
+	if parsed.Fragment == "" {
+		return ""
+	}
+	if document, ok := documents[to]; ok && !document.anchors[parsed.Fragment] {
+		return "there is no such heading"
+	}
+	return ""
+}
+
+func sortedNames(documents map[string]document) []string {
+	return slices.Sorted(maps.Keys(documents))
+}

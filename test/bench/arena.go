@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+)
+
+// load is what runs in the arena.
+type load struct {
+	nodes, podsPerNode int
+	// maxUnavailable of the pods' budget.
+	maxUnavailable int
+	// readyDelay is the time from a pod's binding until it is ready, deletionDelay from its deletion until it is gone.
+	readyDelay, deletionDelay time.Duration
+}
+
+func (l load) pods() int { return l.nodes * l.podsPerNode }
+
+const (
+	workloadName = "workload"
+	// managedLabel on a Machine makes it ours; a Machine without is left to Cluster API.
+	managedLabel = "bench.capnm.dev/managed"
+	// limitUser and kubectlUser act in the workload cluster.
+	limitUser, kubectlUser = "bench-limit", "bench-kubectl"
+	systemMasters          = "system:masters"
+	// startTimeout covers building the manager on a busy machine.
+	startTimeout = 10 * time.Minute
+	pollInterval = 100 * time.Millisecond
+	// calm is how long everything rests after a reset: controllers finish what the reset has brought about.
+	calm = 2 * time.Second
+)
+
+// arena is the fleet that all candidates run on.
+type arena struct {
+	*fleet.Fleet
+	load     load
+	workload *fleet.Workload
+	cluster  kwok.Cluster
+	// limit is what the bare loop works with: no client-side rate limit, a user of its own.
+	limit kubernetes.Interface
+	// kubeconfig of kubectl, a file.
+	kubeconfig string
+	// machines counts those that were ever created, for their names.
+	machines int
+}
+
+// target is the Node to be drained in a run. Its Machine has the same name.
+type target struct {
+	node string
+	pods []corev1.Pod
+}
+
+// newArena starts a fleet with the nodes that the load needs.
+func newArena(ctx context.Context, l load, o options) (_ *arena, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	f, err := fleet.Start(ctx, fleet.Options{
+		Workloads: []string{workloadName}, PodReadyDelay: l.readyDelay, PodDeletionDelay: l.deletionDelay,
+		// Cluster API is measured as it is released.
+		ReleasePace: true, KeepDir: o.keep,
+		Progress: func(what string) { progress("%s", what) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	a := &arena{Fleet: f, load: l, workload: f.Workloads[workloadName], cluster: kwok.NewCluster("bench").WithExternalControlPlane()}
+	defer func() {
+		if err != nil {
+			_ = a.stop(true)
+		}
+	}()
+	if err := a.addClients(); err != nil {
+		return nil, err
+	}
+	if err := a.Connect(a.cluster, workloadName); err != nil {
+		return nil, err
+	}
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: a.cluster.Key().Namespace, Name: "bench"}}
+	policy.Spec.MachineSelector = &metav1.LabelSelector{MatchLabels: map[string]string{managedLabel: "true"}}
+	if err := kwok.Create(ctx, a.Client, []client.Object{policy}, a.cluster.Objects()); err != nil {
+		return nil, err
+	}
+	if err := a.addMachines(ctx); err != nil {
+		return nil, err
+	}
+	progress("%d nodes are up", l.nodes)
+	if err := a.waitUntilServed(ctx); err != nil {
+		return nil, err
+	}
+	return a, a.createBudget(ctx)
+}
+
+func (a *arena) addClients() error {
+	config, err := a.workload.ConfigFor(limitUser, systemMasters)
+	if err != nil {
+		return err
+	}
+	if a.limit, err = kubernetes.NewForConfig(config); err != nil {
+		return errors.Wrap(err, "creating the client of the bare loop")
+	}
+	a.kubeconfig, err = a.writeKubeconfig(kubectlUser)
+	return err
+}
+
+// addMachines creates the Machines that are missing. New ones have new names, so that nothing is mistaken for what was there
+// before.
+func (a *arena) addMachines(ctx context.Context) error {
+	present := &clusterv1.MachineList{}
+	if err := a.Client.List(ctx, present, client.InNamespace(a.cluster.Key().Namespace)); err != nil {
+		return errors.Wrap(err, "listing Machines")
+	}
+	for range a.load.nodes - len(present.Items) {
+		a.machines++
+		if err := kwok.Create(ctx, a.Client, a.cluster.Machine(fmt.Sprintf("m%03d", a.machines))); err != nil {
+			return err
+		}
+	}
+	return kwok.WaitForMachinesRunning(ctx, a.Client, a.cluster.Key(), a.load.nodes)
+}
+
+// waitUntilServed waits until our manager has prepared the workload cluster.
+func (a *arena) waitUntilServed(ctx context.Context) error {
+	return poll(ctx, "for our kinds to be served in the workload cluster", func(ctx context.Context) (bool, error) {
+		for _, list := range []client.ObjectList{&v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}} {
+			if a.workload.Client.List(ctx, list) != nil {
+				return false, nil // their CRDs aren't there yet
+			}
+		}
+		return true, nil
+	})
+}
+
+// settle waits until nothing is left of a run: deleted Machines and their Nodes, and what our manager has created for them.
+func (a *arena) settle(ctx context.Context) error {
+	return poll(ctx, "for deleted Machines, NodeMaintenances and Evacuations to be gone", func(ctx context.Context) (bool, error) {
+		machines, maintenances, evacuations := &clusterv1.MachineList{}, &v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}
+		if err := a.Client.List(ctx, machines, client.InNamespace(a.cluster.Key().Namespace)); err != nil {
+			return false, errors.Wrap(err, "listing Machines")
+		}
+		for i := range machines.Items {
+			if !machines.Items[i].DeletionTimestamp.IsZero() {
+				return false, nil
+			}
+		}
+		if err := a.workload.Client.List(ctx, maintenances); err != nil {
+			return false, errors.Wrap(err, "listing NodeMaintenances")
+		}
+		if err := a.workload.Client.List(ctx, evacuations); err != nil {
+			return false, errors.Wrap(err, "listing Evacuations")
+		}
+		return len(maintenances.Items) == 0 && len(evacuations.Items) == 0, nil
+	})
+}
+
+// stop ends the fleet. After a failure, the end of our manager's log is shown.
+func (a *arena) stop(failed bool) error {
+	if failed && a.Manager != nil {
+		progress("our manager's log ends with:\n%s", a.Manager.LogTail(40))
+	}
+	return a.Stop()
+}
+
+// poll asks until the answer is yes or the context ends.
+func poll(ctx context.Context, what string, condition wait.ConditionWithContextFunc) error {
+	return errors.Wrapf(wait.PollUntilContextCancel(ctx, pollInterval, true, condition), "waiting %s", what)
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+)
+
+var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func at(milliseconds int) time.Time {
+	return begin.Add(time.Duration(milliseconds) * time.Millisecond)
+}
+
+func call(from, to int) controlplane.Event {
+	return controlplane.Event{Verb: "create", Resource: "pods", Subresource: "eviction", Requested: at(from), Answered: at(to), Code: 201}
+}
+
+func TestUnusedRoom(t *testing.T) {
+	for name, test := range map[string]struct {
+		history   []roomAt
+		evictions controlplane.Events
+		want      []idle
+	}{
+		"nobody evicts": {history: []roomAt{{at(0), 2}}},
+		"room before the first eviction is start-up": {
+			history:   []roomAt{{at(0), 1}, {at(12), 0}},
+			evictions: controlplane.Events{call(10, 15)},
+		},
+		"a round": {
+			history:   []roomAt{{at(0), 1}, {at(12), 0}, {at(100), 1}, {at(108), 0}},
+			evictions: controlplane.Events{call(10, 15), call(105, 110)},
+			want:      []idle{{5 * time.Millisecond, true}},
+		},
+		"between two calls under one room": {
+			history:   []roomAt{{at(0), 2}, {at(12), 1}, {at(19), 0}},
+			evictions: controlplane.Events{call(10, 15), call(18, 20)},
+			want:      []idle{{3 * time.Millisecond, false}},
+		},
+		"room that comes during a call isn't idle until the call ends": {
+			history:   []roomAt{{at(0), 1}, {at(11), 0}, {at(14), 1}},
+			evictions: controlplane.Events{call(10, 20), call(30, 35)},
+			want:      []idle{{10 * time.Millisecond, false}},
+		},
+		"room after the last eviction is nobody's": {
+			history:   []roomAt{{at(0), 1}, {at(12), 0}, {at(50), 2}},
+			evictions: controlplane.Events{call(10, 15)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Expect(unused(test.history, test.evictions)).To(Equal(test.want))
+		})
+	}
+}
+
+func eviction(name, uid string) controlplane.Event {
+	event := call(0, 1)
+	event.Name = name
+	if uid != "" {
+		event.RequestObject = json.RawMessage(fmt.Sprintf(`{"deleteOptions":{"preconditions":{"uid":%q}}}`, uid))
+	}
+	return event
+}
+
+func TestViolations(t *testing.T) {
+	g := NewWithT(t)
+	var to target
+	for _, name := range []string{"a", "b"} {
+		to.pods = append(to.pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}})
+	}
+	g.Expect(violations(to, controlplane.Events{eviction("a", "uid-a"), eviction("b", "uid-b")})).To(BeEmpty())
+	g.Expect(violations(to, controlplane.Events{eviction("a", "")})).To(ConsistOf(ContainSubstring("without the precondition")))
+	g.Expect(violations(to, controlplane.Events{eviction("a", "uid-a"), eviction("a", "uid-a")})).To(ConsistOf(ContainSubstring("twice")))
+	g.Expect(violations(to, controlplane.Events{eviction("c", "uid-c")})).To(ConsistOf(ContainSubstring("isn't one")))
+	g.Expect(violations(to, controlplane.Events{eviction("a", "uid-b")})).To(ConsistOf(ContainSubstring("isn't one")))
+}
+
+func TestJudgeDrain(t *testing.T) {
+	g := NewWithT(t)
+	good := sample{Candidate: "capnm", Pods: 20, Evictions: 20, Seconds: 11}
+	limit := sample{Candidate: "limit", Pods: 20, Evictions: 20, Seconds: 10}
+	g.Expect(judgeDrain(options{}, []sample{limit, good})).To(BeEmpty())
+	g.Expect(judgeDrain(options{maxRatio: 1.05}, []sample{limit, good})).To(HaveLen(1))
+	g.Expect(judgeDrain(options{maxRatio: 1.2}, []sample{limit, good})).To(BeEmpty())
+	refused := good
+	refused.Evictions, refused.Refused = 21, 1
+	g.Expect(judgeDrain(options{}, []sample{good, refused})).To(HaveLen(2))
+}
+
+// What wasn't measured must not look as if it were.
+func TestAbsentCandidates(t *testing.T) {
+	g := NewWithT(t)
+	r := &result{Candidates: drainScenario.candidates, Samples: []sample{{Candidate: "limit", Seconds: 10}}}
+	content := r.flat()
+	g.Expect(content).To(HaveKeyWithValue("limit_seconds", 10.0))
+	g.Expect(content).To(HaveKeyWithValue("absent", []string{"capnm", "kubectl", "capi"}))
+	for _, key := range []string{"capi_seconds", "capi_evictions", "capi_refused", "ratio"} {
+		g.Expect(content).NotTo(HaveKey(key))
+	}
+}
+
+func TestMedian(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(median(nil)).To(BeZero())
+	g.Expect(median([]float64{3, 1, 2})).To(Equal(2.0))
+	g.Expect(median([]float64{4, 1})).To(Equal(2.5))
+}

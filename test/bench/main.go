@@ -1,0 +1,126 @@
+// Package main measures this product against its peers and against the limit of what is possible, on real control planes:
+//
+//	go run ./test/bench [scenario] [-runs 3] [-out out/bench]
+//
+// All candidates of a scenario run on one fleet, one after the other and in turn, so that what else the machine does hits all of
+// them. What each has done is taken from the API server's audit log, not from what it says about itself. The results go to a
+// table and to <out>/<scenario>.json. The exit status is 1 if the product has broken a promise that doesn't depend on the
+// machine: an eviction that was refused, made twice, or made without the pod's UID as its precondition. Times are reported, and
+// fail nothing unless -max-ratio says so.
+//
+// What to measure is a scenario (scenario.go), who takes part in it a candidate; scenarios lists them. What they share, the
+// fleet with its nodes and pods, is an arena (arena.go).
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/pkg/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// scenarios are all that can be measured.
+var scenarios = []scenario{drainScenario}
+
+// options are the command line.
+type options struct {
+	scenario string
+	runs     int
+	capiRuns int
+	only     string
+	out      string
+	maxRatio float64
+	keep     bool
+}
+
+func main() {
+	ctrl.SetLogger(logr.Discard()) // what runs in this process, such as the infrastructure provider, isn't what is measured
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	chosen := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == o.scenario })
+	if chosen < 0 {
+		return errors.Errorf("there is no scenario %q; there are: %s", o.scenario, strings.Join(names(), ", "))
+	}
+	s := scenarios[chosen]
+	samples, err := measure(ctx, s, o)
+	if err != nil {
+		return errors.Wrapf(err, "measuring %s", s.name)
+	}
+	r, err := newResult(s, o, samples)
+	if err != nil {
+		return err
+	}
+	if err := r.print(os.Stdout); err != nil {
+		return err
+	}
+	if err := r.save(o.out); err != nil {
+		return err
+	}
+	if len(r.Failures) > 0 {
+		return errors.Errorf("%s has failed:\n  %s", s.name, strings.Join(r.Failures, "\n  "))
+	}
+	return nil
+}
+
+func parse(args []string) (options, error) {
+	o := options{scenario: scenarios[0].name}
+	// The scenario may come first, where the flag package would take it for the end of the flags.
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		o.scenario, args = args[0], args[1:]
+	}
+	flags := flag.NewFlagSet("bench", flag.ExitOnError)
+	flags.StringVar(&o.scenario, "scenario", o.scenario, "what to measure: "+strings.Join(names(), ", "))
+	flags.IntVar(&o.runs, "runs", 3, "runs of each candidate; the medians count")
+	flags.IntVar(&o.capiRuns, "capi-runs", 1, "runs of Cluster API's own drain, which takes minutes; 0 leaves it out")
+	flags.StringVar(&o.only, "only", "", "run only these candidates, separated by commas")
+	flags.StringVar(&o.out, "out", "out/bench", "directory for the results")
+	flags.Float64Var(&o.maxRatio, "max-ratio", 0, "fail if ours takes more than this many times the limit; 0 reports only")
+	flags.BoolVar(&o.keep, "keep", false, "keep data and logs of the control planes")
+	if err := flags.Parse(args); err != nil {
+		return o, errors.Wrap(err, "reading the command line")
+	}
+	if flags.NArg() > 0 {
+		return o, errors.Errorf("what is %q?", flags.Arg(0))
+	}
+	if o.runs < 1 || o.capiRuns < 0 {
+		return o, errors.New("there must be a run, and not less than no run of Cluster API's drain")
+	}
+	return o, nil
+}
+
+func names() []string {
+	var all []string
+	for _, s := range scenarios {
+		all = append(all, s.name)
+	}
+	return all
+}
+
+// began is when the program did, for the progress lines.
+var began = time.Now()
+
+// progress tells what is going on. It goes to standard error, the results to standard output.
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%6.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/pkg/errors"
+)
+
+// values takes a number from each sample of a candidate.
+func values(samples []sample, name string, number func(sample) float64) []float64 {
+	var all []float64
+	for _, s := range samples {
+		if s.Candidate == name {
+			all = append(all, number(s))
+		}
+	}
+	return all
+}
+
+// median of nothing is 0.
+func median(numbers []float64) float64 {
+	if len(numbers) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(numbers))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}
+
+// round to milliseconds, or to as much of a number as means anything here.
+func round(number float64) float64 { return math.Round(number*1000) / 1000 }
+
+// pause rests, unless the context ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return errors.Wrap(ctx.Err(), "resting")
+	}
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// world is what has been observed so far, in both clusters. What is gone stays in it, marked so: the checks need it.
+type world struct {
+	pods         map[types.UID]*observedPod
+	nodes        map[string]*observedNode
+	machines     map[string]*observedMachine
+	maintenances map[string]*v1alpha1.NodeMaintenance
+	evacuations  map[types.UID]*v1alpha1.Evacuation // by the Pod's UID, those that are there
+
+	web webCount
+}
+
+type observedPod struct {
+	*corev1.Pod
+	gone    time.Time // zero: it is there
+	evicted bool      // by the eviction API, which says so on the Pod
+}
+
+type observedNode struct {
+	*corev1.Node
+	cordoned   bool // ever
+	uncordoned bool // ever, after it had been cordoned
+	gone       bool
+}
+
+type observedMachine struct {
+	*clusterv1.Machine
+	deleted, gone time.Time // as observed, zero: not yet
+}
+
+// webCount counts the web Pods that are ready and not on their way out, as the budget does.
+type webCount struct {
+	ready int
+	// complete is true once all replicas were ready; least is the smallest number since.
+	complete bool
+	least    int
+}
+
+func newWorld() *world {
+	return &world{
+		pods: map[types.UID]*observedPod{}, nodes: map[string]*observedNode{}, machines: map[string]*observedMachine{},
+		maintenances: map[string]*v1alpha1.NodeMaintenance{}, evacuations: map[types.UID]*v1alpha1.Evacuation{},
+	}
+}
+
+func (w *world) sawPod(pod *corev1.Pod, deleted bool, now time.Time) {
+	seen := w.pods[pod.UID]
+	if seen == nil {
+		seen = &observedPod{}
+		w.pods[pod.UID] = seen
+	}
+	if seen.counts() {
+		w.web.ready--
+	}
+	seen.Pod = pod
+	if deleted {
+		seen.gone = now
+	}
+	seen.evicted = seen.evicted || isEvicted(pod)
+	if seen.counts() {
+		w.web.ready++
+	}
+	if w.web.complete {
+		w.web.least = min(w.web.least, w.web.ready)
+	} else if w.web.ready == webReplicas {
+		w.web.complete, w.web.least = true, webReplicas
+	}
+}
+
+// counts says whether the Pod is a web Pod that the budget counts as healthy.
+func (p *observedPod) counts() bool {
+	return p.Pod != nil && p.Labels[appLabel] == appWeb && p.gone.IsZero() && p.DeletionTimestamp == nil && isReady(p.Pod)
+}
+
+func (w *world) sawNode(node *corev1.Node, deleted bool, _ time.Time) {
+	seen := w.nodes[node.Name]
+	if seen == nil || seen.UID != node.UID {
+		seen = &observedNode{}
+		w.nodes[node.Name] = seen
+	}
+	seen.Node, seen.gone = node, deleted
+	seen.uncordoned = seen.uncordoned || seen.cordoned && !node.Spec.Unschedulable
+	seen.cordoned = seen.cordoned || node.Spec.Unschedulable
+}
+
+func (w *world) sawMachine(machine *clusterv1.Machine, deleted bool, now time.Time) {
+	seen := w.machines[machine.Name]
+	if seen == nil {
+		seen = &observedMachine{}
+		w.machines[machine.Name] = seen
+	}
+	seen.Machine = machine
+	if seen.deleted.IsZero() && machine.DeletionTimestamp != nil {
+		seen.deleted = now
+	}
+	if deleted {
+		seen.gone = now
+	}
+}
+
+func (w *world) sawMaintenance(m *v1alpha1.NodeMaintenance, _ bool, _ time.Time) {
+	w.maintenances[m.Name] = m
+}
+
+func (w *world) sawEvacuation(e *v1alpha1.Evacuation, deleted bool, _ time.Time) {
+	if deleted {
+		delete(w.evacuations, types.UID(e.Spec.PodRef.UID))
+		return
+	}
+	w.evacuations[types.UID(e.Spec.PodRef.UID)] = e
+}
+
+// maintenanceOf returns the NodeMaintenance that serves a Machine, once its drain has been asked for.
+func (w *world) maintenanceOf(machine string) *v1alpha1.NodeMaintenance {
+	for _, m := range w.maintenances {
+		if m.Annotations[v1alpha1.OwnerMachineAnnotation] == namespace+"/"+machine && (m.Spec.Stage == v1alpha1.StageDrain || m.Spec.Stage == v1alpha1.StageComplete) {
+			return m
+		}
+	}
+	return nil
+}
+
+// workersThere returns the names of the worker Machines that are there, sorted.
+func (w *world) workersThere() []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
+		if machine := w.machines[name]; machine.gone.IsZero() && machine.Labels[clusterv1.MachineDeploymentNameLabel] == pool {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// podsOn returns all Pods that have ever been on a Node.
+func (w *world) podsOn(node string) []*observedPod {
+	var pods []*observedPod
+	for _, pod := range w.pods {
+		if pod.Spec.NodeName == node {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// ready counts the Pods of an application that are ready.
+func (w *world) ready(app string) int {
+	ready := 0
+	for _, pod := range w.pods {
+		if pod.Labels[appLabel] == app && pod.gone.IsZero() && pod.DeletionTimestamp == nil && isReady(pod.Pod) {
+			ready++
+		}
+	}
+	return ready
+}
+
+// evictions counts the Pods that have been evicted.
+func (w *world) evictions() int {
+	evicted := 0
+	for _, pod := range w.pods {
+		if pod.evicted {
+			evicted++
+		}
+	}
+	return evicted
+}
+
+func (m *observedMachine) isRunning() bool {
+	return m.DeletionTimestamp == nil && m.Status.Phase == string(clusterv1.MachinePhaseRunning) &&
+		meta.IsStatusConditionTrue(m.Status.Conditions, clusterv1.MachineNodeReadyCondition)
+}
+
+// isEvicted looks for the condition that the eviction API puts on a Pod before it deletes it.
+func isEvicted(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.DisruptionTarget && condition.Reason == "EvictionByEvictionAPI" {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// decide asks the product's own matcher what the rules of a maintenance say about a Pod.
+func decide(matcher *rules.Matcher, pod *corev1.Pod) rules.Verdict {
+	podType, known := rules.PodTypeOf(pod, func(string, string, types.UID) (exists, known bool) { return true, true })
+	return matcher.Decide(rules.Pod{
+		Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
+		// The demo's Namespaces have no labels but the one that every Namespace has.
+		NamespaceLabels: map[string]string{corev1.LabelMetadataName: pod.Namespace}, NamespaceKnown: true,
+		Type: podType, TypeKnown: known, Finished: rules.Finished(pod),
+	})
+}

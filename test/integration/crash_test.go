@@ -1,0 +1,132 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// crashPods is how many Pods are on the Node whose drain is interrupted: more than their budget allows at once.
+const crashPods = 5
+
+// TestCrashAfterEachWrite kills the manager with SIGKILL right after each distinct write of a drain, and starts it again. The
+// points aren't listed here: a drain that nothing disturbs shows them.
+func TestCrashAfterEachWrite(t *testing.T) {
+	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 400 * time.Millisecond})
+	all.withMachines("spare")
+
+	undisturbed := all.sub(t)
+	undisturbed.prepareCrash("undisturbed")
+	watched := undisturbed.watchWrites()
+	undisturbed.deleteMachine("undisturbed")
+	undisturbed.expectGone("undisturbed")
+	points := watched.distinct()
+	t.Logf("distinct writes of a drain: %v", points)
+	undisturbed.Expect(len(points)).To(BeNumerically(">=", 10))
+	undisturbed.expectInvariants()
+	undisturbed.clear()
+
+	for i, point := range points {
+		t.Run(fmt.Sprintf("killed after %s", point), func(t *testing.T) {
+			s := all.sub(t)
+			name := fmt.Sprintf("crash-%d", i)
+			s.prepareCrash(name)
+			writes := s.watchWrites()
+			s.deleteMachine(name)
+			s.Eventually(func() []string { return writes.distinct() }, eventually, time.Millisecond).Should(ContainElement(point))
+			s.fleet.KillManager()
+			s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+
+			s.expectGone(name)
+			s.expectInvariants()
+			s.Expect(s.evictions().Succeeded()).To(HaveLen(crashPods))
+			s.expectHeldUntilDrained(name)
+			s.Expect(s.node("spare").Spec.Unschedulable).To(BeFalse())
+			s.clear()
+		})
+	}
+}
+
+// prepareCrash adds a Machine whose Node carries all Pods under a budget.
+func (s *scene) prepareCrash(machine string) {
+	s.Helper()
+	s.withMachines(machine)
+	s.runOn(machine, "web", crashPods, deployment("web", crashPods), budget("web", 2))
+	s.waitForRoom("web", 2)
+}
+
+// writes are what our manager writes to both clusters from a moment on.
+type writes struct {
+	*scene
+	management, workload controlplane.Mark
+}
+
+func (s *scene) watchWrites() *writes {
+	s.Helper()
+	w := &writes{scene: s}
+	var err error
+	w.management, err = s.fleet.Management.Audit().Mark()
+	s.Expect(err).NotTo(HaveOccurred())
+	w.workload, err = s.workload.Audit().Mark()
+	s.Expect(err).NotTo(HaveOccurred())
+	return w
+}
+
+// distinct names the kinds of successful writes so far, and of those that a drain does several times, the second one too.
+func (w *writes) distinct() []string {
+	w.Helper()
+	management, err := w.fleet.Management.Audit().Since(w.management)
+	w.Expect(err).NotTo(HaveOccurred())
+	workload, err := w.scene.workload.Audit().Since(w.workload)
+	w.Expect(err).NotTo(HaveOccurred())
+	var points []string
+	count := map[string]int{}
+	add := func(where string, events controlplane.Events) {
+		for _, event := range events.WithUserAgent(fleet.ManagerAgent).Writes().Succeeded() {
+			if event.Resource == "events" {
+				continue
+			}
+			point := where + " " + event.Verb + " " + event.Resource
+			if event.Subresource != "" {
+				point += "/" + event.Subresource
+			}
+			count[point]++
+			switch count[point] {
+			case 1:
+				points = append(points, point)
+			case 2:
+				points = append(points, point+" (2nd)")
+			}
+		}
+	}
+	add("management:", management)
+	add("workload:", workload)
+	return points
+}
+
+// expectHeldUntilDrained checks that the hook was taken off after the last Pod of the drain was evicted, and gone.
+func (s *scene) expectHeldUntilDrained(machine string) {
+	s.Helper()
+	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
+	s.Expect(err).NotTo(HaveOccurred())
+	released := management.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, machine).Succeeded().Where(takesHookOff)
+	s.Expect(released).To(HaveLen(1))
+	evicted := s.evictions().Succeeded()
+	gone := s.audited().Verb("delete").Resource("pods").Succeeded().Where(func(event controlplane.Event) bool {
+		for _, eviction := range evicted {
+			if eviction.Name == event.Name {
+				return true
+			}
+		}
+		return false
+	})
+	s.Expect(gone).NotTo(BeEmpty())
+	for _, event := range gone {
+		s.Expect(event.Requested).To(BeTemporally("<", released[0].Requested), "Pod %s was still there", event.Name)
+	}
+}
