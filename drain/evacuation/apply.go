@@ -33,7 +33,7 @@ func (a Action) Apply(e *v1alpha1.Evacuation, now time.Time) {
 		a.activate(e, now)
 	case AwaitEvacuator:
 		// It is not evicted (any more).
-
+		meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationEvicting)
 		if last := e.Status.EvacuationProgressTimestamp; last != nil && inFuture(last.Time, now) {
 			e.Status.EvacuationProgressTimestamp = timestamp(now)
 		}

@@ -1,0 +1,79 @@
+package cordon_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+)
+
+func node(unschedulable bool) *corev1.Node {
+	node := &corev1.Node{}
+	node.Spec.Unschedulable = unschedulable
+	return node
+}
+
+func TestCordonAndRestore(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		found         bool
+		meanwhile     func(*corev1.Node)
+		unconditional bool
+		want          bool
+	}{
+		{name: "R19: a Node that only maintenances cordoned becomes schedulable again"},
+		{name: "R19: a Node that a human had cordoned stays cordoned", found: true, want: true},
+		{name: "R16: uncordoned by somebody else meanwhile, it stays so", meanwhile: func(n *corev1.Node) { n.Spec.Unschedulable = false }},
+		{name: "R19: a record that nobody can read leaves the Node alone", want: true, meanwhile: func(n *corev1.Node) { n.Annotations[v1alpha1.NodeOriginAnnotation] = "?" }},
+		{name: "R19: from Idle to Complete, Nodes are made schedulable unconditionally", found: true, unconditional: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := node(tc.found)
+			if !cordon.Apply(n) || !n.Spec.Unschedulable {
+				t.Fatal("not cordoned")
+			}
+			if tc.meanwhile != nil {
+				tc.meanwhile(n)
+			}
+			cordon.Restore(n, tc.unconditional)
+			if n.Spec.Unschedulable != tc.want {
+				t.Errorf("unschedulable is %t, want %t", n.Spec.Unschedulable, tc.want)
+			}
+			if _, recorded := n.Annotations[v1alpha1.NodeOriginAnnotation]; recorded {
+				t.Error("the record is left over")
+			}
+		})
+	}
+	t.Run("R16: a Node without a record isn't touched", func(t *testing.T) {
+		n := node(true)
+		if cordon.Restore(n, false) || !n.Spec.Unschedulable {
+			t.Error("uncordoned what wasn't cordoned by a maintenance")
+		}
+	})
+}
+
+// However often maintenances cordon a Node, and whoever uncordons it in between, the last one to end leaves it no more
+// closed than it was found.
+func TestRestoreIsTruthful(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		found := rapid.Bool().Draw(t, "found unschedulable")
+		n := node(found)
+		for range rapid.IntRange(1, 5).Draw(t, "maintenances") {
+			cordon.Apply(n)
+			if rapid.Bool().Draw(t, "somebody uncordons") {
+				n.Spec.Unschedulable = false
+			}
+		}
+		cordon.Apply(n)
+		cordon.Restore(n, false)
+		if n.Spec.Unschedulable != found {
+			t.Fatalf("unschedulable is %t, was found %t", n.Spec.Unschedulable, found)
+		}
+		if cordon.Apply(n); cordon.Apply(n) {
+			t.Fatal("cordoning a cordoned Node is a change")
+		}
+	})
+}

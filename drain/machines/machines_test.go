@@ -1,0 +1,240 @@
+package machines_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+)
+
+func machine(changes ...func(*clusterv1.Machine)) *clusterv1.Machine {
+	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m", Labels: map[string]string{"pool": "a"}}}
+	m.Status.NodeRef.Name = "node"
+	for _, change := range changes {
+		change(m)
+	}
+	return m
+}
+
+func policy(name string, changes ...func(*v1alpha1.MachineDrainPolicy)) v1alpha1.MachineDrainPolicy {
+	p := v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+	for _, change := range changes {
+		change(&p)
+	}
+	return p
+}
+
+func TestPolicyFor(t *testing.T) {
+	labelled := func(key, value string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+	}
+	unreadable := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "?"}}}
+	for _, tc := range []struct {
+		name     string
+		policies []v1alpha1.MachineDrainPolicy
+		want     string
+	}{
+		{name: "no policy leaves a Machine to Cluster API"},
+		{name: "one empty policy manages all Machines of its namespace", policies: []v1alpha1.MachineDrainPolicy{policy("all")}, want: "all"},
+		{name: "the first match by name counts", policies: []v1alpha1.MachineDrainPolicy{policy("b"), policy("a"), policy("c")}, want: "a"},
+		{name: "another namespace's policy doesn't", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Namespace = "other" })}},
+		{name: "machineSelector", policies: []v1alpha1.MachineDrainPolicy{
+			policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = labelled("pool", "b") }),
+			policy("b", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = labelled("pool", "a") }),
+		}, want: "b"},
+		{name: "clusterSelector", policies: []v1alpha1.MachineDrainPolicy{
+			policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = labelled("env", "dev") }),
+			policy("b", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = labelled("env", "prod") }),
+		}, want: "b"},
+		{name: "a selector that can't be read opts nobody in", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = unreadable })}},
+		{name: "a policy that is being deleted has ended", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.DeletionTimestamp = ptr.To(metav1.Now()) })}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := ""
+			if p := machines.PolicyFor(machine(), map[string]string{"env": "prod"}, tc.policies); p != nil {
+				got = p.Name
+			}
+			if got != tc.want {
+				t.Errorf("got policy %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestSkip(t *testing.T) {
+	facts := func(changes ...func(*machines.Facts)) machines.Facts {
+		f := machines.Facts{Machine: machine(), ControlPlaneMachines: 1}
+		for _, change := range changes {
+			change(&f)
+		}
+		return f
+	}
+	annotated := func(f *machines.Facts) {
+		f.Machine.Annotations = map[string]string{clusterv1.ExcludeNodeDrainingAnnotation: ""}
+	}
+	for _, tc := range []struct {
+		name  string
+		facts machines.Facts
+		want  machines.SkipReason
+	}{
+		{"M10: an ordinary Machine is drained", facts(), machines.NotSkipped},
+		{"M10: Cluster deleting", facts(func(f *machines.Facts) { f.ClusterDeleting = true }), machines.SkipClusterDeleting},
+		{"M10: no nodeRef", facts(func(f *machines.Facts) { f.Machine.Status.NodeRef.Name = "" }), machines.SkipNoNode},
+		{"M10: control plane object deleting", facts(func(f *machines.Facts) { f.ControlPlaneDeleting = true }), machines.SkipControlPlaneGoing},
+		{"M10: no control plane Machine left", facts(func(f *machines.Facts) { f.ControlPlaneMachines = 0 }), machines.SkipNoControlPlane},
+		{"M10: no control plane Machine, but externally managed", facts(func(f *machines.Facts) { f.ControlPlaneMachines = 0; f.ControlPlaneExternal = true }), machines.NotSkipped},
+		{"M10: excluded by annotation", facts(annotated), machines.SkipExcluded},
+		{"M10: pre-terminate already waiting", facts(func(f *machines.Facts) {
+			f.Machine.Status.Deletion = &clusterv1.MachineDeletionStatus{WaitForPreTerminateHookStartTime: metav1.Now()}
+		}), machines.SkipPreTerminateStarted},
+		{"M10: infrastructure gone", facts(func(f *machines.Facts) { f.InfraMachineGone = true }), machines.SkipInfraMachineGone},
+		{"M18: Node gone", facts(func(f *machines.Facts) { f.NodeGone = true }), machines.SkipNodeGone},
+		{"M10: the Cluster's deletion counts first", facts(func(f *machines.Facts) { f.ClusterDeleting = true }, annotated), machines.SkipClusterDeleting},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := machines.Skip(tc.facts); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestDrainDeadline(t *testing.T) {
+	deleted := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	started := deleted.Add(time.Minute)
+	timeout := func(seconds int32) func(*clusterv1.Machine) {
+		return func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = &seconds }
+	}
+	isDeleted := func(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.NewTime(deleted)) }
+	for _, tc := range []struct {
+		name    string
+		machine *clusterv1.Machine
+		start   *time.Time
+		want    *time.Time
+	}{
+		{"M13: no timeout is no limit", machine(isDeleted), &started, nil},
+		{"M13: 0 is no limit", machine(isDeleted, timeout(0)), &started, nil},
+		{"M13: it counts from the Drain stage's start", machine(isDeleted, timeout(30)), &started, ptr.To(started.Add(30 * time.Second))},
+		{"M13: without one it counts from the deletion", machine(isDeleted, timeout(30)), nil, ptr.To(deleted.Add(30 * time.Second))},
+		{"M13: a Machine that isn't deleted has none", machine(timeout(30)), nil, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := machines.DrainDeadline(tc.machine, tc.start)
+			if (got == nil) != (tc.want == nil) || got != nil && !got.Equal(*tc.want) {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestMaintenanceName(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodeName := rapid.StringMatching(`[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?`).Draw(t, "node")
+		key := types.NamespacedName{Namespace: "ns", Name: "m"}
+		name := machines.MaintenanceName(key, nodeName, "uid-1")
+		if name != machines.MaintenanceName(key, nodeName, "uid-1") {
+			t.Fatal("the name isn't the same twice")
+		}
+		if name == machines.MaintenanceName(key, nodeName, "uid-2") {
+			t.Fatal("a Node of the same name has the same NodeMaintenance")
+		}
+		if !strings.Contains(nodeName, "..") && !strings.Contains(nodeName, ".-") && !strings.Contains(nodeName, "-.") {
+			if errs := validation.IsDNS1123Subdomain(name); len(errs) > 0 {
+				t.Fatalf("%s: %v", name, errs)
+			}
+		}
+	})
+}
+
+func TestMaintenance(t *testing.T) {
+	request := machines.Request{
+		ManagementCluster: "mgmt", Cluster: types.NamespacedName{Namespace: "ns", Name: "c"}, Machine: machine(),
+		Node:   &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "uid"}},
+		Policy: ptr.To(policy("p", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.SurgeAlways })),
+		Rules:  []v1alpha1.DrainRule{{Name: "r", Behavior: v1alpha1.DrainBehaviorSkip}},
+	}
+	made := machines.Maintenance(request)
+	if made.Spec.Stage != v1alpha1.StageDrain || made.Spec.Evacuation.Surge != v1alpha1.SurgeAlways || made.Annotations[v1alpha1.NodeUIDAnnotation] != "uid" {
+		t.Errorf("unexpected %+v", made)
+	}
+	t.Run("M7: an edited rule changes a drain that runs, and nothing else does", func(t *testing.T) {
+		present := made.DeepCopy()
+		if machines.Update(present, machines.Maintenance(request)) {
+			t.Error("nothing has changed")
+		}
+		request.Rules[0].Behavior = v1alpha1.DrainBehaviorWaitCompleted
+		if !machines.Update(present, machines.Maintenance(request)) || present.Spec.DrainRules[0].Behavior != v1alpha1.DrainBehaviorWaitCompleted {
+			t.Error("the edit is missing")
+		}
+	})
+	t.Run("R5: a stage never goes back", func(t *testing.T) {
+		present := made.DeepCopy()
+		present.Spec.Stage = v1alpha1.StageComplete
+		machines.Update(present, made)
+		if present.Spec.Stage != v1alpha1.StageComplete {
+			t.Error("the stage went back")
+		}
+	})
+}
+
+func TestDrainMessage(t *testing.T) {
+	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "nm"}}
+	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))}}
+	m.Status.Summary = v1alpha1.NodeMaintenanceSummary{Nodes: 1, PodsPending: 3, PodsEvacuating: 5, PodsSkipped: 1}
+	node := v1alpha1.NodeMaintenanceNodeStatus{}
+	for i := range 5 {
+		node.Blocked = append(node.Blocked, v1alpha1.BlockedPod{Pod: fmt.Sprintf("default/web-%d", i), Why: "no room"})
+	}
+	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{node}
+	want := `Drain not completed yet (started at 2026-01-01T00:00:00Z) (NodeMaintenance nm): 5 Pods evacuating, 3 waiting for their turn, 1 skipped
+* Pods default/web-0, default/web-1, default/web-2, ... (2 more): no room`
+	t.Run("M27: what waits, on which Pods, why, since when", func(t *testing.T) {
+		if got := machines.DrainMessage(m); got != want {
+			t.Errorf("got:\n%s\nwant:\n%s", got, want)
+		}
+	})
+	t.Run("M27: at most five reasons", func(t *testing.T) {
+		m.Status.NodeStatuses[0].Blocked = nil
+		for i := range 9 {
+			m.Status.NodeStatuses[0].Blocked = append(m.Status.NodeStatuses[0].Blocked, v1alpha1.BlockedPod{Pod: "p", Why: fmt.Sprint(i)})
+		}
+		got := machines.DrainMessage(m)
+		if strings.Count(got, "\n") != 6 || !strings.HasSuffix(got, "and 4 more reasons") {
+			t.Errorf("got:\n%s", got)
+		}
+	})
+}
+
+func TestDrained(t *testing.T) {
+	drained := func(stage v1alpha1.NodeMaintenanceStage, status metav1.ConditionStatus, observed int64) *v1alpha1.NodeMaintenance {
+		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: stage}}
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: status, ObservedGeneration: observed}}
+		return m
+	}
+	for name, tc := range map[string]struct {
+		m    *v1alpha1.NodeMaintenance
+		want bool
+	}{
+		"R35: True in Drain":                            {drained(v1alpha1.StageDrain, metav1.ConditionTrue, 2), true},
+		"R35: False in Drain":                           {drained(v1alpha1.StageDrain, metav1.ConditionFalse, 2), false},
+		"M7: True of rules that have changed since":     {drained(v1alpha1.StageDrain, metav1.ConditionTrue, 1), false},
+		"R35: True left over from a stage that is past": {drained(v1alpha1.StageComplete, metav1.ConditionTrue, 2), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := machines.Drained(tc.m); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
