@@ -126,7 +126,7 @@ const (
 type EvacuatorsPolicy string
 
 const (
-	// EvacuatorsAny honours the evacuators that Pods are annotated with.
+	// EvacuatorsAny honors the evacuators that Pods are annotated with.
 	EvacuatorsAny EvacuatorsPolicy = "Any"
 	// EvacuatorsBuiltIn ignores annotated evacuators, so that a tenant can't hold a Node with silent ones.
 	EvacuatorsBuiltIn EvacuatorsPolicy = "BuiltIn"

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -35,6 +34,9 @@ import (
 // parallelEvictions is how many evictions run at once in one workload cluster. Those under the same budget run one after the
 // other: the API server's conflict retries make parallel ones slower.
 const parallelEvictions = 16
+
+// passing is how long a budget may be unobserved before it is said.
+const passing = 5 * time.Second
 
 // Evictor evicts Pods, for one workload cluster at a time.
 type Evictor struct {
@@ -92,13 +94,24 @@ type pass struct {
 	pdbs        []*policyv1.PodDisruptionBudget
 	now         time.Time
 	subjects    map[types.UID]*subject
-	nextTry     time.Time // of those that were refused, zero: none
+	stale       map[string]bool // budgets, by namespace/name
+	mu          sync.Mutex
+	nextTry     time.Time // when to look again if no event comes before, zero: never
 }
 
-// subject is one Pod to be evicted.
+// subject is one Pod to be evicted, and why.
 type subject struct {
 	evacuation *v1alpha1.Evacuation
 	pod        *corev1.Pod
+	action     evacuation.Action
+}
+
+// status returns the Evacuation as it is to be stored, with the turn of the eviction in it. The reconciler leaves that to the
+// evictor, so that the turn and what it waits for are one write.
+func (s *subject) status(now time.Time) *v1alpha1.Evacuation {
+	changed := s.evacuation.DeepCopy()
+	s.action.Apply(changed, now)
+	return changed
 }
 
 // Reconcile evicts what may be evicted now in one workload cluster:
@@ -106,7 +119,7 @@ type subject struct {
 //	collect the Pods ─► ask drain/budgets who may go ─► evict them ─► say why the others wait
 func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
-	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), subjects: map[types.UID]*subject{}}
+	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), subjects: map[types.UID]*subject{}, stale: map[string]bool{}}
 	if p.observation = v.Clusters.Observed(p.cluster); p.observation == nil {
 		v.forget(p.cluster)
 		return reconcile.Result{}, nil
@@ -127,7 +140,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if err != nil {
 		return remote.Rest(err)
 	}
-	admitted, waiting := budgets.NewIndex(p.pdbs, p.record.isStale).Admit(budgets.FairOrder(candidates))
+	admitted, waiting := budgets.NewIndex(p.pdbs, p.isStale).Admit(budgets.FairOrder(candidates))
 	if err := v.evictAll(ctx, p, admitted); err != nil {
 		return remote.Rest(err)
 	}
@@ -140,7 +153,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	return reconcile.Result{RequeueAfter: max(p.nextTry.Sub(p.now), time.Millisecond)}, nil
 }
 
-// collect finds the Pods that are to be evicted: their Evacuation says so, and they aren't on their way yet.
+// collect finds the Pods whose turn of eviction it is, as drain/evacuation says.
 func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	evacuations := &v1alpha1.EvacuationList{}
 	if err := p.client.List(ctx, evacuations); err != nil {
@@ -150,15 +163,19 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	live := map[types.UID]bool{}
 	for i := range evacuations.Items {
 		e := &evacuations.Items[i]
-		if !meta.IsStatusConditionTrue(e.Status.Conditions, v1alpha1.EvacuationEvicting) || len(evacuation.Instigators(e)) == 0 {
-			continue
-		}
 		pod, found := p.observation.PodByUID(types.UID(e.Spec.PodRef.UID))
-		if !found || pod.DeletionTimestamp != nil || rules.Finished(pod) {
+		if !found {
 			continue
 		}
 		podType, known := rules.PodTypeOf(pod, p.observation.DaemonSetExists)
-		if !known || podType != v1alpha1.PodTypeDefault { // E15
+		if !known {
+			continue
+		}
+		resolved, _ := evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations})
+		action := evacuation.Next(evacuation.Input{
+			Evacuation: e, Pod: evacuation.ObservedPod(e.Spec.PodRef, pod, podType), ResolvedEvacuators: resolved, Now: p.now,
+		})
+		if action.Kind != evacuation.Evict {
 			continue
 		}
 		live[pod.UID] = true
@@ -169,7 +186,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 			p.tryAgainAt(until)
 			continue
 		}
-		p.subjects[pod.UID] = &subject{evacuation: e, pod: pod}
+		p.subjects[pod.UID] = &subject{evacuation: e, pod: pod, action: action}
 		candidates = append(candidates, budgets.Candidate{Pod: budgets.Pod{
 			UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
 			Labels: pod.Labels, Ready: isReady(pod), Phase: pod.Status.Phase,
@@ -180,6 +197,8 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 }
 
 func (p *pass) tryAgainAt(t time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.nextTry.IsZero() || t.Before(p.nextTry) {
 		p.nextTry = t
 	}
@@ -229,6 +248,7 @@ func (v *Evictor) evict(ctx context.Context, p *pass, s *subject) error {
 	case err == nil:
 		log.V(2).Info("Evicted Pod")
 		evictions.WithLabelValues(resultEvicted).Inc()
+		evacuations.WithLabelValues("eviction").Inc()
 		p.record.accept(s.pod.UID)
 		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, eventEvicted, "Evicted, since Node "+s.pod.Spec.NodeName+" is drained")
 		return nil
@@ -243,13 +263,11 @@ func (v *Evictor) evict(ctx context.Context, p *pass, s *subject) error {
 	why := refusal(err)
 	log.V(2).Info("Eviction was refused", "why", why)
 	evictions.WithLabelValues(resultRefused).Inc()
-	changed := s.evacuation.DeepCopy()
+	changed := s.status(p.now)
 	evacuation.Refused(changed, why)
 	until := p.now.Add(evacuation.WithJitter(evacuation.Backoff(changed.Status.FailedEvictionCounter), rand.Float64())) //nolint:gosec // jitter isn't a secret
 	p.record.refuse(s.pod.UID, until)
-	p.record.mu.Lock()
 	p.tryAgainAt(until)
-	p.record.mu.Unlock()
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why)
 	err = p.client.Status().Patch(ctx, changed, client.MergeFrom(s.evacuation))
 	return errors.Wrapf(client.IgnoreNotFound(err), "counting the refused eviction of Pod %s", klog.KObj(s.pod))
@@ -282,26 +300,53 @@ func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) error {
 // report says on each Evacuation why its Pod waits, where that has changed, and counts.
 func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
 	reasons := map[budgets.Reason]int{}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelEvictions)
 	for _, each := range waiting {
 		reasons[each.Reason]++
-		if each.Reason == budgets.BudgetNotObserved {
-			continue // for the moments until the disruption controller has caught up; not worth a write
-		}
 		s := p.subjects[each.Pod.UID]
-		changed := s.evacuation.DeepCopy()
+		changed := s.status(p.now)
 		evacuation.Waiting(changed, each.Message)
-		if changed.Status.Message == s.evacuation.Status.Message {
+		if changed.Status.Message == s.evacuation.Status.Message || p.isPassing(each) {
 			continue
 		}
-		if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(s.evacuation)); client.IgnoreNotFound(err) != nil {
-			return errors.Wrapf(err, "saying why Pod %s waits", klog.KObj(s.pod))
-		}
+		group.Go(func() error {
+			err := p.client.Status().Patch(groupCtx, changed, client.MergeFrom(s.evacuation))
+			return errors.Wrapf(client.IgnoreNotFound(err), "saying why Pod %s waits", klog.KObj(s.pod))
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
 	}
 	podsBlocked.DeletePartialMatch(map[string]string{"cluster_namespace": p.cluster.Namespace, "cluster": p.cluster.Name})
 	for reason, count := range reasons {
 		podsBlocked.WithLabelValues(p.cluster.Namespace, p.cluster.Name, string(reason)).Set(float64(count))
 	}
 	return nil
+}
+
+// isPassing says whether a Pod waits for nothing but our own evictions to show, or for the disruption controller to catch up
+// with an edit: moments that aren't worth a write. What lasts is told.
+func (p *pass) isPassing(waiting budgets.Waiting) bool {
+	if waiting.Reason != budgets.BudgetNotObserved {
+		return false
+	}
+	if p.stale[waiting.Budget] {
+		return true
+	}
+	tellAt := p.subjects[waiting.Pod.UID].evacuation.CreationTimestamp.Add(passing)
+	if p.now.Before(tellAt) {
+		p.tryAgainAt(tellAt)
+		return true
+	}
+	return false
+}
+
+// isStale notes the budgets whose room isn't known because of our own evictions.
+func (p *pass) isStale(pdb *policyv1.PodDisruptionBudget) bool {
+	stale := p.record.isStale(pdb)
+	p.stale[pdb.Namespace+"/"+pdb.Name] = stale
+	return stale
 }
 
 func (v *Evictor) recordOf(cluster types.NamespacedName) *record {

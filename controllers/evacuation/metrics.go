@@ -28,7 +28,7 @@ var (
 
 	evacuations = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "capnm_evacuations_total",
-		Help: "Turns given to evacuators, by class: one of the built-in classes, eviction, or other.",
+		Help: "Turns given to evacuators, by class: one of the built-in classes, other, or eviction for Pods that were evicted.",
 	}, []string{"evacuator_class"})
 )
 
@@ -41,9 +41,6 @@ func observeTransition(before, after *v1alpha1.Evacuation) {
 	from, to := before.Status.ActiveEvacuatorClass, after.Status.ActiveEvacuatorClass
 	switch {
 	case to == nil:
-		if after.Status.ActiveEvacuatorCompleted && !before.Status.ActiveEvacuatorCompleted {
-			evacuations.WithLabelValues("eviction").Inc()
-		}
 	case from == nil || *from != *to:
 		switch *to {
 		case v1alpha1.EvacuatorClassDeployment, v1alpha1.EvacuatorClassStatefulSet, v1alpha1.EvacuatorClassDaemonSet, v1alpha1.EvacuatorClassKubelet:

@@ -193,6 +193,9 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 
 // store writes what the action has changed, in the order that evacuation.Action.Apply asks for.
 func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Action, now time.Time) error {
+	if action.Kind == evacuation.Evict {
+		return nil // the evictor's, and with it the status
+	}
 	before, after := s.evacuation, s.evacuation.DeepCopy()
 	action.Apply(after, now)
 	name := klog.KObj(after).String()

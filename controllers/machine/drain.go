@@ -42,32 +42,66 @@ func (r *Reconciler) facts(ctx context.Context, s *scope) (machines.Facts, error
 	if facts.ClusterDeleting {
 		return facts, nil
 	}
+	if err := r.countControlPlane(ctx, s, &facts); err != nil {
+		return facts, err
+	}
+	seen, err := r.infrastructure(ctx, s)
+	if err != nil {
+		return facts, err
+	}
+	facts.ControlPlaneDeleting, facts.ControlPlaneExternal, facts.InfraMachineGone = seen.controlPlaneDeleting, seen.controlPlaneExternal, seen.infraMachineGone
+	return facts, nil
+}
+
+// infrastructureFacts are what is read of kinds that can't be watched: a provider's role lets us get them, no more.
+type infrastructureFacts struct {
+	machine                                                      types.UID
+	controlPlaneDeleting, controlPlaneExternal, infraMachineGone bool
+}
+
+// Key implements cache.Entry.
+func (f infrastructureFacts) Key() string { return string(f.machine) }
+
+// infrastructureTTL is how long these facts count: four reads for each Machine and period, so that hundreds of drains at once
+// leave the management cluster's API server alone.
+const infrastructureTTL = 15 * time.Second
+
+func (r *Reconciler) infrastructure(ctx context.Context, s *scope) (infrastructureFacts, error) {
+	facts := infrastructureFacts{machine: s.machine.UID}
+	if seen, known := r.seen.Has(facts.Key()); known {
+		return seen, nil
+	}
 	if s.cluster.Spec.ControlPlaneRef.IsDefined() {
 		controlPlane, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, s.cluster.Spec.ControlPlaneRef, s.cluster.Namespace)
 		if client.IgnoreNotFound(errors.Cause(err)) != nil {
 			return facts, errors.Wrapf(err, "getting the control plane of Cluster %s", s.clusterKey())
 		}
 		if err == nil {
-			facts.ControlPlaneDeleting = !controlPlane.GetDeletionTimestamp().IsZero()
-			facts.ControlPlaneExternal = util.IsExternalManagedControlPlane(controlPlane)
-		}
-	}
-	controlPlaneMachines := &clusterv1.MachineList{}
-	if err := r.Client.List(ctx, controlPlaneMachines, client.InNamespace(s.machine.Namespace),
-		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}, client.HasLabels{clusterv1.MachineControlPlaneLabel}); err != nil {
-		return facts, errors.Wrapf(err, "listing the control plane Machines of Cluster %s", s.clusterKey())
-	}
-	for i := range controlPlaneMachines.Items {
-		if controlPlaneMachines.Items[i].DeletionTimestamp.IsZero() {
-			facts.ControlPlaneMachines++
+			facts.controlPlaneDeleting = !controlPlane.GetDeletionTimestamp().IsZero()
+			facts.controlPlaneExternal = util.IsExternalManagedControlPlane(controlPlane)
 		}
 	}
 	infraMachine, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, s.machine.Spec.InfrastructureRef, s.machine.Namespace)
 	if client.IgnoreNotFound(errors.Cause(err)) != nil {
 		return facts, errors.Wrapf(err, "getting the infrastructure machine of Machine %s", klog.KObj(s.machine))
 	}
-	facts.InfraMachineGone = apierrors.IsNotFound(errors.Cause(err)) || !infraMachine.GetDeletionTimestamp().IsZero()
+	facts.infraMachineGone = apierrors.IsNotFound(errors.Cause(err)) || !infraMachine.GetDeletionTimestamp().IsZero()
+	r.seen.Add(facts)
 	return facts, nil
+}
+
+func (r *Reconciler) countControlPlane(ctx context.Context, s *scope, facts *machines.Facts) error {
+	controlPlaneMachines := &clusterv1.MachineList{}
+	if err := r.Client.List(ctx, controlPlaneMachines, client.InNamespace(s.machine.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}, client.HasLabels{clusterv1.MachineControlPlaneLabel}); err != nil {
+		return errors.Wrapf(err, "listing the control plane Machines of Cluster %s", s.clusterKey())
+	}
+	for i := range controlPlaneMachines.Items {
+		if controlPlaneMachines.Items[i].DeletionTimestamp.IsZero() {
+			facts.ControlPlaneMachines++
+		}
+	}
+	return nil
 }
 
 // requestMaintenance sees to it that the Node's NodeMaintenance is there, and says what policy and rules say now. It waits for
@@ -199,6 +233,9 @@ func (r *Reconciler) awaitDrained(_ context.Context, s *scope) (outcome, error) 
 
 // untilDeadline releases a Machine whose drain has run out of time, whatever it waits for.
 func (r *Reconciler) untilDeadline(s *scope, waiting outcome) outcome {
+	if waiting.at.IsZero() {
+		waiting.at = s.now.Add(infrastructureTTL)
+	}
 	var started *time.Time
 	if s.maintenance != nil {
 		started = machines.DrainStart(s.maintenance)
@@ -210,7 +247,7 @@ func (r *Reconciler) untilDeadline(s *scope, waiting outcome) outcome {
 	if !s.now.Before(*deadline) {
 		return outcome{verdict: release, reason: v1alpha1.ReasonTimedOut, message: "The drain has run out of time (nodeDrainTimeoutSeconds): " + waiting.message}
 	}
-	if waiting.at.IsZero() || deadline.Before(waiting.at) {
+	if deadline.Before(waiting.at) {
 		waiting.at = *deadline
 	}
 	return waiting

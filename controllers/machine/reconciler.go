@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -14,11 +15,13 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/cache"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -49,28 +52,30 @@ type Reconciler struct {
 
 	recorder   record.EventRecorder
 	controller controller.Controller
+	seen       cache.Cache[infrastructureFacts]
 }
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, cache clustercache.ClusterCache, options controller.Options) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clusters clustercache.ClusterCache, options controller.Options) error {
 	r.recorder = mgr.GetEventRecorderFor("node-maintenance-machine") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
+	r.seen = cache.New[infrastructureFacts](ctx, infrastructureTTL)
 	log := ctrl.LoggerFrom(ctx)
 	var err error
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).
 		Named("machine").
-		For(&clusterv1.Machine{}, builder.WithPredicates(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue))).
+		For(&clusterv1.Machine{}, builder.WithPredicates(machineMatters{}, predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfCluster), builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.drainingMachinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(cache.GetClusterSource("machine", r.machinesOfCluster, clustercache.WatchForProbeFailure(probeFailureWindow))).
+		WatchesRawSource(clusters.GetClusterSource("machine", r.machinesOfCluster, clustercache.WatchForProbeFailure(probeFailureWindow))).
 		WithOptions(options).
 		Build(r)
 	return errors.Wrap(err, "setting up the machine controller")
 }
 
 // Watch adds the watch of a workload cluster's NodeMaintenances, to learn how the drains of Machines go.
-func (r *Reconciler) Watch(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error {
-	return cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, reconcile.Request]{
+func (r *Reconciler) Watch(ctx context.Context, clusters clustercache.ClusterCache, cluster types.NamespacedName) error {
+	return clusters.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, reconcile.Request]{
 		Name:    "machine-NodeMaintenances",
 		Watcher: r.controller,
 		Kind:    &v1alpha1.NodeMaintenance{},
@@ -192,6 +197,7 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.R
 			return r.report(ctx, s, result)
 		case release:
 			return r.release(ctx, s, result)
+		case next:
 		}
 	}
 	return r.release(ctx, s, outcome{reason: v1alpha1.ReasonMachineDrained, message: "The Node is drained"})
@@ -223,4 +229,26 @@ func (r *Reconciler) machinesWhere(ctx context.Context, condition func(*clusterv
 		}
 	}
 	return requests
+}
+
+// machineMatters passes the events of Machines that can change what is to be done. Most writes to a Machine's status, our own
+// among them, can't.
+type machineMatters struct {
+	predicate.Funcs
+}
+
+// Update implements predicate.Predicate.
+func (machineMatters) Update(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*clusterv1.Machine)
+	after, alsoOK := e.ObjectNew.(*clusterv1.Machine)
+	if !ok || !alsoOK {
+		return true
+	}
+	return before.ResourceVersion == after.ResourceVersion || // a resync
+		before.Generation != after.Generation ||
+		!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
+		!apiequality.Semantic.DeepEqual(before.Labels, after.Labels) ||
+		!apiequality.Semantic.DeepEqual(before.Annotations, after.Annotations) ||
+		before.Status.NodeRef != after.Status.NodeRef ||
+		!apiequality.Semantic.DeepEqual(before.Status.Deletion, after.Status.Deletion)
 }

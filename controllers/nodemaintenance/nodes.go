@@ -2,6 +2,7 @@ package nodemaintenance
 
 import (
 	"context"
+	"slices"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
@@ -85,12 +86,7 @@ func selects(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
 		return false
 	}
 	if names, only := selectedNames(m); only {
-		for _, name := range names {
-			if name == node.Name {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(names, node.Name)
 	}
 	selector, err := nodeaffinity.NewNodeSelector(m.Spec.NodeSelector.Core())
 	return err == nil && selector.Match(node)
@@ -179,12 +175,7 @@ func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.Namespace
 	}
 	return r.maintenancesWhere(ctx, cluster, func(m *v1alpha1.NodeMaintenance) bool {
 		if names, only := selectedNames(m); only {
-			for _, selected := range names {
-				if selected == name {
-					return true
-				}
-			}
-			return false
+			return slices.Contains(names, name)
 		}
 		return selects(m, node)
 	})

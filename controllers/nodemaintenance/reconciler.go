@@ -181,7 +181,8 @@ func (r *Reconciler) completeDeleted(ctx context.Context, s *scope) (bool, error
 		return true, nil
 	}
 	if _, serves := s.maintenance.Annotations[v1alpha1.OwnerMachineAnnotation]; serves {
-		return r.letGo(ctx, s)
+		_, err := r.letGo(ctx, s)
+		return false, err
 	}
 	s.maintenance.Spec.Stage = v1alpha1.StageComplete
 	return r.patchMetadata(ctx, s, "completing")

@@ -91,7 +91,7 @@ func (w *drainWatch) startShared() error {
 		}
 		go informer.RunWithContext(w.ctx)
 		go func() {
-			if cache.WaitForCacheSync(w.ctx.Done(), registration.HasSynced) {
+			if cache.WaitFor(w.ctx, "", registration.HasSyncedChecker()) {
 				w.notify(Change{Cluster: w.cluster, Surroundings: true})
 			}
 		}()
@@ -149,7 +149,7 @@ func (w *drainWatch) startNode(node string) error {
 	w.nodes[node] = &nodePods{informer: informer, stop: stop}
 	go informer.RunWithContext(ctx)
 	go func() {
-		if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
 			return
 		}
 		w.mu.Lock()

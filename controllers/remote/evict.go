@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 )
 
@@ -55,7 +55,7 @@ func (c *Clusters) Evict(ctx context.Context, cluster types.NamespacedName, pod 
 	}
 	return watch.evictions.Post().
 		Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
-		VersionedParams(&metav1.CreateOptions{}, scheme.ParameterCodec).
+		VersionedParams(&metav1.CreateOptions{}, clientgoscheme.ParameterCodec).
 		Body(eviction).MaxRetries(0).Do(ctx).Error()
 }
 

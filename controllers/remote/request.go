@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"time"
 
 	"github.com/pkg/errors"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,11 +52,19 @@ func Itself[T client.Object](_ context.Context, object T) []types.NamespacedName
 	return []types.NamespacedName{client.ObjectKeyFromObject(object)}
 }
 
-// Rest turns the error of a reconciliation into its result. Work rests where an event will bring it back: the next connection,
-// if there is none, and the newer version of an object that has changed since the watch has shown it.
+// conflictRetry is when work is taken up again whose object has changed since the watch has shown it: time for the watch to
+// catch up. Its event alone would not do, since predicates leave out the changes that don't matter.
+const conflictRetry = 50 * time.Millisecond
+
+// Rest turns the error of a reconciliation into its result. What can't reach its workload cluster rests until the next
+// connection; a conflict is no error, but soon tried again.
 func Rest(err error) (reconcile.Result, error) {
-	if IsNotConnected(err) || apierrors.IsConflict(errors.Cause(err)) {
+	switch {
+	case IsNotConnected(err):
 		return reconcile.Result{}, nil
+	case apierrors.IsConflict(errors.Cause(err)):
+		return reconcile.Result{RequeueAfter: conflictRetry}, nil
+	default:
+		return reconcile.Result{}, err
 	}
-	return reconcile.Result{}, err
 }

@@ -93,12 +93,12 @@ func TestAdmitIsWhatTheServerWouldSay(t *testing.T) { // E18, E20, E21
 		candidates := rapid.SliceOfNDistinct(drawCandidate(), 0, 12, func(c budgets.Candidate) string { return c.Pod.Namespace + string(c.Pod.UID) }).Draw(t, "candidates")
 		admitted, waiting := budgets.NewIndex(pdbs, nil).Admit(candidates)
 
-		var real server
+		var actual server
 		for _, b := range pdbs {
-			real = append(real, b.DeepCopy())
+			actual = append(actual, b.DeepCopy())
 		}
 		for _, c := range candidates {
-			accepted, decremented := real.evict(c.Pod)
+			accepted, decremented := actual.evict(c.Pod)
 			switch {
 			case accepted && (len(admitted) == 0 || !reflect.DeepEqual(admitted[0].Candidate, c)):
 				t.Fatalf("%+v would be accepted, but waits", c)

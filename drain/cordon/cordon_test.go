@@ -72,7 +72,8 @@ func TestRestoreIsTruthful(t *testing.T) {
 		if n.Spec.Unschedulable != found {
 			t.Fatalf("unschedulable is %t, was found %t", n.Spec.Unschedulable, found)
 		}
-		if cordon.Apply(n); cordon.Apply(n) {
+		cordon.Apply(n)
+		if cordon.Apply(n) {
 			t.Fatal("cordoning a cordoned Node is a change")
 		}
 	})

@@ -102,7 +102,7 @@ func end(in Input) Action {
 // withdraw is for an Evacuation that nobody asks for any more, while the Pod is there.
 func withdraw(e *v1alpha1.Evacuation) Action {
 	switch {
-	case false:
+	case forbidden(e):
 		return Action{Kind: AwaitForbidden, Message: "Nobody asks for the Evacuation any more, but its evacuator forbids to cancel it."}
 	case e.DeletionTimestamp != nil:
 		return Action{Kind: Done, Message: "The Evacuation is cancelled."}

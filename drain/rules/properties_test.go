@@ -3,6 +3,7 @@ package rules_test
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -90,7 +91,7 @@ func TestUndecidedIsSound(t *testing.T) { // M6
 func TestSkipLabelBeatsAnyRule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		compiled := rules.Compile(input(rapid.SliceOfN(drawMDR(), 0, 6).Draw(t, "rules")...))
-		list := append(compiled.Rules, rapid.SliceOfN(drawRule(), 0, 3).Draw(t, "more rules")...)
+		list := slices.Concat(compiled.Rules, rapid.SliceOfN(drawRule(), 0, 3).Draw(t, "more rules"))
 		p := drawPod().Draw(t, "pod")
 		p.TypeKnown, p.NamespaceKnown = true, true
 		if p.Labels == nil {

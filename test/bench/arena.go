@@ -97,6 +97,9 @@ func newArena(ctx context.Context, l load, o options) (_ *arena, err error) {
 		return nil, err
 	}
 	progress("%d nodes are up", l.nodes)
+	if o.keep {
+		progress("data and logs stay in %s and %s", a.Management.Dir(), a.workload.Dir())
+	}
 	if err := a.waitUntilServed(ctx); err != nil {
 		return nil, err
 	}

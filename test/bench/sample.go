@@ -119,7 +119,8 @@ func newBreakdown(taken span, evictions controlplane.Events, history []roomAt, g
 		}
 		b.Calls += eviction.Answered.Sub(eviction.Requested).Seconds()
 	}
-	b.Start, b.End = begin.Sub(taken.started).Seconds(), taken.ended.Sub(gone).Seconds()
+	// A watch may tell that a pod is gone before the kubelet has its answer.
+	b.Start, b.End = begin.Sub(taken.started).Seconds(), max(0, taken.ended.Sub(gone).Seconds())
 	var rounds []float64
 	for _, stretch := range unused(history, evictions) {
 		b.Idle += stretch.length.Seconds()

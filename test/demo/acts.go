@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -26,6 +27,7 @@ type play struct {
 	machine  string // that is drained in the first act
 	node     string
 	laps     []lap
+	dir      string // of the manager's program
 }
 
 // act does a part of the demo, and takes its time.
@@ -42,14 +44,39 @@ func (p *play) act(ctx context.Context, name string, do func(context.Context) er
 // raise starts all control planes and managers.
 func (p *play) raise(ctx context.Context) (err error) {
 	start := time.Now()
+	progress := func(what string) { p.say("  %7s  %s", seconds(time.Since(start)), what) }
 	p.fleet, err = fleet.Start(ctx, fleet.Options{
-		Workloads: []string{workloadName}, PodReadyDelay: podDelay, PodDeletionDelay: podDelay,
-		Progress: func(what string) { p.say("  %7s  %s", seconds(time.Since(start)), what) },
+		Workloads: []string{workloadName}, PodReadyDelay: podDelay, PodDeletionDelay: podDelay, WithoutManager: true, Progress: progress,
 	})
-	if err == nil {
-		p.workload = p.fleet.Workloads[workloadName]
+	if err != nil {
+		return err
 	}
-	return err
+	p.workload = p.fleet.Workloads[workloadName]
+	if err := p.startManager(ctx); err != nil {
+		return err
+	}
+	progress("Cluster API Node Maintenance is up")
+	return nil
+}
+
+// startManager has the manager built into a directory of ours, to be able to remove it. Nothing else may go there: control
+// planes find each other's in the directory for temporary files, to stay out of each other's way.
+func (p *play) startManager(ctx context.Context) (err error) {
+	if p.dir, err = os.MkdirTemp("", "capnm-demo-"); err != nil {
+		return errors.Wrap(err, "creating a directory for the manager")
+	}
+	before, was := os.LookupEnv("TMPDIR")
+	if err := os.Setenv("TMPDIR", p.dir); err != nil {
+		return errors.Wrap(err, "using a directory for the manager")
+	}
+	defer func() {
+		if was {
+			_ = os.Setenv("TMPDIR", before)
+		} else {
+			_ = os.Unsetenv("TMPDIR")
+		}
+	}()
+	return p.fleet.StartManager(ctx)
 }
 
 // populate creates the Cluster, its Machines and what the operator wants of their drains, and then the applications.
@@ -204,7 +231,7 @@ func (p *play) rollout(ctx context.Context) error {
 	}
 	start, show := time.Now(), p.showRollout()
 	err := p.await(ctx, "all workers are new, and all Pods back", func(w *world) (bool, string) {
-		picture := w.rolloutOf(old)
+		picture := w.rolloutOf(old, start)
 		show(time.Since(start), picture)
 		return picture.done() && w.web.ready == webReplicas && w.ready(appStorage) == storageReplicas, picture.String()
 	})
@@ -228,17 +255,16 @@ func (p *play) changeTemplate(ctx context.Context) error {
 	return errors.Wrap(p.fleet.Client.Patch(ctx, deployment, client.MergeFrom(before)), "changing the MachineDeployment")
 }
 
-// showRollout redraws a line where that is possible. Elsewhere there is a line for each Machine that comes or goes.
+// showRollout redraws a list of Machines where that is possible. Elsewhere there is a line for each Machine that comes or goes.
 func (p *play) showRollout() func(time.Duration, rolloutFrame) {
 	last := ""
 	return func(elapsed time.Duration, now rolloutFrame) {
-		line := fmt.Sprintf("%7s  %s", seconds(elapsed), now)
 		switch {
 		case p.live:
-			width, _ := p.size()
-			p.draw([]string{clip(line, width, p.style)})
+			width, height := p.size()
+			p.draw(renderRollout(now, elapsed, width, height-1, p.style))
 		case now.milestone() != last:
-			p.say("%s", line)
+			p.say("%7s  %s", seconds(elapsed), now)
 			last = now.milestone()
 		}
 	}

@@ -13,7 +13,7 @@ func changes(before, now frame) []string {
 	var lines []string
 	at := fmt.Sprintf("%7s  ", seconds(now.Elapsed))
 	b, m := before.Maintenance, now.Maintenance
-	if m.Name != "" && (b.Name != m.Name || b.Stage != m.Stage || b.Drained != m.Drained) {
+	if m.Name != "" && (b.Name != m.Name || stageText(b) != stageText(m)) {
 		lines = append(lines, at+"NodeMaintenance: "+stageText(m))
 	}
 	if reasonOf(now.Condition) != reasonOf(before.Condition) && now.Condition != "" {

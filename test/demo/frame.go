@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -47,9 +48,11 @@ const (
 
 // podRow is what is shown of a Pod.
 type podRow struct {
-	Pod, Verdict, Rule, Order string
-	State                     podState
-	Why                       string
+	// Pod is its name alone: the demo's Namespaces are named as the applications in them.
+	Pod                  string
+	Verdict, Rule, Order string
+	State                podState
+	Why                  string
 
 	uid  types.UID
 	rank int64
@@ -67,7 +70,7 @@ func (w *world) frameOf(machine, node string, elapsed time.Duration) frame {
 	pods := w.podsOn(node)
 	if matcher == nil {
 		for _, pod := range pods {
-			f.Pods = append(f.Pods, podRow{Pod: pod.Namespace + "/" + pod.Name, State: stateUnknown, uid: pod.UID})
+			f.Pods = append(f.Pods, podRow{Pod: pod.Name, State: stateUnknown, uid: pod.UID})
 		}
 	} else {
 		lowest := lowestOrder(matcher, pods)
@@ -94,8 +97,11 @@ func (w *world) conditionOf(machine string) string {
 		return ""
 	}
 	first, _, _ := strings.Cut(condition.Message, "\n")
-	return fmt.Sprintf("%s %s: %s", condition.Status, condition.Reason, first)
+	return fmt.Sprintf("%s %s: %s", condition.Status, condition.Reason, shownAbove.ReplaceAllString(first, ""))
 }
+
+// shownAbove is what a drain's message says that the frame says already.
+var shownAbove = regexp.MustCompile(` \((started at|NodeMaintenance) [^)]*\)`)
 
 func viewOf(m *v1alpha1.NodeMaintenance) maintenanceView {
 	view := maintenanceView{
@@ -126,7 +132,7 @@ func lowestOrder(matcher *rules.Matcher, pods []*observedPod) int32 {
 }
 
 func (w *world) rowOf(pod *observedPod, verdict rules.Verdict, lowest int32) podRow {
-	row := podRow{Pod: pod.Namespace + "/" + pod.Name, Verdict: string(verdict.Behavior), Rule: cmp.Or(verdict.Rule, "(none)"), uid: pod.UID}
+	row := podRow{Pod: pod.Name, Verdict: string(verdict.Behavior), Rule: cmp.Or(verdict.Rule, "(none)"), uid: pod.UID}
 	row.State, row.Why = w.stateOf(pod, verdict, lowest)
 	switch verdict.Behavior {
 	case v1alpha1.DrainBehaviorDrain:

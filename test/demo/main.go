@@ -41,30 +41,23 @@ func run() int {
 		cancel(errInterrupted)
 	}()
 
-	dir, err := ownTempDir()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		return 1
-	}
 	p := &play{screen: newScreen(os.Stdout), observer: newObserver()}
 	kept, err := p.perform(ctx)
 	switch {
 	case err == nil && kept:
-		return p.end(ctx, dir, 0)
+		return p.end(ctx, 0)
 	case errors.Is(err, errInterrupted):
 		p.leave()
 		p.say("\nInterrupted: cleaning up")
-		return p.end(ctx, dir, 130)
+		return p.end(ctx, 130)
 	case err != nil:
 		p.leave()
 		p.explain(err)
 	}
-	if os.Getenv("KEEP") == "" {
-		p.keepLogs(dir)
-		_ = p.stop()
-		return 1
+	if !keepRunning() {
+		p.keepLogs()
 	}
-	return p.end(ctx, dir, 1)
+	return p.end(ctx, 1)
 }
 
 // perform plays all acts, and says whether all promises were kept.
@@ -112,9 +105,12 @@ func (p *play) explain(err error) {
 	}
 }
 
+// keepRunning says whether all is to be left running for a look around.
+func keepRunning() bool { return os.Getenv("KEEP") != "" }
+
 // end leaves all running if it is asked to, until Ctrl-C, and then cleans up.
-func (p *play) end(ctx context.Context, dir string, status int) int {
-	if os.Getenv("KEEP") != "" && p.fleet != nil && ctx.Err() == nil {
+func (p *play) end(ctx context.Context, status int) int {
+	if keepRunning() && p.fleet != nil && ctx.Err() == nil {
 		p.invite()
 		<-ctx.Done()
 		p.say("\nCleaning up")
@@ -123,44 +119,34 @@ func (p *play) end(ctx context.Context, dir string, status int) int {
 		fmt.Fprintln(os.Stderr, "demo: cleaning up:", err)
 		status = max(status, 1)
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		fmt.Fprintln(os.Stderr, "demo: cleaning up:", err)
-		status = max(status, 1)
-	}
 	return status
 }
 
+// stop ends all processes and removes all files.
 func (p *play) stop() error {
-	if p.fleet == nil {
-		return nil
+	var err error
+	if p.fleet != nil {
+		err = p.fleet.Stop()
 	}
-	return p.fleet.Stop()
+	if removing := os.RemoveAll(p.dir); err == nil {
+		err = errors.Wrap(removing, "removing the manager")
+	}
+	return err
 }
 
-// keepLogs leaves the logs behind, and nothing large.
-func (p *play) keepLogs(dir string) {
-	binaries, _ := filepath.Glob(filepath.Join(dir, "capnm-manager-*"))
-	for _, binary := range binaries {
-		_ = os.RemoveAll(binary)
-	}
+// keepLogs leaves the logs behind when all ends.
+func (p *play) keepLogs() {
 	if p.fleet == nil {
-		p.say("\nWith %s=1 the logs of control planes that don't start are kept, in %s", controlplane.KeepDirVariable, dir)
-		_ = os.Remove(dir) // if there is nothing in it
+		p.say("\nWith %s=1 the logs of control planes that don't start are kept, in %s", controlplane.KeepDirVariable, os.TempDir())
 		return
 	}
 	p.fleet.Management.KeepLogs()
 	p.workload.KeepLogs()
-	p.say("\nLogs are kept in %s and %s", filepath.Join(p.fleet.Management.Dir(), "log"), filepath.Join(p.workload.Dir(), "log"))
+	p.say("\nLogs are kept in %s and %s", p.managementLogs(), p.workloadLogs())
 }
 
-// ownTempDir gives the demo a directory for all its temporary files, so that it can leave nothing behind.
-func ownTempDir() (string, error) {
-	dir, err := os.MkdirTemp("", "capnm-demo-")
-	if err != nil {
-		return "", errors.Wrap(err, "creating a directory")
-	}
-	return dir, errors.Wrap(os.Setenv("TMPDIR", dir), "using that directory")
-}
+func (p *play) managementLogs() string { return filepath.Join(p.fleet.Management.Dir(), "log") }
+func (p *play) workloadLogs() string   { return filepath.Join(p.workload.Dir(), "log") }
 
 // invite says how to look around in what is left running.
 func (p *play) invite() {
@@ -187,5 +173,5 @@ func (p *play) invite() {
 
 Logs are in %[5]s and %[6]s.
 Ctrl-C ends all of it.`, kubectl, filepath.Join(p.fleet.Management.Dir(), "admin.kubeconfig"), filepath.Join(p.workload.Dir(), "admin.kubeconfig"),
-		"cluster.x-k8s.io/deployment-name="+pool, filepath.Join(p.fleet.Management.Dir(), "log"), filepath.Join(p.workload.Dir(), "log"))
+		"cluster.x-k8s.io/deployment-name="+pool, p.managementLogs(), p.workloadLogs())
 }

@@ -2,7 +2,10 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -12,68 +15,140 @@ import (
 
 // rolloutFrame is one picture of a rollout.
 type rolloutFrame struct {
-	New, Running, Old, Evictions int
-	Drains                       []drainView
+	New, Running, Old, Evictions, WebReady int
+	Machines                               []machineRow
 }
 
-// drainView is a drain that goes on.
-type drainView struct {
-	Machine string
-	Left    int32 // Pods, negative: not known yet
+// machineRow is a Machine that was there when the rollout began, or has come since.
+type machineRow struct {
+	Name  string
+	New   bool
+	State machineState
+	Left  int32 // Pods that are still to go, negative: not known yet
 }
 
-// rolloutOf takes a picture of a rollout. Old are the Machines that have one of these values of the MachineDeployment's
-// unique label.
-func (w *world) rolloutOf(old map[string]bool) rolloutFrame {
-	f := rolloutFrame{Evictions: w.evictions()}
-	for _, name := range w.workersThere() {
+// machineState is how far a Machine has come.
+type machineState string
+
+const (
+	machineCreating machineState = "being created"
+	machineRunning  machineState = "running"
+	machineDeleted  machineState = "deleted"
+	machineDraining machineState = "draining"
+	machineDrained  machineState = "drained"
+	machineGone     machineState = "gone"
+)
+
+// rolloutOf takes a picture of a rollout that has begun at some time. Old are the Machines that have one of these values of
+// the MachineDeployment's unique label.
+func (w *world) rolloutOf(old map[string]bool, begun time.Time) rolloutFrame {
+	f := rolloutFrame{Evictions: w.evictions(), WebReady: w.web.ready}
+	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
 		machine := w.machines[name]
-		if old[machine.Labels[clusterv1.MachineDeploymentUniqueLabel]] {
-			f.Old++
-		} else {
-			f.New++
-			if machine.isRunning() {
-				f.Running++
-			}
-		}
-		m := w.maintenanceOf(name)
-		if machine.DeletionTimestamp == nil || m == nil || m.Spec.Stage != v1alpha1.StageDrain || meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained) {
+		if machine.Labels[clusterv1.MachineDeploymentNameLabel] != pool || !machine.gone.IsZero() && machine.gone.Before(begun) {
 			continue
 		}
-		drain := drainView{Machine: name, Left: -1}
-		if len(m.Status.NodeStatuses) > 0 {
-			drain.Left = m.Status.Summary.PodsEvacuating + m.Status.Summary.PodsPending
+		row := machineRow{Name: name, New: !old[machine.Labels[clusterv1.MachineDeploymentUniqueLabel]]}
+		row.State, row.Left = w.machineState(machine)
+		f.Machines = append(f.Machines, row)
+		switch {
+		case row.State == machineGone:
+		case row.New:
+			f.New++
+		default:
+			f.Old++
 		}
-		f.Drains = append(f.Drains, drain)
+		if row.New && row.State == machineRunning {
+			f.Running++
+		}
 	}
+	slices.SortStableFunc(f.Machines, func(a, b machineRow) int { return compareBool(a.New, b.New) })
 	return f
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	default:
+		return -1
+	}
+}
+
+func (w *world) machineState(machine *observedMachine) (state machineState, left int32) {
+	m := w.maintenanceOf(machine.Name)
+	switch {
+	case !machine.gone.IsZero():
+		return machineGone, 0
+	case machine.isRunning():
+		return machineRunning, 0
+	case machine.DeletionTimestamp == nil:
+		return machineCreating, 0
+	case m == nil:
+		return machineDeleted, -1
+	case m.Spec.Stage != v1alpha1.StageDrain || meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained):
+		return machineDrained, 0
+	case len(m.Status.NodeStatuses) == 0:
+		return machineDraining, -1
+	default:
+		return machineDraining, m.Status.Summary.PodsEvacuating + m.Status.Summary.PodsPending
+	}
 }
 
 func (f rolloutFrame) done() bool { return f.Old == 0 && f.New == workers && f.Running == workers }
 
 // String is one line.
 func (f rolloutFrame) String() string {
-	return fmt.Sprintf("%s  evicted so far %3d  draining: %s", f.machines(), f.Evictions, f.drains(true))
+	return fmt.Sprintf("%s  evicted so far %3d  draining: %s", f.counts(), f.Evictions, f.draining())
 }
 
 // milestone changes with Machines that come, go, or begin to be drained, but not with every Pod.
-func (f rolloutFrame) milestone() string { return f.machines() + f.drains(false) }
+func (f rolloutFrame) milestone() string { return f.counts() + f.draining() }
 
-func (f rolloutFrame) machines() string {
+func (f rolloutFrame) counts() string {
 	return fmt.Sprintf("Machines %d new (%d running), %d old", f.New, f.Running, f.Old)
 }
 
-func (f rolloutFrame) drains(withPods bool) string {
-	if len(f.Drains) == 0 {
+func (f rolloutFrame) draining() string {
+	var names []string
+	for _, row := range f.Machines {
+		if row.State == machineDraining {
+			names = append(names, row.Name)
+		}
+	}
+	if len(names) == 0 {
 		return "none"
 	}
-	var drains []string
-	for _, drain := range f.Drains {
-		text := drain.Machine
-		if withPods && drain.Left >= 0 {
-			text += fmt.Sprintf(" (Pods left: %d)", drain.Left)
-		}
-		drains = append(drains, text)
+	return strings.Join(names, ", ")
+}
+
+// renderRollout draws a rollout, with a line for each Machine, into at most so many columns and lines.
+func renderRollout(f rolloutFrame, elapsed time.Duration, width, height int, s style) []string {
+	lines := []string{
+		fmt.Sprintf("MachineDeployment  %d new (%d running), %d old   %s", f.New, f.Running, f.Old, seconds(elapsed)),
+		fmt.Sprintf("Deployment web     %d of %d Pods ready, the budget demands %d", f.WebReady, webReplicas, webNeeded),
+		fmt.Sprintf("Pods evicted       %d", f.Evictions),
+		"",
 	}
-	return strings.Join(drains, ", ")
+	for i := range lines {
+		lines[i] = clip(lines[i], width, s)
+	}
+	for _, row := range f.Machines {
+		template := "old"
+		if row.New {
+			template = "new"
+		}
+		text := fmt.Sprintf("%-24s  %s  %s", row.Name, template, row.State)
+		if row.State == machineDraining && row.Left >= 0 {
+			text += fmt.Sprintf(", %d Pods left", row.Left)
+		}
+		lines = append(lines, colored(clip(text, width, s), machineColors[row.State], s))
+	}
+	return lines[:min(len(lines), max(height, 1))]
+}
+
+var machineColors = map[machineState]string{
+	machineCreating: cyan, machineDeleted: yellow, machineDraining: yellow, machineDrained: green, machineGone: dim,
 }

@@ -79,8 +79,8 @@ func newTemplate() *infrav1.KwokMachineTemplate {
 	}}
 }
 
-// applications are what runs in the workload cluster. Those that should be on one Node prefer the favourite.
-func applications(favourite string) []client.Object {
+// applications are what runs in the workload cluster. Those that should be on one Node prefer the favorite.
+func applications(favorite string) []client.Object {
 	var objects []client.Object
 	for _, app := range []string{appWeb, appStorage, appMonitoring, appReport, appLogs} {
 		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: app}})
@@ -92,10 +92,10 @@ func applications(favourite string) []client.Object {
 		},
 		&appsv1.DaemonSet{ObjectMeta: in(appLogs), Spec: appsv1.DaemonSetSpec{Selector: selector(appLogs), Template: podTemplate(appLogs, "")}},
 		&appsv1.StatefulSet{ObjectMeta: in(appStorage), Spec: appsv1.StatefulSetSpec{
-			Replicas: ptr.To[int32](storageReplicas), Selector: selector(appStorage), Template: podTemplate(appStorage, favourite), PodManagementPolicy: appsv1.ParallelPodManagement,
+			Replicas: ptr.To[int32](storageReplicas), Selector: selector(appStorage), Template: podTemplate(appStorage, favorite), PodManagementPolicy: appsv1.ParallelPodManagement,
 		}},
 		&appsv1.Deployment{ObjectMeta: in(appMonitoring), Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To[int32](1), Selector: selector(appMonitoring), Template: podTemplate(appMonitoring, favourite),
+			Replicas: ptr.To[int32](1), Selector: selector(appMonitoring), Template: podTemplate(appMonitoring, favorite),
 		}},
 		&appsv1.Deployment{ObjectMeta: in(appWeb), Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To[int32](webReplicas), Selector: selector(appWeb), Template: podTemplate(appWeb, ""),
@@ -104,8 +104,8 @@ func applications(favourite string) []client.Object {
 }
 
 // report is a Job whose Pod asks, by the label that Cluster API defines, to be left alone until it has finished.
-func report(favourite string) *batchv1.Job {
-	template := podTemplate(appReport, favourite)
+func report(favorite string) *batchv1.Job {
+	template := podTemplate(appReport, favorite)
 	template.Labels[clusterv1.PodDrainLabel] = "wait-completed"
 	template.Annotations = map[string]string{controlplane.PodCompleteAfterAnnotation: reportRuntime.String()}
 	template.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -120,19 +120,19 @@ func selector(app string) *metav1.LabelSelector {
 
 // podTemplate prefers a Node, if one is given, more than it prefers to spread: a spread constraint with a large skew counts
 // next to nothing, and replaces the scheduler's default ones.
-func podTemplate(app, favourite string) corev1.PodTemplateSpec {
+func podTemplate(app, favorite string) corev1.PodTemplateSpec {
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{appLabel: app}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: app, Image: "example.com/" + app}}},
 	}
-	if favourite == "" {
+	if favorite == "" {
 		return template
 	}
 	template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
 			Weight: 100,
 			Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
-				Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{favourite},
+				Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{favorite},
 			}}},
 		}},
 	}}

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // style is what the output may use.
@@ -15,8 +17,7 @@ type style struct {
 	Unicode bool
 }
 
-// column of the table. One that doesn't fit is left out whole, the last one in the list of priorities first; WHY takes what
-// is left.
+// column of the table.
 type column struct {
 	title string
 	text  func(podRow) string
@@ -26,17 +27,20 @@ var (
 	columns = []column{
 		{"POD", func(r podRow) string { return r.Pod }},
 		{"VERDICT", func(r podRow) string { return r.Verdict }},
-		{"RULE", func(r podRow) string { return r.Rule }},
+		{"RULE", func(r podRow) string { return strings.TrimPrefix(r.Rule, rules.MachineDrainRulePrefix) }},
 		{"ORDER", func(r podRow) string { return r.Order }},
 		{"STATE", func(r podRow) string { return string(r.State) }},
 		{"WHY", func(r podRow) string { return r.Why }},
 	}
-	priorities = []string{"POD", "STATE", "VERDICT", "ORDER", "RULE"}
+	// rigid columns have their natural width or are left out, the last one first. RULE and WHY share what they leave.
+	rigid = []string{"POD", "STATE", "VERDICT", "ORDER"}
 )
 
 const (
-	gap     = 2
-	leastOf = 12 // columns for POD, and for WHY, below which they aren't worth having
+	gap = 2
+	// elastic columns are left out where they would be narrower than least; RULE is shortened before WHY is narrower than ample.
+	least = 12
+	ample = 32
 )
 
 // render draws a frame into lines of at most width columns, of which there are at most height. It is a pure function.
@@ -62,7 +66,7 @@ func header(f frame, s style) []string {
 	m := f.Maintenance
 	maintenance := "not asked for yet"
 	if m.Name != "" {
-		maintenance = fmt.Sprintf("%s   %s   %d evacuating, %d waiting for their turn, %d skipped", m.Name, stageText(m), m.Evacuating, m.Pending, m.Skipped)
+		maintenance = fmt.Sprintf("%s   %s   %d evacuating, %d pending, %d skipped", m.Name, stageText(m), m.Evacuating, m.Pending, m.Skipped)
 	}
 	return []string{
 		fmt.Sprintf("Machine          %s   %s", f.Machine, seconds(f.Elapsed)),
@@ -81,11 +85,12 @@ func stageText(m maintenanceView) string {
 	return fmt.Sprintf("stage %s, Drained %s", m.Stage, m.Drained)
 }
 
+// join puts two sentences together, of which the second may say no more than the first.
 func join(message, blocking string) string {
-	if blocking == "" || strings.HasPrefix(blocking, message) {
-		return message + strings.TrimPrefix(blocking, message)
+	if blocking == "" || message == "" || blocking == message {
+		return cmp.Or(message, blocking)
 	}
-	return message + ". " + blocking
+	return strings.TrimSuffix(message, ".") + ". " + blocking
 }
 
 func orDash(text string, s style) string {
@@ -112,18 +117,22 @@ func table(rows, all []podRow, width int, s style) []string {
 // fit decides how wide each column is; one that isn't in the result is left out.
 func fit(rows []podRow, width int) map[string]int {
 	widths, left := map[string]int{}, width
-	for _, title := range priorities {
+	for _, title := range rigid {
 		wanted := naturalWidth(title, rows)
 		if title == "POD" {
-			wanted = min(wanted, max(width/2, leastOf))
+			wanted = min(wanted, max(width/2, least), width)
 		}
-		if wanted+gap > left && title != "POD" {
-			continue
+		if wanted > left {
+			break
 		}
-		widths[title] = min(wanted, width)
+		widths[title] = wanted
 		left -= wanted + gap
 	}
-	if left >= leastOf {
+	if rule := min(naturalWidth("RULE", rows), left-gap-ample); rule >= least {
+		widths["RULE"] = rule
+		left -= rule + gap
+	}
+	if left >= least {
 		widths["WHY"] = left
 	}
 	return widths
@@ -150,25 +159,41 @@ func line(widths map[string]int, width int, s style, text func(column) string) s
 			continue
 		}
 		cell := clip(text(c), w, s)
+		if c.title == "RULE" {
+			cell = clipStart(text(c), w, s) // rules differ in what their names end with
+		}
 		b.WriteString(cell + strings.Repeat(" ", w-utf8.RuneCountInString(cell)+gap))
 	}
 	return clip(strings.TrimRight(b.String(), " "), width, s)
 }
 
-// clip shortens a text to so many columns.
+// clip shortens a text to so many columns, by its end.
 func clip(text string, width int, s style) string {
-	if utf8.RuneCountInString(text) <= width {
+	runes, keep := []rune(text), width-utf8.RuneCountInString(s.ellipsis())
+	switch {
+	case len(runes) <= width:
 		return text
+	case keep < 1:
+		return string(runes[:max(width, 0)])
+	default:
+		return strings.TrimRight(string(runes[:keep]), " ") + s.ellipsis()
 	}
-	mark := "..."
+}
+
+// clipStart shortens a text by its start.
+func clipStart(text string, width int, s style) string {
+	runes, keep := []rune(text), width-utf8.RuneCountInString(s.ellipsis())
+	if len(runes) <= width || keep < 1 {
+		return clip(text, width, s)
+	}
+	return s.ellipsis() + string(runes[len(runes)-keep:])
+}
+
+func (s style) ellipsis() string {
 	if s.Unicode {
-		mark = "…"
+		return "…"
 	}
-	keep := width - utf8.RuneCountInString(mark)
-	if keep < 1 {
-		return string([]rune(text)[:max(width, 0)])
-	}
-	return strings.TrimRight(string([]rune(text)[:keep]), " ") + mark
+	return "..."
 }
 
 // Colors, as parameters of SGR.

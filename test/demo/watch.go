@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -56,8 +56,8 @@ func (o *observer) watchWorkload(ctx context.Context, workload *rest.Config) err
 	return follow(ctx, o, watches, &v1alpha1.Evacuation{}, (*world).sawEvacuation)
 }
 
-func startCache(ctx context.Context, config *rest.Config) (cache.Cache, error) {
-	watches, err := cache.New(config, cache.Options{Scheme: clusterapi.Scheme()})
+func startCache(ctx context.Context, config *rest.Config) (ctrlcache.Cache, error) {
+	watches, err := ctrlcache.New(config, ctrlcache.Options{Scheme: clusterapi.Scheme()})
 	if err != nil {
 		return nil, errors.Wrap(err, "preparing to watch")
 	}
@@ -66,7 +66,7 @@ func startCache(ctx context.Context, config *rest.Config) (cache.Cache, error) {
 }
 
 // follow tells the world of each event of one kind, in the order of the watch.
-func follow[T client.Object](ctx context.Context, o *observer, watches cache.Cache, kind T, saw func(*world, T, bool, time.Time)) error {
+func follow[T client.Object](ctx context.Context, o *observer, watches ctrlcache.Cache, kind T, saw func(*world, T, bool, time.Time)) error {
 	informer, err := watches.GetInformer(ctx, kind)
 	if err != nil {
 		return errors.Wrapf(err, "watching %T", kind)

@@ -83,3 +83,9 @@ func (s *scene) expectGoneBefore(first, later []corev1.Pod) {
 func takesHookOff(event controlplane.Event) bool {
 	return strings.Contains(string(event.RequestObject), `"`+v1alpha1.PreDrainHookAnnotation+`":null`)
 }
+
+// setsSchedulable picks the writes that uncordon a Node.
+func setsSchedulable(event controlplane.Event) bool {
+	body := string(event.RequestObject)
+	return strings.Contains(body, `"unschedulable":null`) || strings.Contains(body, `"unschedulable":false`)
+}

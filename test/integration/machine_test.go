@@ -1,0 +1,104 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// TestDeletedMachines shows what a drain waits for, and what ends the wait.
+func TestDeletedMachines(t *testing.T) {
+	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
+	all.withMachines("m1", "m2", "m3", "m4", "spare")
+
+	t.Run("M27: a budget without room is named on Machine, NodeMaintenance and Evacuation; M7: a rule takes effect on the drain that runs", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.clear()
+		s.runOn("m1", "web", 3, deployment("web", 3), budget("web", 0))
+		s.deleteMachine("m1")
+		const why = "waiting for disruption budget default/web"
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.condition("m1").Reason).To(Equal(v1alpha1.ReasonMachineDraining))
+			g.Expect(s.condition("m1").Message).To(ContainSubstring(why))
+			m := s.maintenanceOf("m1")
+			g.Expect(m).NotTo(BeNil())
+			g.Expect(m.Status.Summary.Blocking).To(ContainSubstring(why))
+			g.Expect(m.Status.NodeStatuses).To(HaveLen(1))
+			g.Expect(m.Status.NodeStatuses[0].DrainMessage).To(Equal("Evacuating"))
+			g.Expect(m.Status.NodeStatuses[0].PodsEvacuating).To(BeEquivalentTo(3))
+			g.Expect(s.node("m1").Spec.Unschedulable).To(BeTrue())
+		}, soon, pace).Should(Succeed())
+		s.Expect(s.evictions()).To(BeEmpty())
+		staying := s.podsOf("web")
+		s.create(s.fleet.Client, drainRule("skip-web", "web", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil))
+		s.expectGone("m1")
+		s.expectInvariants(staying...)
+		s.Expect(s.evictions()).To(BeEmpty())
+	})
+
+	t.Run("M13: a drain that runs out of time releases its Machine, also if the timeout is set while it runs", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.clear()
+		s.runOn("m2", "web", 2, deployment("web", 2), budget("web", 0))
+		s.deleteMachine("m2")
+		s.Eventually(func() string { return s.condition("m2").Message }, soon, pace).Should(ContainSubstring("waiting for disruption budget"))
+		machine := s.machine("m2")
+		patch := client.MergeFrom(machine.DeepCopy())
+		machine.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1)
+		s.Expect(s.fleet.Client.Patch(s.Context(), machine, patch)).To(Succeed())
+		s.expectGone("m2")
+		s.Expect(s.evictions()).To(BeEmpty())
+		s.expectInvariants()
+	})
+
+	t.Run("M8: finished Pods hold nothing back", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.clear()
+		pod := &corev1.Pod{ObjectMeta: metaNamed("finished", "finished"), Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
+		pod.Annotations = map[string]string{controlplane.PodCompleteAfterAnnotation: "10ms"}
+		pod.Spec.NodeName = "m3"
+		s.create(s.workload.Client, pod)
+		s.Eventually(func() corev1.PodPhase { return s.podsOf("finished")[0].Status.Phase }, soon, pace).Should(Equal(corev1.PodSucceeded))
+		s.deleteMachine("m3")
+		s.expectGone("m3")
+		s.Expect(s.evictions()).To(BeEmpty())
+	})
+
+	t.Run("M17: a NodeMaintenance that somebody deletes in the middle is made again, and the Node isn't uncordoned", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.clear()
+		s.runOn("m4", "web", 2, deployment("web", 2), budget("web", 0))
+		s.deleteMachine("m4")
+		s.Eventually(func() string { return s.condition("m4").Message }, soon, pace).Should(ContainSubstring("waiting for disruption budget"))
+		before := s.maintenanceOf("m4")
+		s.Expect(s.workload.Client.Delete(s.Context(), before)).To(Succeed())
+		s.Eventually(func(g Gomega) {
+			now := s.maintenanceOf("m4")
+			g.Expect(now).NotTo(BeNil())
+			g.Expect(now.UID).NotTo(Equal(before.UID))
+		}, soon, pace).Should(Succeed())
+		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), budget("web", 0), client.InNamespace(namespace))).To(Succeed())
+		s.expectGone("m4")
+		s.expectInvariants()
+		s.Expect(s.audited().Writes().Resource("nodes").Named("", "m4").Where(setsSchedulable)).To(BeEmpty())
+	})
+
+	t.Run("M10: the deletion of the whole Cluster isn't held", func(t *testing.T) {
+		s := all.sub(t)
+		s.runOn("spare", "web", 2, deployment("web", 2), budget("web", 0))
+		cluster := &clusterv1.Cluster{}
+		s.Expect(s.fleet.Client.Get(s.Context(), s.cluster.Key(), cluster)).To(Succeed())
+		s.Expect(s.fleet.Client.Delete(s.Context(), cluster)).To(Succeed())
+		s.Eventually(func() error { return s.fleet.Client.Get(s.Context(), s.cluster.Key(), cluster) }, eventually, pace).ShouldNot(Succeed())
+		s.Expect(s.evictions()).To(BeEmpty())
+	})
+}
