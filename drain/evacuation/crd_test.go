@@ -3,10 +3,10 @@ package evacuation_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"sync"
 	"testing"
 
+	"github.com/pkg/errors"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
@@ -43,7 +43,7 @@ var theCRD = sync.OnceValues(func() (*crd, error) {
 		}
 		return newCRD(definition.Spec.Versions[0].Schema.OpenAPIV3Schema)
 	}
-	return nil, fmt.Errorf("the bundle has no CRD of Evacuations")
+	return nil, errors.Errorf("the bundle has no CRD of Evacuations")
 })
 
 func newCRD(props *apiextensionsv1.JSONSchemaProps) (*crd, error) {

@@ -73,6 +73,7 @@ type world struct {
 }
 
 func newWorld(t testing.TB, r *rapid.T) *world {
+	t.Helper()
 	names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b.example.com", "c", "d", "e"}), 0, 4, rapid.ID).Draw(r, "classes")
 	var list []v1alpha1.Evacuator
 	for _, class := range names {

@@ -2,7 +2,6 @@ package evacuation
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -149,7 +149,7 @@ func parse(class, value string) (v1alpha1.Evacuator, error) {
 	number, role, hasRole := strings.Cut(value, "/")
 	priority, err := strconv.ParseUint(number, 10, 31)
 	if err != nil || priority > maxPriority {
-		return v1alpha1.Evacuator{}, fmt.Errorf("%s is not PRIORITY or PRIORITY/ROLE with a priority from 0 to %d", quote(value), maxPriority)
+		return v1alpha1.Evacuator{}, errors.Errorf("%s is not PRIORITY or PRIORITY/ROLE with a priority from 0 to %d", quote(value), maxPriority)
 	}
 	evacuator := v1alpha1.Evacuator{EvacuatorClass: class, Priority: int32(priority)}
 	if hasRole {
@@ -162,15 +162,15 @@ func parse(class, value string) (v1alpha1.Evacuator, error) {
 func check(e v1alpha1.Evacuator) error {
 	switch {
 	case len(e.EvacuatorClass) > maxClassLength || len(validation.IsDNS1123Subdomain(e.EvacuatorClass)) > 0:
-		return fmt.Errorf("the class %s is not a DNS subdomain of at most %d characters", quote(e.EvacuatorClass), maxClassLength)
+		return errors.Errorf("the class %s is not a DNS subdomain of at most %d characters", quote(e.EvacuatorClass), maxClassLength)
 	case e.Priority < 0 || e.Priority > maxPriority:
-		return fmt.Errorf("priority %d is not from 0 to %d", e.Priority, maxPriority)
+		return errors.Errorf("priority %d is not from 0 to %d", e.Priority, maxPriority)
 	case e.Role != nil && *e.Role == "":
 		return errors.New("the role is empty")
 	case e.Role != nil && !isRole(*e.Role):
-		return fmt.Errorf("the role %s is not of at most %d printable characters", quote(*e.Role), maxRoleLength)
+		return errors.Errorf("the role %s is not of at most %d printable characters", quote(*e.Role), maxRoleLength)
 	case isController(e) != (e.Priority == v1alpha1.EvacuatorControllerPriority):
-		return fmt.Errorf("priority %d goes with role %s, and with no other", v1alpha1.EvacuatorControllerPriority, v1alpha1.EvacuatorRoleController)
+		return errors.Errorf("priority %d goes with role %s, and with no other", v1alpha1.EvacuatorControllerPriority, v1alpha1.EvacuatorRoleController)
 	}
 	return nil
 }

@@ -19,7 +19,9 @@ func DrainMessage(m *v1alpha1.NodeMaintenance) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Drain not completed yet%s (NodeMaintenance %s)", startedAt(m), m.Name)
 	summary := m.Status.Summary
-	if summary.Nodes > 0 {
+	if summary.Nodes == 0 {
+		b.WriteString(": waiting for its first report")
+	} else {
 		fmt.Fprintf(&b, ": %d Pods evacuating, %d waiting for their turn, %d skipped", summary.PodsEvacuating, summary.PodsPending, summary.PodsSkipped)
 	}
 	var kinds []string

@@ -11,9 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
@@ -52,6 +51,7 @@ func TestInstall(t *testing.T) {
 }
 
 func webhooksWork(t *testing.T, c client.Client) {
+	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
 	valid := machine("valid")
 	valid.Spec.Version = "1.36.3"
@@ -72,6 +72,7 @@ func webhooksWork(t *testing.T, c client.Client) {
 }
 
 func controllersWork(t *testing.T, c client.Client) {
+	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "bare"}}
 	cluster.Spec.InfrastructureRef = nowhere

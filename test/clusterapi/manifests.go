@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -36,8 +36,8 @@ const (
 type manifests struct {
 	decoder    runtime.Decoder
 	crds       []*apiextensionsv1.CustomResourceDefinition
-	mutating   []*admissionv1.MutatingWebhookConfiguration
-	validating []*admissionv1.ValidatingWebhookConfiguration
+	mutating   []*admissionregistrationv1.MutatingWebhookConfiguration
+	validating []*admissionregistrationv1.ValidatingWebhookConfiguration
 }
 
 // readManifests reads the manifests of the release that the capi-core program is built from.
@@ -118,9 +118,9 @@ func (m *manifests) add(document []byte) error {
 	switch typed := object.(type) {
 	case *apiextensionsv1.CustomResourceDefinition:
 		m.crds = append(m.crds, typed)
-	case *admissionv1.MutatingWebhookConfiguration:
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
 		m.mutating = append(m.mutating, typed)
-	case *admissionv1.ValidatingWebhookConfiguration:
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
 		m.validating = append(m.validating, typed)
 	default:
 		return errors.Errorf("unexpected kind %T", object)
@@ -140,9 +140,9 @@ func (m *manifests) serveFrom(url string, ca []byte) {
 			},
 		}
 	}
-	redirect := func(config *admissionv1.WebhookClientConfig) {
+	redirect := func(config *admissionregistrationv1.WebhookClientConfig) {
 		path := ptr.Deref(config.Service.Path, "")
-		*config = admissionv1.WebhookClientConfig{URL: ptr.To(url + path), CABundle: ca}
+		*config = admissionregistrationv1.WebhookClientConfig{URL: ptr.To(url + path), CABundle: ca}
 	}
 	for _, configuration := range m.mutating {
 		for i := range configuration.Webhooks {
@@ -167,14 +167,14 @@ func (m *manifests) apply(ctx context.Context, config *rest.Config) error {
 		return errors.Wrap(err, "creating a client")
 	}
 	for _, wanted := range m.mutating {
-		actual := &admissionv1.MutatingWebhookConfiguration{}
+		actual := &admissionregistrationv1.MutatingWebhookConfiguration{}
 		actual.Name = namePrefix + wanted.Name
 		if _, err := controllerutil.CreateOrUpdate(ctx, c, actual, func() error { actual.Webhooks = wanted.Webhooks; return nil }); err != nil {
 			return errors.Wrapf(err, "creating %s", actual.Name)
 		}
 	}
 	for _, wanted := range m.validating {
-		actual := &admissionv1.ValidatingWebhookConfiguration{}
+		actual := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 		actual.Name = namePrefix + wanted.Name
 		if _, err := controllerutil.CreateOrUpdate(ctx, c, actual, func() error { actual.Webhooks = wanted.Webhooks; return nil }); err != nil {
 			return errors.Wrapf(err, "creating %s", actual.Name)

@@ -38,6 +38,7 @@ func (h *health) ready(ctx context.Context, component Component) error {
 		scheme = "http"
 	case ControllerManager:
 		path = "/healthz" // The only one it has.
+	case APIServer, Scheduler:
 	}
 	return h.get(ctx, scheme+"://"+loopback(h.ports.of(component))+path)
 }

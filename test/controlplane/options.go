@@ -12,6 +12,7 @@ import (
 // Component is one process of a control plane, named like its program.
 type Component string
 
+// The components of a control plane.
 const (
 	Etcd              Component = "etcd"
 	APIServer         Component = "kube-apiserver"

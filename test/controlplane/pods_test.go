@@ -43,6 +43,7 @@ func podNamed(t *testing.T, client kubernetes.Interface, name string, annotation
 }
 
 func phaseOf(t *testing.T, client kubernetes.Interface, name string) func() (corev1.PodPhase, error) {
+	t.Helper()
 	return func() (corev1.PodPhase, error) {
 		pod, err := client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {

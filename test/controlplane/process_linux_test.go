@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -44,6 +45,7 @@ func TestKilledProcessLeavesNothing(t *testing.T) {
 
 // startAndHang is the child: it tells what it has started and never ends by itself.
 func startAndHang(t *testing.T) {
+	t.Helper()
 	cluster, err := Start(t.Context(), Options{Name: "orphan", Scheduler: true, Kwok: true})
 	if err != nil {
 		t.Fatal(err)
@@ -76,6 +78,6 @@ func alive(pid int) bool {
 		return false
 	}
 	// pid (command) state ...
-	after := string(stat[strings.LastIndexByte(string(stat), ')')+1:])
+	after := string(stat[bytes.LastIndexByte(stat, ')')+1:])
 	return !strings.HasPrefix(after, " Z")
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -27,7 +26,6 @@ type play struct {
 	machine  string // that is drained in the first act
 	node     string
 	laps     []lap
-	dir      string // of the manager's program
 }
 
 // act does a part of the demo, and takes its time.
@@ -52,31 +50,11 @@ func (p *play) raise(ctx context.Context) (err error) {
 		return err
 	}
 	p.workload = p.fleet.Workloads[workloadName]
-	if err := p.startManager(ctx); err != nil {
+	if err := p.fleet.StartManager(ctx); err != nil {
 		return err
 	}
 	progress("Cluster API Node Maintenance is up")
 	return nil
-}
-
-// startManager has the manager built into a directory of ours, to be able to remove it. Nothing else may go there: control
-// planes find each other's in the directory for temporary files, to stay out of each other's way.
-func (p *play) startManager(ctx context.Context) (err error) {
-	if p.dir, err = os.MkdirTemp("", "capnm-demo-"); err != nil {
-		return errors.Wrap(err, "creating a directory for the manager")
-	}
-	before, was := os.LookupEnv("TMPDIR")
-	if err := os.Setenv("TMPDIR", p.dir); err != nil {
-		return errors.Wrap(err, "using a directory for the manager")
-	}
-	defer func() {
-		if was {
-			_ = os.Setenv("TMPDIR", before)
-		} else {
-			_ = os.Unsetenv("TMPDIR")
-		}
-	}()
-	return p.fleet.StartManager(ctx)
 }
 
 // populate creates the Cluster, its Machines and what the operator wants of their drains, and then the applications.

@@ -128,9 +128,6 @@ func (p *play) stop() error {
 	if p.fleet != nil {
 		err = p.fleet.Stop()
 	}
-	if removing := os.RemoveAll(p.dir); err == nil {
-		err = errors.Wrap(removing, "removing the manager")
-	}
 	return err
 }
 

@@ -217,7 +217,7 @@ func (f *Fleet) waitForCRD(ctx context.Context, name string) error {
 }
 
 func applyFile(ctx context.Context, c client.Client, file string) error {
-	content, err := os.ReadFile(file) //nolint:gosec // a file of this repository
+	content, err := os.ReadFile(file)
 	if err != nil {
 		return errors.Wrapf(err, "reading %s", file)
 	}

@@ -18,10 +18,11 @@ import (
 const (
 	// ManagerUser is whom our manager acts as in the management cluster. It has the role that an installation gives it.
 	ManagerUser = "capnm-manager"
-	// ManagerAgent and CoreAgent start the user agents by which the requests of our manager and of Cluster API's core manager
-	// are told apart in the audit log of a workload cluster: both use the Cluster's kubeconfig.
+	// ManagerAgent starts the user agent by which the requests of our manager are told from those of Cluster API's core manager
+	// in the audit log of a workload cluster: both use the Cluster's kubeconfig.
 	ManagerAgent = "cluster-api-node-maintenance"
-	CoreAgent    = "capi-core"
+	// CoreAgent starts the user agent of Cluster API's core manager.
+	CoreAgent = "capi-core"
 )
 
 // Manager is our manager, a process of its own.
@@ -41,7 +42,7 @@ func (m *Manager) LogTail(lines int) string {
 
 // StartManager builds our manager from the sources as they are, starts it, and waits until it is ready.
 func (f *Fleet) StartManager(ctx context.Context, args ...string) error {
-	path, err := managerBinary()
+	path, err := f.managerBinary()
 	if err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ func get(ctx context.Context, url string) error {
 	if err != nil {
 		return errors.Wrapf(err, "asking %s", url)
 	}
-	defer response.Body.Close()
+	_ = response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		return errors.Errorf("%s answers %s", url, response.Status)
 	}
@@ -105,28 +106,24 @@ func freeAddress() (string, error) {
 	if err != nil {
 		return "", errors.Wrap(err, "finding a free port")
 	}
-	defer listener.Close()
-	return listener.Addr().String(), nil
+	return listener.Addr().String(), errors.Wrap(listener.Close(), "freeing the port")
 }
 
-// managerBinary builds the manager once for each process that uses it; the Go build cache makes that quick.
-var managerBinary = sync.OnceValues(func() (string, error) {
+// managerBinary builds the manager into the fleet's own directory, once; the Go build cache makes that quick.
+func (f *Fleet) managerBinary() (string, error) {
+	path := filepath.Join(f.Management.Dir(), "manager")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
 	}
-	dir, err := os.MkdirTemp("", "capnm-manager-")
-	if err != nil {
-		return "", errors.Wrap(err, "making a directory for the manager")
-	}
-	path := filepath.Join(dir, "manager")
 	command := exec.Command("go", "build", "-o", path, "./cmd/manager")
 	command.Dir = root
-	if output, err := command.CombinedOutput(); err != nil {
-		return "", errors.Wrapf(err, "building the manager: %s", output)
-	}
-	return path, nil
-})
+	output, err := command.CombinedOutput()
+	return path, errors.Wrapf(err, "building the manager: %s", output)
+}
 
 var moduleRoot = sync.OnceValues(func() (string, error) {
 	output, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", modulePath).Output()

@@ -53,6 +53,7 @@ type scene struct {
 
 // newScene starts a fleet with one Cluster whose Machines follow an empty policy.
 func newScene(t *testing.T, options fleet.Options) *scene {
+	t.Helper()
 	s := &scene{T: t, WithT: NewWithT(t), fleet: fleet.ForTest(t, options), cluster: kwok.NewCluster("c1").WithExternalControlPlane()}
 	s.workload = s.fleet.Workloads["workload"]
 	s.Expect(s.fleet.Connect(s.cluster, "workload")).To(Succeed())
@@ -63,6 +64,7 @@ func newScene(t *testing.T, options fleet.Options) *scene {
 
 // sub is the scene as a subtest sees it. The audit log is looked at from here on.
 func (s *scene) sub(t *testing.T) *scene {
+	t.Helper()
 	sub := *s
 	sub.T, sub.WithT = t, NewWithT(t)
 	var err error
@@ -227,10 +229,6 @@ func deployment(app string, replicas int32, changes ...func(*corev1.PodTemplateS
 
 func labelled(key, value string) func(*corev1.PodTemplateSpec) {
 	return func(template *corev1.PodTemplateSpec) { template.Labels[key] = value }
-}
-
-func annotated(key, value string) func(*corev1.PodTemplateSpec) {
-	return func(template *corev1.PodTemplateSpec) { template.Annotations[key] = value }
 }
 
 // budget allows maxUnavailable pods labelled app to be disrupted.

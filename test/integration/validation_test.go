@@ -26,6 +26,7 @@ type validation struct {
 }
 
 func newValidation(t *testing.T) *validation {
+	t.Helper()
 	v := &validation{T: t, WithT: NewWithT(t)}
 	cp := controlplane.ForTest(t, controlplane.Options{Name: "validation"})
 	var err error
@@ -42,6 +43,7 @@ func newValidation(t *testing.T) *validation {
 }
 
 func (v *validation) sub(t *testing.T) *validation {
+	t.Helper()
 	return &validation{T: t, WithT: NewWithT(t), client: v.client}
 }
 

@@ -3,9 +3,8 @@ package kwok
 import (
 	"maps"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Change is a change to the objects that a Cluster makes; it leaves other kinds alone.

@@ -11,11 +11,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
@@ -31,6 +30,7 @@ type environment struct {
 }
 
 func start(t *testing.T) *environment {
+	t.Helper()
 	// What the libraries log beside the provider's own log.
 	ctrl.SetLogger(logr.New(log.NullLogSink{}))
 	g, ctx := NewWithT(t), t.Context()

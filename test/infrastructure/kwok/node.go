@@ -12,11 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
@@ -116,8 +115,8 @@ func stopKubelet(ctx context.Context, workload Workload, kwokMachine *infrav1.Kw
 
 // nodesOf creates a client each time. Clients of one configuration share their connections, and
 // a typed one needs no discovery, so there is nothing worth keeping.
-func nodesOf(workload Workload) (corev1client.NodeInterface, error) {
-	nodes, err := corev1client.NewForConfig(workload.Config)
+func nodesOf(workload Workload) (typedcorev1.NodeInterface, error) {
+	nodes, err := typedcorev1.NewForConfig(workload.Config)
 	if err != nil {
 		return nil, errors.Wrap(err, "creating a client for the workload cluster")
 	}
