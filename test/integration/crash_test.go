@@ -17,6 +17,7 @@ const crashPods = 5
 // TestCrashAfterEachWrite kills the manager with SIGKILL right after each distinct write of a drain, and starts it again. The
 // points aren't listed here: a drain that nothing disturbs shows them.
 func TestCrashAfterEachWrite(t *testing.T) {
+	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 400 * time.Millisecond})
 	all.withMachines("spare")
 

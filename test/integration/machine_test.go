@@ -17,6 +17,7 @@ import (
 
 // TestDeletedMachines shows what a drain waits for, and what ends the wait.
 func TestDeletedMachines(t *testing.T) {
+	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
 	all.withMachines("m1", "m2", "m3", "m4", "spare")
 

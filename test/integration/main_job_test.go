@@ -16,6 +16,7 @@ import (
 
 // TestMainJob deletes Machines whose Nodes carry workloads, under the real Cluster API core.
 func TestMainJob(t *testing.T) {
+	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: time.Second, PodDeletionDelay: time.Second})
 	all.withMachines("m1", "m2", "m3")
 

@@ -21,6 +21,7 @@ const outage = 30 * time.Second
 const maxOutageErrors = 60
 
 func TestWorkloadAPIServerOutage(t *testing.T) {
+	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: time.Second, PodDeletionDelay: time.Second})
 	all.withMachines("m1", "m2")
 

@@ -281,13 +281,14 @@ func names(pods []corev1.Pod) []string {
 	return all
 }
 
-// clear removes the workloads and rules of a subtest.
+// clear removes the workloads and rules of a subtest. Pods that were left on a Node that is gone have nobody to confirm their
+// end, so they get no grace period.
 func (s *scene) clear() {
 	s.Helper()
 	inNamespace := client.InNamespace(namespace)
 	s.Expect(s.fleet.Client.DeleteAllOf(s.Context(), &clusterv1.MachineDrainRule{}, inNamespace)).To(Succeed())
 	for _, kind := range []client.Object{&appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}, &corev1.Pod{}} {
-		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), kind, inNamespace)).To(Succeed())
+		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), kind, inNamespace, client.GracePeriodSeconds(0))).To(Succeed())
 	}
 	s.Eventually(func(g Gomega) {
 		pods := &corev1.PodList{}

@@ -87,6 +87,7 @@ func entry(podType v1alpha1.PodType, priority int32, labels ...string) v1alpha1.
 }
 
 func TestNodeMaintenanceValidation(t *testing.T) {
+	t.Parallel()
 	all := newValidation(t)
 	t.Run("R1: cluster-scoped, nodeSelector required, stage defaults to Idle", func(t *testing.T) {
 		v := all.sub(t)
@@ -209,6 +210,7 @@ func evacuators(list ...v1alpha1.Evacuator) func(*v1alpha1.Evacuation) {
 }
 
 func TestEvacuationValidation(t *testing.T) {
+	t.Parallel()
 	all := newValidation(t)
 	t.Run("E1: the name is the Pod's UID, a dash, and the start of its name", func(t *testing.T) {
 		v := all.sub(t)
