@@ -175,6 +175,9 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 		action := evacuation.Next(evacuation.Input{
 			Evacuation: e, Pod: evacuation.ObservedPod(e.Spec.PodRef, pod, podType), ResolvedEvacuators: resolved, Now: p.now,
 		})
+		if action.Kind == evacuation.AwaitEvacuator { // its turn may end in silence, and then the Pod is ours
+			p.tryAgainAt(action.Deadline)
+		}
 		if action.Kind != evacuation.Evict {
 			continue
 		}
