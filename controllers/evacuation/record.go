@@ -9,59 +9,45 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// record bridges, for one workload cluster, the moments between an eviction and its appearance in the watches. It is no
-// state of the drain: an evictor that starts without it only risks a refusal that the watches would have told it.
+// watchLag is how long a Pod whose eviction was accepted, or that was gone, may still be shown as if nothing had happened. A
+// watch that lags further costs a second call, which a UID and the API server make harmless.
+const watchLag = 30 * time.Second
+
+// record bridges, for one workload cluster, the moments between an eviction and its appearance in the watches, and paces those
+// that were refused. It is no state of the drain: an evictor that starts without it only risks a refusal that the watches
+// would have told it.
 type record struct {
 	mu       sync.Mutex
-	evicted  map[types.UID]bool      // Pods whose eviction was accepted, and that the watch still shows without a deletionTimestamp
-	until    map[types.UID]time.Time // Pods whose eviction was refused, and when it is tried again
+	resting  map[types.UID]time.Time // Pods that were tried, and until when they aren't tried again
 	observed map[types.UID]string    // by PodDisruptionBudget: the resourceVersion that the watch must reach to count
 }
 
 func newRecord() *record {
-	return &record{evicted: map[types.UID]bool{}, until: map[types.UID]time.Time{}, observed: map[types.UID]string{}}
+	return &record{resting: map[types.UID]time.Time{}, observed: map[types.UID]string{}}
 }
 
 // keep drops what concerns none of the live Pods.
 func (r *record) keep(live map[types.UID]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for uid := range r.evicted {
+	for uid := range r.resting {
 		if !live[uid] {
-			delete(r.evicted, uid)
-		}
-	}
-	for uid := range r.until {
-		if !live[uid] {
-			delete(r.until, uid)
+			delete(r.resting, uid)
 		}
 	}
 }
 
-func (r *record) accept(pod types.UID) {
+func (r *record) rest(pod types.UID, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.evicted[pod] = true
-	delete(r.until, pod)
+	r.resting[pod] = until
 }
 
-func (r *record) accepted(pod types.UID) bool {
+func (r *record) rests(pod types.UID, now time.Time) (until time.Time, rests bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.evicted[pod]
-}
-
-func (r *record) refuse(pod types.UID, until time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.until[pod] = until
-}
-
-func (r *record) backsOff(pod types.UID, now time.Time) (until time.Time, wait bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	until, refused := r.until[pod]
-	return until, refused && now.Before(until)
+	until, tried := r.resting[pod]
+	return until, tried && now.Before(until)
 }
 
 // observedAtLeast says that the budget was seen at this version, after evictions that it counts.

@@ -1,0 +1,185 @@
+package evacuation
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// passing is how long a budget may be unobserved before it is said.
+const passing = 5 * time.Second
+
+// pass is one look at all Pods of a workload cluster that are to be evicted.
+type pass struct {
+	cluster     types.NamespacedName
+	client      client.Client // reads Evacuations and Nodes from watches
+	live        client.Client
+	observation remote.Observation
+	record      *record
+	pdbs        []*policyv1.PodDisruptionBudget
+	now         time.Time
+	subjects    map[types.UID]*subject
+	stale       map[string]bool // budgets, by namespace/name
+	mu          sync.Mutex
+	nextTry     time.Time // when to look again if no event comes before, zero: never
+}
+
+// subject is one Pod to be evicted, and why.
+type subject struct {
+	evacuation *v1alpha1.Evacuation
+	pod        *corev1.Pod
+	action     evacuation.Action
+}
+
+// status returns the Evacuation as it is to be stored, with the turn of the eviction in it. The reconciler leaves that to the
+// evictor, so that the turn and what it waits for are one write.
+func (s *subject) status(now time.Time) *v1alpha1.Evacuation {
+	changed := s.evacuation.DeepCopy()
+	s.action.Apply(changed, now)
+	return changed
+}
+
+// collect finds the Pods whose turn of eviction it is, as drain/evacuation says.
+func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
+	evacuations := &v1alpha1.EvacuationList{}
+	if err := p.client.List(ctx, evacuations); err != nil {
+		return nil, errors.Wrap(err, "listing Evacuations")
+	}
+	slices.SortFunc(evacuations.Items, func(a, b v1alpha1.Evacuation) int { // those that wait longest first
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	var candidates []budgets.Candidate
+	live := map[types.UID]bool{}
+	for i := range evacuations.Items {
+		e := &evacuations.Items[i]
+		pod, found := p.observation.PodByUID(types.UID(e.Spec.PodRef.UID))
+		if !found {
+			continue
+		}
+		podType, known := rules.PodTypeOf(pod, p.observation.DaemonSetExists)
+		if !known {
+			continue
+		}
+		resolved, _ := evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations})
+		action := evacuation.Next(evacuation.Input{
+			Evacuation: e, Pod: evacuation.ObservedPod(e.Spec.PodRef, pod, podType), ResolvedEvacuators: resolved, Now: p.now,
+		})
+		if action.Kind == evacuation.AwaitEvacuator { // its turn may end in silence, and then the Pod is ours
+			p.tryAgainAt(action.Deadline)
+		}
+		if action.Kind != evacuation.Evict {
+			continue
+		}
+		live[pod.UID] = true
+		if until, wait := p.record.rests(pod.UID, p.now); wait {
+			p.tryAgainAt(until)
+			continue
+		}
+		p.subjects[pod.UID] = &subject{evacuation: e, pod: pod, action: action}
+		candidates = append(candidates, budgets.Candidate{Pod: budgets.Pod{
+			UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
+			Labels: pod.Labels, Ready: isReady(pod), Phase: pod.Status.Phase,
+		}})
+	}
+	p.record.keep(live)
+	return candidates, nil
+}
+
+func (p *pass) tryAgainAt(t time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.nextTry.IsZero() || t.Before(p.nextTry) {
+		p.nextTry = t
+	}
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// refresh reads a budget once after evictions under it, to know from which version on the watch has them in.
+func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) error {
+	if budget == nil {
+		return nil
+	}
+	live := &policyv1.PodDisruptionBudget{}
+	key := types.NamespacedName{Namespace: budget.Namespace(), Name: budget.Name()}
+	if err := p.live.Get(ctx, key, live); err != nil {
+		return errors.Wrapf(client.IgnoreNotFound(err), "getting PodDisruptionBudget %s", key)
+	}
+	p.record.observedAtLeast(live.UID, live.ResourceVersion)
+	return nil
+}
+
+// report says on each Evacuation why its Pod waits, where that has changed, and counts.
+func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
+	reasons := map[budgets.Reason]int{}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelEvictions)
+	for _, each := range waiting {
+		reasons[each.Reason]++
+		s := p.subjects[each.Pod.UID]
+		changed := s.status(p.now)
+		evacuation.Waiting(changed, each.Message)
+		if changed.Status.Message == s.evacuation.Status.Message || p.isPassing(each) {
+			continue
+		}
+		group.Go(func() error {
+			err := p.client.Status().Patch(groupCtx, changed, client.MergeFrom(s.evacuation))
+			return errors.Wrapf(client.IgnoreNotFound(err), "saying why Pod %s waits", klog.KObj(s.pod))
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	podsBlocked.DeletePartialMatch(map[string]string{"cluster_namespace": p.cluster.Namespace, "cluster": p.cluster.Name})
+	for reason, count := range reasons {
+		podsBlocked.WithLabelValues(p.cluster.Namespace, p.cluster.Name, string(reason)).Set(float64(count))
+	}
+	return nil
+}
+
+// isPassing says whether a Pod waits for nothing but our own evictions to show, or for the disruption controller to catch up
+// with an edit: moments that aren't worth a write. What lasts is told.
+func (p *pass) isPassing(waiting budgets.Waiting) bool {
+	if waiting.Reason != budgets.BudgetNotObserved {
+		return false
+	}
+	if p.stale[waiting.Budget] {
+		return true
+	}
+	tellAt := p.subjects[waiting.Pod.UID].evacuation.CreationTimestamp.Add(passing)
+	if p.now.Before(tellAt) {
+		p.tryAgainAt(tellAt)
+		return true
+	}
+	return false
+}
+
+// isStale notes the budgets whose room isn't known because of our own evictions.
+func (p *pass) isStale(pdb *policyv1.PodDisruptionBudget) bool {
+	stale := p.record.isStale(pdb)
+	p.stale[pdb.Namespace+"/"+pdb.Name] = stale
+	return stale
+}

@@ -1,0 +1,52 @@
+package evacuation
+
+import (
+	"testing"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestRecord(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	t.Run("a Pod that was tried rests, and not for ever: a lost event must not strand it", func(t *testing.T) {
+		r := newRecord()
+		if _, rests := r.rests("a", now); rests {
+			t.Error("it was never tried")
+		}
+		r.rest("a", now.Add(watchLag))
+		if until, rests := r.rests("a", now); !rests || !until.Equal(now.Add(watchLag)) {
+			t.Error("it was tried just now")
+		}
+		if _, rests := r.rests("a", now.Add(watchLag)); rests {
+			t.Error("it rests for ever")
+		}
+	})
+	t.Run("what concerns no live Pod is dropped", func(t *testing.T) {
+		r := newRecord()
+		r.rest("a", now.Add(time.Hour))
+		r.rest("b", now.Add(time.Hour))
+		r.keep(map[types.UID]bool{"b": true})
+		if len(r.resting) != 1 {
+			t.Errorf("%d are left", len(r.resting))
+		}
+	})
+	t.Run("a budget is stale until the watch has reached what was seen", func(t *testing.T) {
+		r := newRecord()
+		at := func(version string) *policyv1.PodDisruptionBudget {
+			return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{UID: "b", ResourceVersion: version}}
+		}
+		if r.isStale(at("10")) {
+			t.Error("nothing was seen")
+		}
+		r.observedAtLeast("b", "100")
+		if !r.isStale(at("99")) {
+			t.Error("99 is before 100")
+		}
+		if r.isStale(at("100")) || r.isStale(at("99")) {
+			t.Error("100 has been reached, and a watch doesn't go back")
+		}
+	})
+}
