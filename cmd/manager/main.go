@@ -36,6 +36,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/drainpolicy"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machine"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
@@ -189,6 +190,9 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		ManagementCluster: managementCluster, WatchFilterValue: o.watchFilter,
 	}
 	if err := machines.SetupWithManager(ctx, mgr, cache, controller.Options{MaxConcurrentReconciles: o.machineConcurrency}); err != nil {
+		return err
+	}
+	if err := (&drainpolicy.Reconciler{Client: mgr.GetClient()}).SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}); err != nil {
 		return err
 	}
 	maintenances := &nodemaintenance.Reconciler{Clusters: clusters, Clock: realClock, ManagementCluster: managementCluster}

@@ -238,3 +238,26 @@ func TestDrained(t *testing.T) {
 		})
 	}
 }
+
+func TestTallyOf(t *testing.T) {
+	inCluster := func(name string, changes ...func(*clusterv1.Machine)) clusterv1.Machine {
+		m := machine(changes...)
+		m.Spec.ClusterName = name
+		return *m
+	}
+	held := func(m *clusterv1.Machine) {
+		m.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
+	}
+	deleted := func(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.Now()) }
+	all := []clusterv1.Machine{
+		inCluster("one", held), inCluster("one", held, deleted), inCluster("two", held), inCluster("two", deleted), inCluster("gone", held, deleted),
+	}
+	clusters := map[string]map[string]string{"one": nil, "two": nil}
+	policies := []v1alpha1.MachineDrainPolicy{policy("a"), policy("b")}
+	if got, want := machines.TallyOf(&policies[0], policies, all, clusters), (machines.Tally{Clusters: 2, Machines: 4, ActiveDrains: 1}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := machines.TallyOf(&policies[1], policies, all, clusters); got != (machines.Tally{}) {
+		t.Errorf("a policy that comes second has %+v", got)
+	}
+}

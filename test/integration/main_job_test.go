@@ -20,6 +20,17 @@ func TestMainJob(t *testing.T) {
 	all := newScene(t, fleet.Options{PodReadyDelay: time.Second, PodDeletionDelay: time.Second})
 	all.withMachines("m1", "m2", "m3")
 
+	t.Run("a policy says what follows it", func(t *testing.T) {
+		s := all.sub(t)
+		s.Eventually(func(g Gomega) {
+			policy := &v1alpha1.MachineDrainPolicy{}
+			g.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
+			g.Expect(policy.Status.Clusters).To(BeEquivalentTo(1))
+			g.Expect(policy.Status.Machines).To(BeEquivalentTo(3))
+			g.Expect(policy.Status.ActiveDrains).To(BeZero())
+		}, soon, pace).Should(Succeed())
+	})
+
 	t.Run("M12: twenty Pods under a budget of two go without one refused eviction", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.clear()

@@ -1,0 +1,97 @@
+// Package drainpolicy keeps the status of MachineDrainPolicies: how many Clusters and Machines follow each, and how many of
+// them are being drained.
+package drainpolicy
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+)
+
+// +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=machinedrainpolicies/status,verbs=patch
+
+// settle is how long events of Machines and Clusters are gathered before they are counted: a rollout changes many.
+const settle = time.Second
+
+// Reconciler keeps the status of MachineDrainPolicies.
+type Reconciler struct {
+	Client client.Client
+}
+
+// SetupWithManager adds the reconciler to the manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("machinedrainpolicy").
+		For(&v1alpha1.MachineDrainPolicy{}).
+		Watches(&clusterv1.Machine{}, r.policiesOfNamespace()).
+		Watches(&clusterv1.Cluster{}, r.policiesOfNamespace()).
+		WithOptions(options).
+		Complete(r)
+	return errors.Wrap(err, "setting up the machine drain policy controller")
+}
+
+// policiesOfNamespace enqueues all policies of an object's namespace, after a while.
+func (r *Reconciler) policiesOfNamespace() handler.EventHandler {
+	enqueue := func(ctx context.Context, object client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		policies := &v1alpha1.MachineDrainPolicyList{}
+		if err := r.Client.List(ctx, policies, client.InNamespace(object.GetNamespace())); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to list MachineDrainPolicies")
+			return
+		}
+		for i := range policies.Items {
+			queue.AddAfter(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&policies.Items[i])}, settle)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(ctx, e.Object, queue)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(ctx, e.ObjectNew, queue)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(ctx, e.Object, queue)
+		},
+	}
+}
+
+// Reconcile counts what follows one policy.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	policy := &v1alpha1.MachineDrainPolicy{}
+	if err := r.Client.Get(ctx, request.NamespacedName, policy); err != nil {
+		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting MachineDrainPolicy %s", request.NamespacedName)
+	}
+	inNamespace := client.InNamespace(request.Namespace)
+	policies, all, clusters := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineList{}, &clusterv1.ClusterList{}
+	for _, list := range []client.ObjectList{policies, all, clusters} {
+		if err := r.Client.List(ctx, list, inNamespace); err != nil {
+			return reconcile.Result{}, errors.Wrapf(err, "counting what follows MachineDrainPolicy %s", request.NamespacedName)
+		}
+	}
+	labels := map[string]map[string]string{}
+	for i := range clusters.Items {
+		labels[clusters.Items[i].Name] = clusters.Items[i].Labels
+	}
+	tally := machines.TallyOf(policy, policies.Items, all.Items, labels)
+	changed := policy.DeepCopy()
+	changed.Status.ObservedGeneration = policy.Generation
+	changed.Status.Clusters, changed.Status.Machines, changed.Status.ActiveDrains = tally.Clusters, tally.Machines, tally.ActiveDrains
+	if apiequality.Semantic.DeepEqual(policy.Status, changed.Status) {
+		return reconcile.Result{}, nil
+	}
+	err := r.Client.Status().Patch(ctx, changed, client.MergeFrom(policy))
+	return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of MachineDrainPolicy %s", request.NamespacedName)
+}
