@@ -182,8 +182,8 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err != nil {
 		return errors.Wrap(err, "setting up the cluster cache")
 	}
-	clusters := remote.NewClusters(cache, mgr.GetScheme(), remote.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst})
 	realClock := clock.RealClock{}
+	clusters := remote.NewClusters(cache, mgr.GetScheme(), remote.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, realClock)
 
 	machines := &machine.Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clusters: clusters, Clock: realClock,

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/controllers/external"
 	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -184,6 +185,9 @@ func (r *Reconciler) compileRules(ctx context.Context, s *scope) (rules.Compiled
 func (r *Reconciler) contact(ctx context.Context, s *scope) (waiting outcome, lost bool) {
 	state := r.Clusters.LastContact(ctx, s.clusterKey())
 	if state.ConsecutiveFailures == 0 || s.now.Sub(state.LastProbeSuccessTime) < probeFailureWindow {
+		if conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonWaitingForWorkloadCluster {
+			r.Clusters.Renew(s.clusterKey())
+		}
 		return outcome{}, false
 	}
 	waiting = waitingForCluster(state)

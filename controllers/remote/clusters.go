@@ -3,11 +3,13 @@ package remote
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -17,6 +19,7 @@ type Clusters struct {
 	cache     clustercache.ClusterCache
 	scheme    *runtime.Scheme
 	evictions Limits
+	clock     clock.PassiveClock
 
 	mu          sync.Mutex
 	watches     map[types.NamespacedName]*connectedWatch
@@ -29,13 +32,14 @@ type connectedWatch struct {
 	*drainWatch
 	config    *rest.Config
 	evictions rest.Interface
+	began     time.Time
 }
 
 // NewClusters returns Clusters that reaches workload clusters through the cache. evictions bounds the evictions in each of
 // them; the ClusterCache's own limits bound the rest.
-func NewClusters(cache clustercache.ClusterCache, scheme *runtime.Scheme, evictions Limits) *Clusters {
+func NewClusters(cache clustercache.ClusterCache, scheme *runtime.Scheme, evictions Limits, now clock.PassiveClock) *Clusters {
 	return &Clusters{
-		cache: cache, scheme: scheme, evictions: evictions,
+		cache: cache, scheme: scheme, evictions: evictions, clock: now,
 		watches:   map[types.NamespacedName]*connectedWatch{},
 		recorders: map[types.NamespacedName]*eventRecorder{},
 	}
@@ -124,10 +128,28 @@ func (c *Clusters) begin(cluster types.NamespacedName, config *rest.Config) (*co
 	if err != nil {
 		return nil, err
 	}
-	watch := &connectedWatch{drainWatch: drain, config: config, evictions: evictions}
+	watch := &connectedWatch{drainWatch: drain, config: config, evictions: evictions, began: c.clock.Now()}
 	c.watches[cluster] = watch
 	return watch, nil
 }
+
+// Renew begins the drain watch of a workload cluster anew, after contact was lost and is back. Watches come back by themselves,
+// but their backoff after half a minute's outage is up to a minute. A watch that has begun within the last while is left alone.
+func (c *Clusters) Renew(cluster types.NamespacedName) {
+	c.mu.Lock()
+	watch := c.watches[cluster]
+	renew := watch != nil && c.clock.Since(watch.began) > renewAfter
+	if renew {
+		c.end(cluster)
+	}
+	c.mu.Unlock()
+	if renew {
+		c.notify(Change{Cluster: cluster, Surroundings: true}) // those who need Nodes say so again
+	}
+}
+
+// renewAfter keeps many drains that find contact back at the same time from beginning the same watch again and again.
+const renewAfter = 15 * time.Second
 
 // connected makes what lasts as long as the connection.
 func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) error {
