@@ -1,39 +1,67 @@
-// Package workload embeds what every managed workload cluster gets: the CRDs of NodeMaintenance and Evacuation.
+// Package workload embeds what every managed workload cluster gets: the CRDs of NodeMaintenance and Evacuation, and the
+// admission policies that say who may write them.
 package workload
 
 import (
+	"bufio"
+	"bytes"
 	"embed"
+	"io"
 	"io/fs"
 
 	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 )
 
 // BundleVersion counts the changes of the bundle. A manager never replaces what a newer bundle has brought: it goes up by
 // one with every change of the files beside this one.
-const BundleVersion = 1
+const BundleVersion = 2
 
-//go:embed crd/*.yaml
+//go:embed admission/*.yaml crd/*.yaml
 var files embed.FS
 
-// Bundle returns the objects of the bundle, in the order in which they are applied.
+// Bundle returns the objects of the bundle, in the order in which they are applied: who may write a kind is said before the
+// kind is there.
 func Bundle() ([]*unstructured.Unstructured, error) {
-	names, err := fs.Glob(files, "crd/*.yaml")
-	if err != nil {
-		return nil, errors.Wrap(err, "listing the embedded bundle")
-	}
-	objects := make([]*unstructured.Unstructured, 0, len(names))
-	for _, name := range names {
-		content, err := files.ReadFile(name)
+	var objects []*unstructured.Unstructured
+	for _, pattern := range []string{"admission/*.yaml", "crd/*.yaml"} {
+		names, err := fs.Glob(files, pattern)
 		if err != nil {
-			return nil, errors.Wrapf(err, "reading %s of the embedded bundle", name)
+			return nil, errors.Wrap(err, "listing the embedded bundle")
 		}
-		object := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(content, &object.Object); err != nil {
-			return nil, errors.Wrapf(err, "parsing %s of the embedded bundle", name)
+		for _, name := range names {
+			content, err := files.ReadFile(name)
+			if err != nil {
+				return nil, errors.Wrapf(err, "reading %s of the embedded bundle", name)
+			}
+			documents, err := parse(content)
+			if err != nil {
+				return nil, errors.Wrapf(err, "parsing %s of the embedded bundle", name)
+			}
+			objects = append(objects, documents...)
 		}
-		objects = append(objects, object)
 	}
 	return objects, nil
+}
+
+func parse(content []byte) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	for reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content))); ; {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		object := &unstructured.Unstructured{}
+		if err := yaml.UnmarshalStrict(document, &object.Object); err != nil {
+			return nil, err
+		}
+		if len(object.Object) > 0 {
+			objects = append(objects, object)
+		}
+	}
 }

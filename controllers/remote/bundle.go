@@ -5,8 +5,10 @@ import (
 	"strconv"
 
 	"github.com/pkg/errors"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,29 +20,53 @@ import (
 // fieldManager owns what the bundle says in workload clusters.
 const fieldManager = "capnm-bundle"
 
-// applyBundle brings the bundle to a workload cluster, and says whether its CRDs serve already. An object that is there with
+// ApplyBundle brings the bundle to a workload cluster, and says whether its CRDs serve already. An object that is there with
 // this bundle's version or a newer one is left alone: two management clusters of different versions may share a cluster.
-func applyBundle(ctx context.Context, live client.Client) (established bool, err error) {
+// Where the workload cluster has no admission policies, it does without them, and says so.
+func ApplyBundle(ctx context.Context, live client.Client) (established bool, err error) {
 	objects, err := workload.Bundle()
 	if err != nil {
 		return false, err
 	}
 	established = true
+	var unserved []string
 	for _, object := range objects {
-		present := object.NewEmptyInstance().(*unstructured.Unstructured) //nolint:forcetypeassert // it makes its own kind
-		present.SetGroupVersionKind(object.GroupVersionKind())
-		if err := live.Get(ctx, client.ObjectKeyFromObject(object), present); client.IgnoreNotFound(err) != nil {
-			return false, errors.Wrapf(err, "getting %s %s", object.GetKind(), object.GetName())
-		} else if apierrors.IsNotFound(err) || bundleVersion(present) < workload.BundleVersion {
-			if present, err = applyObject(ctx, live, object); err != nil {
-				return false, err
-			}
-		} else if bundleVersion(present) > workload.BundleVersion {
-			ctrl.LoggerFrom(ctx).V(2).Info("A newer bundle is there already, leaving it", object.GetKind(), object.GetName(), "version", bundleVersion(present))
+		present, err := ensureObject(ctx, live, object)
+		switch {
+		case err == nil:
+			established = established && isEstablished(present)
+		case meta.IsNoMatchError(err) && isAdmission(object):
+			unserved = append(unserved, object.GetKind()+" "+object.GetName())
+		default:
+			return false, err
 		}
-		established = established && isEstablished(present)
+	}
+	if established && len(unserved) > 0 { // once, not each time until it is established
+		ctrl.LoggerFrom(ctx).Info("The workload cluster doesn't serve admission policies: whoever may write NodeMaintenances and Evacuations there can drain its Nodes", "missing", unserved)
 	}
 	return established, nil
+}
+
+// ensureObject returns the object as it is in the workload cluster now.
+func ensureObject(ctx context.Context, live client.Client, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	present := object.NewEmptyInstance().(*unstructured.Unstructured) //nolint:forcetypeassert // it makes its own kind
+	present.SetGroupVersionKind(object.GroupVersionKind())
+	err := live.Get(ctx, client.ObjectKeyFromObject(object), present)
+	switch {
+	case apierrors.IsNotFound(err):
+		return applyObject(ctx, live, object)
+	case err != nil:
+		return nil, errors.Wrapf(err, "getting %s %s", object.GetKind(), object.GetName())
+	case bundleVersion(present) < workload.BundleVersion:
+		return applyObject(ctx, live, object)
+	case bundleVersion(present) > workload.BundleVersion:
+		ctrl.LoggerFrom(ctx).V(2).Info("A newer bundle is there already, leaving it", object.GetKind(), object.GetName(), "version", bundleVersion(present))
+	}
+	return present, nil
+}
+
+func isAdmission(object *unstructured.Unstructured) bool {
+	return object.GroupVersionKind().Group == admissionregistrationv1.GroupName
 }
 
 func applyObject(ctx context.Context, live client.Client, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {

@@ -81,7 +81,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 		return reconcile.Result{}, err
 	}
-	established, err := applyBundle(ctx, live)
+	established, err := ApplyBundle(ctx, live)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
