@@ -267,19 +267,27 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 		wanted = plan.Decide(observed).Targets
 	}
 	for _, node := range s.nodes {
-		evacuations, err := evacuationsOn(ctx, s.client, node.Name)
-		if err != nil {
+		if err := withdrawAll(ctx, s, node, wanted); err != nil {
 			return false, err
-		}
-		for i := range evacuations {
-			e := &evacuations[i]
-			if wanted.Has(types.UID(e.Spec.PodRef.UID)) || !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
-				continue
-			}
-			if err := setInstigator(ctx, s.client, e, evacuation.WithoutInstigator); err != nil {
-				return false, err
-			}
 		}
 	}
 	return true, nil
+}
+
+// withdrawAll takes back the Evacuations of a Node's Pods but for the wanted ones.
+func withdrawAll(ctx context.Context, s *scope, node *corev1.Node, wanted sets.Set[types.UID]) error {
+	evacuations, err := evacuationsOn(ctx, s.client, node.Name)
+	if err != nil {
+		return err
+	}
+	for i := range evacuations {
+		e := &evacuations[i]
+		if wanted.Has(types.UID(e.Spec.PodRef.UID)) || !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
+			continue
+		}
+		if err := setInstigator(ctx, s.client, e, evacuation.WithoutInstigator); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -111,29 +111,32 @@ func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 // uncordon leaves the Nodes as they were found, unless another maintenance still cordons them.
 func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
 	for _, node := range s.nodes {
-		if r.cordonedByOthers(s, node) {
-			continue
+		if err := r.uncordonNode(ctx, s, node, neverCordoned(s.maintenance)); err != nil {
+			return false, err
 		}
-		changed := node.DeepCopy()
-		if !cordon.Restore(changed, neverCordoned(s.maintenance)) {
-			continue
-		}
-		if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
-			return false, errors.Wrapf(client.IgnoreNotFound(err), "uncordoning Node %s", node.Name)
-		}
-		ctrl.LoggerFrom(ctx).Info("Left Node as it was found", "Node", klog.KObj(node), "unschedulable", changed.Spec.Unschedulable)
 	}
 	return true, nil
 }
 
-func (r *Reconciler) cordonedByOthers(s *scope, node *corev1.Node) bool {
-	for i := range s.others {
-		other := &s.others[i]
-		if (other.Spec.Stage == v1alpha1.StageCordon || other.Spec.Stage == v1alpha1.StageDrain) && selects(other, node) {
-			return true
-		}
+func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.Node, unconditionally bool) error {
+	if cordonedByOthers(s, node) {
+		return nil
 	}
-	return false
+	changed := node.DeepCopy()
+	if !cordon.Restore(changed, unconditionally) {
+		return nil
+	}
+	if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
+		return errors.Wrapf(client.IgnoreNotFound(err), "uncordoning Node %s", node.Name)
+	}
+	ctrl.LoggerFrom(ctx).Info("Left Node as it was found", "Node", klog.KObj(node), "unschedulable", changed.Spec.Unschedulable)
+	return nil
+}
+
+func cordonedByOthers(s *scope, node *corev1.Node) bool {
+	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
+		return cordon.Holds(&other) && selects(&other, node)
+	})
 }
 
 // neverCordoned says whether the maintenance went from Idle to Complete, before that has finished.
@@ -164,7 +167,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change rem
 	}
 }
 
-// maintenancesOf returns the maintenances that select a Node. Where node is nil it is looked up.
+// maintenancesOf returns the maintenances that select a Node, or have selected it. Where node is nil it is looked up.
 func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.NamespacedName, name string, node *corev1.Node) []types.NamespacedName {
 	if node == nil {
 		node = &corev1.Node{}
@@ -177,7 +180,7 @@ func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.Namespace
 		if names, only := selectedNames(m); only {
 			return slices.Contains(names, name)
 		}
-		return selects(m, node)
+		return selects(m, node) || mentions(m, name)
 	})
 }
 

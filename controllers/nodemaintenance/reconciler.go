@@ -115,6 +115,8 @@ type step func(context.Context, *scope) (done bool, err error)
 //	Cordon    ─► hold (finalizer) ─► cordon ─► report
 //	Drain     ─► hold ─► cordon ─► evacuate who may go ─► report
 //	Complete  ─► withdraw Evacuations ─► uncordon ─► report ─► let go (finalizer)
+//
+// Nodes that have left the selection are released, as in Complete, before the report.
 func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
@@ -149,15 +151,15 @@ func (r *Reconciler) steps(m *v1alpha1.NodeMaintenance) []step {
 		if !controllerutil.ContainsFinalizer(m, v1alpha1.MaintenanceCompletionFinalizer) {
 			return []step{r.forget}
 		}
-		return []step{r.selectNodes, r.completeDeleted, r.withdraw, r.uncordon, r.report, r.letGo}
+		return []step{r.selectNodes, r.completeDeleted, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.letGo}
 	}
 	switch m.Spec.Stage {
 	case v1alpha1.StageCordon:
-		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.report}
+		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.releaseLeft, r.report}
 	case v1alpha1.StageDrain:
-		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.evacuate, r.report}
+		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.evacuate, r.releaseLeft, r.report}
 	case v1alpha1.StageComplete:
-		return []step{r.selectNodes, r.hold, r.withdraw, r.uncordon, r.report, r.forget}
+		return []step{r.selectNodes, r.hold, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.forget}
 	default:
 		return []step{r.selectNodes, r.report}
 	}

@@ -30,7 +30,8 @@ const (
 	statusInterval = time.Second
 )
 
-// report writes the status, where it has changed: at once when a stage or condition has, else at most once a second.
+// report writes the status, where it has changed: at once when a stage, a condition or the selection has, else at most once a
+// second.
 func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	before, m := s.before, s.maintenance
 	m.Status.ObservedGeneration = m.Generation
@@ -41,7 +42,8 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 		return true, nil
 	}
 	matters := !apiequality.Semantic.DeepEqual(before.Status.Conditions, m.Status.Conditions) ||
-		!apiequality.Semantic.DeepEqual(before.Status.StageStatuses, m.Status.StageStatuses)
+		!apiequality.Semantic.DeepEqual(before.Status.StageStatuses, m.Status.StageStatuses) ||
+		!mentionedNodes(before).Equal(mentionedNodes(m))
 	if due := r.statuses.due(s.request, s.now); !matters && s.now.Before(due) {
 		s.lookAgainAt(due)
 		return true, nil
@@ -100,6 +102,9 @@ func publishedTargets(m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTa
 // reportNodes says how far each Node has come. Outside of stage Drain, and while Pods aren't known yet, what was said stays.
 func reportNodes(s *scope) {
 	m := s.maintenance
+	if m.Spec.Stage == v1alpha1.StageCordon || m.Spec.Stage == v1alpha1.StageDrain {
+		mention(s)
+	}
 	if m.Spec.Stage != v1alpha1.StageDrain {
 		m.Status.Summary.Nodes = int32(len(s.nodes)) //nolint:gosec // bounded by the size of a cluster
 		return

@@ -33,16 +33,25 @@ func Apply(node *corev1.Node) (changed bool) {
 	return changed
 }
 
+// Holds says whether a maintenance keeps the Nodes that it selects cordoned. One that is being deleted doesn't: it completes,
+// whatever its stage still says, and of two that are deleted together one must uncordon. But one that serves a Machine is only
+// made again.
+func Holds(m *v1alpha1.NodeMaintenance) bool {
+	_, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]
+	return (m.Spec.Stage == v1alpha1.StageCordon || m.Spec.Stage == v1alpha1.StageDrain) && (m.DeletionTimestamp.IsZero() || serves)
+}
+
 // Restore leaves the Node as it was found, and removes the record. A Node without a record, or with one that nobody can
 // read, is left as it is. unconditionally is for a maintenance that goes from Idle to Complete: it makes Nodes schedulable
-// whoever cordoned them, as KEP-4212 has it.
+// whoever cordoned them, as KEP-4212 has it. A record counts more: it tells of a maintenance that was further than its status
+// says.
 func Restore(node *corev1.Node, unconditionally bool) (changed bool) {
 	record, recorded := node.Annotations[v1alpha1.NodeOriginAnnotation]
 	if recorded {
 		delete(node.Annotations, v1alpha1.NodeOriginAnnotation)
 		changed = true
 	}
-	if node.Spec.Unschedulable && (unconditionally || record == Schedulable) {
+	if node.Spec.Unschedulable && (record == Schedulable || unconditionally && !recorded) {
 		node.Spec.Unschedulable, changed = false, true
 	}
 	return changed

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -28,7 +29,8 @@ func TestCordonAndRestore(t *testing.T) {
 		{name: "R19: a Node that a human had cordoned stays cordoned", found: true, want: true},
 		{name: "R16: uncordoned by somebody else meanwhile, it stays so", meanwhile: func(n *corev1.Node) { n.Spec.Unschedulable = false }},
 		{name: "R19: a record that nobody can read leaves the Node alone", want: true, meanwhile: func(n *corev1.Node) { n.Annotations[v1alpha1.NodeOriginAnnotation] = "?" }},
-		{name: "R19: from Idle to Complete, Nodes are made schedulable unconditionally", found: true, unconditional: true},
+		{name: "R19: from Idle to Complete, Nodes are made schedulable unconditionally", found: true, unconditional: true, meanwhile: func(n *corev1.Node) { n.Annotations = nil }},
+		{name: "R19: a record counts more: the status wasn't written when the manager was killed", found: true, unconditional: true, want: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := node(tc.found)
@@ -53,6 +55,35 @@ func TestCordonAndRestore(t *testing.T) {
 			t.Error("uncordoned what wasn't cordoned by a maintenance")
 		}
 	})
+}
+
+func TestHolds(t *testing.T) {
+	deleted := metav1.Now()
+	for _, tc := range []struct {
+		name    string
+		stage   v1alpha1.NodeMaintenanceStage
+		deleted *metav1.Time
+		machine string
+		want    bool
+	}{
+		{name: "R16: Idle cordons nothing", stage: v1alpha1.StageIdle},
+		{name: "R16: Cordon holds", stage: v1alpha1.StageCordon, want: true},
+		{name: "R16: Drain holds", stage: v1alpha1.StageDrain, want: true},
+		{name: "R16: Complete doesn't", stage: v1alpha1.StageComplete},
+		{name: "R12: one that is being deleted completes", stage: v1alpha1.StageDrain, deleted: &deleted},
+		{name: "R12: one that serves a Machine is made again", stage: v1alpha1.StageDrain, deleted: &deleted, machine: "default/m1", want: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: tc.stage}}
+			m.DeletionTimestamp = tc.deleted
+			if tc.machine != "" {
+				m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: tc.machine}
+			}
+			if got := cordon.Holds(m); got != tc.want {
+				t.Errorf("Holds is %t, want %t", got, tc.want)
+			}
+		})
+	}
 }
 
 // However often maintenances cordon a Node, and whoever uncordons it in between, the last one to end leaves it no more

@@ -1,0 +1,530 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+const (
+	idle     = v1alpha1.StageIdle
+	cordoned = v1alpha1.StageCordon
+	draining = v1alpha1.StageDrain
+	complete = v1alpha1.StageComplete
+
+	// aMoment is how long is looked at what must not happen.
+	aMoment = time.Second
+)
+
+// TestStages has an administrator of a workload cluster maintain its Nodes, as with kubectl. Each subtest has Nodes of its own.
+func TestStages(t *testing.T) {
+	all := newScene(t, fleet.Options{PodDeletionDelay: 300 * time.Millisecond})
+	all.withMachines("m1") // then the manager serves the Cluster
+	all.withPriorities(100, 500, 1000, 2000, 5000, 10000, 15000)
+	for _, requirement := range []struct {
+		name string
+		test func(*scene)
+	}{
+		{"R10: Idle touches no Node and no Pod", idleTouchesNothing},
+		{"R11: the finalizer is stored before the first side effect", finalizerFirst},
+		{"R12: an Idle one goes at once", idleGoesAtOnce},
+		{"R12: a deleted one completes first, and never cordons again", deletionCompletes},
+		{"R12: a Node that is gone doesn't block the deletion", goneNodeBlocksNothing},
+		{"R12: a Node of the recorded name with another UID is never touched", otherUID},
+		{"R13: Cordon and Drain keep Nodes unschedulable", keepsCordoned},
+		{"R15: a Node that leaves the selection is released, one that joins goes at the current step", labelDrift},
+		{"R15: a Node that has left while the manager was away is released", labelDriftUnseen},
+		{"R15: a Node that has left stays as others want it", labelDriftShared},
+		{"R16: uncordoned when no other maintenance cordons", uncordonedByTheLast},
+		{"R16: deleted together, one uncordons", deletedTogether},
+		{"R17: Evacuations are withdrawn when no other maintenance drains", withdrawnByTheLast},
+		{"R18: foreign finalizers stay", foreignFinalizersStay},
+		{"R18: what forbids to be cancelled is left, and the completion goes on", forbidden},
+		{"R19: a Node that a human has cordoned stays so, unless Idle is followed by Complete", humanCordon},
+		{"R20: one Evacuation for each Pod, and the finalizer is put back", oneEvacuation},
+		{"R21: Pods that terminate, that come later, that have no controller or an emptyDir", allPods},
+		{"R23, R24, R34: by priority over two Nodes, and through a crash", byPriority},
+		{"R25, R28, R29, R30, R31: what overlapping maintenances say", overlapping},
+		{"R26: the rows of a selector stand beside those of its priority", rowsOfSelectors},
+		{"R33: each stage that has started is noted once", stageStatuses},
+		{"R35: Drained in stage Drain alone, and again when a Pod has come and gone", drainedAgain},
+		{"R35: without a Node there is nothing drained", noNodes},
+	} {
+		t.Run(requirement.name, func(t *testing.T) { requirement.test(all.sub(t)) })
+	}
+}
+
+func idleTouchesNothing(s *scene) {
+	s.withNodes("r10")
+	s.run(bare("r10", "r10"))
+	s.maintain(nm("r10", idle, of("r10")))
+	s.Consistently(func(g Gomega) {
+		g.Expect(s.nodeWrites("r10")).To(BeEmpty())
+		g.Expect(s.ours().Resource("pods", "", "eviction", "status")).To(BeEmpty())
+		g.Expect(s.ours().Resource("evacuations")).To(BeEmpty())
+	}, aMoment, pace).Should(Succeed())
+	s.Expect(s.stored("r10").Finalizers).To(BeEmpty())
+}
+
+func finalizerFirst(s *scene) {
+	s.withNodes("r11-a", "r11-b")
+	s.run(bare("r11", "r11-b", held))
+	s.maintain(nm("r11-a", cordoned, of("r11-a")))
+	s.maintain(nm("r11-b", draining, of("r11-b")))
+	s.expectCordoned("r11-a", "r11-b")
+	s.Eventually(func() []string { return s.asked(s.pod("r11")) }, soon, pace).Should(HaveLen(1))
+	for _, name := range []string{"r11-a", "r11-b"} {
+		stored := s.first(s.ours().Resource("nodemaintenances").Named("", name).Where(contains(v1alpha1.MaintenanceCompletionFinalizer)))
+		s.expectOrder(stored, s.first(s.nodeWrites(name)))
+	}
+	stored := s.first(s.ours().Resource("nodemaintenances").Named("", "r11-b").Where(contains(v1alpha1.MaintenanceCompletionFinalizer)))
+	s.expectOrder(stored, s.first(s.ours().Resource("evacuations").Verb("create")))
+	s.ends("r11-a", "r11-b")
+}
+
+func idleGoesAtOnce(s *scene) {
+	s.withNodes("r12-idle")
+	s.maintain(nm("r12-idle", idle, of("r12-idle")))
+	s.ends("r12-idle")
+	s.Expect(s.ours().Resource("nodemaintenances").Named("", "r12-idle")).To(BeEmpty(), "only its status is written")
+	s.Expect(s.nodeWrites("r12-idle")).To(BeEmpty())
+}
+
+func deletionCompletes(s *scene) {
+	const keep = "example.com/keep"
+	s.withNodes("r12")
+	pod := bare("r12", "r12", held)
+	s.run(pod)
+	s.maintain(nm("r12", draining, of("r12"), func(m *v1alpha1.NodeMaintenance) { m.Finalizers = []string{keep} }))
+	s.expectAsked(1, pod)
+
+	s.Expect(s.workload.Client.Delete(s.Context(), maintenance("r12"))).To(Succeed())
+	s.Eventually(func() []string { return s.stored("r12").Finalizers }, soon, pace).Should(Equal([]string{keep}))
+	s.Expect(s.stored("r12").Spec.Stage).To(Equal(complete))
+	s.expectReleased("r12")
+	s.expectAsked(0, pod)
+
+	written := s.ours().Resource("nodemaintenances").Named("", "r12")
+	completes := s.first(written.Where(contains(`"stage":"Complete"`)))
+	uncordons := s.first(s.nodeWrites("r12").Where(setsSchedulable))
+	letsGo := written[len(written)-1]
+	s.Expect(takesAway(v1alpha1.MaintenanceCompletionFinalizer)(letsGo)).To(BeTrue(), "%s", letsGo.RequestObject)
+	s.expectOrder(completes, uncordons, letsGo)
+
+	// The object is still there, and so are its events.
+	s.Consistently(func() bool { return s.node("r12").Spec.Unschedulable }, aMoment, pace).Should(BeFalse())
+	s.Expect(s.nodeWrites("r12").Where(setsUnschedulable)).To(HaveLen(1), "it is cordoned once, at the beginning")
+	s.Expect(s.stored("r12").Finalizers).To(Equal([]string{keep}))
+	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r12"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	s.ends("r12")
+	s.Expect(s.pod("r12").UID).To(Equal(pod.UID))
+}
+
+func goneNodeBlocksNothing(s *scene) {
+	s.withNodes("r12-gone")
+	s.maintain(nm("r12-gone", draining, of("r12-gone")))
+	s.expectCordoned("r12-gone")
+	s.Expect(s.workload.Client.Delete(s.Context(), s.node("r12-gone"))).To(Succeed())
+	s.ends("r12-gone")
+}
+
+func otherUID(s *scene) {
+	s.withNodes("r12-uid")
+	s.setUnschedulable("r12-uid", true)
+	pod := bare("r12-uid", "r12-uid")
+	s.run(pod)
+	s.maintain(nm("r12-uid", draining, of("r12-uid"), func(m *v1alpha1.NodeMaintenance) {
+		m.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: "11111111-2222-3333-4444-555555555555"}
+	}))
+	s.Expect(s.drained("r12-uid")).To(Equal("False " + v1alpha1.ReasonNoNodesSelected))
+	s.ends("r12-uid")
+	s.Expect(s.nodeWrites("r12-uid")).To(BeEmpty())
+	s.Expect(s.evacuation(pod)).To(BeNil())
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.Expect(s.node("r12-uid").Spec.Unschedulable).To(BeTrue())
+}
+
+func keepsCordoned(s *scene) {
+	s.withNodes("r13")
+	s.maintain(nm("r13", cordoned, of("r13")))
+	s.expectCordoned("r13")
+	s.setUnschedulable("r13", false)
+	s.expectCordoned("r13")
+	s.to("r13", draining)
+	s.setUnschedulable("r13", false)
+	s.expectCordoned("r13")
+	s.ends("r13")
+	s.expectReleased("r13")
+}
+
+func labelDrift(s *scene) {
+	s.withNodes("r15-leaves pool=r15", "r15-joins", "r15-stays pool=r15")
+	leaves, joins, stays := bare("r15-leaves", "r15-leaves", held), bare("r15-joins", "r15-joins", held, priority(1000)), bare("r15-stays", "r15-stays", held, priority(1000))
+	low := bare("r15-low", "r15-stays", held)
+	s.run(leaves, joins, stays, low)
+	s.maintain(nm("r15", draining, ofLabelled("pool", "r15"), upTo(100, 1000)))
+	s.expectAsked(2, leaves, low, joins, stays)
+
+	s.relabel("r15-leaves", "pool", "")
+	s.expectReleased("r15-leaves")
+	s.expectAsked(1, low, leaves, joins, stays)
+	s.Expect(s.pod("r15-leaves").DeletionTimestamp).To(BeNil())
+	s.Eventually(func() string { return s.nodeStatus("r15", "r15-leaves").NodeRef.Name }, soon, pace).Should(BeEmpty())
+
+	s.goes("r15-low")
+	s.expectAsked(1, stays, leaves, joins)
+	s.relabel("r15-joins", "pool", "r15")
+	s.expectCordoned("r15-joins", "r15-stays")
+	s.expectAsked(2, stays, joins, leaves)
+
+	s.to("r15", complete)
+	s.expectReleased("r15-leaves", "r15-joins", "r15-stays")
+	s.expectAsked(0, leaves, joins, stays)
+	s.ends("r15")
+}
+
+func labelDriftUnseen(s *scene) {
+	s.withNodes("r15-cordoned pool=r15-c", "r15-drained pool=r15-d", "r15-completed pool=r15-e")
+	pod, deleted := bare("r15-drained", "r15-drained", held), bare("r15-completed", "r15-completed", held)
+	s.run(pod, deleted)
+	s.maintain(nm("r15-c", cordoned, ofLabelled("pool", "r15-c")))
+	s.maintain(nm("r15-d", draining, ofLabelled("pool", "r15-d")))
+	s.maintain(nm("r15-e", draining, ofLabelled("pool", "r15-e")))
+	s.expectCordoned("r15-cordoned", "r15-drained", "r15-completed")
+	s.expectAsked(2, pod, deleted)
+	for name, node := range map[string]string{"r15-c": "r15-cordoned", "r15-d": "r15-drained", "r15-e": "r15-completed"} {
+		s.Eventually(func() string { return s.nodeStatus(name, node).NodeRef.Name }, soon, pace).Should(Equal(node))
+	}
+
+	s.fleet.KillManager()
+	for _, node := range []string{"r15-cordoned", "r15-drained", "r15-completed"} {
+		s.relabel(node, "pool", "")
+	}
+	s.Expect(s.workload.Client.Delete(s.Context(), maintenance("r15-e"))).To(Succeed())
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.expectReleased("r15-cordoned", "r15-drained", "r15-completed")
+	s.expectAsked(0, pod, deleted)
+	s.ends("r15-c", "r15-d", "r15-e")
+}
+
+func labelDriftShared(s *scene) {
+	s.withNodes("r15-shared pool=r15-s")
+	pod := bare("r15-shared", "r15-shared", held)
+	s.run(pod)
+	s.maintain(nm("r15-by-label", draining, ofLabelled("pool", "r15-s")))
+	s.maintain(nm("r15-by-name", draining, of("r15-shared")))
+	s.expectCordoned("r15-shared")
+	s.expectAsked(1, pod)
+	before := s.evacuation(pod)
+
+	s.relabel("r15-shared", "pool", "")
+	s.Eventually(func() []v1alpha1.NodeMaintenanceNodeStatus { return s.stored("r15-by-label").Status.NodeStatuses }, soon, pace).Should(BeEmpty())
+	s.Consistently(func(g Gomega) {
+		g.Expect(s.node("r15-shared").Spec.Unschedulable).To(BeTrue())
+		g.Expect(s.evacuation(pod).UID).To(Equal(before.UID))
+	}, aMoment, pace).Should(Succeed())
+	s.ends("r15-by-name")
+	s.expectReleased("r15-shared")
+	s.expectAsked(0, pod)
+	s.ends("r15-by-label")
+}
+
+func uncordonedByTheLast(s *scene) {
+	s.withNodes("r16")
+	s.maintain(nm("r16-a", cordoned, of("r16")))
+	s.maintain(nm("r16-b", idle, of("r16")))
+	s.maintain(nm("r16-c", draining, of("r16")))
+	s.expectCordoned("r16")
+	s.to("r16-a", complete)
+	s.Consistently(func() bool { return s.node("r16").Spec.Unschedulable }, aMoment, pace).Should(BeTrue())
+	s.to("r16-c", complete)
+	s.expectReleased("r16")
+	s.ends("r16-a", "r16-b", "r16-c")
+	s.expectReleased("r16")
+	s.Expect(s.nodeWrites("r16").Where(setsSchedulable)).To(HaveLen(1))
+}
+
+func deletedTogether(s *scene) {
+	nodes := []string{"r16-1", "r16-2", "r16-3", "r16-4", "r16-5"}
+	s.withNodes(nodes...)
+	s.maintain(nm("r16-x", draining, of(nodes...)))
+	s.maintain(nm("r16-y", draining, of(nodes...)))
+	for _, node := range nodes {
+		s.create(s.workload.Client, nm(node, cordoned, of(node)))
+	}
+	s.expectCordoned(nodes...)
+	s.ends(append([]string{"r16-x", "r16-y"}, nodes...)...)
+	s.expectReleased(nodes...)
+}
+
+func withdrawnByTheLast(s *scene) {
+	s.withNodes("r17")
+	wanted, skipped := bare("r17-wanted", "r17", held), bare("r17-skipped", "r17", held)
+	s.run(wanted, skipped)
+	s.maintain(nm("r17-all", draining, of("r17")))
+	s.maintain(nm("r17-some", draining, of("r17"), func(m *v1alpha1.NodeMaintenance) {
+		m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "r17", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{{Selector: labelSelector("app", "r17-skipped")}}}}
+	}))
+	s.expectAsked(2, wanted, skipped)
+	before := s.evacuation(wanted)
+	s.to("r17-all", complete)
+	s.expectAsked(1, wanted, skipped)
+	s.Consistently(func() types.UID { return s.evacuation(wanted).UID }, aMoment, pace).Should(Equal(before.UID))
+	s.to("r17-some", complete)
+	s.expectAsked(0, wanted, skipped)
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(wanted) }, soon, pace).Should(BeNil())
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.ends("r17-all", "r17-some")
+}
+
+func foreignFinalizersStay(s *scene) {
+	const instigator, other = v1alpha1.InstigatorFinalizerPrefix + "example.com", "example.com/other"
+	s.withNodes("r18")
+	asked, kept := bare("r18-asked", "r18", held), bare("r18-kept", "r18", held)
+	s.run(asked, kept)
+	s.maintain(nm("r18", draining, of("r18")))
+	s.expectAsked(2, asked, kept)
+	s.setFinalizers(asked, v1alpha1.NodeMaintenanceInstigatorFinalizer, instigator, other)
+	s.setFinalizers(kept, v1alpha1.NodeMaintenanceInstigatorFinalizer, other)
+	s.ends("r18")
+	s.expectAsked(0, asked, kept)
+	s.Consistently(func(g Gomega) {
+		e := s.evacuation(asked)
+		g.Expect(e.Finalizers).To(ConsistOf(instigator, other))
+		g.Expect(e.DeletionTimestamp).To(BeNil(), "somebody else asks for it still")
+	}, aMoment, pace).Should(Succeed())
+	s.Expect(s.evacuation(kept).Finalizers).To(ConsistOf(other))
+	s.Expect(s.evacuation(kept).DeletionTimestamp).NotTo(BeNil())
+	s.setFinalizers(asked)
+	s.setFinalizers(kept)
+}
+
+func forbidden(s *scene) {
+	s.withNodes("r18-forbidden")
+	pod := bare("r18-forbidden", "r18-forbidden", held)
+	s.run(pod)
+	s.maintain(nm("r18-forbidden", draining, of("r18-forbidden")))
+	s.Eventually(func() *string { return s.evacuation(pod).Status.ActiveEvacuatorClass }, soon, pace).Should(HaveValue(Equal(evacuatorClass)))
+	s.Expect(s.workload.Client.Status().Patch(s.Context(), s.evacuation(pod), client.RawPatch(types.MergePatchType,
+		[]byte(`{"status":{"evacuationCancellationPolicy":"Forbid"}}`)))).To(Succeed())
+
+	s.ends("r18-forbidden")
+	s.expectReleased("r18-forbidden")
+	s.Consistently(func() any { return s.evacuation(pod).DeletionTimestamp }, aMoment, pace).Should(BeNil())
+	s.Expect(s.ours().Resource("evacuations").Verb("delete")).To(BeEmpty())
+	s.goes("r18-forbidden")
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil())
+}
+
+func humanCordon(s *scene) {
+	s.withNodes("r19")
+	s.setUnschedulable("r19", true)
+	s.maintain(nm("r19", draining, of("r19")))
+	s.expectCordoned("r19")
+	s.ends("r19")
+	s.Expect(s.node("r19").Spec.Unschedulable).To(BeTrue())
+	s.Expect(s.node("r19").Annotations).NotTo(HaveKey(v1alpha1.NodeOriginAnnotation))
+
+	s.maintain(nm("r19-idle", idle, of("r19")))
+	s.to("r19-idle", complete)
+	s.expectReleased("r19")
+	s.setUnschedulable("r19", true)
+	s.Consistently(func() bool { return s.node("r19").Spec.Unschedulable }, aMoment, pace).Should(BeTrue(), "Complete has finished")
+	s.ends("r19-idle")
+	s.Expect(s.node("r19").Spec.Unschedulable).To(BeTrue())
+}
+
+func oneEvacuation(s *scene) {
+	const instigator = v1alpha1.InstigatorFinalizerPrefix + "example.com"
+	s.withNodes("r20")
+	one, two := bare("r20-one", "r20", held), bare("r20-two", "r20", held)
+	s.run(one, two)
+	s.maintain(nm("r20", draining, of("r20")))
+	s.expectAsked(2, one, two)
+	created := s.ours().Resource("evacuations").Verb("create")
+	s.Expect(created).To(HaveLen(2))
+	e := s.evacuation(one)
+	s.Expect(e.Spec.PodRef).To(Equal(v1alpha1.LocalPodReference{Name: one.Name, UID: string(one.UID)}))
+	s.Expect(e.Spec.ProgressDeadlineSeconds).To(BeEquivalentTo(1800))
+	s.Expect(e.Finalizers).To(ConsistOf(v1alpha1.NodeMaintenanceInstigatorFinalizer))
+
+	s.setFinalizers(one, instigator)
+	s.Eventually(func() []string { return s.evacuation(one).Finalizers }, soon, pace).Should(ConsistOf(instigator, v1alpha1.NodeMaintenanceInstigatorFinalizer))
+	s.Expect(s.evacuation(one).UID).To(Equal(e.UID))
+	s.setFinalizers(two) // nobody else asks for it: it is cancelled, or made again
+	s.expectAsked(2, one, two)
+
+	s.ends("r20")
+	s.setFinalizers(one)
+}
+
+func allPods(s *scene) {
+	s.withNodes("r21")
+	terminating := bare("r21-terminating", "r21", func(pod *corev1.Pod) { pod.Annotations[controlplane.PodDeletionDelayAnnotation] = "5s" })
+	plain := bare("r21-plain", "r21", func(pod *corev1.Pod) {
+		pod.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	})
+	s.run(terminating, plain)
+	s.Expect(s.workload.Client.Delete(s.Context(), bare("r21-terminating", ""))).To(Succeed())
+	s.maintain(nm("r21", draining, of("r21")))
+	s.expectCordoned("r21")
+	s.Eventually(func() []string { return s.ours().Resource("evacuations").Verb("create").Names() }, soon, pace).Should(HaveLen(2))
+	s.Expect(s.pod("r21-terminating").DeletionTimestamp).NotTo(BeNil())
+	s.Eventually(func() string { return s.drained("r21") }, soon, pace).Should(Equal("True Drained"))
+
+	s.create(s.workload.Client, bare("r21-later", "r21"))
+	s.Eventually(func() []string { return s.evictions().Succeeded().Names() }, soon, pace).Should(ConsistOf("r21-plain", "r21-later"))
+	s.Expect(s.ours().Resource("evacuations").Verb("create")).To(HaveLen(3))
+	s.expectInvariants()
+	s.ends("r21")
+}
+
+func byPriority(s *scene) {
+	s.withNodes("r23-a", "r23-b")
+	pods := []*corev1.Pod{
+		bare("r23-a-low", "r23-a", held, priority(100)), bare("r23-b-low", "r23-b", held, priority(100)),
+		bare("r23-a-middle", "r23-a", held, priority(500)), bare("r23-a-high", "r23-a", held, priority(1000)), bare("r23-b-high", "r23-b", held, priority(1000)),
+	}
+	s.run(pods...)
+	s.maintain(nm("r23", draining, of("r23-a", "r23-b"), upTo(100, 500, 1000)))
+	s.expectAsked(2, pods...)
+	counts := func(node string) []int32 {
+		status := s.nodeStatus("r23", node)
+		return []int32{status.PodsPendingEvacuation, status.PodsEvacuating}
+	}
+	s.Eventually(func() []int32 { return counts("r23-a") }, soon, pace).Should(Equal([]int32{2, 1}))
+	s.Eventually(func() []int32 { return counts("r23-b") }, soon, pace).Should(Equal([]int32{1, 1}))
+
+	s.goes("r23-a-low")
+	s.expectMessages("r23/r23-a: Waiting for node r23-b.", "r23/r23-b: Evacuating")
+	s.Expect(s.asked(pods...)).To(ConsistOf("r23-b-low"), "a step ends when its last Pod is gone, on any Node")
+
+	s.fleet.KillManager()
+	s.goes("r23-b-low")
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.Eventually(func() []string { return s.asked(pods...) }, soon, pace).Should(ConsistOf("r23-a-middle"))
+	s.Eventually(func() []string { return s.rows("r23", "r23-b") }, soon, pace).Should(Equal([]string{"500"}))
+
+	// A Pod of a lower step goes at once, and what has been reached isn't taken back, by no restart either.
+	late := bare("r23-b-late", "r23-b", held, priority(100))
+	s.fleet.KillManager()
+	s.run(late)
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	pods = append(pods, late)
+	s.Eventually(func() []string { return s.asked(pods...) }, soon, pace).Should(ConsistOf("r23-a-middle", "r23-b-late"))
+	s.Expect(s.rows("r23", "r23-a")).To(Equal([]string{"500"}))
+	s.goes("r23-a-middle", "r23-b-late")
+	s.Eventually(func() []string { return s.asked(pods...) }, soon, pace).Should(ConsistOf("r23-a-high", "r23-b-high"))
+	s.goes("r23-a-high", "r23-b-high")
+	s.Eventually(func() string { return s.drained("r23") }, soon, pace).Should(Equal("True Drained"))
+	s.ends("r23")
+}
+
+// overlapping is KEP-4212's "Pod Selection and DrainTargets Example", with a Pod or two of each kind.
+func overlapping(s *scene) {
+	s.withNodes("one", "two", "three", "four")
+	s.run(
+		bare("one-5000", "one", held, priority(5000)), bare("one-10000", "one", held, priority(10000)), bare("one-15000", "one", held, priority(15000)),
+		bare("two-5000", "two", held, priority(5000)), bare("two-15000", "two", held, priority(15000)),
+		bare("three-10000", "three", held, priority(10000)), bare("three-15000", "three", held, priority(15000)),
+		bare("four-2000", "four", held, priority(2000)),
+	)
+	s.maintain(nm("maintenance-a", draining, of("one", "two"), upTo(5000, 15000)))
+	s.maintain(nm("maintenance-b", draining, of("one", "three"), upTo(10000, 15000)))
+	s.expectMessages("maintenance-a/one: Evacuating", "maintenance-a/two: Evacuating",
+		"maintenance-b/one: Evacuating (limited by maintenance-a)", "maintenance-b/three: Evacuating")
+	s.goes("three-10000")
+	s.expectMessages("maintenance-b/one: Evacuating (limited by maintenance-a)", "maintenance-b/three: Waiting for node one.")
+	s.goes("one-5000")
+	s.expectMessages("maintenance-a/one: Waiting for node two.", "maintenance-a/two: Evacuating",
+		"maintenance-b/one: Waiting for node two (maintenance-a).", "maintenance-b/three: Waiting for node two (maintenance-a).")
+	s.goes("two-5000")
+	s.expectMessages("maintenance-a/one: Evacuating (limited by maintenance-b)", "maintenance-a/two: Evacuating",
+		"maintenance-b/one: Evacuating", "maintenance-b/three: Waiting for node one.")
+	s.Expect(s.rows("maintenance-a", "one")).To(Equal([]string{"10000"}))
+	s.Expect(s.rows("maintenance-b", "one")).To(Equal([]string{"10000"}))
+
+	s.maintain(nm("maintenance-c", draining, of("one", "four"), upTo(2000, 15000)))
+	s.expectMessages("maintenance-c/one: Evacuating (fast-forwarded by older maintenance-b)", "maintenance-c/four: Evacuating",
+		"maintenance-a/one: Evacuating (limited by maintenance-b, maintenance-c)", "maintenance-b/one: Evacuating")
+	s.goes("one-10000")
+	s.expectMessages("maintenance-c/one: Waiting for node four.", "maintenance-b/one: Waiting for node four (maintenance-c).", "maintenance-b/three: Evacuating")
+	s.goes("four-2000", "two-15000")
+	s.expectMessages("maintenance-a/one: Evacuating", "maintenance-a/two: Drained", "maintenance-c/one: Evacuating", "maintenance-c/four: Drained")
+	s.goes("one-15000", "three-15000")
+	for _, name := range []string{"maintenance-a", "maintenance-b", "maintenance-c"} {
+		s.Eventually(func() string { return s.drained(name) }, soon, pace).Should(Equal("True Drained"))
+	}
+	s.ends("maintenance-a", "maintenance-b", "maintenance-c")
+	s.expectReleased("one", "two", "three", "four")
+}
+
+func rowsOfSelectors(s *scene) {
+	s.withNodes("r26")
+	web := bare("r26-web", "r26", held, priority(1000))
+	postgres := bare("r26-postgres", "r26", held, priority(2000), func(pod *corev1.Pod) { pod.Labels["app"] = "postgres" })
+	rest := bare("r26-rest", "r26", held, priority(2000))
+	s.run(web, postgres, rest)
+	s.maintain(nm("r26", draining, of("r26"), planned(entry(v1alpha1.PodTypeDefault, 1000), entry(v1alpha1.PodTypeDefault, 2000, "app", "postgres"), entry(v1alpha1.PodTypeDefault, 2000))))
+	s.expectAsked(1, web, postgres, rest)
+	s.Eventually(func() []string { return s.rows("r26", "r26") }, soon, pace).Should(ConsistOf("1000", "1000/postgres"))
+	s.goes("r26-web")
+	s.expectAsked(1, postgres, rest)
+	s.Eventually(func() []string { return s.rows("r26", "r26") }, soon, pace).Should(ConsistOf("1000", "2000/postgres"))
+	s.goes("r26-postgres")
+	s.expectAsked(1, rest)
+	s.Eventually(func() []string { return s.rows("r26", "r26") }, soon, pace).Should(ConsistOf("2000", "2000/postgres"))
+	s.ends("r26")
+}
+
+func stageStatuses(s *scene) {
+	s.withNodes("r33", "r33-drain")
+	started := func(name string) []v1alpha1.NodeMaintenanceStage {
+		var stages []v1alpha1.NodeMaintenanceStage
+		for _, status := range s.stored(name).Status.StageStatuses {
+			s.Expect(status.StartTimestamp.IsZero()).To(BeFalse())
+			stages = append(stages, status.Name)
+		}
+		return stages
+	}
+	s.maintain(nm("r33", idle, of("r33")))
+	s.Expect(started("r33")).To(Equal([]v1alpha1.NodeMaintenanceStage{idle}))
+	s.to("r33", cordoned)
+	before := s.stored("r33").Status.StageStatuses
+	s.to("r33", draining)
+	s.to("r33", complete)
+	s.Expect(started("r33")).To(Equal([]v1alpha1.NodeMaintenanceStage{idle, cordoned, draining, complete}))
+	s.Expect(s.stored("r33").Status.StageStatuses[:2]).To(Equal(before))
+	s.maintain(nm("r33-drain", draining, of("r33-drain")))
+	s.Expect(started("r33-drain")).To(Equal([]v1alpha1.NodeMaintenanceStage{cordoned, draining}))
+	s.ends("r33", "r33-drain")
+}
+
+func drainedAgain(s *scene) {
+	s.withNodes("r35")
+	s.maintain(nm("r35", cordoned, of("r35")))
+	s.Expect(s.drained("r35")).To(Equal("False " + v1alpha1.ReasonNotDraining))
+	s.to("r35", draining)
+	s.Eventually(func() string { return s.drained("r35") }, soon, pace).Should(Equal("True Drained"))
+	s.run(bare("r35", "r35", held))
+	s.Eventually(func() string { return s.drained("r35") }, soon, pace).Should(Equal("False Draining"))
+	s.goes("r35")
+	s.Eventually(func() string { return s.drained("r35") }, soon, pace).Should(Equal("True Drained"))
+	s.to("r35", complete)
+	s.Expect(s.drained("r35")).To(Equal("False " + v1alpha1.ReasonNotDraining))
+	s.ends("r35")
+}
+
+func noNodes(s *scene) {
+	s.maintain(nm("r35-none", draining, ofLabelled("pool", "r35-none")))
+	s.Eventually(func() string { return s.drained("r35-none") }, soon, pace).Should(Equal("False " + v1alpha1.ReasonNoNodesSelected))
+	s.ends("r35-none")
+}
