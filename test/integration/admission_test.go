@@ -134,7 +134,7 @@ func nodeNames(prefix string, n int) []string {
 }
 
 // forbidden expects a policy to say so.
-func forbidden(format string, args ...any) gomegatypes.GomegaMatcher {
+func deniedWith(format string, args ...any) gomegatypes.GomegaMatcher {
 	return And(Satisfy(apierrors.IsForbidden), MatchError(ContainSubstring(fmt.Sprintf(format, args...))))
 }
 
@@ -176,11 +176,11 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 		a := all.sub(t)
 		a.Expect(oneNode.Create(a.Context(), maintenance("one-one"))).To(Succeed())
 		a.Expect(oneNode.Create(a.Context(), maintenance("one-two", ofNodes("two")))).
-			To(forbidden("user one-node may not maintain Node two: needs delete on it"))
+			To(deniedWith("user one-node may not maintain Node two: needs delete on it"))
 		a.Expect(oneNode.Create(a.Context(), maintenance("one-both", ofNodes("one", "two")))).
-			To(forbidden("user one-node may not maintain Node two: needs delete on it"))
+			To(deniedWith("user one-node may not maintain Node two: needs delete on it"))
 		a.Expect(oneNode.Create(a.Context(), maintenance("one-label", ofNodesLabelled("kubernetes.io/hostname", "one")))).
-			To(forbidden("user one-node may not maintain Nodes by a selector other than at most ten names: needs delete on nodes"))
+			To(deniedWith("user one-node may not maintain Nodes by a selector other than at most ten names: needs delete on nodes"))
 		a.Expect(oneNode.Delete(a.Context(), maintenance("one-one"))).To(Succeed())
 	})
 	t.Run("R7: a term that names a Node and requires more is about that Node", func(t *testing.T) {
@@ -198,11 +198,11 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 		a := all.sub(t)
 		a.Expect(oneNode.Create(a.Context(), maintenance("all-but-one", func(m *v1alpha1.NodeMaintenance) {
 			m.Spec.NodeSelector.NodeSelectorTerms[0].MatchFields[0].Operator = corev1.NodeSelectorOpNotIn
-		}))).To(forbidden("needs delete on nodes"))
+		}))).To(deniedWith("needs delete on nodes"))
 		a.Expect(oneNode.Create(a.Context(), maintenance("name-or-label", func(m *v1alpha1.NodeMaintenance) {
 			ofNodesLabelled("a", "b")(m)
 			m.Spec.NodeSelector.NodeSelectorTerms = append(v1alpha1.SelectNodes("one").NodeSelectorTerms, m.Spec.NodeSelector.NodeSelectorTerms...)
-		}))).To(forbidden("needs delete on nodes"))
+		}))).To(deniedWith("needs delete on nodes"))
 	})
 	t.Run("R7: ten names are asked for one by one, eleven together", func(t *testing.T) {
 		a := all.sub(t)
@@ -212,20 +212,20 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 		for last := range 10 { // whichever it is that isn't theirs
 			names := nodeNames("n", 10)
 			names[last] = "other"
-			a.Expect(tenNodes.Create(a.Context(), maintenance("ten-other", ofNodes(names...)))).To(forbidden("may not maintain Node other:"))
+			a.Expect(tenNodes.Create(a.Context(), maintenance("ten-other", ofNodes(names...)))).To(deniedWith("may not maintain Node other:"))
 		}
 		a.Expect(elevenNodes.Create(a.Context(), maintenance("eleven", ofNodes(nodeNames("n", 11)...)))).
-			To(forbidden("user eleven-nodes may not maintain Nodes by a selector other than at most ten names: needs delete on nodes"))
+			To(deniedWith("user eleven-nodes may not maintain Nodes by a selector other than at most ten names: needs delete on nodes"))
 	})
 	t.Run("R7: who may delete no Node may neither create, change nor delete", func(t *testing.T) {
 		a := all.sub(t)
-		a.Expect(noNode.Create(a.Context(), maintenance("none"))).To(forbidden("user no-node may not maintain Node one: needs delete on it"))
+		a.Expect(noNode.Create(a.Context(), maintenance("none"))).To(deniedWith("user no-node may not maintain Node one: needs delete on it"))
 		m := maintenance("none-changes", func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageCordon })
 		a.Expect(a.admin.Create(a.Context(), m)).To(Succeed())
-		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageDrain })).To(forbidden("may not maintain Node one:"))
-		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Spec.DrainRules = nil; m.Spec.Reason = "why" })).To(forbidden("may not maintain Node one:"))
-		a.Expect(noNode.Delete(a.Context(), m)).To(forbidden("may not maintain Node one:"))
-		a.Expect(noNode.DeleteAllOf(a.Context(), m)).To(forbidden("may not maintain Node"))
+		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageDrain })).To(deniedWith("may not maintain Node one:"))
+		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Spec.DrainRules = nil; m.Spec.Reason = "why" })).To(deniedWith("may not maintain Node one:"))
+		a.Expect(noNode.Delete(a.Context(), m)).To(deniedWith("may not maintain Node one:"))
+		a.Expect(noNode.DeleteAllOf(a.Context(), m)).To(deniedWith("may not maintain Node"))
 	})
 }
 
@@ -238,13 +238,13 @@ func testNodeMaintenanceUpdates(t *testing.T, all *admission) {
 		a := all.sub(t)
 		m := maintenance("selector")
 		a.Expect(a.admin.Create(a.Context(), m)).To(Succeed())
-		a.Expect(changed(a, one, m, ofNodes("two"))).To(forbidden("user updates-one may not maintain Node two:"))
+		a.Expect(changed(a, one, m, ofNodes("two"))).To(deniedWith("user updates-one may not maintain Node two:"))
 		a.Expect(changed(a, both, m, ofNodes("two"))).To(Succeed())
-		a.Expect(changed(a, one, m, ofNodes("one"))).To(forbidden("user updates-one may not maintain Node two:"))
-		a.Expect(changed(a, both, m, ofNodesLabelled("a", "b"))).To(forbidden("needs delete on nodes"))
+		a.Expect(changed(a, one, m, ofNodes("one"))).To(deniedWith("user updates-one may not maintain Node two:"))
+		a.Expect(changed(a, both, m, ofNodesLabelled("a", "b"))).To(deniedWith("needs delete on nodes"))
 		a.Expect(changed(a, both, m, ofNodes("one"))).To(Succeed())
 		a.Expect(changed(a, a.admin, m, ofNodesLabelled("a", "b"))).To(Succeed())
-		a.Expect(changed(a, both, m, ofNodes("one"))).To(forbidden("needs delete on nodes"))
+		a.Expect(changed(a, both, m, ofNodes("one"))).To(deniedWith("needs delete on nodes"))
 	})
 	t.Run("R7: ten names may become ten others, within CEL's budget", func(t *testing.T) {
 		a := all.sub(t)
@@ -253,7 +253,7 @@ func testNodeMaintenanceUpdates(t *testing.T, all *admission) {
 		a.Expect(twenty.Create(a.Context(), m)).To(Succeed())
 		names := nodeNames("new", 10)
 		names[9] = "other"
-		a.Expect(changed(a, twenty, m, ofNodes(names...))).To(forbidden("may not maintain Node other:"))
+		a.Expect(changed(a, twenty, m, ofNodes(names...))).To(deniedWith("may not maintain Node other:"))
 		a.Expect(changed(a, twenty, m, ofNodes(nodeNames("new", 10)...))).To(Succeed())
 	})
 	t.Run("R7: status and metadata are no maintenance, except for what controllers go by", func(t *testing.T) {
@@ -267,11 +267,11 @@ func testNodeMaintenanceUpdates(t *testing.T, all *admission) {
 		for _, key := range []string{
 			v1alpha1.NodeUIDAnnotation, v1alpha1.OwnerClusterAnnotation, v1alpha1.OwnerMachineAnnotation, v1alpha1.OwnerManagementClusterAnnotation,
 		} {
-			a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Annotations[key] = "x" })).To(forbidden("may not maintain Node one:"))
+			a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Annotations[key] = "x" })).To(deniedWith("may not maintain Node one:"))
 			a.Expect(changed(a, one, m, func(m *v1alpha1.NodeMaintenance) { m.Annotations[key] = "x" })).To(Succeed())
-			a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { delete(m.Annotations, key) })).To(forbidden("may not maintain Node one:"))
+			a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { delete(m.Annotations, key) })).To(deniedWith("may not maintain Node one:"))
 		}
-		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.OwnerReferences = noSuchOwner() })).To(forbidden("may not maintain Node one:"))
+		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.OwnerReferences = noSuchOwner() })).To(deniedWith("may not maintain Node one:"))
 	})
 	t.Run("R7: removing the last finalizer of one that is being deleted", func(t *testing.T) {
 		a := all.sub(t)
@@ -311,17 +311,17 @@ func testNodeAgentAdmission(t *testing.T, all *admission) {
 		m := maintenance("agent", ofNodes("agent-node"))
 		a.Expect(bound.Create(a.Context(), m)).To(Succeed())
 		a.Expect(changed(a, bound, m, func(m *v1alpha1.NodeMaintenance) { m.Spec.Reason = "shutdown" })).To(Succeed())
-		a.Expect(changed(a, bound, m, ofNodes("one"))).To(forbidden("user system:serviceaccount:default:agent may not maintain Node "))
-		a.Expect(changed(a, bound, m, ofNodes("agent-node", "one"))).To(forbidden("may not maintain Node "))
-		a.Expect(changed(a, bound, m, ofNodesLabelled("a", "b"))).To(forbidden("needs delete on nodes"))
+		a.Expect(changed(a, bound, m, ofNodes("one"))).To(deniedWith("user system:serviceaccount:default:agent may not maintain Node "))
+		a.Expect(changed(a, bound, m, ofNodes("agent-node", "one"))).To(deniedWith("may not maintain Node "))
+		a.Expect(changed(a, bound, m, ofNodesLabelled("a", "b"))).To(deniedWith("needs delete on nodes"))
 		a.Expect(bound.Delete(a.Context(), m)).To(Succeed())
-		a.Expect(bound.Create(a.Context(), maintenance("agent-two", ofNodes("two")))).To(forbidden("may not maintain Node two:"))
+		a.Expect(bound.Create(a.Context(), maintenance("agent-two", ofNodes("two")))).To(deniedWith("may not maintain Node two:"))
 		a.Expect(a.admin.Create(a.Context(), maintenance("agent-other", ofNodes("two")))).To(Succeed())
-		a.Expect(changed(a, bound, maintenance("agent-other"), ofNodes("agent-node"))).To(forbidden("may not maintain Node "))
+		a.Expect(changed(a, bound, maintenance("agent-other"), ofNodes("agent-node"))).To(deniedWith("may not maintain Node "))
 	})
 	t.Run("R7: a token that isn't bound to a Pod on the Node isn't", func(t *testing.T) {
 		a := all.sub(t)
-		a.Expect(unbound.Create(a.Context(), maintenance("agent-unbound", ofNodes("agent-node")))).To(forbidden("may not maintain Node agent-node:"))
+		a.Expect(unbound.Create(a.Context(), maintenance("agent-unbound", ofNodes("agent-node")))).To(deniedWith("may not maintain Node agent-node:"))
 	})
 }
 
@@ -359,7 +359,7 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 			e.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "example.com"}
 		})).To(Succeed())
 		a.Expect(tenant.Create(a.Context(), evacuationOf("web"))).
-			To(forbidden("user tenant may not have Pod default/web evacuated: needs create on its eviction, or delete on it"))
+			To(deniedWith("user tenant may not have Pod default/web evacuated: needs create on its eviction, or delete on it"))
 	})
 	t.Run("E10: to delete the Pod, or to evict it, by name, is each enough", func(t *testing.T) {
 		a := all.sub(t)
@@ -367,7 +367,7 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 			e := evacuationOf("web")
 			a.Expect(user.Create(a.Context(), e)).To(Succeed())
 			a.Expect(user.Delete(a.Context(), e)).To(Succeed())
-			a.Expect(user.Create(a.Context(), evacuationOf("db"))).To(forbidden("may not have Pod default/db evacuated"))
+			a.Expect(user.Create(a.Context(), evacuationOf("db"))).To(deniedWith("may not have Pod default/db evacuated"))
 		}
 	})
 	t.Run("E10: a change of spec, finalizers or owners is a request; status and labels are none", func(t *testing.T) {
@@ -386,7 +386,7 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 				e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "one"}
 			},
 		} {
-			a.Expect(changed(a, tenant, e, change)).To(forbidden("may not have Pod default/changes evacuated"))
+			a.Expect(changed(a, tenant, e, change)).To(deniedWith("may not have Pod default/changes evacuated"))
 		}
 		a.Expect(changed(a, tenant, e, func(e *v1alpha1.Evacuation) { e.Labels = map[string]string{"a": "b"} })).To(Succeed())
 		e.Status.Message = "RBAC is asked who writes it"
@@ -416,7 +416,7 @@ func testCancellationAdmission(t *testing.T, all *admission) {
 	t.Run("E9: one that forbids it isn't, but for holders of finalize", func(t *testing.T) {
 		a := all.sub(t)
 		e := a.evacuation("forbid", v1alpha1.CancellationForbid)
-		refused := forbidden("Evacuation default/%s forbids its cancellation", e.Name)
+		refused := deniedWith("Evacuation default/%s forbids its cancellation", e.Name)
 		a.Expect(canceller.Delete(a.Context(), e)).To(refused)
 		a.Expect(canceller.DeleteAllOf(a.Context(), e, client.InNamespace(namespace), client.MatchingFields{"metadata.name": e.Name})).To(refused)
 		a.Expect(changed(a, canceller, e, func(e *v1alpha1.Evacuation) { e.OwnerReferences = noSuchOwner() })).To(refused)
@@ -444,7 +444,7 @@ func testCancellationAdmission(t *testing.T, all *admission) {
 		e := a.evacuation("owner", v1alpha1.CancellationForbid, func(e *v1alpha1.Evacuation) {
 			e.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}}
 		})
-		a.Expect(canceller.Delete(a.Context(), e)).To(forbidden("forbids its cancellation"))
+		a.Expect(canceller.Delete(a.Context(), e)).To(deniedWith("forbids its cancellation"))
 		a.Expect(a.admin.Delete(a.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
 		gone(a, e)
 	})
