@@ -59,6 +59,9 @@ func newScene(t *testing.T, options fleet.Options) *scene {
 	s.Expect(s.fleet.Connect(s.cluster, "workload")).To(Succeed())
 	s.create(s.fleet.Client, &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}})
 	s.create(s.fleet.Client, s.cluster.Objects()...)
+	s.Eventually(func() error { // the bundle comes with the connection
+		return s.workload.Client.List(t.Context(), &v1alpha1.NodeMaintenanceList{})
+	}, eventually, pace).Should(Succeed())
 	return s
 }
 
