@@ -1,0 +1,68 @@
+package workload_test
+
+import (
+	"testing"
+
+	celgo "github.com/google/cel-go/cel"
+	. "github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
+
+	"github.com/capnm/cluster-api-node-maintenance/config/workload"
+)
+
+// expression of a policy, as the compiler takes it.
+type expression struct{ name, text string }
+
+func (e expression) GetExpression() string { return e.text }
+func (e expression) GetName() string       { return e.name }
+func (e expression) ReturnTypes() []*celgo.Type {
+	return []*celgo.Type{celgo.AnyType}
+}
+
+// An API server compiles a new policy with what its predecessor knows: v1.31, the oldest one that Cluster API supports, with
+// the CEL of v1.30.
+func TestPoliciesCompileOnTheOldestAPIServer(t *testing.T) { // R9
+	for _, policy := range policies(t) {
+		t.Run(policy.Name, func(t *testing.T) {
+			g := NewWithT(t)
+			compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(version.MajorMinor(1, 30)))
+			g.Expect(err).NotTo(HaveOccurred())
+			compiles := func(text string, authorizer bool) {
+				result := compiler.CompileCELExpression(expression{text: text}, cel.OptionalVariableDeclarations{HasAuthorizer: authorizer}, environment.NewExpressions)
+				g.Expect(result.Error).To(BeNil(), text)
+			}
+			for _, condition := range policy.Spec.MatchConditions {
+				compiles(condition.Expression, true)
+			}
+			for _, variable := range policy.Spec.Variables {
+				result := compiler.CompileAndStoreVariable(expression{variable.Name, variable.Expression}, cel.OptionalVariableDeclarations{HasAuthorizer: true}, environment.NewExpressions)
+				g.Expect(result.Error).To(BeNil(), variable.Expression)
+			}
+			for _, validation := range policy.Spec.Validations {
+				compiles(validation.Expression, true)
+				compiles(validation.MessageExpression, false)
+			}
+		})
+	}
+}
+
+func policies(t *testing.T) []*admissionregistrationv1.ValidatingAdmissionPolicy {
+	t.Helper()
+	g := NewWithT(t)
+	objects, err := workload.Bundle()
+	g.Expect(err).NotTo(HaveOccurred())
+	var policies []*admissionregistrationv1.ValidatingAdmissionPolicy
+	for _, object := range objects {
+		if object.GetKind() == "ValidatingAdmissionPolicy" {
+			policy := &admissionregistrationv1.ValidatingAdmissionPolicy{}
+			g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, policy, true)).To(Succeed())
+			policies = append(policies, policy)
+		}
+	}
+	g.Expect(policies).To(HaveLen(3))
+	return policies
+}
