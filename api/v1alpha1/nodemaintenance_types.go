@@ -245,6 +245,9 @@ const (
 	NodeMaintenanceDrained = "Drained"
 	// NodeMaintenanceCordoned is True while every selected Node is unschedulable.
 	NodeMaintenanceCordoned = "Cordoned"
+	// NodeMaintenanceSelectionPlausible is False, as a warning that holds nothing up, while the nodeSelector selects what is
+	// rarely meant: every Node, every control plane Node, or no Node.
+	NodeMaintenanceSelectionPlausible = "SelectionPlausible"
 
 	ReasonDrained          = "Drained"
 	ReasonDraining         = "Draining"
@@ -255,6 +258,25 @@ const (
 	ReasonCordoning        = "Cordoning"
 	ReasonNotCordoned      = "NotCordoned"
 	ReasonInvalidDrainRule = "InvalidDrainRule"
+
+	ReasonNodesSelected                = "NodesSelected"
+	ReasonAllNodesSelected             = "AllNodesSelected"
+	ReasonAllControlPlaneNodesSelected = "AllControlPlaneNodesSelected"
+)
+
+// Conditions of the Nodes under maintenance, named as Kubernetes 1.37 does (KEP-5683). We set them to True, with the reason
+// ReasonNodeMaintenance, and remove them; those of others, with other reasons, are left to them.
+const (
+	// NodeMaintenancePlanned: a NodeMaintenance in stage Idle selects the Node.
+	NodeMaintenancePlanned = "MaintenancePlanned"
+	// NodeMaintenanceInProgress: a NodeMaintenance in stage Cordon or Drain selects it.
+	NodeMaintenanceInProgress = "MaintenanceInProgress"
+	// NodeDrainInProgress: one in stage Drain does, and Pods are left that must go.
+	NodeDrainInProgress = "DrainInProgress"
+	// NodeDrained: those in stage Drain have no Pod left on the Node that must go.
+	NodeDrained = "Drained"
+
+	ReasonNodeMaintenance = "NodeMaintenance"
 )
 
 // StageStatus says when a stage has started.
@@ -338,6 +360,10 @@ type NodeMaintenanceNodeStatus struct {
 	// +kubebuilder:validation:MaxLength=1024
 	DrainMessage string `json:"drainMessage,omitempty"`
 
+	// drained says that no live Pod that must go is left on the Node.
+	// +optional
+	Drained bool `json:"drained,omitempty"`
+
 	// podsPendingEvacuation counts the live Pods that must go and have no Evacuation yet.
 	// +optional
 	PodsPendingEvacuation int32 `json:"podsPendingEvacuation"`
@@ -372,7 +398,7 @@ type NodeMaintenanceStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions: Cordoned, Drained.
+	// conditions: Cordoned, Drained, SelectionPlausible.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -396,7 +422,7 @@ type NodeMaintenanceStatus struct {
 	// +kubebuilder:validation:MaxItems=5000
 	DrainTargetSets []DrainTargetSet `json:"drainTargetSets,omitempty"`
 
-	// nodeStatuses has the progress on each selected Node.
+	// nodeStatuses has the progress on each selected Node, by name; of more than 5000, the first 5000.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=5000
@@ -435,7 +461,8 @@ type NodeMaintenanceSummary struct {
 	// +kubebuilder:validation:MaxLength=512
 	Blocking string `json:"blocking,omitempty"`
 
-	// truncated says how many Nodes had their messages or blocked lists cut to keep the object small.
+	// truncated says how many Nodes are told of in part to keep the object small: their messages or blocked lists are cut, or,
+	// beyond 5000 Nodes, they are left out of nodeStatuses.
 	// +optional
 	Truncated int32 `json:"truncated,omitempty"`
 }

@@ -17,7 +17,7 @@ import (
 
 // BundleVersion counts the changes of the bundle. A manager never replaces what a newer bundle has brought: it goes up by
 // one with every change of the files beside this one.
-const BundleVersion = 2
+const BundleVersion = 3
 
 //go:embed admission/*.yaml crd/*.yaml
 var files embed.FS

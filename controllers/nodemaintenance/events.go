@@ -1,7 +1,12 @@
 package nodemaintenance
 
-// Reasons of the events that this package writes, in workload clusters.
+// Reasons of the events that this package writes, in workload clusters. A selection that isn't plausible is told of by an event
+// with the reason of its condition.
 const (
 	// eventDrained on a NodeMaintenance: no Pod that must go is left.
 	eventDrained = "Drained"
+	// eventFastForwarded on a NodeMaintenance: on some of its Nodes an older one is ahead, and Pods go that it would still keep.
+	eventFastForwarded = "FastForwarded"
+	// eventCordonConflict on a NodeMaintenance: somebody keeps making a Node schedulable that it keeps cordoned.
+	eventCordonConflict = "CordonConflict"
 )

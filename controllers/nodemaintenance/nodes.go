@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,6 +19,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lifecycle"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -53,12 +55,13 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 		return nodes, nil
 	}
 	all := &corev1.NodeList{}
-	if err := reader.List(ctx, all); err != nil {
+	if err := reader.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil { // of many Nodes, few may be selected
 		return nil, errors.Wrap(err, "listing Nodes")
 	}
+	selected := selector(m)
 	for i := range all.Items {
-		if selects(m, &all.Items[i]) {
-			nodes = append(nodes, &all.Items[i])
+		if selected(&all.Items[i]) {
+			nodes = append(nodes, all.Items[i].DeepCopy())
 		}
 	}
 	return nodes, nil
@@ -80,42 +83,27 @@ func isMeant(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
 	return uid == "" || uid == string(node.UID)
 }
 
-// selects says whether a maintenance selects a Node. A selector that can't be read selects none.
-func selects(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
-	if !isMeant(m, node) {
-		return false
-	}
-	if names, only := selectedNames(m); only {
-		return slices.Contains(names, node.Name)
-	}
-	selector, err := nodeaffinity.NewNodeSelector(m.Spec.NodeSelector.Core())
-	return err == nil && selector.Match(node)
-}
+// selects says whether a maintenance selects a Node.
+func selects(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool { return selector(m)(node) }
 
-// cordon keeps the selected Nodes unschedulable.
-func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
-	for i, node := range s.nodes {
-		changed := node.DeepCopy()
-		if !cordon.Apply(changed) {
-			continue
-		}
-		if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
-			return false, errors.Wrapf(client.IgnoreNotFound(err), "cordoning Node %s", node.Name)
-		}
-		s.nodes[i] = changed
-		ctrl.LoggerFrom(ctx).Info("Cordoned Node", "Node", klog.KObj(node))
+// selector tells the Nodes that a maintenance selects from others. A nodeSelector that can't be read selects none.
+func selector(m *v1alpha1.NodeMaintenance) func(*corev1.Node) bool {
+	if names, only := selectedNames(m); only {
+		return func(node *corev1.Node) bool { return slices.Contains(names, node.Name) && isMeant(m, node) }
 	}
-	return true, nil
+	parsed, err := nodeaffinity.NewNodeSelector(m.Spec.NodeSelector.Core())
+	return func(node *corev1.Node) bool { return err == nil && isMeant(m, node) && parsed.Match(node) }
 }
 
 // uncordon leaves the Nodes as they were found, unless another maintenance still cordons them.
 func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
+	var group errgroup.Group
+	group.SetLimit(parallelWrites)
 	for _, node := range s.nodes {
-		if err := r.uncordonNode(ctx, s, node, neverCordoned(s.maintenance)); err != nil {
-			return false, err
-		}
+		group.Go(func() error { return r.uncordonNode(ctx, s, node, neverCordoned(s.maintenance)) })
 	}
-	return true, nil
+	err := group.Wait()
+	return err == nil, err
 }
 
 func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.Node, unconditionally bool) error {
@@ -238,5 +226,6 @@ func (nodeMatters) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 		rules.Unreachable(before) != rules.Unreachable(after) ||
 		!apiequality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 		before.Annotations[v1alpha1.NodeOriginAnnotation] != after.Annotations[v1alpha1.NodeOriginAnnotation] ||
+		!lifecycle.Same(before.Status.Conditions, after.Status.Conditions) ||
 		!before.DeletionTimestamp.Equal(after.DeletionTimestamp)
 }

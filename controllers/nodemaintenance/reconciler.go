@@ -22,6 +22,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
 // Reconciler carries out NodeMaintenances.
@@ -34,6 +35,7 @@ type Reconciler struct {
 
 	controller controller.TypedController[remote.Request]
 	statuses   statusPace
+	conflicts  conflicts
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -96,6 +98,8 @@ type scope struct {
 	others []v1alpha1.NodeMaintenance // all others in the workload cluster
 	nodes  []*corev1.Node             // the selected ones
 
+	selection *selection.Facts // what is known of the selection, while it matters
+
 	// In stage Drain, once the Pods are known:
 	decision    *plan.MaintenanceDecision
 	pods        map[string][]podView // by Node
@@ -116,7 +120,7 @@ type step func(context.Context, *scope) (done bool, err error)
 //	Drain     ─► hold ─► cordon ─► evacuate who may go ─► report
 //	Complete  ─► withdraw Evacuations ─► uncordon ─► report ─► let go (finalizer)
 //
-// Nodes that have left the selection are released, as in Complete, before the report.
+// Nodes that have left the selection are released, as in Complete, before the report. The conditions of the Nodes follow it.
 func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
@@ -127,7 +131,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 	if err := s.client.Get(ctx, request.Object, s.before); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			r.statuses.forget(request)
-			_, err = r.Clusters.Observe(ctx, request.Cluster, owner(request)) // nothing is needed any more
+			if _, err = r.Clusters.Observe(ctx, request.Cluster, owner(request)); err == nil { // nothing is needed any more
+				err = r.unmark(ctx, s)
+			}
 			return remote.Rest(err)
 		}
 		return reconcile.Result{}, errors.Wrapf(err, "getting NodeMaintenance %s", request.Object.Name)
@@ -151,17 +157,17 @@ func (r *Reconciler) steps(m *v1alpha1.NodeMaintenance) []step {
 		if !controllerutil.ContainsFinalizer(m, v1alpha1.MaintenanceCompletionFinalizer) {
 			return []step{r.forget}
 		}
-		return []step{r.selectNodes, r.completeDeleted, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.letGo}
+		return []step{r.selectNodes, r.completeDeleted, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.letGo}
 	}
 	switch m.Spec.Stage {
 	case v1alpha1.StageCordon:
-		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.releaseLeft, r.report}
+		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.releaseLeft, r.judge, r.report, r.mark}
 	case v1alpha1.StageDrain:
-		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.evacuate, r.releaseLeft, r.report}
+		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.evacuate, r.releaseLeft, r.judge, r.report, r.mark}
 	case v1alpha1.StageComplete:
-		return []step{r.selectNodes, r.hold, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.forget}
+		return []step{r.selectNodes, r.hold, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.forget}
 	default:
-		return []step{r.selectNodes, r.report}
+		return []step{r.selectNodes, r.judge, r.report, r.mark}
 	}
 }
 

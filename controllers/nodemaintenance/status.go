@@ -19,6 +19,8 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
 const (
@@ -59,9 +61,27 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 		ctrl.LoggerFrom(ctx).Info("Drained")
 		r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained, drained.Message)
 	}
+	r.tell(s)
 	s.before = changed
 	s.maintenance.ResourceVersion = changed.ResourceVersion
 	return true, nil
+}
+
+// tell writes the events of what the status says now and didn't say before.
+func (r *Reconciler) tell(s *scope) {
+	before, m := &s.before.Status, s.maintenance
+	if s.decision != nil {
+		for _, text := range progress.FastForwards(before.NodeStatuses, m.Status.NodeStatuses, s.decision.Nodes) {
+			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventFastForwarded, text)
+		}
+	}
+	judged := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceSelectionPlausible)
+	if judged == nil || judged.Status == metav1.ConditionTrue {
+		return
+	}
+	if known := meta.FindStatusCondition(before.Conditions, judged.Type); known == nil || known.Reason != judged.Reason {
+		r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, judged.Reason, judged.Message)
+	}
 }
 
 // startStages notes the stages that have started. Drain implies Cordon.
@@ -89,14 +109,7 @@ func stageStart(m *v1alpha1.NodeMaintenance, stage v1alpha1.NodeMaintenanceStage
 
 // publishedTargets are the drain targets of the last status, by Node.
 func publishedTargets(m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTarget {
-	published := map[string][]v1alpha1.DrainTarget{}
-	for _, node := range m.Status.NodeStatuses {
-		published[node.NodeRef.Name] = node.DrainTargets
-		if i := node.DrainTargetsIndex; i != nil && int(*i) < len(m.Status.DrainTargetSets) && *i >= 0 {
-			published[node.NodeRef.Name] = m.Status.DrainTargetSets[*i].DrainTargets
-		}
-	}
-	return published
+	return progress.Targets(&m.Status)
 }
 
 // reportNodes says how far each Node has come. Outside of stage Drain, and while Pods aren't known yet, what was said stays.
@@ -105,11 +118,15 @@ func reportNodes(s *scope) {
 	if m.Spec.Stage == v1alpha1.StageCordon || m.Spec.Stage == v1alpha1.StageDrain {
 		mention(s)
 	}
+	if m.Spec.Stage == v1alpha1.StageCordon {
+		progress.Fit(m, m.Status.NodeStatuses)
+	}
 	if m.Spec.Stage != v1alpha1.StageDrain {
 		m.Status.Summary.Nodes = int32(len(s.nodes)) //nolint:gosec // bounded by the size of a cluster
 		return
 	}
 	if s.decision == nil {
+		m.Status.NodeStatuses = m.Status.NodeStatuses[:min(len(m.Status.NodeStatuses), progress.MaxNodes)]
 		return
 	}
 	statuses := make([]v1alpha1.NodeMaintenanceNodeStatus, 0, len(s.nodes))
@@ -122,6 +139,7 @@ func reportNodes(s *scope) {
 			NodeRef:               v1alpha1.NodeReference{Name: node.Name},
 			DrainTargets:          decided.Targets,
 			DrainMessage:          decided.Message,
+			Drained:               decided.Drained,
 			PodsPendingEvacuation: decided.Pending,
 			PodsEvacuating:        decided.Evacuating,
 			PodsSkipped:           decided.Skipped,
@@ -142,7 +160,8 @@ func reportNodes(s *scope) {
 	}
 	summary.Progress = fmt.Sprintf("%d/%d", summary.DrainedNodes, summary.Nodes)
 	slices.SortFunc(statuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
-	m.Status.NodeStatuses, m.Status.Summary = statuses, summary
+	m.Status.Summary = summary
+	progress.Fit(m, statuses)
 }
 
 // blockedPods names the Pods of a Node that can't go yet, those that wait longest first.
@@ -194,6 +213,13 @@ func reportConditions(s *scope) {
 			Type: conditionType, Status: status, Reason: reason, Message: message,
 			ObservedGeneration: s.maintenance.Generation, LastTransitionTime: metav1.NewTime(s.now.Truncate(time.Second)),
 		})
+	}
+	if s.selection != nil {
+		if plausible, reason, message := selection.Judge(*s.selection); plausible {
+			set(v1alpha1.NodeMaintenanceSelectionPlausible, metav1.ConditionTrue, reason, message)
+		} else {
+			set(v1alpha1.NodeMaintenanceSelectionPlausible, metav1.ConditionFalse, reason, message)
+		}
 	}
 	stage := s.maintenance.Spec.Stage
 	switch {

@@ -34,7 +34,7 @@ var theCRD = sync.OnceValues(func() (*crd, error) {
 		return nil, err
 	}
 	for _, object := range objects {
-		if object.GetName() != "evacuations.maintenance.cluster.x-k8s.io" {
+		if object.GetKind() != "CustomResourceDefinition" || object.GetName() != "evacuations.maintenance.cluster.x-k8s.io" {
 			continue
 		}
 		definition := &apiextensionsv1.CustomResourceDefinition{}

@@ -1,0 +1,178 @@
+package nodemaintenance
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lifecycle"
+	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
+)
+
+// controlPlaneLabel is on the Nodes of the control plane.
+const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
+
+// judge looks at what the nodeSelector leaves out: admission can't.
+func (r *Reconciler) judge(ctx context.Context, s *scope) (bool, error) {
+	facts := &selection.Facts{}
+	selected := sets.New[string]()
+	for _, node := range s.nodes {
+		selected.Insert(node.Name)
+		if _, is := node.Labels[controlPlaneLabel]; is {
+			facts.ControlPlane++
+		}
+	}
+	facts.Selected = selected.Len()
+	var err error
+	if facts.OtherNode, err = anyOther(ctx, s.client, selected); err != nil {
+		return false, err
+	}
+	if facts.ControlPlane > 0 {
+		if facts.OtherControlPlaneNode, err = anyOther(ctx, s.client, selected, client.HasLabels{controlPlaneLabel}); err != nil {
+			return false, err
+		}
+	}
+	s.selection = facts
+	return true, nil
+}
+
+// anyOther says whether there is another Node. It looks at one Node more than is selected, at most.
+func anyOther(ctx context.Context, reader client.Reader, than sets.Set[string], options ...client.ListOption) (bool, error) {
+	nodes := &corev1.NodeList{}
+	if err := reader.List(ctx, nodes, append(options, client.UnsafeDisableDeepCopy, client.Limit(than.Len()+1))...); err != nil {
+		return false, errors.Wrap(err, "listing Nodes")
+	}
+	for i := range nodes.Items {
+		if !than.Has(nodes.Items[i].Name) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// mark has the conditions of the Nodes say how they are maintained. It comes after report: conditions follow what is stored,
+// so that all maintenances of a Node agree on them.
+func (r *Reconciler) mark(ctx context.Context, s *scope) (bool, error) {
+	views := viewsOf(append(s.others, *s.before))
+	if _, byName := selectedNames(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle {
+		err := markNodes(ctx, s, s.nodes, views)
+		return err == nil, err
+	}
+	// Nodes may have left the selection: labels change, and so may the nodeSelector in stage Idle.
+	err := markAll(ctx, s, views)
+	return err == nil, err
+}
+
+// unmark takes back what only a maintenance that is gone had the conditions say.
+func (r *Reconciler) unmark(ctx context.Context, s *scope) error {
+	all := &v1alpha1.NodeMaintenanceList{}
+	if err := s.client.List(ctx, all); err != nil {
+		return errors.Wrap(err, "listing NodeMaintenances")
+	}
+	return markAll(ctx, s, viewsOf(all.Items))
+}
+
+func markAll(ctx context.Context, s *scope, views []*maintenanceView) error {
+	all := &corev1.NodeList{}
+	if err := s.client.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
+		return errors.Wrap(err, "listing Nodes")
+	}
+	nodes := s.nodes
+	selected := sets.New[types.UID]()
+	for _, node := range nodes {
+		selected.Insert(node.UID)
+	}
+	for i := range all.Items {
+		if node := &all.Items[i]; !selected.Has(node.UID) && lifecycle.Carried(node.Status.Conditions) {
+			nodes = append(nodes, node)
+		}
+	}
+	return markNodes(ctx, s, nodes, views)
+}
+
+// markNodes writes what has to change in the conditions of Nodes. Nodes are only read.
+func markNodes(ctx context.Context, s *scope, nodes []*corev1.Node, views []*maintenanceView) error {
+	var group errgroup.Group
+	group.SetLimit(parallelWrites)
+	for _, node := range nodes {
+		set, remove := lifecycle.Changes(node.Status.Conditions, lifecycle.Wanted(selecting(node, views)), s.now)
+		if len(set)+len(remove) > 0 {
+			group.Go(func() error { return patchConditions(ctx, s.client, node, set, remove) })
+		}
+	}
+	return group.Wait()
+}
+
+// patchConditions sets and removes single conditions, and leaves those of kubelets alone. There is no optimistic lock, since
+// heartbeats would break it all the time.
+func patchConditions(ctx context.Context, c client.Client, node *corev1.Node, set []corev1.NodeCondition, remove []corev1.NodeConditionType) error {
+	conditions := make([]any, 0, len(set)+len(remove))
+	for _, condition := range set {
+		conditions = append(conditions, condition)
+	}
+	for _, conditionType := range remove {
+		conditions = append(conditions, map[string]any{"$patch": "delete", "type": conditionType})
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID}, // another Node of the same name isn't meant
+		"status":   map[string]any{"conditions": conditions},
+	})
+	if err != nil {
+		return errors.Wrapf(err, "encoding the conditions of Node %s", node.Name)
+	}
+	patched := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	err = c.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, patch))
+	return errors.Wrapf(client.IgnoreNotFound(err), "patching the conditions of Node %s", node.Name)
+}
+
+// maintenanceView is a maintenance as its Nodes see it.
+type maintenanceView struct {
+	maintenance *v1alpha1.NodeMaintenance
+	selects     func(*corev1.Node) bool
+	drained     sets.Set[string] // made when it is needed
+}
+
+func viewsOf(maintenances []v1alpha1.NodeMaintenance) []*maintenanceView {
+	views := make([]*maintenanceView, 0, len(maintenances))
+	for i := range maintenances {
+		if m := &maintenances[i]; m.Spec.Stage != v1alpha1.StageComplete {
+			views = append(views, &maintenanceView{maintenance: m, selects: selector(m)})
+		}
+	}
+	return views
+}
+
+func selecting(node *corev1.Node, views []*maintenanceView) []lifecycle.Maintenance {
+	var maintenances []lifecycle.Maintenance
+	for _, view := range views {
+		if view.selects(node) {
+			m := view.maintenance
+			maintenances = append(maintenances, lifecycle.Maintenance{
+				Name: m.Name, Stage: m.Spec.Stage, Ending: !m.DeletionTimestamp.IsZero() && !cordon.Holds(m), Drained: view.hasDrained(node.Name),
+			})
+		}
+	}
+	return maintenances
+}
+
+func (v *maintenanceView) hasDrained(node string) bool {
+	if v.drained == nil {
+		v.drained = sets.New[string]()
+		for _, status := range v.maintenance.Status.NodeStatuses {
+			if status.Drained {
+				v.drained.Insert(status.NodeRef.Name)
+			}
+		}
+	}
+	return v.drained.Has(node) || meta.IsStatusConditionTrue(v.maintenance.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
+}

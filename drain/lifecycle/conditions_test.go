@@ -1,0 +1,170 @@
+package lifecycle_test
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lifecycle"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+
+type says = map[corev1.NodeConditionType]string
+
+func TestWanted(t *testing.T) {
+	idle := lifecycle.Maintenance{Name: "idle", Stage: v1alpha1.StageIdle}
+	cordon := lifecycle.Maintenance{Name: "cordon", Stage: v1alpha1.StageCordon}
+	draining := lifecycle.Maintenance{Name: "draining", Stage: v1alpha1.StageDrain}
+	drained := lifecycle.Maintenance{Name: "drained", Stage: v1alpha1.StageDrain, Drained: true}
+	for _, tc := range []struct {
+		name string
+		by   []lifecycle.Maintenance
+		want says
+	}{
+		{name: "R37: without a maintenance none", want: says{}},
+		{name: "R37: Idle", by: []lifecycle.Maintenance{idle}, want: says{"MaintenancePlanned": "Maintenance is planned by NodeMaintenance idle"}},
+		{name: "R37: Cordon", by: []lifecycle.Maintenance{cordon}, want: says{"MaintenanceInProgress": "Maintained by NodeMaintenance cordon"}},
+		{name: "R37: Drain", by: []lifecycle.Maintenance{draining}, want: says{
+			"MaintenanceInProgress": "Maintained by NodeMaintenance draining", "DrainInProgress": "Being drained by NodeMaintenance draining",
+		}},
+		{name: "R37: drained by one, not by the other", by: []lifecycle.Maintenance{draining, drained}, want: says{
+			"MaintenanceInProgress": "Maintained by NodeMaintenances drained, draining", "DrainInProgress": "Being drained by NodeMaintenance draining",
+		}},
+		{name: "R37: drained, and more is planned", by: []lifecycle.Maintenance{drained, idle}, want: says{
+			"MaintenanceInProgress": "Maintained by NodeMaintenance drained", "Drained": "Drained by NodeMaintenance drained",
+			"MaintenancePlanned": "Maintenance is planned by NodeMaintenance idle",
+		}},
+		{name: "R37: a maintenance that ends wants nothing", by: []lifecycle.Maintenance{
+			{Name: "a", Stage: v1alpha1.StageComplete}, {Name: "b", Stage: v1alpha1.StageDrain, Ending: true},
+		}, want: says{}},
+		{name: "R37: of many, a few are named", by: []lifecycle.Maintenance{
+			{Name: "1", Stage: v1alpha1.StageIdle}, {Name: "2", Stage: v1alpha1.StageIdle}, {Name: "3", Stage: v1alpha1.StageIdle},
+			{Name: "4", Stage: v1alpha1.StageIdle}, {Name: "5", Stage: v1alpha1.StageIdle}, {Name: "6", Stage: v1alpha1.StageIdle},
+		}, want: says{"MaintenancePlanned": "Maintenance is planned by NodeMaintenances 1, 2, 3, 4, 5 and 1 more"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := lifecycle.Wanted(tc.by)
+			if len(got) != len(tc.want) {
+				t.Errorf("got %v", got)
+			}
+			for conditionType, message := range tc.want {
+				if got[conditionType] != message {
+					t.Errorf("%s says %q, want %q", conditionType, got[conditionType], message)
+				}
+			}
+		})
+	}
+}
+
+func condition(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string) corev1.NodeCondition {
+	return corev1.NodeCondition{Type: conditionType, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now.Add(-time.Hour))}
+}
+
+func TestChanges(t *testing.T) {
+	const ours = v1alpha1.ReasonNodeMaintenance
+	for _, tc := range []struct {
+		name        string
+		present     []corev1.NodeCondition
+		wanted      says
+		set, remove []corev1.NodeConditionType
+	}{
+		{name: "R37: what is missing is set", wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"}},
+		{name: "R37: what is there isn't written", present: []corev1.NodeCondition{condition("Drained", "True", ours, "m")}, wanted: says{"Drained": "m"}},
+		{name: "R37: what has changed is", present: []corev1.NodeCondition{condition("Drained", "True", ours, "n")}, wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"}},
+		{name: "R37: what is over is removed", present: []corev1.NodeCondition{condition("Drained", "True", ours, "m")}, remove: []corev1.NodeConditionType{"Drained"}},
+		{name: "R37: others' conditions are left to them", present: []corev1.NodeCondition{condition("Drained", "True", "kubectl", "m"), condition("Ready", "True", ours, "m")}},
+		{name: "R37: others say the same", present: []corev1.NodeCondition{condition("Drained", "True", "kubectl", "n")}, wanted: says{"Drained": "m"}},
+		{name: "R37: others deny it", present: []corev1.NodeCondition{condition("Drained", "False", "kubectl", "m")}, wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"}},
+		{
+			name: "R37: from draining to drained", present: []corev1.NodeCondition{condition("DrainInProgress", "True", ours, "m")}, wanted: says{"Drained": "m"},
+			set: []corev1.NodeConditionType{"Drained"}, remove: []corev1.NodeConditionType{"DrainInProgress"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			set, remove := lifecycle.Changes(tc.present, tc.wanted, now)
+			if len(set) != len(tc.set) || len(remove) != len(tc.remove) {
+				t.Fatalf("sets %v, removes %v", set, remove)
+			}
+			for i := range set {
+				if set[i].Type != tc.set[i] || set[i].Status != corev1.ConditionTrue || set[i].Reason != ours {
+					t.Errorf("sets %v", set[i])
+				}
+			}
+			for i := range remove {
+				if remove[i] != tc.remove[i] {
+					t.Errorf("removes %v", remove)
+				}
+			}
+		})
+	}
+	t.Run("R37: a new message is no transition", func(t *testing.T) {
+		present := condition("Drained", "True", ours, "before")
+		set, _ := lifecycle.Changes([]corev1.NodeCondition{present}, says{"Drained": "after"}, now)
+		if !set[0].LastTransitionTime.Equal(&present.LastTransitionTime) {
+			t.Errorf("transition at %v", set[0].LastTransitionTime)
+		}
+	})
+}
+
+// Whatever a Node carries: once the changes are made, nothing more is to be done, and what isn't ours is as it was.
+func TestChangesSettle(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		status := rapid.SampledFrom([]corev1.ConditionStatus{"True", "False", "Unknown"})
+		reason := rapid.SampledFrom([]string{v1alpha1.ReasonNodeMaintenance, "kubectl"})
+		message := rapid.SampledFrom([]string{"a", "b"})
+		present := map[corev1.NodeConditionType]corev1.NodeCondition{"Ready": condition("Ready", "True", "KubeletReady", "")}
+		wanted := says{}
+		for _, conditionType := range lifecycle.Types {
+			if rapid.Bool().Draw(t, "there") {
+				present[conditionType] = condition(conditionType, status.Draw(t, "status"), reason.Draw(t, "reason"), message.Draw(t, "message"))
+			}
+			if rapid.Bool().Draw(t, "wanted") {
+				wanted[conditionType] = message.Draw(t, "wanted message")
+			}
+		}
+		all := func() (conditions []corev1.NodeCondition) {
+			for _, each := range present {
+				conditions = append(conditions, each)
+			}
+			return conditions
+		}
+		set, remove := lifecycle.Changes(all(), wanted, now)
+		for _, each := range set {
+			present[each.Type] = each
+		}
+		for _, each := range remove {
+			if present[each].Reason != v1alpha1.ReasonNodeMaintenance {
+				t.Fatalf("removes %s of somebody else", each)
+			}
+			delete(present, each)
+		}
+		if set, remove = lifecycle.Changes(all(), wanted, now.Add(time.Hour)); len(set)+len(remove) > 0 {
+			t.Fatalf("still to be set %v, removed %v", set, remove)
+		}
+		for conditionType := range wanted {
+			if present[conditionType].Status != corev1.ConditionTrue {
+				t.Fatalf("%s isn't True", conditionType)
+			}
+		}
+		if lifecycle.Carried(all()) && len(wanted) == 0 {
+			t.Fatal("a condition of ours is left over")
+		}
+	})
+}
+
+func TestSame(t *testing.T) {
+	before := []corev1.NodeCondition{condition("Ready", "True", "KubeletReady", ""), condition("Drained", "True", "a", "m")}
+	heartbeat := []corev1.NodeCondition{condition("Ready", "False", "KubeletNotReady", "?"), condition("Drained", "True", "a", "m")}
+	heartbeat[1].LastHeartbeatTime = metav1.NewTime(now)
+	if !lifecycle.Same(before, heartbeat) {
+		t.Error("R37: a kubelet's heartbeat is no change")
+	}
+	if lifecycle.Same(before, before[:1]) || lifecycle.Same(before, []corev1.NodeCondition{before[0], condition("Drained", "False", "a", "m")}) {
+		t.Error("R37: a change by others is none")
+	}
+}

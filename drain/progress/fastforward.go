@@ -1,0 +1,51 @@
+package progress
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+)
+
+// maxNamed is how many Nodes a text names.
+const maxNamed = 5
+
+// FastForwards says, one text a cause, on which Nodes older maintenances fast-forward this one since the status has changed
+// from before to now. What was published tells what has been said already, so a restart says nothing twice.
+func FastForwards(before, now []v1alpha1.NodeMaintenanceNodeStatus, decided map[string]plan.NodeDecision) []string {
+	said := make(map[string]string, len(before))
+	for _, node := range before {
+		said[node.NodeRef.Name] = node.DrainMessage
+	}
+	var causes []string
+	nodes := map[string][]string{}
+	for _, node := range now {
+		name, decision := node.NodeRef.Name, decided[node.NodeRef.Name]
+		if decision.Drained || len(decision.FastForwardedBy) == 0 || node.DrainMessage == said[name] {
+			continue
+		}
+		cause := strings.Join(decision.FastForwardedBy, ", ")
+		if nodes[cause] == nil {
+			causes = append(causes, cause)
+		}
+		nodes[cause] = append(nodes[cause], name)
+	}
+	slices.Sort(causes)
+	texts := make([]string, 0, len(causes))
+	for _, cause := range causes {
+		texts = append(texts, fmt.Sprintf("%s: fast-forwarded by older %s", list(nodes[cause]), cause))
+	}
+	return texts
+}
+
+func list(nodes []string) string {
+	if len(nodes) == 1 {
+		return "Node " + nodes[0]
+	}
+	if more := len(nodes) - maxNamed; more > 0 {
+		return fmt.Sprintf("Nodes %s and %d more", strings.Join(nodes[:maxNamed], ", "), more)
+	}
+	return "Nodes " + strings.Join(nodes, ", ")
+}
