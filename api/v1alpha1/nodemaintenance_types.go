@@ -246,6 +246,13 @@ const (
 	// NodeMaintenanceCordoned is True while every selected Node is unschedulable.
 	NodeMaintenanceCordoned = "Cordoned"
 
+	// NodeMaintenancePodsLeft is True while Pods that the rules have drained are left on the Nodes, since nobody could keep
+	// them away. They hold nothing back. Its message names them.
+	NodeMaintenancePodsLeft = "PodsLeft"
+
+	// ReasonDaemonSetToleratesMaintenance: a DaemonSet tolerates the taint NoDaemonSetPodsTaint, so it would replace its Pods.
+	ReasonDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
+
 	ReasonDrained          = "Drained"
 	ReasonDraining         = "Draining"
 	ReasonNotDraining      = "NotDraining"
