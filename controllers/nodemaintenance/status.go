@@ -37,6 +37,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	startStages(m, s.now)
 	reportNodes(s)
 	reportConditions(s)
+	reportPodsLeft(s)
 	if apiequality.Semantic.DeepEqual(before.Status, m.Status) {
 		return true, nil
 	}
@@ -57,6 +58,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 		ctrl.LoggerFrom(ctx).Info("Drained")
 		r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained, drained.Message)
 	}
+	r.tellPodsLeft(s)
 	s.before = changed
 	s.maintenance.ResourceVersion = changed.ResourceVersion
 	return true, nil
