@@ -249,6 +249,13 @@ const (
 	// rarely meant: every Node, every control plane Node, or no Node.
 	NodeMaintenanceSelectionPlausible = "SelectionPlausible"
 
+	// NodeMaintenancePodsLeft is True while Pods that the rules have drained are left on the Nodes, since nobody could keep
+	// them away. They hold nothing back. Its message names them.
+	NodeMaintenancePodsLeft = "PodsLeft"
+
+	// ReasonDaemonSetToleratesMaintenance: a DaemonSet tolerates the taint NoDaemonSetPodsTaint, so it would replace its Pods.
+	ReasonDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
+
 	ReasonDrained          = "Drained"
 	ReasonDraining         = "Draining"
 	ReasonNotDraining      = "NotDraining"

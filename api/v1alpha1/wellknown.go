@@ -24,6 +24,10 @@ const (
 	// to end can leave it that way: "schedulable" or "unschedulable".
 	NodeOriginAnnotation = "maintenance.cluster.x-k8s.io/found"
 
+	// NoDaemonSetPodsTaint on a Node, with effect NoSchedule, keeps the Pods of DaemonSets from coming back during a maintenance
+	// that has come to them.
+	NoDaemonSetPodsTaint = "maintenance.cluster.x-k8s.io/no-daemonset-pods"
+
 	// OwnerClusterAnnotation on a NodeMaintenance names the Cluster ("namespace/name") whose Machine it serves.
 	OwnerClusterAnnotation = "maintenance.cluster.x-k8s.io/owner-cluster"
 

@@ -38,6 +38,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/drainpolicy"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machine"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
@@ -207,8 +208,12 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err := evictor.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: o.evictorConcurrency}); err != nil {
 		return err
 	}
+	daemonSets := &daemonset.Reconciler{Clusters: clusters, Clock: realClock}
+	if err := daemonSets.SetupWithManager(ctx, mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.evacuationConcurrency}); err != nil {
+		return err
+	}
 	return (&remote.Reconciler{
 		Client: mgr.GetClient(), Clusters: clusters, WatchFilterValue: o.watchFilter,
-		Watches: []remote.Watch{machines.Watch, maintenances.Watch, evacuations.Watch, evictor.Watch},
+		Watches: []remote.Watch{machines.Watch, maintenances.Watch, evacuations.Watch, evictor.Watch, daemonSets.Watch},
 	}).SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
 }

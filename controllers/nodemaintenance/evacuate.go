@@ -18,6 +18,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/daemonsets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -28,9 +29,11 @@ const parallelWrites = 8
 
 // podView is a Pod and what this maintenance's rules say about it.
 type podView struct {
-	pod      *corev1.Pod
-	verdict  rules.Verdict
-	finished bool
+	pod       *corev1.Pod
+	podType   v1alpha1.PodType // empty: not known
+	verdict   rules.Verdict
+	finished  bool
+	comesBack bool
 }
 
 // component is this maintenance with all that touch it through shared Nodes, in stage Drain.
@@ -149,7 +152,10 @@ func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observati
 			seen := r.viewPod(s, c, observation, pod)
 			observed.Pods = append(observed.Pods, seen.planned)
 			if mine.Has(node) {
-				s.pods[node] = append(s.pods[node], podView{pod: pod, verdict: seen.verdicts[s.maintenance.Name], finished: seen.planned.Finished})
+				s.pods[node] = append(s.pods[node], podView{
+					pod: pod, podType: seen.podType, verdict: seen.verdicts[s.maintenance.Name],
+					finished: seen.planned.Finished, comesBack: seen.planned.ComesBack,
+				})
 			}
 		}
 	}
@@ -158,6 +164,7 @@ func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observati
 
 type viewedPod struct {
 	planned  plan.Pod
+	podType  v1alpha1.PodType // empty: not known
 	verdicts map[string]rules.Verdict
 }
 
@@ -179,8 +186,12 @@ func (r *Reconciler) viewPod(s *scope, c *component, observation remote.Observat
 		Type: podType, Priority: ptr.Deref(pod.Spec.Priority, 0), Labels: pod.Labels,
 		Finished:   rules.Finished(pod) || overdue,
 		Evacuating: e != nil && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
+		ComesBack:  podType == v1alpha1.PodTypeDaemonSet && daemonsets.Tolerated(pod.Spec.Tolerations),
 		Verdicts:   map[string]plan.Verdict{},
 	}}
+	if typeKnown {
+		seen.podType = podType
+	}
 	for name, matcher := range c.matchers {
 		verdict := matcher.Decide(subject)
 		seen.verdicts[name] = verdict
@@ -205,7 +216,7 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 			targeted := targets.Has(view.pod.UID)
 			switch {
 			case targeted && e == nil:
-				group.Go(func() error { return r.create(ctx, s, view.pod) })
+				group.Go(func() error { return r.create(ctx, s, view) })
 			case targeted && e.DeletionTimestamp.IsZero() && !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
 				group.Go(func() error { return setInstigator(ctx, s.client, e, evacuation.WithInstigator) })
 			case !targeted && e != nil && !view.finished && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
@@ -216,10 +227,13 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 	return group.Wait()
 }
 
-// create asks for a Pod to leave.
-func (r *Reconciler) create(ctx context.Context, s *scope, pod *corev1.Pod) error {
-	policy := s.maintenance.Spec.Evacuation
-	evacuators, _ := evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, Policy: policy.Evacuators})
+// create asks for a Pod to leave. The evacuators of one whose type isn't known yet are resolved by the evacuation controller.
+func (r *Reconciler) create(ctx context.Context, s *scope, view podView) error {
+	pod, policy := view.pod, s.maintenance.Spec.Evacuation
+	var evacuators []v1alpha1.Evacuator
+	if view.podType != "" {
+		evacuators, _ = evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, BuiltIn: evacuation.BuiltIn(view.podType), Policy: policy.Evacuators})
+	}
 	e := evacuation.New(pod, evacuators, policy.ProgressDeadlineSeconds)
 	e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: pod.Spec.NodeName}
 	if err := s.client.Create(ctx, e); err != nil && !apierrors.IsAlreadyExists(err) {

@@ -9,4 +9,6 @@ const (
 	eventFastForwarded = "FastForwarded"
 	// eventCordonConflict on a NodeMaintenance: somebody keeps making a Node schedulable that it keeps cordoned.
 	eventCordonConflict = "CordonConflict"
+	// eventDaemonSetToleratesMaintenance on a NodeMaintenance: Pods of DaemonSets are left, since they would come back at once.
+	eventDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
 )

@@ -40,6 +40,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	startStages(m, s.now)
 	reportNodes(s)
 	reportConditions(s)
+	reportPodsLeft(s)
 	if apiequality.Semantic.DeepEqual(before.Status, m.Status) {
 		return true, nil
 	}
@@ -62,6 +63,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 		r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained, drained.Message)
 	}
 	r.tell(s)
+	r.tellPodsLeft(s)
 	s.before = changed
 	s.maintenance.ResourceVersion = changed.ResourceVersion
 	return true, nil

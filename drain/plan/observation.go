@@ -46,6 +46,9 @@ type Pod struct {
 	// HasEvacuator matters to static Pods: they stop with the kubelet, so without an evacuator of the kubelet's they are
 	// skipped.
 	HasEvacuator bool
+	// ComesBack matters to Pods of DaemonSets: their DaemonSet would replace them at once, whatever is done to keep them away,
+	// so they are skipped, too. See package daemonsets.
+	ComesBack bool
 
 	// Verdicts of the drain rules, by name of the maintenance. A missing one is Undecided.
 	Verdicts map[string]Verdict

@@ -57,6 +57,15 @@ func TestStatus(t *testing.T) {
 			expect(node("one").of("m").pods(0, 0, 3).says("Drained")).
 			expectDrained("m", true)
 	})
+	t.Run("R40: a pod that its DaemonSet would replace at once is skipped; others aren't", func(t *testing.T) {
+		given(t,
+			maintenance("m").draining("one"),
+			pod("tolerant").on("one").comingBack(), pod("daemon").on("one").daemonSet(),
+		).
+			expectTargeted("daemon").
+			expect(node("one").of("m").pods(0, 1, 1)).
+			gone("daemon").expectDrained("m", true)
+	})
 	t.Run("R41: a static pod with an evacuator goes last", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one"),

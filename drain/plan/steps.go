@@ -102,6 +102,9 @@ func (m *maintenance) opinionOf(pod *Pod) opinion {
 	if podRank(pod) == rankStatic && !pod.HasEvacuator {
 		return opinion{stance: stays} // it stops with the kubelet: nobody could evacuate it
 	}
+	if podRank(pod) == rankDaemonSet && pod.ComesBack {
+		return opinion{stance: stays} // to wait for it is to wait for ever
+	}
 	verdict := pod.Verdicts[m.Name]
 	switch {
 	case verdict.Undecided:

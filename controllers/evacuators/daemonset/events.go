@@ -1,0 +1,7 @@
+package daemonset
+
+// Reasons of the events that this package writes, in workload clusters.
+const (
+	// eventDeleted on a Pod: it is deleted, and not replaced during the maintenance.
+	eventDeleted = "DeletedForMaintenance"
+)

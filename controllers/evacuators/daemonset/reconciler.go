@@ -1,0 +1,167 @@
+package daemonset
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/cluster-api/util/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/daemonsets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// Reconciler evacuates the Pods of DaemonSets, one Node at a time.
+type Reconciler struct {
+	Clusters *remote.Clusters
+	Clock    clock.PassiveClock
+
+	controller controller.TypedController[remote.Request]
+	deleted    cache.Cache[deletion]
+}
+
+// deletion is a Pod whose deletion the API server has accepted, and that the watch may still show without: the moment in which
+// a second request would be in vain.
+type deletion struct {
+	cluster types.NamespacedName
+	pod     types.UID
+}
+
+// Key implements cache.Entry.
+func (d deletion) Key() string { return d.cluster.String() + "/" + string(d.pod) }
+
+// deletionTTL is how long the watch may take.
+const deletionTTL = 30 * time.Second
+
+// scope is one reconciliation.
+type scope struct {
+	cluster  types.NamespacedName
+	client   client.Client
+	node     *corev1.Node
+	draining []daemonsets.Draining
+	matchers []*rules.Matcher // of draining, one by one
+	now      time.Time
+}
+
+// Reconcile does what is due on one Node:
+//
+//	which drains have come to Pods of DaemonSets? ─► the taint, until the watch shows it ─► report and delete
+func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
+	s := &scope{cluster: request.Cluster, node: &corev1.Node{}, now: r.Clock.Now()}
+	var err error
+	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
+		return remote.Rest(err)
+	}
+	if err := s.client.Get(ctx, request.Object, s.node); err != nil {
+		return remote.Rest(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
+	}
+	maintenances := &v1alpha1.NodeMaintenanceList{}
+	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil { // they are only read, and may be large
+		return remote.Rest(errors.Wrap(err, "listing NodeMaintenances"))
+	}
+	s.draining = daemonsets.On(s.node, maintenances.Items)
+	kept, err := r.keepAway(ctx, s)
+	if err != nil || !kept {
+		return remote.Rest(err)
+	}
+	return remote.Rest(r.evacuate(ctx, s))
+}
+
+// keepAway puts the taint on the Node or takes it off. True: it is there, and the watch has shown it, so that the DaemonSet
+// controller, which watches Nodes like we do, may be expected to know of it.
+func (r *Reconciler) keepAway(ctx context.Context, s *scope) (bool, error) {
+	wanted := daemonsets.TaintWanted(s.draining)
+	changed := s.node.DeepCopy()
+	if !daemonsets.SetTaint(changed, wanted) {
+		return wanted, nil
+	}
+	if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(s.node, client.MergeFromWithOptimisticLock{})); err != nil {
+		return false, errors.Wrapf(client.IgnoreNotFound(err), "setting the taint of Node %s", s.node.Name)
+	}
+	ctrl.LoggerFrom(ctx).Info("Changed whether Pods of DaemonSets are kept away from Node", "keptAway", wanted)
+	return false, nil
+}
+
+// evacuate deletes the Pods of the Node whose Evacuations are ours to carry out now.
+func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
+	observation := r.Clusters.Observed(s.cluster)
+	if observation == nil {
+		return nil // those who need it begin it, and a Change tells
+	}
+	evacuations := &v1alpha1.EvacuationList{}
+	if err := s.client.List(ctx, evacuations, client.MatchingFields{remote.EvacuationsByNode: s.node.Name}); err != nil {
+		return errors.Wrapf(err, "listing the Evacuations of Node %s", s.node.Name)
+	}
+	for _, d := range s.draining {
+		s.matchers = append(s.matchers, rules.NewMatcher(d.Maintenance.Spec.DrainRules))
+	}
+	var failure error // one Pod that can't be deleted doesn't hold up the others
+	for i := range evacuations.Items {
+		e := &evacuations.Items[i]
+		pod, found := observation.PodByUID(types.UID(e.Spec.PodRef.UID))
+		if !found || pod.Spec.NodeName != s.node.Name {
+			continue // the note on the Evacuation isn't to be trusted
+		}
+		if _, deleted := r.deleted.Has(deletion{s.cluster, pod.UID}.Key()); deleted {
+			continue
+		}
+		by, refusal := daemonsets.Decide(s.input(observation, e, pod))
+		if refusal != daemonsets.NotRefused {
+			ctrl.LoggerFrom(ctx).V(4).Info("Left Pod alone", "Pod", klog.KObj(pod), "reason", refusal)
+			continue
+		}
+		if err := r.delete(ctx, s, e, pod, by); err != nil && failure == nil {
+			failure = err
+		}
+	}
+	return failure
+}
+
+// input collects what is known about a Pod.
+func (s *scope) input(observation remote.Observation, e *v1alpha1.Evacuation, pod *corev1.Pod) daemonsets.Input {
+	in := daemonsets.Input{Evacuation: e, Pod: pod, Draining: s.draining}
+	in.Type, in.TypeKnown = rules.PodTypeOf(pod, observation.DaemonSetExists)
+	namespaceLabels, namespaceKnown := observation.NamespaceLabels(pod.Namespace)
+	for _, matcher := range s.matchers {
+		in.Verdicts = append(in.Verdicts, matcher.Decide(rules.Pod{
+			Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
+			NamespaceLabels: namespaceLabels, NamespaceKnown: namespaceKnown,
+			Type: in.Type, TypeKnown: in.TypeKnown, Finished: rules.Finished(pod),
+		}))
+	}
+	return in
+}
+
+// delete reports that the Pod is deleted, and deletes it: in this order, so that whoever sees the Pod go can know why.
+func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuation, pod *corev1.Pod, by *v1alpha1.NodeMaintenance) error {
+	period, seconds := daemonsets.GracePeriod(pod, rules.Unreachable(s.node))
+	changed := e.DeepCopy()
+	if daemonsets.Report(changed, by, period, s.now) {
+		if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(e, client.MergeFromWithOptimisticLock{})); err != nil {
+			return errors.Wrapf(client.IgnoreNotFound(err), "reporting on Evacuation %s", klog.KObj(e))
+		}
+	}
+	options := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: seconds}
+	switch err := s.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, options); {
+	case remote.IsGone(err):
+		return nil // its last event is on its way
+	case err != nil:
+		return errors.Wrapf(err, "deleting Pod %s", klog.KObj(pod))
+	}
+	r.deleted.Add(deletion{s.cluster, pod.UID})
+	ctrl.LoggerFrom(ctx).V(2).Info("Deleted Pod", "Pod", klog.KObj(pod), "NodeMaintenance", klog.KRef("", by.Name))
+	r.Clusters.Event(s.cluster, pod, corev1.EventTypeNormal, eventDeleted, "Deleted, since Node "+s.node.Name+" is drained by NodeMaintenance "+by.Name)
+	return nil
+}

@@ -1,0 +1,63 @@
+package nodemaintenance
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// maxLeft is how many DaemonSets whose Pods are left are named.
+const maxLeft = 5
+
+// reportPodsLeft says which Pods are left on the Nodes although the rules have them drained: see package drain/daemonsets.
+func reportPodsLeft(s *scope) {
+	conditions := &s.maintenance.Status.Conditions
+	if s.maintenance.Spec.Stage == v1alpha1.StageDrain && s.decision == nil {
+		return // Pods aren't known yet: what was said stays
+	}
+	left := daemonSetsLeft(s)
+	if s.maintenance.Spec.Stage != v1alpha1.StageDrain || len(left) == 0 {
+		meta.RemoveStatusCondition(conditions, v1alpha1.NodeMaintenancePodsLeft)
+		return
+	}
+	names := strings.Join(left[:min(len(left), maxLeft)], ", ")
+	if more := len(left) - maxLeft; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	meta.SetStatusCondition(conditions, metav1.Condition{
+		Type: v1alpha1.NodeMaintenancePodsLeft, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonDaemonSetToleratesMaintenance,
+		Message:            cut("DaemonSets that tolerate the taint " + v1alpha1.NoDaemonSetPodsTaint + " would replace their Pods at once, so these are left: " + names),
+		ObservedGeneration: s.maintenance.Generation, LastTransitionTime: metav1.NewTime(s.now.Truncate(time.Second)),
+	})
+}
+
+// daemonSetsLeft names the DaemonSets, as namespace/name, whose live Pods the rules would have drained and that would replace
+// them.
+func daemonSetsLeft(s *scope) []string {
+	var left []string
+	for _, node := range s.nodes {
+		for _, view := range s.pods[node.Name] {
+			if owner := metav1.GetControllerOfNoCopy(view.pod); view.comesBack && !view.finished && owner != nil && view.verdict.Behavior == v1alpha1.DrainBehaviorDrain {
+				left = append(left, view.pod.Namespace+"/"+owner.Name)
+			}
+		}
+	}
+	slices.Sort(left)
+	return slices.Compact(left)
+}
+
+// tellPodsLeft writes an event when what is left has changed.
+func (r *Reconciler) tellPodsLeft(s *scope) {
+	was := meta.FindStatusCondition(s.before.Status.Conditions, v1alpha1.NodeMaintenancePodsLeft)
+	is := meta.FindStatusCondition(s.maintenance.Status.Conditions, v1alpha1.NodeMaintenancePodsLeft)
+	if is != nil && (was == nil || was.Message != is.Message) {
+		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventDaemonSetToleratesMaintenance, is.Message)
+	}
+}

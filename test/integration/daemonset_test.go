@@ -1,0 +1,392 @@
+package integration
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// a while in which what must not happen would have happened.
+const aWhile = 5 * time.Second
+
+// TestDaemonSets has the Pods of DaemonSets leave Nodes, and stay away, under the real DaemonSet controller (E29).
+func TestDaemonSets(t *testing.T) {
+	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
+	all.withMachines("m1", "m2", "m3")
+
+	t.Run("R39: they go after all other Pods, reported, and come back once after the maintenance", func(t *testing.T) { all.sub(t).daemonSetGoesLast() })
+	t.Run("R40: during a rollout that surges the old and the new Pod go", func(t *testing.T) { all.sub(t).surgingRolloutIsDrained() })
+	t.Run("R40: one that is updated OnDelete stays away, too", func(t *testing.T) { all.sub(t).onDeleteStaysAway() })
+	t.Run("R40: the taint stays until the last maintenance of the Node ends, also by deletion", func(t *testing.T) { all.sub(t).taintIsShared() })
+	t.Run("R40: a manager that is killed once the taint is there goes on", func(t *testing.T) { all.sub(t).killedAfterTaint() })
+	t.Run("R40: one that tolerates everything is reported, and its Pods are left", func(t *testing.T) { all.sub(t).tolerantIsLeft() })
+	t.Run("R38: without a drain that targets the Pod, nothing is done and nothing is said", func(t *testing.T) { all.sub(t).untargetedIsLeft() })
+	t.Run("R41: a static Pod gets no Evacuation, is counted, and holds nothing back", func(t *testing.T) { all.sub(t).staticPodIsSkipped() })
+	t.Run("R43: a taint that nobody owns is removed on connect", func(t *testing.T) { all.sub(t).ownerlessTaintIsRemoved() })
+	t.Run("R40: a Machine's drain with daemonSetPods Drain holds the Machine until they are gone", func(t *testing.T) { all.sub(t).machineDrainsDaemonSets() })
+}
+
+func (s *scene) daemonSetGoesLast() {
+	defer s.clearDaemonSets()
+	s.runDaemonSet(daemonSet("agent"))
+	s.runOn("m1", "web", 3, deployment("web", 3))
+	agent, elsewhere, web := s.daemonPod("agent", "m1"), s.daemonPod("agent", "m2"), s.podsOf("web")
+	s = s.sub(s.T)
+	s.startDrain("kernel", "m1")
+	s.expectDrained("kernel")
+	s.expectNoneReturns("agent", "m1")
+
+	events := s.audited()
+	deletions := events.WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods")
+	s.Expect(deletions).To(HaveLen(1))
+	s.Expect(deletions[0].UIDPrecondition()).To(Equal(agent.UID))
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf(names(web)), "Pods of DaemonSets aren't evicted")
+	lastGone := func() (last time.Time) {
+		for _, gone := range events.Verb("delete").Resource("pods").Succeeded() {
+			if slices.Contains(names(web), gone.Name) {
+				last = gone.Answered
+			}
+		}
+		return last
+	}()
+	tainted := events.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("nodes").Named("", "m1").Succeeded().Where(setsTaint)
+	reported := events.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("evacuations", "status").
+		Named(namespace, evacuation.Name(agent.UID, agent.Name)).Succeeded().Where(says("expectedEvacuationFinishTime"))
+	s.Expect(tainted).To(HaveLen(1))
+	s.Expect(reported).To(HaveLen(1))
+	s.Expect(string(reported[0].RequestObject)).To(And(ContainSubstring("evacuationProgressTimestamp"), ContainSubstring("new kernel")))
+	s.Expect(tainted[0].Requested).To(BeTemporally(">", lastGone))
+	s.Expect(reported[0].Requested).To(BeTemporally(">=", tainted[0].Answered))
+	s.Expect(deletions[0].Requested).To(BeTemporally(">=", reported[0].Answered))
+
+	s.complete("kernel")
+	s.expectBackOnce("agent", "m1")
+	s.Expect(s.node("m1").Spec.Unschedulable).To(BeFalse())
+	s.Expect(s.daemonPod("agent", "m2").UID).To(Equal(elsewhere.UID))
+	s.expectInvariants()
+}
+
+func (s *scene) surgingRolloutIsDrained() {
+	defer s.clearDaemonSets()
+	zero, one := intstr.FromInt32(0), intstr.FromInt32(1)
+	ds := daemonSet("surging", func(ds *appsv1.DaemonSet) {
+		ds.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{
+			Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &zero, MaxSurge: &one},
+		}
+	})
+	s.runDaemonSet(ds)
+	patch := client.MergeFrom(ds.DeepCopy())
+	ds.Spec.Template.Annotations = map[string]string{controlplane.PodReadyDelayAnnotation: "1h"} // the rollout stays in flight
+	s.Expect(s.workload.Client.Patch(s.Context(), ds, patch)).To(Succeed())
+	var node string
+	s.Eventually(func(g Gomega) {
+		perNode := map[string]int{}
+		for _, pod := range s.podsOf("surging") {
+			if perNode[pod.Spec.NodeName]++; pod.Spec.NodeName != "" && perNode[pod.Spec.NodeName] == 2 {
+				node = pod.Spec.NodeName
+			}
+		}
+		g.Expect(node).NotTo(BeEmpty())
+	}, soon, pace).Should(Succeed())
+
+	s = s.sub(s.T)
+	s.startDrain("kernel", node)
+	s.expectDrained("kernel")
+	s.expectNoneReturns("surging", node)
+	s.Expect(s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods").Succeeded()).To(HaveLen(2))
+	s.complete("kernel")
+	s.expectBackOnce("surging", node)
+}
+
+func (s *scene) onDeleteStaysAway() {
+	defer s.clearDaemonSets()
+	ds := daemonSet("manual", func(ds *appsv1.DaemonSet) { ds.Spec.UpdateStrategy.Type = appsv1.OnDeleteDaemonSetStrategyType })
+	s.runDaemonSet(ds)
+	patch := client.MergeFrom(ds.DeepCopy())
+	ds.Spec.Template.Labels["revision"] = "2"
+	s.Expect(s.workload.Client.Patch(s.Context(), ds, patch)).To(Succeed())
+	s = s.sub(s.T)
+	s.startDrain("kernel", "m2")
+	s.expectDrained("kernel")
+	s.expectNoneReturns("manual", "m2")
+	s.complete("kernel")
+	s.expectBackOnce("manual", "m2")
+	s.Expect(s.daemonPod("manual", "m2").Labels).To(HaveKeyWithValue("revision", "2"))
+	s.Expect(s.daemonPod("manual", "m1").Labels).NotTo(HaveKey("revision"))
+}
+
+func (s *scene) taintIsShared() {
+	defer s.clearDaemonSets()
+	s.runDaemonSet(daemonSet("agent"))
+	s = s.sub(s.T)
+	s.startDrain("first", "m2")
+	s.startDrain("second", "m2")
+	s.expectDrained("first")
+	s.expectDrained("second")
+	s.complete("first")
+	s.expectNoneReturns("agent", "m2")
+	s.Expect(s.workload.Client.Delete(s.Context(), maintenance("second"))).To(Succeed())
+	s.expectBackOnce("agent", "m2")
+}
+
+func (s *scene) killedAfterTaint() {
+	defer s.clearDaemonSets()
+	s.runDaemonSet(daemonSet("agent"))
+	s = s.sub(s.T)
+	s.startDrain("kernel", "m1")
+	s.Eventually(func() []corev1.Taint { return s.node("m1").Spec.Taints }, eventually, time.Millisecond).Should(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
+	s.fleet.KillManager()
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.expectDrained("kernel")
+	s.Expect(s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods").Succeeded()).To(HaveLen(1))
+	s.expectNoneReturns("agent", "m1")
+	s.complete("kernel")
+	s.expectBackOnce("agent", "m1")
+}
+
+func (s *scene) tolerantIsLeft() {
+	defer s.clearDaemonSets()
+	s.runDaemonSet(daemonSet("tolerant", func(ds *appsv1.DaemonSet) {
+		ds.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	}))
+	s.runDaemonSet(daemonSet("agent"))
+	tolerant := s.daemonPod("tolerant", "m1")
+	s = s.sub(s.T)
+	s.startDrain("kernel", "m1")
+	s.expectDrained("kernel")
+	s.expectNoneReturns("agent", "m1")
+	s.Expect(s.daemonPod("tolerant", "m1").UID).To(Equal(tolerant.UID))
+	s.Expect(s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods").Names()).NotTo(ContainElement(tolerant.Name))
+	m := s.maintenance("kernel")
+	s.Expect(m.Status.NodeStatuses[0].PodsSkipped).To(BeEquivalentTo(1))
+	left := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenancePodsLeft)
+	s.Expect(left).NotTo(BeNil())
+	s.Expect(left.Reason).To(Equal(v1alpha1.ReasonDaemonSetToleratesMaintenance))
+	s.Expect(left.Message).To(HaveSuffix("these are left: default/tolerant"))
+	s.Eventually(func(g Gomega) {
+		events := &corev1.EventList{}
+		g.Expect(s.workload.Client.List(s.Context(), events)).To(Succeed())
+		g.Expect(events.Items).To(ContainElement(And(
+			HaveField("Reason", "DaemonSetToleratesMaintenance"), HaveField("InvolvedObject.Name", "kernel"), HaveField("Message", left.Message))))
+	}, soon, pace).Should(Succeed())
+	s.complete("kernel")
+	s.expectBackOnce("agent", "m1")
+	s.Expect(meta.FindStatusCondition(s.maintenance("kernel").Status.Conditions, v1alpha1.NodeMaintenancePodsLeft)).To(BeNil())
+}
+
+func (s *scene) untargetedIsLeft() {
+	defer s.clearDaemonSets()
+	s.runDaemonSet(daemonSet("agent"))
+	foreign, forged := s.daemonPod("agent", "m1"), s.daemonPod("agent", "m2")
+	const other = v1alpha1.InstigatorFinalizerPrefix + "somebody.example.com"
+	for finalizer, pod := range map[string]*corev1.Pod{other: foreign, v1alpha1.NodeMaintenanceInstigatorFinalizer: forged} {
+		e := evacuation.New(pod, nil, 1800)
+		e.Finalizers = []string{finalizer}
+		s.create(s.workload.Client, e)
+	}
+	defer func() { // withdraw
+		for _, pod := range []*corev1.Pod{foreign, forged} {
+			e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: evacuation.Name(pod.UID, pod.Name)}}
+			s.Expect(s.workload.Client.Patch(s.Context(), e, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+		}
+	}()
+	evacuationOfPod := func(g Gomega, pod *corev1.Pod) *v1alpha1.Evacuation {
+		e := &v1alpha1.Evacuation{}
+		g.Expect(s.workload.Client.Get(s.Context(), keyOf(evacuation.Name(pod.UID, pod.Name)), e)).To(Succeed())
+		return e
+	}
+	s.Eventually(func(g Gomega) {
+		for _, pod := range []*corev1.Pod{foreign, forged} {
+			g.Expect(evacuationOfPod(g, pod).Status.ActiveEvacuatorClass).To(HaveValue(Equal(v1alpha1.EvacuatorClassDaemonSet)))
+		}
+	}, soon, pace).Should(Succeed())
+	s.Consistently(func(g Gomega) {
+		for _, pod := range []*corev1.Pod{foreign, forged} {
+			status := evacuationOfPod(g, pod).Status
+			g.Expect(status.ActiveEvacuatorCompleted).To(BeFalse())
+			g.Expect(status.ExpectedEvacuationFinishTime).To(BeNil())
+			g.Expect(s.daemonPod("agent", pod.Spec.NodeName).UID).To(Equal(pod.UID))
+			g.Expect(s.node(pod.Spec.NodeName).Spec.Taints).NotTo(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
+		}
+	}, aWhile, 4*pace).Should(Succeed())
+}
+
+func (s *scene) staticPodIsSkipped() {
+	defer s.clearDaemonSets()
+	static := &corev1.Pod{ObjectMeta: metaNamed("static-m1", "static"), Spec: corev1.PodSpec{NodeName: "m1", Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
+	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "a-hash"}
+	s.create(s.workload.Client, static)
+	s.startDrain("kernel", "m1")
+	s.expectDrained("kernel")
+	s.Expect(s.maintenance("kernel").Status.NodeStatuses[0].PodsSkipped).To(BeEquivalentTo(1))
+	s.Expect(s.audited().Verb("create").Resource("evacuations")).To(BeEmpty())
+	s.Expect(s.podsOf("static")).To(ConsistOf(And(HaveField("UID", static.UID), HaveField("DeletionTimestamp", BeNil()))))
+	s.complete("kernel")
+}
+
+func (s *scene) ownerlessTaintIsRemoved() {
+	s.fleet.KillManager()
+	node := s.node("m2")
+	patch := client.MergeFrom(node.DeepCopy())
+	foreign := corev1.Taint{Key: "example.com/theirs", Effect: corev1.TaintEffectPreferNoSchedule}
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.NoDaemonSetPodsTaint, Effect: corev1.TaintEffectNoSchedule}, foreign)
+	s.Expect(s.workload.Client.Patch(s.Context(), node, patch)).To(Succeed())
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.Eventually(func() []corev1.Taint { return s.node("m2").Spec.Taints }, eventually, pace).Should(And(
+		Not(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint))), ContainElement(foreign)))
+}
+
+func (s *scene) machineDrainsDaemonSets() {
+	defer s.clearDaemonSets()
+	policy := &v1alpha1.MachineDrainPolicy{}
+	s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
+	policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain
+	s.Expect(s.fleet.Client.Update(s.Context(), policy)).To(Succeed())
+	s.runDaemonSet(daemonSet("agent"))
+	s.runOn("m3", "web", 2, deployment("web", 2))
+	s = s.sub(s.T)
+	agent := s.daemonPod("agent", "m3")
+	s.deleteMachine("m3")
+	s.expectGone("m3")
+	deletions := s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods").Succeeded()
+	s.Expect(deletions).To(HaveLen(1))
+	s.Expect(deletions[0].UIDPrecondition()).To(Equal(agent.UID))
+	s.Expect(s.creations("agent", "m3")).To(BeEmpty())
+	gone := s.audited().Verb("delete").Resource("pods").Named(namespace, agent.Name).Succeeded()
+	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
+	s.Expect(err).NotTo(HaveOccurred())
+	released := management.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, "m3").Succeeded().Where(takesHookOff)
+	s.Expect(released).To(HaveLen(1))
+	s.Expect(released[0].Requested).To(BeTemporally(">=", gone[len(gone)-1].Answered), "released before the Pod was gone")
+	s.expectInvariants()
+}
+
+// daemonSet runs a Pod labelled app on each Node.
+func daemonSet(app string, changes ...func(*appsv1.DaemonSet)) *appsv1.DaemonSet {
+	template := deployment(app, 1).Spec.Template
+	ds := &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: app},
+		Spec:       appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, Template: template},
+	}
+	for _, change := range changes {
+		change(ds)
+	}
+	return ds
+}
+
+// runDaemonSet creates a DaemonSet and waits until its Pods run on all Nodes.
+func (s *scene) runDaemonSet(ds *appsv1.DaemonSet) {
+	s.Helper()
+	s.create(s.workload.Client, ds)
+	s.Eventually(func(g Gomega) {
+		now := &appsv1.DaemonSet{}
+		g.Expect(s.workload.Client.Get(s.Context(), keyOf(ds.Name), now)).To(Succeed())
+		g.Expect(now.Status.ObservedGeneration).To(Equal(now.Generation))
+		g.Expect(now.Status.NumberAvailable).To(And(BeNumerically(">", 0), Equal(now.Status.DesiredNumberScheduled)))
+	}, eventually, pace).Should(Succeed())
+}
+
+// daemonPod returns the one Pod of a DaemonSet on a Node.
+func (s *scene) daemonPod(app, node string) *corev1.Pod {
+	s.Helper()
+	pods := s.daemonPods(app, node)
+	s.Expect(pods).To(HaveLen(1))
+	return &pods[0]
+}
+
+func (s *scene) daemonPods(app, node string) []corev1.Pod {
+	s.Helper()
+	return slices.DeleteFunc(s.podsOf(app), func(pod corev1.Pod) bool { return pod.Spec.NodeName != node })
+}
+
+// startDrain creates a NodeMaintenance as kubectl would: without rules, so that everything drains.
+func (s *scene) startDrain(name, node string) {
+	s.Helper()
+	s.create(s.workload.Client, maintenance(name, func(m *v1alpha1.NodeMaintenance) {
+		m.Spec.NodeSelector, m.Spec.Stage, m.Spec.Reason = v1alpha1.SelectNodes(node), v1alpha1.StageDrain, "new kernel"
+	}))
+}
+
+func (s *scene) maintenance(name string) *v1alpha1.NodeMaintenance {
+	s.Helper()
+	m := &v1alpha1.NodeMaintenance{}
+	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, m)).To(Succeed())
+	return m
+}
+
+func (s *scene) expectDrained(name string) {
+	s.Helper()
+	s.Eventually(func() bool {
+		return meta.IsStatusConditionTrue(s.maintenance(name).Status.Conditions, v1alpha1.NodeMaintenanceDrained)
+	}, eventually, pace).Should(BeTrue())
+}
+
+// complete moves a NodeMaintenance to its last stage.
+func (s *scene) complete(name string) {
+	s.Helper()
+	m := s.maintenance(name)
+	patch := client.MergeFrom(m.DeepCopy())
+	m.Spec.Stage = v1alpha1.StageComplete
+	s.Expect(s.workload.Client.Patch(s.Context(), m, patch)).To(Succeed())
+}
+
+// creations are the Pods that the DaemonSet controller has made for a Node, those that are gone again included.
+func (s *scene) creations(app, node string) controlplane.Events {
+	s.Helper()
+	return s.audited().Verb("create").Resource("pods").Succeeded().Where(says(`"app":"` + app + `"`)).Where(says(`"values":["` + node + `"]`))
+}
+
+// expectNoneReturns checks that no Pod of a DaemonSet is on a Node, nor made for it.
+func (s *scene) expectNoneReturns(app, node string) {
+	s.Helper()
+	s.Consistently(func(g Gomega) {
+		g.Expect(s.daemonPods(app, node)).To(BeEmpty())
+		g.Expect(s.creations(app, node)).To(BeEmpty())
+		g.Expect(s.node(node).Spec.Taints).To(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
+	}, aWhile, 4*pace).Should(Succeed())
+}
+
+// expectBackOnce waits for the Pod of a DaemonSet, and checks that it was made once.
+func (s *scene) expectBackOnce(app, node string) {
+	s.Helper()
+	s.Eventually(func() []corev1.Pod { return s.daemonPods(app, node) }, eventually, pace).Should(HaveLen(1))
+	s.Expect(s.node(node).Spec.Taints).NotTo(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
+	s.Expect(s.creations(app, node)).To(HaveLen(1))
+}
+
+// says picks the requests whose body has a text.
+func says(text string) func(controlplane.Event) bool {
+	return func(event controlplane.Event) bool { return strings.Contains(string(event.RequestObject), text) }
+}
+
+// setsTaint picks the writes that put our taint on a Node.
+func setsTaint(event controlplane.Event) bool { return says(v1alpha1.NoDaemonSetPodsTaint)(event) }
+
+// clearDaemonSets removes what a subtest has made, and the rest.
+func (s *scene) clearDaemonSets() {
+	s.Helper()
+	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.DaemonSet{}, client.InNamespace(namespace))).To(Succeed())
+	for _, name := range []string{"kernel", "first", "second"} {
+		s.Expect(client.IgnoreNotFound(s.workload.Client.Delete(s.Context(), maintenance(name)))).To(Succeed())
+		s.Eventually(func() error {
+			return s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, &v1alpha1.NodeMaintenance{})
+		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	}
+	s.clear()
+}
