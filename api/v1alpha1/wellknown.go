@@ -44,6 +44,10 @@ const (
 	// EvacuationNodeAnnotation on an Evacuation names the Node that the Pod was on when it was found; empty if on none.
 	EvacuationNodeAnnotation = "maintenance.cluster.x-k8s.io/node"
 
+	// EvacuatorsPolicyAnnotation on an Evacuation says which evacuators may take it over, where its instigator limits them:
+	// the value is an EvacuatorsPolicy.
+	EvacuatorsPolicyAnnotation = "maintenance.cluster.x-k8s.io/evacuators"
+
 	// PreDrainHookAnnotation is our Machine deletion hook. CAPI doesn't drain a deleted Machine while it is there.
 	PreDrainHookAnnotation = "pre-drain.delete.hook.machine.cluster.x-k8s.io/node-maintenance"
 

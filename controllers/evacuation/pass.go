@@ -76,7 +76,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 		if !known {
 			continue
 		}
-		resolved, _ := evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, BuiltIn: evacuation.BuiltIn(podType)})
+		resolved, _ := evacuation.Resolve(evacuation.SubjectOf(e, pod, podType))
 		action := evacuation.Next(evacuation.Input{
 			Evacuation: e, Pod: evacuation.ObservedPod(e.Spec.PodRef, pod, podType), ResolvedEvacuators: resolved, Now: p.now,
 		})

@@ -182,7 +182,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	}
 	s.pod, s.facts = pod, evacuation.ObservedPod(ref, pod, podType)
 	var problems []evacuation.Problem
-	s.resolved, problems = evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, BuiltIn: evacuation.BuiltIn(podType)})
+	s.resolved, problems = evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType))
 	if len(s.evacuation.Spec.Evacuators) == 0 {
 		for _, problem := range problems {
 			r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventInvalidEvacuator, problem.Message)

@@ -236,6 +236,9 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView) error {
 	}
 	e := evacuation.New(pod, evacuators, policy.ProgressDeadlineSeconds)
 	e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: pod.Spec.NodeName}
+	if policy.Evacuators == v1alpha1.EvacuatorsBuiltIn {
+		e.Annotations[v1alpha1.EvacuatorsPolicyAnnotation] = string(policy.Evacuators)
+	}
 	if err := s.client.Create(ctx, e); err != nil && !apierrors.IsAlreadyExists(err) {
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			return nil // its Pods go by themselves

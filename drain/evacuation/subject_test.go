@@ -1,0 +1,28 @@
+package evacuation_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+)
+
+func TestSubjectOf(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.EvacuatorPriorityAnnotationPrefix + "silent.example.com": "100"}}}
+	resolved := func(annotations map[string]string) []v1alpha1.Evacuator {
+		e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}
+		evacuators, _ := evacuation.Resolve(evacuation.SubjectOf(e, pod, v1alpha1.PodTypeDefault))
+		return evacuators
+	}
+	t.Run("E4: with evacuators BuiltIn, annotated classes are ignored whenever the Pod is resolved", func(t *testing.T) {
+		if got := resolved(map[string]string{v1alpha1.EvacuatorsPolicyAnnotation: "BuiltIn"}); len(got) != 0 {
+			t.Errorf("got %v", got)
+		}
+		if got := resolved(nil); len(got) != 1 {
+			t.Errorf("got %v", got)
+		}
+	})
+}
