@@ -217,7 +217,7 @@ func (s *scene) expectOnAll(count int, holds func(*corev1.Node) bool) {
 			}
 		}
 		g.Expect(missing).To(BeZero())
-	}, eventually, time.Second).Should(Succeed())
+	}, 2*eventually, time.Second).Should(Succeed())
 }
 
 // expectNoWrites waits until our manager has written nothing for three seconds, and checks that it stays so.
