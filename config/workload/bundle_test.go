@@ -33,14 +33,14 @@ func TestPoliciesCompileOnTheOldestAPIServer(t *testing.T) { // R9
 			g.Expect(err).NotTo(HaveOccurred())
 			compiles := func(text string, authorizer bool) {
 				result := compiler.CompileCELExpression(expression{text: text}, cel.OptionalVariableDeclarations{HasAuthorizer: authorizer}, environment.NewExpressions)
-				g.Expect(result.Error).To(BeNil(), text)
+				g.Expect(result.Error).NotTo(HaveOccurred(), text)
 			}
 			for _, condition := range policy.Spec.MatchConditions {
 				compiles(condition.Expression, true)
 			}
 			for _, variable := range policy.Spec.Variables {
 				result := compiler.CompileAndStoreVariable(expression{variable.Name, variable.Expression}, cel.OptionalVariableDeclarations{HasAuthorizer: true}, environment.NewExpressions)
-				g.Expect(result.Error).To(BeNil(), variable.Expression)
+				g.Expect(result.Error).NotTo(HaveOccurred(), variable.Expression)
 			}
 			for _, validation := range policy.Spec.Validations {
 				compiles(validation.Expression, true)
