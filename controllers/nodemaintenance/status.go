@@ -59,6 +59,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 		ctrl.LoggerFrom(ctx).Info("Drained")
 		r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained, drained.Message)
 	}
+	r.tellFastForwards(s, changed)
 	s.before = changed
 	s.maintenance.ResourceVersion = changed.ResourceVersion
 	return true, nil
