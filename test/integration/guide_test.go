@@ -17,7 +17,7 @@ import (
 const guide = "../../docs/guide/nodemaintenance.md"
 
 // block is a fenced block of a Markdown file that somebody is to apply or to run.
-var block = regexp.MustCompile("(?ms)^```(yaml|sh)\n(.*?)^```$")
+var block = regexp.MustCompile("(?s)\n```(yaml|sh)\n(.*?\n)```\n")
 
 // followGuide does what the guide says, block by block: YAML is applied, commands are run by a shell. It is R42, the three
 // stories with kubectl alone.
@@ -44,7 +44,7 @@ func followGuide(s *scene) {
 	}
 	for _, expected := range []string{
 		`NAME +STAGE +DRAINED +NODES +PENDING +EVACUATING +BLOCKING +AGE`, // Story 1, in a glance
-		`ledger-\S+ .*waiting for disruption budget default/ledger`, // Story 2, who waits for what
+		`ledger-\S+ .*waiting for disruption budget default/ledger`,       // Story 2, who waits for what
 		`index-\S+ +migrator.example.com`,
 		`nodemaintenance.maintenance.cluster.x-k8s.io/scale-down-worker-9 condition met`, // Story 3
 	} {
