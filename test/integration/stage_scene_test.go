@@ -302,6 +302,21 @@ func (s *scene) drained(name string) string {
 	return string(condition.Status) + " " + condition.Reason
 }
 
+// expectEvents waits for the events on a NodeMaintenance that have a reason: each message once.
+func (s *scene) expectEvents(name, reason string, messages ...string) {
+	s.Helper()
+	s.Eventually(func() []string {
+		events, said := &corev1.EventList{}, []string{}
+		s.Expect(s.workload.Client.List(s.Context(), events)).To(Succeed())
+		for _, event := range events.Items {
+			if event.InvolvedObject.Name == name && event.Reason == reason {
+				said = append(said, event.Message)
+			}
+		}
+		return said
+	}, soon, pace).Should(ConsistOf(messages))
+}
+
 // ours are the requests of our manager since the scene began.
 func (s *scene) ours() controlplane.Events {
 	s.Helper()

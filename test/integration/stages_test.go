@@ -57,6 +57,7 @@ func TestStages(t *testing.T) {
 		{"R33: each stage that has started is noted once", stageStatuses},
 		{"R35: Drained in stage Drain alone, and again when a Pod has come and gone", drainedAgain},
 		{"R35: without a Node there is nothing drained", noNodes},
+		{"R42: the guide, word for word", followGuide},
 	} {
 		t.Run(requirement.name, func(t *testing.T) { requirement.test(all.sub(t)) })
 	}
@@ -72,6 +73,7 @@ func idleTouchesNothing(s *scene) {
 		g.Expect(s.ours().Resource("evacuations")).To(BeEmpty())
 	}, aMoment, pace).Should(Succeed())
 	s.Expect(s.stored("r10").Finalizers).To(BeEmpty())
+	s.ends("r10")
 }
 
 func finalizerFirst(s *scene) {
@@ -305,6 +307,7 @@ func foreignFinalizersStay(s *scene) {
 	s.Expect(s.evacuation(kept).DeletionTimestamp).NotTo(BeNil())
 	s.setFinalizers(asked)
 	s.setFinalizers(kept)
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(asked) }, soon, pace).Should(BeNil())
 }
 
 func forbidden(s *scene) {
@@ -319,7 +322,7 @@ func forbidden(s *scene) {
 	s.ends("r18-forbidden")
 	s.expectReleased("r18-forbidden")
 	s.Consistently(func() any { return s.evacuation(pod).DeletionTimestamp }, aMoment, pace).Should(BeNil())
-	s.Expect(s.ours().Resource("evacuations").Verb("delete")).To(BeEmpty())
+	s.Expect(s.ours().Resource("evacuations").Verb("delete").Named(namespace, s.evacuation(pod).Name)).To(BeEmpty())
 	s.goes("r18-forbidden")
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil())
 }
@@ -455,6 +458,7 @@ func overlapping(s *scene) {
 	s.maintain(nm("maintenance-c", draining, of("one", "four"), upTo(2000, 15000)))
 	s.expectMessages("maintenance-c/one: Evacuating (fast-forwarded by older maintenance-b)", "maintenance-c/four: Evacuating",
 		"maintenance-a/one: Evacuating (limited by maintenance-b, maintenance-c)", "maintenance-b/one: Evacuating")
+	s.expectEvents("maintenance-c", "FastForwarded", "Node one: fast-forwarded by older maintenance-b")
 	s.goes("one-10000")
 	s.expectMessages("maintenance-c/one: Waiting for node four.", "maintenance-b/one: Waiting for node four (maintenance-c).", "maintenance-b/three: Evacuating")
 	s.goes("four-2000", "two-15000")
