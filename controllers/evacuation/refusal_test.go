@@ -12,6 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
+// moreThanOneBudget is what the API server says.
+const moreThanOneBudget = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+
 func TestRefusal(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	withCause := func(err *apierrors.StatusError, cause metav1.CauseType, message string) error {
@@ -26,7 +29,7 @@ func TestRefusal(t *testing.T) {
 		{"E18: a budget", withCause(apierrors.NewTooManyRequests("no", 0), policyv1.DisruptionBudgetCause, "The disruption budget web needs 5 healthy pods and has 5 currently"), "The disruption budget web needs 5 healthy pods and has 5 currently"},
 		{"E18: still being processed", apierrors.NewTooManyRequests("still being processed", 10), "The disruption budget is being updated: still being processed"},
 		{"E18: a terminating namespace", withCause(apierrors.NewForbidden(pods, "web", errors.New("terminating")), corev1.NamespaceTerminatingCause, ""), "The namespace is being deleted"},
-		{"E18: more than one budget", apierrors.NewInternalError(errors.New("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")), "More than one disruption budget"},
+		{"E18: more than one budget", apierrors.NewInternalError(errors.New(moreThanOneBudget)), "More than one disruption budget"},
 		{"E18: an admission policy", apierrors.NewForbidden(pods, "web", errors.New("ValidatingAdmissionPolicy 'x' denied request")), "An admission policy has refused the eviction"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
