@@ -44,7 +44,7 @@ func TestMainJob(t *testing.T) {
 		s.Expect(s.audited().WithUserAgent(fleet.CoreAgent).Writes().Resource("nodes").Verb("patch", "update").Where(setsUnschedulable)).To(BeEmpty(), "Cluster API cordons a second time")
 	})
 
-	t.Run("M1: rules, labels, orders and WaitCompleted decide who goes, and when", func(t *testing.T) {
+	t.Run("M4: rules, labels, orders and WaitCompleted decide who goes, and when", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.clear()
 		s.create(s.fleet.Client,
