@@ -56,11 +56,12 @@ GENERATED := \
 	config/workload/crd \
 	config/rbac/role.yaml \
 	docs/reference/api.md \
+	docs/reference/requirements.md \
 	$(KWOK_PROVIDER)/config/crd \
 	$(wildcard $(KWOK_PROVIDER)/api/*/*/zz_generated.deepcopy.go)
 
 # controller-gen writes all CRDs into one directory, but ours live in two kinds of clusters.
-generate: ## Generate deepcopy functions, CRDs, roles and the API reference from the sources.
+generate: ## Generate deepcopy functions, CRDs, roles and reference pages from the sources.
 	$(CONTROLLER_GEN) object paths=./api/... paths=./$(KWOK_PROVIDER)/api/...
 	@set -e; crds=$$(mktemp -d); trap 'rm -rf "$$crds"' EXIT; \
 	echo "$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=$$crds"; \
@@ -74,6 +75,7 @@ generate: ## Generate deepcopy functions, CRDs, roles and the API reference from
 	@mkdir -p docs/reference
 	$(CRD_REF_DOCS) --source-path=api --config=hack/docs/crd-ref-docs.yaml --templates-dir=hack/docs/templates \
 		--renderer=markdown --output-path=docs/reference/api.md --log-level=WARN
+	go run ./hack/docs/requirements
 
 ##@ Check
 

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
@@ -112,11 +111,7 @@ func stageStart(m *v1alpha1.NodeMaintenance, stage v1alpha1.NodeMaintenanceStage
 
 // publishedTargets are the drain targets of the last status, by Node.
 func publishedTargets(m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTarget {
-	published := map[string][]v1alpha1.DrainTarget{}
-	for _, node := range m.Status.NodeStatuses {
-		published[node.NodeRef.Name] = plan.Published(&m.Status, node)
-	}
-	return published
+	return progress.Targets(&m.Status)
 }
 
 // reportNodes says how far each Node has come. Outside of stage Drain, and while Pods aren't known yet, what was said stays.

@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 )
 
 const (
@@ -49,10 +50,7 @@ func Fit(m *v1alpha1.NodeMaintenance, nodes []v1alpha1.NodeMaintenanceNodeStatus
 func Targets(status *v1alpha1.NodeMaintenanceStatus) map[string][]v1alpha1.DrainTarget {
 	published := make(map[string][]v1alpha1.DrainTarget, len(status.NodeStatuses))
 	for _, node := range status.NodeStatuses {
-		published[node.NodeRef.Name] = node.DrainTargets
-		if i := node.DrainTargetsIndex; i != nil && int(*i) < len(status.DrainTargetSets) && *i >= 0 {
-			published[node.NodeRef.Name] = status.DrainTargetSets[*i].DrainTargets
-		}
+		published[node.NodeRef.Name] = plan.Published(status, node)
 	}
 	return published
 }
