@@ -23,7 +23,7 @@ bench: tools-controlplane ## Run the benchmark SCENARIO (default: drain).
 CPUS          := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 TEST_PACKAGES ?= $(if $(filter 1,$(CPUS)),1,2)
 TEST_TIMEOUT  ?= 20m
-FUZZ_TIME     ?= 5s
+FUZZ_TIME     ?= 2s
 
 # The race detector needs a C compiler. Where there is none, the tests run without it.
 RACE = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
@@ -37,7 +37,7 @@ test: tools-controlplane ## Run all tests: unit, property, integration on real c
 test-unit: ## Run the tests of what decides (drain/), which need no control plane.
 	go test $(RACE) ./drain/...
 
-test-fuzz: ## Fuzz each target for FUZZ_TIME (default: 5s).
+test-fuzz: ## Fuzz each target for FUZZ_TIME (default: 2s).
 	@hack/fuzz.sh $(FUZZ_TIME)
 
 ##@ Build
