@@ -194,6 +194,23 @@ func (s *scene) evacuation(pod *corev1.Pod) *v1alpha1.Evacuation {
 	return e
 }
 
+// existing is the Evacuation of a Pod that must have one.
+func (s *scene) existing(pod *corev1.Pod) *v1alpha1.Evacuation {
+	s.Helper()
+	e := s.evacuation(pod)
+	s.Expect(e).NotTo(BeNil(), "Pod %s has no Evacuation", pod.Name)
+	return e
+}
+
+// activeClass is the evacuator whose turn it is with a Pod, "" while there is none.
+func (s *scene) activeClass(pod *corev1.Pod) string {
+	s.Helper()
+	if e := s.evacuation(pod); e != nil {
+		return ptr.Deref(e.Status.ActiveEvacuatorClass, "")
+	}
+	return ""
+}
+
 // asked are the Pods of those given that NodeMaintenances ask to leave.
 func (s *scene) asked(pods ...*corev1.Pod) []string {
 	s.Helper()

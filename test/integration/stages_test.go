@@ -225,13 +225,13 @@ func labelDriftShared(s *scene) {
 	s.maintain(nm("r15-by-name", draining, of("r15-shared")))
 	s.expectCordoned("r15-shared")
 	s.expectAsked(1, pod)
-	before := s.evacuation(pod)
+	before := s.existing(pod)
 
 	s.relabel("r15-shared", "pool", "")
 	s.Eventually(func() []v1alpha1.NodeMaintenanceNodeStatus { return s.stored("r15-by-label").Status.NodeStatuses }, soon, pace).Should(BeEmpty())
 	s.Consistently(func(g Gomega) {
 		g.Expect(s.node("r15-shared").Spec.Unschedulable).To(BeTrue())
-		g.Expect(s.evacuation(pod).UID).To(Equal(before.UID))
+		g.Expect(s.existing(pod).UID).To(Equal(before.UID))
 	}, aMoment, pace).Should(Succeed())
 	s.ends("r15-by-name")
 	s.expectReleased("r15-shared")
@@ -276,10 +276,10 @@ func withdrawnByTheLast(s *scene) {
 		m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "r17", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{{Selector: labelSelector("app", "r17-skipped")}}}}
 	}))
 	s.expectAsked(2, wanted, skipped)
-	before := s.evacuation(wanted)
+	before := s.existing(wanted)
 	s.to("r17-all", complete)
 	s.expectAsked(1, wanted, skipped)
-	s.Consistently(func() types.UID { return s.evacuation(wanted).UID }, aMoment, pace).Should(Equal(before.UID))
+	s.Consistently(func() types.UID { return s.existing(wanted).UID }, aMoment, pace).Should(Equal(before.UID))
 	s.to("r17-some", complete)
 	s.expectAsked(0, wanted, skipped)
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(wanted) }, soon, pace).Should(BeNil())
@@ -299,12 +299,12 @@ func foreignFinalizersStay(s *scene) {
 	s.ends("r18")
 	s.expectAsked(0, asked, kept)
 	s.Consistently(func(g Gomega) {
-		e := s.evacuation(asked)
+		e := s.existing(asked)
 		g.Expect(e.Finalizers).To(ConsistOf(instigator, other))
 		g.Expect(e.DeletionTimestamp).To(BeNil(), "somebody else asks for it still")
 	}, aMoment, pace).Should(Succeed())
-	s.Expect(s.evacuation(kept).Finalizers).To(ConsistOf(other))
-	s.Expect(s.evacuation(kept).DeletionTimestamp).NotTo(BeNil())
+	s.Expect(s.existing(kept).Finalizers).To(ConsistOf(other))
+	s.Expect(s.existing(kept).DeletionTimestamp).NotTo(BeNil())
 	s.setFinalizers(asked)
 	s.setFinalizers(kept)
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(asked) }, soon, pace).Should(BeNil())
@@ -315,14 +315,14 @@ func forbidden(s *scene) {
 	pod := bare("r18-forbidden", "r18-forbidden", held)
 	s.run(pod)
 	s.maintain(nm("r18-forbidden", draining, of("r18-forbidden")))
-	s.Eventually(func() *string { return s.evacuation(pod).Status.ActiveEvacuatorClass }, soon, pace).Should(HaveValue(Equal(evacuatorClass)))
-	s.Expect(s.workload.Client.Status().Patch(s.Context(), s.evacuation(pod), client.RawPatch(types.MergePatchType,
+	s.Eventually(func() string { return s.activeClass(pod) }, soon, pace).Should(Equal(evacuatorClass))
+	s.Expect(s.workload.Client.Status().Patch(s.Context(), s.existing(pod), client.RawPatch(types.MergePatchType,
 		[]byte(`{"status":{"evacuationCancellationPolicy":"Forbid"}}`)))).To(Succeed())
 
 	s.ends("r18-forbidden")
 	s.expectReleased("r18-forbidden")
-	s.Consistently(func() any { return s.evacuation(pod).DeletionTimestamp }, aMoment, pace).Should(BeNil())
-	s.Expect(s.ours().Resource("evacuations").Verb("delete").Named(namespace, s.evacuation(pod).Name)).To(BeEmpty())
+	s.Consistently(func() any { return s.existing(pod).DeletionTimestamp }, aMoment, pace).Should(BeNil())
+	s.Expect(s.ours().Resource("evacuations").Verb("delete").Named(namespace, s.existing(pod).Name)).To(BeEmpty())
 	s.goes("r18-forbidden")
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil())
 }
@@ -354,14 +354,14 @@ func oneEvacuation(s *scene) {
 	s.expectAsked(2, one, two)
 	created := s.ours().Resource("evacuations").Verb("create")
 	s.Expect(created).To(HaveLen(2))
-	e := s.evacuation(one)
+	e := s.existing(one)
 	s.Expect(e.Spec.PodRef).To(Equal(v1alpha1.LocalPodReference{Name: one.Name, UID: string(one.UID)}))
 	s.Expect(e.Spec.ProgressDeadlineSeconds).To(BeEquivalentTo(1800))
 	s.Expect(e.Finalizers).To(ConsistOf(v1alpha1.NodeMaintenanceInstigatorFinalizer))
 
 	s.setFinalizers(one, instigator)
-	s.Eventually(func() []string { return s.evacuation(one).Finalizers }, soon, pace).Should(ConsistOf(instigator, v1alpha1.NodeMaintenanceInstigatorFinalizer))
-	s.Expect(s.evacuation(one).UID).To(Equal(e.UID))
+	s.Eventually(func() []string { return s.existing(one).Finalizers }, soon, pace).Should(ConsistOf(instigator, v1alpha1.NodeMaintenanceInstigatorFinalizer))
+	s.Expect(s.existing(one).UID).To(Equal(e.UID))
 	s.setFinalizers(two) // nobody else asks for it: it is cancelled, or made again
 	s.expectAsked(2, one, two)
 
