@@ -28,11 +28,8 @@ const (
 // Manager is our manager, a process of its own.
 type Manager struct {
 	*controlplane.Process
-	metrics string
+	metrics string // the address that serves them
 }
-
-// Metrics is the address of its metrics.
-func (m *Manager) Metrics() string { return "http://" + m.metrics + "/metrics" }
 
 // LogTail returns the last lines of its log.
 func (m *Manager) LogTail(lines int) string {

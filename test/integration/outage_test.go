@@ -7,6 +7,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
@@ -45,6 +47,53 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 		s.Expect(s.evictions().Succeeded()).To(HaveLen(10))
 		s.expectInvariants()
 	})
+}
+
+func TestDisconnect(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{})
+	all.withMachines("m1", "m2", "spare")
+
+	t.Run("M15: watches come back after a disconnect, and what has happened meanwhile is found", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.clear()
+		waiting := bare("waiting", "m1", held)
+		s.run(waiting)
+		s.runOn("m1", "web", 4, deployment("web", 4), budget("web", 0))
+		s.deleteMachine("m1")
+		s.Eventually(func() string { return s.activeClass(waiting) }, soon, pace).Should(Equal(evacuatorClass))
+
+		s.workload.CutNetwork()
+		s.Eventually(s.connectionsUp, disconnected, time.Second).Should(BeZero())
+		s.Expect(s.machine("m1").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		s.Expect(s.condition("m1").Reason).To(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
+		s.goes(waiting.Name)
+		s.Expect(s.workload.Client.Patch(s.Context(), budget("web", 0), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"maxUnavailable":1}}`)))).To(Succeed())
+		s.workload.RestoreNetwork()
+
+		s.expectGone("m1")
+		s.Expect(s.evictions().Succeeded()).To(HaveLen(4))
+		s.Expect(s.connectionsUp()).To(BeEquivalentTo(1))
+		s.expectInvariants()
+	})
+
+	t.Run("M15: the next drain after a disconnect goes as the first", func(t *testing.T) {
+		s := all.sub(t)
+		s.runOn("m2", "api", 4, deployment("api", 4), budget("api", 1))
+		s.deleteMachine("m2")
+		s.expectGone("m2")
+		s.Expect(s.evictions().Succeeded()).To(HaveLen(4))
+		s.expectInvariants()
+	})
+}
+
+// disconnected bounds the time that the ClusterCache takes to give a connection up: five failed probes, each after 10 s to 15 s.
+const disconnected = 4 * time.Minute
+
+// connectionsUp are the connections to workload clusters that our manager has.
+func (s *scene) connectionsUp() (float64, error) {
+	metrics, err := s.fleet.Manager.Metrics(s.Context())
+	return metrics.Sum("capi_cluster_cache_connection_up", nil), err
 }
 
 var errorLine = regexp.MustCompile(`(?m)^E\d{4} .*$`)

@@ -1,0 +1,52 @@
+package fleet
+
+import (
+	"context"
+	"maps"
+	"net/http"
+
+	"github.com/pkg/errors"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Metrics are metric families by name, as Prometheus scrapes them.
+type Metrics map[string]*dto.MetricFamily
+
+// Metrics scrapes our manager.
+func (m *Manager) Metrics(ctx context.Context) (Metrics, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.metrics+"/metrics", nil)
+	if err != nil {
+		return nil, errors.Wrap(err, "asking for the manager's metrics")
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, errors.Wrap(err, "asking for the manager's metrics")
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, errors.Errorf("asking for the manager's metrics: %s", response.Status)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	return families, errors.Wrap(err, "reading the manager's metrics")
+}
+
+// Sum adds up the values of the counters, gauges and histogram counts of a family that have at least these labels. A family
+// that isn't exposed has none.
+func (m Metrics) Sum(name string, labels map[string]string) float64 {
+	sum := 0.0
+	for _, metric := range m[name].GetMetric() {
+		has := map[string]string{}
+		for _, label := range metric.GetLabel() {
+			has[label.GetName()] = label.GetValue()
+		}
+		merged := maps.Clone(has)
+		maps.Copy(merged, labels)
+		if maps.Equal(has, merged) {
+			sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+		}
+	}
+	return sum
+}
