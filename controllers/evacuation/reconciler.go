@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
@@ -34,16 +33,9 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
-	options.Reconciler = r
 	var err error
-	if r.controller, err = controller.NewTyped("evacuation", mgr, options); err != nil {
-		return errors.Wrap(err, "setting up the evacuation controller")
-	}
-	err = r.controller.Watch(source.TypedFunc[remote.Request](func(ctx context.Context, queue remote.Queue) error {
-		r.Clusters.Subscribe(func(change remote.Change) { r.enqueue(ctx, queue, change) })
-		return nil
-	}))
-	return errors.Wrap(err, "setting up the evacuation controller")
+	r.controller, err = r.Clusters.NewController(mgr, "evacuation", r, options, r.enqueue)
+	return err
 }
 
 // Watch adds the watch of a workload cluster's Evacuations.

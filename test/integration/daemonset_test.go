@@ -30,16 +30,16 @@ func TestDaemonSets(t *testing.T) {
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
 	all.withMachines("m1", "m2", "m3")
 
-	t.Run("R39: they go after all other Pods, reported, and come back once after the maintenance", func(t *testing.T) { all.sub(t).daemonSetGoesLast() })
-	t.Run("R40: during a rollout that surges the old and the new Pod go", func(t *testing.T) { all.sub(t).surgingRolloutIsDrained() })
-	t.Run("R40: one that is updated OnDelete stays away, too", func(t *testing.T) { all.sub(t).onDeleteStaysAway() })
-	t.Run("R40: the taint stays until the last maintenance of the Node ends, also by deletion", func(t *testing.T) { all.sub(t).taintIsShared() })
-	t.Run("R40: a manager that is killed once the taint is there goes on", func(t *testing.T) { all.sub(t).killedAfterTaint() })
-	t.Run("R40: one that tolerates everything is reported, and its Pods are left", func(t *testing.T) { all.sub(t).tolerantIsLeft() })
-	t.Run("R38: without a drain that targets the Pod, nothing is done and nothing is said", func(t *testing.T) { all.sub(t).untargetedIsLeft() })
+	t.Run("E29, R39: they go after all other Pods, reported, and come back once after the maintenance", func(t *testing.T) { all.sub(t).daemonSetGoesLast() })
+	t.Run("E29, R40: during a rollout that surges the old and the new Pod go", func(t *testing.T) { all.sub(t).surgingRolloutIsDrained() })
+	t.Run("E29, R40: one that is updated OnDelete stays away, too", func(t *testing.T) { all.sub(t).onDeleteStaysAway() })
+	t.Run("E29, R40: the taint stays until the last maintenance of the Node ends, also by deletion", func(t *testing.T) { all.sub(t).taintIsShared() })
+	t.Run("E29, R40: a manager that is killed once the taint is there goes on", func(t *testing.T) { all.sub(t).killedAfterTaint() })
+	t.Run("E29, R40: one that tolerates everything is reported, and its Pods are left", func(t *testing.T) { all.sub(t).tolerantIsLeft() })
+	t.Run("E29, R38: without a drain that targets the Pod, nothing is done and nothing is said", func(t *testing.T) { all.sub(t).untargetedIsLeft() })
 	t.Run("R41: a static Pod gets no Evacuation, is counted, and holds nothing back", func(t *testing.T) { all.sub(t).staticPodIsSkipped() })
 	t.Run("R43: a taint that nobody owns is removed on connect", func(t *testing.T) { all.sub(t).ownerlessTaintIsRemoved() })
-	t.Run("R40: a Machine's drain with daemonSetPods Drain holds the Machine until they are gone", func(t *testing.T) { all.sub(t).machineDrainsDaemonSets() })
+	t.Run("E29, R40: a Machine's drain with daemonSetPods Drain holds the Machine until they are gone", func(t *testing.T) { all.sub(t).machineDrainsDaemonSets() })
 }
 
 func (s *scene) daemonSetGoesLast() {

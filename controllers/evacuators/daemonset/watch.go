@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
@@ -24,17 +23,10 @@ import (
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
-	options.Reconciler = r
 	r.deleted = cache.New[deletion](ctx, deletionTTL)
 	var err error
-	if r.controller, err = controller.NewTyped("daemonset", mgr, options); err != nil {
-		return errors.Wrap(err, "setting up the DaemonSet evacuator")
-	}
-	err = r.controller.Watch(source.TypedFunc[remote.Request](func(ctx context.Context, queue remote.Queue) error {
-		r.Clusters.Subscribe(func(change remote.Change) { r.enqueue(ctx, queue, change) })
-		return nil
-	}))
-	return errors.Wrap(err, "setting up the DaemonSet evacuator")
+	r.controller, err = r.Clusters.NewController(mgr, "daemonset", r, options, r.enqueue)
+	return err
 }
 
 // Watch adds the watches of a workload cluster's Nodes, NodeMaintenances and Evacuations. Every Node is looked at once for each

@@ -29,7 +29,12 @@ name. This page is made from those names; [the design](../design.md) tells the s
 // areas are the letters, and what they stand for.
 var areas = []struct{ letter, title string }{{"R", "NodeMaintenance"}, {"E", "Evacuation"}, {"M", "Machines"}}
 
-var named = regexp.MustCompile("\"([REM])([0-9]+): ([^\"\\n]+)\"")
+// named finds the numbers and the words of a test's name: "R24: …", or "E24, E25: …". A text with verbs of package fmt is what a
+// property test says when it fails, and no name.
+var (
+	named  = regexp.MustCompile("\"([REM][0-9]+(?:, [REM][0-9]+)*): ([^\"\\n%]+)\"")
+	number = regexp.MustCompile("([REM])([0-9]+)")
+)
 
 type proof struct {
 	letter string
@@ -65,11 +70,13 @@ func collect(root string) ([]proof, error) {
 			return err
 		}
 		for _, match := range named.FindAllSubmatch(content, -1) {
-			number, err := strconv.Atoi(string(match[2]))
-			if err != nil {
-				return err
+			for _, each := range number.FindAllSubmatch(match[1], -1) {
+				n, err := strconv.Atoi(string(each[2]))
+				if err != nil {
+					return err
+				}
+				proofs = append(proofs, proof{letter: string(each[1]), number: n, text: string(match[2]), file: filepath.ToSlash(path)})
 			}
-			proofs = append(proofs, proof{letter: string(match[1]), number: number, text: string(match[3]), file: filepath.ToSlash(path)})
 		}
 		return nil
 	})
