@@ -89,10 +89,14 @@ func build(root, cache string, programs []toolchain.Program) error {
 	what := strings.Join(names, ", ") + " " + version
 	fmt.Fprintf(os.Stderr, "building %s … ", what)
 
+	cgo := "0"
+	if programs[0].NeedsCompiler() {
+		cgo = "1"
+	}
 	start := time.Now()
 	command := exec.Command("go", args...)
 	command.Dir = programs[0].Dir(root)
-	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	command.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=-buildvcs=false", "GOWORK=off")
 	if output, err := command.CombinedOutput(); err != nil {
 		fmt.Fprintln(os.Stderr, "failed")
 		return errors.Wrapf(err, "building %s in %s: %s", what, command.Dir, output)

@@ -2,8 +2,8 @@
 
 // Command install builds the programs that hack/tools pins into a cache directory.
 //
-//	go run ./hack/tools/install                   # everything
-//	go run ./hack/tools/install controlplane      # a group: controlplane or dev
+//	go run ./hack/tools/install                   # controlplane and dev
+//	go run ./hack/tools/install controlplane      # a group: controlplane, dev or node
 //	go run ./hack/tools/install kustomize kwok    # single programs
 //	go run ./hack/tools/install path kustomize    # build if missing, print the path
 //
@@ -59,15 +59,16 @@ func run(args []string) error {
 	return nil
 }
 
-// selection resolves names of programs and groups; none means everything.
+// selection resolves names of programs and groups. None means the groups that everybody needs: a
+// real node takes minutes to build, and a C compiler.
 func selection(names []string) ([]toolchain.Program, error) {
 	if len(names) == 0 {
-		return toolchain.Programs, nil
+		names = []string{string(toolchain.ControlPlane), string(toolchain.Dev)}
 	}
 	var selected []toolchain.Program
 	for _, name := range names {
 		group := toolchain.Group(name)
-		if group == toolchain.ControlPlane || group == toolchain.Dev {
+		if group == toolchain.ControlPlane || group == toolchain.Dev || group == toolchain.Node {
 			for _, program := range toolchain.Programs {
 				if program.Group == group {
 					selected = append(selected, program)

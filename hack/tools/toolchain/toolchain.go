@@ -33,6 +33,9 @@ const (
 	ControlPlane Group = "controlplane"
 	// Dev programs generate, check and render what is in the repository.
 	Dev Group = "dev"
+	// Node programs make a real node of a directory: a kubelet and what it runs containers with. They
+	// are built for the tests of the node agent alone.
+	Node Group = "node"
 )
 
 // Program is one executable built from a pinned Go module.
@@ -48,7 +51,7 @@ type Program struct {
 	Group   Group
 }
 
-// Programs lists everything `make tools` can build.
+// Programs lists everything that can be built here.
 var Programs = []Program{
 	{"etcd", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", ControlPlane},
 	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", ControlPlane},
@@ -58,6 +61,11 @@ var Programs = []Program{
 	{"kwok", "kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok", ControlPlane},
 	{"capi-core", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/core", ControlPlane},
 	{"clusterctl", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/cmd/clusterctl", ControlPlane},
+	{"kubelet", "kubelet", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubelet", Node},
+	{"containerd", "containerd", "github.com/containerd/containerd/v2", "github.com/containerd/containerd/v2/cmd/containerd", Node},
+	{"containerd-shim-runc-v2", "containerd", "github.com/containerd/containerd/v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", Node},
+	{"ctr", "containerd", "github.com/containerd/containerd/v2", "github.com/containerd/containerd/v2/cmd/ctr", Node},
+	{"runc", "runc", "github.com/opencontainers/runc", "github.com/opencontainers/runc", Node},
 	{"controller-gen", "controller-tools", "sigs.k8s.io/controller-tools", "sigs.k8s.io/controller-tools/cmd/controller-gen", Dev},
 	{"kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "sigs.k8s.io/kustomize/kustomize/v5", Dev},
 	{"golangci-lint", "golangci-lint", "github.com/golangci/golangci-lint/v2", "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", Dev},
@@ -147,6 +155,11 @@ func (p Program) Path(root string) (string, error) {
 	}
 	key := hex.EncodeToString(hash.Sum(nil))[:10]
 	return filepath.Join(cache, p.Name+"-"+version+"-"+key, p.Name), nil
+}
+
+// NeedsCompiler says that the program is built with a C compiler. runc enters namespaces in C.
+func (p Program) NeedsCompiler() bool {
+	return p.Name == "runc"
 }
 
 // Output returns the name `go build` gives the executable when it only knows a directory to
