@@ -25,17 +25,16 @@ TEST_PACKAGES ?= $(if $(filter 1,$(CPUS)),1,2)
 TEST_TIMEOUT  ?= 20m
 FUZZ_TIME     ?= 2s
 
-# The race detector needs a C compiler. Where there is none, the tests run without it.
-RACE = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
-
-.PHONY: test test-unit test-fuzz
+.PHONY: test test-race test-unit test-fuzz
 test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
-	$(if $(RACE),,@echo "No C compiler: the tests run without the race detector.")
-	go test $(RACE) -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
+	go test -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-fuzz
 
+test-race: tools-controlplane ## Run all tests with the race detector, in the manager too. It needs a C compiler, and twice the time.
+	go test -race -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
+
 test-unit: ## Run the tests of what decides (drain/), which need no control plane.
-	go test $(RACE) ./drain/...
+	go test ./drain/...
 
 test-fuzz: ## Fuzz each target for FUZZ_TIME (default: 2s).
 	@hack/fuzz.sh $(FUZZ_TIME)

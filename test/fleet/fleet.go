@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,6 +115,9 @@ func ForTest(t testing.TB, options Options) *Fleet {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if f.Manager != nil && strings.Contains(f.Manager.Log(), "WARNING: DATA RACE") {
+			t.Error("the manager has a data race: its log has both sides")
+		}
 		if t.Failed() {
 			t.Logf("logs are kept in %s and beside it", f.Management.Dir())
 			if f.Manager != nil {

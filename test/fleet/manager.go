@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -116,7 +117,7 @@ func (f *Fleet) managerBinary() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	command := exec.Command("go", "build", "-o", path, "./cmd/manager")
+	command := exec.Command("go", slices.Concat([]string{"build", "-o", path}, managerBuildFlags, []string{"./cmd/manager"})...)
 	command.Dir = root
 	output, err := command.CombinedOutput()
 	return path, errors.Wrapf(err, "building the manager: %s", output)

@@ -1,0 +1,5 @@
+//go:build !race
+
+package fleet
+
+var managerBuildFlags []string
