@@ -25,7 +25,7 @@ TEST_PACKAGES ?= $(if $(filter 1,$(CPUS)),1,2)
 TEST_TIMEOUT  ?= 20m
 FUZZ_TIME     ?= 2s
 
-.PHONY: test test-race test-unit test-fuzz
+.PHONY: test test-race test-unit test-fuzz test-node
 test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
 	go test -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-fuzz
@@ -35,6 +35,17 @@ test-race: tools-controlplane ## Run all tests with the race detector, in the ma
 
 test-unit: ## Run the tests of what decides (drain/), which need no control plane.
 	go test ./drain/...
+
+# One at a time: what is asserted is in which order real processes end, and they need the CPU to do so.
+test-node: ## Test what needs real nodes, with kubelets and containers (Linux, root).
+	@if [ "$$(uname -s)" != Linux ] || [ "$$(id -u)" != 0 ]; then \
+		echo "SKIPPED: make test-node needs root on Linux, for real kubelets and containers."; \
+	elif ! command -v dbus-daemon >/dev/null || [ "$$(go env CGO_ENABLED)" != 1 ]; then \
+		echo "SKIPPED: make test-node needs dbus-daemon and a C compiler."; \
+	else \
+		$(MAKE) --no-print-directory tools-controlplane tools-node && \
+		CAPNM_TEST_NODE=1 go test -count=1 -p 1 -timeout $(TEST_TIMEOUT) ./test/realnode/...; \
+	fi
 
 test-fuzz: ## Fuzz each target for FUZZ_TIME (default: 2s).
 	@hack/fuzz.sh $(FUZZ_TIME)

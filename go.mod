@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/go-logr/logr v1.4.4
+	github.com/godbus/dbus/v5 v5.2.2
 	github.com/google/cel-go v0.29.0
 	github.com/onsi/gomega v1.44.0
 	github.com/pkg/errors v0.9.1

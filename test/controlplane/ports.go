@@ -88,3 +88,13 @@ func (b *portBlock) of(component Component) int {
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// ReservePort finds a port that no control plane on this machine has, for one more program on loopback, and keeps it until
+// release is called or this process dies.
+func ReservePort() (port int, release func(), err error) {
+	block, err := reservePorts()
+	if err != nil {
+		return 0, nil, err
+	}
+	return block.first, block.release, nil
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"encoding/json"
+	"log"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
+)
+
+// node is process 1 of a node and what it knows.
+type node struct {
+	spec.Node
+
+	units  map[string]*unit
+	reaper *reaper
+	logind *logind
+	off    chan struct{}
+	once   sync.Once
+}
+
+// runNode brings the node up, and returns when it has been powered off. All of its processes end with process 1.
+func runNode(configFile string) error {
+	content, err := os.ReadFile(configFile)
+	if err != nil {
+		return errors.Wrap(err, "reading what the node is")
+	}
+	n := &node{off: make(chan struct{}), reaper: newReaper()}
+	if err := json.Unmarshal(content, &n.Node); err != nil {
+		return errors.Wrap(err, "parsing what the node is")
+	}
+	if err := n.mount(); err != nil {
+		return err
+	}
+	if err := n.importImages(); err != nil {
+		return err
+	}
+	n.logind = newLogind(n)
+	n.listen()
+	for _, name := range []string{spec.DBus, spec.Kubelet} {
+		if err := n.units[name].start(); err != nil {
+			return err
+		}
+	}
+	go n.logind.serve()
+	<-n.off
+	log.Print("power off")
+	return nil
+}
+
+// listen restarts D-Bus on SIGUSR1 and logind on SIGUSR2: the test has no other way to reach what has just lost its bus.
+func (n *node) listen() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2)
+	go func() {
+		for s := range signals {
+			log.Printf("got %s", s)
+			if s == syscall.SIGUSR2 {
+				n.logind.restart()
+				continue
+			}
+			n.units[spec.DBus].stop()
+			if err := n.units[spec.DBus].start(); err != nil {
+				log.Print(err)
+			}
+		}
+	}()
+}
+
+func (n *node) powerOff() { n.once.Do(func() { close(n.off) }) }
+
+// importImages starts containerd and gives it the images, which are files: there is no registry.
+func (n *node) importImages() error {
+	n.units = map[string]*unit{
+		spec.DBus:       n.unit(spec.DBus, "dbus-daemon", "--config-file="+filepath.Join(n.Dir, "dbus.conf"), "--nofork", "--nopidfile"),
+		spec.Containerd: n.unit(spec.Containerd, filepath.Join(n.Dir, "bin", "containerd"), "--config", filepath.Join(n.Dir, "containerd.toml")),
+		spec.Kubelet:    n.unit(spec.Kubelet, filepath.Join(n.Dir, "bin", "kubelet"), n.KubeletArgs...),
+	}
+	if err := n.units[spec.Containerd].start(); err != nil {
+		return err
+	}
+	ctr := func(args ...string) error {
+		return n.reaper.run(filepath.Join(n.Dir, "bin", "ctr"), append([]string{"-n", "k8s.io", "-a", spec.ContainerdSocket}, args...)...)
+	}
+	for ctr("version") != nil { // the harness's patience is what ends
+		time.Sleep(50 * time.Millisecond)
+	}
+	for _, image := range n.Images {
+		if err := ctr("images", "import", "--local", image); err != nil {
+			return errors.Wrapf(err, "importing %s", image)
+		}
+	}
+	return nil
+}

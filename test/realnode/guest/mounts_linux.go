@@ -1,0 +1,59 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
+)
+
+// sysctls are what a kubelet wants to find. It would set them for the whole machine.
+var sysctls = map[string]string{
+	"vm/overcommit_memory":      "1",
+	"vm/panic_on_oom":           "0",
+	"kernel/panic":              "10",
+	"kernel/panic_on_oops":      "1",
+	"kernel/keys/root_maxkeys":  "1000000",
+	"kernel/keys/root_maxbytes": "25000000",
+}
+
+// mount gives the node its own /run, which is empty at each boot, and its own /etc, /var/lib and /var/log, which last.
+func (n *node) mount() error {
+	steps := []struct {
+		source, target, kind string
+		flags                uintptr
+		data                 string
+	}{
+		{"", "/", "", syscall.MS_REC | syscall.MS_PRIVATE, ""},
+		{"proc", "/proc", "proc", 0, ""},
+		{filepath.Join(n.Dir, "var-lib"), "/var/lib", "", syscall.MS_BIND, ""},
+		{filepath.Join(n.Dir, "var-log"), "/var/log", "", syscall.MS_BIND, ""},
+		{"overlay", "/etc", "overlay", 0, "lowerdir=/etc,upperdir=" + filepath.Join(n.Dir, "etc") + ",workdir=" + filepath.Join(n.Dir, "etc-work")},
+		{"tmpfs", "/run", "tmpfs", 0, "mode=755"},
+	}
+	for _, step := range steps {
+		if err := syscall.Mount(step.source, step.target, step.kind, step.flags, step.data); err != nil {
+			return errors.Wrapf(err, "mounting %s", step.target)
+		}
+	}
+	for name, value := range sysctls {
+		file := filepath.Join("/run", "sysctl-"+strings.ReplaceAll(name, "/", "-"))
+		if err := os.WriteFile(file, []byte(value+"\n"), 0o600); err != nil {
+			return errors.Wrap(err, "writing a sysctl")
+		}
+		if err := syscall.Mount(file, filepath.Join("/proc/sys", name), "", syscall.MS_BIND, ""); err != nil {
+			return errors.Wrapf(err, "hiding the machine's %s", name)
+		}
+	}
+	for _, dir := range []string{"/run/containerd", "/run/dbus", "/run/lock", "/var/log/pods", "/var/log/containers", spec.StaticPodPath} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return errors.Wrap(err, "making a directory of the node")
+		}
+	}
+	// Mounts of containers have to be seen by the containers that ask for it.
+	return errors.Wrap(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_SHARED, ""), "sharing mounts within the node")
+}

@@ -1,0 +1,83 @@
+package realnode
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Entry of a node's journal: something that its workload or its logind did.
+type Entry struct {
+	At time.Time
+	// Who is the name of a Pod, or spec.Who for logind.
+	Who, What string
+}
+
+// Journal is what happened on a node, in order.
+type Journal []Entry
+
+func parseJournal(content string) Journal {
+	var journal Journal
+	for line := range strings.Lines(content) {
+		fields := strings.SplitN(strings.TrimSpace(line), " ", 3)
+		if len(fields) < 3 {
+			continue // the power went while it was written
+		}
+		if at, err := strconv.ParseInt(fields[0], 10, 64); err == nil {
+			journal = append(journal, Entry{At: time.Unix(0, at), Who: fields[1], What: fields[2]})
+		}
+	}
+	slices.SortStableFunc(journal, func(a, b Entry) int { return a.At.Compare(b.At) })
+	return journal
+}
+
+// Of returns what one did.
+func (j Journal) Of(who string) []string {
+	var did []string
+	for _, entry := range j {
+		if entry.Who == who {
+			did = append(did, entry.What)
+		}
+	}
+	return did
+}
+
+// First returns when one first did something.
+func (j Journal) First(who, what string) (time.Time, bool) {
+	for _, entry := range j {
+		if entry.Who == who && entry.What == what {
+			return entry.At, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// Count returns how often one did something.
+func (j Journal) Count(who, what string) int {
+	count := 0
+	for _, entry := range j {
+		if entry.Who == who && entry.What == what {
+			count++
+		}
+	}
+	return count
+}
+
+// Since returns what happened at a time or later.
+func (j Journal) Since(start time.Time) Journal {
+	i := slices.IndexFunc(j, func(e Entry) bool { return !e.At.Before(start) })
+	if i < 0 {
+		return nil
+	}
+	return j[i:]
+}
+
+func (j Journal) String() string {
+	var b strings.Builder
+	for _, entry := range j {
+		fmt.Fprintf(&b, "%s %s %s\n", entry.At.UTC().Format("15:04:05.000"), entry.Who, entry.What)
+	}
+	return b.String()
+}

@@ -1,0 +1,98 @@
+package realnode
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
+)
+
+// NewPod returns a Pod in the default namespace that takes as long as lasts to end, which is a duration or "forever". What
+// happens to it is in the journal of its node, under its name.
+func NewPod(name, lasts string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	args := []string{"app"}
+	if lasts != "" {
+		args = append(args, lasts)
+	}
+	pod := &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
+		Spec: corev1.PodSpec{
+			HostNetwork:                  true,
+			AutomountServiceAccountToken: ptr.To(false),
+			EnableServiceLinks:           ptr.To(false),
+			Containers: []corev1.Container{{
+				Name: "app", Image: Image, ImagePullPolicy: corev1.PullNever,
+				Command: []string{"/guest"}, Args: args,
+				Env: []corev1.EnvVar{
+					{Name: "JOURNAL", Value: "/journal/journal"},
+					{Name: "POD_NAME", Value: name},
+				},
+				VolumeMounts: []corev1.VolumeMount{{Name: "journal", MountPath: "/journal"}},
+			}},
+			Volumes: []corev1.Volume{{Name: "journal", VolumeSource: corev1.VolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: filepath.Dir(spec.Journal)},
+			}}},
+		},
+	}
+	for _, change := range changes {
+		change(pod)
+	}
+	return pod
+}
+
+// Grace sets the grace period, in seconds.
+func Grace(seconds int64) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.TerminationGracePeriodSeconds = &seconds }
+}
+
+// Class sets the priority class.
+func Class(name string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.PriorityClassName = name }
+}
+
+// In sets the namespace.
+func In(namespace string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Namespace = namespace }
+}
+
+// On binds it to a node, past the scheduler.
+func On(node string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node} }
+}
+
+// PreStop has the Pod write a note into the journal before it is asked to end.
+func PreStop(what string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
+			Exec: &corev1.ExecAction{Command: []string{"/guest", "app", "note", what}},
+		}}
+	}
+}
+
+// Manifest is the file of a static Pod.
+func (n *Node) Manifest(name string) string { return filepath.Join(spec.StaticPodPath, name+".yaml") }
+
+// WriteStaticPod gives a Pod to the kubelet as a file.
+func (n *Node) WriteStaticPod(pod *corev1.Pod) error {
+	content, err := yaml.Marshal(pod)
+	if err != nil {
+		return errors.Wrap(err, "writing a static Pod")
+	}
+	root, err := n.root()
+	if err != nil {
+		return err
+	}
+	// The name is one that the kubelet overlooks, until all is there.
+	temporary := filepath.Join(root, spec.StaticPodPath, "."+pod.Name)
+	if err := os.WriteFile(temporary, content, 0o600); err != nil {
+		return errors.Wrap(err, "writing a static Pod")
+	}
+	return errors.Wrap(os.Rename(temporary, filepath.Join(root, n.Manifest(pod.Name))), "writing a static Pod")
+}

@@ -1,0 +1,60 @@
+package realnode
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
+)
+
+// PowerButton has logind shut the node down: it tells those who hold locks, waits for them, and powers off.
+func (n *Node) PowerButton() error { return n.logind("PowerOff", false) }
+
+// CallOff takes the shutdown back.
+func (n *Node) CallOff() error { return n.logind("CancelScheduledShutdown") }
+
+func (n *Node) logind(method string, args ...any) error {
+	return n.call("org.freedesktop.login1", "/org/freedesktop/login1", method, args...)
+}
+
+// StopKubelet stops the kubelet, and StartKubelet starts it again. Pods go on without it.
+func (n *Node) StopKubelet() error { return n.systemd("StopUnit") }
+
+// StartKubelet undoes StopKubelet.
+func (n *Node) StartKubelet() error { return n.systemd("StartUnit") }
+
+func (n *Node) systemd(method string) error {
+	return n.call("org.freedesktop.systemd1", "/org/freedesktop/systemd1", method, spec.Kubelet, "replace")
+}
+
+func (n *Node) call(name string, path dbus.ObjectPath, method string, args ...any) error {
+	root, err := n.root()
+	if err != nil {
+		return err
+	}
+	conn, err := dbus.Connect("unix:path=" + filepath.Join(root, spec.DBusSocket))
+	if err != nil {
+		return errors.Wrap(err, "connecting to the node's bus")
+	}
+	defer func() { _ = conn.Close() }()
+	return errors.Wrapf(conn.Object(name, path).Call(name+".Manager."+method, 0, args...).Err, "calling %s", method)
+}
+
+// root is the node's root directory while it runs.
+func (n *Node) root() (string, error) {
+	pid, err := n.init()
+	return fmt.Sprintf("/proc/%d/root", pid), err
+}
+
+// Journal returns what the workload and logind have done on the node so far, in all of its boots.
+func (n *Node) Journal() Journal {
+	content, err := os.ReadFile(n.Disk(spec.Journal))
+	if err != nil {
+		return nil
+	}
+	return parseJournal(string(content))
+}

@@ -1,0 +1,43 @@
+package realnode
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+)
+
+// Variable names the environment variable without which tests on real nodes are skipped. `make test-node` sets it.
+const Variable = "CAPNM_TEST_NODE"
+
+// Skip skips the test, with the reason, where there can be no real node.
+func Skip(t testing.TB) {
+	t.Helper()
+	if reason := missing(); reason != "" {
+		t.Skip("SKIPPED, no real node: " + reason)
+	}
+}
+
+func missing() string {
+	if os.Getenv(Variable) == "" {
+		return "`make test-node` runs this"
+	}
+	if os.Getuid() != 0 {
+		return "it takes root"
+	}
+	if _, err := exec.LookPath("dbus-daemon"); err != nil {
+		return "dbus-daemon is not installed"
+	}
+	if err := probeCgroup(); err != nil {
+		return "cgroups can't be made: " + err.Error()
+	}
+	return ""
+}
+
+func probeCgroup() error {
+	made, err := makeCgroups("capnm-probe-" + strconv.Itoa(os.Getpid()))
+	if removeErr := made.remove(); err == nil {
+		err = removeErr
+	}
+	return err
+}
