@@ -25,9 +25,10 @@ TEST_PACKAGES ?= $(if $(filter 1,$(CPUS)),1,2)
 TEST_TIMEOUT  ?= 20m
 FUZZ_TIME     ?= 2s
 
-.PHONY: test test-race test-unit test-fuzz test-node
+.PHONY: test test-race test-unit test-fuzz test-node test-differential
 test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
 	go test -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
+	@$(MAKE) --no-print-directory test-differential
 	@$(MAKE) --no-print-directory test-fuzz
 
 test-race: tools-controlplane ## Run all tests with the race detector, in the manager too. It needs a C compiler, and twice the time.
@@ -49,6 +50,12 @@ test-node: ## Test what needs real nodes, with kubelets and containers (Linux, r
 
 test-fuzz: ## Fuzz each target for FUZZ_TIME (default: 2s).
 	@hack/fuzz.sh $(FUZZ_TIME)
+
+# It has no goroutines, so it does without the race detector, which makes it several times slower.
+CASES ?= 1000
+
+test-differential: ## Hold our decisions against those of Cluster API's own drain in CASES random cases (default: 1000).
+	cd test/differential && go test -v -timeout $(TEST_TIMEOUT) ./... -rapid.checks=$(CASES) -rapid.nofailfile
 
 ##@ Build
 
@@ -106,6 +113,7 @@ verify-format: ## Check the formatting of Go files.
 verify-modules: ## Check that go.mod says what is used, and that the modules are what go.sum says.
 	go mod tidy -diff
 	go mod verify
+	cd test/differential && go mod tidy -diff
 
 verify-docs: ## Check the links in Markdown files.
 	go run ./hack/verify/links
@@ -115,6 +123,7 @@ vet: ## Run go vet.
 
 lint: ## Run golangci-lint.
 	$(GOLANGCI_LINT) run
+	cd test/differential && $(GOLANGCI_LINT) run
 
 lint-fix: ## Have golangci-lint mend what it can.
 	$(GOLANGCI_LINT) run --fix

@@ -66,21 +66,33 @@ func (m *Matcher) Problems() []Problem {
 }
 
 // Decide finds the first rule that matches the pod (M1). It looks at each requirement of each rule at most once, and
-// at a pod's namespace or type only when the rule depends on it.
+// at a pod's namespace or type only when the rule depends on it. Where it isn't known whether a rule matches, that matters
+// only if the rules after it come to another decision.
 func (m *Matcher) Decide(p Pod) Verdict {
+	var open *parsedRule // the first of the rules of which it isn't known whether they match; they decide alike
+	var missing string
 	for i := range m.rules {
 		rule := &m.rules[i]
 		matches, reason := rule.matches(&p)
-		switch {
-		case matches.truth == no:
+		if matches.truth == no {
 			continue
-		case matches.truth == unknown:
-			return undecided(&p, rule, matches.missing)
-		case rule.broken != nil:
-			return undecided(&p, rule, "it can't be parsed: "+rule.broken.Error())
-		default:
-			return Verdict{Behavior: rule.behavior, Order: rule.order, Rule: rule.name, Reason: reason}
 		}
+		if open != nil && !rule.decidesLike(open) {
+			return undecided(&p, open, missing)
+		}
+		switch {
+		case rule.broken != nil && matches.truth == yes:
+			return undecided(&p, rule, "it can't be parsed: "+rule.broken.Error())
+		case rule.broken != nil:
+			return undecided(&p, rule, matches.missing)
+		case matches.truth == yes:
+			return Verdict{Behavior: rule.behavior, Order: rule.order, Rule: rule.name, Reason: reason}
+		case open == nil:
+			open, missing = rule, matches.missing
+		}
+	}
+	if open != nil && !open.decidesLike(&parsedRule{behavior: v1alpha1.DrainBehaviorDrain}) {
+		return undecided(&p, open, missing)
 	}
 	return Verdict{Behavior: v1alpha1.DrainBehaviorDrain, Reason: "no rule matches"}
 }

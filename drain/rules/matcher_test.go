@@ -97,6 +97,8 @@ func TestUndecided(t *testing.T) {
 			`can't decide on rule r: it can't be parsed: "Resembles" is not a valid label selector operator`},
 		{"M6: it doesn't matter to pods that an earlier rule decides", []v1alpha1.DrainRule{rule("q", "Drain"), rule("r", "Skip", entry{Selector: brokenSelector()})}, pod(nil), ""},
 		{"M6: nor to pods that the rest of the entry leaves out", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Static", Selector: brokenSelector()})}, pod(nil), ""},
+		{"M6: nor where the rules after it decide alike", []v1alpha1.DrainRule{rule("r", "Skip", entry{NamespaceSelector: matching("team", "x")}), rule("s", "Skip")}, pod(nil, namespaceUnknown), ""},
+		{"M6: or where no rule would", []v1alpha1.DrainRule{rule("r", "Drain", entry{NamespaceSelector: matching("team", "x")})}, pod(nil, namespaceUnknown), ""},
 		{"M6: a behavior that isn't one", []v1alpha1.DrainRule{rule("r", "Shove")}, pod(nil), `can't decide on rule r: it can't be parsed: "Shove" is not a behavior`},
 		{"M6: it doesn't matter to pods that the rule doesn't match", []v1alpha1.DrainRule{rule("r", "Shove", entry{Selector: matching("a", "x")})}, pod(nil), ""},
 		{"M6: a podType that isn't one", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Odd"})}, pod(nil), `can't decide on rule r: it can't be parsed: "Odd" is not a podType`},

@@ -83,6 +83,11 @@ func (r parsedRule) err() error {
 	return nil
 }
 
+// decidesLike says whether it makes no difference which of two rules matches.
+func (r *parsedRule) decidesLike(other *parsedRule) bool {
+	return r.broken == nil && other.broken == nil && r.behavior == other.behavior && r.order == other.order
+}
+
 // matches says whether the rule is for this pod, and by which text to explain it.
 func (r parsedRule) matches(p *Pod) (matches answer, reason string) {
 	if len(r.entries) == 0 {

@@ -1,0 +1,196 @@
+package differential
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	m.Run()
+}
+
+// TestSameAsClusterAPI is about M1 to M6, and M8. rapid prints the seed of a case that fails, and makes the case small.
+func TestSameAsClusterAPI(t *testing.T) {
+	t.Run("M1: random Pods get the verdict that Cluster API's drain gives them, and go in the same order", compareRandomWorlds)
+}
+
+func compareRandomWorlds(t *testing.T) {
+	total, met := 0, map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		names, err := compare(drawWorld(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		total++
+		for name := range names {
+			met[name]++
+		}
+	})
+	t.Logf("%d cases; the differences that are meant, and the share of the cases that have them:", total)
+	for _, d := range intended() {
+		t.Logf("%6.2f%%  %s", 100*float64(met[d.name])/float64(max(total, 1)), d.name)
+	}
+	t.Logf("%6.2f%%  %s", 100*float64(met[finerOrder])/float64(max(total, 1)), finerOrder)
+}
+
+// TestIntended has an example of each difference that is meant, in which there is no other.
+func TestIntended(t *testing.T) {
+	for _, d := range intended() {
+		t.Run(d.name, func(t *testing.T) {
+			t.Log(d.why)
+			met, err := compare(d.example.complete())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(met) != 1 || !met[d.name] {
+				t.Fatalf("the example has the differences %v", met)
+			}
+		})
+	}
+	t.Run(finerOrder, func(t *testing.T) {
+		met, err := compare(oneWith(pod("dns", prioritized(2000000000)), pod("web", prioritized(0))).complete())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(met) != 1 || !met[finerOrder] {
+			t.Fatalf("the example has the differences %v", met)
+		}
+	})
+}
+
+func prioritized(value int32) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.Priority = &value }
+}
+
+// finerOrder is the difference of the drain plan, which Cluster API has nothing like: the Pods that it evicts together go by
+// priority.
+const finerOrder = "M4: Pods of one order go by priority"
+
+// compare asks both sides, and returns the names of the differences that are meant, or an error with one that isn't.
+func compare(w world) (map[string]bool, error) {
+	met := map[string]bool{}
+	w, err := compareStops(w, met)
+	if err != nil || len(w.pods) == 0 {
+		return met, err
+	}
+	w, err = compareVerdicts(w, met)
+	if err != nil {
+		return met, err
+	}
+	return met, compareOrder(w, met)
+}
+
+// compareStops takes out of the world what stops one side alone, as far as that is meant. Nothing is left of a world that stops
+// both.
+func compareStops(w world, met map[string]bool) (world, error) {
+	for {
+		_, theirsStopped := theirs{}.ask(w)
+		_, oursStopped := ours{}.ask(w)
+		switch {
+		case theirsStopped == nil && oursStopped == nil:
+			return w, nil
+		case theirsStopped != nil && oursStopped != nil:
+			return world{}, nil
+		}
+		mended, name := mend(w, theirsStopped)
+		if name == "" {
+			return w, errors.Errorf("only one side stops: theirs %v, ours %v", theirsStopped, oursStopped)
+		}
+		met[name], w = true, mended
+	}
+}
+
+func mend(w world, theirsStopped error) (world, string) {
+	for _, d := range ofTheWhole() {
+		oursStops := strings.HasPrefix(d.name, "M6: more rules")
+		if oursStops != (theirsStopped == nil) {
+			continue
+		}
+		if mended, ok := d.mend(w); ok {
+			return mended, d.name
+		}
+	}
+	return w, ""
+}
+
+// compareVerdicts compares the answers about each Pod, and returns the world without those Pods that they differ about.
+func compareVerdicts(w world, met map[string]bool) (world, error) {
+	their, err := theirs{}.ask(w)
+	if err != nil {
+		return w, err
+	}
+	our, err := ours{}.ask(w)
+	if err != nil {
+		return w, err
+	}
+	differs := map[string]bool{}
+	for _, pod := range w.pods {
+		if their[key(pod)] == our[key(pod)] {
+			continue
+		}
+		name := explain(w, pod, their[key(pod)], our[key(pod)])
+		if name == "" {
+			return w, errors.Errorf("Pod %s: Cluster API %s, we: %s", key(pod), their[key(pod)], our[key(pod)])
+		}
+		met[name], differs[key(pod)] = true, true
+	}
+	return w.without(func(pod *corev1.Pod) bool { return differs[key(pod)] }), nil
+}
+
+func explain(w world, pod *corev1.Pod, their, our answer) string {
+	for _, d := range intended() {
+		if d.about != nil && d.about(w, pod, their, our) {
+			return d.name
+		}
+	}
+	return ""
+}
+
+// compareOrder compares the rounds. With priorities, only that ours are finer: Cluster API's rounds one after the other.
+func compareOrder(w world, met map[string]bool) error {
+	their, our := trace(theirs{}, w), trace(ours{}, w)
+	if slices.EqualFunc(their, our, sameEvent) {
+		return nil
+	}
+	prioritized := slices.ContainsFunc(w.pods, func(pod *corev1.Pod) bool { return pod.Spec.Priority != nil })
+	if prioritized && isFiner(evictedIn(our), evictedIn(their)) {
+		met[finerOrder] = true
+		return nil
+	}
+	return errors.Errorf("the order differs.\nCluster API\n%s\nwe\n%s", describe(their), describe(our))
+}
+
+func sameEvent(a, b event) bool { return a.what == b.what && slices.Equal(a.pods, b.pods) }
+
+func evictedIn(events []event) [][]string {
+	var rounds [][]string
+	for _, e := range events {
+		if e.what == "evicts" {
+			rounds = append(rounds, e.pods)
+		}
+	}
+	return rounds
+}
+
+// isFiner says whether fine is coarse with some rounds split.
+func isFiner(fine, coarse [][]string) bool {
+	for _, round := range coarse {
+		var together []string
+		for len(fine) > 0 && len(together) < len(round) {
+			together, fine = append(together, fine[0]...), fine[1:]
+		}
+		slices.Sort(together)
+		if !slices.Equal(together, round) {
+			return false
+		}
+	}
+	return len(fine) == 0
+}

@@ -1,0 +1,98 @@
+package differential
+
+import (
+	"slices"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// ours decides as the controllers do: the rules are compiled once for the Machine, they give each Pod its verdict, and the plan
+// says who goes first.
+type ours struct{}
+
+const maintenance = "m"
+
+func (ours) compile(w world) rules.Compiled {
+	all := make([]clusterv1.MachineDrainRule, 0, len(w.rules))
+	for _, rule := range w.rules {
+		all = append(all, rule.MachineDrainRule)
+	}
+	return rules.Compile(rules.Input{
+		Cluster:           rules.ClusterFacts{Labels: w.cluster.Labels},
+		Machine:           rules.MachineFacts{Namespace: w.machine.Namespace, Labels: w.machine.Labels},
+		MachineDrainRules: all,
+	})
+}
+
+func (o ours) observe(w world) plan.Observation {
+	matcher := rules.NewMatcher(o.compile(w).Rules)
+	observed := plan.Observation{Maintenances: []plan.Maintenance{{Name: maintenance, Nodes: []string{nodeName}}}}
+	for _, pod := range w.pods {
+		labels, known := w.namespaces[pod.Namespace]
+		podType, typeKnown := rules.PodTypeOf(pod, func(namespace, name string, uid types.UID) (exists, known bool) {
+			present, found := w.daemonSets[daemonSetKey(namespace, name)]
+			return found && present == uid, !w.unreadable
+		})
+		verdict := matcher.Decide(rules.Pod{
+			Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels, NamespaceLabels: labels, NamespaceKnown: known,
+			Type: podType, TypeKnown: typeKnown, Finished: rules.Finished(pod),
+		})
+		overdue, _ := rules.Overdue(pod, w.unreachable, w.now)
+		observed.Pods = append(observed.Pods, plan.Pod{
+			UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: nodeName, Type: podType, Labels: pod.Labels,
+			Priority: priorityOf(pod), Finished: rules.Finished(pod) || overdue,
+			Verdicts: map[string]plan.Verdict{maintenance: {Behavior: verdict.Behavior, Order: verdict.Order, Undecided: verdict.Undecided != ""}},
+		})
+	}
+	return observed
+}
+
+func (o ours) ask(w world) (verdicts, error) {
+	if problems := o.compile(w).Problems; len(problems) > 0 {
+		return nil, errors.Errorf("waiting for a rule to be mended: %s", problems[0])
+	}
+	answers := verdicts{}
+	for _, pod := range o.observe(w).Pods {
+		verdict, answer := pod.Verdicts[maintenance], leaves
+		switch {
+		case pod.Finished:
+		case verdict.Undecided:
+			answer = undecided
+		case verdict.Behavior == "Drain":
+			answer = evicts
+		case verdict.Behavior == "WaitCompleted":
+			answer = waits
+		}
+		answers[pod.Namespace+"/"+pod.Name] = answer
+	}
+	return answers, nil
+}
+
+func (o ours) evictedNow(w world) []string {
+	targets := plan.Decide(o.observe(w)).Targets
+	var evicted []string
+	for _, pod := range w.pods {
+		if targets.Has(pod.UID) && pod.DeletionTimestamp == nil {
+			evicted = append(evicted, key(pod))
+		}
+	}
+	slices.Sort(evicted)
+	return evicted
+}
+
+func (o ours) left(w world) bool {
+	return !plan.Decide(o.observe(w)).Maintenances[maintenance].Drained
+}
+
+func priorityOf(pod *corev1.Pod) int32 {
+	if pod.Spec.Priority == nil {
+		return 0
+	}
+	return *pod.Spec.Priority
+}

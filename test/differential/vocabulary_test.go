@@ -1,0 +1,132 @@
+package differential
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// The words in which worlds are described, by examples and generators alike.
+
+type rule = machineDrainRule
+
+// machineDrainRule is Cluster API's, with a word about its selectors.
+type machineDrainRule struct {
+	clusterv1.MachineDrainRule
+}
+
+// broken says whether a selector of the rule can't be parsed.
+func (r machineDrainRule) broken() bool {
+	var all []*metav1.LabelSelector
+	for _, machines := range r.Spec.Machines {
+		all = append(all, machines.Selector, machines.ClusterSelector)
+	}
+	for _, pods := range r.Spec.Pods {
+		all = append(all, pods.Selector, pods.NamespaceSelector)
+	}
+	for _, selector := range all {
+		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func namedRule(name string, behavior clusterv1.MachineDrainRuleDrainBehavior, changes ...func(*rule)) rule {
+	r := rule{clusterv1.MachineDrainRule{
+		ObjectMeta: metaOf(machineNamespace, name, nil),
+		Spec:       clusterv1.MachineDrainRuleSpec{Drain: clusterv1.MachineDrainRuleDrainConfig{Behavior: behavior}},
+	}}
+	for _, change := range changes {
+		change(&r)
+	}
+	return r
+}
+
+func forMachines(selectors ...*metav1.LabelSelector) func(*rule) {
+	return func(r *rule) {
+		for _, selector := range selectors {
+			r.Spec.Machines = append(r.Spec.Machines, clusterv1.MachineDrainRuleMachineSelector{Selector: selector})
+		}
+	}
+}
+
+func forPods(selectors ...*metav1.LabelSelector) func(*rule) {
+	return func(r *rule) {
+		for _, selector := range selectors {
+			r.Spec.Pods = append(r.Spec.Pods, clusterv1.MachineDrainRulePodSelector{Selector: selector})
+		}
+	}
+}
+
+func manyRules(n int) []rule {
+	all := make([]rule, 0, n)
+	for i := range n {
+		all = append(all, namedRule(fmt.Sprintf("r%03d", i), "Drain", forPods(selecting("app", "none"))))
+	}
+	return all
+}
+
+func selecting(key, value string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+}
+
+func unparsable() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Resembles"}}}
+}
+
+// pod runs in namespace default.
+func pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metaOf("default", name, nil), Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	p.Spec.NodeName = nodeName
+	for _, change := range changes {
+		change(p)
+	}
+	return p
+}
+
+func finished(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
+
+// labelled has the drain label.
+func labelled(value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels = map[string]string{clusterv1.PodDrainLabel: value} }
+}
+
+func ownedBy(apiVersion, name string, uid types.UID) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: "DaemonSet", Name: name, UID: uid, Controller: ptr.To(true)}}
+	}
+}
+
+// terminating since, or until, long enough ago or ahead that the moment of the test doesn't matter.
+func terminating(after time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.DeletionTimestamp = ptr.To(metav1.NewTime(time.Now().Add(after)))
+		p.Finalizers = []string{"test/hold"}
+	}
+}
+
+func oneWith(pods ...*corev1.Pod) world { return world{pods: pods} }
+
+// complete fills in what a world doesn't say.
+func (w world) complete() world {
+	if w.machine == nil {
+		w.machine = &clusterv1.Machine{ObjectMeta: metaOf(machineNamespace, "machine", map[string]string{"os": "linux"})}
+	}
+	if w.cluster == nil {
+		w.cluster = &clusterv1.Cluster{ObjectMeta: metaOf(machineNamespace, "cluster", nil)}
+	}
+	if w.namespaces == nil {
+		w.namespaces = map[string]map[string]string{}
+		for _, name := range []string{"default", agentNamespace} {
+			w.namespaces[name] = map[string]string{corev1.LabelMetadataName: name}
+		}
+	}
+	w.now = time.Now()
+	return w
+}

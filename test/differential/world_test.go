@@ -1,0 +1,114 @@
+package differential
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// world is all that a drain looks at.
+type world struct {
+	machine    *clusterv1.Machine
+	cluster    *clusterv1.Cluster
+	rules      []rule
+	namespaces map[string]map[string]string // labels, by name
+	daemonSets map[string]types.UID         // by namespace/name
+	// unreadable: the API server doesn't answer questions about DaemonSets.
+	unreadable bool
+	// unreachable: nobody has heard of the Node's kubelet for a while.
+	unreachable bool
+	pods        []*corev1.Pod
+	now         time.Time
+}
+
+const (
+	machineNamespace = "fleet"
+	nodeName         = "node"
+)
+
+// without is the world without some Pods.
+func (w world) without(gone func(*corev1.Pod) bool) world {
+	w.pods = slices.DeleteFunc(slices.Clone(w.pods), gone)
+	return w
+}
+
+func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+func isFinished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// answer is what a drain does with one Pod.
+type answer string
+
+const (
+	evicts    answer = "evicts it" // or waits for its end, where it ends already
+	waits     answer = "waits for it to complete"
+	leaves    answer = "leaves it"
+	undecided answer = "can't decide about it"
+)
+
+// event of a drain: the Pods that are evicted in one round, or the one that somebody else had to end before the drain went on.
+type event struct {
+	what string
+	pods []string
+}
+
+// verdicts are the answers about all Pods, by key.
+type verdicts map[string]answer
+
+// drainer is one side of the comparison.
+type drainer interface {
+	// ask says what is done with each Pod, or why nothing at all is done.
+	ask(w world) (answers verdicts, stopped error)
+	// evictedNow are the keys of the Pods that are evicted now, sorted, of a world that doesn't stop the drain.
+	evictedNow(w world) []string
+	// left says whether the drain isn't done.
+	left(w world) bool
+}
+
+// trace plays a drain to its end. Pods that are evicted are gone in the next round. When none is, the end of one that
+// terminates or is to complete comes from elsewhere: the first by name. Each such end shows what it has held back.
+func trace(d drainer, w world) []event {
+	var events []event
+	for d.left(w) {
+		evicted := d.evictedNow(w)
+		if len(evicted) > 0 {
+			events = append(events, event{what: "evicts", pods: evicted})
+			w = w.without(func(pod *corev1.Pod) bool { return slices.Contains(evicted, key(pod)) })
+			continue
+		}
+		ends, ok := nextToEnd(d, w)
+		if !ok {
+			return append(events, event{what: "is stuck"})
+		}
+		events = append(events, event{what: "waits for the end of", pods: []string{ends}})
+		w = w.without(func(pod *corev1.Pod) bool { return key(pod) == ends })
+	}
+	return events
+}
+
+func nextToEnd(d drainer, w world) (string, bool) {
+	answers, stopped := d.ask(w)
+	if stopped != nil {
+		return "", false
+	}
+	var candidates []string
+	for _, pod := range w.pods {
+		if answer := answers[key(pod)]; answer == waits || answer == evicts && pod.DeletionTimestamp != nil {
+			candidates = append(candidates, key(pod))
+		}
+	}
+	if len(candidates) == 0 {
+		return "", false
+	}
+	return slices.Min(candidates), true
+}
+
+func metaOf(namespace, name string, labels map[string]string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + "/" + name), Labels: labels}
+}
