@@ -2,12 +2,14 @@ package integration
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	gomegatypes "github.com/onsi/gomega/types"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -81,7 +84,7 @@ func (a *admission) user(name string, rules ...rbacv1.PolicyRule) client.Client 
 	return a.clientFor(config)
 }
 
-// role lets somebody do something in the whole cluster.
+// role lets somebody do something in the whole cluster, and waits until they may: RBAC hears of it by a watch.
 func (a *admission) role(name string, who rbacv1.Subject, rules ...rbacv1.PolicyRule) {
 	a.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "test-" + name}, Rules: rules}
@@ -91,6 +94,28 @@ func (a *admission) role(name string, who rbacv1.Subject, rules ...rbacv1.Policy
 		Subjects:   []rbacv1.Subject{who},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 	})).To(Succeed())
+	a.Eventually(func() (bool, error) { return a.may(who, rules[0]) }, soon, pace).Should(BeTrue(), "%v may %v", who, rules[0])
+}
+
+// may asks the API server whether somebody has the first right of a rule.
+func (a *admission) may(who rbacv1.Subject, rule rbacv1.PolicyRule) (bool, error) {
+	a.Helper()
+	resource, subresource, _ := strings.Cut(rule.Resources[0], "/")
+	attributes := &authorizationv1.ResourceAttributes{Verb: rule.Verbs[0], Group: rule.APIGroups[0], Resource: resource, Subresource: subresource}
+	if len(rule.ResourceNames) > 0 {
+		attributes.Name = rule.ResourceNames[0]
+	}
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: attributes}}
+	switch who.Kind {
+	case rbacv1.GroupKind:
+		review.Spec.Groups = []string{who.Name}
+	case rbacv1.ServiceAccountKind:
+		review.Spec.User = "system:serviceaccount:" + who.Namespace + ":" + who.Name
+	default:
+		review.Spec.User = who.Name
+	}
+	err := a.admin.Create(a.Context(), review)
+	return review.Status.Allowed, err
 }
 
 // evacuation of a Pod, made by the administrator.
@@ -141,9 +166,11 @@ func deniedWith(format string, args ...any) gomegatypes.GomegaMatcher {
 // changed applies a change to an object as it is now.
 func changed[T client.Object](a *admission, by client.Client, object T, change func(T)) error {
 	a.Helper()
-	a.Expect(a.admin.Get(a.Context(), client.ObjectKeyFromObject(object), object)).To(Succeed())
-	change(object)
-	return by.Update(a.Context(), object)
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		a.Expect(a.admin.Get(a.Context(), client.ObjectKeyFromObject(object), object)).To(Succeed())
+		change(object)
+		return by.Update(a.Context(), object)
+	})
 }
 
 func TestAdmission(t *testing.T) {

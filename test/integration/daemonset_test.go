@@ -78,7 +78,7 @@ func (s *scene) daemonSetGoesLast() {
 
 	s.complete("kernel")
 	s.expectBackOnce("agent", "m1")
-	s.Expect(s.node("m1").Spec.Unschedulable).To(BeFalse())
+	s.Eventually(func() bool { return s.node("m1").Spec.Unschedulable }, soon, pace).Should(BeFalse())
 	s.Expect(s.daemonPod("agent", "m2").UID).To(Equal(elsewhere.UID))
 	s.expectInvariants()
 }
@@ -188,7 +188,9 @@ func (s *scene) tolerantIsLeft() {
 	}, soon, pace).Should(Succeed())
 	s.complete("kernel")
 	s.expectBackOnce("agent", "m1")
-	s.Expect(meta.FindStatusCondition(s.maintenance("kernel").Status.Conditions, v1alpha1.NodeMaintenancePodsLeft)).To(BeNil())
+	s.Eventually(func() *metav1.Condition {
+		return meta.FindStatusCondition(s.maintenance("kernel").Status.Conditions, v1alpha1.NodeMaintenancePodsLeft)
+	}, soon, pace).Should(BeNil())
 }
 
 func (s *scene) untargetedIsLeft() {
@@ -255,10 +257,7 @@ func (s *scene) ownerlessTaintIsRemoved() {
 
 func (s *scene) machineDrainsDaemonSets() {
 	defer s.clearDaemonSets()
-	policy := &v1alpha1.MachineDrainPolicy{}
-	s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
-	policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain
-	s.Expect(s.fleet.Client.Update(s.Context(), policy)).To(Succeed())
+	s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain })
 	s.runDaemonSet(daemonSet("agent"))
 	s.runOn("m3", "web", 2, deployment("web", 2))
 	s = s.sub(s.T)

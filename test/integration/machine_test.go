@@ -64,11 +64,11 @@ func TestDeletedMachines(t *testing.T) {
 	t.Run("M8: finished Pods hold nothing back", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.clear()
-		pod := &corev1.Pod{ObjectMeta: metaNamed("finished", "finished"), Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
-		pod.Annotations = map[string]string{controlplane.PodCompleteAfterAnnotation: "10ms"}
-		pod.Spec.NodeName = "m3"
-		s.create(s.workload.Client, pod)
-		s.Eventually(func() corev1.PodPhase { return s.podsOf("finished")[0].Status.Phase }, soon, pace).Should(Equal(corev1.PodSucceeded))
+		s.create(s.workload.Client, bare("finished", "m3", func(pod *corev1.Pod) {
+			pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+			pod.Annotations[controlplane.PodCompleteAfterAnnotation] = "10ms"
+		}))
+		s.Eventually(func() corev1.PodPhase { return s.pod("finished").Status.Phase }, soon, pace).Should(Equal(corev1.PodSucceeded))
 		s.deleteMachine("m3")
 		s.expectGone("m3")
 		s.Expect(s.evictions()).To(BeEmpty())

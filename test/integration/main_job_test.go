@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
@@ -55,10 +56,11 @@ func TestMainJob(t *testing.T) {
 		s.runOn("m2", "labelled", 1, deployment("labelled", 1, labelled(clusterv1.PodDrainLabel, "skip")))
 		s.runOn("m2", "storage", 3, deployment("storage", 3))
 		s.runOn("m2", "api", 5, deployment("api", 5))
-		job := &corev1.Pod{ObjectMeta: metaNamed("job", "job"), Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
-		job.Labels[clusterv1.PodDrainLabel] = "Wait-Completed"
-		job.Annotations = map[string]string{controlplane.PodCompleteAfterAnnotation: "3s"}
-		s.runOn("m2", "job", 1, job)
+		job := bare("job", "m2", func(pod *corev1.Pod) {
+			pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+			pod.Labels[clusterv1.PodDrainLabel] = "Wait-Completed"
+		})
+		s.run(job)
 		staying := append(append(s.podsOf("monitoring"), s.podsOf("labelled")...), s.podsOf("job")...)
 		storage, api := s.podsOf("storage"), s.podsOf("api")
 
@@ -67,6 +69,7 @@ func TestMainJob(t *testing.T) {
 			g.Expect(s.condition("m2").Reason).To(Equal(v1alpha1.ReasonMachineDraining))
 			g.Expect(s.condition("m2").Message).To(ContainSubstring("Waiting for it to complete (label cluster.x-k8s.io/drain: wait-completed)"))
 		}, soon, pace).Should(Succeed())
+		s.annotate(job, controlplane.PodCompleteAfterAnnotation, "10ms")
 		s.expectGone("m2")
 
 		s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf(append(names(storage), names(api)...)))
@@ -78,14 +81,12 @@ func TestMainJob(t *testing.T) {
 		s := all.sub(t)
 		defer s.clear()
 		s.runOn("m3", "left", 5, deployment("left", 5))
+		s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.MachineSelector = notLabelled("unmanaged") })
 		machine := s.machine("m3")
-		machine.Annotations = map[string]string{}
+		patch := client.MergeFrom(machine.DeepCopy())
+		delete(machine.Annotations, v1alpha1.PreDrainHookAnnotation)
 		machine.Labels["unmanaged"] = "true"
-		policy := &v1alpha1.MachineDrainPolicy{}
-		s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
-		policy.Spec.MachineSelector = notLabelled("unmanaged")
-		s.Expect(s.fleet.Client.Update(s.Context(), policy)).To(Succeed())
-		s.Expect(s.fleet.Client.Update(s.Context(), machine)).To(Succeed())
+		s.Expect(s.fleet.Client.Patch(s.Context(), machine, patch)).To(Succeed())
 		s.Eventually(func() map[string]string { return s.machine("m3").Annotations }, soon, pace).ShouldNot(HaveKey(v1alpha1.PreDrainHookAnnotation))
 		s.deleteMachine("m3")
 		s.expectGone("m3")

@@ -95,6 +95,13 @@ func (s *scene) run(pods ...*corev1.Pod) {
 	}
 }
 
+// annotate sets an annotation of a Pod, as its owner may.
+func (s *scene) annotate(pod *corev1.Pod, key, value string) {
+	s.Helper()
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value)
+	s.Expect(s.workload.Client.Patch(s.Context(), pod, client.RawPatch(types.MergePatchType, patch))).To(Succeed())
+}
+
 func (s *scene) pod(name string) *corev1.Pod {
 	s.Helper()
 	pod := &corev1.Pod{}

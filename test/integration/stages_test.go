@@ -6,6 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -304,7 +305,7 @@ func foreignFinalizersStay(s *scene) {
 		g.Expect(e.DeletionTimestamp).To(BeNil(), "somebody else asks for it still")
 	}, aMoment, pace).Should(Succeed())
 	s.Expect(s.existing(kept).Finalizers).To(ConsistOf(other))
-	s.Expect(s.existing(kept).DeletionTimestamp).NotTo(BeNil())
+	s.Eventually(func() *metav1.Time { return s.existing(kept).DeletionTimestamp }, soon, pace).ShouldNot(BeNil())
 	s.setFinalizers(asked)
 	s.setFinalizers(kept)
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(asked) }, soon, pace).Should(BeNil())
@@ -371,7 +372,7 @@ func oneEvacuation(s *scene) {
 
 func allPods(s *scene) {
 	s.withNodes("r21")
-	terminating := bare("r21-terminating", "r21", func(pod *corev1.Pod) { pod.Annotations[controlplane.PodDeletionDelayAnnotation] = "5s" })
+	terminating := bare("r21-terminating", "r21", func(pod *corev1.Pod) { pod.Annotations[controlplane.PodDeletionDelayAnnotation] = "1h" })
 	plain := bare("r21-plain", "r21", func(pod *corev1.Pod) {
 		pod.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	})
@@ -381,6 +382,7 @@ func allPods(s *scene) {
 	s.expectCordoned("r21")
 	s.Eventually(func() []string { return s.ours().Resource("evacuations").Verb("create").Names() }, soon, pace).Should(HaveLen(2))
 	s.Expect(s.pod("r21-terminating").DeletionTimestamp).NotTo(BeNil())
+	s.annotate(terminating, controlplane.PodDeletionDelayAnnotation, "10ms")
 	s.Eventually(func() string { return s.drained("r21") }, soon, pace).Should(Equal("True Drained"))
 
 	s.create(s.workload.Client, bare("r21-later", "r21"))
@@ -408,7 +410,7 @@ func byPriority(s *scene) {
 
 	s.goes("r23-a-low")
 	s.expectMessages("r23/r23-a: Waiting for node r23-b.", "r23/r23-b: Evacuating")
-	s.Expect(s.asked(pods...)).To(ConsistOf("r23-b-low"), "a step ends when its last Pod is gone, on any Node")
+	s.Eventually(func() []string { return s.asked(pods...) }, soon, pace).Should(ConsistOf("r23-b-low"), "a step ends when its last Pod is gone, on any Node")
 
 	s.fleet.KillManager()
 	s.goes("r23-b-low")
@@ -452,8 +454,9 @@ func overlapping(s *scene) {
 	s.goes("two-5000")
 	s.expectMessages("maintenance-a/one: Evacuating (limited by maintenance-b)", "maintenance-a/two: Evacuating",
 		"maintenance-b/one: Evacuating", "maintenance-b/three: Waiting for node one.")
-	s.Expect(s.rows("maintenance-a", "one")).To(Equal([]string{"10000"}))
-	s.Expect(s.rows("maintenance-b", "one")).To(Equal([]string{"10000"}))
+	for _, name := range []string{"maintenance-a", "maintenance-b"} {
+		s.Eventually(func() []string { return s.rows(name, "one") }, soon, pace).Should(Equal([]string{"10000"}))
+	}
 
 	s.maintain(nm("maintenance-c", draining, of("one", "four"), upTo(2000, 15000)))
 	s.expectMessages("maintenance-c/one: Evacuating (fast-forwarded by older maintenance-b)", "maintenance-c/four: Evacuating",
