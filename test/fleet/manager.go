@@ -40,7 +40,7 @@ func (m *Manager) LogTail(lines int) string {
 
 // StartManager builds our manager from the sources as they are, starts it, and waits until it is ready.
 func (f *Fleet) StartManager(ctx context.Context, args ...string) error {
-	path, err := f.managerBinary()
+	path, err := managerBinary()
 	if err != nil {
 		return err
 	}
@@ -107,21 +107,20 @@ func freeAddress() (string, error) {
 	return listener.Addr().String(), errors.Wrap(listener.Close(), "freeing the port")
 }
 
-// managerBinary builds the manager into the fleet's own directory, once; the Go build cache makes that quick.
-func (f *Fleet) managerBinary() (string, error) {
-	path := filepath.Join(f.Management.Dir(), "manager")
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
+// managerBinary builds our manager from the sources as they are, if they have changed: of what `go run` runs, the Go build cache
+// keeps the program too, so that a fleet needn't wait for the linker.
+var managerBinary = sync.OnceValues(func() (string, error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
 	}
-	command := exec.Command("go", slices.Concat([]string{"build", "-o", path}, managerBuildFlags, []string{"./cmd/manager"})...)
+	command := exec.Command("go", slices.Concat([]string{"run", "-exec", "echo"}, managerBuildFlags, []string{"./cmd/manager"})...)
 	command.Dir = root
-	output, err := command.CombinedOutput()
-	return path, errors.Wrapf(err, "building the manager: %s", output)
-}
+	var said strings.Builder
+	command.Stderr = &said
+	path, err := command.Output()
+	return strings.TrimSpace(string(path)), errors.Wrapf(err, "building the manager: %s", said.String())
+})
 
 var moduleRoot = sync.OnceValues(func() (string, error) {
 	output, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", modulePath).Output()

@@ -9,7 +9,6 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,23 +26,25 @@ const aWhile = 5 * time.Second
 
 // TestDaemonSets has the Pods of DaemonSets leave Nodes, and stay away, under the real DaemonSet controller (E29).
 func TestDaemonSets(t *testing.T) {
+	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
 	all.withMachines("m1", "m2", "m3")
 
-	t.Run("E29, R39: they go after all other Pods, reported, and come back once after the maintenance", func(t *testing.T) { all.sub(t).daemonSetGoesLast() })
-	t.Run("E29, R40: during a rollout that surges the old and the new Pod go", func(t *testing.T) { all.sub(t).surgingRolloutIsDrained() })
-	t.Run("E29, R40: one that is updated OnDelete stays away, too", func(t *testing.T) { all.sub(t).onDeleteStaysAway() })
-	t.Run("E29, R40: the taint stays until the last maintenance of the Node ends, also by deletion", func(t *testing.T) { all.sub(t).taintIsShared() })
-	t.Run("E29, R40: a manager that is killed once the taint is there goes on", func(t *testing.T) { all.sub(t).killedAfterTaint() })
-	t.Run("E29, R40: one that tolerates everything is reported, and its Pods are left", func(t *testing.T) { all.sub(t).tolerantIsLeft() })
-	t.Run("E29, R38: without a drain that targets the Pod, nothing is done and nothing is said", func(t *testing.T) { all.sub(t).untargetedIsLeft() })
-	t.Run("R41: a static Pod gets no Evacuation, is counted, and holds nothing back", func(t *testing.T) { all.sub(t).staticPodIsSkipped() })
-	t.Run("R43: a taint that nobody owns is removed on connect", func(t *testing.T) { all.sub(t).ownerlessTaintIsRemoved() })
-	t.Run("E29, R40: a Machine's drain with daemonSetPods Drain holds the Machine until they are gone", func(t *testing.T) { all.sub(t).machineDrainsDaemonSets() })
+	all.play(t,
+		act{"E29, R39: they go after all other Pods, reported, and come back once after the maintenance", (*scene).daemonSetGoesLast},
+		act{"E29, R40: during a rollout that surges the old and the new Pod go", (*scene).surgingRolloutIsDrained},
+		act{"E29, R40: one that is updated OnDelete stays away, too", (*scene).onDeleteStaysAway},
+		act{"E29, R40: the taint stays until the last maintenance of the Node ends, also by deletion", (*scene).taintIsShared},
+		act{"E29, R40: a manager that is killed once the taint is there goes on", (*scene).killedAfterTaint},
+		act{"E29, R40: one that tolerates everything is reported, and its Pods are left", (*scene).tolerantIsLeft},
+		act{"E29, R38: without a drain that targets the Pod, nothing is done and nothing is said", (*scene).untargetedIsLeft},
+		act{"R41: a static Pod gets no Evacuation, is counted, and holds nothing back", (*scene).staticPodIsSkipped},
+		act{"R43: a taint that nobody owns is removed on connect", (*scene).ownerlessTaintIsRemoved},
+		act{"E29, R40: a Machine's drain with daemonSetPods Drain holds the Machine until they are gone", (*scene).machineDrainsDaemonSets},
+	)
 }
 
 func (s *scene) daemonSetGoesLast() {
-	defer s.clearDaemonSets()
 	s.runDaemonSet(daemonSet("agent"))
 	s.runOn("m1", "web", 3, deployment("web", 3))
 	agent, elsewhere, web := s.daemonPod("agent", "m1"), s.daemonPod("agent", "m2"), s.podsOf("web")
@@ -84,7 +85,6 @@ func (s *scene) daemonSetGoesLast() {
 }
 
 func (s *scene) surgingRolloutIsDrained() {
-	defer s.clearDaemonSets()
 	zero, one := intstr.FromInt32(0), intstr.FromInt32(1)
 	ds := daemonSet("surging", func(ds *appsv1.DaemonSet) {
 		ds.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{
@@ -116,7 +116,6 @@ func (s *scene) surgingRolloutIsDrained() {
 }
 
 func (s *scene) onDeleteStaysAway() {
-	defer s.clearDaemonSets()
 	ds := daemonSet("manual", func(ds *appsv1.DaemonSet) { ds.Spec.UpdateStrategy.Type = appsv1.OnDeleteDaemonSetStrategyType })
 	s.runDaemonSet(ds)
 	patch := client.MergeFrom(ds.DeepCopy())
@@ -133,7 +132,6 @@ func (s *scene) onDeleteStaysAway() {
 }
 
 func (s *scene) taintIsShared() {
-	defer s.clearDaemonSets()
 	s.runDaemonSet(daemonSet("agent"))
 	s = s.sub(s.T)
 	s.startDrain("first", "m2")
@@ -147,7 +145,6 @@ func (s *scene) taintIsShared() {
 }
 
 func (s *scene) killedAfterTaint() {
-	defer s.clearDaemonSets()
 	s.runDaemonSet(daemonSet("agent"))
 	s = s.sub(s.T)
 	s.startDrain("kernel", "m1")
@@ -162,7 +159,6 @@ func (s *scene) killedAfterTaint() {
 }
 
 func (s *scene) tolerantIsLeft() {
-	defer s.clearDaemonSets()
 	s.runDaemonSet(daemonSet("tolerant", func(ds *appsv1.DaemonSet) {
 		ds.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	}))
@@ -180,12 +176,7 @@ func (s *scene) tolerantIsLeft() {
 	s.Expect(left).NotTo(BeNil())
 	s.Expect(left.Reason).To(Equal(v1alpha1.ReasonDaemonSetToleratesMaintenance))
 	s.Expect(left.Message).To(HaveSuffix("these are left: default/tolerant"))
-	s.Eventually(func(g Gomega) {
-		events := &corev1.EventList{}
-		g.Expect(s.workload.Client.List(s.Context(), events)).To(Succeed())
-		g.Expect(events.Items).To(ContainElement(And(
-			HaveField("Reason", "DaemonSetToleratesMaintenance"), HaveField("InvolvedObject.Name", "kernel"), HaveField("Message", left.Message))))
-	}, soon, pace).Should(Succeed())
+	s.expectEvent("kernel", v1alpha1.ReasonDaemonSetToleratesMaintenance, Equal(left.Message))
 	s.complete("kernel")
 	s.expectBackOnce("agent", "m1")
 	s.Eventually(func() *metav1.Condition {
@@ -194,7 +185,6 @@ func (s *scene) tolerantIsLeft() {
 }
 
 func (s *scene) untargetedIsLeft() {
-	defer s.clearDaemonSets()
 	s.runDaemonSet(daemonSet("agent"))
 	foreign, forged := s.daemonPod("agent", "m1"), s.daemonPod("agent", "m2")
 	const other = v1alpha1.InstigatorFinalizerPrefix + "somebody.example.com"
@@ -231,7 +221,6 @@ func (s *scene) untargetedIsLeft() {
 }
 
 func (s *scene) staticPodIsSkipped() {
-	defer s.clearDaemonSets()
 	static := &corev1.Pod{ObjectMeta: metaNamed("static-m1", "static"), Spec: corev1.PodSpec{NodeName: "m1", Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
 	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "a-hash"}
 	s.create(s.workload.Client, static)
@@ -244,34 +233,36 @@ func (s *scene) staticPodIsSkipped() {
 }
 
 func (s *scene) ownerlessTaintIsRemoved() {
+	s.withNodes("tainted")
 	s.fleet.KillManager()
-	node := s.node("m2")
+	node := s.node("tainted")
 	patch := client.MergeFrom(node.DeepCopy())
 	foreign := corev1.Taint{Key: "example.com/theirs", Effect: corev1.TaintEffectPreferNoSchedule}
 	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.NoDaemonSetPodsTaint, Effect: corev1.TaintEffectNoSchedule}, foreign)
 	s.Expect(s.workload.Client.Patch(s.Context(), node, patch)).To(Succeed())
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
-	s.Eventually(func() []corev1.Taint { return s.node("m2").Spec.Taints }, eventually, pace).Should(And(
+	s.Eventually(func() []corev1.Taint { return s.node("tainted").Spec.Taints }, eventually, pace).Should(And(
 		Not(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint))), ContainElement(foreign)))
 }
 
 func (s *scene) machineDrainsDaemonSets() {
-	defer s.clearDaemonSets()
+	s.withMachines("m4")
 	s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain })
+	defer s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsSkip })
 	s.runDaemonSet(daemonSet("agent"))
-	s.runOn("m3", "web", 2, deployment("web", 2))
+	s.runOn("m4", "web", 2, deployment("web", 2))
 	s = s.sub(s.T)
-	agent := s.daemonPod("agent", "m3")
-	s.deleteMachine("m3")
-	s.expectGone("m3")
+	agent := s.daemonPod("agent", "m4")
+	s.deleteMachine("m4")
+	s.expectGone("m4")
 	deletions := s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods").Succeeded()
 	s.Expect(deletions).To(HaveLen(1))
 	s.Expect(deletions[0].UIDPrecondition()).To(Equal(agent.UID))
-	s.Expect(s.creations("agent", "m3")).To(BeEmpty())
+	s.Expect(s.creations("agent", "m4")).To(BeEmpty())
 	gone := s.audited().Verb("delete").Resource("pods").Named(namespace, agent.Name).Succeeded()
 	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
 	s.Expect(err).NotTo(HaveOccurred())
-	released := management.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, "m3").Succeeded().Where(takesHookOff)
+	released := management.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, "m4").Succeeded().Where(takesHookOff)
 	s.Expect(released).To(HaveLen(1))
 	s.Expect(released[0].Requested).To(BeTemporally(">=", gone[len(gone)-1].Answered), "released before the Pod was gone")
 	s.expectInvariants()
@@ -352,14 +343,15 @@ func (s *scene) creations(app, node string) controlplane.Events {
 	return s.audited().Verb("create").Resource("pods").Succeeded().Where(says(`"app":"` + app + `"`)).Where(says(`"values":["` + node + `"]`))
 }
 
-// expectNoneReturns checks that no Pod of a DaemonSet is on a Node, nor made for it.
+// expectNoneReturns checks that no Pod of a DaemonSet is on a Node, nor made for it. That it stays so until the maintenance ends,
+// expectBackOnce reads from the audit log.
 func (s *scene) expectNoneReturns(app, node string) {
 	s.Helper()
 	s.Consistently(func(g Gomega) {
 		g.Expect(s.daemonPods(app, node)).To(BeEmpty())
 		g.Expect(s.creations(app, node)).To(BeEmpty())
 		g.Expect(s.node(node).Spec.Taints).To(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
-	}, aWhile, 4*pace).Should(Succeed())
+	}, aMoment, 4*pace).Should(Succeed())
 }
 
 // expectBackOnce waits for the Pod of a DaemonSet, and checks that it was made once.
@@ -377,16 +369,3 @@ func says(text string) func(controlplane.Event) bool {
 
 // setsTaint picks the writes that put our taint on a Node.
 func setsTaint(event controlplane.Event) bool { return says(v1alpha1.NoDaemonSetPodsTaint)(event) }
-
-// clearDaemonSets removes what a subtest has made, and the rest.
-func (s *scene) clearDaemonSets() {
-	s.Helper()
-	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.DaemonSet{}, client.InNamespace(namespace))).To(Succeed())
-	for _, name := range []string{"kernel", "first", "second"} {
-		s.Expect(client.IgnoreNotFound(s.workload.Client.Delete(s.Context(), maintenance(name)))).To(Succeed())
-		s.Eventually(func() error {
-			return s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, &v1alpha1.NodeMaintenance{})
-		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
-	}
-	s.clear()
-}

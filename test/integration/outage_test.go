@@ -66,7 +66,7 @@ func TestDisconnect(t *testing.T) {
 		s.workload.CutNetwork()
 		s.Eventually(s.connectionsUp, disconnected, time.Second).Should(BeZero())
 		s.Expect(s.machine("m1").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
-		s.Expect(s.condition("m1").Reason).To(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
+		s.Eventually(func() string { return s.condition("m1").Reason }, soon, pace).Should(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
 		s.goes(waiting.Name)
 		s.Expect(s.workload.Client.Patch(s.Context(), budget("web", 0), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"maxUnavailable":1}}`)))).To(Succeed())
 		s.workload.RestoreNetwork()

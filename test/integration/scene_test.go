@@ -302,20 +302,3 @@ func names(pods []corev1.Pod) []string {
 	}
 	return all
 }
-
-// clear removes the workloads and rules of a subtest. Pods that were left on a Node that is gone have nobody to confirm their
-// end, so they get no grace period; those that a controller makes before it knows that it is deleted go the same way.
-func (s *scene) clear() {
-	s.Helper()
-	inNamespace := client.InNamespace(namespace)
-	s.Expect(s.fleet.Client.DeleteAllOf(s.Context(), &clusterv1.MachineDrainRule{}, inNamespace)).To(Succeed())
-	for _, kind := range []client.Object{&appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}} {
-		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), kind, inNamespace)).To(Succeed())
-	}
-	s.Eventually(func(g Gomega) {
-		g.Expect(s.workload.Client.DeleteAllOf(s.Context(), &corev1.Pod{}, inNamespace, client.GracePeriodSeconds(0))).To(Succeed())
-		pods := &corev1.PodList{}
-		g.Expect(s.workload.Client.List(s.Context(), pods, inNamespace)).To(Succeed())
-		g.Expect(pods.Items).To(BeEmpty())
-	}, eventually, pace).Should(Succeed())
-}

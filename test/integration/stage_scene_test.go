@@ -35,6 +35,7 @@ func (s *scene) withNodes(nodes ...string) {
 	for _, node := range nodes {
 		name, label, labelled := strings.Cut(node, " ")
 		object := controlplane.NewNode(name)
+		object.Labels[stageNode] = ""
 		if labelled {
 			key, value, _ := strings.Cut(label, "=")
 			object.Labels[key] = value
@@ -330,12 +331,9 @@ func (s *scene) drained(name string) string {
 func (s *scene) expectEvents(name, reason string, messages ...string) {
 	s.Helper()
 	s.Eventually(func() []string {
-		events, said := &corev1.EventList{}, []string{}
-		s.Expect(s.workload.Client.List(s.Context(), events)).To(Succeed())
-		for _, event := range events.Items {
-			if event.InvolvedObject.Name == name && event.Reason == reason {
-				said = append(said, event.Message)
-			}
+		said := []string{}
+		for _, event := range s.eventsAbout(name, reason) {
+			said = append(said, event.Message)
 		}
 		return said
 	}, soon, pace).Should(ConsistOf(messages))

@@ -25,43 +25,42 @@ const (
 	aMoment = time.Second
 )
 
-// TestStages has an administrator of a workload cluster maintain its Nodes, as with kubectl. Each subtest has Nodes of its own.
+// TestStages has an administrator of a workload cluster maintain its Nodes, as with kubectl.
 func TestStages(t *testing.T) {
+	t.Parallel()
 	all := newScene(t, fleet.Options{PodDeletionDelay: 300 * time.Millisecond})
-	all.withMachines("m1") // then the manager serves the Cluster
+	all.withMachines("m1", "m3") // then the manager serves the Cluster
 	all.withPriorities(100, 500, 1000, 2000, 5000, 10000, 15000)
-	for _, requirement := range []struct {
-		name string
-		test func(*scene)
-	}{
-		{"R10: Idle touches no Node and no Pod", idleTouchesNothing},
-		{"R11: the finalizer is stored before the first side effect", finalizerFirst},
-		{"R12: an Idle one goes at once", idleGoesAtOnce},
-		{"R12: a deleted one completes first, and never cordons again", deletionCompletes},
-		{"R12: a Node that is gone doesn't block the deletion", goneNodeBlocksNothing},
-		{"R12: a Node of the recorded name with another UID is never touched", otherUID},
-		{"R13: Cordon and Drain keep Nodes unschedulable", keepsCordoned},
-		{"R15: a Node that leaves the selection is released, one that joins goes at the current step", labelDrift},
-		{"R15: a Node that has left while the manager was away is released", labelDriftUnseen},
-		{"R15: a Node that has left stays as others want it", labelDriftShared},
-		{"R16: uncordoned when no other maintenance cordons", uncordonedByTheLast},
-		{"R16: deleted together, one uncordons", deletedTogether},
-		{"R17: Evacuations are withdrawn when no other maintenance drains", withdrawnByTheLast},
-		{"R18: foreign finalizers stay", foreignFinalizersStay},
-		{"R18: what forbids to be cancelled is left, and the completion goes on", forbidden},
-		{"R19: a Node that a human has cordoned stays so, unless Idle is followed by Complete", humanCordon},
-		{"R20: one Evacuation for each Pod, and the finalizer is put back", oneEvacuation},
-		{"R21: Pods that terminate, that come later, that have no controller or an emptyDir", allPods},
-		{"R23, R24, R34: by priority over two Nodes, and through a crash", byPriority},
-		{"R25, R28, R29, R30, R31: what overlapping maintenances say", overlapping},
-		{"R26: the rows of a selector stand beside those of its priority", rowsOfSelectors},
-		{"R33: each stage that has started is noted once", stageStatuses},
-		{"R35: Drained in stage Drain alone, and again when a Pod has come and gone", drainedAgain},
-		{"R35: without a Node there is nothing drained", noNodes},
-		{"R42: the guide, word for word", followGuide},
-	} {
-		t.Run(requirement.name, func(t *testing.T) { requirement.test(all.sub(t)) })
-	}
+	all.play(t, append(stageActs, statusActs...)...)
+}
+
+// stageActs have Nodes of their own.
+var stageActs = []act{
+	{"R10: Idle touches no Node and no Pod", idleTouchesNothing},
+	{"R11: the finalizer is stored before the first side effect", finalizerFirst},
+	{"R12: an Idle one goes at once", idleGoesAtOnce},
+	{"R12: a deleted one completes first, and never cordons again", deletionCompletes},
+	{"R12: a Node that is gone doesn't block the deletion", goneNodeBlocksNothing},
+	{"R12: a Node of the recorded name with another UID is never touched", otherUID},
+	{"R13: Cordon and Drain keep Nodes unschedulable", keepsCordoned},
+	{"R15: a Node that leaves the selection is released, one that joins goes at the current step", labelDrift},
+	{"R15: a Node that has left while the manager was away is released", labelDriftUnseen},
+	{"R15: a Node that has left stays as others want it", labelDriftShared},
+	{"R16: uncordoned when no other maintenance cordons", uncordonedByTheLast},
+	{"R16: deleted together, one uncordons", deletedTogether},
+	{"R17: Evacuations are withdrawn when no other maintenance drains", withdrawnByTheLast},
+	{"R18: foreign finalizers stay", foreignFinalizersStay},
+	{"R18: what forbids to be cancelled is left, and the completion goes on", forbidden},
+	{"R19: a Node that a human has cordoned stays so, unless Idle is followed by Complete", humanCordon},
+	{"R20: one Evacuation for each Pod, and the finalizer is put back", oneEvacuation},
+	{"R21: Pods that terminate, that come later, that have no controller or an emptyDir", allPods},
+	{"R23, R24, R34: by priority over two Nodes, and through a crash", byPriority},
+	{"R25, R28, R29, R30, R31: what overlapping maintenances say", overlapping},
+	{"R26: the rows of a selector stand beside those of its priority", rowsOfSelectors},
+	{"R33: each stage that has started is noted once", stageStatuses},
+	{"R35: Drained in stage Drain alone, and again when a Pod has come and gone", drainedAgain},
+	{"R35: without a Node there is nothing drained", noNodes},
+	{"R42: the guide, word for word", followGuide},
 }
 
 func idleTouchesNothing(s *scene) {

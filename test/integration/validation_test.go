@@ -89,6 +89,14 @@ func entry(podType v1alpha1.PodType, priority int32, labels ...string) v1alpha1.
 func TestNodeMaintenanceValidation(t *testing.T) {
 	t.Parallel()
 	all := newValidation(t)
+	for range *repeat {
+		testNodeMaintenanceValidation(t, all)
+		removeAll(t, all.WithT, all.client)
+	}
+}
+
+func testNodeMaintenanceValidation(t *testing.T, all *validation) {
+	t.Helper()
 	t.Run("R1: cluster-scoped, nodeSelector required, stage defaults to Idle", func(t *testing.T) {
 		v := all.sub(t)
 		m := maintenance("r1")

@@ -1,0 +1,129 @@
+package integration
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+func testEvacuationAdmission(t *testing.T, all *admission) {
+	t.Helper()
+	all.namespace("theirs")
+	tenant := all.user("tenant")
+	all.ensure(&rbacv1.RoleBinding{ // Kubernetes' own role, in their own Namespace
+		ObjectMeta: metav1.ObjectMeta{Namespace: "theirs", Name: "tenant"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "tenant"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+	})
+	deletes := all.user("deletes-pod", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"delete"}, ResourceNames: []string{"web"}})
+	evicts := all.user("evicts-pod", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}, ResourceNames: []string{"web"}})
+	in := func(namespace string) func(*v1alpha1.Evacuation) {
+		return func(e *v1alpha1.Evacuation) { e.Namespace = namespace }
+	}
+
+	t.Run("E10: a tenant may have the Pods of their own Namespace evacuated", func(t *testing.T) {
+		a := all.sub(t)
+		e := evacuationOf("web", in("theirs"))
+		a.Eventually(func() error { return tenant.Create(a.Context(), e) }, soon, pace).Should(Succeed())
+		a.Expect(changed(a, tenant, e, func(e *v1alpha1.Evacuation) {
+			e.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "example.com"}
+		})).To(Succeed())
+		a.Expect(tenant.Create(a.Context(), evacuationOf("web"))).
+			To(deniedWith("user tenant may not have Pod default/web evacuated: needs create on its eviction, or delete on it"))
+	})
+	t.Run("E10: to delete the Pod, or to evict it, by name, is each enough", func(t *testing.T) {
+		a := all.sub(t)
+		for _, user := range []client.Client{deletes, evicts} {
+			e := evacuationOf("web")
+			a.Expect(user.Create(a.Context(), e)).To(Succeed())
+			a.Expect(user.Delete(a.Context(), e)).To(Succeed())
+			a.Expect(user.Create(a.Context(), evacuationOf("db"))).To(deniedWith("may not have Pod default/db evacuated"))
+		}
+	})
+	t.Run("E10: a change of spec, finalizers or owners is a request; status and labels are none", func(t *testing.T) {
+		a := all.sub(t)
+		e := a.evacuation("changes", v1alpha1.CancellationAllow, func(e *v1alpha1.Evacuation) {
+			e.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "example.com"}
+		})
+		for _, change := range []func(*v1alpha1.Evacuation){
+			evacuators(v1alpha1.Evacuator{EvacuatorClass: "a.example.com", Priority: 1}),
+			func(e *v1alpha1.Evacuation) {
+				e.Finalizers = append(e.Finalizers, v1alpha1.InstigatorFinalizerPrefix+"other.example.com")
+			},
+			func(e *v1alpha1.Evacuation) { e.Finalizers = nil },
+			func(e *v1alpha1.Evacuation) { e.OwnerReferences = noSuchOwner() },
+			func(e *v1alpha1.Evacuation) {
+				e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "one"}
+			},
+		} {
+			a.Expect(changed(a, tenant, e, change)).To(deniedWith("may not have Pod default/changes evacuated"))
+		}
+		a.Expect(changed(a, tenant, e, func(e *v1alpha1.Evacuation) { e.Labels = map[string]string{"a": "b"} })).To(Succeed())
+		e.Status.Message = "RBAC is asked who writes it"
+		a.Expect(tenant.Status().Update(a.Context(), e)).To(Succeed())
+	})
+}
+
+func testCancellationAdmission(t *testing.T, all *admission) {
+	t.Helper()
+	pods := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"delete"}}
+	canceller := all.user("canceller", pods)
+	finalizer := all.user("finalizer", pods, rbacv1.PolicyRule{
+		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"evacuations"}, Verbs: []string{"finalize"},
+	})
+	gone := func(a *admission, e *v1alpha1.Evacuation) {
+		a.Eventually(func() error { return a.admin.Get(a.Context(), client.ObjectKeyFromObject(e), e) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	}
+
+	t.Run("E9: one that allows it is cancelled by whoever may delete it", func(t *testing.T) {
+		a := all.sub(t)
+		e := a.evacuation("allow", v1alpha1.CancellationAllow)
+		a.Expect(canceller.Delete(a.Context(), e)).To(Succeed())
+		fresh := evacuationOf("fresh") // without a status
+		a.Expect(canceller.Create(a.Context(), fresh)).To(Succeed())
+		a.Expect(canceller.Delete(a.Context(), fresh)).To(Succeed())
+	})
+	t.Run("E9: one that forbids it isn't, but for holders of finalize", func(t *testing.T) {
+		a := all.sub(t)
+		e := a.evacuation("forbid", v1alpha1.CancellationForbid)
+		refused := deniedWith("Evacuation default/%s forbids its cancellation", e.Name)
+		a.Expect(canceller.Delete(a.Context(), e)).To(refused)
+		a.Expect(canceller.DeleteAllOf(a.Context(), e, client.InNamespace(namespace), client.MatchingFields{"metadata.name": e.Name})).To(refused)
+		a.Expect(changed(a, canceller, e, func(e *v1alpha1.Evacuation) { e.OwnerReferences = noSuchOwner() })).To(refused)
+		a.Expect(changed(a, canceller, e, func(e *v1alpha1.Evacuation) { e.Labels = map[string]string{"a": "b"} })).To(Succeed())
+		a.Expect(finalizer.Delete(a.Context(), e)).To(Succeed())
+		gone(a, e)
+	})
+	t.Run("E9: the end of a Namespace isn't held up", func(t *testing.T) {
+		a := all.sub(t)
+		a.namespace("ends")
+		e := a.evacuation("forbid", v1alpha1.CancellationForbid, func(e *v1alpha1.Evacuation) { e.Namespace = "ends" })
+		a.Expect(a.admin.Delete(a.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ends"}})).To(Succeed())
+		gone(a, e)
+		a.Eventually(func() error {
+			return a.admin.Get(a.Context(), types.NamespacedName{Name: "ends"}, &corev1.Namespace{})
+		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	})
+	t.Run("E9: nor is the garbage collector, once the Pod is gone", func(t *testing.T) {
+		a := all.sub(t)
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+		}
+		a.Expect(a.admin.Create(a.Context(), pod)).To(Succeed())
+		e := a.evacuation("owner", v1alpha1.CancellationForbid, func(e *v1alpha1.Evacuation) {
+			e.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}}
+		})
+		a.Expect(canceller.Delete(a.Context(), e)).To(deniedWith("forbids its cancellation"))
+		a.Expect(a.admin.Delete(a.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
+		gone(a, e)
+	})
+}

@@ -1,0 +1,89 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/config/workload"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+)
+
+func testBundleVersions(t *testing.T, all *admission) {
+	t.Helper()
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "evacuations." + v1alpha1.GroupVersion.Group}}
+	versioned := func(a *admission, version int, failure admissionregistrationv1.FailurePolicyType) {
+		a.Expect(changed(a, a.admin, policy, func(p *admissionregistrationv1.ValidatingAdmissionPolicy) {
+			p.Annotations[v1alpha1.BundleVersionAnnotation] = fmt.Sprint(version)
+			p.Spec.FailurePolicy = &failure
+		})).To(Succeed())
+		a.Eventually(func() (bool, error) { return remote.ApplyBundle(a.Context(), a.admin) }, soon, pace).Should(BeTrue())
+		a.Expect(a.admin.Get(a.Context(), client.ObjectKeyFromObject(policy), policy)).To(Succeed())
+	}
+	t.Run("M31: a policy of a newer bundle stays, one of an older bundle is replaced", func(t *testing.T) {
+		a := all.sub(t)
+		versioned(a, workload.BundleVersion+1, admissionregistrationv1.Ignore)
+		a.Expect(policy.Spec.FailurePolicy).To(HaveValue(Equal(admissionregistrationv1.Ignore)))
+		versioned(a, workload.BundleVersion-1, admissionregistrationv1.Ignore)
+		a.Expect(policy.Spec.FailurePolicy).To(HaveValue(Equal(admissionregistrationv1.Fail)))
+		a.Expect(policy.Annotations).To(HaveKeyWithValue(v1alpha1.BundleVersionAnnotation, fmt.Sprint(workload.BundleVersion)))
+	})
+	t.Run("M31: policies and bindings come before CRDs", func(t *testing.T) {
+		a := all.sub(t)
+		bundle, err := workload.Bundle()
+		a.Expect(err).NotTo(HaveOccurred())
+		var kinds []string
+		for _, object := range bundle {
+			kinds = append(kinds, object.GetKind())
+		}
+		const policy, binding, crd = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "CustomResourceDefinition"
+		a.Expect(kinds).To(Equal([]string{policy, binding, policy, binding, policy, binding, crd, crd}))
+	})
+	t.Run("R7: the expressions fit the types of the CRDs", func(t *testing.T) {
+		a := all.sub(t)
+		policies := &admissionregistrationv1.ValidatingAdmissionPolicyList{}
+		a.Expect(a.admin.List(a.Context(), policies)).To(Succeed())
+		a.Expect(policies.Items).To(HaveLen(3))
+		for i := range policies.Items {
+			// They were checked before the CRDs were there; a copy is checked again.
+			again := &admissionregistrationv1.ValidatingAdmissionPolicy{
+				ObjectMeta: metav1.ObjectMeta{Name: "again." + policies.Items[i].Name}, Spec: policies.Items[i].Spec,
+			}
+			a.Expect(a.admin.Create(a.Context(), again)).To(Succeed())
+			a.Eventually(func(g Gomega) {
+				g.Expect(a.admin.Get(a.Context(), client.ObjectKeyFromObject(again), again)).To(Succeed())
+				g.Expect(again.Status.TypeChecking).NotTo(BeNil())
+			}, soon, pace).Should(Succeed())
+			a.Expect(again.Status.TypeChecking.ExpressionWarnings).To(BeEmpty())
+			a.Expect(a.admin.Delete(a.Context(), again)).To(Succeed())
+		}
+	})
+}
+
+func TestBundleWithoutAdmissionPolicies(t *testing.T) {
+	t.Run("R9: where admission policies aren't served, the CRDs are", func(t *testing.T) {
+		g := NewWithT(t)
+		cp := controlplane.ForTest(t, controlplane.Options{Name: "no-policies", ExtraArgs: map[controlplane.Component][]string{
+			controlplane.APIServer: {
+				"--runtime-config=admissionregistration.k8s.io/v1=false",
+				"--disable-admission-plugins=ValidatingAdmissionPolicy,ValidatingAdmissionWebhook,MutatingAdmissionPolicy,MutatingAdmissionWebhook",
+			},
+		}})
+		c, err := client.New(cp.AdminConfig(), client.Options{Scheme: clusterapi.Scheme()})
+		g.Expect(err).NotTo(HaveOccurred())
+		policy := &unstructured.Unstructured{}
+		policy.SetGroupVersionKind(admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"))
+		_, err = c.RESTMapper().RESTMapping(policy.GroupVersionKind().GroupKind(), policy.GroupVersionKind().Version)
+		g.Expect(err).To(HaveOccurred(), "it is served")
+		g.Eventually(func() (bool, error) { return remote.ApplyBundle(t.Context(), c) }, soon, pace).Should(BeTrue())
+		g.Expect(c.Create(t.Context(), maintenance("one"))).To(Succeed())
+	})
+}

@@ -1,0 +1,99 @@
+package integration
+
+import (
+	"flag"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// repeat is for the hunt for flakes: to start a fleet takes longer than most scenes, so they are played again in the same one.
+var repeat = flag.Int("repeat", 1, "how often each scene of a test is played")
+
+// act is a scene with a name.
+type act struct {
+	name string
+	play func(*scene)
+}
+
+// play runs scenes one after the other. Each finds the fleet as the first one has found it.
+func (s *scene) play(t *testing.T, acts ...act) {
+	t.Helper()
+	for range *repeat {
+		for _, each := range acts {
+			t.Run(each.name, func(t *testing.T) {
+				sub := s.sub(t)
+				each.play(sub)
+				sub.strike()
+			})
+		}
+	}
+}
+
+// stageNode labels the Nodes that a scene has added.
+const stageNode = "capnm.test/scene"
+
+// strike removes what a scene has made in the workload cluster: NodeMaintenances, workloads, and Nodes that no Machine stands for.
+func (s *scene) strike() {
+	s.Helper()
+	maintenances := &v1alpha1.NodeMaintenanceList{}
+	s.Expect(s.workload.Client.List(s.Context(), maintenances)).To(Succeed())
+	var left []string
+	for _, m := range maintenances.Items {
+		if m.Annotations[v1alpha1.OwnerMachineAnnotation] == "" {
+			left = append(left, m.Name)
+		}
+	}
+	s.ends(left...)
+	s.clear()
+	s.Eventually(func(g Gomega) {
+		evacuations := &v1alpha1.EvacuationList{}
+		g.Expect(s.workload.Client.List(s.Context(), evacuations)).To(Succeed())
+		g.Expect(evacuations.Items).To(BeEmpty())
+	}, eventually, pace).Should(Succeed())
+	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &corev1.Node{}, client.HasLabels{stageNode})).To(Succeed())
+}
+
+// clear removes the workloads and rules of a scene. Pods that were left on a Node that is gone have nobody to confirm their
+// end, so they get no grace period; those that a controller makes before it knows that it is deleted go the same way.
+func (s *scene) clear() {
+	s.Helper()
+	inNamespace := client.InNamespace(namespace)
+	s.Expect(s.fleet.Client.DeleteAllOf(s.Context(), &clusterv1.MachineDrainRule{}, inNamespace)).To(Succeed())
+	for _, kind := range []client.Object{&appsv1.DaemonSet{}, &appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}} {
+		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), kind, inNamespace)).To(Succeed())
+	}
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.workload.Client.DeleteAllOf(s.Context(), &corev1.Pod{}, inNamespace, client.GracePeriodSeconds(0))).To(Succeed())
+		pods := &corev1.PodList{}
+		g.Expect(s.workload.Client.List(s.Context(), pods, inNamespace)).To(Succeed())
+		g.Expect(pods.Items).To(BeEmpty())
+	}, eventually, pace).Should(Succeed())
+}
+
+// removeAll removes the objects of our kinds where nothing acts on them.
+func removeAll(t *testing.T, g *WithT, c client.Client) {
+	t.Helper()
+	maintenances, evacuations := &v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}
+	g.Expect(c.List(t.Context(), maintenances)).To(Succeed())
+	g.Expect(c.List(t.Context(), evacuations)).To(Succeed())
+	var objects []client.Object
+	for i := range maintenances.Items {
+		objects = append(objects, &maintenances.Items[i])
+	}
+	for i := range evacuations.Items {
+		objects = append(objects, &evacuations.Items[i])
+	}
+	for _, object := range objects {
+		g.Expect(client.IgnoreNotFound(c.Delete(t.Context(), object))).To(Succeed())
+		g.Expect(client.IgnoreNotFound(c.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(Succeed())
+	}
+}
