@@ -201,7 +201,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		return err
 	}
 	evacuations := &evacuation.Reconciler{Clusters: clusters, Clock: realClock}
-	if err := evacuations.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.evacuationConcurrency}); err != nil {
+	if err := evacuations.SetupWithManager(ctx, mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.evacuationConcurrency}); err != nil {
 		return err
 	}
 	evictor := &evacuation.Evictor{Clusters: clusters, Clock: realClock}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -29,18 +30,30 @@ type Reconciler struct {
 	Clock    clock.PassiveClock
 
 	controller controller.TypedController[remote.Request]
+	ended      cache.Cache[ending]
 }
 
+// ending is an Evacuation that our last write has ended, and that the watch may still show: the moment in which another write
+// would be in vain.
+type ending struct {
+	cluster    types.NamespacedName
+	evacuation types.UID
+}
+
+// Key implements cache.Entry.
+func (e ending) Key() string { return e.cluster.String() + "/" + string(e.evacuation) }
+
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+	r.ended = cache.New[ending](ctx, watchLag)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "evacuation", r, options, r.enqueue)
 	return err
 }
 
 // Watch adds the watch of a workload cluster's Evacuations.
-func (r *Reconciler) Watch(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error {
-	return cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
+func (r *Reconciler) Watch(ctx context.Context, connections clustercache.ClusterCache, cluster types.NamespacedName) error {
+	return connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
 		Name:         "evacuation-Evacuations",
 		Watcher:      r.controller,
 		Kind:         &v1alpha1.Evacuation{},
@@ -100,6 +113,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 			return remote.Rest(err)
 		}
 		return reconcile.Result{}, errors.Wrapf(err, "getting Evacuation %s", request.Object)
+	}
+	if _, ended := r.ended.Has(ending{request.Cluster, s.evacuation.UID}.Key()); ended {
+		return reconcile.Result{}, nil // its last event is on its way
 	}
 	if located, err := r.locate(ctx, s); err != nil || !located {
 		return remote.Rest(err)
@@ -207,17 +223,20 @@ func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Acti
 			return errors.Wrapf(err, "deleting Evacuation %s", name)
 		}
 	}
-	if apiequality.Semantic.DeepEqual(before.Finalizers, after.Finalizers) && apiequality.Semantic.DeepEqual(before.Spec, after.Spec) {
-		return nil
+	ends := len(after.Finalizers) == 0 && (action.Delete || after.DeletionTimestamp != nil)
+	if !apiequality.Semantic.DeepEqual(before.Finalizers, after.Finalizers) || !apiequality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		original := after.DeepCopy()
+		original.Finalizers, original.Spec = before.Finalizers, before.Spec
+		patch := client.MergeFrom(original)
+		if !action.Delete {
+			patch = client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{}) // lists are replaced whole
+		}
+		if err := s.client.Patch(ctx, after, patch); client.IgnoreNotFound(err) != nil {
+			return errors.Wrapf(err, "patching Evacuation %s", name)
+		}
 	}
-	original := after.DeepCopy()
-	original.Finalizers, original.Spec = before.Finalizers, before.Spec
-	patch := client.MergeFrom(original)
-	if !action.Delete {
-		patch = client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{}) // lists are replaced whole
-	}
-	if err := s.client.Patch(ctx, after, patch); err != nil {
-		return errors.Wrapf(client.IgnoreNotFound(err), "patching Evacuation %s", name)
+	if ends {
+		r.ended.Add(ending{s.request.Cluster, before.UID})
 	}
 	return nil
 }

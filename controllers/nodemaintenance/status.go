@@ -28,12 +28,13 @@ const (
 	maxBlocked = 5
 	// maxWhy is how much is said about each.
 	maxWhy = 512
-	// statusInterval is the least time between two status writes that tell of progress alone.
-	statusInterval = time.Second
+	// statusInterval is the least time between two status writes that tell of progress alone. A drain under a budget takes long,
+	// and each write is one that the workload cluster has to bear.
+	statusInterval = 2 * time.Second
 )
 
-// report writes the status, where it has changed: at once when a stage, a condition or the selection has, else at most once a
-// second.
+// report writes the status, where it has changed: at once when a stage, a condition or the selection has, else at most once in
+// statusInterval.
 func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	before, m := s.before, s.maintenance
 	m.Status.ObservedGeneration = m.Generation

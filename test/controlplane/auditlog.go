@@ -62,27 +62,34 @@ func (a *AuditLog) Mark() (Mark, error) {
 
 // Since returns the events after a mark.
 func (a *AuditLog) Since(mark Mark) (Events, error) {
+	events, _, err := a.Next(mark)
+	return events, err
+}
+
+// Next returns the events after a mark, and the mark that comes after them: to read on from there.
+func (a *AuditLog) Next(mark Mark) (Events, Mark, error) {
 	file, err := a.open()
 	if file == nil {
-		return nil, err
+		return nil, mark, err
 	}
 	defer func() { _ = file.Close() }()
 	if _, err := file.Seek(mark.offset, io.SeekStart); err != nil {
-		return nil, errors.Wrapf(err, "seeking in %s", a.path)
+		return nil, mark, errors.Wrapf(err, "seeking in %s", a.path)
 	}
 	content, err := io.ReadAll(file)
 	if err != nil {
-		return nil, errors.Wrapf(err, "reading %s", a.path)
+		return nil, mark, errors.Wrapf(err, "reading %s", a.path)
 	}
+	content = content[:bytes.LastIndexByte(content, '\n')+1]
 	var events Events
-	for line := range bytes.Lines(content[:bytes.LastIndexByte(content, '\n')+1]) {
+	for line := range bytes.Lines(content) {
 		var event auditv1.Event
 		if err := json.Unmarshal(line, &event); err != nil {
-			return nil, errors.Wrapf(err, "parsing a line of %s", a.path)
+			return nil, mark, errors.Wrapf(err, "parsing a line of %s", a.path)
 		}
 		events = append(events, newEvent(&event))
 	}
-	return events, nil
+	return events, Mark{mark.offset + int64(len(content))}, nil
 }
 
 // open returns nil if there is no file because nothing has been requested yet.

@@ -28,8 +28,10 @@ type Event struct {
 	Code int
 	// Requested and Answered are when the API server got the request and ended the response.
 	Requested, Answered time.Time
-	// RequestObject is the body, where the audit policy says to record it.
-	RequestObject json.RawMessage
+	// URI of the request, with its selectors.
+	URI string
+	// RequestObject and ResponseObject are the bodies, where the audit policy says to record them.
+	RequestObject, ResponseObject json.RawMessage
 }
 
 func newEvent(recorded *auditv1.Event) Event {
@@ -37,6 +39,7 @@ func newEvent(recorded *auditv1.Event) Event {
 		User:      recorded.User.Username,
 		UserAgent: recorded.UserAgent,
 		Verb:      recorded.Verb,
+		URI:       recorded.RequestURI,
 		Requested: recorded.RequestReceivedTimestamp.Time,
 		Answered:  recorded.StageTimestamp.Time,
 	}
@@ -52,6 +55,9 @@ func newEvent(recorded *auditv1.Event) Event {
 	}
 	if recorded.RequestObject != nil {
 		event.RequestObject = recorded.RequestObject.Raw
+	}
+	if recorded.ResponseObject != nil {
+		event.ResponseObject = recorded.ResponseObject.Raw
 	}
 	return event
 }

@@ -1,13 +1,13 @@
 package integration
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
@@ -28,24 +28,16 @@ func (s *scene) evictions() controlplane.Events {
 	return s.audited().WithUserAgent(fleet.ManagerAgent).Verb("create").Resource("pods", "eviction")
 }
 
-// expectInvariants checks what must hold of every drain, whatever happens to it: every eviction carries the UID of the Pod that
-// it means; no Pod is evicted twice; none that stays is evicted; and Cluster API's core manager evicts nothing.
+// expectInvariants checks the invariants now, and that none of those Pods that stay was evicted. At the end of the test the
+// invariants are checked anyway.
 func (s *scene) expectInvariants(staying ...corev1.Pod) {
 	s.Helper()
-	evictions := s.evictions()
-	evicted := map[types.UID]string{}
-	for _, eviction := range evictions {
-		uid := eviction.UIDPrecondition()
-		s.Expect(uid).NotTo(BeEmpty(), "%s has no UID", eviction)
-		if eviction.Code == 201 {
-			s.Expect(evicted).NotTo(HaveKey(uid), "%s is the second eviction of this Pod", eviction)
-			evicted[uid] = eviction.Namespace + "/" + eviction.Name
+	s.checkInvariants()
+	for _, eviction := range s.evictions().Succeeded() {
+		for _, pod := range staying {
+			s.Expect(eviction.UIDPrecondition()).NotTo(Equal(pod.UID), "Pod %s stays, and was evicted: %s", pod.Name, eviction)
 		}
 	}
-	for _, pod := range staying {
-		s.Expect(evicted).NotTo(HaveKey(pod.UID), "Pod %s stays, and was evicted", pod.Name)
-	}
-	s.Expect(s.audited().WithUserAgent(fleet.CoreAgent).Resource("pods", "eviction")).To(BeEmpty(), "Cluster API drains a second time")
 }
 
 // expectNoneRefused checks that no eviction was tried that a budget had no room for.
@@ -88,4 +80,34 @@ func takesHookOff(event controlplane.Event) bool {
 func setsSchedulable(event controlplane.Event) bool {
 	body := string(event.RequestObject)
 	return strings.Contains(body, `"unschedulable":null`) || strings.Contains(body, `"unschedulable":false`)
+}
+
+// writesPerPod is what a plainly evicted Pod may cost the workload cluster: its Evacuation, what it waits for, its eviction, the
+// DELETE of the Evacuation and the removal of its finalizer, and its share of what the Node and the NodeMaintenance cost.
+const writesPerPod = 6
+
+// expectCosts checks what the drain of a Node with n Pods has cost its workload cluster: few writes, refused ones and those in vain
+// included, and no read of Pods beyond the first list of the Node's watch.
+func (s *scene) expectCosts(n int) {
+	s.Helper()
+	ours := s.audited().WithUserAgent(fleet.ManagerAgent)
+	s.Logf("the drain of %d Pods: %s", n, tally(ours.Where(func(e controlplane.Event) bool { return e.Resource != "events" })))
+	writes := ours.Writes().Where(func(event controlplane.Event) bool { return event.Resource != "events" })
+	s.Expect(len(writes)).To(BeNumerically("<=", writesPerPod*n), tally(writes))
+	s.Expect(writes.Failed(404)).To(BeEmpty(), "writes in vain")
+	reads := ours.Verb("get", "list").Resource("pods")
+	s.Expect(reads.Verb("get")).To(BeEmpty())
+	s.Expect(len(reads.Verb("list"))).To(BeNumerically("<=", 1), reads.String())
+	for _, read := range ours.Verb("list", "watch").Resource("pods") {
+		s.Expect(read.URI).To(ContainSubstring("fieldSelector=spec.nodeName"), "Pods of one Node only")
+	}
+}
+
+// tally counts requests by what they do.
+func tally(events controlplane.Events) string {
+	count := map[string]int{}
+	for _, event := range events {
+		count[fmt.Sprintf("%s %s/%s %d", event.Verb, event.Resource, event.Subresource, event.Code)]++
+	}
+	return fmt.Sprint(count)
 }

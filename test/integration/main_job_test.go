@@ -32,7 +32,7 @@ func TestMainJob(t *testing.T) {
 		}, soon, pace).Should(Succeed())
 	})
 
-	t.Run("M12: twenty Pods under a budget of two go without one refused eviction", func(t *testing.T) {
+	t.Run("E18, M12: twenty Pods under a budget of two go without one refused eviction, for few writes and no read of Pods", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.clear()
 		s.runOn("m1", "web", 20, deployment("web", 20), budget("web", 2))
@@ -42,6 +42,7 @@ func TestMainJob(t *testing.T) {
 		s.Expect(s.evictions().Succeeded()).To(HaveLen(20))
 		s.expectNoneRefused()
 		s.expectInvariants()
+		s.expectCosts(20)
 		s.Expect(s.audited().WithUserAgent(fleet.CoreAgent).Writes().Resource("nodes").Verb("patch", "update").Where(setsUnschedulable)).To(BeEmpty(), "Cluster API cordons a second time")
 	})
 
@@ -79,6 +80,7 @@ func TestMainJob(t *testing.T) {
 
 	t.Run("M9: a Machine that is being deleted without our hook is left to Cluster API", func(t *testing.T) {
 		s := all.sub(t)
+		s.leavesToCore("this Machine is not ours")
 		defer s.clear()
 		s.runOn("m3", "left", 5, deployment("left", 5))
 		s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.MachineSelector = notLabelled("unmanaged") })

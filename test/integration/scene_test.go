@@ -49,6 +49,8 @@ type scene struct {
 	workload *fleet.Workload
 
 	begin, managementBegin controlplane.Mark // of what is looked at in the audit logs
+
+	invariants *invariants
 }
 
 // newScene starts a fleet with one Cluster whose Machines follow an empty policy.
@@ -56,6 +58,7 @@ func newScene(t *testing.T, options fleet.Options) *scene {
 	t.Helper()
 	s := &scene{T: t, WithT: NewWithT(t), fleet: fleet.ForTest(t, options), cluster: kwok.NewCluster("c1").WithExternalControlPlane()}
 	s.workload = s.fleet.Workloads["workload"]
+	s.holdInvariants()
 	s.Expect(s.fleet.Connect(s.cluster, "workload")).To(Succeed())
 	s.create(s.fleet.Client, &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}})
 	s.create(s.fleet.Client, s.cluster.Objects()...)
@@ -75,6 +78,7 @@ func (s *scene) sub(t *testing.T) *scene {
 	sub.Expect(err).NotTo(HaveOccurred())
 	sub.managementBegin, err = s.fleet.Management.Audit().Mark()
 	sub.Expect(err).NotTo(HaveOccurred())
+	sub.holdInvariants()
 	return &sub
 }
 
