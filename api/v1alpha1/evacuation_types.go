@@ -92,6 +92,26 @@ const (
 	ReasonNoEvacuator     = "NoEvacuator"
 	ReasonEvacuatorSilent = "EvacuatorSilent"
 	ReasonEvacuatorDone   = "EvacuatorCompleted"
+
+	// Reasons of Evicting while the API server refuses the eviction. What a budget makes the Pod wait for before it is tried has
+	// the reasons of drain/budgets.
+
+	// ReasonNamespaceTerminating: the namespace is being deleted, and takes no evictions; its Pods go by themselves.
+	ReasonNamespaceTerminating = "NamespaceTerminating"
+	// ReasonBudgetRefused: a disruption budget has no room after all.
+	ReasonBudgetRefused = "DisruptionBudgetRefused"
+	// ReasonBudgetUpdating: a disruption budget is being updated; the API server asks to try again.
+	ReasonBudgetUpdating = "DisruptionBudgetUpdating"
+	// ReasonMultipleBudgets: more than one disruption budget covers the Pod.
+	ReasonMultipleBudgets = "MultipleBudgets"
+	// ReasonAdmissionRefused: an admission policy or webhook has refused.
+	ReasonAdmissionRefused = "AdmissionRefused"
+	// ReasonAdmissionFailed: an admission webhook could not be asked.
+	ReasonAdmissionFailed = "AdmissionFailed"
+	// ReasonNotAnswered: the API server has not answered in time.
+	ReasonNotAnswered = "NotAnswered"
+	// ReasonEvictionRefused: it has refused for another reason.
+	ReasonEvictionRefused = "EvictionRefused"
 )
 
 // EvacuationStatus is the progress of an Evacuation; the active evacuator and the evacuation controller write it.

@@ -2,24 +2,20 @@ package evacuation
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/pkg/errors"
-	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -27,19 +23,16 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
-	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
-
-// parallelEvictions is how many evictions run at once in one workload cluster. Those under the same budget run one after the
-// other: the API server's conflict retries make parallel ones slower.
-const parallelEvictions = 16
 
 // Evictor evicts Pods, for one workload cluster at a time.
 type Evictor struct {
 	Clusters *remote.Clusters
-	Clock    clock.PassiveClock
+	Clock    clock.Clock
 
 	controller controller.TypedController[reconcile.Request]
+	life       context.Context            //nolint:containedctx // of evictions, which outlive the reconciliation that begins them
+	again      func(types.NamespacedName) // has a workload cluster looked at again
 
 	mu      sync.Mutex
 	records map[types.NamespacedName]*record
@@ -53,19 +46,21 @@ func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options)
 	if v.controller, err = controller.New("evictor", mgr, options); err != nil {
 		return errors.Wrap(err, "setting up the evictor")
 	}
-	err = v.controller.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		v.Clusters.Subscribe(func(change remote.Change) { queue.Add(reconcile.Request{NamespacedName: change.Cluster}) })
+	err = v.controller.Watch(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		v.life = ctx
+		v.again = func(cluster types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: cluster}) }
+		v.Clusters.Subscribe(func(change remote.Change) { v.again(change.Cluster) })
 		return nil
 	}))
 	return errors.Wrap(err, "setting up the evictor")
 }
 
-// Watch adds the watch of a workload cluster's Evacuations.
+// Watch adds the watches of a workload cluster's Evacuations, and of the terms that its NodeMaintenances lay down.
 func (v *Evictor) Watch(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error {
 	enqueue := func(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		queue.Add(reconcile.Request{NamespacedName: cluster})
 	}
-	return cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, reconcile.Request]{
+	err := cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, reconcile.Request]{
 		Name:    "evictor-Evacuations",
 		Watcher: v.controller,
 		Kind:    &v1alpha1.Evacuation{},
@@ -78,11 +73,41 @@ func (v *Evictor) Watch(ctx context.Context, cache clustercache.ClusterCache, cl
 			},
 		},
 	}))
+	if err != nil {
+		return errors.Wrap(err, "watching Evacuations")
+	}
+	err = cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, reconcile.Request]{
+		Name:       "evictor-NodeMaintenances",
+		Watcher:    v.controller,
+		Kind:       &v1alpha1.NodeMaintenance{},
+		Predicates: []predicate.TypedPredicate[*v1alpha1.NodeMaintenance]{termsChanged()},
+		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(context.Context, *v1alpha1.NodeMaintenance) []reconcile.Request {
+			return []reconcile.Request{{NamespacedName: cluster}}
+		}),
+	}))
+	return errors.Wrap(err, "watching NodeMaintenances")
+}
+
+// termsChanged passes NodeMaintenances that lay down other terms than before.
+func termsChanged() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
+	return predicate.TypedFuncs[*v1alpha1.NodeMaintenance]{
+		CreateFunc: func(e event.TypedCreateEvent[*v1alpha1.NodeMaintenance]) bool {
+			return evacuation.TermsChanged(nil, e.Object)
+		},
+		UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
+			return evacuation.TermsChanged(e.ObjectOld, e.ObjectNew)
+		},
+		DeleteFunc: func(e event.TypedDeleteEvent[*v1alpha1.NodeMaintenance]) bool {
+			return evacuation.TermsChanged(e.Object, nil)
+		},
+	}
 }
 
 // Reconcile evicts what may be evicted now in one workload cluster:
 //
-//	collect the Pods ─► ask drain/budgets who may go ─► evict them ─► say why the others wait
+//	collect the Pods ─► ask drain/budgets who may go ─► begin their evictions ─► say why the others wait
+//
+// It doesn't wait for the evictions: when one has ended, it looks again.
 func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
 	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), subjects: map[types.UID]*subject{}, stale: map[string]bool{}}
@@ -107,9 +132,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return remote.Rest(err)
 	}
 	admitted, waiting := budgets.NewIndex(p.pdbs, p.isStale).Admit(budgets.FairOrder(candidates))
-	if err := v.evictAll(ctx, p, admitted); err != nil {
-		return remote.Rest(err)
-	}
+	v.begin(ctrl.LoggerInto(v.life, ctrl.LoggerFrom(ctx)), p, admitted)
 	if err := p.report(ctx, waiting); err != nil {
 		return remote.Rest(err)
 	}
@@ -117,76 +140,6 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: max(p.nextTry.Sub(p.now), time.Millisecond)}, nil
-}
-
-// evictAll evicts the admitted Pods: those of one budget one after the other, the rest side by side.
-func (v *Evictor) evictAll(ctx context.Context, p *pass, admitted []budgets.Admitted) error {
-	var byBudget [][]budgets.Admitted
-	position := map[*budgets.Budget]int{}
-	for _, each := range admitted {
-		if at, known := position[each.Budget]; known && each.Budget != nil {
-			byBudget[at] = append(byBudget[at], each)
-			continue
-		}
-		position[each.Budget] = len(byBudget)
-		byBudget = append(byBudget, []budgets.Admitted{each})
-	}
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(parallelEvictions)
-	for _, pods := range byBudget {
-		group.Go(func() error {
-			for _, each := range pods {
-				if err := v.evict(groupCtx, p, p.subjects[each.Pod.UID]); err != nil {
-					return err
-				}
-			}
-			return p.refresh(groupCtx, pods[0].Budget)
-		})
-	}
-	return errors.Wrapf(group.Wait(), "evicting Pods in Cluster %s", p.cluster)
-}
-
-// evict tries to evict one Pod, once.
-func (v *Evictor) evict(ctx context.Context, p *pass, s *subject) error {
-	log := ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName))
-	err := v.Clusters.Evict(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod))
-	switch {
-	case err == nil:
-		log.V(2).Info("Evicted Pod")
-		evictions.WithLabelValues(resultEvicted).Inc()
-		evacuations.WithLabelValues("eviction").Inc()
-		p.record.rest(s.pod.UID, p.now.Add(watchLag))
-		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, eventEvicted, "Evicted, since Node "+s.pod.Spec.NodeName+" is drained")
-		return nil
-	case remote.IsGone(err):
-		evictions.WithLabelValues(resultGone).Inc()
-		p.record.rest(s.pod.UID, p.now.Add(watchLag)) // the Pod's last event is on its way
-		return nil
-	case !isAnswer(err):
-		evictions.WithLabelValues(resultError).Inc()
-		return errors.Wrapf(err, "evicting Pod %s", klog.KObj(s.pod))
-	}
-	why := refusal(err)
-	log.V(2).Info("Eviction was refused", "why", why)
-	evictions.WithLabelValues(resultRefused).Inc()
-	changed := s.status(p.now)
-	evacuation.Refused(changed, why)
-	until := p.now.Add(evacuation.WithJitter(evacuation.Backoff(changed.Status.FailedEvictionCounter), rand.Float64())) //nolint:gosec // jitter isn't a secret
-	p.record.rest(s.pod.UID, until)
-	p.tryAgainAt(until)
-	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why)
-	err = p.client.Status().Patch(ctx, changed, client.MergeFrom(s.evacuation))
-	return errors.Wrapf(client.IgnoreNotFound(err), "counting the refused eviction of Pod %s", klog.KObj(s.pod))
-}
-
-// gracePeriod is 1 s for Pods on a Node that doesn't answer: no kubelet is there to let them end in their own time, and
-// Cluster API does the same. Nil: the Pod's own.
-func (p *pass) gracePeriod(ctx context.Context, pod *corev1.Pod) *int64 {
-	node := &corev1.Node{}
-	if err := p.client.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, node); err == nil && rules.Unreachable(node) {
-		return ptr.To(rules.UnreachableGracePeriodSeconds)
-	}
-	return nil
 }
 
 func (v *Evictor) recordOf(cluster types.NamespacedName) *record {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/pkg/errors"
@@ -22,6 +21,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
+// parallelReports is how many Evacuations are told at once what they wait for.
+const parallelReports = 16
+
 // passing is how long a budget may be unobserved before it is said.
 const passing = 5 * time.Second
 
@@ -35,9 +37,9 @@ type pass struct {
 	pdbs        []*policyv1.PodDisruptionBudget
 	now         time.Time
 	subjects    map[types.UID]*subject
-	stale       map[string]bool // budgets, by namespace/name
-	mu          sync.Mutex
-	nextTry     time.Time // when to look again if no event comes before, zero: never
+	terms       map[string]evacuation.Terms // by Node
+	stale       map[string]bool             // budgets, by namespace/name
+	nextTry     time.Time                   // when to look again if no event comes before, zero: never
 }
 
 // subject is one Pod to be evicted, and why.
@@ -57,10 +59,14 @@ func (s *subject) status(now time.Time) *v1alpha1.Evacuation {
 
 // collect finds the Pods whose turn of eviction it is, as drain/evacuation says.
 func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
-	evacuations := &v1alpha1.EvacuationList{}
-	if err := p.client.List(ctx, evacuations); err != nil {
+	evacuations, maintenances := &v1alpha1.EvacuationList{}, &v1alpha1.NodeMaintenanceList{} // only read, and there may be many
+	if err := p.client.List(ctx, evacuations, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, errors.Wrap(err, "listing Evacuations")
 	}
+	if err := p.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, errors.Wrap(err, "listing NodeMaintenances")
+	}
+	p.terms = evacuation.TermsByNode(maintenances.Items)
 	slices.SortFunc(evacuations.Items, func(a, b v1alpha1.Evacuation) int { // those that wait longest first
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
@@ -78,7 +84,8 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 		}
 		resolved, _ := evacuation.Resolve(evacuation.SubjectOf(e, pod, podType))
 		action := evacuation.Next(evacuation.Input{
-			Evacuation: e, Pod: evacuation.ObservedPod(e.Spec.PodRef, pod, podType), ResolvedEvacuators: resolved, Now: p.now,
+			Evacuation: e, Pod: evacuation.ObservedPod(e.Spec.PodRef, pod, podType), ResolvedEvacuators: resolved,
+			DrainEnds: p.terms[pod.Spec.NodeName].DrainEnds, Now: p.now,
 		})
 		if action.Kind == evacuation.AwaitEvacuator { // its turn may end in silence, and then the Pod is ours
 			p.tryAgainAt(action.Deadline)
@@ -87,23 +94,31 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 			continue
 		}
 		live[pod.UID] = true
+		if p.record.flights.has(pod.UID) {
+			continue
+		}
 		if until, wait := p.record.rests(pod.UID, p.now); wait {
 			p.tryAgainAt(until)
 			continue
 		}
 		p.subjects[pod.UID] = &subject{evacuation: e, pod: pod, action: action}
-		candidates = append(candidates, budgets.Candidate{Pod: budgets.Pod{
-			UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
-			Labels: pod.Labels, Ready: isReady(pod), Phase: pod.Status.Phase,
-		}})
+		candidates = append(candidates, p.candidate(e, pod))
 	}
 	p.record.keep(live)
 	return candidates, nil
 }
 
+func (p *pass) candidate(e *v1alpha1.Evacuation, pod *corev1.Pod) budgets.Candidate {
+	return budgets.Candidate{
+		Pod: budgets.Pod{
+			UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
+			Labels: pod.Labels, Ready: isReady(pod), Phase: pod.Status.Phase,
+		},
+		DeleteUnready: p.terms[pod.Spec.NodeName].DeletesUnready && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
+	}
+}
+
 func (p *pass) tryAgainAt(t time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.nextTry.IsZero() || t.Before(p.nextTry) {
 		p.nextTry = t
 	}
@@ -118,30 +133,16 @@ func isReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// refresh reads a budget once after evictions under it, to know from which version on the watch has them in.
-func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) error {
-	if budget == nil {
-		return nil
-	}
-	live := &policyv1.PodDisruptionBudget{}
-	key := types.NamespacedName{Namespace: budget.Namespace(), Name: budget.Name()}
-	if err := p.live.Get(ctx, key, live); err != nil {
-		return errors.Wrapf(client.IgnoreNotFound(err), "getting PodDisruptionBudget %s", key)
-	}
-	p.record.observedAtLeast(live.UID, live.ResourceVersion)
-	return nil
-}
-
 // report says on each Evacuation why its Pod waits, where that has changed, and counts.
 func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
 	reasons := map[budgets.Reason]int{}
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(parallelEvictions)
+	group.SetLimit(parallelReports)
 	for _, each := range waiting {
 		reasons[each.Reason]++
 		s := p.subjects[each.Pod.UID]
 		changed := s.status(p.now)
-		evacuation.Waiting(changed, each.Message)
+		evacuation.Waiting(changed, string(each.Reason), each.Message)
 		if changed.Status.Message == s.evacuation.Status.Message || p.isPassing(each) {
 			continue
 		}
@@ -177,9 +178,9 @@ func (p *pass) isPassing(waiting budgets.Waiting) bool {
 	return false
 }
 
-// isStale notes the budgets whose room isn't known because of our own evictions.
+// isStale notes the budgets whose room isn't known because of our own evictions, under way or done.
 func (p *pass) isStale(pdb *policyv1.PodDisruptionBudget) bool {
-	stale := p.record.isStale(pdb)
+	stale := p.record.isStale(pdb) || p.record.flights.taken(client.ObjectKeyFromObject(pdb))
 	p.stale[pdb.Namespace+"/"+pdb.Name] = stale
 	return stale
 }

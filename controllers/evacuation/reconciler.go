@@ -51,15 +51,47 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return err
 }
 
-// Watch adds the watch of a workload cluster's Evacuations.
+// Watch adds the watches of a workload cluster's Evacuations, and of the terms that its NodeMaintenances lay down.
 func (r *Reconciler) Watch(ctx context.Context, connections clustercache.ClusterCache, cluster types.NamespacedName) error {
-	return connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
+	err := connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
 		Name:         "evacuation-Evacuations",
 		Watcher:      r.controller,
 		Kind:         &v1alpha1.Evacuation{},
 		EventHandler: remote.EnqueueObjects(cluster, remote.Itself[*v1alpha1.Evacuation]),
 		Predicates:   []predicate.TypedPredicate[*v1alpha1.Evacuation]{predicate.TypedResourceVersionChangedPredicate[*v1alpha1.Evacuation]{}},
 	}))
+	if err != nil {
+		return errors.Wrap(err, "watching Evacuations")
+	}
+	err = connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, remote.Request]{
+		Name:       "evacuation-NodeMaintenances",
+		Watcher:    r.controller,
+		Kind:       &v1alpha1.NodeMaintenance{},
+		Predicates: []predicate.TypedPredicate[*v1alpha1.NodeMaintenance]{termsChanged()},
+		EventHandler: remote.EnqueueObjects(cluster, func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
+			return r.evacuationsOf(ctx, cluster, m)
+		}),
+	}))
+	return errors.Wrap(err, "watching NodeMaintenances")
+}
+
+// evacuationsOf finds the Evacuations of the Nodes that a maintenance selects.
+func (r *Reconciler) evacuationsOf(ctx context.Context, cluster types.NamespacedName, m *v1alpha1.NodeMaintenance) (keys []types.NamespacedName) {
+	remoteClient, err := r.Clusters.Client(ctx, cluster)
+	if err != nil {
+		return nil // the next connection lists the Evacuations anew
+	}
+	for i := range m.Status.NodeStatuses {
+		list := &v1alpha1.EvacuationList{}
+		onNode := client.MatchingFields{remote.EvacuationsByNode: m.Status.NodeStatuses[i].NodeRef.Name}
+		if err := remoteClient.List(ctx, list, onNode, client.UnsafeDisableDeepCopy); err != nil {
+			return keys // likewise
+		}
+		for j := range list.Items {
+			keys = append(keys, client.ObjectKeyFromObject(&list.Items[j]))
+		}
+	}
+	return keys
 }
 
 // enqueue maps what a drain watch sees to Evacuations. A Pod's Evacuation has the one name that it may have.
@@ -93,6 +125,7 @@ type scope struct {
 	pod        *corev1.Pod // nil if it isn't there, or not known
 	facts      evacuation.Pod
 	resolved   []v1alpha1.Evacuator
+	drainEnds  *time.Time
 }
 
 // Reconcile moves one Evacuation on:
@@ -124,7 +157,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 		return remote.Rest(err)
 	}
 	now := r.Clock.Now()
-	action := evacuation.Next(evacuation.Input{Evacuation: s.evacuation, Pod: s.facts, ResolvedEvacuators: s.resolved, Now: now})
+	action := evacuation.Next(evacuation.Input{Evacuation: s.evacuation, Pod: s.facts, ResolvedEvacuators: s.resolved, DrainEnds: s.drainEnds, Now: now})
 	if err := r.store(ctx, s, action, now); err != nil {
 		return remote.Rest(err)
 	}
@@ -189,6 +222,11 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 		return nil
 	}
 	s.pod, s.facts = pod, evacuation.ObservedPod(ref, pod, podType)
+	maintenances := &v1alpha1.NodeMaintenanceList{} // only read, and there may be many
+	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
+		return errors.Wrap(err, "listing NodeMaintenances")
+	}
+	s.drainEnds = evacuation.TermsOn(pod.Spec.NodeName, maintenances.Items).DrainEnds
 	var problems []evacuation.Problem
 	s.resolved, problems = evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType))
 	if len(s.evacuation.Spec.Evacuators) == 0 {

@@ -17,13 +17,16 @@ const watchLag = 30 * time.Second
 // that were refused. It is no state of the drain: an evictor that starts without it only risks a refusal that the watches
 // would have told it.
 type record struct {
+	flights *flights
+
 	mu       sync.Mutex
+	silences map[types.UID]int32     // how often nobody has answered
 	resting  map[types.UID]time.Time // Pods that were tried, and until when they aren't tried again
 	observed map[types.UID]string    // by PodDisruptionBudget: the resourceVersion that the watch must reach to count
 }
 
 func newRecord() *record {
-	return &record{resting: map[types.UID]time.Time{}, observed: map[types.UID]string{}}
+	return &record{flights: newFlights(), silences: map[types.UID]int32{}, resting: map[types.UID]time.Time{}, observed: map[types.UID]string{}}
 }
 
 // keep drops what concerns none of the live Pods.
@@ -33,8 +36,17 @@ func (r *record) keep(live map[types.UID]bool) {
 	for uid := range r.resting {
 		if !live[uid] {
 			delete(r.resting, uid)
+			delete(r.silences, uid)
 		}
 	}
+}
+
+// unanswered counts the evictions of a Pod that nobody has answered.
+func (r *record) unanswered(pod types.UID) int32 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.silences[pod]++
+	return r.silences[pod]
 }
 
 func (r *record) rest(pod types.UID, until time.Time) {

@@ -1,37 +1,51 @@
 package evacuation
 
 import (
+	"context"
 	"strings"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// isAnswer says whether err is the API server's answer to the eviction. Else it hasn't been reached, or refuses to work for us at all.
-func isAnswer(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status) && !apierrors.IsUnauthorized(err) && !apierrors.IsServerTimeout(err) && !apierrors.IsTimeout(err)
+// refusal is why an eviction has not been carried out: for programs and for people (E18).
+type refusal struct {
+	reason, message string
 }
 
-// refusal says for people why the API server has refused an eviction (E18).
-func refusal(err error) string {
-	message := err.Error()
-	switch {
+// refused says why the API server has refused an eviction. Not answered: it hasn't been reached, or refuses to work for us at all.
+func refused(err error) (why refusal, answered bool) {
+	var status apierrors.APIStatus
+	switch message := err.Error(); {
+	case isTimeout(err):
+		return refusal{v1alpha1.ReasonNotAnswered, "The API server has not answered the eviction in time; an admission webhook may be slow: " + message}, true
+	case !errors.As(err, &status) || apierrors.IsUnauthorized(err):
+		return refusal{}, false
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return "The namespace is being deleted: " + message
+		return refusal{v1alpha1.ReasonNamespaceTerminating, "The namespace is being deleted: " + message}, true
 	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
-		return budgetRefusal(err)
+		return refusal{v1alpha1.ReasonBudgetRefused, budgetRefusal(err)}, true
 	case apierrors.IsTooManyRequests(err):
-		return "The disruption budget is being updated: " + message
+		return refusal{v1alpha1.ReasonBudgetUpdating, "The disruption budget is being updated: " + message}, true
 	case apierrors.IsInternalError(err) && strings.Contains(message, "more than one PodDisruptionBudget"):
-		return "More than one disruption budget covers the Pod, which the eviction API does not support"
+		return refusal{v1alpha1.ReasonMultipleBudgets, "More than one disruption budget covers the Pod, which the eviction API does not support"}, true
+	case apierrors.IsInternalError(err) && strings.Contains(message, "failed calling webhook"):
+		return refusal{v1alpha1.ReasonAdmissionFailed, "An admission webhook could not be asked: " + message}, true
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
-		return "An admission policy has refused the eviction: " + message
+		return refusal{v1alpha1.ReasonAdmissionRefused, "An admission policy has refused the eviction: " + message}, true
 	default:
-		return "The API server has refused the eviction: " + message
+		return refusal{v1alpha1.ReasonEvictionRefused, "The API server has refused the eviction: " + message}, true
 	}
+}
+
+// isTimeout says whether the API server was reached and didn't come to an end in time, by its clock or by ours.
+func isTimeout(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || utilnet.IsTimeout(errors.Cause(err))
 }
 
 // budgetRefusal takes the cause's message, which names the budget and its numbers.

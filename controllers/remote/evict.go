@@ -40,11 +40,9 @@ func newEvictionClient(config *rest.Config, limits Limits) (rest.Interface, erro
 //
 // It is tried once: the client would by itself sleep on the Retry-After of a refusal, and block its caller.
 func (c *Clusters) Evict(ctx context.Context, cluster types.NamespacedName, pod *corev1.Pod, gracePeriod *int64) error {
-	c.mu.Lock()
-	watch := c.watches[cluster]
-	c.mu.Unlock()
-	if watch == nil {
-		return errors.Errorf("nothing is observed in Cluster %s", cluster)
+	requests, err := c.evictionClient(cluster)
+	if err != nil {
+		return err
 	}
 	eviction := &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
@@ -53,10 +51,35 @@ func (c *Clusters) Evict(ctx context.Context, cluster types.NamespacedName, pod 
 			GracePeriodSeconds: gracePeriod,
 		},
 	}
-	return watch.evictions.Post().
+	return requests.Post().
 		Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
 		VersionedParams(&metav1.CreateOptions{}, clientgoscheme.ParameterCodec).
 		Body(eviction).MaxRetries(0).Do(ctx).Error()
+}
+
+// DeleteUnchanged deletes one Pod, if it is still as it was observed: what was decided about it holds for that alone.
+// gracePeriod nil leaves the Pod its own.
+func (c *Clusters) DeleteUnchanged(ctx context.Context, cluster types.NamespacedName, pod *corev1.Pod, gracePeriod *int64) error {
+	requests, err := c.evictionClient(cluster)
+	if err != nil {
+		return err
+	}
+	return requests.Delete().
+		Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
+		Body(&metav1.DeleteOptions{
+			Preconditions:      &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
+			GracePeriodSeconds: gracePeriod,
+		}).MaxRetries(0).Do(ctx).Error()
+}
+
+// evictionClient returns the client whose requests count as evictions.
+func (c *Clusters) evictionClient(cluster types.NamespacedName) (rest.Interface, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if watch := c.watches[cluster]; watch != nil {
+		return watch.evictions, nil
+	}
+	return nil, errors.Errorf("nothing is observed in Cluster %s", cluster)
 }
 
 // IsGone says whether an eviction was refused because the Pod isn't there any more, or is another one by now.

@@ -28,6 +28,10 @@ func (p Pod) needsNoBudget() bool {
 // Candidate is a pod that is to be evicted as soon as possible.
 type Candidate struct {
 	Pod Pod
+
+	// DeleteUnready says that the pod is to be deleted where it isn't ready and its own budget can never have room: it serves
+	// nobody, and to wait for the budget would be to wait for ever (E21).
+	DeleteUnready bool
 }
 
 // Admitted is a candidate that may be evicted now.
@@ -39,6 +43,9 @@ type Admitted struct {
 
 	// ConsumesRoom says that the eviction will change the budget's status. Until that change is seen, the budget is stale.
 	ConsumesRoom bool
+
+	// Delete says that the pod is to be deleted, since an eviction would be refused for ever: see Candidate.DeleteUnready.
+	Delete bool
 }
 
 // Waiting is a candidate that an eviction would be refused for.
@@ -76,6 +83,10 @@ func (i *Index) Admit(candidates []Candidate) (admitted []Admitted, waiting []Wa
 		seen[id] = true
 
 		decision := i.decide(c.Pod, taken)
+		if decision.wait != nil && c.DeleteUnready && !c.Pod.Ready && decision.wait.isFutile() {
+			admitted = append(admitted, Admitted{Candidate: c, Delete: true})
+			continue
+		}
 		if decision.wait != nil {
 			decision.wait.Candidate = c
 			waiting = append(waiting, *decision.wait)

@@ -160,3 +160,45 @@ func namesOf(admitted []budgets.Admitted) (names []string) {
 	}
 	return names
 }
+
+// TestUnreadyPodsAreDeleted is unhealthyBudget: Override.
+func TestUnreadyPodsAreDeleted(t *testing.T) {
+	none := budget("web", healthy(2, 3, 3), wants("", "0"))
+	for _, test := range []struct {
+		name  string
+		pdbs  []*pdb
+		stale bool
+		pod   budgets.Candidate
+		want  string
+	}{
+		{"E21: not ready, and its budget can never have room", []*pdb{none}, false, pod("p", notReady), "deleted"},
+		{"E21: the only replica is needed", []*pdb{budget("web", healthy(0, 1, 1), wants("1", ""))}, false, pod("p", notReady), "deleted"},
+		{"E21: a ready pod is never deleted", []*pdb{none}, false, pod("p"), "waits"},
+		{"E21: others may become ready, and then there is room", []*pdb{budget("web", healthy(1, 3, 2))}, false, pod("p", notReady), "waits"},
+		{"E21: where the API server lets it go it is evicted", []*pdb{budget("web", healthy(2, 3, 2), wants("", "0"))}, false, pod("p", notReady), "evicted"},
+		{"E21: numbers that aren't up to date prove nothing", []*pdb{budget("web", healthy(2, 3, 3), wants("", "0"), behind)}, false, pod("p", notReady), "waits"},
+		{"E21: nor do those from before our own eviction", []*pdb{none}, true, pod("p", notReady), "waits"},
+		{"E21: nor what can't be computed", []*pdb{budget("web", healthy(2, 3, 3), wants("", "0"), condition(policyv1.SyncFailedReason, "oh"))}, false, pod("p", notReady), "waits"},
+		{"E21: two budgets aren't its own budget", []*pdb{none, budget("all", covers(&metav1.LabelSelector{}))}, false, pod("p", notReady), "waits"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, override := range []bool{true, false} {
+				test.pod.DeleteUnready = override
+				admitted, _ := budgets.NewIndex(test.pdbs, always(test.stale)).Admit([]budgets.Candidate{test.pod})
+				got, want := "waits", test.want
+				switch {
+				case len(admitted) > 0 && admitted[0].Delete:
+					got = "deleted"
+				case len(admitted) > 0:
+					got = "evicted"
+				}
+				if !override && want == "deleted" {
+					want = "waits"
+				}
+				if got != want {
+					t.Errorf("override %v: got %s, want %s", override, got, want)
+				}
+			}
+		})
+	}
+}

@@ -43,6 +43,10 @@ func (b *Budget) wait(reason Reason, message, detail string) *Waiting {
 	}
 }
 
+// isFutile says that a pod which isn't ready will wait for ever: its own budget, as the disruption controller has seen it, can
+// never have room. Numbers that aren't up to date prove nothing.
+func (w *Waiting) isFutile() bool { return w.NeverHasRoom && w.Reason == BlockedByUnhealthyPods }
+
 // wish is what the budget's spec asks for.
 func (b *Budget) wish() string {
 	switch maxUnavailable, minAvailable := b.pdb.Spec.MaxUnavailable, b.pdb.Spec.MinAvailable; {

@@ -103,22 +103,22 @@ func (a Action) end(e *v1alpha1.Evacuation) {
 	e.Finalizers = WithoutInstigators(e.Finalizers)
 }
 
-// Waiting records what the eviction waits for.
-func Waiting(e *v1alpha1.Evacuation, why string) {
+// Waiting records what the eviction waits for, to programs and to people.
+func Waiting(e *v1alpha1.Evacuation, reason, why string) {
 	evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting)
 	if evicting == nil || evicting.Status != metav1.ConditionTrue {
 		return
 	}
 	why = cut(why)
-	evicting.Message, e.Status.Message = why, why
+	evicting.Reason, evicting.Message, e.Status.Message = reason, why, why
 }
 
 // Refused records that an eviction was refused, and why.
-func Refused(e *v1alpha1.Evacuation, why string) {
+func Refused(e *v1alpha1.Evacuation, reason, why string) {
 	if e.Status.FailedEvictionCounter < math.MaxInt32 {
 		e.Status.FailedEvictionCounter++
 	}
-	Waiting(e, why)
+	Waiting(e, reason, why)
 }
 
 // setCondition sets a condition, and says whether that changed anything. Evacuators write conditions as well; where they

@@ -163,8 +163,8 @@ func TestApplyEnds(t *testing.T) {
 func TestRefused(t *testing.T) { // E14
 	g := anEvacuation()
 	g.apply(t)
-	evacuation.Refused(g.Evacuation, "PDB a has no room")
-	evacuation.Waiting(g.Evacuation, strings.Repeat("ß", 40000))
+	evacuation.Refused(g.Evacuation, "NoRoom", "PDB a has no room")
+	evacuation.Waiting(g.Evacuation, "NoRoom", strings.Repeat("ß", 40000))
 	status := g.Evacuation.Status
 	if status.FailedEvictionCounter != 1 || status.Message != status.Conditions[0].Message || len([]rune(status.Message)) != 32768 {
 		t.Errorf("got counter %d, message of %d characters", status.FailedEvictionCounter, len([]rune(status.Message)))
@@ -172,13 +172,13 @@ func TestRefused(t *testing.T) { // E14
 	mustBeValid(t, g.Evacuation, nil)
 
 	g.Evacuation.Status.FailedEvictionCounter = math.MaxInt32
-	evacuation.Refused(g.Evacuation, "no room")
+	evacuation.Refused(g.Evacuation, "NoRoom", "no room")
 	if got := g.Evacuation.Status.FailedEvictionCounter; got != math.MaxInt32 {
 		t.Errorf("the counter never decreases: got %d", got)
 	}
 
 	e := anEvacuation("a:1").turnOf("a", 0).saying("moving data").Evacuation
-	evacuation.Waiting(e, "no room")
+	evacuation.Waiting(e, "NoRoom", "no room")
 	if e.Status.Message != "moving data" {
 		t.Errorf("what isn't evicted waits for nothing: got %s", e.Status.Message)
 	}

@@ -72,7 +72,7 @@ func anEvacuation(evacuators ...string) *given {
 	e.CreationTimestamp = metav1.NewTime(noon)
 	return &given{evacuation.Input{
 		Evacuation: e,
-		Pod:        evacuation.Pod{Known: true, Exists: true, Type: v1alpha1.PodTypeDefault},
+		Pod:        evacuation.Pod{Known: true, Exists: true, Type: v1alpha1.PodTypeDefault, GracePeriod: 30 * time.Second},
 		Now:        noon,
 	}}
 }

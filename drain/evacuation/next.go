@@ -9,10 +9,9 @@ import (
 )
 
 const (
-	// DrainMargin is the end of a drain's time that belongs to the eviction: no evacuator has a turn that reaches into it.
-	// A Pod that is evicted needs its grace period to stop, 30 seconds where it asks for nothing else, and the eviction
-	// needs a few tries before that: a budget may have no room at once.
-	DrainMargin = time.Minute
+	// EvictionMargin is what of a drain's time belongs to the eviction of a Pod, beside the grace period that the Pod needs to
+	// stop: no evacuator has a turn that reaches into it. The eviction may need a few tries: a budget may have no room at once.
+	EvictionMargin = 30 * time.Second
 
 	// ClockSkew is how far in the future a progress timestamp may be: clocks differ.
 	ClockSkew = 30 * time.Second
@@ -66,7 +65,7 @@ func withinDrain(in Input, action Action) Action {
 	if in.DrainEnds == nil || !in.Pod.evictable() || !takesTime {
 		return action
 	}
-	last := in.DrainEnds.Add(-DrainMargin)
+	last := in.DrainEnds.Add(-EvictionMargin - in.Pod.GracePeriod)
 	if !in.Now.Before(last) {
 		return exhausted(in.Pod, ReasonDrainEnds,
 			fmt.Sprintf("The time of the drain ends at %s, too soon for evacuators", in.DrainEnds.UTC().Format(time.RFC3339)))

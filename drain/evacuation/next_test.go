@@ -116,6 +116,7 @@ func TestNextMindsTheDrainsTime(t *testing.T) {
 	runNext(t, []nextTest{
 		{"E14: it caps a turn that begins", anEvacuation("a:1").drainEnds(20 * time.Minute), "Activate a until 19m0s"},
 		{"E14: it caps a turn that goes on", anEvacuation("a:1").turnOf("a", 0).drainEnds(20 * time.Minute).at(time.Minute), "AwaitEvacuator a until 19m0s"},
+		{"E14: a Pod that takes long to stop is evicted earlier", stopsIn(5*time.Minute, anEvacuation("a:1").drainEnds(20*time.Minute)), "Activate a until 14m30s"},
 		{"E14: it doesn't prolong one", anEvacuation("a:1").turnOf("a", 0).drainEnds(10 * time.Hour).at(time.Minute), "AwaitEvacuator a until 30m0s"},
 		{"E14: what is left belongs to the eviction", anEvacuation("a:1").turnOf("a", 0).drainEnds(20 * time.Minute).at(19 * time.Minute), "Evict DrainEndsSoon"},
 		{"E14: progress doesn't help then", anEvacuation("a:1").turnOf("a", 19*time.Minute).drainEnds(20 * time.Minute).at(19 * time.Minute), "Evict DrainEndsSoon"},
@@ -184,12 +185,12 @@ func TestObservedPod(t *testing.T) {
 		pod  *corev1.Pod
 		want string
 	}{
-		{"none", nil, "{Known:true Exists:false Terminating:false Finished:false Type:}"},
-		{"E2: another UID is another Pod", pod(func(p *corev1.Pod) { p.UID = "other" }), "{Known:true Exists:false Terminating:false Finished:false Type:}"},
-		{"running", pod(func(*corev1.Pod) {}), "{Known:true Exists:true Terminating:false Finished:false Type:Default}"},
-		{"terminating", pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon} }), "{Known:true Exists:true Terminating:true Finished:false Type:Default}"},
-		{"E16: succeeded", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), "{Known:true Exists:true Terminating:false Finished:true Type:Default}"},
-		{"E16: failed", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), "{Known:true Exists:true Terminating:false Finished:true Type:Default}"},
+		{"none", nil, "{Known:true Exists:false Terminating:false Finished:false Type: GracePeriod:0s}"},
+		{"E2: another UID is another Pod", pod(func(p *corev1.Pod) { p.UID = "other" }), "{Known:true Exists:false Terminating:false Finished:false Type: GracePeriod:0s}"},
+		{"running", pod(func(*corev1.Pod) {}), "{Known:true Exists:true Terminating:false Finished:false Type:Default GracePeriod:30s}"},
+		{"terminating", pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon} }), "{Known:true Exists:true Terminating:true Finished:false Type:Default GracePeriod:30s}"},
+		{"E16: succeeded", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), "{Known:true Exists:true Terminating:false Finished:true Type:Default GracePeriod:30s}"},
+		{"E16: failed", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), "{Known:true Exists:true Terminating:false Finished:true Type:Default GracePeriod:30s}"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := fmt.Sprintf("%+v", evacuation.ObservedPod(ref, test.pod, v1alpha1.PodTypeDefault)); got != test.want {
@@ -221,6 +222,11 @@ func TestMessages(t *testing.T) {
 
 func withDeadline(seconds int32, g *given) *given {
 	g.Evacuation.Spec.ProgressDeadlineSeconds = seconds
+	return g
+}
+
+func stopsIn(gracePeriod time.Duration, g *given) *given {
+	g.Pod.GracePeriod = gracePeriod
 	return g
 }
 

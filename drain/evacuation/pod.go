@@ -1,7 +1,10 @@
 package evacuation
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -18,6 +21,8 @@ type Pod struct {
 	Finished bool
 	// Type decides whether it may be evicted.
 	Type v1alpha1.PodType
+	// GracePeriod is the time that it may take to stop.
+	GracePeriod time.Duration
 }
 
 // ObservedPod describes the Pod that has the name and namespace which the Evacuation refers to, nil if there is none.
@@ -32,6 +37,7 @@ func ObservedPod(ref v1alpha1.LocalPodReference, pod *corev1.Pod, podType v1alph
 		Terminating: pod.DeletionTimestamp != nil,
 		Finished:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 		Type:        podType,
+		GracePeriod: time.Duration(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)) * time.Second,
 	}
 }
 

@@ -86,7 +86,8 @@ func newWorld(t testing.TB, r *rapid.T) *world {
 		now:      noon,
 		resolved: list,
 		pod: evacuation.Pod{Known: rapid.IntRange(0, 4).Draw(r, "known") > 0, Exists: rapid.IntRange(0, 19).Draw(r, "exists") > 0,
-			Type: rapid.SampledFrom([]v1alpha1.PodType{v1alpha1.PodTypeDefault, v1alpha1.PodTypeDefault, daemonSet, static}).Draw(r, "type")},
+			Type:        rapid.SampledFrom([]v1alpha1.PodType{v1alpha1.PodTypeDefault, v1alpha1.PodTypeDefault, daemonSet, static}).Draw(r, "type"),
+			GracePeriod: time.Duration(rapid.SampledFrom([]int{0, 30, 3600}).Draw(r, "grace period")) * time.Second},
 	}
 	w.e = evacuation.New(podNamed(podName), nil, rapid.SampledFrom([]int32{600, 1800, 21600}).Draw(r, "deadline"))
 	if ours {
@@ -284,7 +285,7 @@ func (w *world) mustHaveTime(r *rapid.T, a evacuation.Action) {
 	if w.pod.Type != v1alpha1.PodTypeDefault || w.drainEnds == nil {
 		return
 	}
-	if w.drainIsOver() || a.Deadline.After(w.drainEnds.Add(-evacuation.DrainMargin)) {
+	if w.drainIsOver() || a.Deadline.After(w.drainEnds.Add(-evacuation.EvictionMargin-w.pod.GracePeriod)) {
 		r.Fatalf("E14: %s until %s, but the drain ends at %s", a.Kind, a.Deadline, w.drainEnds)
 	}
 }
@@ -301,7 +302,7 @@ func (w *world) remember(a evacuation.Action) {
 }
 
 func (w *world) drainIsOver() bool {
-	return w.drainEnds != nil && !w.now.Before(w.drainEnds.Add(-evacuation.DrainMargin))
+	return w.drainEnds != nil && !w.now.Before(w.drainEnds.Add(-evacuation.EvictionMargin-w.pod.GracePeriod))
 }
 
 // check holds at every moment.

@@ -1,0 +1,167 @@
+package evacuation
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// overdue is how long the Pods of a budget wait for the eviction of one of them. Most take milliseconds; one that an admission
+// webhook holds up doesn't hold up the others.
+const overdue = time.Second
+
+// begin has the admitted Pods evicted, and doesn't wait for that: those of one budget one after the other, since the API server's
+// conflict retries make parallel ones slower, the rest side by side. What finds no place now is admitted again when there is one.
+func (v *Evictor) begin(ctx context.Context, p *pass, admitted []budgets.Admitted) {
+	byBudget := map[*budgets.Budget][]budgets.Admitted{}
+	for _, each := range admitted {
+		if each.Budget != nil {
+			byBudget[each.Budget] = append(byBudget[each.Budget], each)
+			continue
+		}
+		if ended, begun := v.evict(ctx, p, each); begun {
+			go func() {
+				<-ended
+				v.again(p.cluster)
+			}()
+		}
+	}
+	for budget, pods := range byBudget {
+		if p.record.flights.take(nameOf(budget)) {
+			go v.evictInTurn(ctx, p, budget, pods)
+		}
+	}
+}
+
+// evictInTurn evicts Pods of one budget, which is reserved for that.
+func (v *Evictor) evictInTurn(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
+	for _, each := range pods {
+		ended, begun := v.evict(ctx, p, each)
+		if !begun {
+			continue
+		}
+		select {
+		case <-ended:
+		case <-v.Clock.After(overdue):
+			go func() {
+				<-ended
+				p.refresh(ctx, budget)
+				v.again(p.cluster)
+			}()
+		}
+	}
+	p.refresh(ctx, budget)
+	p.record.flights.giveBack(nameOf(budget))
+	v.again(p.cluster)
+}
+
+// evict begins one try to evict a Pod, if there is a place for it.
+func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted) (ended <-chan struct{}, begun bool) {
+	s := p.subjects[admitted.Pod.UID]
+	if !p.record.flights.start(s.pod.UID, s.pod.Spec.NodeName) {
+		return nil, false
+	}
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName)))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer p.record.flights.end(s.pod.UID)
+		if admitted.Delete {
+			v.land(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventDeletedUnready)
+			return
+		}
+		v.land(ctx, p, s, v.Clusters.Evict(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventEvicted)
+	}()
+	return done, true
+}
+
+// land deals with the answer to an eviction, or to the deletion in its place.
+func (v *Evictor) land(ctx context.Context, p *pass, s *subject, err error, said string) {
+	log, now := ctrl.LoggerFrom(ctx), v.Clock.Now()
+	switch {
+	case err == nil:
+		log.V(2).Info("Evicted Pod", "as", said)
+		evictions.WithLabelValues(resultEvicted).Inc()
+		evacuations.WithLabelValues("eviction").Inc()
+		p.record.rest(s.pod.UID, now.Add(watchLag))
+		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, said, evictedBecause[said]+"Node "+s.pod.Spec.NodeName+" is drained")
+		return
+	case remote.IsGone(err):
+		evictions.WithLabelValues(resultGone).Inc()
+		rest := watchLag // the Pod's last event is on its way
+		if said == eventDeletedUnready {
+			rest = evacuation.Backoff(1) // or it has only changed
+		}
+		p.record.rest(s.pod.UID, now.Add(rest))
+		return
+	}
+	why, answered := refused(err)
+	if !answered {
+		evictions.WithLabelValues(resultError).Inc()
+		log.Info("Failed to evict Pod", "err", err.Error())
+		p.record.rest(s.pod.UID, now.Add(evacuation.Backoff(p.record.unanswered(s.pod.UID))))
+		return
+	}
+	log.V(2).Info("Eviction was refused", "reason", why.reason, "message", why.message)
+	evictions.WithLabelValues(resultRefused).Inc()
+	v.tellRefusal(ctx, p, s, why, now)
+}
+
+// tellRefusal counts a refused eviction on the Evacuation, and says why; the next try comes after a backoff.
+func (v *Evictor) tellRefusal(ctx context.Context, p *pass, s *subject, why refusal, now time.Time) {
+	latest := &v1alpha1.Evacuation{} // the call may have taken long
+	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest); err != nil {
+		return // nobody asks for it any more, or the connection is gone
+	}
+	changed := latest.DeepCopy()
+	s.action.Apply(changed, now)
+	evacuation.Refused(changed, why.reason, why.message)
+	until := now.Add(evacuation.WithJitter(evacuation.Backoff(changed.Status.FailedEvictionCounter), rand.Float64())) //nolint:gosec // jitter isn't a secret
+	p.record.rest(s.pod.UID, until)
+	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
+	if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(latest)); client.IgnoreNotFound(err) != nil {
+		ctrl.LoggerFrom(ctx).Info("Failed to count a refused eviction", "err", err.Error())
+	}
+}
+
+// gracePeriod is 1 s for Pods on a Node that doesn't answer: no kubelet is there to let them end in their own time, and
+// Cluster API does the same. Nil: the Pod's own.
+func (p *pass) gracePeriod(ctx context.Context, pod *corev1.Pod) *int64 {
+	node := &corev1.Node{}
+	if err := p.client.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, node); err == nil && rules.Unreachable(node) {
+		return ptr.To(rules.UnreachableGracePeriodSeconds)
+	}
+	return nil
+}
+
+// refresh reads a budget once after evictions under it, to know from which version on the watch has them in. Where that fails,
+// the worst that follows is a refusal.
+func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) {
+	live := &policyv1.PodDisruptionBudget{}
+	if err := p.live.Get(ctx, nameOf(budget), live); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			ctrl.LoggerFrom(ctx).Info("Failed to get a PodDisruptionBudget", "err", errors.Wrapf(err, "getting %s", budget).Error())
+		}
+		return
+	}
+	p.record.observedAtLeast(live.UID, live.ResourceVersion)
+}
+
+func nameOf(budget *budgets.Budget) types.NamespacedName {
+	return types.NamespacedName{Namespace: budget.Namespace(), Name: budget.Name()}
+}

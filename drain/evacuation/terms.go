@@ -1,0 +1,98 @@
+package evacuation
+
+import (
+	"reflect"
+	"slices"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// Terms are what the maintenances of a Node lay down for the evacuation of its Pods.
+type Terms struct {
+	// DrainEnds is when the time of the first of its drains is up. Nil: never.
+	DrainEnds *time.Time
+	// DeletesUnready: all of its drains let Pods that aren't ready be deleted, where their budget can never have room (E21).
+	DeletesUnready bool
+}
+
+// TermsByNode collects the terms of all Nodes that a maintenance drains. Where several drain a Node, the first that ends counts,
+// and budgets are overridden only where none of them respects them: as with the order of Pods, the least powerful one wins.
+func TermsByNode(maintenances []v1alpha1.NodeMaintenance) map[string]Terms {
+	byNode := map[string]Terms{}
+	for i := range maintenances {
+		terms, drains := termsOf(&maintenances[i])
+		if !drains {
+			continue
+		}
+		for j := range maintenances[i].Status.NodeStatuses {
+			node := maintenances[i].Status.NodeStatuses[j].NodeRef.Name
+			if others, shared := byNode[node]; shared {
+				byNode[node] = others.and(terms)
+			} else {
+				byNode[node] = terms
+			}
+		}
+	}
+	return byNode
+}
+
+// TermsOn are the terms of one Node.
+func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance) Terms {
+	var all *Terms
+	for i := range maintenances {
+		m := &maintenances[i]
+		terms, drains := termsOf(m)
+		selects := func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == node }
+		if !drains || !slices.ContainsFunc(m.Status.NodeStatuses, selects) {
+			continue
+		}
+		if all != nil {
+			terms = all.and(terms)
+		}
+		all = &terms
+	}
+	return ptr.Deref(all, Terms{})
+}
+
+// TermsChanged says whether a maintenance lays down other terms now, or for other Nodes. Before is nil for one that is new, after
+// for one that is gone.
+func TermsChanged(before, after *v1alpha1.NodeMaintenance) bool {
+	beforeTerms, drained := termsOf(before)
+	afterTerms, drains := termsOf(after)
+	return drained != drains || drains && (!reflect.DeepEqual(beforeTerms, afterTerms) || !slices.EqualFunc(before.Status.NodeStatuses, after.Status.NodeStatuses, sameNode))
+}
+
+func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
+	if m == nil || m.Spec.Stage != v1alpha1.StageDrain || !m.DeletionTimestamp.IsZero() {
+		return Terms{}, false
+	}
+	return Terms{DrainEnds: DrainEnds(m), DeletesUnready: m.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride}, true
+}
+
+func sameNode(a, b v1alpha1.NodeMaintenanceNodeStatus) bool { return a.NodeRef == b.NodeRef }
+
+func (t Terms) and(more Terms) Terms {
+	both := Terms{DrainEnds: t.DrainEnds, DeletesUnready: t.DeletesUnready && more.DeletesUnready}
+	if both.DrainEnds == nil || more.DrainEnds != nil && more.DrainEnds.Before(*both.DrainEnds) {
+		both.DrainEnds = more.DrainEnds
+	}
+	return both
+}
+
+// DrainEnds is when the time of a maintenance's drain is up, counted from the start of the stage. Nil: never, or not begun.
+func DrainEnds(m *v1alpha1.NodeMaintenance) *time.Time {
+	timeout := m.Spec.Evacuation.DrainTimeoutSeconds
+	if timeout == nil || *timeout <= 0 {
+		return nil
+	}
+	for _, stage := range m.Status.StageStatuses {
+		if stage.Name == v1alpha1.StageDrain {
+			ends := stage.StartTimestamp.Add(time.Duration(*timeout) * time.Second)
+			return &ends
+		}
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package evacuation_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+)
+
+// drain is a NodeMaintenance that has drained its Nodes since noon.
+func drain(change func(*v1alpha1.NodeMaintenance), nodes ...string) v1alpha1.NodeMaintenance {
+	m := v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageCordon, StartTimestamp: metav1.NewTime(noon.Add(-time.Hour))}, {Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(noon)}}
+	for _, node := range nodes {
+		m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: node}})
+	}
+	change(&m)
+	return m
+}
+
+func within(seconds int32) func(*v1alpha1.NodeMaintenance) {
+	return func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.DrainTimeoutSeconds = &seconds }
+}
+
+func overriding(m *v1alpha1.NodeMaintenance) {
+	m.Spec.Evacuation.UnhealthyBudget = v1alpha1.UnhealthyBudgetOverride
+}
+
+func unlimited(*v1alpha1.NodeMaintenance) {}
+
+func TestTerms(t *testing.T) {
+	type list []v1alpha1.NodeMaintenance
+	for _, test := range []struct {
+		name string
+		all  list
+		want string // for Node "one"
+	}{
+		{"E14: the time of a drain counts from the start of its stage", list{drain(within(600), "one")}, "until 10m0s"},
+		{"E14: no timeout, no end", list{drain(unlimited, "one"), drain(within(0), "one")}, "never"},
+		{"E14: of several the first that ends counts", list{drain(unlimited, "one"), drain(within(900), "one"), drain(within(600), "two", "one"), drain(within(1200), "one")}, "until 10m0s"},
+		{"E14: those of other Nodes don't", list{drain(within(600), "two"), drain(unlimited, "one")}, "never"},
+		{"E14: nor do those that don't drain", list{drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Spec.Stage = v1alpha1.StageComplete }, "one")}, "never"},
+		{"E14: nor those that are deleted", list{drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.DeletionTimestamp = &metav1.Time{Time: noon} }, "one")}, "never"},
+		{"E14: one that hasn't begun has no end yet", list{drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Status.StageStatuses = nil }, "one")}, "never"},
+		{"E21: budgets are overridden where all say so", list{drain(overriding, "one"), drain(overriding, "one")}, "never, deletes unready"},
+		{"E21: and respected where one does", list{drain(overriding, "one"), drain(unlimited, "one")}, "never"},
+		{"E21: in any order", list{drain(unlimited, "one"), drain(overriding, "one")}, "never"},
+		{"E21: other Nodes' drains have no say", list{drain(unlimited, "two"), drain(overriding, "one")}, "never, deletes unready"},
+		{"E21: nobody drains it, nobody overrides", nil, "never"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, terms := range []evacuation.Terms{evacuation.TermsOn("one", test.all), evacuation.TermsByNode(test.all)["one"]} {
+				if got := describe(terms); got != test.want {
+					t.Errorf("got %s, want %s", got, test.want)
+				}
+			}
+		})
+	}
+}
+
+func describe(terms evacuation.Terms) string {
+	text := "never"
+	if terms.DrainEnds != nil {
+		text = fmt.Sprintf("until %s", terms.DrainEnds.Sub(noon))
+	}
+	if terms.DeletesUnready {
+		text += ", deletes unready"
+	}
+	return text
+}
+
+func TestTermsChanged(t *testing.T) {
+	of := func(m v1alpha1.NodeMaintenance) *v1alpha1.NodeMaintenance { return &m }
+	for _, test := range []struct {
+		name          string
+		before, after *v1alpha1.NodeMaintenance
+		want          bool
+	}{
+		{"a drain begins", nil, of(drain(unlimited, "one")), true},
+		{"a drain ends", of(drain(unlimited, "one")), nil, true},
+		{"E14: a timeout is set while it runs", of(drain(unlimited, "one")), of(drain(within(600), "one")), true},
+		{"another Node is selected", of(drain(unlimited, "one")), of(drain(unlimited, "two")), true},
+		{"progress alone", of(drain(within(600), "one")), of(drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Status.NodeStatuses[0].PodsEvacuating = 3 }, "one")), false},
+		{"nothing is drained before or after", of(drain(func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageIdle }, "one")), nil, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := evacuation.TermsChanged(test.before, test.after); got != test.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
