@@ -25,7 +25,12 @@ TEST_PACKAGES ?= $(if $(filter 1,$(CPUS)),1,2)
 TEST_TIMEOUT  ?= 20m
 FUZZ_TIME     ?= 2s
 
-.PHONY: test test-race test-unit test-fuzz test-node test-differential
+# How often test-stress runs the integration suite, and then plays each scene of the tests of NodeMaintenances.
+STRESS_SUITES ?= 5
+STRESS_SCENES ?= 50
+SCALE_NODES   ?= 5000
+
+.PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress
 test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
 	@go run -exec echo ./cmd/manager >/dev/null # built before a test has to wait for it
 	go test -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
@@ -48,6 +53,15 @@ test-node: ## Test what needs real nodes, with kubelets and containers (Linux, r
 		$(MAKE) --no-print-directory tools-controlplane tools-node && \
 		CAPNM_TEST_NODE=1 go test -count=1 -p 1 -timeout $(TEST_TIMEOUT) ./test/realnode/...; \
 	fi
+
+test-oldest: tools-controlplane tools-oldest ## Run the tests of admission against the API server of the oldest workload clusters.
+	go test -count=1 -run '^TestOldestVersion$$' -v ./test/integration
+
+test-scale: tools-controlplane ## Run the test of a maintenance of many Nodes with SCALE_NODES (default: 5000).
+	go test -count=1 -timeout 60m -run '^TestManyNodes$$' -v ./test/integration -nodes $(SCALE_NODES)
+
+test-stress: tools-controlplane tools-oldest ## Hunt flakes: STRESS_SUITES (5) runs of the integration suite, STRESS_SCENES (50) plays of each scene.
+	@hack/stress.sh $(STRESS_SUITES) $(STRESS_SCENES)
 
 test-fuzz: ## Fuzz each target for FUZZ_TIME (default: 2s).
 	@hack/fuzz.sh $(FUZZ_TIME)

@@ -14,7 +14,7 @@ CRD_REF_DOCS   = $(eval CRD_REF_DOCS := $$(call installed,crd-ref-docs))$(CRD_RE
 KUBECTL        = $(eval KUBECTL := $$(call installed,kubectl))$(KUBECTL)
 CLUSTERCTL     = $(eval CLUSTERCTL := $$(call installed,clusterctl))$(CLUSTERCTL)
 
-.PHONY: tools tools-controlplane tools-dev tools-node
+.PHONY: tools tools-controlplane tools-oldest tools-dev tools-node
 tools: ## Build the pinned tools and control plane programs that are missing.
 	@go run ./hack/tools/install
 
@@ -23,6 +23,9 @@ tools-controlplane: ## Build the control plane programs the tests run on.
 
 tools-dev: ## Build the tools that generate and check.
 	@go run ./hack/tools/install dev
+
+tools-oldest: ## Build the API server of the oldest workload clusters.
+	@go run ./hack/tools/install oldest
 
 tools-node: ## Build the kubelet, containerd and runc of real nodes (needs a C compiler).
 	@go run ./hack/tools/install node

@@ -66,7 +66,7 @@ func (c *ControlPlane) takeComponent(component Component) (*Process, error) {
 }
 
 func (c *ControlPlane) launch(component Component) error {
-	path, err := Tool(string(component))
+	path, err := Tool(c.options.program(component))
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,8 @@ type Options struct {
 	PodReadyDelay time.Duration
 	// PodDeletionDelay is the time from a pod's deletion until it is gone. Zero is at once.
 	PodDeletionDelay time.Duration
+	// OldestAPIServer has the API server be of the oldest version of workload clusters that is tested; the rest is as usual.
+	OldestAPIServer bool
 	// ExtraArgs are appended to a component's flags, so they override the flags set here.
 	ExtraArgs map[Component][]string
 	// KeepDir leaves certificates, data and logs behind when the control plane stops.
@@ -53,6 +55,25 @@ func (o Options) components() []Component {
 		components = append(components, Kwok)
 	}
 	return components
+}
+
+// oldestAPIServer is the program of Options.OldestAPIServer.
+const oldestAPIServer = "kube-apiserver-oldest"
+
+func (o Options) program(component Component) string {
+	if component == APIServer && o.OldestAPIServer {
+		return oldestAPIServer
+	}
+	return string(component)
+}
+
+// OldestVersion returns the version of Options.OldestAPIServer, and whether its program has been built: `make tools-oldest`.
+func OldestVersion() (version string, built bool, err error) {
+	if _, built, err = toolchain.Path(oldestAPIServer); err != nil {
+		return "", false, errors.Wrap(err, "looking up the oldest API server")
+	}
+	version, err = toolchain.Version(oldestAPIServer)
+	return version, built, errors.Wrap(err, "looking up the version of the oldest API server")
 }
 
 // Tool returns the path of a program that hack/tools pins, such as "kube-apiserver",

@@ -8,6 +8,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -64,6 +65,30 @@ func testBundleVersions(t *testing.T, all *admission) {
 			}, soon, pace).Should(Succeed())
 			a.Expect(again.Status.TypeChecking.ExpressionWarnings).To(BeEmpty())
 			a.Expect(a.admin.Delete(a.Context(), again)).To(Succeed())
+		}
+	})
+}
+
+// TestOldestVersion runs what holds in workload clusters of every version against the oldest API server that is tested.
+func TestOldestVersion(t *testing.T) {
+	t.Parallel()
+	version, built, err := controlplane.OldestVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !built {
+		t.Skipf("kube-apiserver %s isn't built: `make test-oldest` does", version)
+	}
+	all := newAdmission(t, controlplane.Options{Name: "oldest", OldestAPIServer: true})
+	t.Run("R9: admission in a workload cluster of the oldest version", func(t *testing.T) {
+		served, err := discovery.NewDiscoveryClientForConfigOrDie(all.cp.AdminConfig()).ServerVersion()
+		if err != nil || served.GitVersion != version {
+			t.Fatalf("the API server is of version %v, not %s (%v)", served, version, err)
+		}
+		for range *repeat {
+			testAdmission(t, all.sub(t))
+			testNodeMaintenanceValidation(t, &validation{T: t, WithT: NewWithT(t), client: all.admin})
+			removeAll(t, NewWithT(t), all.admin)
 		}
 	})
 }

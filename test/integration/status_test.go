@@ -56,7 +56,8 @@ func (s *scene) testNodeConditions() {
 func (s *scene) testCordonConflict() {
 	s.Helper()
 	s.withNodes("fought")
-	s.create(s.workload.Client, nm("held", v1alpha1.StageCordon, of("fought")))
+	held := "held-" + string(s.node("fought").UID) // a maintenance of the same name has had its warning of this minute
+	s.create(s.workload.Client, nm(held, v1alpha1.StageCordon, of("fought")))
 	for range 6 {
 		s.Eventually(func() bool { return s.node("fought").Spec.Unschedulable }, soon, pace).Should(BeTrue())
 		flip := fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q},"spec":{"unschedulable":false}}`, "fought")
@@ -64,9 +65,9 @@ func (s *scene) testCordonConflict() {
 			client.RawPatch(types.ApplyPatchType, []byte(flip)), client.FieldOwner("autoscaler"), client.ForceOwnership)).To(Succeed())
 	}
 	s.Eventually(func() bool { return s.node("fought").Spec.Unschedulable }, soon, pace).Should(BeTrue())
-	s.expectEvent("held", "CordonConflict", ContainSubstring(`Field manager "autoscaler" keeps making Node fought schedulable`))
-	s.Consistently(func() int { return s.countEvents("held", "CordonConflict") }, 3*time.Second, pace).Should(Equal(1))
-	s.ends("held")
+	s.expectEvent(held, "CordonConflict", ContainSubstring(`Field manager "autoscaler" keeps making Node fought schedulable`))
+	s.Consistently(func() int { return s.countEvents(held, "CordonConflict") }, 3*time.Second, pace).Should(Equal(1))
+	s.ends(held)
 }
 
 func (s *scene) testSelection() {

@@ -3,7 +3,7 @@
 // Command install builds the programs that hack/tools pins into a cache directory.
 //
 //	go run ./hack/tools/install                   # controlplane and dev
-//	go run ./hack/tools/install controlplane      # a group: controlplane, dev or node
+//	go run ./hack/tools/install controlplane      # a group: controlplane, dev, oldest or node
 //	go run ./hack/tools/install kustomize kwok    # single programs
 //	go run ./hack/tools/install path kustomize    # build if missing, print the path
 //
@@ -68,7 +68,7 @@ func selection(names []string) ([]toolchain.Program, error) {
 	var selected []toolchain.Program
 	for _, name := range names {
 		group := toolchain.Group(name)
-		if group == toolchain.ControlPlane || group == toolchain.Dev || group == toolchain.Node {
+		if slices.Contains(toolchain.Groups, group) {
 			for _, program := range toolchain.Programs {
 				if program.Group == group {
 					selected = append(selected, program)

@@ -36,7 +36,12 @@ const (
 	// Node programs make a real node of a directory: a kubelet and what it runs containers with. They
 	// are built for the tests of the node agent alone.
 	Node Group = "node"
+	// Oldest is the API server of the oldest workload clusters that the tests of admission run against.
+	Oldest Group = "oldest"
 )
+
+// Groups are all there are.
+var Groups = []Group{ControlPlane, Dev, Node, Oldest}
 
 // Program is one executable built from a pinned Go module.
 type Program struct {
@@ -61,6 +66,7 @@ var Programs = []Program{
 	{"kwok", "kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok", ControlPlane},
 	{"capi-core", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/core", ControlPlane},
 	{"clusterctl", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/cmd/clusterctl", ControlPlane},
+	{"kube-apiserver-oldest", "kubernetes-oldest", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", Oldest},
 	{"kubelet", "kubelet", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubelet", Node},
 	{"containerd", "containerd", "github.com/containerd/containerd/v2", "github.com/containerd/containerd/v2/cmd/containerd", Node},
 	{"containerd-shim-runc-v2", "containerd", "github.com/containerd/containerd/v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", Node},

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Hunts flakes: hack/stress.sh <runs of the integration suite> <plays of each scene> [regular expression of tests whose scenes are played]
+# Everything runs with the race detector where there is a C compiler. The first failure ends it; the log tells the rest.
+set -euo pipefail
+cd "$(dirname "$0")/../test/integration"
+suites=${1:-5} plays=${2:-50}
+# The tests of NodeMaintenances made of scenes, which are played again in the same fleet.
+scenes=${3:-'^(TestStages|TestDaemonSets|TestManyNodes|TestAdmission|TestOldestVersion|TestNodeMaintenanceValidation)$'}
+# One that is a scene as a whole.
+whole='^TestBundleWithoutAdmissionPolicies$'
+
+work=$(mktemp -d)
+race=$([[ $(go env CGO_ENABLED) == 1 ]] && echo -race || true)
+echo "Building the tests${race:+ with the race detector} … (logs are in $work)"
+go test $race -c -o "$work/integration.test" .
+go run -exec echo $race ../../cmd/manager >/dev/null
+
+# run <what it is> <log> <flags...>
+run() {
+	local what=$1 log=$work/$2 begin=$SECONDS
+	shift 2
+	if ! "$work/integration.test" -test.v -test.timeout 24h "$@" >"$log" 2>&1; then
+		grep -E '^\s*--- FAIL' "$log" || tail -20 "$log"
+		echo "FAILED: $what, after $((SECONDS - begin)) s. The log is $log"
+		exit 1
+	fi
+	echo "ok: $what: $(grep -cE '^\s*--- PASS' "$log") tests passed, $(grep -cE '^\s*--- SKIP' "$log" || true) skipped, in $((SECONDS - begin)) s"
+}
+
+for ((i = 1; i <= suites; i++)); do
+	run "run $i of $suites of the integration suite" "suite-$i.log"
+done
+if ((plays > 0)); then
+	# A hundred Nodes are as many as a flake needs.
+	run "$plays plays of each scene of $scenes" scenes.log -test.run "$scenes" -repeat "$plays" -nodes 100
+	run "$plays runs of $whole" whole.log -test.run "$whole" -test.count "$plays"
+	echo "What was played, and how often:"
+	sed -nE 's/^ *--- PASS: ([^ ]*) .*/\1/; T; s/#[0-9]+(\/|$)/\1/g; p' "$work/scenes.log" "$work/whole.log" | tr _ ' ' | sort | uniq -c
+fi
+rm -rf "$work"
