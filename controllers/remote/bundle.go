@@ -20,31 +20,36 @@ import (
 // fieldManager owns what the bundle says in workload clusters.
 const fieldManager = "capnm-bundle"
 
-// ApplyBundle brings the bundle to a workload cluster, and says whether its CRDs serve already. An object that is there with
-// this bundle's version or a newer one is left alone: two management clusters of different versions may share a cluster.
-// Where the workload cluster has no admission policies, it does without them, and says so.
-func ApplyBundle(ctx context.Context, live client.Client) (established bool, err error) {
+// Applied says what has become of the bundle in a workload cluster.
+type Applied struct {
+	// Established says whether the CRDs serve already.
+	Established bool
+	// Missing are the admission policies and bindings that the workload cluster doesn't serve, or whose expressions it is too old
+	// to understand. Without them whoever may write NodeMaintenances and Evacuations there can drain its Nodes.
+	Missing []string
+}
+
+// ApplyBundle brings the bundle to a workload cluster. An object that is there with this bundle's version or a newer one is left
+// alone: two management clusters of different versions may share a cluster. A workload cluster that has no use for the admission
+// policies does without them.
+func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 	objects, err := workload.Bundle()
 	if err != nil {
-		return false, err
+		return Applied{}, err
 	}
-	established = true
-	var unserved []string
+	applied := Applied{Established: true}
 	for _, object := range objects {
 		present, err := ensureObject(ctx, live, object)
 		switch {
 		case err == nil:
-			established = established && isEstablished(present)
-		case meta.IsNoMatchError(err) && isAdmission(object):
-			unserved = append(unserved, object.GetKind()+" "+object.GetName())
+			applied.Established = applied.Established && isEstablished(present)
+		case isAdmission(object) && (meta.IsNoMatchError(err) || apierrors.IsInvalid(err)):
+			applied.Missing = append(applied.Missing, object.GetKind()+" "+object.GetName())
 		default:
-			return false, err
+			return Applied{}, err
 		}
 	}
-	if established && len(unserved) > 0 { // once, not each time until it is established
-		ctrl.LoggerFrom(ctx).Info("The workload cluster doesn't serve admission policies: whoever may write NodeMaintenances and Evacuations there can drain its Nodes", "missing", unserved)
-	}
-	return established, nil
+	return applied, nil
 }
 
 // ensureObject returns the object as it is in the workload cluster now.

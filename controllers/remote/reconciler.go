@@ -2,11 +2,14 @@ package remote
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/annotations"
@@ -34,10 +37,13 @@ type Reconciler struct {
 	Clusters         *Clusters
 	Watches          []Watch
 	WatchFilterValue string
+
+	recorder record.EventRecorder
 }
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+	r.recorder = mgr.GetEventRecorderFor("node-maintenance-cluster") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
 	clusters := func(_ context.Context, cluster client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(cluster)}}
 	}
@@ -69,8 +75,8 @@ func (r *Reconciler) clustersOfNamespace(ctx context.Context, policy client.Obje
 //
 //	is it ours? ─► is it connected? ─► apply the bundle ─► add the controllers' watches
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ours, err := r.isOurs(ctx, req.NamespacedName)
-	if err != nil || !ours {
+	cluster, err := r.ours(ctx, req.NamespacedName)
+	if err != nil || cluster == nil {
 		return reconcile.Result{}, err
 	}
 	live, err := r.Clusters.Live(ctx, req.NamespacedName)
@@ -81,13 +87,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 		return reconcile.Result{}, err
 	}
-	established, err := ApplyBundle(ctx, live)
+	applied, err := ApplyBundle(ctx, live)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if !established {
+	if !applied.Established {
 		return reconcile.Result{RequeueAfter: 100 * time.Millisecond}, nil
 	}
+	r.tellMissing(ctx, cluster, applied.Missing)
 	if err := r.Clusters.connected(ctx, req.NamespacedName); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -108,29 +115,40 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, nil
 }
 
-// isOurs says whether a MachineDrainPolicy selects the Cluster. One that is gone or paused is none of ours.
-func (r *Reconciler) isOurs(ctx context.Context, key types.NamespacedName) (bool, error) {
+// tellMissing says on the Cluster what its workload cluster does without. An older Kubernetes is no reason to leave its Machines
+// undrained, but it is one to be careful with roles there.
+func (r *Reconciler) tellMissing(ctx context.Context, cluster *clusterv1.Cluster, missing []string) {
+	if len(missing) == 0 {
+		return
+	}
+	ctrl.LoggerFrom(ctx).Info("The workload cluster doesn't take the admission policies", "missing", missing)
+	r.recorder.Eventf(cluster, corev1.EventTypeWarning, eventAdmissionPoliciesMissing,
+		"The workload cluster doesn't take these, so that whoever may write NodeMaintenances and Evacuations there can drain its Nodes: %s", strings.Join(missing, ", "))
+}
+
+// ours returns the Cluster if a MachineDrainPolicy selects it, else nil. One that is gone or paused is none of ours.
+func (r *Reconciler) ours(ctx context.Context, key types.NamespacedName) (*clusterv1.Cluster, error) {
 	cluster := &clusterv1.Cluster{}
 	if err := r.Client.Get(ctx, key, cluster); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Clusters.Forget(key)
-			return false, nil
+			return nil, nil
 		}
-		return false, errors.Wrapf(err, "getting Cluster %s", key)
+		return nil, errors.Wrapf(err, "getting Cluster %s", key)
 	}
 	if annotations.IsPaused(cluster, cluster) {
-		return false, nil
+		return nil, nil
 	}
 	policies := &v1alpha1.MachineDrainPolicyList{}
 	if err := r.Client.List(ctx, policies, client.InNamespace(key.Namespace)); err != nil {
-		return false, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", key.Namespace)
+		return nil, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", key.Namespace)
 	}
 	for i := range policies.Items {
 		if machines.PolicySelectsCluster(&policies.Items[i], cluster.Labels) {
-			return true, nil
+			return cluster, nil
 		}
 	}
-	return false, nil
+	return nil, nil
 }
 
 // EvacuationsByNode is the index of Evacuations in the caches of workload clusters: the Node that a Pod was found on.

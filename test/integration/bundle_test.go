@@ -13,7 +13,6 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/config/workload"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
@@ -26,7 +25,7 @@ func testBundleVersions(t *testing.T, all *admission) {
 			p.Annotations[v1alpha1.BundleVersionAnnotation] = fmt.Sprint(version)
 			p.Spec.FailurePolicy = &failure
 		})).To(Succeed())
-		a.Eventually(func() (bool, error) { return remote.ApplyBundle(a.Context(), a.admin) }, soon, pace).Should(BeTrue())
+		a.applyBundle()
 		a.Expect(a.admin.Get(a.Context(), client.ObjectKeyFromObject(policy), policy)).To(Succeed())
 	}
 	t.Run("M31: a policy of a newer bundle stays, one of an older bundle is replaced", func(t *testing.T) {
@@ -108,7 +107,9 @@ func TestBundleWithoutAdmissionPolicies(t *testing.T) {
 		policy.SetGroupVersionKind(admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"))
 		_, err = c.RESTMapper().RESTMapping(policy.GroupVersionKind().GroupKind(), policy.GroupVersionKind().Version)
 		g.Expect(err).To(HaveOccurred(), "it is served")
-		g.Eventually(func() (bool, error) { return remote.ApplyBundle(t.Context(), c) }, soon, pace).Should(BeTrue())
+		(&admission{T: t, WithT: g, admin: c}).applyBundle(
+			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 		g.Expect(c.Create(t.Context(), maintenance("one"))).To(Succeed())
 	})
 }
