@@ -13,7 +13,7 @@ work=$(mktemp -d)
 race=$([[ $(go env CGO_ENABLED) == 1 ]] && echo -race || true)
 echo "Building the tests${race:+ with the race detector} … (logs are in $work)"
 go test $race -c -o "$work/integration.test" .
-go run -exec echo $race ../../cmd/manager >/dev/null
+go run -exec true $race ../../cmd/manager >/dev/null
 
 # run <what it is> <log> <flags...>
 run() {

@@ -200,6 +200,10 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err := maintenances.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
 		return err
 	}
+	sweeper := &nodemaintenance.Sweeper{Clusters: clusters}
+	if err := sweeper.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
+		return err
+	}
 	evacuations := &evacuation.Reconciler{Clusters: clusters, Clock: realClock}
 	if err := evacuations.SetupWithManager(ctx, mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.evacuationConcurrency}); err != nil {
 		return err
@@ -214,6 +218,6 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	}
 	return (&remote.Reconciler{
 		Client: mgr.GetClient(), Clusters: clusters, WatchFilterValue: o.watchFilter,
-		Watches: []remote.Watch{machines.Watch, maintenances.Watch, evacuations.Watch, evictor.Watch, daemonSets.Watch},
+		Watches: []remote.Watch{machines.Watch, maintenances.Watch, evacuations.Watch, evictor.Watch, daemonSets.Watch, sweeper.Watch},
 	}).SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
 // releaseLeft completes the maintenance for the Nodes that it doesn't select any more, because their labels have changed: as
@@ -39,7 +40,7 @@ func (r *Reconciler) releaseLeft(ctx context.Context, s *scope) (bool, error) {
 // leftNodes finds the Nodes that the status mentions and the maintenance doesn't select any more. Where it selects by name, a
 // Node can't leave: one with another UID is another Node, and none of its business.
 func leftNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
-	if _, byName := selectedNames(s.maintenance); byName {
+	if _, byName := selection.Names(s.maintenance); byName {
 		return nil, nil
 	}
 	selected := selectedSet(s)
@@ -51,7 +52,7 @@ func leftNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 		node := &corev1.Node{}
 		if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
 			return nil, errors.Wrapf(err, "getting Node %s", name)
-		} else if err == nil && isMeant(s.maintenance, node) {
+		} else if err == nil && selection.Means(s.maintenance, node) {
 			left = append(left, node)
 		}
 	}
@@ -60,7 +61,7 @@ func leftNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 
 func drainedByOthers(s *scope, node *corev1.Node) bool {
 	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
-		return other.Spec.Stage == v1alpha1.StageDrain && other.DeletionTimestamp.IsZero() && selects(&other, node)
+		return other.Spec.Stage == v1alpha1.StageDrain && other.DeletionTimestamp.IsZero() && selection.Selects(&other, node)
 	})
 }
 
@@ -84,11 +85,6 @@ func mentionedNodes(m *v1alpha1.NodeMaintenance) sets.Set[string] {
 		names.Insert(m.Status.NodeStatuses[i].NodeRef.Name)
 	}
 	return names
-}
-
-// mentions is for one Node what mentionedNodes is for all.
-func mentions(m *v1alpha1.NodeMaintenance, node string) bool {
-	return slices.ContainsFunc(m.Status.NodeStatuses, func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == node })
 }
 
 func selectedSet(s *scope) sets.Set[string] {

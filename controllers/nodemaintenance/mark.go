@@ -64,7 +64,7 @@ func anyOther(ctx context.Context, reader client.Reader, than sets.Set[string], 
 // so that all maintenances of a Node agree on them.
 func (r *Reconciler) mark(ctx context.Context, s *scope) (bool, error) {
 	views := viewsOf(append(s.others, *s.before))
-	if _, byName := selectedNames(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle {
+	if _, byName := selection.Names(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle {
 		err := markNodes(ctx, s, s.nodes, views)
 		return err == nil, err
 	}
@@ -146,7 +146,7 @@ func viewsOf(maintenances []v1alpha1.NodeMaintenance) []*maintenanceView {
 	views := make([]*maintenanceView, 0, len(maintenances))
 	for i := range maintenances {
 		if m := &maintenances[i]; m.Spec.Stage != v1alpha1.StageComplete {
-			views = append(views, &maintenanceView{maintenance: m, selects: selector(m)})
+			views = append(views, &maintenanceView{maintenance: m, selects: selection.Of(m)})
 		}
 	}
 	return views

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lifecycle"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
 // selectNodes finds the Nodes of this maintenance, and the other maintenances.
@@ -43,12 +43,12 @@ func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (bool, error) {
 // that is meant, and isn't selected.
 func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMaintenance) ([]*corev1.Node, error) {
 	var nodes []*corev1.Node
-	if names, only := selectedNames(m); only {
+	if names, only := selection.Names(m); only {
 		for _, name := range names {
 			node := &corev1.Node{}
 			if err := reader.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
 				return nil, errors.Wrapf(err, "getting Node %s", name)
-			} else if err == nil && isMeant(m, node) {
+			} else if err == nil && selection.Means(m, node) {
 				nodes = append(nodes, node)
 			}
 		}
@@ -58,41 +58,13 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 	if err := reader.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil { // of many Nodes, few may be selected
 		return nil, errors.Wrap(err, "listing Nodes")
 	}
-	selected := selector(m)
+	selected := selection.Of(m)
 	for i := range all.Items {
 		if selected(&all.Items[i]) {
 			nodes = append(nodes, all.Items[i].DeepCopy())
 		}
 	}
 	return nodes, nil
-}
-
-// selectedNames returns the names that the selector consists of, where it selects by name alone.
-func selectedNames(m *v1alpha1.NodeMaintenance) (names []string, only bool) {
-	for _, term := range m.Spec.NodeSelector.NodeSelectorTerms {
-		if len(term.MatchExpressions) > 0 || len(term.MatchFields) != 1 || term.MatchFields[0].Operator != corev1.NodeSelectorOpIn || len(term.MatchFields[0].Values) != 1 {
-			return nil, false
-		}
-		names = append(names, term.MatchFields[0].Values[0])
-	}
-	return names, true
-}
-
-func isMeant(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
-	uid := m.Annotations[v1alpha1.NodeUIDAnnotation]
-	return uid == "" || uid == string(node.UID)
-}
-
-// selects says whether a maintenance selects a Node.
-func selects(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool { return selector(m)(node) }
-
-// selector tells the Nodes that a maintenance selects from others. A nodeSelector that can't be read selects none.
-func selector(m *v1alpha1.NodeMaintenance) func(*corev1.Node) bool {
-	if names, only := selectedNames(m); only {
-		return func(node *corev1.Node) bool { return slices.Contains(names, node.Name) && isMeant(m, node) }
-	}
-	parsed, err := nodeaffinity.NewNodeSelector(m.Spec.NodeSelector.Core())
-	return func(node *corev1.Node) bool { return err == nil && isMeant(m, node) && parsed.Match(node) }
 }
 
 // uncordon leaves the Nodes as they were found, unless another maintenance still cordons them.
@@ -123,7 +95,7 @@ func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.No
 
 func cordonedByOthers(s *scope, node *corev1.Node) bool {
 	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
-		return cordon.Holds(&other) && selects(&other, node)
+		return cordon.Holds(&other) && selection.Selects(&other, node)
 	})
 }
 
@@ -155,7 +127,8 @@ func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change rem
 	}
 }
 
-// maintenancesOf returns the maintenances that select a Node, or have selected it. Where node is nil it is looked up.
+// maintenancesOf returns the maintenances that select a Node, or have selected it, and those of whom the Node may show that they
+// don't select all Nodes. Where node is nil it is looked up.
 func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.NamespacedName, name string, node *corev1.Node) []types.NamespacedName {
 	if node == nil {
 		node = &corev1.Node{}
@@ -165,10 +138,10 @@ func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.Namespace
 		}
 	}
 	return r.maintenancesWhere(ctx, cluster, func(m *v1alpha1.NodeMaintenance) bool {
-		if names, only := selectedNames(m); only {
-			return slices.Contains(names, name)
+		if names, only := selection.Names(m); only {
+			return slices.Contains(names, name) || selection.Doubted(m)
 		}
-		return selects(m, node) || mentions(m, name)
+		return selection.Selects(m, node) || selection.Mentions(m, name) || selection.Doubted(m)
 	})
 }
 
@@ -205,7 +178,7 @@ func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(cont
 		}
 		return append(keys, r.maintenancesWhere(ctx, cluster, func(other *v1alpha1.NodeMaintenance) bool {
 			for _, node := range nodes {
-				if other.Name != m.Name && selects(other, node) {
+				if other.Name != m.Name && selection.Selects(other, node) {
 					return true
 				}
 			}

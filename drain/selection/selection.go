@@ -1,9 +1,12 @@
-// Package selection says what is odd about the Nodes that a maintenance selects. Admission can't list Nodes, so it is told
-// afterwards, as a warning.
+// Package selection says which Nodes a maintenance selects, and what is odd about them. Admission can't list Nodes, so that is
+// told afterwards, as a warning.
 package selection
 
 import (
 	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -28,4 +31,10 @@ func Judge(f Facts) (plausible bool, reason, message string) {
 	default:
 		return true, v1alpha1.ReasonNodesSelected, ""
 	}
+}
+
+// Doubted says whether a maintenance is said to select all Nodes, or all of the control plane: any Node may show that it doesn't.
+func Doubted(m *v1alpha1.NodeMaintenance) bool {
+	judged := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceSelectionPlausible)
+	return judged != nil && judged.Status == metav1.ConditionFalse && judged.Reason != v1alpha1.ReasonNoNodesSelected
 }

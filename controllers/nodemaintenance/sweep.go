@@ -1,0 +1,135 @@
+package nodemaintenance
+
+import (
+	"context"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/leftovers"
+)
+
+// Sweeper takes back what maintenances that are gone have left on Nodes, once for each connection to a workload cluster: see
+// package drain/leftovers. The taint is the DaemonSet evacuator's business.
+type Sweeper struct {
+	Clusters *remote.Clusters
+
+	controller controller.TypedController[remote.Request]
+}
+
+// SetupWithManager adds the sweeper to the manager.
+func (r *Sweeper) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+	options.Reconciler = r
+	var err error
+	r.controller, err = controller.NewTyped("sweeper", mgr, options)
+	return errors.Wrap(err, "setting up the sweeper")
+}
+
+// Watch has the sweeper look at every Node of a workload cluster, and every Node that Evacuations tell of, as they are listed when
+// a connection begins.
+func (r *Sweeper) Watch(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error {
+	err := cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*corev1.Node, remote.Request]{
+		Name: "sweeper-Nodes", Watcher: r.controller, Kind: &corev1.Node{},
+		EventHandler: listed(cluster, func(node *corev1.Node) string { return node.Name }),
+	}))
+	if err != nil {
+		return errors.Wrap(err, "watching Nodes")
+	}
+	err = cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
+		Name: "sweeper-Evacuations", Watcher: r.controller, Kind: &v1alpha1.Evacuation{},
+		EventHandler: listed(cluster, func(e *v1alpha1.Evacuation) string { return e.Annotations[v1alpha1.EvacuationNodeAnnotation] }),
+	}))
+	return errors.Wrap(err, "watching Evacuations")
+}
+
+// listed enqueues the Nodes of the objects that are there when a watch begins.
+func listed[T client.Object](cluster types.NamespacedName, node func(T) string) handler.TypedEventHandler[T, remote.Request] {
+	return handler.TypedFuncs[T, remote.Request]{CreateFunc: func(_ context.Context, e event.TypedCreateEvent[T], queue remote.Queue) {
+		if name := node(e.Object); e.IsInInitialList && name != "" {
+			queue.Add(remote.Request{Cluster: cluster, Object: types.NamespacedName{Name: name}})
+		}
+	}}
+}
+
+// Reconcile looks at one Node:
+//
+//	is something left, as far as caches tell? ─► and as the API server tells? ─► take it back
+func (r *Sweeper) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
+	cached, err := r.Clusters.Client(ctx, request.Cluster)
+	if err != nil {
+		return remote.Rest(err)
+	}
+	observed, err := observeLeftovers(ctx, cached, cached, request.Object.Name)
+	if err != nil || leftovers.On(observed).Nothing() {
+		return remote.Rest(err)
+	}
+	// A maintenance may be newer than the cache.
+	live, err := r.Clusters.Live(ctx, request.Cluster)
+	if err != nil {
+		return remote.Rest(err)
+	}
+	if observed, err = observeLeftovers(ctx, cached, live, request.Object.Name); err != nil {
+		return remote.Rest(err)
+	}
+	return remote.Rest(r.sweep(ctx, cached, observed.Node, leftovers.On(observed)))
+}
+
+// observeLeftovers looks at a Node and its Evacuations in the cache, and then at the maintenances, so that those that the former are
+// of are among them.
+func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, name string) (leftovers.Observation, error) {
+	observed := leftovers.Observation{Name: name, Node: &corev1.Node{}}
+	switch err := cached.Get(ctx, types.NamespacedName{Name: name}, observed.Node); {
+	case client.IgnoreNotFound(err) != nil:
+		return observed, errors.Wrapf(err, "getting Node %s", name)
+	case err != nil:
+		observed.Node = nil
+	}
+	var err error
+	if observed.Evacuations, err = evacuationsOn(ctx, cached, name); err != nil {
+		return observed, err
+	}
+	all := &v1alpha1.NodeMaintenanceList{}
+	err = maintenances.List(ctx, all, client.UnsafeDisableDeepCopy) // they are only read, and may be large
+	observed.Maintenances = all.Items
+	return observed, errors.Wrap(err, "listing NodeMaintenances")
+}
+
+// sweep takes back what is left.
+func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node, left leftovers.Left) error {
+	for _, e := range left.Evacuations {
+		if err := setInstigator(ctx, c, e, evacuation.WithoutInstigator); err != nil {
+			return err
+		}
+	}
+	if len(left.Conditions) > 0 {
+		if err := patchConditions(ctx, c, node, nil, left.Conditions); err != nil {
+			return err
+		}
+	}
+	if left.Record {
+		changed := node.DeepCopy()
+		cordon.Restore(changed, false)
+		if err := c.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
+			return errors.Wrapf(client.IgnoreNotFound(err), "leaving Node %s as it was found", node.Name)
+		}
+	}
+	if !left.Nothing() {
+		ctrl.LoggerFrom(ctx).Info("Took back what maintenances that are gone have left",
+			"record", left.Record, "conditions", left.Conditions, "evacuations", len(left.Evacuations))
+	}
+	return nil
+}

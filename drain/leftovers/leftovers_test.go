@@ -1,0 +1,93 @@
+package leftovers_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/leftovers"
+)
+
+const foreign = v1alpha1.InstigatorFinalizerPrefix + "example.com"
+
+func node() *corev1.Node {
+	ours := func(conditionType corev1.NodeConditionType) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: conditionType, Status: corev1.ConditionTrue, Reason: v1alpha1.ReasonNodeMaintenance}
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "uid", Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: cordon.Schedulable}},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			ours(v1alpha1.NodeMaintenanceInProgress), ours(v1alpha1.NodeDrained), ours(v1alpha1.NodeMaintenancePlanned),
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
+		}},
+	}
+}
+
+func maintenance(stage v1alpha1.NodeMaintenanceStage, node string) v1alpha1.NodeMaintenance {
+	return v1alpha1.NodeMaintenance{
+		ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: stage, NodeSelector: v1alpha1.SelectNodes(node)},
+	}
+}
+
+func evacuations() []v1alpha1.Evacuation {
+	asked := func(name string, finalizers ...string) v1alpha1.Evacuation {
+		return v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: finalizers}}
+	}
+	return []v1alpha1.Evacuation{
+		asked("ours", v1alpha1.NodeMaintenanceInstigatorFinalizer), asked("shared", foreign, v1alpha1.NodeMaintenanceInstigatorFinalizer), asked("theirs", foreign),
+	}
+}
+
+func TestOn(t *testing.T) {
+	mentions := maintenance(v1alpha1.StageCordon, "two")
+	mentions.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}}
+	another := maintenance(v1alpha1.StageDrain, "one")
+	another.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: "another"}
+	everything := []string{"record", "MaintenancePlanned", "MaintenanceInProgress", "Drained", "ours", "shared"}
+
+	for _, tc := range []struct {
+		name         string
+		maintenances []v1alpha1.NodeMaintenance
+		gone         bool // the Node
+		left         []string
+	}{
+		{name: "R43: all is left where there is no maintenance", left: everything},
+		{name: "R43: a maintenance of another Node minds nothing", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "two")}, left: everything},
+		{name: "R43: nor does one of another Node of that name", maintenances: []v1alpha1.NodeMaintenance{another}, left: everything},
+		{name: "R43: one in stage Cordon takes back its own", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageCordon, "one")}},
+		{name: "R43: one in stage Drain", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")}},
+		{name: "R43: one in stage Complete", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageComplete, "one")}},
+		{name: "R43: one whose Node has left the selection", maintenances: []v1alpha1.NodeMaintenance{mentions}},
+		{
+			name: "R43: one in stage Idle only announces itself", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageIdle, "one")},
+			left: []string{"record", "MaintenanceInProgress", "Drained", "ours", "shared"},
+		},
+		{name: "R43: where the Node is gone Evacuations may be left", gone: true, left: []string{"ours", "shared"}},
+		{name: "R43: where the Node is gone its maintenance minds them", gone: true, maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			observed := leftovers.Observation{Name: "one", Node: node(), Evacuations: evacuations(), Maintenances: tc.maintenances}
+			if tc.gone {
+				observed.Node = nil
+			}
+			found := leftovers.On(observed)
+			left := []string{}
+			if found.Record {
+				left = append(left, "record")
+			}
+			for _, conditionType := range found.Conditions {
+				left = append(left, string(conditionType))
+			}
+			for _, e := range found.Evacuations {
+				left = append(left, e.Name)
+			}
+			g.Expect(left).To(ConsistOf(tc.left))
+			g.Expect(found.Nothing()).To(Equal(len(tc.left) == 0))
+		})
+	}
+}
