@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
 // maxLeft is how many DaemonSets whose Pods are left are named.
@@ -33,7 +34,7 @@ func reportPodsLeft(s *scope) {
 	}
 	meta.SetStatusCondition(conditions, metav1.Condition{
 		Type: v1alpha1.NodeMaintenancePodsLeft, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonDaemonSetToleratesMaintenance,
-		Message:            cut("DaemonSets that tolerate the taint " + v1alpha1.NoDaemonSetPodsTaint + " would replace their Pods at once, so these are left: " + names),
+		Message:            progress.Short("DaemonSets that tolerate the taint " + v1alpha1.NoDaemonSetPodsTaint + " would replace their Pods at once, so these are left: " + names),
 		ObservedGeneration: s.maintenance.Generation, LastTransitionTime: metav1.NewTime(s.now.Truncate(time.Second)),
 	})
 }

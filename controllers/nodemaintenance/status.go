@@ -133,7 +133,7 @@ func reportNodes(s *scope) {
 		return
 	}
 	statuses := make([]v1alpha1.NodeMaintenanceNodeStatus, 0, len(s.nodes))
-	summary := v1alpha1.NodeMaintenanceSummary{Nodes: int32(len(s.nodes)), Blocking: cut(s.decision.Blocking)} //nolint:gosec // likewise
+	summary := v1alpha1.NodeMaintenanceSummary{Nodes: int32(len(s.nodes)), Blocking: progress.Short(s.decision.Blocking)} //nolint:gosec // likewise
 	var longest *v1alpha1.BlockedPod
 	for _, node := range s.nodes {
 		decided := s.decision.Nodes[node.Name]
@@ -159,7 +159,7 @@ func reportNodes(s *scope) {
 		}
 	}
 	if longest != nil && !s.decision.Drained {
-		summary.Blocking = cut(longest.Pod + ": " + longest.Why)
+		summary.Blocking = progress.Short(longest.Pod + ": " + longest.Why)
 	}
 	summary.Progress = fmt.Sprintf("%d/%d", summary.DrainedNodes, summary.Nodes)
 	slices.SortFunc(statuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
@@ -167,46 +167,16 @@ func reportNodes(s *scope) {
 	progress.Fit(m, statuses)
 }
 
-// blockedPods names the Pods of a Node that can't go yet, those that wait longest first.
+// blockedPods names the Pods of a Node that can't go yet.
 func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
-	var blocked []v1alpha1.BlockedPod
+	pods := make([]progress.Pod, 0, len(s.pods[node]))
 	for _, view := range s.pods[node] {
-		if view.finished {
-			continue
-		}
-		why, since := whyBlocked(s, view)
-		if why != "" {
-			blocked = append(blocked, v1alpha1.BlockedPod{Pod: view.pod.Namespace + "/" + view.pod.Name, Why: cut(why), Since: ptr.To(since)})
-		}
+		pods = append(pods, progress.Pod{
+			Namespace: view.pod.Namespace, Name: view.pod.Name, Verdict: view.verdict, Finished: view.finished,
+			Deletion: view.pod.DeletionTimestamp, Evacuation: s.evacuations[view.pod.UID],
+		})
 	}
-	slices.SortStableFunc(blocked, func(a, b v1alpha1.BlockedPod) int {
-		return cmp.Or(a.Since.Compare(b.Since.Time), cmp.Compare(a.Pod, b.Pod))
-	})
-	return blocked[:min(len(blocked), maxBlocked)]
-}
-
-// whyBlocked says what holds a Pod up, empty if nothing does.
-func whyBlocked(s *scope, view podView) (string, metav1.Time) {
-	drainStart := ptr.Deref(stageStart(s.maintenance, v1alpha1.StageDrain), metav1.NewTime(s.now))
-	switch {
-	case view.verdict.Undecided != "":
-		return "It can't be decided what to do with it: " + view.verdict.Undecided, drainStart
-	case view.verdict.Behavior == v1alpha1.DrainBehaviorWaitCompleted:
-		return "Waiting for it to complete (" + view.verdict.Reason + ")", drainStart
-	case view.verdict.Behavior != v1alpha1.DrainBehaviorDrain:
-		return "", metav1.Time{}
-	case view.pod.DeletionTimestamp != nil:
-		// The grace period is its own time; after that something is amiss.
-		if s.now.After(view.pod.DeletionTimestamp.Add(statusInterval)) {
-			return "Its deletion is overdue", *view.pod.DeletionTimestamp
-		}
-		return "", metav1.Time{}
-	}
-	e := s.evacuations[view.pod.UID]
-	if e == nil || e.Status.Message == "" {
-		return "", metav1.Time{}
-	}
-	return e.Status.Message, e.CreationTimestamp
+	return progress.Blocked(pods, ptr.Deref(stageStart(s.maintenance, v1alpha1.StageDrain), metav1.NewTime(s.now)), s.now)
 }
 
 // reportConditions says whether the Nodes are cordoned and drained.
@@ -243,19 +213,12 @@ func reportConditions(s *scope) {
 	case s.decision.Drained:
 		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionTrue, v1alpha1.ReasonDrained, "")
 	case len(s.ruleProblem) > 0:
-		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonInvalidDrainRule, cut(s.ruleProblem[0].String()))
+		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonInvalidDrainRule, progress.Short(s.ruleProblem[0].String()))
 	default:
 		// What it waits for is in the summary and the nodeStatuses: a condition that changed with every Pod would be
 		// written with every Pod.
 		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonDraining, "")
 	}
-}
-
-func cut(text string) string {
-	if runes := []rune(text); len(runes) > maxWhy {
-		return string(runes[:maxWhy-1]) + "…"
-	}
-	return text
 }
 
 // statusPace remembers when statuses were last written, to pace those that tell of progress alone.

@@ -5,13 +5,11 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
@@ -61,6 +59,7 @@ var stageActs = []act{
 	{"R35: Drained in stage Drain alone, and again when a Pod has come and gone", drainedAgain},
 	{"R35: without a Node there is nothing drained", noNodes},
 	{"R42: the guide, word for word", followGuide},
+	{"R43: what a maintenance that is gone has left is taken back on connect", leftoversAreSwept},
 }
 
 func idleTouchesNothing(s *scene) {
@@ -345,152 +344,6 @@ func humanCordon(s *scene) {
 	s.Expect(s.node("r19").Spec.Unschedulable).To(BeTrue())
 }
 
-func oneEvacuation(s *scene) {
-	const instigator = v1alpha1.InstigatorFinalizerPrefix + "example.com"
-	s.withNodes("r20")
-	one, two := bare("r20-one", "r20", held), bare("r20-two", "r20", held)
-	s.run(one, two)
-	s.maintain(nm("r20", draining, of("r20")))
-	s.expectAsked(2, one, two)
-	created := s.ours().Resource("evacuations").Verb("create")
-	s.Expect(created).To(HaveLen(2))
-	e := s.existing(one)
-	s.Expect(e.Spec.PodRef).To(Equal(v1alpha1.LocalPodReference{Name: one.Name, UID: string(one.UID)}))
-	s.Expect(e.Spec.ProgressDeadlineSeconds).To(BeEquivalentTo(1800))
-	s.Expect(e.Finalizers).To(ConsistOf(v1alpha1.NodeMaintenanceInstigatorFinalizer))
-
-	s.setFinalizers(one, instigator)
-	s.Eventually(func() []string { return s.existing(one).Finalizers }, soon, pace).Should(ConsistOf(instigator, v1alpha1.NodeMaintenanceInstigatorFinalizer))
-	s.Expect(s.existing(one).UID).To(Equal(e.UID))
-	s.setFinalizers(two) // nobody else asks for it: it is cancelled, or made again
-	s.expectAsked(2, one, two)
-
-	s.ends("r20")
-	s.setFinalizers(one)
-}
-
-func allPods(s *scene) {
-	s.withNodes("r21")
-	terminating := bare("r21-terminating", "r21", func(pod *corev1.Pod) { pod.Annotations[controlplane.PodDeletionDelayAnnotation] = "1h" })
-	plain := bare("r21-plain", "r21", func(pod *corev1.Pod) {
-		pod.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-	})
-	s.run(terminating, plain)
-	s.Expect(s.workload.Client.Delete(s.Context(), bare("r21-terminating", ""))).To(Succeed())
-	s.maintain(nm("r21", draining, of("r21")))
-	s.expectCordoned("r21")
-	s.Eventually(func() []string { return s.ours().Resource("evacuations").Verb("create").Names() }, soon, pace).Should(HaveLen(2))
-	s.Expect(s.pod("r21-terminating").DeletionTimestamp).NotTo(BeNil())
-	s.annotate(terminating, controlplane.PodDeletionDelayAnnotation, "10ms")
-	s.Eventually(func() string { return s.drained("r21") }, soon, pace).Should(Equal("True Drained"))
-
-	s.create(s.workload.Client, bare("r21-later", "r21"))
-	s.Eventually(func() []string { return s.evictions().Succeeded().Names() }, soon, pace).Should(ConsistOf("r21-plain", "r21-later"))
-	s.Expect(s.ours().Resource("evacuations").Verb("create")).To(HaveLen(3))
-	s.expectInvariants()
-	s.ends("r21")
-}
-
-func byPriority(s *scene) {
-	s.withNodes("r23-a", "r23-b")
-	pods := []*corev1.Pod{
-		bare("r23-a-low", "r23-a", held, priority(100)), bare("r23-b-low", "r23-b", held, priority(100)),
-		bare("r23-a-middle", "r23-a", held, priority(500)), bare("r23-a-high", "r23-a", held, priority(1000)), bare("r23-b-high", "r23-b", held, priority(1000)),
-	}
-	s.run(pods...)
-	s.maintain(nm("r23", draining, of("r23-a", "r23-b"), upTo(100, 500, 1000)))
-	s.expectAsked(2, pods...)
-	counts := func(node string) []int32 {
-		status := s.nodeStatus("r23", node)
-		return []int32{status.PodsPendingEvacuation, status.PodsEvacuating}
-	}
-	s.Eventually(func() []int32 { return counts("r23-a") }, soon, pace).Should(Equal([]int32{2, 1}))
-	s.Eventually(func() []int32 { return counts("r23-b") }, soon, pace).Should(Equal([]int32{1, 1}))
-
-	s.goes("r23-a-low")
-	s.expectMessages("r23/r23-a: Waiting for node r23-b.", "r23/r23-b: Evacuating")
-	s.Eventually(func() []string { return s.asked(pods...) }, soon, pace).Should(ConsistOf("r23-b-low"), "a step ends when its last Pod is gone, on any Node")
-
-	s.fleet.KillManager()
-	s.goes("r23-b-low")
-	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
-	s.Eventually(func() []string { return s.asked(pods...) }, soon, pace).Should(ConsistOf("r23-a-middle"))
-	s.Eventually(func() []string { return s.rows("r23", "r23-b") }, soon, pace).Should(Equal([]string{"500"}))
-
-	// A Pod of a lower step goes at once, and what has been reached isn't taken back, by no restart either.
-	late := bare("r23-b-late", "r23-b", held, priority(100))
-	s.fleet.KillManager()
-	s.run(late)
-	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
-	pods = append(pods, late)
-	s.Eventually(func() []string { return s.asked(pods...) }, soon, pace).Should(ConsistOf("r23-a-middle", "r23-b-late"))
-	s.Expect(s.rows("r23", "r23-a")).To(Equal([]string{"500"}))
-	s.goes("r23-a-middle", "r23-b-late")
-	s.Eventually(func() []string { return s.asked(pods...) }, soon, pace).Should(ConsistOf("r23-a-high", "r23-b-high"))
-	s.goes("r23-a-high", "r23-b-high")
-	s.Eventually(func() string { return s.drained("r23") }, soon, pace).Should(Equal("True Drained"))
-	s.ends("r23")
-}
-
-// overlapping is KEP-4212's "Pod Selection and DrainTargets Example", with a Pod or two of each kind.
-func overlapping(s *scene) {
-	s.withNodes("one", "two", "three", "four")
-	s.run(
-		bare("one-5000", "one", held, priority(5000)), bare("one-10000", "one", held, priority(10000)), bare("one-15000", "one", held, priority(15000)),
-		bare("two-5000", "two", held, priority(5000)), bare("two-15000", "two", held, priority(15000)),
-		bare("three-10000", "three", held, priority(10000)), bare("three-15000", "three", held, priority(15000)),
-		bare("four-2000", "four", held, priority(2000)),
-	)
-	s.maintain(nm("maintenance-a", draining, of("one", "two"), upTo(5000, 15000)))
-	s.maintain(nm("maintenance-b", draining, of("one", "three"), upTo(10000, 15000)))
-	s.expectMessages("maintenance-a/one: Evacuating", "maintenance-a/two: Evacuating",
-		"maintenance-b/one: Evacuating (limited by maintenance-a)", "maintenance-b/three: Evacuating")
-	s.goes("three-10000")
-	s.expectMessages("maintenance-b/one: Evacuating (limited by maintenance-a)", "maintenance-b/three: Waiting for node one.")
-	s.goes("one-5000")
-	s.expectMessages("maintenance-a/one: Waiting for node two.", "maintenance-a/two: Evacuating",
-		"maintenance-b/one: Waiting for node two (maintenance-a).", "maintenance-b/three: Waiting for node two (maintenance-a).")
-	s.goes("two-5000")
-	s.expectMessages("maintenance-a/one: Evacuating (limited by maintenance-b)", "maintenance-a/two: Evacuating",
-		"maintenance-b/one: Evacuating", "maintenance-b/three: Waiting for node one.")
-	for _, name := range []string{"maintenance-a", "maintenance-b"} {
-		s.Eventually(func() []string { return s.rows(name, "one") }, soon, pace).Should(Equal([]string{"10000"}))
-	}
-
-	s.maintain(nm("maintenance-c", draining, of("one", "four"), upTo(2000, 15000)))
-	s.expectMessages("maintenance-c/one: Evacuating (fast-forwarded by older maintenance-b)", "maintenance-c/four: Evacuating",
-		"maintenance-a/one: Evacuating (limited by maintenance-b, maintenance-c)", "maintenance-b/one: Evacuating")
-	s.expectEvents("maintenance-c", "FastForwarded", "Node one: fast-forwarded by older maintenance-b")
-	s.goes("one-10000")
-	s.expectMessages("maintenance-c/one: Waiting for node four.", "maintenance-b/one: Waiting for node four (maintenance-c).", "maintenance-b/three: Evacuating")
-	s.goes("four-2000", "two-15000")
-	s.expectMessages("maintenance-a/one: Evacuating", "maintenance-a/two: Drained", "maintenance-c/one: Evacuating", "maintenance-c/four: Drained")
-	s.goes("one-15000", "three-15000")
-	for _, name := range []string{"maintenance-a", "maintenance-b", "maintenance-c"} {
-		s.Eventually(func() string { return s.drained(name) }, soon, pace).Should(Equal("True Drained"))
-	}
-	s.ends("maintenance-a", "maintenance-b", "maintenance-c")
-	s.expectReleased("one", "two", "three", "four")
-}
-
-func rowsOfSelectors(s *scene) {
-	s.withNodes("r26")
-	web := bare("r26-web", "r26", held, priority(1000))
-	postgres := bare("r26-postgres", "r26", held, priority(2000), func(pod *corev1.Pod) { pod.Labels["app"] = "postgres" })
-	rest := bare("r26-rest", "r26", held, priority(2000))
-	s.run(web, postgres, rest)
-	s.maintain(nm("r26", draining, of("r26"), planned(entry(v1alpha1.PodTypeDefault, 1000), entry(v1alpha1.PodTypeDefault, 2000, "app", "postgres"), entry(v1alpha1.PodTypeDefault, 2000))))
-	s.expectAsked(1, web, postgres, rest)
-	s.Eventually(func() []string { return s.rows("r26", "r26") }, soon, pace).Should(ConsistOf("1000", "1000/postgres"))
-	s.goes("r26-web")
-	s.expectAsked(1, postgres, rest)
-	s.Eventually(func() []string { return s.rows("r26", "r26") }, soon, pace).Should(ConsistOf("1000", "2000/postgres"))
-	s.goes("r26-postgres")
-	s.expectAsked(1, rest)
-	s.Eventually(func() []string { return s.rows("r26", "r26") }, soon, pace).Should(ConsistOf("2000", "2000/postgres"))
-	s.ends("r26")
-}
-
 func stageStatuses(s *scene) {
 	s.withNodes("r33", "r33-drain")
 	started := func(name string) []v1alpha1.NodeMaintenanceStage {
@@ -533,4 +386,31 @@ func noNodes(s *scene) {
 	s.maintain(nm("r35-none", draining, ofLabelled("pool", "r35-none")))
 	s.Eventually(func() string { return s.drained("r35-none") }, soon, pace).Should(Equal("False " + v1alpha1.ReasonNoNodesSelected))
 	s.ends("r35-none")
+}
+
+func leftoversAreSwept(s *scene) {
+	s.withNodes("r43", "r43-kept")
+	left, kept := bare("r43", "r43", held), bare("r43-kept", "r43-kept", held)
+	s.run(left, kept)
+	s.maintain(nm("r43", draining, of("r43")))
+	s.maintain(nm("r43-kept", draining, of("r43-kept")))
+	s.expectCordoned("r43", "r43-kept")
+	s.expectAsked(2, left, kept)
+	for _, node := range []string{"r43", "r43-kept"} {
+		s.expectNodeConditions(node, v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
+	}
+
+	s.fleet.KillManager()
+	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r43"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	s.ends("r43") // by force
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.expectReleased("r43")
+	s.expectNodeConditions("r43")
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(left) }, soon, pace).Should(BeNil())
+	s.Expect(s.pod("r43").UID).To(Equal(left.UID))
+
+	s.expectCordoned("r43-kept")
+	s.expectAsked(1, kept)
+	s.expectNodeConditions("r43-kept", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
+	s.ends("r43-kept")
 }

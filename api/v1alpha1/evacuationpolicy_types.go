@@ -1,0 +1,82 @@
+package v1alpha1
+
+// SurgePolicy says when room is made for a Pod before it goes.
+// +kubebuilder:validation:Enum=Never;IfSingleReplica;Always
+type SurgePolicy string
+
+const (
+	// SurgeNever evicts without making room first.
+	SurgeNever SurgePolicy = "Never"
+	// SurgeIfSingleReplica makes room for Deployments that declare one replica.
+	SurgeIfSingleReplica SurgePolicy = "IfSingleReplica"
+	// SurgeAlways makes room for every Deployment, up to its maxSurge at a time.
+	SurgeAlways SurgePolicy = "Always"
+)
+
+// EvacuatorsPolicy says which evacuators may take over Pods.
+// +kubebuilder:validation:Enum=Any;BuiltIn
+type EvacuatorsPolicy string
+
+const (
+	// EvacuatorsAny honors the evacuators that Pods are annotated with.
+	EvacuatorsAny EvacuatorsPolicy = "Any"
+	// EvacuatorsBuiltIn ignores annotated evacuators, so that a tenant can't hold a Node with silent ones.
+	EvacuatorsBuiltIn EvacuatorsPolicy = "BuiltIn"
+)
+
+// UnhealthyBudgetPolicy says what happens to unready Pods whose own budget can never have room.
+// +kubebuilder:validation:Enum=Respect;Override
+type UnhealthyBudgetPolicy string
+
+const (
+	// UnhealthyBudgetRespect waits, and names the Pods that block their own budget.
+	UnhealthyBudgetRespect UnhealthyBudgetPolicy = "Respect"
+	// UnhealthyBudgetOverride deletes Pods that are not ready when their own budget can never have room.
+	UnhealthyBudgetOverride UnhealthyBudgetPolicy = "Override"
+)
+
+// OnTimeoutPolicy says what happens to Pods that are left when the drain's time is up.
+// +kubebuilder:validation:Enum=Release;Delete
+type OnTimeoutPolicy string
+
+const (
+	// OnTimeoutRelease leaves them: the Machine is deleted with them.
+	OnTimeoutRelease OnTimeoutPolicy = "Release"
+	// OnTimeoutDelete deletes them, early enough for each one's grace period.
+	OnTimeoutDelete OnTimeoutPolicy = "Delete"
+)
+
+// EvacuationPolicy is how the Pods of a maintenance are evacuated; what a MachineDrainPolicy decided, compiled in.
+type EvacuationPolicy struct {
+	// progressDeadlineSeconds is how long an evacuator may go without reporting progress.
+	// +optional
+	// +default=1800
+	// +kubebuilder:validation:Minimum=600
+	// +kubebuilder:validation:Maximum=21600
+	ProgressDeadlineSeconds int32 `json:"progressDeadlineSeconds,omitempty"`
+
+	// surge says when room is made for the Pods of a Deployment before they go.
+	// +optional
+	// +default="Never"
+	Surge SurgePolicy `json:"surge,omitempty"`
+
+	// evacuators says which evacuators may take over Pods.
+	// +optional
+	// +default="Any"
+	Evacuators EvacuatorsPolicy `json:"evacuators,omitempty"`
+
+	// unhealthyBudget says what happens to unready Pods whose own budget can never have room.
+	// +optional
+	// +default="Respect"
+	UnhealthyBudget UnhealthyBudgetPolicy `json:"unhealthyBudget,omitempty"`
+
+	// drainTimeoutSeconds is the time that the drain has, counted from the start of the Drain stage. Absent or 0: no limit.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	DrainTimeoutSeconds *int32 `json:"drainTimeoutSeconds,omitempty"`
+
+	// onTimeout says what happens to Pods that are left when that time is up.
+	// +optional
+	// +default="Release"
+	OnTimeout OnTimeoutPolicy `json:"onTimeout,omitempty"`
+}

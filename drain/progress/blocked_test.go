@@ -1,0 +1,80 @@
+package progress_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+var (
+	drainStart = metav1.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	later      = metav1.NewTime(drainStart.Add(time.Minute))
+	drains     = rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}
+)
+
+func asked(message string, since metav1.Time) *v1alpha1.Evacuation {
+	return &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: since}, Status: v1alpha1.EvacuationStatus{Message: message}}
+}
+
+func TestBlocked(t *testing.T) {
+	now := later.Add(time.Hour)
+	for _, tc := range []struct {
+		name  string
+		pod   progress.Pod
+		why   string
+		since metav1.Time
+	}{
+		{name: "R34: what its Evacuation waits for", pod: progress.Pod{Verdict: drains, Evacuation: asked("waiting for a budget", later)}, why: "waiting for a budget", since: later},
+		{name: "R34: nothing, while the Evacuation has nothing to say", pod: progress.Pod{Verdict: drains, Evacuation: asked("", later)}},
+		{name: "R34: nothing, while it isn't its turn", pod: progress.Pod{Verdict: drains}},
+		{name: "R34: a Pod that terminates has its grace period", pod: progress.Pod{Verdict: drains, Evacuation: asked("evicted", later), Deletion: new(metav1.NewTime(now))}},
+		{name: "R34: and then is overdue", pod: progress.Pod{Verdict: drains, Deletion: &later}, why: "Its deletion is overdue", since: later},
+		{
+			name: "R34: a Pod that is to complete", pod: progress.Pod{Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorWaitCompleted, Reason: "label x"}},
+			why: "Waiting for it to complete (label x)", since: drainStart,
+		},
+		{
+			name: "R34: what can't be decided", pod: progress.Pod{Verdict: rules.Verdict{Undecided: "the namespace isn't known"}},
+			why: "It can't be decided what to do with it: the namespace isn't known", since: drainStart,
+		},
+		{name: "R34: a skipped Pod isn't held up", pod: progress.Pod{Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}}},
+		{name: "R34: nor one that has finished", pod: progress.Pod{Finished: true, Verdict: drains, Evacuation: asked("waiting", later)}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			tc.pod.Namespace, tc.pod.Name = "ns", "pod"
+			blocked := progress.Blocked([]progress.Pod{tc.pod}, drainStart, now)
+			if tc.why == "" {
+				g.Expect(blocked).To(BeEmpty())
+				return
+			}
+			g.Expect(blocked).To(Equal([]v1alpha1.BlockedPod{{Pod: "ns/pod", Why: tc.why, Since: &tc.since}}))
+		})
+	}
+}
+
+func TestBlockedIsShort(t *testing.T) {
+	t.Run("R36: five Pods are named, those that wait longest first, and texts are cut", func(t *testing.T) {
+		g := NewWithT(t)
+		var pods []progress.Pod
+		for i := range 9 {
+			since := metav1.NewTime(drainStart.Add(-time.Duration(i) * time.Minute))
+			pods = append(pods, progress.Pod{Namespace: "ns", Name: fmt.Sprint(i), Verdict: drains, Evacuation: asked(strings.Repeat("ä", 600), since)})
+		}
+		blocked := progress.Blocked(pods, drainStart, later.Time)
+		g.Expect(blocked).To(HaveLen(5))
+		for i, each := range blocked {
+			g.Expect(each.Pod).To(Equal(fmt.Sprintf("ns/%d", 8-i)))
+			g.Expect([]rune(each.Why)).To(HaveLen(512))
+			g.Expect(each.Why).To(HaveSuffix("ä…"))
+		}
+	})
+}
