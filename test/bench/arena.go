@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -14,30 +17,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
-
-// load is what runs in the arena.
-type load struct {
-	nodes, podsPerNode int
-	// maxUnavailable of the pods' budget.
-	maxUnavailable int
-	// readyDelay is the time from a pod's binding until it is ready, deletionDelay from its deletion until it is gone.
-	readyDelay, deletionDelay time.Duration
-}
-
-func (l load) pods() int { return l.nodes * l.podsPerNode }
 
 const (
 	workloadName = "workload"
 	// managedLabel on a Machine makes it ours; a Machine without is left to Cluster API.
 	managedLabel = "bench.capnm.dev/managed"
+	// deploymentName is that of the MachineDeployment of a rollout.
+	deploymentName = "workers"
 	// limitUser and kubectlUser act in the workload cluster.
 	limitUser, kubectlUser = "bench-limit", "bench-kubectl"
 	systemMasters          = "system:masters"
-	// startTimeout covers building the manager on a busy machine.
-	startTimeout = 10 * time.Minute
+	// startTimeout covers building the manager on a busy machine, and hundreds of Machines that come up.
+	startTimeout = 20 * time.Minute
 	pollInterval = 100 * time.Millisecond
 	// calm is how long everything rests after a reset: controllers finish what the reset has brought about.
 	calm = 2 * time.Second
@@ -57,10 +53,10 @@ type arena struct {
 	machines int
 }
 
-// target is the Node to be drained in a run. Its Machine has the same name.
+// target is what has to be drained in a run. A stand-alone Machine has the name of its Node.
 type target struct {
-	node string
-	pods []corev1.Pod
+	nodes []string
+	pods  []corev1.Pod
 }
 
 // newArena starts a fleet with the nodes that the load needs.
@@ -70,7 +66,7 @@ func newArena(ctx context.Context, l load, o options) (_ *arena, err error) {
 	f, err := fleet.Start(ctx, fleet.Options{
 		Workloads: []string{workloadName}, PodReadyDelay: l.readyDelay, PodDeletionDelay: l.deletionDelay,
 		// Cluster API is measured as it is released.
-		ReleasePace: true, KeepDir: o.keep,
+		ReleasePace: true, KeepDir: o.keep, ManagerArgs: o.managerArgs(),
 		Progress: func(what string) { progress("%s", what) },
 	})
 	if err != nil {
@@ -88,22 +84,14 @@ func newArena(ctx context.Context, l load, o options) (_ *arena, err error) {
 	if err := a.Connect(a.cluster, workloadName); err != nil {
 		return nil, err
 	}
-	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: a.cluster.Key().Namespace, Name: "bench"}}
-	policy.Spec.MachineSelector = &metav1.LabelSelector{MatchLabels: map[string]string{managedLabel: "true"}}
-	if err := kwok.Create(ctx, a.Client, []client.Object{policy}, a.cluster.Objects()); err != nil {
-		return nil, err
-	}
-	if err := a.addMachines(ctx); err != nil {
+	if err := a.populate(ctx); err != nil {
 		return nil, err
 	}
 	progress("%d nodes are up", l.nodes)
 	if o.keep {
 		progress("data and logs stay in %s and %s", a.Management.Dir(), a.workload.Dir())
 	}
-	if err := a.waitUntilServed(ctx); err != nil {
-		return nil, err
-	}
-	return a, a.createBudget(ctx)
+	return a, a.waitUntilServed(ctx)
 }
 
 func (a *arena) addClients() error {
@@ -118,39 +106,110 @@ func (a *arena) addClients() error {
 	return err
 }
 
-// addMachines creates the Machines that are missing. New ones have new names, so that nothing is mistaken for what was there
-// before.
-func (a *arena) addMachines(ctx context.Context) error {
-	present := &clusterv1.MachineList{}
-	if err := a.Client.List(ctx, present, client.InNamespace(a.cluster.Key().Namespace)); err != nil {
-		return errors.Wrap(err, "listing Machines")
+// writeKubeconfig writes a kubeconfig for an administrator of that name.
+func (a *arena) writeKubeconfig(user string) (string, error) {
+	content, err := a.workload.KubeconfigFor(user, systemMasters)
+	if err != nil {
+		return "", err
 	}
-	for range a.load.nodes - len(present.Items) {
-		a.machines++
-		if err := kwok.Create(ctx, a.Client, a.cluster.Machine(fmt.Sprintf("m%03d", a.machines))); err != nil {
+	file := filepath.Join(a.workload.Dir(), user+".kubeconfig")
+	return file, errors.Wrap(os.WriteFile(file, content, 0o600), "writing a kubeconfig")
+}
+
+// populate creates what outlasts all runs, and the first Machines.
+func (a *arena) populate(ctx context.Context) error {
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace(), Name: "bench"}}
+	policy.Spec.MachineSelector = &metav1.LabelSelector{MatchLabels: map[string]string{managedLabel: "true"}}
+	if a.load.rollout {
+		policy.Spec.Rollout.OutdatedNodes = v1alpha1.OutdatedNodesCordon
+	}
+	objects := []client.Object{policy}
+	for _, rule := range a.load.drainRules(a.namespace()) {
+		objects = append(objects, rule)
+	}
+	if err := kwok.Create(ctx, a.Client, objects, a.cluster.Objects()); err != nil {
+		return err
+	}
+	var present []client.Object
+	for i := range a.load.landings {
+		landing := controlplane.NewNode(fmt.Sprintf("%s%d", landingPrefix, i))
+		landing.Spec.Unschedulable = true
+		present = append(present, landing)
+	}
+	if a.load.maxUnavailable > 0 {
+		for _, app := range a.load.appNames() {
+			present = append(present, a.load.budget(app))
+		}
+	}
+	if err := kwok.Create(ctx, a.workload.Client, present); err != nil {
+		return err
+	}
+	if a.load.rollout {
+		if err := kwok.Create(ctx, a.Client, a.cluster.MachineDeployment(deploymentName, int32(a.load.nodes), roomForPods, kwok.With(surge))); err != nil {
 			return err
 		}
 	}
-	return kwok.WaitForMachinesRunning(ctx, a.Client, a.cluster.Key(), a.load.nodes)
+	return a.addMachines(ctx)
+}
+
+func (a *arena) namespace() string { return a.cluster.Key().Namespace }
+
+// roomForPods lets a node have as many pods as there may be.
+var roomForPods = kwok.With(func(machine *infrav1.KwokMachine) {
+	machine.Spec.Capacity = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10000")}
+})
+
+// addMachines creates the Machines that are missing. New ones have new names, so that nothing is mistaken for what was there
+// before. Those of a MachineDeployment come by themselves.
+func (a *arena) addMachines(ctx context.Context) error {
+	present := &clusterv1.MachineList{}
+	if err := a.Client.List(ctx, present, client.InNamespace(a.namespace())); err != nil {
+		return errors.Wrap(err, "listing Machines")
+	}
+	if !a.load.rollout {
+		for range a.load.nodes - len(present.Items) {
+			a.machines++
+			if err := kwok.Create(ctx, a.Client, a.cluster.Machine(fmt.Sprintf("m%04d", a.machines), roomForPods)); err != nil {
+				return err
+			}
+		}
+	}
+	return a.waitForMachines(ctx)
+}
+
+// waitForMachines has the patience that hundreds of Machines need.
+func (a *arena) waitForMachines(ctx context.Context) error {
+	for {
+		err := kwok.WaitForMachinesRunning(ctx, a.Client, a.cluster.Key(), a.load.nodes)
+		if err == nil || ctx.Err() != nil || !wait.Interrupted(errors.Cause(err)) {
+			return err
+		}
+		progress("still waiting for %d Machines to run", a.load.nodes)
+	}
 }
 
 // waitUntilServed waits until our manager has prepared the workload cluster.
 func (a *arena) waitUntilServed(ctx context.Context) error {
 	return poll(ctx, "for our kinds to be served in the workload cluster", func(ctx context.Context) (bool, error) {
-		for _, list := range []client.ObjectList{&v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}} {
-			if a.workload.Client.List(ctx, list) != nil {
-				return false, nil // their CRDs aren't there yet
-			}
-		}
-		return true, nil
+		return isServed(ctx, a.workload.Client), nil
 	})
+}
+
+// isServed says whether our manager has brought our kinds.
+func isServed(ctx context.Context, c client.Client) bool {
+	for _, list := range []client.ObjectList{&v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}} {
+		if c.List(ctx, list, client.Limit(1)) != nil {
+			return false // their CRDs aren't there yet
+		}
+	}
+	return true
 }
 
 // settle waits until nothing is left of a run: deleted Machines and their Nodes, and what our manager has created for them.
 func (a *arena) settle(ctx context.Context) error {
 	return poll(ctx, "for deleted Machines, NodeMaintenances and Evacuations to be gone", func(ctx context.Context) (bool, error) {
 		machines, maintenances, evacuations := &clusterv1.MachineList{}, &v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}
-		if err := a.Client.List(ctx, machines, client.InNamespace(a.cluster.Key().Namespace)); err != nil {
+		if err := a.Client.List(ctx, machines, client.InNamespace(a.namespace())); err != nil {
 			return false, errors.Wrap(err, "listing Machines")
 		}
 		for i := range machines.Items {
@@ -158,10 +217,10 @@ func (a *arena) settle(ctx context.Context) error {
 				return false, nil
 			}
 		}
-		if err := a.workload.Client.List(ctx, maintenances); err != nil {
+		if err := a.workload.Client.List(ctx, maintenances, client.Limit(1)); err != nil {
 			return false, errors.Wrap(err, "listing NodeMaintenances")
 		}
-		if err := a.workload.Client.List(ctx, evacuations); err != nil {
+		if err := a.workload.Client.List(ctx, evacuations, client.Limit(1)); err != nil {
 			return false, errors.Wrap(err, "listing Evacuations")
 		}
 		return len(maintenances.Items) == 0 && len(evacuations.Items) == 0, nil

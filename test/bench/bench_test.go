@@ -76,29 +76,33 @@ func TestViolations(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		to.pods = append(to.pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}})
 	}
-	g.Expect(violations(to, controlplane.Events{eviction("a", "uid-a"), eviction("b", "uid-b")})).To(BeEmpty())
-	g.Expect(violations(to, controlplane.Events{eviction("a", "")})).To(ConsistOf(ContainSubstring("without the precondition")))
-	g.Expect(violations(to, controlplane.Events{eviction("a", "uid-a"), eviction("a", "uid-a")})).To(ConsistOf(ContainSubstring("twice")))
-	g.Expect(violations(to, controlplane.Events{eviction("c", "uid-c")})).To(ConsistOf(ContainSubstring("isn't one")))
-	g.Expect(violations(to, controlplane.Events{eviction("a", "uid-b")})).To(ConsistOf(ContainSubstring("isn't one")))
+	g.Expect(violations(load{}, to, controlplane.Events{eviction("a", "uid-a"), eviction("b", "uid-b")})).To(BeEmpty())
+	g.Expect(violations(load{}, to, controlplane.Events{eviction("a", "")})).To(ConsistOf(ContainSubstring("without the precondition")))
+	g.Expect(violations(load{}, to, controlplane.Events{eviction("a", "uid-a"), eviction("a", "uid-a")})).To(ConsistOf(ContainSubstring("twice")))
+	g.Expect(violations(load{}, to, controlplane.Events{eviction("c", "uid-c")})).To(ConsistOf(ContainSubstring("isn't one")))
+	g.Expect(violations(load{}, to, controlplane.Events{eviction("a", "uid-b")})).To(ConsistOf(ContainSubstring("isn't one")))
+	g.Expect(violations(load{rollout: true}, to, controlplane.Events{eviction("c", "uid-c")})).To(BeEmpty())
 }
 
-func TestJudgeDrain(t *testing.T) {
+func TestJudge(t *testing.T) {
 	g := NewWithT(t)
 	good := sample{Candidate: "capnm", Pods: 20, Evictions: 20, Seconds: 11}
 	limit := sample{Candidate: "limit", Pods: 20, Evictions: 20, Seconds: 10}
-	g.Expect(judgeDrain(options{}, []sample{limit, good})).To(BeEmpty())
-	g.Expect(judgeDrain(options{maxRatio: 1.05}, []sample{limit, good})).To(HaveLen(1))
-	g.Expect(judgeDrain(options{maxRatio: 1.2}, []sample{limit, good})).To(BeEmpty())
+	g.Expect(judge(options{}, load{}, []sample{limit, good})).To(BeEmpty())
+	g.Expect(judge(options{maxRatio: 1.05}, load{}, []sample{limit, good})).To(HaveLen(1))
+	g.Expect(judge(options{maxRatio: 1.2}, load{}, []sample{limit, good})).To(BeEmpty())
 	refused := good
 	refused.Evictions, refused.Refused = 21, 1
-	g.Expect(judgeDrain(options{}, []sample{good, refused})).To(HaveLen(2))
+	g.Expect(judge(options{}, load{}, []sample{good, refused})).To(HaveLen(2))
+	again := good
+	again.Evictions = 25
+	g.Expect(judge(options{}, load{rollout: true}, []sample{again})).To(BeEmpty())
 }
 
 // What wasn't measured must not look as if it were.
 func TestAbsentCandidates(t *testing.T) {
 	g := NewWithT(t)
-	r := &result{Candidates: drainScenario.candidates, Samples: []sample{{Candidate: "limit", Seconds: 10}}}
+	r := &result{Candidates: []candidate{limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate}, Samples: []sample{{Candidate: "limit", Seconds: 10}}}
 	content := r.flat()
 	g.Expect(content).To(HaveKeyWithValue("limit_seconds", 10.0))
 	g.Expect(content).To(HaveKeyWithValue("absent", []string{"capnm", "kubectl", "capi"}))
@@ -112,4 +116,34 @@ func TestMedian(t *testing.T) {
 	g.Expect(median(nil)).To(BeZero())
 	g.Expect(median([]float64{3, 1, 2})).To(Equal(2.0))
 	g.Expect(median([]float64{4, 1})).To(Equal(2.5))
+}
+
+func TestScaled(t *testing.T) {
+	g := NewWithT(t)
+	l, err := rolloutLoad.scaled(options{nodes: 4})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(l.drained).To(Equal(4), "a rollout replaces all nodes")
+	l, err = drainLoad.scaled(options{nodes: 3, podsPerNode: 6})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect([]int{l.pods(), l.podsPerApp(), l.drained}).To(Equal([]int{18, 18, 1}))
+	_, err = ordersLoad.scaled(options{podsPerNode: 6})
+	g.Expect(err).To(MatchError(ContainSubstring("evenly")))
+	_, err = nodesLoad.scaled(options{nodes: 4})
+	g.Expect(err).To(MatchError(ContainSubstring("can't be drained")))
+}
+
+// Each budget has the evictions of its own pods.
+func TestUnusedIn(t *testing.T) {
+	g := NewWithT(t)
+	of := func(name string, from, to int) controlplane.Event {
+		event := call(from, to)
+		event.Namespace, event.Name = "default", name
+		return event
+	}
+	seen := rooms{
+		{Namespace: "default", Name: "web-000"}: {{at(0), 1}, {at(12), 0}, {at(100), 1}},
+		{Namespace: "default", Name: "web-001"}: {{at(0), 1}, {at(12), 0}, {at(200), 1}},
+	}
+	evictions := controlplane.Events{of("web-000-x", 10, 15), of("web-001-x", 10, 15), of("web-000-y", 105, 110), of("web-001-y", 207, 210)}
+	g.Expect(unusedIn(seen, evictions)).To(ConsistOf(idle{5 * time.Millisecond, true}, idle{7 * time.Millisecond, true}))
 }

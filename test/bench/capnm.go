@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,39 +28,55 @@ var capnmCandidate = candidate{
 }
 
 func drainByHook(ctx context.Context, a *arena, t target) (span, error) {
-	key := client.ObjectKey{Namespace: a.cluster.Key().Namespace, Name: t.node}
-	if err := a.manage(ctx, key); err != nil {
+	if err := a.manage(ctx, t.nodes); err != nil {
 		return span{}, err
 	}
-	released := func(event watch.Event) bool {
-		machine, ok := event.Object.(*clusterv1.Machine)
-		return ok && (event.Type == watch.Deleted || !isHeld(machine))
-	}
-	return a.deleteMachine(ctx, key, &clusterv1.MachineList{}, released)
+	taken, _, err := a.deleteMachines(ctx, t.nodes, &clusterv1.MachineList{}, isReleased)
+	return taken, err
 }
 
-// manage has our policy select the Machine, and waits for the hook.
-func (a *arena) manage(ctx context.Context, key client.ObjectKey) error {
-	machine := &clusterv1.Machine{}
-	if err := a.Client.Get(ctx, key, machine); err != nil {
-		return errors.Wrapf(err, "getting Machine %s", key)
+// isReleased tells the event by which a Machine has lost our hook.
+func isReleased(event watch.Event) bool {
+	machine, ok := event.Object.(*clusterv1.Machine)
+	return ok && (event.Type == watch.Deleted || !isHeld(machine))
+}
+
+// manage has our policy select Machines, and waits for the hooks.
+func (a *arena) manage(ctx context.Context, names []string) error {
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelWrites)
+	for _, name := range names {
+		group.Go(func() error {
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace(), Name: name}}
+			patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, managedLabel))
+			return errors.Wrapf(a.Client.Patch(groupCtx, machine, patch), "labeling Machine %s", name)
+		})
 	}
-	changed := machine.DeepCopy()
-	if changed.Labels == nil {
-		changed.Labels = map[string]string{}
+	if err := group.Wait(); err != nil {
+		return err
 	}
-	changed.Labels[managedLabel] = "true"
-	if err := a.Client.Patch(ctx, changed, client.MergeFrom(machine)); err != nil {
-		return errors.Wrapf(err, "labeling Machine %s", key)
-	}
-	err := poll(ctx, "for our hook", func(ctx context.Context) (bool, error) {
-		err := a.Client.Get(ctx, key, machine)
-		return isHeld(machine), errors.Wrapf(err, "getting Machine %s", key)
+	return a.awaitHooks(ctx, len(names))
+}
+
+// awaitHooks waits until so many Machines have our hook.
+func (a *arena) awaitHooks(ctx context.Context, count int) error {
+	err := poll(ctx, fmt.Sprintf("for our hook on %d Machines", count), func(ctx context.Context) (bool, error) {
+		machines := &clusterv1.MachineList{}
+		if err := a.Client.List(ctx, machines, client.InNamespace(a.namespace())); err != nil {
+			return false, errors.Wrap(err, "listing Machines")
+		}
+		held := 0
+		for i := range machines.Items {
+			if isHeld(&machines.Items[i]) {
+				held++
+			}
+		}
+		return held == count, nil
 	})
 	if err != nil {
 		return err
 	}
-	return pause(ctx, calm) // Cluster API carries the label over to the Node
+	return pause(ctx, calm) // Cluster API carries labels over to the Nodes
 }
 
 func isHeld(machine *clusterv1.Machine) bool {

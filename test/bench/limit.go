@@ -5,11 +5,13 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
@@ -18,17 +20,24 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// limitCandidate is as fast as a drain can be that asks the eviction API and respects budgets: a loop that does nothing else.
+// limitCandidate is as fast as a drain can be that asks the eviction API and respects budgets: loops that do nothing else.
 var limitCandidate = candidate{
-	name: "limit", about: "a bare loop that evicts when the budget has room: cordon to last pod gone",
+	name: "limit", about: "bare loops that evict when the budget has room: cordon to last pod gone",
 	runs:     func(o options) int { return o.runs },
-	run:      drainByBareLoop,
+	run:      drainByBareLoops,
 	requests: func(events controlplane.Events) controlplane.Events { return events.By(limitUser) },
 }
 
-// bareLoop evicts the pods of one node that are under one budget.
+// bareLoops is how many loops evict side by side where no budget makes them queue.
+const bareLoops = 20
+
+// bareLoop evicts the pods that a selector selects.
 type bareLoop struct {
-	client  kubernetes.Interface
+	client kubernetes.Interface
+	pods   string // a label selector
+	budget string // that they share; empty: none
+	nodes  sets.Set[string]
+
 	waiting []corev1.Pod
 	left    sets.Set[types.UID]
 	// last is the pod that was evicted last. Until the watch shows it among the disrupted ones, what the watch shows is older
@@ -36,45 +45,93 @@ type bareLoop struct {
 	last string
 }
 
-func drainByBareLoop(ctx context.Context, a *arena, t target) (span, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	onNode := fields.OneTermEqualSelector("spec.nodeName", t.node).String()
-	thisBudget := fields.OneTermEqualSelector("metadata.name", appName).String()
-
+func drainByBareLoops(ctx context.Context, a *arena, t target) (span, error) {
 	taken := span{started: time.Now()}
-	cordon := []byte(`{"spec":{"unschedulable":true}}`)
-	if _, err := a.limit.CoreV1().Nodes().Patch(ctx, t.node, types.MergePatchType, cordon, metav1.PatchOptions{}); err != nil {
-		return span{}, errors.Wrapf(err, "cordoning Node %s", t.node)
+	if err := a.cordon(ctx, t.nodes); err != nil {
+		return span{}, err
 	}
-	pods, err := a.limit.CoreV1().Pods(appNamespace).List(ctx, metav1.ListOptions{FieldSelector: onNode})
-	if err != nil {
-		return span{}, errors.Wrap(err, "listing pods")
+	group, loopCtx := errgroup.WithContext(ctx)
+	if a.load.ordered { // the next one begins when the last pod of the one before is gone
+		group.SetLimit(1)
 	}
-	podEvents, err := a.limit.CoreV1().Pods(appNamespace).Watch(ctx, metav1.ListOptions{FieldSelector: onNode, ResourceVersion: pods.ResourceVersion})
-	if err != nil {
-		return span{}, errors.Wrap(err, "watching pods")
+	for _, loop := range a.bareLoops(t) {
+		group.Go(func() error { return loop.run(loopCtx) })
 	}
-	defer podEvents.Stop()
-	// It begins with an event of the budget as it is.
-	budgetEvents, err := a.limit.PolicyV1().PodDisruptionBudgets(appNamespace).Watch(ctx, metav1.ListOptions{FieldSelector: thisBudget})
-	if err != nil {
-		return span{}, errors.Wrap(err, "watching the budget")
-	}
-	defer budgetEvents.Stop()
-
-	loop := &bareLoop{client: a.limit, waiting: pods.Items, left: sets.New[types.UID]()}
-	for i := range pods.Items {
-		loop.left.Insert(pods.Items[i].UID)
-	}
-	if err := loop.drain(ctx, podEvents, budgetEvents); err != nil {
+	if err := group.Wait(); err != nil {
 		return span{}, err
 	}
 	taken.ended = time.Now()
 	return taken, nil
 }
 
-func (l *bareLoop) drain(ctx context.Context, pods, budgets watch.Interface) error {
+func (a *arena) cordon(ctx context.Context, nodes []string) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(bareLoops)
+	for _, node := range nodes {
+		group.Go(func() error {
+			cordon := []byte(`{"spec":{"unschedulable":true}}`)
+			_, err := a.limit.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, cordon, metav1.PatchOptions{})
+			return errors.Wrapf(err, "cordoning Node %s", node)
+		})
+	}
+	return group.Wait()
+}
+
+// bareLoops has a loop for each budget and each order: evictions under one budget are fastest one after the other.
+func (a *arena) bareLoops(t target) []*bareLoop {
+	nodes := sets.New(t.nodes...)
+	if a.load.maxUnavailable == 0 && !a.load.ordered {
+		return []*bareLoop{{client: a.limit, pods: appLabel, nodes: nodes}}
+	}
+	var loops []*bareLoop
+	for _, app := range a.load.appNames() {
+		loop := &bareLoop{client: a.limit, pods: labels.SelectorFromSet(labelsOf(app)).String(), nodes: nodes}
+		if a.load.maxUnavailable > 0 {
+			loop.budget = app
+		}
+		loops = append(loops, loop)
+	}
+	return loops
+}
+
+// run evicts the pods from the nodes, and returns when they are gone.
+func (l *bareLoop) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pods, err := l.client.CoreV1().Pods(appNamespace).List(ctx, metav1.ListOptions{LabelSelector: l.pods})
+	if err != nil {
+		return errors.Wrap(err, "listing pods")
+	}
+	l.left = sets.New[types.UID]()
+	for i := range pods.Items {
+		if pod := pods.Items[i]; l.nodes.Has(pod.Spec.NodeName) {
+			l.waiting = append(l.waiting, pod)
+			l.left.Insert(pod.UID)
+		}
+	}
+	podEvents, err := l.client.CoreV1().Pods(appNamespace).Watch(ctx, metav1.ListOptions{LabelSelector: l.pods, ResourceVersion: pods.ResourceVersion})
+	if err != nil {
+		return errors.Wrap(err, "watching pods")
+	}
+	defer podEvents.Stop()
+	if l.budget == "" {
+		group, groupCtx := errgroup.WithContext(ctx)
+		group.Go(func() error { return l.evictAll(groupCtx) })
+		group.Go(func() error { return l.await(groupCtx, podEvents, watch.NewFake()) })
+		return group.Wait()
+	}
+	// It begins with an event of the budget as it is.
+	thisBudget := fields.OneTermEqualSelector("metadata.name", l.budget).String()
+	budgetEvents, err := l.client.PolicyV1().PodDisruptionBudgets(appNamespace).Watch(ctx, metav1.ListOptions{FieldSelector: thisBudget})
+	if err != nil {
+		return errors.Wrap(err, "watching the budget")
+	}
+	defer budgetEvents.Stop()
+	return l.await(ctx, podEvents, budgetEvents)
+}
+
+// await uses what room the budget gets, and ends with the last pod.
+func (l *bareLoop) await(ctx context.Context, pods, budgets watch.Interface) error {
 	for l.left.Len() > 0 {
 		select {
 		case event, open := <-pods.ResultChan():
@@ -109,10 +166,7 @@ func (l *bareLoop) use(ctx context.Context, budget *policyv1.PodDisruptionBudget
 	l.last = ""
 	for range min(int(budget.Status.DisruptionsAllowed), len(l.waiting)) {
 		pod := l.waiting[0]
-		err := l.client.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{
-			ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-			DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))},
-		})
+		err := l.evict(ctx, pod)
 		if apierrors.IsTooManyRequests(err) {
 			return nil // no room after all; the next event tells
 		}
@@ -122,4 +176,21 @@ func (l *bareLoop) use(ctx context.Context, budget *policyv1.PodDisruptionBudget
 		l.waiting, l.last = l.waiting[1:], pod.Name
 	}
 	return nil
+}
+
+// evictAll evicts all pods, side by side.
+func (l *bareLoop) evictAll(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(bareLoops)
+	for _, pod := range l.waiting {
+		group.Go(func() error { return errors.Wrapf(l.evict(ctx, pod), "evicting pod %s", pod.Name) })
+	}
+	return group.Wait()
+}
+
+func (l *bareLoop) evict(ctx context.Context, pod corev1.Pod) error {
+	return l.client.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))},
+	})
 }

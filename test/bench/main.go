@@ -2,14 +2,18 @@
 //
 //	go run ./test/bench [scenario] [-runs 3] [-out out/bench]
 //
-// All candidates of a scenario run on one fleet, one after the other and in turn, so that what else the machine does hits all of
-// them. What each has done is taken from the API server's audit log, not from what it says about itself. The results go to a
+// What was done is taken from the API servers' audit logs, not from what candidates say about themselves. The results go to a
 // table and to <out>/<scenario>.json. The exit status is 1 if the product has broken a promise that doesn't depend on the
-// machine: an eviction that was refused, made twice, or made without the pod's UID as its precondition. Times are reported, and
-// fail nothing unless -max-ratio says so.
+// machine: an eviction that was refused, made twice, or made without the pod's UID as its precondition; a write by an idle
+// fleet. Times are reported, and fail nothing unless -max-ratio says so.
 //
-// What to measure is a scenario (scenario.go), who takes part in it a candidate; scenarios lists them. What they share, the
-// fleet with its nodes and pods, is an arena (arena.go).
+// There are two kinds of scenarios (scenario.go lists them):
+//
+//   - Comparisons (comparison.go): a load, and candidates that take turns on it. They all run on one fleet, one after the
+//     other, so that what else the machine does hits all of them. The fleet with its nodes and pods is an arena (arena.go).
+//   - Scenarios of scale, in which the product is alone or has one peer.
+//
+// Flags make each of them smaller or larger.
 package main
 
 import (
@@ -28,9 +32,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// scenarios are all that can be measured.
-var scenarios = []scenario{drainScenario}
-
 // options are the command line.
 type options struct {
 	scenario string
@@ -40,6 +41,18 @@ type options struct {
 	out      string
 	maxRatio float64
 	keep     bool
+	verbose  bool
+
+	// The size of a scenario; 0: its own.
+	nodes, podsPerNode, drained, apps int
+}
+
+// managerArgs are flags of our manager.
+func (o options) managerArgs() []string {
+	if o.verbose {
+		return []string{"--v=4"}
+	}
+	return nil
 }
 
 func main() {
@@ -63,22 +76,18 @@ func run(ctx context.Context, args []string) error {
 		return errors.Errorf("there is no scenario %q; there are: %s", o.scenario, strings.Join(names(), ", "))
 	}
 	s := scenarios[chosen]
-	samples, err := measure(ctx, s, o)
+	out, err := s.measure(ctx, s, o)
 	if err != nil {
 		return errors.Wrapf(err, "measuring %s", s.name)
 	}
-	r, err := newResult(s, o, samples)
-	if err != nil {
+	if err := out.print(os.Stdout); err != nil {
 		return err
 	}
-	if err := r.print(os.Stdout); err != nil {
+	if err := save(o.out, s.name, out); err != nil {
 		return err
 	}
-	if err := r.save(o.out); err != nil {
-		return err
-	}
-	if len(r.Failures) > 0 {
-		return errors.Errorf("%s has failed:\n  %s", s.name, strings.Join(r.Failures, "\n  "))
+	if failures := out.failures(); len(failures) > 0 {
+		return errors.Errorf("%s has failed:\n  %s", s.name, strings.Join(failures, "\n  "))
 	}
 	return nil
 }
@@ -96,6 +105,11 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.only, "only", "", "run only these candidates, separated by commas")
 	flags.StringVar(&o.out, "out", "out/bench", "directory for the results")
 	flags.Float64Var(&o.maxRatio, "max-ratio", 0, "fail if ours takes more than this many times the limit; 0 reports only")
+	flags.IntVar(&o.nodes, "nodes", 0, "nodes with pods; 0: as many as the scenario has")
+	flags.IntVar(&o.podsPerNode, "pods-per-node", 0, "pods on each node; 0: as many as the scenario has")
+	flags.IntVar(&o.drained, "drained", 0, "nodes that are drained at once; 0: as many as the scenario drains")
+	flags.IntVar(&o.apps, "apps", 0, "Deployments that the pods are divided among; 0: as many as the scenario has")
+	flags.BoolVar(&o.verbose, "verbose", false, "have our manager log more")
 	flags.BoolVar(&o.keep, "keep", false, "keep data and logs of the control planes")
 	if err := flags.Parse(args); err != nil {
 		return o, errors.Wrap(err, "reading the command line")

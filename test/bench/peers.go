@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,16 +26,24 @@ var kubectlCandidate = candidate{
 	requests: func(events controlplane.Events) controlplane.Events { return events.By(kubectlUser) },
 }
 
+// drainByKubectl runs a command for each node, all at once.
 func drainByKubectl(ctx context.Context, a *arena, t target) (span, error) {
 	kubectl, err := controlplane.Tool("kubectl")
 	if err != nil {
 		return span{}, err
 	}
-	command := exec.CommandContext(ctx, kubectl, "--kubeconfig", a.kubeconfig, "drain", t.node, "--ignore-daemonsets", "--delete-emptydir-data")
 	taken := span{started: time.Now()}
-	output, err := command.CombinedOutput()
+	group, ctx := errgroup.WithContext(ctx)
+	for _, node := range t.nodes {
+		group.Go(func() error {
+			command := exec.CommandContext(ctx, kubectl, "--kubeconfig", a.kubeconfig, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data")
+			output, err := command.CombinedOutput()
+			return errors.Wrapf(err, "draining Node %s: %s", node, output)
+		})
+	}
+	err = group.Wait()
 	taken.ended = time.Now()
-	return taken, errors.Wrapf(err, "draining Node %s: %s", t.node, output)
+	return taken, err
 }
 
 // capiCandidate is what Cluster API does with a Machine that no MachineDrainPolicy selects.
@@ -47,39 +57,63 @@ var capiCandidate = candidate{
 }
 
 func drainByClusterAPI(ctx context.Context, a *arena, t target) (span, error) {
-	key := client.ObjectKey{Namespace: a.cluster.Key().Namespace, Name: t.node}
-	// Once the Node is drained, the next thing that Cluster API does to the Machine is to delete its infrastructure.
+	// Once a Node is drained, the next thing that Cluster API does to the Machine is to delete its infrastructure.
 	deleting := func(event watch.Event) bool {
 		machine, ok := event.Object.(*infrav1.KwokMachine)
 		return ok && (event.Type == watch.Deleted || !machine.DeletionTimestamp.IsZero())
 	}
-	return a.deleteMachine(ctx, key, &infrav1.KwokMachineList{}, deleting)
+	taken, _, err := a.deleteMachines(ctx, t.nodes, &infrav1.KwokMachineList{}, deleting)
+	return taken, err
 }
 
-// deleteMachine deletes a Machine, and takes the time until an event of an object of its name satisfies a condition.
-func (a *arena) deleteMachine(ctx context.Context, key client.ObjectKey, kind client.ObjectList, until func(watch.Event) bool) (span, error) {
-	watcher, err := a.Client.Watch(ctx, kind, client.InNamespace(key.Namespace), client.MatchingFields{"metadata.name": key.Name})
+// deleteMachines deletes Machines at once, and waits for each until an event of an object of its name satisfies a condition.
+// released tells when.
+func (a *arena) deleteMachines(ctx context.Context, names []string, kind client.ObjectList, until func(watch.Event) bool) (taken span, released map[string]time.Time, err error) {
+	watcher, err := a.Client.Watch(ctx, kind, client.InNamespace(a.namespace()))
 	if err != nil {
-		return span{}, errors.Wrapf(err, "watching %s", key)
+		return span{}, nil, errors.Wrap(err, "watching Machines")
 	}
 	defer watcher.Stop()
-	taken := span{started: time.Now()}
-	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-	if err := a.Client.Delete(ctx, machine); err != nil {
-		return span{}, errors.Wrapf(err, "deleting Machine %s", key)
+	taken.started = time.Now()
+	deleted := make(chan error, 1)
+	// Beside the watch, whose events would else wait for the last deletion.
+	go func() { deleted <- a.deleteAll(ctx, names) }()
+	released, err = awaitEach(ctx, watcher, sets.New(names...), until)
+	if deleteErr := <-deleted; err == nil {
+		err = deleteErr
 	}
-	for {
+	taken.ended = time.Now()
+	return taken, released, err
+}
+
+func (a *arena) deleteAll(ctx context.Context, names []string) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelWrites)
+	for _, name := range names {
+		group.Go(func() error {
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace(), Name: name}}
+			return errors.Wrapf(a.Client.Delete(ctx, machine), "deleting Machine %s", name)
+		})
+	}
+	return group.Wait()
+}
+
+// awaitEach waits until for each name there was an event that satisfies the condition.
+func awaitEach(ctx context.Context, watcher watch.Interface, waiting sets.Set[string], until func(watch.Event) bool) (map[string]time.Time, error) {
+	seen := map[string]time.Time{}
+	for waiting.Len() > 0 {
 		select {
 		case event, open := <-watcher.ResultChan():
 			if !open {
-				return span{}, errors.Errorf("the watch of %s has ended", key)
+				return seen, errors.Errorf("the watch of %d Machines has ended", waiting.Len())
 			}
-			if until(event) {
-				taken.ended = time.Now()
-				return taken, nil
+			if object, ok := event.Object.(client.Object); ok && waiting.Has(object.GetName()) && until(event) {
+				waiting.Delete(object.GetName())
+				seen[object.GetName()] = time.Now()
 			}
 		case <-ctx.Done():
-			return span{}, errors.Wrapf(ctx.Err(), "waiting for Machine %s to be drained", key)
+			return seen, errors.Wrapf(ctx.Err(), "waiting for %d Machines to be drained", waiting.Len())
 		}
 	}
+	return seen, nil
 }

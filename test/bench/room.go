@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,33 +14,37 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// roomAt is how many disruptions the budget allowed from a moment on.
+// roomAt is how many disruptions a budget allowed from a moment on.
 type roomAt struct {
 	at      time.Time
 	allowed int32
 }
 
-// roomWatch writes down how the room of the budget changes. The audit log knows who has written the budget, and when, but not
-// what.
+// rooms are the histories of budgets.
+type rooms map[client.ObjectKey][]roomAt
+
+// roomWatch writes down how the rooms of all budgets of a workload cluster change. The audit log knows who has written a
+// budget, and when, but not what.
 type roomWatch struct {
-	cancel  context.CancelFunc
-	done    sync.WaitGroup
-	history []roomAt
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	seen   rooms
 }
 
-func (a *arena) watchRoom(ctx context.Context) (*roomWatch, error) {
+func watchRoom(ctx context.Context, c client.WithWatch) (*roomWatch, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	watcher, err := a.workload.Client.Watch(ctx, &policyv1.PodDisruptionBudgetList{}, client.InNamespace(appNamespace), client.MatchingFields{"metadata.name": appName})
+	watcher, err := c.Watch(ctx, &policyv1.PodDisruptionBudgetList{})
 	if err != nil {
 		cancel()
-		return nil, errors.Wrap(err, "watching the budget")
+		return nil, errors.Wrap(err, "watching the budgets")
 	}
-	w := &roomWatch{cancel: cancel}
+	w := &roomWatch{cancel: cancel, seen: rooms{}}
 	w.done.Go(func() {
 		defer watcher.Stop()
 		for event := range watcher.ResultChan() {
 			if budget, ok := event.Object.(*policyv1.PodDisruptionBudget); ok {
-				w.history = append(w.history, roomAt{time.Now(), budget.Status.DisruptionsAllowed})
+				key := client.ObjectKeyFromObject(budget)
+				w.seen[key] = append(w.seen[key], roomAt{time.Now(), budget.Status.DisruptionsAllowed})
 			}
 		}
 	})
@@ -47,10 +52,21 @@ func (a *arena) watchRoom(ctx context.Context) (*roomWatch, error) {
 }
 
 // stop ends the watch and returns what it has seen.
-func (w *roomWatch) stop() []roomAt {
+func (w *roomWatch) stop() rooms {
 	w.cancel()
 	w.done.Wait()
-	return w.history
+	return w.seen
+}
+
+// unusedIn returns the idle stretches of all budgets. The pods of a budget have names that begin with its own.
+func unusedIn(seen rooms, evictions controlplane.Events) []idle {
+	var found []idle
+	for budget, history := range seen {
+		found = append(found, unused(history, evictions.InNamespace(budget.Namespace).Where(func(e controlplane.Event) bool {
+			return strings.HasPrefix(e.Name, budget.Name+"-")
+		}))...)
+	}
+	return found
 }
 
 // idle is a stretch of time in which the budget had room and no eviction was under way.

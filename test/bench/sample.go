@@ -12,10 +12,10 @@ import (
 
 // sample is what was measured in one run of one candidate.
 type sample struct {
-	Candidate string  `json:"candidate"`
-	Node      string  `json:"node"`
-	Pods      int     `json:"pods"`
-	Seconds   float64 `json:"seconds"`
+	Candidate string   `json:"candidate"`
+	Nodes     []string `json:"nodes"`
+	Pods      int      `json:"pods"`
+	Seconds   float64  `json:"seconds"`
 	// Evictions are the calls of the eviction API, Refused those that weren't answered with success.
 	Evictions int `json:"evictions"`
 	Refused   int `json:"refused"`
@@ -24,13 +24,17 @@ type sample struct {
 	// Writes to the workload cluster by verb and resource, evictions included, events (the API objects) not.
 	Writes       map[string]int `json:"writes"`
 	WritesPerPod float64        `json:"writes_per_pod"`
-	Breakdown    breakdown      `json:"breakdown"`
-	Steps        []stepAt       `json:"steps,omitempty"`
+	// CallsPerPod counts reads and watches too.
+	CallsPerPod float64   `json:"calls_per_pod"`
+	Breakdown   breakdown `json:"breakdown"`
+	Steps       []stepAt  `json:"steps,omitempty"`
 	// Violations of what evictions have to be like, see violations.
 	Violations []string `json:"violations,omitempty"`
 	// LoadAverage of the machine when the run began: how busy it was with other things.
 	LoadAverage string `json:"load_average,omitempty"`
 }
+
+func (s sample) evictionsPerPod() float64 { return float64(s.Evictions) / float64(max(s.Pods, 1)) }
 
 // breakdown says where the time of a run has gone. It is made from the audit log's times and those of the budget's changes.
 type breakdown struct {
@@ -63,13 +67,13 @@ type stepAt struct {
 	Seconds float64 `json:"seconds"`
 }
 
-func newSample(c candidate, t target, taken span, events controlplane.Events, history []roomAt) sample {
+func newSample(c candidate, l load, t target, taken span, events controlplane.Events, history rooms) sample {
 	requests := c.requests(events)
 	evictions := requests.Verb("create").Resource("pods", "eviction")
 	s := sample{
-		Candidate: c.name, Node: t.node, Pods: len(t.pods), Seconds: taken.ended.Sub(taken.started).Seconds(),
+		Candidate: c.name, Nodes: t.nodes, Pods: len(t.pods), Seconds: taken.ended.Sub(taken.started).Seconds(),
 		Evictions: len(evictions), Refused: len(evictions.Failed()), Answers: map[int]int{},
-		Writes: map[string]int{}, Violations: violations(t, evictions),
+		Writes: map[string]int{}, Violations: violations(l, t, evictions),
 	}
 	for _, eviction := range evictions {
 		s.Answers[eviction.Code]++
@@ -84,6 +88,7 @@ func newSample(c candidate, t target, taken span, events controlplane.Events, hi
 	}
 	if len(t.pods) > 0 {
 		s.WritesPerPod = float64(writes) / float64(len(t.pods))
+		s.CallsPerPod = float64(len(requests)) / float64(len(t.pods))
 	}
 	gone := lastGone(t, events)
 	s.Breakdown = newBreakdown(taken, evictions, history, gone)
@@ -107,7 +112,7 @@ func describe(write controlplane.Event) string {
 	return write.Verb + " " + resource
 }
 
-func newBreakdown(taken span, evictions controlplane.Events, history []roomAt, gone time.Time) breakdown {
+func newBreakdown(taken span, evictions controlplane.Events, history rooms, gone time.Time) breakdown {
 	b := breakdown{}
 	if len(evictions) == 0 || gone.IsZero() {
 		return b
@@ -122,7 +127,7 @@ func newBreakdown(taken span, evictions controlplane.Events, history []roomAt, g
 	// A watch may tell that a pod is gone before the kubelet has its answer.
 	b.Start, b.End = begin.Sub(taken.started).Seconds(), max(0, taken.ended.Sub(gone).Seconds())
 	var rounds []float64
-	for _, stretch := range unused(history, evictions) {
+	for _, stretch := range unusedIn(history, evictions) {
 		b.Idle += stretch.length.Seconds()
 		if stretch.round {
 			rounds = append(rounds, stretch.length.Seconds())
@@ -151,8 +156,8 @@ func lastGone(t target, events controlplane.Events) time.Time {
 }
 
 // violations says what is wrong with evictions by somebody who claims to evict each pod of the target once, and no other pod,
-// not even one that has come after it under its name.
-func violations(t target, evictions controlplane.Events) []string {
+// not even one that has come after it under its name. In a rollout, the pods that come after have to go as well.
+func violations(l load, t target, evictions controlplane.Events) []string {
 	wanted, done := map[string]types.UID{}, sets.New[types.UID]()
 	for i := range t.pods {
 		wanted[t.pods[i].Name] = t.pods[i].UID
@@ -163,7 +168,7 @@ func violations(t target, evictions controlplane.Events) []string {
 		switch {
 		case uid == "":
 			found = append(found, fmt.Sprintf("pod %s was evicted without the precondition of its UID", eviction.Name))
-		case wanted[eviction.Name] != uid:
+		case wanted[eviction.Name] != uid && !l.rollout:
 			found = append(found, fmt.Sprintf("pod %s with UID %s isn't one that had to go", eviction.Name, uid))
 		case done.Has(uid):
 			found = append(found, fmt.Sprintf("pod %s was evicted twice", eviction.Name))

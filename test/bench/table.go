@@ -53,7 +53,7 @@ func (r *result) tellResults(text *strings.Builder) {
 }
 
 func (r *result) tellBreakdown(text *strings.Builder) {
-	text.WriteString("\nWhere the time goes (medians, in seconds): until the first eviction (start); from room in the budget to the next eviction,\n" +
+	text.WriteString("\nWhere the time goes (medians, in seconds): until the first eviction (start); from room in a budget to the next eviction,\n" +
 		"each time and in all (idle); in eviction calls; from the end of the last pod to the end. Own is start, idle and end: what the\n" +
 		"candidate alone is responsible for.\n\n")
 	rows := &strings.Builder{}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+)
+
+// The loads of the comparisons. A budget with a room of two is the common case, in which all depends on how soon room is used.
+var (
+	drainLoad   = load{nodes: 10, podsPerNode: 20, drained: 1, apps: 1, maxUnavailable: 2, readyDelay: time.Second, deletionDelay: time.Second}
+	podsLoad    = load{nodes: 2, podsPerNode: 110, drained: 1, apps: 1, readyDelay: time.Second, deletionDelay: time.Second}
+	ordersLoad  = load{nodes: 10, podsPerNode: 20, drained: 1, apps: 5, maxUnavailable: 2, ordered: true, readyDelay: time.Second, deletionDelay: time.Second}
+	nodesLoad   = load{nodes: 20, podsPerNode: 20, drained: 10, apps: 4, maxUnavailable: 5, readyDelay: time.Second, deletionDelay: time.Second}
+	rolloutLoad = load{nodes: 20, podsPerNode: 20, drained: 20, apps: 4, maxUnavailable: 5, rollout: true, readyDelay: time.Second, deletionDelay: time.Second}
+)
+
+// candidate is somebody who takes part in a comparison.
+type candidate struct {
+	name, about string
+	// runs says how often it runs.
+	runs func(options) int
+	// run does it once. Preparations come before the span begins.
+	run func(context.Context, *arena, target) (span, error)
+	// requests are those that it makes to the workload cluster.
+	requests func(controlplane.Events) controlplane.Events
+	// steps of a run on the way to its first eviction and after the last pod, for the breakdown; nil if it has none.
+	steps func(controlplane.Events) []step
+}
+
+// span is the time that a run has taken by the candidate's own definition.
+type span struct {
+	started, ended time.Time
+}
+
+// runTimeout bounds one run. The slowest candidate takes some minutes for a node, and more for a rollout.
+const runTimeout = time.Hour
+
+// compare makes a scenario in which candidates do the same in turn.
+func compare(name, about string, l load, candidates ...candidate) scenario {
+	return scenario{name: name, about: about, measure: func(ctx context.Context, s scenario, o options) (outcome, error) {
+		l, err := l.scaled(o)
+		if err != nil {
+			return nil, err
+		}
+		s.about += ": " + l.String()
+		samples, err := measure(ctx, s, l, candidates, o)
+		if err != nil {
+			return nil, err
+		}
+		return newResult(s, l, candidates, o, samples)
+	}}
+}
+
+// measure runs all candidates in turn: a, b, c, a, b, c, … Those that run less often come in the last rounds.
+func measure(ctx context.Context, s scenario, l load, all []candidate, o options) (_ []sample, err error) {
+	candidates := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool {
+		return c.runs(o) == 0 || (o.only != "" && !slices.Contains(strings.Split(o.only, ","), c.name))
+	})
+	rounds := 0
+	for _, c := range candidates {
+		rounds = max(rounds, c.runs(o))
+	}
+	if rounds == 0 {
+		return nil, errors.New("no candidate is left to run")
+	}
+	progress("%s: %s", s.name, s.about)
+	a, err := newArena(ctx, l, o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if stopErr := a.stop(err != nil); err == nil {
+			err = stopErr
+		}
+	}()
+	var samples []sample
+	for round := range rounds {
+		for _, c := range candidates {
+			if round < rounds-c.runs(o) {
+				continue
+			}
+			taken, err := runOnce(ctx, a, c)
+			if err != nil {
+				return nil, errors.Wrapf(err, "running %s", c.name)
+			}
+			samples = append(samples, taken)
+			progress("%-8s run %d: %.2f s, %d evictions, %d of them refused", c.name, round+1, taken.Seconds, taken.Evictions, taken.Refused)
+		}
+	}
+	return samples, nil
+}
+
+// runOnce resets the arena, has the candidate run in it, and takes the sample.
+func runOnce(ctx context.Context, a *arena, c candidate) (sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
+	defer cancel()
+	t, err := a.reset(ctx)
+	if err != nil {
+		return sample{}, errors.Wrap(err, "resetting the arena")
+	}
+	busy := loadAverage()
+	mark, err := a.workload.Audit().Mark()
+	if err != nil {
+		return sample{}, err
+	}
+	room, err := watchRoom(ctx, a.workload.Client)
+	if err != nil {
+		return sample{}, err
+	}
+	taken, err := c.run(ctx, a, t)
+	if err != nil {
+		return sample{}, err
+	}
+	history := room.stop()
+	// What follows a run, such as taking objects away, belongs to what it costs.
+	if err := a.settle(ctx); err != nil {
+		return sample{}, errors.Wrap(err, "waiting for what follows the run")
+	}
+	events, err := a.workload.Audit().Since(mark)
+	if err != nil {
+		return sample{}, err
+	}
+	result := newSample(c, a.load, t, taken, events, history)
+	result.LoadAverage = busy
+	return result, nil
+}
+
+// judge says what is wrong with our own samples. Seconds fail nothing unless the command line says so.
+func judge(o options, l load, samples []sample) []string {
+	var wrong []string
+	for _, s := range samples {
+		if s.Candidate != capnmCandidate.name {
+			continue
+		}
+		if s.Refused > 0 {
+			wrong = append(wrong, fmt.Sprintf("%d of our evictions were refused: %v", s.Refused, s.Answers))
+		}
+		// In a rollout a pod may land on a node that goes later.
+		if s.Evictions != s.Pods && !l.rollout {
+			wrong = append(wrong, fmt.Sprintf("we have made %d evictions for %d pods", s.Evictions, s.Pods))
+		}
+		wrong = append(wrong, s.Violations...)
+	}
+	if ratio := ratioOf(samples); o.maxRatio > 0 && ratio > o.maxRatio {
+		wrong = append(wrong, fmt.Sprintf("we have taken %.2f times the limit, more than %.2f", ratio, o.maxRatio))
+	}
+	return wrong
+}
+
+// ratioOf is how many times the limit we have taken; 0 if one of the two didn't run.
+func ratioOf(samples []sample) float64 {
+	limit := median(values(samples, limitCandidate.name, func(s sample) float64 { return s.Seconds }))
+	if limit == 0 {
+		return 0
+	}
+	return median(values(samples, capnmCandidate.name, func(s sample) float64 { return s.Seconds })) / limit
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// landingPrefix begins the names of nodes that take the pods of others.
+	landingPrefix = "landing-"
+	// resetAttempts bounds how often an uneven spread is tried again.
+	resetAttempts = 3
+	// parallelWrites is how many of this program's own writes are under way at once.
+	parallelWrites = 20
+)
+
+// reset brings the arena to the state in which each run begins: all nodes there and schedulable, the pods new and exactly
+// evenly spread, all budgets free. It returns what comes next.
+func (a *arena) reset(ctx context.Context) (target, error) {
+	if err := a.addMachines(ctx); err != nil {
+		return target{}, err
+	}
+	for attempt := 1; ; attempt++ {
+		if err := a.recreate(ctx); err != nil {
+			return target{}, err
+		}
+		if err := pause(ctx, calm); err != nil {
+			return target{}, err
+		}
+		byNode, err := a.podsByNode(ctx)
+		if err != nil {
+			return target{}, err
+		}
+		if a.isEven(byNode) {
+			return a.next(ctx, byNode)
+		}
+		if attempt == resetAttempts {
+			return target{}, errors.Errorf("the pods aren't spread evenly after %d attempts", attempt)
+		}
+		progress("the pods aren't spread evenly, once more")
+	}
+}
+
+// recreate replaces all pods.
+func (a *arena) recreate(ctx context.Context) error {
+	if err := a.setLandings(ctx, false); err != nil {
+		return err
+	}
+	if err := a.removePods(ctx); err != nil {
+		return err
+	}
+	if err := a.uncordon(ctx); err != nil {
+		return err
+	}
+	for _, app := range a.load.appNames() {
+		if err := a.workload.Client.Create(ctx, a.load.deployment(app)); err != nil {
+			return errors.Wrap(err, "creating a Deployment")
+		}
+	}
+	if err := poll(ctx, "for all pods to be ready and all budgets to be free", a.isRestored); err != nil {
+		return err
+	}
+	return a.setLandings(ctx, true)
+}
+
+func (a *arena) removePods(ctx context.Context) error {
+	c := a.workload.Client
+	err := c.DeleteAllOf(ctx, &appsv1.Deployment{}, client.InNamespace(appNamespace), client.HasLabels{appLabel}, client.PropagationPolicy(metav1.DeletePropagationForeground))
+	if err != nil {
+		return errors.Wrap(err, "deleting the Deployments")
+	}
+	return poll(ctx, "for the pods to be gone", func(ctx context.Context) (bool, error) {
+		deployments, pods := &appsv1.DeploymentList{}, &corev1.PodList{}
+		for _, list := range []client.ObjectList{deployments, pods} {
+			if err := c.List(ctx, list, client.InNamespace(appNamespace), client.HasLabels{appLabel}, client.Limit(1)); err != nil {
+				return false, errors.Wrap(err, "listing what is left")
+			}
+		}
+		return len(deployments.Items)+len(pods.Items) == 0, nil
+	})
+}
+
+func (a *arena) isRestored(ctx context.Context) (bool, error) {
+	deployments := &appsv1.DeploymentList{}
+	if err := a.workload.Client.List(ctx, deployments, client.InNamespace(appNamespace), client.HasLabels{appLabel}); err != nil {
+		return false, errors.Wrap(err, "listing the Deployments")
+	}
+	ready := 0
+	for i := range deployments.Items {
+		ready += int(deployments.Items[i].Status.ReadyReplicas)
+	}
+	if ready != a.load.pods() {
+		return false, nil
+	}
+	budgets := &policyv1.PodDisruptionBudgetList{}
+	if err := a.workload.Client.List(ctx, budgets, client.InNamespace(appNamespace)); err != nil {
+		return false, errors.Wrap(err, "listing the budgets")
+	}
+	for i := range budgets.Items {
+		s := budgets.Items[i].Status
+		if int(s.ExpectedPods) != a.load.podsPerApp() || int(s.CurrentHealthy) != a.load.podsPerApp() ||
+			int(s.DisruptionsAllowed) != min(a.load.maxUnavailable, a.load.podsPerApp()) || len(s.DisruptedPods) > 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// uncordon makes all nodes schedulable, and waits until none has a taint: the taint of a cordoned one is taken off by a
+// controller of its own, after the fact.
+func (a *arena) uncordon(ctx context.Context) error {
+	return poll(ctx, "for all nodes to be schedulable", func(ctx context.Context) (bool, error) {
+		nodes := &corev1.NodeList{}
+		if err := a.workload.Client.List(ctx, nodes); err != nil {
+			return false, errors.Wrap(err, "listing Nodes")
+		}
+		nodes.Items = slices.DeleteFunc(nodes.Items, func(node corev1.Node) bool { return isLanding(node.Name) })
+		ready := len(nodes.Items) == a.load.nodes
+		for i := range nodes.Items {
+			ready = ready && !nodes.Items[i].Spec.Unschedulable && len(nodes.Items[i].Spec.Taints) == 0
+		}
+		return ready, a.setSchedulable(ctx, nodes.Items, true)
+	})
+}
+
+func isLanding(node string) bool { return strings.HasPrefix(node, landingPrefix) }
+
+// setLandings opens or closes the nodes that take the pods of drained ones: they are closed while pods are spread.
+func (a *arena) setLandings(ctx context.Context, open bool) error {
+	nodes := &corev1.NodeList{}
+	if err := a.workload.Client.List(ctx, nodes); err != nil {
+		return errors.Wrap(err, "listing Nodes")
+	}
+	return a.setSchedulable(ctx, slices.DeleteFunc(nodes.Items, func(node corev1.Node) bool { return !isLanding(node.Name) }), open)
+}
+
+func (a *arena) setSchedulable(ctx context.Context, nodes []corev1.Node, schedulable bool) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelWrites)
+	for i := range nodes {
+		if nodes[i].Spec.Unschedulable != schedulable {
+			continue
+		}
+		group.Go(func() error {
+			changed := nodes[i].DeepCopy()
+			changed.Spec.Unschedulable = !schedulable
+			return errors.Wrapf(a.workload.Client.Patch(ctx, changed, client.MergeFrom(&nodes[i])), "changing Node %s", changed.Name)
+		})
+	}
+	return group.Wait()
+}
+
+func (a *arena) podsByNode(ctx context.Context) (map[string][]corev1.Pod, error) {
+	pods := &corev1.PodList{}
+	if err := a.workload.Client.List(ctx, pods, client.InNamespace(appNamespace), client.HasLabels{appLabel}); err != nil {
+		return nil, errors.Wrap(err, "listing pods")
+	}
+	byNode := map[string][]corev1.Pod{}
+	for i := range pods.Items {
+		node := pods.Items[i].Spec.NodeName
+		byNode[node] = append(byNode[node], pods.Items[i])
+	}
+	return byNode, nil
+}
+
+func (a *arena) isEven(byNode map[string][]corev1.Pod) bool {
+	for _, pods := range byNode {
+		perApp := map[string]int{}
+		for i := range pods {
+			perApp[pods[i].Labels[appLabel]]++
+		}
+		for _, count := range perApp {
+			if count != a.load.podsPerNode/a.load.apps {
+				return false
+			}
+		}
+		if len(pods) != a.load.podsPerNode {
+			return false
+		}
+	}
+	return len(byNode) == a.load.nodes
+}
+
+// next are the nodes of the Machines that have been there longest, so that nodes take turns as far as their Machines survive.
+func (a *arena) next(ctx context.Context, byNode map[string][]corev1.Pod) (target, error) {
+	machines := &clusterv1.MachineList{}
+	if err := a.Client.List(ctx, machines, client.InNamespace(a.namespace())); err != nil {
+		return target{}, errors.Wrap(err, "listing Machines")
+	}
+	var t target
+	for i := range machines.Items {
+		t.nodes = append(t.nodes, machines.Items[i].Name)
+	}
+	slices.Sort(t.nodes)
+	t.nodes = t.nodes[:min(a.load.drained, len(t.nodes))]
+	for _, node := range t.nodes {
+		t.pods = append(t.pods, byNode[node]...)
+	}
+	return t, nil
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// The candidates of a rollout. kubectl can't do one, and a bare loop doesn't know what to do.
+var (
+	capnmRolloutCandidate = rolloutBy(capnmCandidate, "this product, outdated nodes cordoned: change of the template to the last old Machine gone", true)
+	capiRolloutCandidate  = rolloutBy(capiCandidate, "Cluster API's own drain: change of the template to the last old Machine gone", false)
+)
+
+func rolloutBy(c candidate, about string, managed bool) candidate {
+	c.about, c.steps = about, nil
+	c.run = func(ctx context.Context, a *arena, t target) (span, error) { return a.rollOut(ctx, t, managed) }
+	return c
+}
+
+// surge is how many new Machines a rollout is ahead: a quarter.
+func surge(deployment *clusterv1.MachineDeployment) {
+	deployment.Spec.Rollout.Strategy = clusterv1.MachineDeploymentRolloutStrategy{
+		Type: clusterv1.RollingUpdateMachineDeploymentStrategyType,
+		RollingUpdate: clusterv1.MachineDeploymentRolloutStrategyRollingUpdate{
+			MaxSurge: ptr.To(intstr.FromString("25%")), MaxUnavailable: ptr.To(intstr.FromInt(0)),
+		},
+	}
+}
+
+// rollOut has a MachineDeployment replace all its Machines, whose drains are ours if they are managed.
+func (a *arena) rollOut(ctx context.Context, t target, managed bool) (span, error) {
+	hooks := 0
+	if managed {
+		hooks = len(t.nodes)
+	}
+	// Labels are carried over to the Machines that are there, without a rollout.
+	err := a.changeDeployment(ctx, func(d *clusterv1.MachineDeployment) {
+		d.Spec.Template.Labels[managedLabel] = strconv.FormatBool(managed)
+	})
+	if err != nil {
+		return span{}, err
+	}
+	if err := a.awaitHooks(ctx, hooks); err != nil {
+		return span{}, err
+	}
+	taken := span{started: time.Now()}
+	err = a.changeDeployment(ctx, func(d *clusterv1.MachineDeployment) {
+		d.Spec.Template.Spec.Bootstrap.DataSecretName = ptr.To("not-used-" + strconv.FormatInt(taken.started.Unix(), 10))
+	})
+	if err != nil {
+		return span{}, err
+	}
+	err = poll(ctx, "for the old Machines to be gone", func(ctx context.Context) (bool, error) { return a.areGone(ctx, t.nodes) })
+	taken.ended = time.Now()
+	return taken, err
+}
+
+func (a *arena) changeDeployment(ctx context.Context, change func(*clusterv1.MachineDeployment)) error {
+	deployment := &clusterv1.MachineDeployment{}
+	if err := a.Client.Get(ctx, client.ObjectKey{Namespace: a.namespace(), Name: deploymentName}, deployment); err != nil {
+		return errors.Wrap(err, "getting the MachineDeployment")
+	}
+	before := deployment.DeepCopy()
+	change(deployment)
+	return errors.Wrap(a.Client.Patch(ctx, deployment, client.MergeFrom(before)), "changing the MachineDeployment")
+}
+
+func (a *arena) areGone(ctx context.Context, names []string) (bool, error) {
+	machines := &clusterv1.MachineList{}
+	if err := a.Client.List(ctx, machines, client.InNamespace(a.namespace())); err != nil {
+		return false, errors.Wrap(err, "listing Machines")
+	}
+	present := map[string]bool{}
+	for i := range machines.Items {
+		present[machines.Items[i].Name] = true
+	}
+	for _, name := range names {
+		if present[name] {
+			return false, nil
+		}
+	}
+	return true, nil
+}
