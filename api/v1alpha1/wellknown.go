@@ -1,5 +1,7 @@
 package v1alpha1
 
+import "strings"
+
 // Names that KEP-4212 and KEP-4563 define, letter by letter.
 const (
 	// MaintenanceCompletionFinalizer holds a NodeMaintenance until its Complete stage has finished: Nodes schedulable
@@ -44,6 +46,14 @@ const (
 	// EvacuationNodeAnnotation on an Evacuation names the Node that the Pod was on when it was found; empty if on none.
 	EvacuationNodeAnnotation = "maintenance.cluster.x-k8s.io/node"
 
+	// StaticPodsOfLabel on an Evacuation says of which Node's static Pods its Pod is one: the value is StaticPodsOf the Node.
+	// The agent on the Node watches those.
+	StaticPodsOfLabel = "maintenance.cluster.x-k8s.io/static-pods-of"
+
+	// StaticPodTargetsAnnotation on a Node has the drain targets, as JSON, that drains of the Node have published for its
+	// static Pods. The agent on the Node holds manifests as long as it is there.
+	StaticPodTargetsAnnotation = "maintenance.cluster.x-k8s.io/static-pod-targets"
+
 	// EvacuatorsPolicyAnnotation on an Evacuation says which evacuators may take it over, where its instigator limits them:
 	// the value is an EvacuatorsPolicy.
 	EvacuatorsPolicyAnnotation = "maintenance.cluster.x-k8s.io/evacuators"
@@ -72,3 +82,24 @@ const (
 	EvacuatorRoleController     = "controller"
 	EvacuatorControllerPriority = int32(10000)
 )
+
+// What the node agent says about itself, as a condition of its Node and the reasons of that.
+const (
+	// NodeAgentReady is True while the agent delays a shutdown of the Node; where it can't, or has left it to the kubelet, the
+	// reason says so.
+	NodeAgentReady = "NodeMaintenanceAgentReady"
+
+	ReasonShutdownDelayed   = "ShutdownDelayed"
+	ReasonDelayedTooShort   = "DelayTooShort"
+	ReasonShutdownByKubelet = "KubeletGracefulShutdown"
+	ReasonNoSystemBus       = "ShutdownNotDelayed"
+)
+
+// StaticPodsOf returns the value of StaticPodsOfLabel for a Node. A label is shorter than a name may be.
+func StaticPodsOf(node string) string {
+	const longest = 63
+	if len(node) > longest {
+		node = node[:longest]
+	}
+	return strings.TrimRight(node, "-.")
+}

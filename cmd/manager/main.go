@@ -39,6 +39,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/drainpolicy"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/daemonset"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/staticpod"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machine"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
@@ -196,7 +197,8 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err := (&drainpolicy.Reconciler{Client: mgr.GetClient()}).SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}); err != nil {
 		return err
 	}
-	maintenances := &nodemaintenance.Reconciler{Clusters: clusters, Clock: realClock, ManagementCluster: managementCluster}
+	nodeAgent := featureGates.Enabled(nodeAgentGate)
+	maintenances := &nodemaintenance.Reconciler{Clusters: clusters, Clock: realClock, ManagementCluster: managementCluster, NodeAgent: nodeAgent}
 	if err := maintenances.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
 		return err
 	}
@@ -216,8 +218,16 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err := daemonSets.SetupWithManager(ctx, mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.evacuationConcurrency}); err != nil {
 		return err
 	}
-	return (&remote.Reconciler{
+	workloads := &remote.Reconciler{
 		Client: mgr.GetClient(), Clusters: clusters, WatchFilterValue: o.watchFilter,
 		Watches: []remote.Watch{machines.Watch, maintenances.Watch, evacuations.Watch, evictor.Watch, daemonSets.Watch, sweeper.Watch},
-	}).SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
+	}
+	if nodeAgent {
+		staticPods := &staticpod.Reconciler{Clusters: clusters}
+		if err := staticPods.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
+			return err
+		}
+		workloads.Watches, workloads.NodeAgentImage = append(workloads.Watches, staticPods.Watch), o.nodeAgentImage
+	}
+	return workloads.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
 }

@@ -13,6 +13,9 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
+// nodeAgentGate lets MachineDrainPolicies run the node agent on Nodes: see exp/nodeagent.
+const nodeAgentGate featuregate.Feature = "NodeAgent"
+
 // featureGates of this provider. The logging library registers its own.
 var featureGates = newFeatureGates()
 
@@ -20,6 +23,11 @@ func newFeatureGates() featuregate.MutableVersionedFeatureGate {
 	gates := featuregate.NewFeatureGate()
 	if err := logsv1.AddFeatureGates(gates); err != nil {
 		panic(err) // two gates of the same name: a mistake of the build
+	}
+	if err := gates.Add(map[featuregate.Feature]featuregate.FeatureSpec{
+		nodeAgentGate: {Default: false, PreRelease: featuregate.Alpha},
+	}); err != nil {
+		panic(err) // likewise
 	}
 	return gates
 }
@@ -29,6 +37,7 @@ type options struct {
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 
 	watchFilter, watchNamespace string
+	nodeAgentImage              string
 	syncPeriod                  time.Duration
 	healthAddr, profilerAddr    string
 	manager                     flags.ManagerOptions
@@ -54,6 +63,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "Time between two tries to get or renew the lease.")
 
 	fs.StringVar(&o.watchFilter, "watch-filter", "", fmt.Sprintf("Serve only objects whose label %s has this value. Empty: all.", clusterv1.WatchLabel))
+	fs.StringVar(&o.nodeAgentImage, "node-agent-image", "", "Image of the node agent, for Clusters whose MachineDrainPolicy enables it (feature gate NodeAgent). Empty: none.")
 	fs.StringVar(&o.watchNamespace, "namespace", "", "Serve only objects in this namespace. Empty: all.")
 	fs.DurationVar(&o.syncPeriod, "sync-period", 10*time.Minute, "The least interval at which all objects are looked at again.")
 	fs.StringVar(&o.healthAddr, "health-addr", ":9440", "Address of the health endpoint.")

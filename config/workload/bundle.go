@@ -19,14 +19,45 @@ import (
 // one with every change of the files beside this one.
 const BundleVersion = 3
 
-//go:embed admission/*.yaml crd/*.yaml
+//go:embed admission/*.yaml crd/*.yaml nodeagent/*.yaml
 var files embed.FS
 
 // Bundle returns the objects of the bundle, in the order in which they are applied: who may write a kind is said before the
 // kind is there.
 func Bundle() ([]*unstructured.Unstructured, error) {
+	return objectsOf("admission/*.yaml", "crd/*.yaml")
+}
+
+// NodeAgent returns the objects of the node agent, in the order in which they are applied, for workload clusters that are to have
+// it. What it may do is limited before it may do anything.
+func NodeAgent(image string) ([]*unstructured.Unstructured, error) {
+	objects, err := objectsOf("nodeagent/*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	for _, object := range objects {
+		if object.GetKind() != "DaemonSet" {
+			continue
+		}
+		containers, _, err := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
+		if err != nil {
+			return nil, errors.Wrap(err, "reading the embedded node agent")
+		}
+		for _, each := range containers {
+			if container, ok := each.(map[string]any); ok {
+				container["image"] = image
+			}
+		}
+		if err := unstructured.SetNestedSlice(object.Object, containers, "spec", "template", "spec", "containers"); err != nil {
+			return nil, errors.Wrap(err, "setting the image of the node agent")
+		}
+	}
+	return objects, nil
+}
+
+func objectsOf(patterns ...string) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
-	for _, pattern := range []string{"admission/*.yaml", "crd/*.yaml"} {
+	for _, pattern := range patterns {
 		names, err := fs.Glob(files, pattern)
 		if err != nil {
 			return nil, errors.Wrap(err, "listing the embedded bundle")

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -22,6 +23,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/staticpods"
 )
 
 // parallelWrites is how many Evacuations one maintenance creates or withdraws at once.
@@ -34,12 +36,15 @@ type podView struct {
 	verdict   rules.Verdict
 	finished  bool
 	comesBack bool
+	// byAgent: the agent on the Node ends it. It is a static Pod.
+	byAgent bool
 }
 
 // component is this maintenance with all that touch it through shared Nodes, in stage Drain.
 type component struct {
 	maintenances []plan.Maintenance
 	matchers     map[string]*rules.Matcher
+	rules        map[string][]v1alpha1.DrainRule
 	nodes        sets.Set[string]
 	unreachable  sets.Set[string]
 }
@@ -76,7 +81,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 // component finds the maintenances to decide about together. With including false it leaves this one out: what the others
 // want of its Nodes.
 func (r *Reconciler) component(ctx context.Context, s *scope, including bool) (*component, error) {
-	c := &component{matchers: map[string]*rules.Matcher{}, nodes: sets.New[string](), unreachable: sets.New[string]()}
+	c := &component{matchers: map[string]*rules.Matcher{}, rules: map[string][]v1alpha1.DrainRule{}, nodes: sets.New[string](), unreachable: sets.New[string]()}
 	draining := []*v1alpha1.NodeMaintenance{s.maintenance}
 	for i := range s.others {
 		if other := &s.others[i]; other.Spec.Stage == v1alpha1.StageDrain && other.DeletionTimestamp.IsZero() {
@@ -104,7 +109,8 @@ func (r *Reconciler) component(ctx context.Context, s *scope, including bool) (*
 			continue
 		}
 		c.maintenances = append(c.maintenances, m)
-		c.matchers[m.Name] = rules.NewMatcher(specs[m.Name].Spec.DrainRules)
+		c.rules[m.Name] = specs[m.Name].Spec.DrainRules
+		c.matchers[m.Name] = rules.NewMatcher(c.rules[m.Name])
 		c.nodes.Insert(m.Nodes...)
 	}
 	return c, nil
@@ -148,13 +154,15 @@ func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observati
 			s.evacuations[types.UID(evacuations[i].Spec.PodRef.UID)] = &evacuations[i]
 		}
 		slices.SortFunc(pods, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+		served := r.NodeAgent && staticpods.Served(pods)
 		for _, pod := range pods {
 			seen := r.viewPod(s, c, observation, pod)
+			seen.planned.HasEvacuator = byAgent(s, c, pod, seen, served)
 			observed.Pods = append(observed.Pods, seen.planned)
 			if mine.Has(node) {
 				s.pods[node] = append(s.pods[node], podView{
 					pod: pod, podType: seen.podType, verdict: seen.verdicts[s.maintenance.Name],
-					finished: seen.planned.Finished, comesBack: seen.planned.ComesBack,
+					finished: seen.planned.Finished, comesBack: seen.planned.ComesBack, byAgent: seen.planned.HasEvacuator,
 				})
 			}
 		}
@@ -200,6 +208,27 @@ func (r *Reconciler) viewPod(s *scope, c *component, observation remote.Observat
 	return seen
 }
 
+// byAgent says whether the agent on a Node ends a static Pod. What its Evacuation says holds, once there is one.
+func byAgent(s *scope, c *component, pod *corev1.Pod, seen viewedPod, served bool) bool {
+	if e := s.evacuations[pod.UID]; e != nil && len(e.Spec.Evacuators) > 0 {
+		return staticpods.Evacuated(e)
+	}
+	if !served {
+		return false
+	}
+	for name, verdict := range seen.verdicts {
+		i := slices.IndexFunc(c.rules[name], func(rule v1alpha1.DrainRule) bool { return rule.Name == verdict.Rule })
+		var by *v1alpha1.DrainRule
+		if i >= 0 {
+			by = &c.rules[name][i]
+		}
+		if verdict.Behavior == v1alpha1.DrainBehaviorDrain && staticpods.HasEvacuator(pod, seen.podType, by) {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *scope) lookAgainAt(t time.Time) {
 	if s.requeueAt.IsZero() || t.Before(s.requeueAt) {
 		s.requeueAt = t
@@ -232,10 +261,17 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView) error {
 	pod, policy := view.pod, s.maintenance.Spec.Evacuation
 	var evacuators []v1alpha1.Evacuator
 	if view.podType != "" {
-		evacuators, _ = evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, BuiltIn: evacuation.BuiltIn(view.podType), Policy: policy.Evacuators})
+		builtIn := evacuation.BuiltIn(view.podType)
+		if view.byAgent {
+			builtIn = staticpods.Evacuators()
+		}
+		evacuators, _ = evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, BuiltIn: builtIn, Policy: policy.Evacuators})
 	}
 	e := evacuation.New(pod, evacuators, policy.ProgressDeadlineSeconds)
 	e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: pod.Spec.NodeName}
+	if view.byAgent {
+		metav1.SetMetaDataLabel(&e.ObjectMeta, v1alpha1.StaticPodsOfLabel, v1alpha1.StaticPodsOf(pod.Spec.NodeName))
+	}
 	if policy.Evacuators == v1alpha1.EvacuatorsBuiltIn {
 		e.Annotations[v1alpha1.EvacuatorsPolicyAnnotation] = string(policy.Evacuators)
 	}

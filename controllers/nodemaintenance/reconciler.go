@@ -31,6 +31,8 @@ type Reconciler struct {
 	// ManagementCluster identifies the management cluster that this manager serves, see
 	// v1alpha1.OwnerManagementClusterAnnotation.
 	ManagementCluster string
+	// NodeAgent is the feature gate: agents on Nodes may evacuate static Pods.
+	NodeAgent bool
 
 	controller controller.TypedController[remote.Request]
 	statuses   statusPace

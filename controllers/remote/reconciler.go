@@ -37,6 +37,8 @@ type Reconciler struct {
 	Clusters         *Clusters
 	Watches          []Watch
 	WatchFilterValue string
+	// NodeAgentImage is the image of the node agent. Empty: there is none, whatever policies say.
+	NodeAgentImage string
 
 	recorder record.EventRecorder
 }
@@ -73,7 +75,7 @@ func (r *Reconciler) clustersOfNamespace(ctx context.Context, policy client.Obje
 
 // Reconcile prepares one workload cluster:
 //
-//	is it ours? ─► is it connected? ─► apply the bundle ─► add the controllers' watches
+//	is it ours? ─► is it connected? ─► apply the bundle, and the node agent ─► add the controllers' watches
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	cluster, err := r.ours(ctx, req.NamespacedName)
 	if err != nil || cluster == nil {
@@ -95,6 +97,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: 100 * time.Millisecond}, nil
 	}
 	r.tellMissing(ctx, cluster, applied.Missing)
+	if err := r.bringNodeAgent(ctx, live, cluster); err != nil {
+		return reconcile.Result{}, err
+	}
 	if err := r.Clusters.connected(ctx, req.NamespacedName); err != nil {
 		return reconcile.Result{}, err
 	}

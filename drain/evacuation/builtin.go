@@ -9,7 +9,7 @@ import (
 // BuiltIn says which of our own evacuators serve a Pod of this type. It is the one place that knows: whoever resolves the
 // evacuators of a Pod asks it.
 //
-// Static Pods have none: they stop with the kubelet, and no agent of ours runs beside it.
+// Static Pods have none that follows from their type: see package staticpods.
 func BuiltIn(podType v1alpha1.PodType) []v1alpha1.Evacuator {
 	if podType != v1alpha1.PodTypeDaemonSet {
 		return nil

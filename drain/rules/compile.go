@@ -116,10 +116,7 @@ func builtInRules(daemonSetPods v1alpha1.DaemonSetPodsPolicy) []v1alpha1.DrainRu
 		rules = append(rules, skip(RuleDaemonSetPods, v1alpha1.DrainRulePodSelector{PodType: v1alpha1.PodTypeDaemonSet}))
 	}
 	return append(rules,
-		skip(RuleNodeAgent, v1alpha1.DrainRulePodSelector{
-			Selector:          &metav1.LabelSelector{MatchLabels: map[string]string{nodeAgentLabel: nodeAgentName}},
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: nodeAgentNamespace}},
-		}),
+		SkipNodeAgent(),
 		skip(RuleDrainLabelSkip, v1alpha1.DrainRulePodSelector{DrainLabel: v1alpha1.DrainBehaviorSkip}),
 		v1alpha1.DrainRule{
 			Name:     RuleDrainLabelWaitCompleted,
@@ -127,6 +124,19 @@ func builtInRules(daemonSetPods v1alpha1.DaemonSetPodsPolicy) []v1alpha1.DrainRu
 			Pods:     []v1alpha1.DrainRulePodSelector{{DrainLabel: v1alpha1.DrainBehaviorWaitCompleted}},
 		},
 	)
+}
+
+// IsNodeAgent says whether a Pod is that of a node agent.
+func IsNodeAgent(pod *corev1.Pod) bool {
+	return pod.Namespace == nodeAgentNamespace && pod.Labels[nodeAgentLabel] == nodeAgentName
+}
+
+// SkipNodeAgent leaves the node agent on its Node: it must outlive the drain.
+func SkipNodeAgent() v1alpha1.DrainRule {
+	return skip(RuleNodeAgent, v1alpha1.DrainRulePodSelector{
+		Selector:          &metav1.LabelSelector{MatchLabels: map[string]string{nodeAgentLabel: nodeAgentName}},
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: nodeAgentNamespace}},
+	})
 }
 
 func skip(name string, pods v1alpha1.DrainRulePodSelector) v1alpha1.DrainRule {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
 
 // Entry of a node's journal: something that its workload or its logind did.
@@ -80,4 +82,27 @@ func (j Journal) String() string {
 		fmt.Fprintf(&b, "%s %s %s\n", entry.At.UTC().Format("15:04:05.000"), entry.Who, entry.What)
 	}
 	return b.String()
+}
+
+// Locks returns who holds locks of logind at the end of the journal.
+func (j Journal) Locks() []string {
+	held := map[string]int{}
+	for _, entry := range j {
+		if entry.What == spec.Booted {
+			held = map[string]int{}
+		}
+		if who, taken := strings.CutPrefix(entry.What, spec.LockTaken); taken {
+			held[who]++
+		} else if who, released := strings.CutPrefix(entry.What, spec.LockReleased); released {
+			held[who]--
+		}
+	}
+	var holders []string
+	for who, count := range held {
+		if count > 0 {
+			holders = append(holders, who)
+		}
+	}
+	slices.Sort(holders)
+	return holders
 }

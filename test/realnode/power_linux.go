@@ -2,6 +2,7 @@ package realnode
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -22,13 +23,22 @@ func (n *Node) logind(method string, args ...any) error {
 }
 
 // StopKubelet stops the kubelet, and StartKubelet starts it again. Pods go on without it.
-func (n *Node) StopKubelet() error { return n.systemd("StopUnit") }
+func (n *Node) StopKubelet() error { return n.systemd("StopUnit", spec.Kubelet) }
 
 // StartKubelet undoes StopKubelet.
-func (n *Node) StartKubelet() error { return n.systemd("StartUnit") }
+func (n *Node) StartKubelet() error { return n.systemd("StartUnit", spec.Kubelet) }
 
-func (n *Node) systemd(method string) error {
-	return n.call("org.freedesktop.systemd1", "/org/freedesktop/systemd1", method, spec.Kubelet, "replace")
+// StopDBus takes the bus away. Nobody is left to be asked to bring it back but a boot.
+func (n *Node) StopDBus() error {
+	err := n.systemd("StopUnit", spec.DBus)
+	if errors.Is(err, dbus.ErrClosed) || err != nil && errors.Is(err, io.EOF) {
+		return nil // it could not answer any more
+	}
+	return err
+}
+
+func (n *Node) systemd(method, unit string) error {
+	return n.call("org.freedesktop.systemd1", "/org/freedesktop/systemd1", method, unit, "replace")
 }
 
 func (n *Node) call(name string, path dbus.ObjectPath, method string, args ...any) error {
@@ -58,3 +68,6 @@ func (n *Node) Journal() Journal {
 	}
 	return parseJournal(string(content))
 }
+
+// Locks returns who holds locks of logind now.
+func (n *Node) Locks() []string { return n.Journal().Locks() }

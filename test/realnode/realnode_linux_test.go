@@ -45,7 +45,7 @@ func TestRealNode(t *testing.T) {
 		g.Eventually(func() int { return node.Journal().Count("static", "started") }).Should(Equal(1))
 		g.Expect(node.PowerButton()).To(Succeed())
 		g.Eventually(node.Off).Should(BeTrue())
-		g.Expect(node.Journal().Of(spec.Who)).To(Equal([]string{spec.Preparing, spec.PowerOff}))
+		g.Expect(node.Journal().Of(spec.Who)).To(Equal([]string{spec.Booted, spec.Preparing, spec.PowerOff}))
 		g.Expect(node.Boot(ctx)).To(Succeed())
 		g.Eventually(func() int { return node.Journal().Count("static", "started") }).Should(Equal(2))
 	})

@@ -22,18 +22,18 @@ const page = "docs/reference/requirements.md"
 const head = `<!-- Made by make generate from the names of tests. -->
 # What tests prove
 
-Requirements have numbers: **R** NodeMaintenance, **E** Evacuation, **M** Machines. A test that proves one has the number in its
+Requirements have numbers: **R** NodeMaintenance, **E** Evacuation, **M** Machines, **S** the node agent. A test that proves one has the number in its
 name. This page is made from those names; [the design](../design.md) tells the same as a story.
 `
 
 // areas are the letters, and what they stand for.
-var areas = []struct{ letter, title string }{{"R", "NodeMaintenance"}, {"E", "Evacuation"}, {"M", "Machines"}}
+var areas = []struct{ letter, title string }{{"R", "NodeMaintenance"}, {"E", "Evacuation"}, {"M", "Machines"}, {"S", "Node agent (experimental)"}}
 
 // named finds the numbers and the words of a test's name: "R24: …", or "E24, E25: …". A text with verbs of package fmt is what a
 // property test says when it fails, and no name.
 var (
-	named  = regexp.MustCompile("\"([REM][0-9]+(?:, [REM][0-9]+)*): ([^\"\\n%]+)\"")
-	number = regexp.MustCompile("([REM])([0-9]+)")
+	named  = regexp.MustCompile("\"([REMS][0-9]+(?:, [REMS][0-9]+)*): ([^\"\\n%]+)\"")
+	number = regexp.MustCompile("([REMS])([0-9]+)")
 )
 
 type proof struct {

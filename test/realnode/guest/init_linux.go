@@ -42,6 +42,7 @@ func runNode(configFile string) error {
 	if err := n.importImages(); err != nil {
 		return err
 	}
+	journal(spec.Booted)
 	n.logind = newLogind(n)
 	n.listen()
 	for _, name := range []string{spec.DBus, spec.Kubelet} {

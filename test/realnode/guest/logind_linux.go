@@ -94,7 +94,8 @@ func (l *logind) connect() error {
 func (l *logind) restart() {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	for file := range l.locks {
+	for file, who := range l.locks {
+		journal(spec.LockReleased + who)
 		delete(l.locks, file)
 		_ = file.Close()
 	}

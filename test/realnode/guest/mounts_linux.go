@@ -1,11 +1,13 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 
+	"github.com/google/uuid"
 	"github.com/pkg/errors"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
@@ -40,7 +42,9 @@ func (n *node) mount() error {
 			return errors.Wrapf(err, "mounting %s", step.target)
 		}
 	}
-	for name, value := range sysctls {
+	hidden := maps.Clone(sysctls)
+	hidden["kernel/random/boot_id"] = uuid.NewString() // all nodes have booted with the machine otherwise
+	for name, value := range hidden {
 		file := filepath.Join("/run", "sysctl-"+strings.ReplaceAll(name, "/", "-"))
 		if err := os.WriteFile(file, []byte(value+"\n"), 0o600); err != nil {
 			return errors.Wrap(err, "writing a sysctl")

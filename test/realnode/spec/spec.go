@@ -38,6 +38,7 @@ const (
 const (
 	Who = "logind"
 
+	Booted       = "booted"
 	LockTaken    = "lock taken by "
 	LockReleased = "lock released by "
 	Preparing    = "PrepareForShutdown true"

@@ -1,0 +1,118 @@
+// Command node-agent runs on a Node: see exp/nodeagent.
+//
+//	node-agent        # serves the node
+//	node-agent lock   # holds a second lock, in a container of its own
+//	node-agent ready  # says whether a shutdown is delayed
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/pkg/errors"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/yaml"
+
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/cluster"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/containers"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/kubelet"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/logind"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/manifests"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
+)
+
+const tokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // a path
+
+type options struct{ config, dbus, cri, staticPods, state string }
+
+func main() {
+	var o options
+	flag.StringVar(&o.config, "config", "/etc/node-agent/config.yaml", "Configuration of the shutdown. A file that isn't there is all defaults.")
+	flag.StringVar(&o.dbus, "system-bus", "/run/dbus/system_bus_socket", "Socket of the system bus.")
+	flag.StringVar(&o.cri, "container-runtime", "/run/containerd/containerd.sock", "Socket of the container runtime.")
+	flag.StringVar(&o.staticPods, "static-pod-path", "/etc/kubernetes/manifests", "The kubelet's staticPodPath.")
+	flag.StringVar(&o.state, "state", "/run/node-agent", "Directory for what outlives a process, and not the node.")
+	klog.InitFlags(nil)
+	flag.Parse()
+	if err := run(o, flag.Arg(0)); err != nil {
+		fmt.Fprintf(os.Stderr, "node-agent: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options, mode string) error {
+	state := nodeagent.State{Dir: o.state}
+	if mode == "ready" {
+		if !state.Held() {
+			return errors.New("a shutdown isn't delayed")
+		}
+		return nil
+	}
+	config, err := readConfig(o.config)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	keeper := &logind.Keeper{
+		Socket: o.dbus, Who: "node-agent", Why: "Pods of the node end first",
+		Want: shutdown.Total(config.Phases()), DropInDir: config.LogindDropInDir,
+	}
+	switch mode {
+	case "lock":
+		keeper.Who = "node-agent-lock"
+		nodeagent.KeepLock(ctx, config, state, keeper)
+		return nil
+	case "":
+		return serve(ctx, o, config, state, keeper)
+	default:
+		return errors.Errorf("there is no %q", mode)
+	}
+}
+
+func serve(ctx context.Context, o options, config shutdown.Config, state nodeagent.State, keeper *logind.Keeper) error {
+	node := os.Getenv("NODE_NAME")
+	if node == "" {
+		return errors.New("NODE_NAME is empty")
+	}
+	restConfig, err := rest.InClusterConfig()
+	if err != nil {
+		return errors.Wrap(err, "finding the cluster")
+	}
+	client, err := cluster.New(restConfig, node)
+	if err != nil {
+		return err
+	}
+	runtime, err := containers.Connect(o.cri)
+	if err != nil {
+		return err
+	}
+	agent := &nodeagent.Agent{
+		Node: node, PodUID: os.Getenv("POD_UID"), Config: config, State: state,
+		Keeper: keeper, Cluster: client, Runtime: runtime,
+		Kubelet: kubelet.New(tokenFile), Manifests: manifests.Store{Dir: o.staticPods},
+	}
+	agent.Run(ctx)
+	return nil
+}
+
+func readConfig(file string) (shutdown.Config, error) {
+	config := shutdown.Defaults()
+	content, err := os.ReadFile(file)
+	switch {
+	case os.IsNotExist(err):
+		return config, nil
+	case err != nil:
+		return config, errors.Wrap(err, "reading the configuration")
+	}
+	if err := yaml.UnmarshalStrict(content, &config); err != nil {
+		return config, errors.Wrap(err, "parsing the configuration")
+	}
+	return config, errors.Wrap(config.Validate(), "in the configuration")
+}

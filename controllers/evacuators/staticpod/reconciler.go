@@ -1,0 +1,119 @@
+// Package staticpod tells the agents on Nodes how far the drains of their Nodes have come: it notes on each Node the drain
+// targets that NodeMaintenances have published for its static Pods. The agents (exp/nodeagent) do the rest.
+package staticpod
+
+import (
+	"context"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/staticpods"
+)
+
+// Reconciler keeps the note on each Node what it should be.
+type Reconciler struct {
+	Clusters *remote.Clusters
+
+	controller controller.TypedController[remote.Request]
+}
+
+// SetupWithManager adds the reconciler to the manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+	options.Reconciler = r
+	var err error
+	r.controller, err = controller.NewTyped("staticpod", mgr, options)
+	return errors.Wrap(err, "setting up the controller of static Pods")
+}
+
+// Watch adds the watches of a workload cluster's Nodes and NodeMaintenances. Every Node is looked at once for each connection:
+// that is when a note that nobody owns any more is found.
+func (r *Reconciler) Watch(ctx context.Context, connections clustercache.ClusterCache, cluster types.NamespacedName) error {
+	err := connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*corev1.Node, remote.Request]{
+		Name:         "staticpod-Nodes",
+		Watcher:      r.controller,
+		Kind:         &corev1.Node{},
+		EventHandler: remote.EnqueueObjects(cluster, remote.Itself[*corev1.Node]),
+		Predicates:   []predicate.TypedPredicate[*corev1.Node]{noteMatters{}},
+	}))
+	if err != nil {
+		return errors.Wrap(err, "watching Nodes")
+	}
+	enqueue := func(queue remote.Queue, before, after *v1alpha1.NodeMaintenance) {
+		for _, node := range staticpods.Affected(before, after) {
+			queue.Add(remote.Request{Cluster: cluster, Object: types.NamespacedName{Name: node}})
+		}
+	}
+	err = connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, remote.Request]{
+		Name:    "staticpod-NodeMaintenances",
+		Watcher: r.controller,
+		Kind:    &v1alpha1.NodeMaintenance{},
+		EventHandler: handler.TypedFuncs[*v1alpha1.NodeMaintenance, remote.Request]{
+			CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*v1alpha1.NodeMaintenance], queue remote.Queue) {
+				enqueue(queue, nil, e.Object)
+			},
+			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance], queue remote.Queue) {
+				enqueue(queue, e.ObjectOld, e.ObjectNew)
+			},
+			DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*v1alpha1.NodeMaintenance], queue remote.Queue) {
+				enqueue(queue, e.Object, nil)
+			},
+		},
+	}))
+	return errors.Wrap(err, "watching NodeMaintenances")
+}
+
+// noteMatters passes Nodes that are new, and those whose note has changed.
+type noteMatters struct {
+	predicate.TypedFuncs[*corev1.Node]
+}
+
+// Update implements predicate.TypedPredicate.
+func (noteMatters) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
+	return e.ObjectOld.Annotations[v1alpha1.StaticPodTargetsAnnotation] != e.ObjectNew.Annotations[v1alpha1.StaticPodTargetsAnnotation]
+}
+
+// Delete implements predicate.TypedPredicate: a Node that is gone needs nothing.
+func (noteMatters) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return false }
+
+// Reconcile notes on one Node the drain targets of its static Pods.
+func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
+	c, err := r.Clusters.Client(ctx, request.Cluster)
+	if err != nil {
+		return remote.Rest(err)
+	}
+	node := &corev1.Node{}
+	if err := c.Get(ctx, request.Object, node); err != nil {
+		return remote.Rest(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
+	}
+	maintenances := &v1alpha1.NodeMaintenanceList{}
+	if err := c.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil { // they are only read, and may be large
+		return remote.Rest(errors.Wrap(err, "listing NodeMaintenances"))
+	}
+	wanted, err := staticpods.Targets(node, maintenances.Items)
+	if err != nil || wanted == node.Annotations[v1alpha1.StaticPodTargetsAnnotation] {
+		return remote.Rest(err)
+	}
+	changed := node.DeepCopy()
+	if wanted == "" {
+		delete(changed.Annotations, v1alpha1.StaticPodTargetsAnnotation)
+	} else {
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.StaticPodTargetsAnnotation, wanted)
+	}
+	err = c.Patch(ctx, changed, client.MergeFrom(node))
+	return remote.Rest(errors.Wrapf(client.IgnoreNotFound(err), "noting the drain targets of static Pods on Node %s", node.Name))
+}

@@ -1,0 +1,68 @@
+package remote
+
+import (
+	"context"
+	"slices"
+
+	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/config/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+)
+
+// bringNodeAgent brings the node agent to the workload cluster if a MachineDrainPolicy that selects the Cluster asks for it, else
+// it takes it away. Without the feature gate there is no image, and nothing is done.
+func (r *Reconciler) bringNodeAgent(ctx context.Context, live client.Client, cluster *clusterv1.Cluster) error {
+	if r.NodeAgentImage == "" {
+		return nil
+	}
+	policies := &v1alpha1.MachineDrainPolicyList{}
+	if err := r.Client.List(ctx, policies, client.InNamespace(cluster.Namespace)); err != nil {
+		return errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", cluster.Namespace)
+	}
+	wanted := slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
+		return policy.Spec.NodeAgent == v1alpha1.NodeAgentEnabled && machines.PolicySelectsCluster(&policy, cluster.Labels)
+	})
+	return applyNodeAgent(ctx, live, r.NodeAgentImage, wanted)
+}
+
+// applyNodeAgent brings the node agent to a workload cluster, or takes it away. Its namespace and its rights stay: without the
+// agents nobody uses them.
+//
+// Unlike CRDs, the agent isn't brought where admission policies can't hold it to its own Node.
+func applyNodeAgent(ctx context.Context, live client.Client, image string, wanted bool) error {
+	objects, err := workload.NodeAgent(image)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if wanted {
+			_, err := ensureObject(ctx, live, object)
+			if meta.IsNoMatchError(err) {
+				ctrl.LoggerFrom(ctx).Info("The workload cluster doesn't serve admission policies, so it gets no node agent")
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if object.GetKind() != "DaemonSet" {
+			continue
+		}
+		present := object.DeepCopy()
+		err := live.Get(ctx, client.ObjectKeyFromObject(object), present)
+		if err == nil && present.GetAnnotations()[v1alpha1.BundleVersionAnnotation] != "" {
+			err = live.Delete(ctx, present)
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return errors.Wrap(err, "removing the node agent")
+		}
+	}
+	return nil
+}

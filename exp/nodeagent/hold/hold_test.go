@@ -1,0 +1,90 @@
+package hold_test
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/hold"
+)
+
+// observed is a node N1 whose static Pod default/web an Evacuation asks for, and to which a drain has come.
+func observed(changes ...func(*hold.Observed)) hold.Observed {
+	o := hold.Observed{
+		Node: "N1", Known: true,
+		Targets:   []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeStatic, PodPriority: 7000}},
+		Manifests: []hold.Manifest{{File: "web.yaml", Namespace: "default", Name: "web", Priority: 7000, GracePeriod: time.Minute}},
+		Evacuations: []v1alpha1.Evacuation{{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Annotations: map[string]string{v1alpha1.EvacuationNodeAnnotation: "N1"},
+				Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
+			},
+			Spec:   v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "web-n1"}},
+			Status: v1alpha1.EvacuationStatus{ActiveEvacuatorClass: ptr.To(v1alpha1.EvacuatorClassKubelet)},
+		}},
+	}
+	for _, change := range changes {
+		change(&o)
+	}
+	return o
+}
+
+func record(moved bool) func(*hold.Observed) {
+	return func(o *hold.Observed) {
+		o.Records = []hold.Record{{File: "web.yaml", Namespace: "default", Name: "web", Moved: moved}}
+	}
+}
+
+func noManifest(o *hold.Observed) { o.Manifests = nil }
+func over(o *hold.Observed)       { o.Targets = nil }
+
+func TestDecide(t *testing.T) {
+	type counts struct{ hold, finish, release, reappeared int }
+	evacuation := func(change func(*v1alpha1.Evacuation)) func(*hold.Observed) {
+		return func(o *hold.Observed) { change(&o.Evacuations[0]) }
+	}
+	for name, test := range map[string]struct {
+		o    hold.Observed
+		want counts
+	}{
+		"S9: active, and in the targets": {observed(), counts{hold: 1}},
+		"S9: nobody asks":                {observed(func(o *hold.Observed) { o.Evacuations = nil }), counts{}},
+		"S9: of a higher priority":       {observed(func(o *hold.Observed) { o.Manifests[0].Priority = 7001 }), counts{}},
+		"S9: another class is active":    {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorClass = ptr.To("example.com") })), counts{}},
+		"S9: nobody is active":           {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorClass = nil })), counts{}},
+		"S9: of another Node":            {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Annotations[v1alpha1.EvacuationNodeAnnotation] = "n2" })), counts{}},
+		"S9: no NodeMaintenance asks":    {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Finalizers = nil })), counts{}},
+		"S9: of another Pod":             {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Spec.PodRef.Name = "web-2-n1" })), counts{}},
+		"S9: of another namespace":       {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Namespace = "other" })), counts{}},
+
+		"S10: held while the maintenance lasts":            {observed(noManifest, record(true)), counts{}},
+		"S10: the power was cut before the manifest moved": {observed(record(false)), counts{finish: 1}},
+		"S10: over":                           {observed(over, noManifest, record(true)), counts{release: 1}},
+		"S10: over before the manifest moved": {observed(over, record(false)), counts{release: 1}},
+		"S10: nothing is released before the Node was seen": {observed(over, noManifest, record(true), func(o *hold.Observed) { o.Known = false }), counts{}},
+		"S10: one that appears anew is left alone":          {observed(record(true)), counts{reappeared: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := hold.Decide(test.o)
+			if got := (counts{len(a.Hold), len(a.Finish), len(a.Release), len(a.Reappeared)}); got != test.want {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+func TestReport(t *testing.T) {
+	t.Run("S9: as R39 has it, once", func(t *testing.T) {
+		o := observed()
+		e, now := &o.Evacuations[0], time.Date(2026, 1, 1, 12, 0, 0, 500, time.UTC)
+		if !hold.Report(e, o.Manifests[0], now) || hold.Report(e, o.Manifests[0], now) {
+			t.Error("it is said once")
+		}
+		if e.Status.ActiveEvacuatorCompleted || !e.Status.ExpectedEvacuationFinishTime.Time.Equal(now.Truncate(time.Second).Add(time.Minute)) || e.Status.EvacuationProgressTimestamp == nil {
+			t.Errorf("%+v", e.Status)
+		}
+	})
+}

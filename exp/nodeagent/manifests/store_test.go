@@ -1,0 +1,118 @@
+package manifests_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/hold"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/manifests"
+)
+
+const manifest = "# a comment\nkind: Pod\nmetadata: {name: web}\nspec: {priorityClassName: system-node-critical}\n"
+
+func store(t *testing.T) (manifests.Store, string) {
+	t.Helper()
+	s := manifests.Store{Dir: t.TempDir()}
+	file := filepath.Join(s.Dir, "web.yaml")
+	if err := os.WriteFile(file, []byte(manifest), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	return s, file
+}
+
+func theOne[T any](t *testing.T, all []T, err error) T {
+	t.Helper()
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	return all[0]
+}
+
+func held(t *testing.T, s manifests.Store) hold.Record {
+	t.Helper()
+	all, err := s.Manifests()
+	m := theOne(t, all, err)
+	if m.Priority != 2_000_001_000 || m.Namespace != "default" {
+		t.Errorf("%+v", m)
+	}
+	if err := s.Hold(m); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.Manifests(); err != nil || len(all) != 0 {
+		t.Fatalf("the kubelet still sees %v, %v", all, err)
+	}
+	records, err := s.Records()
+	return theOne(t, records, err)
+}
+
+func release(t *testing.T, s manifests.Store, r hold.Record, want bool) {
+	t.Helper()
+	if restored, err := s.Release(r); err != nil || restored != want {
+		t.Errorf("restored: %t, %v", restored, err)
+	}
+	if records, err := s.Records(); err != nil || len(records) != 0 {
+		t.Errorf("left: %v, %v", records, err)
+	}
+}
+
+func TestStore(t *testing.T) {
+	t.Run("S10: bytes and mode come back unchanged", func(t *testing.T) {
+		s, file := store(t)
+		r := held(t, s)
+		if !r.Moved {
+			t.Error("it hasn't moved")
+		}
+		release(t, s, r, true)
+		content, err := os.ReadFile(file)
+		info, statErr := os.Stat(file)
+		if err != nil || statErr != nil || string(content) != manifest || info.Mode().Perm() != 0o640 {
+			t.Errorf("%s %v %v %v", content, info, err, statErr)
+		}
+	})
+	t.Run("S10: the power is cut before the manifest moves", func(t *testing.T) {
+		s, file := store(t)
+		r := held(t, s)
+		if err := os.Rename(filepath.Join(s.Dir, ".held-by-node-maintenance", r.File), file); err != nil {
+			t.Fatal(err)
+		}
+		records, err := s.Records()
+		if r = theOne(t, records, err); r.Moved {
+			t.Error("it is where it was")
+		}
+		if err := s.Finish(r); err != nil {
+			t.Fatal(err)
+		}
+		records, err = s.Records()
+		release(t, s, theOne(t, records, err), true)
+	})
+	t.Run("S10: the power is cut while it moves back", func(t *testing.T) {
+		s, file := store(t)
+		r := held(t, s)
+		if err := os.Link(filepath.Join(s.Dir, ".held-by-node-maintenance", r.File), file); err != nil {
+			t.Fatal(err)
+		}
+		release(t, s, r, true)
+	})
+	t.Run("S10: one that is written anew stays, and ours is kept aside", func(t *testing.T) {
+		s, file := store(t)
+		r := held(t, s)
+		if err := os.WriteFile(file, []byte("new"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		release(t, s, r, false)
+		if content, err := os.ReadFile(file); err != nil || string(content) != "new" {
+			t.Errorf("%s, %v", content, err)
+		}
+	})
+	t.Run("a damaged record is said, and doesn't lead out of the directory", func(t *testing.T) {
+		s, _ := store(t)
+		held(t, s)
+		if err := os.WriteFile(filepath.Join(s.Dir, ".held-by-node-maintenance", "x.record"), []byte(`{"file":"../x"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Records(); err == nil {
+			t.Error("it is taken")
+		}
+	})
+}

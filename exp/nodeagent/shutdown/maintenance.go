@@ -1,0 +1,75 @@
+package shutdown
+
+import (
+	"math"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+const (
+	// NamePrefix and the name of the Node make the name of its NodeMaintenance. The admission policy of the agent knows it.
+	NamePrefix = "shutdown-"
+	// BootAnnotation is the boot of the node that shuts down.
+	BootAnnotation = "maintenance.cluster.x-k8s.io/boot-id"
+	reason         = "node shutdown"
+)
+
+// Maintenance returns the NodeMaintenance of a shutdown: all Pods of the Node go, but for the agent. It has no UID of the Node,
+// since one that comes back after the boot is the same machine.
+func Maintenance(node, bootID string, c Config) *v1alpha1.NodeMaintenance {
+	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{
+		Name:        NamePrefix + node,
+		Annotations: map[string]string{BootAnnotation: bootID},
+	}}
+	m.Spec = v1alpha1.NodeMaintenanceSpec{
+		NodeSelector: v1alpha1.NodeSelector{NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{
+			MatchFields: []v1alpha1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+		}}},
+		Stage:      v1alpha1.StageDrain,
+		Reason:     reason,
+		DrainPlan:  drainPlan(c),
+		DrainRules: []v1alpha1.DrainRule{rules.SkipNodeAgent()},
+	}
+	return m
+}
+
+// drainPlan has the phases of the configuration as its steps, for each type of Pods.
+func drainPlan(c Config) []v1alpha1.DrainPlanEntry {
+	phases := c.Phases()
+	var entries []v1alpha1.DrainPlanEntry
+	for _, podType := range []v1alpha1.PodType{v1alpha1.PodTypeDefault, v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic} {
+		for i := range phases {
+			upTo := int32(math.MaxInt32)
+			if i+1 < len(phases) {
+				upTo = phases[i+1].From - 1
+			}
+			entries = append(entries, v1alpha1.DrainPlanEntry{PodType: podType, PodPriority: upTo})
+		}
+	}
+	return slices.Clip(entries)
+}
+
+// Completes says whether a NodeMaintenance that is found when the agent starts is to be completed: the node has booted since.
+func Completes(m *v1alpha1.NodeMaintenance, bootID string, c Config) bool {
+	booted := m.Annotations[BootAnnotation] != "" && m.Annotations[BootAnnotation] != bootID
+	return c.CompleteOnBoot && booted && m.Spec.Stage != v1alpha1.StageComplete && m.DeletionTimestamp == nil
+}
+
+// Progress says how a NodeMaintenance goes on the Node. Acting: its controller has begun. Drained: it has come to its end.
+func Progress(m *v1alpha1.NodeMaintenance) (acting, drained bool) {
+	for _, stage := range m.Status.StageStatuses {
+		acting = acting || stage.Name == v1alpha1.StageDrain
+	}
+	for _, condition := range m.Status.Conditions {
+		if condition.Type == v1alpha1.NodeMaintenanceDrained && condition.Status == metav1.ConditionTrue && condition.ObservedGeneration == m.Generation {
+			drained = acting
+		}
+	}
+	return acting, drained
+}

@@ -1,0 +1,62 @@
+package realnode_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+	"github.com/capnm/cluster-api-node-maintenance/test/realnode"
+)
+
+// The rest of the product on a real kubelet: a Machine whose Node is real, among one of kwok's.
+func TestMachineWithRealNode(t *testing.T) {
+	s := newScene(t)
+	node := s.node(realnode.Options{Name: "real", ProviderID: kwok.ProviderID("c1", "real")})
+	for _, name := range []string{"fake", "real"} {
+		s.create(s.fleet.Client, s.cluster.Machine(name)...)
+	}
+	machine := func(g Gomega, name string) *clusterv1.Machine {
+		m := &clusterv1.Machine{}
+		g.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: name}, m)).To(Succeed())
+		return m
+	}
+	for _, name := range []string{"fake", "real"} {
+		s.Eventually(func(g Gomega) {
+			g.Expect(machine(g, name).Status.NodeRef.Name).To(Equal(name))
+			g.Expect(machine(g, name).Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		}, eventually, pace).Should(Succeed())
+	}
+	s.Expect(node.WriteStaticPod(realnode.NewPod("static", "1s"))).To(Succeed())
+	s.awaitStarted(node, "static", 1)
+	s.run(node, realnode.NewPod("patient", "8s", realnode.Grace(60)), realnode.NewPod("stuck", "forever", realnode.Grace(2)))
+	begin, err := s.workload.Audit().Mark()
+	s.Expect(err).NotTo(HaveOccurred())
+
+	t.Run("E1, R41: a Machine's drain waits for Pods that take their time, and never evicts a mirror", func(t *testing.T) {
+		s := s.sub(t)
+		start := time.Now()
+		s.Expect(s.fleet.Client.Delete(s.Context(), machine(s, "real"))).To(Succeed())
+		s.Eventually(func() error {
+			return s.fleet.Client.Get(s.Context(), types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "real"}, &clusterv1.Machine{})
+		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+		t.Logf("the Machine is gone after %s", time.Since(start).Round(100*time.Millisecond))
+		journal := node.Journal()
+		s.Expect(journal.Of("patient")).To(Equal([]string{"started", "SIGTERM", "ended"}))
+		s.Expect(journal.Of("static")).To(Equal([]string{"started"}))
+		events, err := s.workload.Audit().Since(begin)
+		s.Expect(err).NotTo(HaveOccurred())
+		for _, event := range events {
+			s.Expect(event.Subresource == "eviction" && event.Name == "static-real").To(BeFalse(), "the mirror is evicted")
+		}
+		asked, _ := journal.First("patient", "SIGTERM")
+		ended, _ := journal.First("patient", "ended")
+		s.Expect(ended.Sub(asked)).To(BeNumerically(">=", 8*time.Second), "its own time")
+	})
+}

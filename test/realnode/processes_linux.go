@@ -1,0 +1,86 @@
+package realnode
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/pkg/errors"
+)
+
+// Processes returns the processes, by their IDs on the host, of the node's containers that run with exactly these leading
+// arguments.
+func (n *Node) Processes(args ...string) []int {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	var found []int
+	for _, dir := range dirs {
+		cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+		if err != nil || !strings.Contains(string(cgroup), n.cgroups.name()+"/") {
+			continue
+		}
+		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil {
+			continue
+		}
+		words := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+		if len(words) < len(args) || !slices.Equal(words[:len(args)], args) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// Kill ends such processes with SIGKILL.
+func (n *Node) Kill(args ...string) error {
+	pids := n.Processes(args...)
+	if len(pids) == 0 {
+		return errors.Errorf("nothing on node %s runs %v", n.Name(), args)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return errors.Wrapf(err, "killing %v", args)
+		}
+	}
+	return nil
+}
+
+// Usage is what a process takes.
+type Usage struct {
+	// Memory in bytes. Pages that several processes have count for each with its share.
+	Memory int64
+	// CPUTicks since its start, a hundredth of a second each.
+	CPUTicks int64
+}
+
+// UsageOf returns what a process takes now.
+func UsageOf(pid int) (Usage, error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	sizes, err := os.ReadFile(filepath.Join(dir, "smaps_rollup"))
+	if err != nil {
+		return Usage{}, errors.Wrap(err, "reading the memory of a process")
+	}
+	usage := Usage{}
+	for line := range strings.Lines(string(sizes)) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "Pss:" {
+			kilobytes, _ := strconv.ParseInt(fields[1], 10, 64)
+			usage.Memory = kilobytes << 10
+		}
+	}
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return Usage{}, errors.Wrap(err, "reading the CPU time of a process")
+	}
+	// After the name, which may have blanks: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	for _, field := range fields[11:13] {
+		ticks, _ := strconv.ParseInt(field, 10, 64)
+		usage.CPUTicks += ticks
+	}
+	return usage, nil
+}

@@ -1,0 +1,221 @@
+package realnode_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+	"github.com/capnm/cluster-api-node-maintenance/test/realnode"
+	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
+)
+
+const (
+	// eventually is generous: what is asserted are order and counts, never seconds.
+	eventually = 3 * time.Minute
+	pace       = 100 * time.Millisecond
+
+	agentImage     = "realnode.test/node-agent:test"
+	agentNamespace = "capnm-system"
+	agentName      = "capnm-node-agent"
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(klog.Background())
+	os.Exit(m.Run())
+}
+
+// scene is a fleet with one Cluster whose policy enables the node agent, as a test sees it.
+type scene struct {
+	*testing.T
+	*WithT
+	fleet    *fleet.Fleet
+	cluster  kwok.Cluster
+	workload *fleet.Workload
+	agent    string // its program
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	realnode.Skip(t)
+	agent := filepath.Join(t.TempDir(), "node-agent")
+	if err := realnode.Build(agent, "./cmd/node-agent"); err != nil {
+		t.Fatal(err)
+	}
+	s := &scene{T: t, WithT: NewWithT(t), agent: agent, cluster: kwok.NewCluster("c1").WithExternalControlPlane()}
+	s.fleet = fleet.ForTest(t, fleet.Options{ManagerArgs: []string{"--feature-gates=NodeAgent=true", "--node-agent-image=" + agentImage}})
+	s.workload = s.fleet.Workloads["workload"]
+	s.Expect(s.fleet.Connect(s.cluster, "workload")).To(Succeed())
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "all"}}
+	policy.Spec.NodeAgent = v1alpha1.NodeAgentEnabled
+	s.create(s.fleet.Client, policy)
+	s.create(s.fleet.Client, s.cluster.Objects()...)
+	s.reachAPIServer()
+	return s
+}
+
+func (s *scene) sub(t *testing.T) *scene {
+	t.Helper()
+	sub := *s
+	sub.T, sub.WithT = t, NewWithT(t)
+	return &sub
+}
+
+func (s *scene) create(c client.Client, objects ...client.Object) {
+	s.Helper()
+	s.Expect(kwok.Create(s.Context(), c, objects)).To(Succeed())
+}
+
+// reachAPIServer has the agents find the API server over the link that can be cut: there is no kube-proxy for its Service.
+func (s *scene) reachAPIServer() {
+	s.Helper()
+	host, port := s.workload.ProxiedHost()
+	s.Eventually(func() error {
+		agents := &appsv1.DaemonSet{}
+		if err := s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: agentNamespace, Name: agentName}, agents); err != nil {
+			return err
+		}
+		before := agents.DeepCopy()
+		container := &agents.Spec.Template.Spec.Containers[0]
+		container.Env = append(container.Env, corev1.EnvVar{Name: "KUBERNETES_SERVICE_HOST", Value: host}, corev1.EnvVar{Name: "KUBERNETES_SERVICE_PORT", Value: strconv.Itoa(port)})
+		container.Args = append(container.Args, "--v=2")
+		container.ReadinessProbe.PeriodSeconds = 1
+		return s.workload.Client.Patch(s.Context(), agents, client.MergeFrom(before))
+	}, eventually, pace).Should(Succeed())
+}
+
+// configure writes the agents' configuration.
+func (s *scene) configure(config string) {
+	s.Helper()
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: agentName}}
+	s.Expect(client.IgnoreNotFound(s.workload.Client.Delete(s.Context(), object))).To(Succeed())
+	object = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: agentName}, Data: map[string]string{"config.yaml": config}}
+	s.create(s.workload.Client, object)
+}
+
+// node starts a real node, and waits until its agent delays a shutdown.
+func (s *scene) node(options realnode.Options) *realnode.Node {
+	s.Helper()
+	if options.InhibitDelayMax == 0 {
+		options.InhibitDelayMax = 10 * time.Minute
+	}
+	options.Programs = map[string]string{agentImage: s.agent}
+	node := realnode.ForTest(s.T, s.workload.ControlPlane, options)
+	s.Cleanup(func() { s.forget(node.Name()) })
+	s.awaitAgent(node)
+	return node
+}
+
+// forget removes a Node and what was said of it, so that the next one of the scene finds nothing.
+func (s *scene) forget(name string) {
+	// The context of the test has ended.
+	_ = s.workload.Client.Delete(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+}
+
+func (s *scene) awaitAgent(node *realnode.Node) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		pod := s.agentPod(g, node.Name())
+		for _, status := range pod.Status.ContainerStatuses {
+			g.Expect(status.Ready).To(BeTrue(), status.Name)
+		}
+		g.Expect(s.agentCondition(g, node.Name()).Reason).NotTo(BeEmpty())
+		g.Expect(node.Locks()).To(ContainElements("node-agent", "node-agent-lock"))
+	}, eventually, pace).Should(Succeed())
+}
+
+func (s *scene) agentPod(g Gomega, node string) *corev1.Pod {
+	pods := &corev1.PodList{}
+	g.Expect(s.workload.Client.List(s.Context(), pods, client.InNamespace(agentNamespace))).To(Succeed())
+	for i := range pods.Items {
+		if pods.Items[i].Spec.NodeName == node && pods.Items[i].DeletionTimestamp == nil {
+			return &pods.Items[i]
+		}
+	}
+	g.Expect(pods.Items).To(ContainElement(HaveField("Spec.NodeName", node)), "there is no agent")
+	return &corev1.Pod{}
+}
+
+func (s *scene) agentCondition(g Gomega, name string) corev1.NodeCondition {
+	node := &corev1.Node{}
+	g.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, node)).To(Succeed())
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == v1alpha1.NodeAgentReady {
+			return condition
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+// run starts Pods on a node and waits until they run.
+func (s *scene) run(node *realnode.Node, pods ...*corev1.Pod) {
+	s.Helper()
+	for _, pod := range pods {
+		realnode.On(node.Name())(pod)
+		s.create(s.workload.Client, pod)
+	}
+	for _, pod := range pods {
+		s.awaitStarted(node, pod.Name, 1)
+	}
+}
+
+func (s *scene) awaitStarted(node *realnode.Node, pod string, times int) {
+	s.Helper()
+	s.Eventually(func() int { return node.Journal().Count(pod, "started") }, eventually, pace).Should(Equal(times), pod)
+}
+
+func (s *scene) maintenance(g Gomega, name string) *v1alpha1.NodeMaintenance {
+	m := &v1alpha1.NodeMaintenance{}
+	g.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, m)).To(Succeed())
+	return m
+}
+
+// expectGraceful expects that each of the Pods has had its SIGTERM, and has ended by itself: none was lost.
+func (s *scene) expectGraceful(journal realnode.Journal, pods ...string) {
+	s.Helper()
+	for _, pod := range pods {
+		s.Expect(journal.Of(pod)).To(ContainElements("SIGTERM", "ended"), "Pod %s was lost", pod)
+	}
+}
+
+// expectOrder expects that all of the earlier Pods have ended before any of the later ones is asked to.
+func (s *scene) expectOrder(journal realnode.Journal, earlier, later []string) {
+	s.Helper()
+	for _, first := range earlier {
+		ended, _ := journal.First(first, "ended")
+		for _, second := range later {
+			asked, _ := journal.First(second, "SIGTERM")
+			s.Expect(ended.Before(asked)).To(BeTrue(), "%s has ended before %s is asked to", first, second)
+		}
+	}
+}
+
+// expectPoweredOff waits until the node is off, since all locks were released in time, and not before the Pods had ended.
+func (s *scene) expectPoweredOff(node *realnode.Node) realnode.Journal {
+	s.Helper()
+	s.Eventually(node.Off, eventually, pace).Should(BeTrue())
+	journal := node.Journal()
+	s.Expect(journal.Of(spec.Who)).To(ContainElement(spec.PowerOff), "the locks were released before logind's time was up")
+	s.Logf("journal:\n%s", shortened(journal))
+	return journal
+}
+
+func shortened(journal realnode.Journal) string {
+	lines := strings.Split(journal.String(), "\n")
+	return strings.Join(lines[max(0, len(lines)-60):], "\n")
+}

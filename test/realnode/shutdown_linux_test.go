@@ -1,0 +1,183 @@
+package realnode_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/realnode"
+	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
+)
+
+// workload is what runs on a node that shuts down: ten Pods, one of which ignores SIGTERM.
+func workload(prefix string) (regular, critical []*corev1.Pod) {
+	for i := range 6 {
+		regular = append(regular, realnode.NewPod(fmt.Sprintf("%s-regular-%d", prefix, i), "1s"))
+	}
+	for i := range 3 {
+		critical = append(critical, realnode.NewPod(fmt.Sprintf("%s-critical-%d", prefix, i), "500ms", realnode.In("kube-system"), realnode.Class("system-cluster-critical")))
+	}
+	return append(regular, realnode.NewPod(prefix+"-stuck", "forever", realnode.Grace(2))), critical
+}
+
+func names(pods []*corev1.Pod) []string {
+	var all []string
+	for _, pod := range pods {
+		all = append(all, pod.Name)
+	}
+	return all
+}
+
+func TestShutdown(t *testing.T) {
+	root := newScene(t)
+	root.configure("{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}")
+
+	t.Run("S1, S3: connected, a NodeMaintenance drains the Node, and the lock is released right after the last Pod", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "connected"})
+		regular, critical := workload("c")
+		s.run(node, append(regular, critical...)...)
+		s.Expect(node.PowerButton()).To(Succeed())
+		journal := s.expectPoweredOff(node)
+		s.expectGraceful(journal, append(names(regular[:6]), names(critical)...)...)
+		s.expectOrder(journal, names(regular[:6]), names(critical))
+		m := s.maintenance(s, "shutdown-connected")
+		s.Expect(m.Spec.Stage).To(Equal(v1alpha1.StageDrain))
+		s.Expect(m.Spec.Reason).To(Equal("node shutdown"))
+		s.Expect(journal.Of(spec.Who)).NotTo(ContainElement("stopped "+spec.Kubelet), "the kubelet ended the Pods")
+	})
+
+	t.Run("S3: the agent is killed in the middle, and another lock holds until it goes on", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "killed"})
+		s.run(node, realnode.NewPod("k-slow", "6s"))
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.Eventually(func() int { return node.Journal().Count("k-slow", "SIGTERM") }, eventually, pace).Should(Equal(1))
+		s.Expect(node.Kill("/node-agent", "--v=2")).To(Succeed())
+		journal := s.expectPoweredOff(node)
+		s.expectGraceful(journal, "k-slow")
+		s.Expect(journal.Count(spec.Who, spec.LockReleased+"node-agent")).To(Equal(1))
+	})
+
+	t.Run("S1: the bus and logind are restarted, and the lock is taken again; in the middle of a shutdown nothing is lost", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "bus"})
+		s.run(node, realnode.NewPod("d-slow", "4s"))
+		for _, restart := range []func() error{node.RestartDBus, node.RestartLogind} {
+			taken := node.Journal().Count(spec.Who, spec.LockTaken+"node-agent")
+			s.Expect(restart()).To(Succeed())
+			s.Eventually(func(g Gomega) {
+				g.Expect(node.Journal().Count(spec.Who, spec.LockTaken+"node-agent")).To(BeNumerically(">", taken))
+				g.Expect(node.Locks()).To(Equal([]string{"node-agent", "node-agent-lock"}))
+			}, eventually, pace).Should(Succeed())
+		}
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.Eventually(func() int { return node.Journal().Count("d-slow", "SIGTERM") }, eventually, pace).Should(Equal(1))
+		s.Expect(node.RestartDBus()).To(Succeed())
+		s.expectGraceful(s.expectPoweredOff(node), "d-slow")
+	})
+
+	t.Run("S4: the NodeMaintenance lasts over the boot, until who maintains the node completes it", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "booted"})
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.expectPoweredOff(node)
+		s.Expect(node.Boot(s.Context())).To(Succeed())
+		s.awaitAgent(node)
+		m := s.maintenance(s, "shutdown-booted")
+		s.Expect(m.Spec.Stage).To(Equal(v1alpha1.StageDrain))
+		s.Expect(s.unschedulable("booted")).To(BeTrue(), "no Pod lands on it")
+		before := m.DeepCopy()
+		m.Spec.Stage = v1alpha1.StageComplete
+		s.Expect(s.workload.Client.Patch(s.Context(), m, client.MergeFrom(before))).To(Succeed())
+		s.Eventually(func() bool { return s.unschedulable("booted") }, eventually, pace).Should(BeFalse())
+	})
+
+	t.Run("S3: called off, the NodeMaintenance is completed and the lock is held again", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "calledoff"})
+		s.run(node, realnode.NewPod("o-slow", "10s"))
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.Eventually(func() int { return node.Journal().Count("o-slow", "SIGTERM") }, eventually, pace).Should(Equal(1))
+		s.Expect(node.CallOff()).To(Succeed())
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.maintenance(g, "shutdown-calledoff").Spec.Stage).To(Equal(v1alpha1.StageComplete))
+			g.Expect(node.Locks()).To(Equal([]string{"node-agent", "node-agent-lock"}))
+		}, eventually, pace).Should(Succeed())
+		s.Eventually(func() bool { return s.unschedulable("calledoff") }, eventually, pace).Should(BeFalse())
+		s.Expect(node.Off()).To(BeFalse())
+	})
+
+	t.Run("S7: a kubelet with a graceful shutdown of its own ends the Pods; the agent says so, and asks for a NodeMaintenance", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "kubelet", ShutdownGracePeriod: 20 * time.Second, ShutdownGracePeriodCriticalPods: 5 * time.Second})
+		s.run(node, realnode.NewPod("u-regular", "2s"))
+		s.Eventually(func() string { return s.agentCondition(s, "kubelet").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonShutdownByKubelet))
+		s.Eventually(func(g Gomega) {
+			events := &corev1.EventList{}
+			g.Expect(s.workload.Client.List(s.Context(), events, client.InNamespace(metav1.NamespaceDefault))).To(Succeed())
+			g.Expect(events.Items).To(ContainElement(And(HaveField("Reason", v1alpha1.ReasonShutdownByKubelet), HaveField("InvolvedObject.Name", "kubelet"))))
+		}, eventually, pace).Should(Succeed())
+		s.Expect(node.PowerButton()).To(Succeed())
+		journal := s.expectPoweredOff(node)
+		s.expectGraceful(journal, "u-regular")
+		s.Expect(s.maintenance(s, "shutdown-kubelet").Spec.Stage).To(Equal(v1alpha1.StageDrain))
+		s.Expect(journal.Of(spec.Who)).NotTo(ContainElement("stopped " + spec.Kubelet))
+	})
+
+	t.Run("S2, S6: logind allows less than is wanted: the agent says so, and lets go before logind does", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "short", InhibitDelayMax: 10 * time.Second})
+		s.Expect(s.agentCondition(s, "short").Reason).To(Equal(v1alpha1.ReasonDelayedTooShort))
+		s.run(node, realnode.NewPod("s-stuck", "forever", realnode.Grace(600)), realnode.NewPod("s-quick", "500ms"))
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.expectGraceful(s.expectPoweredOff(node), "s-quick")
+	})
+
+	// From here on the manager loses its connection, too; it comes back in its own time.
+	t.Run("S5, S6: without the API server, the agent ends the Pods by priority", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "alone"})
+		regular, critical := workload("a")
+		s.run(node, append(regular, critical...)...)
+		s.workload.CutNetwork()
+		defer s.workload.RestoreNetwork()
+		s.Expect(node.PowerButton()).To(Succeed())
+		journal := s.expectPoweredOff(node)
+		s.expectGraceful(journal, append(names(regular[:6]), names(critical)...)...)
+		s.expectOrder(journal, names(regular[:6]), names(critical))
+		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped "+spec.Kubelet), "so that it restarts nothing")
+	})
+
+	t.Run("S5: the API server is lost, the Pods begin to end, and when it is back the NodeMaintenance goes on", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "back"})
+		slow := realnode.NewPod("b-slow", "8s")
+		critical := realnode.NewPod("b-critical", "500ms", realnode.In("kube-system"), realnode.Class("system-cluster-critical"))
+		s.run(node, slow, critical)
+		s.workload.CutNetwork()
+		defer s.workload.RestoreNetwork()
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.Eventually(func() int { return node.Journal().Count("b-slow", "SIGTERM") }, eventually, pace).Should(Equal(1))
+		s.workload.RestoreNetwork()
+		journal := s.expectPoweredOff(node)
+		s.expectGraceful(journal, "b-slow", "b-critical")
+		s.expectOrder(journal, []string{"b-slow"}, []string{"b-critical"})
+		s.Expect(journal.Of(spec.Who)).To(ContainElement("started "+spec.Kubelet), "it goes on with the kubelet")
+		s.Expect(s.maintenance(s, "shutdown-back").Spec.Stage).To(Equal(v1alpha1.StageDrain))
+	})
+}
+
+func (s *scene) unschedulable(name string) bool {
+	s.Helper()
+	node := &corev1.Node{}
+	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, node)).To(Succeed())
+	return node.Spec.Unschedulable
+}
