@@ -83,9 +83,14 @@ func (s *scene) testSelection() {
 		}, soon, pace).Should(Succeed())
 		s.expectEvent(name, reason, ContainSubstring("The nodeSelector selects"))
 	}
-	s.Eventually(func() bool {
-		return meta.IsStatusConditionTrue(s.stored("one").Status.Conditions, v1alpha1.NodeMaintenanceSelectionPlausible)
-	}, soon, pace).Should(BeTrue())
+	plausible := func(name string) func() bool {
+		return func() bool {
+			return meta.IsStatusConditionTrue(s.stored(name).Status.Conditions, v1alpha1.NodeMaintenanceSelectionPlausible)
+		}
+	}
+	s.Eventually(plausible("one"), soon, pace).Should(BeTrue())
+	s.create(s.workload.Client, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "another", Labels: map[string]string{stageNode: ""}}})
+	s.Eventually(plausible("everything"), soon, pace).Should(BeTrue(), "there is another Node now")
 	s.ends("everything", "nothing", "one")
 }
 
