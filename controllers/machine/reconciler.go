@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/cache"
+	"sigs.k8s.io/cluster-api/util/labels"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -31,14 +32,14 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=list;watch;patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines/status,verbs=patch
-// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machinedrainrules,verbs=get;list;watch
-// +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=machinedrainpolicies,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machinedrainrules,verbs=list;watch
+// +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=machinedrainpolicies,verbs=list;watch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io;controlplane.cluster.x-k8s.io,resources=*,verbs=get
 // +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=get
 // +kubebuilder:rbac:groups="",resources=secrets;namespaces,verbs=get
-// +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
 // Reconciler serves Machines.
 type Reconciler struct {
@@ -80,8 +81,9 @@ func (r *Reconciler) Watch(ctx context.Context, clusters clustercache.ClusterCac
 		Watcher: r.controller,
 		Kind:    &v1alpha1.NodeMaintenance{},
 		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
+			// Those of other management clusters as well: the Cluster may have been moved here.
 			namespace, name, ok := splitKey(m.Annotations[v1alpha1.OwnerMachineAnnotation])
-			if !ok || m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != r.ManagementCluster || m.Annotations[v1alpha1.OwnerClusterAnnotation] != cluster.String() {
+			if !ok || m.Annotations[v1alpha1.OwnerClusterAnnotation] != cluster.String() {
 				return nil
 			}
 			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
@@ -97,6 +99,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 			forgetDrain(request.NamespacedName)
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
+	}
+	if r.WatchFilterValue != "" && !labels.HasWatchLabel(machine, r.WatchFilterValue) { // its Cluster and its policy have events as well
+		return reconcile.Result{}, nil
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(machine.Namespace, machine.Spec.ClusterName), "Machine", klog.KObj(machine)))
 	cluster, err := util.GetClusterByName(ctx, r.Client, machine.Namespace, machine.Spec.ClusterName)
@@ -119,7 +124,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	policy := machines.PolicyFor(machine, cluster.Labels, policies.Items)
 	switch {
 	case machine.DeletionTimestamp.IsZero():
-		return remote.Rest(r.setHook(ctx, machine, policy != nil && cluster.DeletionTimestamp.IsZero()))
+		wanted := policy != nil && cluster.DeletionTimestamp.IsZero()
+		if err := r.setHook(ctx, machine, wanted); err != nil || !wanted {
+			return remote.Rest(err)
+		}
+		return remote.Rest(r.takeBack(ctx, machine, cluster))
 	case !isHeld(machine): // Cluster API's from here on; a Machine that is deleted without our hook never gets it
 		forgetDrain(request.NamespacedName)
 		return reconcile.Result{}, nil
@@ -135,10 +144,11 @@ func isHeld(machine *clusterv1.Machine) bool {
 
 // setHook puts our hook on a Machine, or takes it off.
 func (r *Reconciler) setHook(ctx context.Context, machine *clusterv1.Machine, wanted bool) error {
-	if isHeld(machine) == wanted {
+	changed := machine.DeepCopy()
+	stale := machines.ForgetRelease(changed)
+	if isHeld(machine) == wanted && !stale {
 		return nil
 	}
-	changed := machine.DeepCopy()
 	if wanted {
 		if changed.Annotations == nil {
 			changed.Annotations = map[string]string{}

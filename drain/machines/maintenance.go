@@ -54,6 +54,7 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 // Update brings a NodeMaintenance that is there up to date with what it would be if it were made now, as far as it may
 // change: its stage only moves forward, and rules and policy follow their edits. It says whether anything has changed.
 func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
+	changed = adopt(present, desired.Annotations[v1alpha1.OwnerManagementClusterAnnotation])
 	if present.Spec.Stage == v1alpha1.StageIdle || present.Spec.Stage == v1alpha1.StageCordon {
 		present.Spec.Stage, changed = desired.Spec.Stage, true
 	}
