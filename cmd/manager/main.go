@@ -33,7 +33,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/drainpolicy"
@@ -106,6 +105,7 @@ func run(ctx context.Context, o *options) error {
 		LeaderElection:             o.leaderElection,
 		LeaderElectionID:           leaderElectionID,
 		LeaderElectionResourceLock: resourcelock.LeasesResourceLock,
+		LeaderElectionNamespace:    o.leaderElectionNamespace,
 		LeaseDuration:              &o.leaseDuration,
 		RenewDeadline:              &o.renewDeadline,
 		RetryPeriod:                &o.retryPeriod,
@@ -120,7 +120,7 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return errors.Wrap(err, "creating the manager")
 	}
-	if err := addChecks(mgr); err != nil {
+	if err := addChecks(ctx, mgr); err != nil {
 		return err
 	}
 	managementCluster, err := identify(ctx, mgr.GetAPIReader())
@@ -153,13 +153,6 @@ func identify(ctx context.Context, reader client.Reader) (string, error) {
 		return "", errors.Wrap(err, "reading the UID of the management cluster's namespace kube-system")
 	}
 	return string(kubeSystem.UID), nil
-}
-
-func addChecks(mgr ctrl.Manager) error {
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return errors.Wrap(err, "adding the health check")
-	}
-	return errors.Wrap(mgr.AddReadyzCheck("ping", healthz.Ping), "adding the readiness check")
 }
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string) error {

@@ -34,6 +34,7 @@ func newFeatureGates() featuregate.MutableVersionedFeatureGate {
 
 type options struct {
 	leaderElection                            bool
+	leaderElectionNamespace                   string
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 
 	watchFilter, watchNamespace string
@@ -58,6 +59,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	featureGates.AddFlag(fs)
 
 	fs.BoolVar(&o.leaderElection, "leader-elect", false, "Enable leader election, so that only one of several managers is active.")
+	fs.StringVar(&o.leaderElectionNamespace, "leader-elect-resource-namespace", "", "Namespace of the lease. Empty: that of the manager's Pod; outside of a Pod there is no default.")
 	fs.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "Time after which a manager that isn't the leader takes over.")
 	fs.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "Time that the leader tries to renew its lease before it gives up.")
 	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "Time between two tries to get or renew the lease.")
