@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+
+	"github.com/pkg/errors"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	metadataFile   = "metadata.yaml"
+	componentsFile = "runtime-extension-components.yaml"
+)
+
+var tag = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+`)
+
+// deriveVersion is the tag of a released commit. Any other commit is a pre-release of the last series in metadata.yaml, so that
+// clusterctl takes it for one of that series, and for older than its release.
+func (r *release) deriveVersion() (string, error) {
+	if exact, err := r.git("describe", "--tags", "--exact-match"); err == nil && tag.MatchString(exact) {
+		return exact, nil
+	}
+	var metadata struct {
+		ReleaseSeries []struct{ Major, Minor int } `json:"releaseSeries"`
+	}
+	content, err := os.ReadFile(filepath.Join(r.root, metadataFile))
+	if err != nil {
+		return "", errors.Wrap(err, "reading the metadata")
+	}
+	if err := yaml.Unmarshal(content, &metadata); err != nil {
+		return "", errors.Wrap(err, "parsing the metadata")
+	}
+	if len(metadata.ReleaseSeries) == 0 {
+		return "", errors.New("metadata.yaml has no release series")
+	}
+	commit, err := r.git("rev-parse", "--short=12", "HEAD")
+	if err != nil {
+		return "", err
+	}
+	last := metadata.ReleaseSeries[len(metadata.ReleaseSeries)-1]
+	return fmt.Sprintf("v%d.%d.0-dev.g%s", last.Major, last.Minor, commit), nil
+}
+
+func (r *release) writeMetadata() error {
+	content, err := os.ReadFile(filepath.Join(r.root, metadataFile))
+	if err != nil {
+		return errors.Wrap(err, "reading the metadata")
+	}
+	return r.write(metadataFile, content)
+}
+
+// placeholder is the image in config/manager.
+const placeholder = "image: manager:latest\n"
+
+// writeComponents builds config/default. kustomize's own way to set an image is to edit a file in the checkout; a release
+// leaves the checkout alone.
+func (r *release) writeComponents() error {
+	output, err := exec.Command(r.kustomize, "build", filepath.Join(r.root, "config", "default")).Output()
+	if err != nil {
+		return errors.Wrap(err, "kustomize build config/default")
+	}
+	if bytes.Count(output, []byte(placeholder)) != 1 {
+		return errors.Errorf("config/default has not exactly one %q", placeholder)
+	}
+	return r.write(componentsFile, bytes.Replace(output, []byte(placeholder), []byte("image: "+r.image+":"+r.version+"\n"), 1))
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/pkg/errors"
+)
+
+const (
+	imageFile = "manager-image.oci.tar"
+	// user of the image; the number that distroless images call nonroot.
+	user = "65532:65532"
+)
+
+// writeImage writes the image of all architectures as an archive of an OCI layout, which skopeo, crane, podman, containerd and
+// docker load. It has one layer with one file: a static binary needs nothing else.
+func (r *release) writeImage() error {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, architecture := range architectures {
+		image, err := r.imageOf(architecture)
+		if err != nil {
+			return err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: architecture}},
+		})
+	}
+	dir, err := os.MkdirTemp(r.out, ".image-")
+	if err != nil {
+		return errors.Wrap(err, "creating a directory for the image")
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	path, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return errors.Wrap(err, "writing the image layout")
+	}
+	names := map[string]string{"org.opencontainers.image.ref.name": r.version, "io.containerd.image.name": r.image + ":" + r.version}
+	if err := path.AppendIndex(index, layout.WithAnnotations(names)); err != nil {
+		return errors.Wrap(err, "writing the image")
+	}
+	return r.archive(dir)
+}
+
+func (r *release) imageOf(architecture string) (v1.Image, error) {
+	layer, err := r.layer(architecture)
+	if err != nil {
+		return nil, err
+	}
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: r.created}, CreatedBy: "hack/release"}})
+	if err != nil {
+		return nil, errors.Wrap(err, "adding the layer")
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return nil, errors.Wrap(err, "reading the image's configuration")
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture, config.Created = "linux", architecture, v1.Time{Time: r.created}
+	config.Config = v1.Config{
+		User: user, Entrypoint: []string{"/manager"}, WorkingDir: "/",
+		Labels: map[string]string{
+			"org.opencontainers.image.title":    "Cluster API Node Maintenance",
+			"org.opencontainers.image.version":  r.version,
+			"org.opencontainers.image.licenses": "Apache-2.0",
+		},
+	}
+	image, err = mutate.ConfigFile(image, config)
+	return image, errors.Wrap(err, "setting the image's configuration")
+}
+
+func (r *release) layer(architecture string) (v1.Layer, error) {
+	binary, err := os.ReadFile(filepath.Join(r.out, binaryName(architecture)))
+	if err != nil {
+		return nil, errors.Wrap(err, "reading the binary")
+	}
+	var content bytes.Buffer
+	archive := tar.NewWriter(&content)
+	if err := archive.WriteHeader(&tar.Header{Name: "manager", Mode: 0o555, Size: int64(len(binary)), ModTime: r.created, Format: tar.FormatPAX}); err != nil {
+		return nil, errors.Wrap(err, "writing the layer")
+	}
+	if _, err := archive.Write(binary); err != nil {
+		return nil, errors.Wrap(err, "writing the layer")
+	}
+	if err := archive.Close(); err != nil {
+		return nil, errors.Wrap(err, "writing the layer")
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content.Bytes())), nil
+	}, tarball.WithMediaType(types.OCILayer))
+	return layer, errors.Wrap(err, "making the layer")
+}
+
+// archive puts the layout into one file, in the order of names and without the times of this run.
+func (r *release) archive(dir string) error {
+	var content bytes.Buffer
+	archive := tar.NewWriter(&content)
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		file, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if err := archive.WriteHeader(&tar.Header{Name: filepath.ToSlash(name), Mode: 0o644, Size: int64(len(file)), ModTime: r.created, Format: tar.FormatPAX}); err != nil {
+			return err
+		}
+		_, err = archive.Write(file)
+		return err
+	})
+	if err != nil {
+		return errors.Wrap(err, "archiving the image")
+	}
+	if err := archive.Close(); err != nil {
+		return errors.Wrap(err, "archiving the image")
+	}
+	return r.write(imageFile, content.Bytes())
+}

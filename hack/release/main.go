@@ -1,0 +1,101 @@
+// Package main makes a release: everything that clusterctl and those who check what they install ask for, in one directory.
+// Nothing is pulled and no container engine is needed; two runs on the same commit with the same Go make the same bytes.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pkg/errors"
+)
+
+// release is what is made, and of what.
+type release struct {
+	root, out string
+	// version is a semantic version, such as v0.1.0.
+	version string
+	// image is the name under which the manager's image is published, without its tag.
+	image     string
+	kustomize string
+	// manifests alone are made: what clusterctl reads.
+	manifests bool
+	// created is the time of the commit: what is made must not depend on when.
+	created time.Time
+}
+
+func main() {
+	r := &release{}
+	flag.StringVar(&r.root, "root", ".", "the checkout")
+	flag.StringVar(&r.out, "out", "out/release", "where the release is made; what is there goes")
+	flag.StringVar(&r.version, "version", "", "the version; default: the tag of the commit, or a pre-release of metadata.yaml's last series")
+	flag.StringVar(&r.image, "image", "", "the name of the image, without a tag")
+	flag.StringVar(&r.kustomize, "kustomize", "kustomize", "the program kustomize")
+	flag.BoolVar(&r.manifests, "manifests", false, "make the manifests alone, which is quick")
+	flag.Parse()
+	if err := r.make(); err != nil {
+		fmt.Fprintf(os.Stderr, "release: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func (r *release) make() error {
+	steps := []func() error{r.prepare, r.writeMetadata, r.writeComponents}
+	if !r.manifests {
+		steps = append(steps, r.buildBinaries, r.writeSBOMs, r.writeImage, r.writeChecksums)
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("%s is in %s\n", r.version, r.out)
+	return nil
+}
+
+func (r *release) prepare() (err error) {
+	if r.image == "" {
+		return errors.New("-image is missing")
+	}
+	if r.root, err = filepath.Abs(r.root); err != nil {
+		return errors.Wrap(err, "finding the checkout")
+	}
+	if r.out, err = filepath.Abs(r.out); err != nil {
+		return errors.Wrap(err, "finding where to make the release")
+	}
+	seconds, err := r.git("log", "-1", "--format=%ct")
+	if err != nil {
+		return err
+	}
+	unix, err := strconv.ParseInt(seconds, 10, 64)
+	if err != nil {
+		return errors.Wrap(err, "reading the time of the commit")
+	}
+	r.created = time.Unix(unix, 0).UTC()
+	if r.version == "" {
+		if r.version, err = r.deriveVersion(); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(r.out); err != nil {
+		return errors.Wrap(err, "removing an earlier release")
+	}
+	return errors.Wrap(os.MkdirAll(r.out, 0o755), "creating the directory of the release")
+}
+
+func (r *release) git(args ...string) (string, error) {
+	command := exec.Command("git", args...)
+	command.Dir = r.root
+	output, err := command.Output()
+	return strings.TrimSpace(string(output)), errors.Wrapf(err, "git %s", strings.Join(args, " "))
+}
+
+// write writes one file of the release.
+func (r *release) write(name string, content []byte) error {
+	return errors.Wrapf(os.WriteFile(filepath.Join(r.out, name), content, 0o644), "writing %s", name)
+}

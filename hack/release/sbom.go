@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	cyclonedx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/pkg/errors"
+)
+
+// writeSBOMs writes a CycloneDX bill of materials for each binary, from what the Go linker has noted in it: the modules of which
+// it has packages, and no others.
+func (r *release) writeSBOMs() error {
+	for _, architecture := range architectures {
+		bom, err := r.bom(architecture)
+		if err != nil {
+			return err
+		}
+		var content bytes.Buffer
+		if err := cyclonedx.NewBOMEncoder(&content, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(bom); err != nil {
+			return errors.Wrap(err, "encoding the bill of materials")
+		}
+		if err := r.write(binaryName(architecture)+".cdx.json", content.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *release) bom(architecture string) (*cyclonedx.BOM, error) {
+	info, err := buildinfo.ReadFile(filepath.Join(r.out, binaryName(architecture)))
+	if err != nil {
+		return nil, errors.Wrap(err, "reading the build info")
+	}
+	bom := cyclonedx.NewBOM()
+	bom.Metadata = &cyclonedx.Metadata{
+		Timestamp: r.created.Format(time.RFC3339),
+		Component: component(cyclonedx.ComponentTypeApplication, info.Main.Path, r.version),
+	}
+	components := []cyclonedx.Component{*component(cyclonedx.ComponentTypeLibrary, "std", info.GoVersion)}
+	requires := []string{components[0].BOMRef}
+	for _, module := range info.Deps {
+		if module.Replace != nil {
+			return nil, errors.Errorf("module %s is replaced; a release has no replacements", module.Path)
+		}
+		c := component(cyclonedx.ComponentTypeLibrary, module.Path, module.Version)
+		c.Properties = &[]cyclonedx.Property{{Name: "go:sum", Value: module.Sum}}
+		components, requires = append(components, *c), append(requires, c.BOMRef)
+	}
+	bom.Components = &components
+	bom.Dependencies = &[]cyclonedx.Dependency{{Ref: bom.Metadata.Component.BOMRef, Dependencies: &requires}}
+	return bom, nil
+}
+
+func component(kind cyclonedx.ComponentType, module, version string) *cyclonedx.Component {
+	purl := fmt.Sprintf("pkg:golang/%s@%s", module, version)
+	return &cyclonedx.Component{Type: kind, BOMRef: purl, Name: module, Version: version, PackageURL: purl}
+}
