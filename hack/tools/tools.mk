@@ -10,6 +10,7 @@ installed = $(or $(shell go run ./hack/tools/install path $(1)),$(error $(1) cou
 CONTROLLER_GEN = $(eval CONTROLLER_GEN := $$(call installed,controller-gen))$(CONTROLLER_GEN)
 KUSTOMIZE      = $(eval KUSTOMIZE := $$(call installed,kustomize))$(KUSTOMIZE)
 GOLANGCI_LINT  = $(eval GOLANGCI_LINT := $$(call installed,golangci-lint))$(GOLANGCI_LINT)
+PROMTOOL       = $(eval PROMTOOL := $$(call installed,promtool))$(PROMTOOL)
 CRD_REF_DOCS   = $(eval CRD_REF_DOCS := $$(call installed,crd-ref-docs))$(CRD_REF_DOCS)
 KUBECTL        = $(eval KUBECTL := $$(call installed,kubectl))$(KUBECTL)
 CLUSTERCTL     = $(eval CLUSTERCTL := $$(call installed,clusterctl))$(CLUSTERCTL)

@@ -82,7 +82,7 @@ func build(root, cache string, programs []toolchain.Program) error {
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
 
-	names, args := make([]string, 0, len(programs)), []string{"build", "-ldflags", ldflags(programs[0], version), "-o", scratch + "/"}
+	names, args := make([]string, 0, len(programs)), []string{"build", "-tags", programs[0].Tags(), "-ldflags", ldflags(programs[0], version), "-o", scratch + "/"}
 	for _, program := range programs {
 		names, args = append(names, program.Name), append(args, program.Package)
 	}

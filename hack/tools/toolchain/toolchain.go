@@ -14,9 +14,12 @@
 package toolchain
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -75,6 +78,7 @@ var Programs = []Program{
 	{"controller-gen", "controller-tools", "sigs.k8s.io/controller-tools", "sigs.k8s.io/controller-tools/cmd/controller-gen", Dev},
 	{"kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "sigs.k8s.io/kustomize/kustomize/v5", Dev},
 	{"golangci-lint", "golangci-lint", "github.com/golangci/golangci-lint/v2", "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", Dev},
+	{"promtool", "prometheus", "github.com/prometheus/prometheus", "github.com/prometheus/prometheus/cmd/promtool", Dev},
 	{"crd-ref-docs", "crd-ref-docs", "github.com/elastic/crd-ref-docs", "github.com/elastic/crd-ref-docs", Dev},
 }
 
@@ -168,6 +172,14 @@ func (p Program) NeedsCompiler() bool {
 	return p.Name == "runc"
 }
 
+// Tags are the build tags of the program. Of promtool, service discovery would be most of it, and isn't needed to test rules.
+func (p Program) Tags() string {
+	if p.Name == "promtool" {
+		return "remove_all_sd"
+	}
+	return ""
+}
+
 // Output returns the name `go build` gives the executable when it only knows a directory to
 // put it in: the last element of the package path that isn't a major version.
 func (p Program) Output() string {
@@ -176,6 +188,23 @@ func (p Program) Output() string {
 		name = path.Base(path.Dir(p.Package))
 	}
 	return name
+}
+
+// ModuleDir returns where the sources of a module are that the module hack/tools/<pin> requires, in the version that it requires.
+func ModuleDir(ctx context.Context, pin, module string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	command := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
+	command.Dir = filepath.Join(root, "hack", "tools", pin)
+	output, err := command.Output()
+	if err != nil {
+		return "", errors.Wrapf(err, "looking for the module %s in %s", module, command.Dir)
+	}
+	var downloaded struct{ Dir string }
+	err = json.Unmarshal(output, &downloaded)
+	return downloaded.Dir, errors.Wrapf(err, "looking for the module %s in %s", module, command.Dir)
 }
 
 // CacheDir is where built programs are kept. CAPNM_TOOLS_DIR moves it, e.g. to a directory
