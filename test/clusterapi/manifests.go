@@ -5,14 +5,14 @@ import (
 	"context"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/pkg/errors"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -66,26 +66,12 @@ func readManifests(ctx context.Context) (*manifests, error) {
 // built from the same module. Its version is that of the tool, not that of the main module: the
 // two may differ for a while during an upgrade.
 func configDir(ctx context.Context) (string, error) {
-	const module = "sigs.k8s.io/cluster-api"
 	program, err := toolchain.Find("capi-core")
 	if err != nil {
 		return "", err
 	}
-	root, err := toolchain.Root()
-	if err != nil {
-		return "", err
-	}
-	command := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
-	command.Dir = program.Dir(root)
-	output, err := command.Output()
-	if err != nil {
-		return "", errors.Wrapf(err, "looking for the module %s in %s", module, command.Dir)
-	}
-	dir := strings.TrimSpace(string(output))
-	if dir == "" {
-		return "", errors.Errorf("the module %s is not in the module cache: run `go mod download` in %s", module, command.Dir)
-	}
-	return filepath.Join(dir, "core", "config"), nil
+	dir, err := toolchain.ModuleDir(ctx, program.Pin, program.Module)
+	return filepath.Join(dir, "core", "config"), err
 }
 
 func (m *manifests) read(file string) error {
@@ -159,12 +145,15 @@ func (m *manifests) serveFrom(url string, ca []byte) {
 // apply creates the manifests or, where an earlier attempt has left them, brings them up to
 // date, and waits until the CRDs are served.
 func (m *manifests) apply(ctx context.Context, config *rest.Config) error {
-	if err := envtest.CreateCRDs(config, m.crds); err != nil {
-		return errors.Wrap(err, "creating Cluster API's CRDs")
-	}
 	c, err := client.New(config, client.Options{Scheme: Scheme()})
 	if err != nil {
 		return errors.Wrap(err, "creating a client")
+	}
+	if err := m.keepLabels(ctx, c); err != nil {
+		return err
+	}
+	if err := envtest.CreateCRDs(config, m.crds); err != nil {
+		return errors.Wrap(err, "creating Cluster API's CRDs")
 	}
 	for _, wanted := range m.mutating {
 		actual := &admissionregistrationv1.MutatingWebhookConfiguration{}
@@ -182,4 +171,19 @@ func (m *manifests) apply(ctx context.Context, config *rest.Config) error {
 	}
 	err = envtest.WaitForCRDs(config, m.crds, envtest.CRDInstallOptions{MaxTime: crdTimeout, PollInterval: 100 * time.Millisecond})
 	return errors.Wrap(err, "waiting for Cluster API's CRDs")
+}
+
+// keepLabels takes the labels of CRDs that are there already, such as those by which clusterctl knows what it has installed.
+func (m *manifests) keepLabels(ctx context.Context, c client.Client) error {
+	for _, crd := range m.crds {
+		present := &apiextensionsv1.CustomResourceDefinition{}
+		if err := c.Get(ctx, client.ObjectKeyFromObject(crd), present); err != nil {
+			if apierrors.IsNotFound(err) {
+				continue
+			}
+			return errors.Wrapf(err, "getting CRD %s", crd.Name)
+		}
+		crd.Labels = labels.Merge(present.Labels, crd.Labels)
+	}
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/pkg/errors"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -47,6 +48,9 @@ func (r *machineReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 		return ctrl.Result{}, errors.Wrap(err, "looking up the owning Machine")
 	}
 	if !kwokMachine.DeletionTimestamp.IsZero() {
+		if _, moved := kwokMachine.Annotations[clusterctlv1.DeleteForMoveAnnotation]; moved {
+			return ctrl.Result{}, nil // clusterctl removes the finalizer; the machine runs on
+		}
 		return ctrl.Result{}, r.reconcileDelete(ctx, kwokMachine)
 	}
 	if machine == nil {

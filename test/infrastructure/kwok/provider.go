@@ -27,6 +27,8 @@ type Options struct {
 	Management *rest.Config
 	// Workload finds the workload cluster of a Cluster; false means that there is none yet.
 	Workload func(cluster client.ObjectKey) (Workload, bool)
+	// WithoutCRDs says that the CRDs are there already: somebody else, such as clusterctl, has installed them.
+	WithoutCRDs bool
 	// Log of the provider; the zero value discards it.
 	Log logr.Logger
 }
@@ -41,11 +43,13 @@ type Provider struct {
 // unknownWorkloadRetry is when to ask again for a workload cluster: nothing tells us about it.
 const unknownWorkloadRetry = 500 * time.Millisecond
 
-// Start installs the provider's CRDs and runs its controllers until the context ends or Stop
+// Start installs the provider's CRDs, unless they are there, and runs its controllers until the context ends or Stop
 // is called. When it returns, the controllers are working.
 func Start(ctx context.Context, opts Options) (*Provider, error) {
-	if err := InstallCRDs(opts.Management); err != nil {
-		return nil, err
+	if !opts.WithoutCRDs {
+		if err := InstallCRDs(opts.Management); err != nil {
+			return nil, err
+		}
 	}
 	manager, err := newManager(opts)
 	if err != nil {

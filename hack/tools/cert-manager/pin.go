@@ -1,0 +1,5 @@
+// Package certmanager pins the version of cert-manager of which test/clusterctl takes the CRDs: the one that the pinned clusterctl
+// installs. Nothing of it is built.
+package certmanager
+
+import _ "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1" // keeps the requirement

@@ -1,0 +1,156 @@
+package clusterctl
+
+import (
+	"os"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+)
+
+// TestClusterctl is the life of an installation. Each part goes on where the one before has ended.
+func TestClusterctl(t *testing.T) {
+	if os.Getenv("CAPNM_TEST_CLUSTERCTL") == "" {
+		t.Skip("make test-clusterctl runs it: it takes minutes")
+	}
+	r := newRepository(t)
+	all := newWorld(t)
+	first := newManagement(t, r, "first", oldVersion, all.links)
+	all.at = first
+	all.Expect(first.client.Create(t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}})).To(Succeed())
+	all.Expect(kwok.Create(t.Context(), first.client, all.cluster.Objects())).To(Succeed())
+	evicted := 0
+
+	t.Run("init: an installed provider drains the Node of a deleted Machine", func(t *testing.T) {
+		w := all.sub(t)
+		w.drain("m1")
+		evicted += podsOnNode
+		w.expectEvictedOnce(evicted)
+	})
+
+	t.Run("M27: clusterctl describe shows the condition of a drain", func(t *testing.T) {
+		w := all.sub(t)
+		w.addMachine("m2")
+		w.beginDrain("m2")
+		w.againAfterDeletion("m2")
+		description := first.clusterctl(t, "describe", "cluster", w.cluster.Key().Name, "--namespace="+namespace, "--show-conditions=all", "--color=false")
+		w.Expect(description).To(MatchRegexp(v1alpha1.MachineNodeMaintenance + ` +False +` + v1alpha1.ReasonMachineDraining))
+	})
+
+	t.Run("upgrade: a drain in flight goes on under the new version", func(t *testing.T) {
+		w := all.sub(t)
+		w.Expect(first.clusterctl(t, "upgrade", "plan")).To(MatchRegexp(`runtime-extension-node-maintenance +` + fleet.InstallationNamespace + ` +RuntimeExtensionProvider +` + oldVersion + ` +` + newVersion))
+		first.clusterctl(t, "upgrade", "apply", "--runtime-extension="+fleet.InstallationNamespace+"/node-maintenance:"+newVersion)
+		first.waitAvailable(t, newVersion)
+		w.liftBudget("m2")
+		w.expectGone("m2")
+		evicted += podsOnNode
+		w.expectEvictedOnce(evicted)
+	})
+
+	t.Run("two managers: the leader is killed in the middle of a drain, and the drain goes on", func(t *testing.T) {
+		w := all.sub(t)
+		first.scale(t, 2)
+		w.addMachine("m6")
+		w.beginDrain("m6")
+		holder := first.leader(w)
+		w.Expect(holder).NotTo(BeEmpty())
+		first.killLeader(t)
+		w.Eventually(func(g Gomega) {
+			now := first.leader(g)
+			g.Expect(now).NotTo(BeEmpty())
+			g.Expect(now).NotTo(Equal(holder))
+		}, eventually, pace).Should(Succeed())
+		w.liftBudget("m6")
+		w.expectGone("m6")
+		evicted += podsOnNode
+		w.expectEvictedOnce(evicted)
+		first.scale(t, 1)
+	})
+
+	t.Run("The manager asks for nothing that its role doesn't allow, and uses all that it allows", func(t *testing.T) {
+		w := all.sub(t)
+		w.probeProviderGroups()
+		w.drain("m7") // whoever leads now has drained, then, and drains
+		evicted += podsOnNode
+		w.addMachine("m3")
+		w.beginDrain("m3")
+		w.expectQueriesAnswered(w.scrape())
+		w.liftBudget("m3")
+		w.expectGone("m3")
+		evicted += podsOnNode
+		w.expectLeastPrivilege()
+	})
+
+	second := newManagement(t, r, "second", newVersion, all.links)
+
+	t.Run("M16: clusterctl move takes a drain in flight back, and loses no hook", func(t *testing.T) {
+		w := all.sub(t)
+		w.addMachine("m4")
+		w.beginDrain("m4")
+		evicted++
+		first.clusterctl(t, "move", "--namespace="+namespace, "--to-kubeconfig="+second.kubeconfig)
+		w.Expect(first.client.Get(t.Context(), keyOf("m4"), &clusterv1.Machine{})).To(Satisfy(apierrors.IsNotFound))
+
+		w.at, all.at = second, second
+		w.Eventually(func(g Gomega) {
+			machine := w.machine(g, "m4")
+			g.Expect(machine.DeletionTimestamp).To(BeNil(), "clusterctl doesn't carry deletions over")
+			g.Expect(machine.Annotations).To(HaveKeyWithValue(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner))
+			g.Expect(machine.Status.Phase).To(Equal(string(clusterv1.MachinePhaseRunning)))
+			g.Expect(w.node(g, "m4").Spec.Unschedulable).To(BeFalse())
+		}, eventually, pace).Should(Succeed())
+		w.expectNothingLeft()
+		w.Expect(w.podsOf(w, "m4")).To(HaveLen(podsOnNode - 1))
+		w.Expect(second.client.Get(t.Context(), keyOf("all"), &v1alpha1.MachineDrainPolicy{})).To(Succeed())
+	})
+
+	t.Run("M16: deleted again after a move, the Machine is drained there, and no Pod is evicted twice", func(t *testing.T) {
+		w := all.sub(t)
+		w.liftBudget("m4")
+		w.Expect(second.client.Delete(t.Context(), w.machine(w, "m4"))).To(Succeed())
+		w.expectGone("m4")
+		evicted += podsOnNode - 1
+		w.expectEvictedOnce(evicted)
+	})
+
+	t.Run("M17: delete, after the policies are gone, leaves no Machine waiting", func(t *testing.T) {
+		w := all.sub(t)
+		w.addMachine("m5")
+		w.Expect(second.client.DeleteAllOf(t.Context(), &v1alpha1.MachineDrainPolicy{}, client.InNamespace(namespace))).To(Succeed())
+		w.Eventually(func(g Gomega) {
+			g.Expect(w.machine(g, "m5").Annotations).NotTo(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		}, eventually, pace).Should(Succeed())
+		second.clusterctl(t, "delete", "--runtime-extension=node-maintenance", "--include-crd")
+		w.Eventually(func() error { return second.client.Get(t.Context(), deploymentKey, &appsv1.Deployment{}) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+		account := client.ObjectKey{Namespace: fleet.InstallationNamespace, Name: "capnm-manager"}
+		w.Expect(second.client.Get(t.Context(), account, &corev1.ServiceAccount{})).To(Satisfy(apierrors.IsNotFound))
+		w.Eventually(second.kubelet.Running, eventually, pace).Should(BeEmpty())
+		w.Expect(second.client.Delete(t.Context(), w.machine(w, "m5"))).To(Succeed())
+		w.Eventually(func() error { return second.client.Get(t.Context(), keyOf("m5"), &clusterv1.Machine{}) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	})
+}
+
+// againAfterDeletion has the NodeMaintenance of a drain deleted by somebody, and waits until it is there again.
+func (w *world) againAfterDeletion(machine string) {
+	w.Helper()
+	only := func(g Gomega) *v1alpha1.NodeMaintenance {
+		list := &v1alpha1.NodeMaintenanceList{}
+		g.Expect(w.pods.List(w.Context(), list)).To(Succeed())
+		g.Expect(list.Items).To(HaveLen(1))
+		return &list.Items[0]
+	}
+	before := only(w)
+	w.Expect(before.Annotations).To(HaveKeyWithValue(v1alpha1.OwnerMachineAnnotation, namespace+"/"+machine))
+	w.Expect(w.pods.Delete(w.Context(), before)).To(Succeed())
+	w.Eventually(func(g Gomega) { g.Expect(only(g).UID).NotTo(Equal(before.UID)) }, eventually, pace).Should(Succeed())
+}

@@ -1,0 +1,196 @@
+package clusterctl
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// permission is one thing that a role allows.
+type permission struct{ group, resource, verb string }
+
+// expectLeastPrivilege compares what the installed manager has asked its management cluster for, ever, with what its roles allow.
+func (w *world) expectLeastPrivilege() {
+	w.Helper()
+	events, err := w.at.Audit().Since(controlplane.Mark{})
+	w.Expect(err).NotTo(HaveOccurred())
+	asked := events.By(fleet.InstallationUser)
+	w.Expect(asked).NotTo(BeEmpty())
+	w.Expect(asked.Failed(http.StatusForbidden)).To(BeEmpty())
+
+	var unused []permission
+	for _, allowed := range w.permissions() {
+		used := slices.ContainsFunc(asked, func(event controlplane.Event) bool {
+			resource := event.Resource
+			if event.Subresource != "" {
+				resource += "/" + event.Subresource
+			}
+			// A watch begins with a list, but API servers from 1.34 on send it in the watch.
+			verbs := event.Verb == allowed.verb || event.Verb == "watch" && allowed.verb == "list"
+			return event.Group == allowed.group && verbs && (resource == allowed.resource || allowed.resource == rbacv1.ResourceAll)
+		})
+		if !used {
+			unused = append(unused, allowed)
+		}
+	}
+	w.Expect(unused).To(BeEmpty(), "the role allows what nothing has asked for")
+}
+
+// permissions are those of all roles that are bound to the manager's ServiceAccount.
+func (w *world) permissions() []permission {
+	w.Helper()
+	var rules []rbacv1.PolicyRule
+	clusterBindings, bindings := &rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}
+	w.Expect(w.at.client.List(w.Context(), clusterBindings)).To(Succeed())
+	w.Expect(w.at.client.List(w.Context(), bindings)).To(Succeed())
+	for i := range clusterBindings.Items {
+		if isOurs(clusterBindings.Items[i].Subjects) {
+			role := &rbacv1.ClusterRole{}
+			w.Expect(w.at.client.Get(w.Context(), client.ObjectKey{Name: clusterBindings.Items[i].RoleRef.Name}, role)).To(Succeed())
+			rules = append(rules, role.Rules...)
+		}
+	}
+	for i := range bindings.Items {
+		if isOurs(bindings.Items[i].Subjects) {
+			role := &rbacv1.Role{}
+			w.Expect(w.at.client.Get(w.Context(), client.ObjectKey{Namespace: bindings.Items[i].Namespace, Name: bindings.Items[i].RoleRef.Name}, role)).To(Succeed())
+			rules = append(rules, role.Rules...)
+		}
+	}
+	var all []permission
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					all = append(all, permission{group, resource, verb})
+				}
+			}
+		}
+	}
+	w.Expect(all).NotTo(BeEmpty())
+	return all
+}
+
+func isOurs(subjects []rbacv1.Subject) bool {
+	return slices.ContainsFunc(subjects, func(s rbacv1.Subject) bool {
+		return s.Kind == rbacv1.ServiceAccountKind && s.Namespace == fleet.InstallationNamespace && s.Name == "capnm-manager"
+	})
+}
+
+// probeProviderGroups deletes a Machine whose infrastructure and control plane are of the API groups that most providers are of:
+// those of the provider in these tests aren't.
+func (w *world) probeProviderGroups() {
+	w.Helper()
+	infrastructure := w.kind("infrastructure.cluster.x-k8s.io", "Probe")
+	controlPlane := w.kind("controlplane.cluster.x-k8s.io", "Probe")
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "probe"}}
+	cluster.Spec.InfrastructureRef, cluster.Spec.ControlPlaneRef = infrastructure, controlPlane
+	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "probe", Labels: map[string]string{clusterv1.ClusterNameLabel: "probe"}}}
+	machine.Spec = clusterv1.MachineSpec{
+		ClusterName: "probe", InfrastructureRef: infrastructure, Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To("not-used")},
+	}
+	w.Expect(w.at.client.Create(w.Context(), cluster)).To(Succeed())
+	w.Expect(w.at.client.Create(w.Context(), machine)).To(Succeed())
+	w.Eventually(func(g Gomega) {
+		g.Expect(w.machine(g, "probe").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	}, eventually, pace).Should(Succeed())
+	w.Expect(w.at.client.Delete(w.Context(), machine)).To(Succeed())
+	w.Eventually(func() error { return w.at.client.Get(w.Context(), keyOf("probe"), machine) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	w.Expect(w.at.client.Delete(w.Context(), cluster)).To(Succeed())
+	w.Eventually(func() error { return w.at.client.Get(w.Context(), keyOf("probe"), cluster) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	w.Eventually(func(g Gomega) {
+		events, err := w.at.Audit().Since(controlplane.Mark{})
+		g.Expect(err).NotTo(HaveOccurred())
+		asked := events.By(fleet.InstallationUser).Verb("get")
+		g.Expect(asked.Resource("probes." + infrastructure.APIGroup)).NotTo(BeEmpty())
+		g.Expect(asked.Resource("probes." + controlPlane.APIGroup)).NotTo(BeEmpty())
+	}, eventually, pace).Should(Succeed())
+}
+
+// kind makes a kind that follows Cluster API's contract as far as our manager looks, and one object of it.
+func (w *world) kind(group, kind string) clusterv1.ContractVersionedObjectReference {
+	w.Helper()
+	plural := strings.ToLower(kind) + "s"
+	crd := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group, Labels: map[string]string{clusterv1.GroupVersion.String(): "v1"}},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural, Singular: strings.ToLower(kind)},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}},
+			}},
+		},
+	}
+	w.Expect(w.at.client.Create(w.Context(), crd)).To(Succeed())
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion(group + "/v1")
+	object.SetKind(kind)
+	object.SetNamespace(namespace)
+	object.SetName("probe")
+	w.Eventually(func() error { return w.at.client.Create(w.Context(), object) }, eventually, pace).Should(Succeed())
+	return clusterv1.ContractVersionedObjectReference{APIGroup: group, Kind: kind, Name: "probe"}
+}
+
+// scrape reads metrics, and a profile, at the diagnostics address of the installed manager: not without a token, not with that of
+// somebody who may not, and with that of somebody who may.
+func (w *world) scrape() (metrics string) {
+	w.Helper()
+	scraper := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "scraper"}}
+	w.Expect(w.at.client.Create(w.Context(), scraper)).To(Succeed())
+	token := &authenticationv1.TokenRequest{}
+	w.Expect(w.at.client.SubResource("token").Create(w.Context(), scraper, token)).To(Succeed())
+	running, err := w.at.kubelet.Running()
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(running).To(HaveLen(1))
+	// The certificate is one that the manager has made for itself.
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // see above
+	get := func(path, token string) (int, string) {
+		request, err := http.NewRequestWithContext(w.Context(), http.MethodGet, "https://"+w.at.kubelet.Diagnostics(running[0])+path, nil)
+		w.Expect(err).NotTo(HaveOccurred())
+		if token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+		response, err := insecure.Do(request)
+		w.Expect(err).NotTo(HaveOccurred())
+		defer func() { _ = response.Body.Close() }()
+		content, err := io.ReadAll(response.Body)
+		w.Expect(err).NotTo(HaveOccurred())
+		return response.StatusCode, string(content)
+	}
+	status := func(path, token string) func() int {
+		return func() int { code, _ := get(path, token); return code }
+	}
+	w.Expect(status("/metrics", "")()).To(Equal(http.StatusUnauthorized))
+	w.Expect(status("/metrics", token.Status.Token)()).To(Equal(http.StatusForbidden))
+
+	w.Expect(w.at.client.Create(w.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "scraper"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "scraper"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "capnm-metrics-reader"},
+	})).To(Succeed())
+	w.Eventually(status("/metrics", token.Status.Token), eventually, pace).Should(Equal(http.StatusOK))
+	_, metrics = get("/metrics", token.Status.Token)
+	w.Expect(metrics).To(ContainSubstring(fmt.Sprintf("capnm_evictions_total{result=%q}", "evicted")))
+	w.Expect(status("/debug/pprof/heap", token.Status.Token)()).To(Equal(http.StatusOK))
+	return metrics
+}
