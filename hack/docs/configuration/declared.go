@@ -1,0 +1,172 @@
+package main
+
+import (
+	"cmp"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pkg/errors"
+)
+
+// eachFile parses the Go files below a directory that aren't tests.
+func eachFile(root string, visit func(path string, file *ast.File)) error {
+	files := token.NewFileSet()
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(files, path, nil, parser.ParseComments)
+		if err == nil {
+			visit(path, file)
+		}
+		return err
+	})
+	return errors.Wrapf(err, "reading %s", root)
+}
+
+// metrics are the calls of prometheus.New…(prometheus.…Opts{Name: …, Help: …}, labels).
+func metrics() ([][]string, error) {
+	var rows [][]string
+	err := eachFile("controllers", func(_ string, file *ast.File) {
+		ast.Inspect(file, func(node ast.Node) bool {
+			call, ok := node.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 {
+				return true
+			}
+			function, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !strings.HasPrefix(function.Sel.Name, "New") {
+				return true
+			}
+			name, help := options(call.Args[0])
+			if !strings.HasPrefix(name, "capnm_") {
+				return true
+			}
+			kind := strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(function.Sel.Name, "New"), "Vec"))
+			var labels []string
+			if len(call.Args) > 1 {
+				labels = literals(call.Args[1])
+			}
+			rows = append(rows, []string{code(name), kind, strings.Join(labels, ", "), help})
+			return true
+		})
+	})
+	slices.SortFunc(rows, func(a, b []string) int { return cmp.Compare(a[0], b[0]) })
+	return rows, err
+}
+
+func options(expression ast.Expr) (name, help string) {
+	literal, ok := expression.(*ast.CompositeLit)
+	if !ok {
+		return "", ""
+	}
+	for _, element := range literal.Elts {
+		pair, ok := element.(*ast.KeyValueExpr)
+		if !ok {
+			continue
+		}
+		key, _ := pair.Key.(*ast.Ident)
+		text := strings.Join(literals(pair.Value), "")
+		switch {
+		case key == nil:
+		case key.Name == "Name":
+			name = text
+		case key.Name == "Help":
+			help = text
+		}
+	}
+	return name, help
+}
+
+// literals are the strings in an expression.
+func literals(expression ast.Expr) []string {
+	var texts []string
+	ast.Inspect(expression, func(node ast.Node) bool {
+		if literal, ok := node.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+			if text, err := strconv.Unquote(literal.Value); err == nil {
+				texts = append(texts, text)
+			}
+		}
+		return true
+	})
+	return texts
+}
+
+// events are the constants of each package's events.go.
+func events() ([][]string, error) {
+	var rows [][]string
+	err := eachFile("controllers", func(path string, file *ast.File) {
+		if filepath.Base(path) != "events.go" {
+			return
+		}
+		for _, block := range constants(file) {
+			for _, c := range block {
+				rows = append(rows, []string{code(c.value), file.Name.Name, sentence(c)})
+			}
+		}
+	})
+	slices.SortFunc(rows, func(a, b []string) int { return cmp.Compare(a[0], b[0]) })
+	return rows, err
+}
+
+// conditions are the constants of the API that name types of conditions, and reasons.
+func conditions() ([][]string, error) {
+	var rows [][]string
+	err := eachFile("api", func(path string, file *ast.File) {
+		of := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(filepath.Base(path), ".go"), "_types"), "_conditions")
+		for _, block := range constants(file) {
+			isReason := func(c constant) bool { return strings.HasPrefix(c.name, "Reason") }
+			if !slices.ContainsFunc(block, isReason) {
+				continue
+			}
+			for _, c := range block {
+				kind := "type"
+				if isReason(c) {
+					kind = "reason"
+				}
+				rows = append(rows, []string{code(c.value), kind, of, sentence(c)})
+			}
+		}
+	})
+	return rows, err
+}
+
+// constant is a string that is declared.
+type constant struct{ name, value, comment string }
+
+// constants are the string constants of a file, in the blocks in which they are declared.
+func constants(file *ast.File) [][]constant {
+	var blocks [][]constant
+	for _, declaration := range file.Decls {
+		general, ok := declaration.(*ast.GenDecl)
+		if !ok || general.Tok != token.CONST {
+			continue
+		}
+		var block []constant
+		for _, spec := range general.Specs {
+			value, ok := spec.(*ast.ValueSpec)
+			if !ok || len(value.Values) != 1 {
+				continue
+			}
+			if texts := literals(value.Values[0]); len(texts) == 1 {
+				block = append(block, constant{value.Names[0].Name, texts[0], value.Doc.Text() + value.Comment.Text()})
+			}
+		}
+		blocks = append(blocks, block)
+	}
+	return blocks
+}
+
+// sentence is a comment without the name that it begins with.
+func sentence(c constant) string {
+	comment := strings.TrimSpace(strings.ReplaceAll(c.comment, "\n", " "))
+	for _, prefix := range []string{c.name + ": ", c.name + " is ", c.name + " "} {
+		comment = strings.TrimPrefix(comment, prefix)
+	}
+	return comment
+}
