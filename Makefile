@@ -30,7 +30,7 @@ STRESS_SUITES ?= 5
 STRESS_SCENES ?= 50
 SCALE_NODES   ?= 5000
 
-.PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress
+.PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl
 test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
 	@go run -exec true ./cmd/manager >/dev/null # built before a test has to wait for it
 	go test -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
@@ -63,6 +63,10 @@ test-scale: tools-controlplane ## Run the test of a maintenance of many Nodes wi
 test-stress: tools-controlplane tools-oldest ## Hunt flakes: STRESS_SUITES (5) runs of the integration suite, STRESS_SCENES (50) plays of each scene.
 	@hack/stress.sh $(STRESS_SUITES) $(STRESS_SCENES)
 
+test-clusterctl: tools-controlplane ## Install, upgrade, move and remove the provider with the real clusterctl.
+	@go run ./hack/tools/install kustomize
+	CAPNM_TEST_CLUSTERCTL=1 go test -count=1 -timeout $(TEST_TIMEOUT) ./test/clusterctl
+
 test-fuzz: ## Fuzz each target for FUZZ_TIME (default: 2s).
 	@hack/fuzz.sh $(FUZZ_TIME)
 
@@ -80,6 +84,17 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 manager: ## Build the manager: bin/manager.
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/manager ./cmd/manager
 
+# Without VERSION, a release has that of the tag; see hack/release.
+RELEASE_VERSION ?= $(if $(filter command line environment,$(origin VERSION)),$(VERSION))
+IMAGE           ?= ghcr.io/capnm/cluster-api-node-maintenance
+
+.PHONY: release release-manifests
+release: ## Make a release in out/release: components, binaries, images, bills of materials, checksums.
+	cd hack/release && go run . -root ../.. -out ../../out/release -version "$(RELEASE_VERSION)" -image $(IMAGE) -kustomize $(KUSTOMIZE)
+
+release-manifests: ## Make what clusterctl reads of a release, and nothing else, in out/release.
+	cd hack/release && go run . -manifests -root ../.. -out ../../out/release -version "$(RELEASE_VERSION)" -image $(IMAGE) -kustomize $(KUSTOMIZE)
+
 # Where `make generate` writes.
 KWOK_PROVIDER := test/infrastructure/kwok
 GENERATED := \
@@ -88,6 +103,7 @@ GENERATED := \
 	config/workload/crd \
 	config/rbac/role.yaml \
 	docs/reference/api.md \
+	docs/reference/configuration.md \
 	docs/reference/requirements.md \
 	$(KWOK_PROVIDER)/config/crd \
 	$(wildcard $(KWOK_PROVIDER)/api/*/*/zz_generated.deepcopy.go)
@@ -108,13 +124,14 @@ generate: ## Generate deepcopy functions, CRDs, roles and reference pages from t
 	$(CRD_REF_DOCS) --source-path=api --config=hack/docs/crd-ref-docs.yaml --templates-dir=hack/docs/templates \
 		--renderer=markdown --output-path=docs/reference/api.md --log-level=WARN
 	go run ./hack/docs/requirements
+	go run ./hack/docs/configuration
 
 ##@ Check
 
 GO_DIRECTORIES := $(wildcard api cmd config controllers drain exp hack test)
 
-.PHONY: verify verify-generated verify-format verify-modules verify-docs vet lint lint-fix clean
-verify: verify-format verify-modules verify-docs vet verify-generated lint ## Check all that can be checked without running anything.
+.PHONY: verify verify-generated verify-format verify-modules verify-docs verify-monitoring vet lint lint-fix clean
+verify: verify-format verify-modules verify-docs verify-monitoring vet verify-generated lint ## Check all that can be checked without running anything.
 
 verify-generated: generate ## Check that what is generated is up to date.
 	@git diff --exit-code --stat -- $(GENERATED) || { echo "Generated files differ from what is committed: commit what 'make generate' makes."; exit 1; }
@@ -129,12 +146,20 @@ verify-modules: ## Check that go.mod says what is used, and that the modules are
 	go mod tidy -diff
 	go mod verify
 	cd test/differential && go mod tidy -diff
+	@if grep -q '^replace' go.mod; then echo "go.mod replaces modules: nobody could use it as one."; exit 1; fi
+
+verify-monitoring: ## Test the alerts.
+	go run ./hack/verify/monitoring $(PROMTOOL)
 
 verify-docs: ## Check the links in Markdown files.
 	go run ./hack/verify/links
 
+# Modules of their own, so that nobody who uses the main one gets what they need.
+MODULES := hack/release
+
 vet: ## Run go vet.
 	go vet ./...
+	@set -e; for module in $(MODULES); do echo "go vet ./... in $$module"; (cd $$module && go vet ./...); done
 
 lint: ## Run golangci-lint.
 	$(GOLANGCI_LINT) run
