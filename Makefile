@@ -22,7 +22,7 @@ bench: tools-controlplane ## Run the benchmark SCENARIO (default: drain).
 # two, and no more than there are CPUs: with more, the control planes of one test take the CPU from those of the other.
 CPUS          := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 TEST_PACKAGES ?= $(if $(filter 1,$(CPUS)),1,2)
-TEST_TIMEOUT  ?= 20m
+TEST_TIMEOUT  ?= 40m
 FUZZ_TIME     ?= 2s
 
 # How often test-stress runs the integration suite, and then plays each scene of the tests of NodeMaintenances.

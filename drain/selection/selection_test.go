@@ -3,6 +3,9 @@ package selection_test
 import (
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
@@ -23,6 +26,31 @@ func TestJudge(t *testing.T) {
 			plausible, reason, message := selection.Judge(tc.facts)
 			if reason != tc.reason || plausible != (tc.reason == "NodesSelected") || (message == "") != plausible {
 				t.Errorf("got %t, %s, %q", plausible, reason, message)
+			}
+		})
+	}
+}
+
+func TestDoubted(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		facts   selection.Facts
+		doubted bool
+	}{
+		{name: "R8: every Node may show that not all are selected", facts: selection.Facts{Selected: 3}, doubted: true},
+		{name: "R8: every Node may be one of the control plane", facts: selection.Facts{Selected: 3, ControlPlane: 3, OtherNode: true}, doubted: true},
+		{name: "R8: that none is selected a Node shows that is selected", facts: selection.Facts{OtherNode: true}},
+		{name: "R8: what is plausible isn't looked at for every Node", facts: selection.Facts{Selected: 3, OtherNode: true}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			plausible, reason, _ := selection.Judge(tc.facts)
+			judged := metav1.Condition{Type: v1alpha1.NodeMaintenanceSelectionPlausible, Status: metav1.ConditionFalse, Reason: reason}
+			if plausible {
+				judged.Status = metav1.ConditionTrue
+			}
+			m := &v1alpha1.NodeMaintenance{Status: v1alpha1.NodeMaintenanceStatus{Conditions: []metav1.Condition{judged}}}
+			if doubted := selection.Doubted(m); doubted != tc.doubted {
+				t.Errorf("doubted: %t", doubted)
 			}
 		})
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-const soon = time.Minute
+const soon = 3 * time.Minute
 
 func TestInstall(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()

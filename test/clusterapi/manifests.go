@@ -29,7 +29,7 @@ const (
 	// namePrefix is what a release puts before the names of the webhook configurations.
 	namePrefix = "capi-"
 	// crdTimeout is generous, for small machines that run many tests.
-	crdTimeout = time.Minute
+	crdTimeout = 3 * time.Minute
 )
 
 // manifests is what the core manager needs in its cluster.

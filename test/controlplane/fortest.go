@@ -8,7 +8,7 @@ import (
 
 // startTimeout is generous: a start takes a few seconds, but tests of several packages may
 // start several control planes at once on a small machine.
-const startTimeout = 2 * time.Minute
+const startTimeout = 5 * time.Minute
 
 // ForTest starts a control plane that lasts as long as the test. If the test fails, the logs
 // are kept, and the test's output says where they are.

@@ -108,7 +108,7 @@ func Start(ctx context.Context, options Options) (_ *Fleet, err error) {
 // ForTest starts a fleet that lasts as long as the test. Where the test fails, the logs are kept.
 func ForTest(t testing.TB, options Options) *Fleet {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	f, err := Start(ctx, options)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // crdTimeout is generous, for small machines that run many tests.
-const crdTimeout = time.Minute
+const crdTimeout = 3 * time.Minute
 
 //go:embed config/crd/*.yaml
 var crdFiles embed.FS

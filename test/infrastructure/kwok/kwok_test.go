@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	soon = time.Minute
+	soon = 3 * time.Minute
 	// a while is long enough for a kubelet that is alive to act.
 	aWhile = 2 * time.Second
 )
