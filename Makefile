@@ -38,6 +38,7 @@ test: tools-controlplane ## Run all tests: unit, property, integration on real c
 	@$(MAKE) --no-print-directory test-fuzz
 
 test-race: tools-controlplane ## Run all tests with the race detector, in the manager too. It needs a C compiler, and twice the time.
+	@go run -race -exec true ./cmd/manager
 	go test -race -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
 
 test-unit: ## Run the tests of what decides (drain/), which need no control plane.
