@@ -23,15 +23,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
-const (
-	// maxBlocked is how many Pods that can't go yet are named for each Node.
-	maxBlocked = 5
-	// maxWhy is how much is said about each.
-	maxWhy = 512
-	// statusInterval is the least time between two status writes that tell of progress alone. A drain under a budget takes long,
-	// and each write is one that the workload cluster has to bear.
-	statusInterval = 2 * time.Second
-)
+// statusInterval is the least time between two status writes that tell of progress alone. A drain under a budget takes long, and
+// each write is one that the workload cluster has to bear.
+const statusInterval = 2 * time.Second
 
 // report writes the status, where it has changed: at once when a stage, a condition or the selection has, else at most once in
 // statusInterval.
