@@ -190,8 +190,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err := (&drainpolicy.Reconciler{Client: mgr.GetClient()}).SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}); err != nil {
 		return err
 	}
-	nodeAgent := featureGates.Enabled(nodeAgentGate)
-	maintenances := &nodemaintenance.Reconciler{Clusters: clusters, Clock: realClock, ManagementCluster: managementCluster, NodeAgent: nodeAgent}
+	maintenances := &nodemaintenance.Reconciler{Clusters: clusters, Clock: realClock, ManagementCluster: managementCluster, NodeAgent: featureGates.Enabled(nodeAgentGate)}
 	if err := maintenances.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
 		return err
 	}
@@ -215,8 +214,13 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		Client: mgr.GetClient(), Clusters: clusters, WatchFilterValue: o.watchFilter,
 		Watches: []remote.Watch{machines.Watch, maintenances.Watch, evacuations.Watch, evictor.Watch, daemonSets.Watch, sweeper.Watch},
 	}
-	if nodeAgent {
-		staticPods := &staticpod.Reconciler{Clusters: clusters}
+	return setupWorkloads(ctx, mgr, o, workloads)
+}
+
+// setupWorkloads adds what prepares workload clusters, with the node agent where the feature gate is on.
+func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads *remote.Reconciler) error {
+	if featureGates.Enabled(nodeAgentGate) {
+		staticPods := &staticpod.Reconciler{Clusters: workloads.Clusters}
 		if err := staticPods.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
 			return err
 		}

@@ -220,11 +220,7 @@ func (a *Agent) endPods(ctx context.Context, left time.Duration) {
 	if err := a.Keeper.StopKubelet(ctx); err != nil {
 		log.Error(err, "Failed to stop the kubelet: it may restart what is ended")
 	}
-	pods, err := a.Runtime.Pods(ctx)
-	if err != nil {
-		log.Error(err, "Failed to list the Pods of the node")
-		return
-	}
+	pods := a.runningPods(ctx)
 	priorities := a.State.Priorities()
 	var others []shutdown.Pod
 	for _, pod := range pods {
@@ -240,6 +236,21 @@ func (a *Agent) endPods(ctx context.Context, left time.Duration) {
 		}
 		log.Info("Ending Pods", "fromPriority", phases[i].From, "count", len(phase), "period", phases[i].Period)
 		a.endPhase(ctx, phase)
+	}
+}
+
+// runningPods asks until the container runtime answers: not to know the Pods must not look like there being none.
+func (a *Agent) runningPods(ctx context.Context) []shutdown.Pod {
+	for {
+		pods, err := a.Runtime.Pods(ctx)
+		if err == nil || ctx.Err() != nil {
+			return pods
+		}
+		klog.FromContext(ctx).Error(err, "Failed to list the Pods of the node")
+		select {
+		case <-ctx.Done():
+		case <-time.After(askEvery):
+		}
 	}
 }
 

@@ -1,16 +1,20 @@
 package realnode_test
 
 import (
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode"
 )
@@ -35,7 +39,12 @@ func TestMachineWithRealNode(t *testing.T) {
 	}
 	s.Expect(node.WriteStaticPod(realnode.NewPod("static", "1s"))).To(Succeed())
 	s.awaitStarted(node, "static", 1)
-	s.run(node, realnode.NewPod("patient", "8s", realnode.Grace(60)), realnode.NewPod("stuck", "forever", realnode.Grace(2)))
+	pods := func(prefix string) []*corev1.Pod {
+		return []*corev1.Pod{realnode.NewPod(prefix+"patient", "8s", realnode.Grace(60)), realnode.NewPod(prefix+"stuck", "forever", realnode.Grace(2))}
+	}
+	s.run(node, pods("kubectl-")...)
+	s.kubectlDrain("real")
+	s.run(node, pods("")...)
 	begin, err := s.workload.Audit().Mark()
 	s.Expect(err).NotTo(HaveOccurred())
 
@@ -59,4 +68,20 @@ func TestMachineWithRealNode(t *testing.T) {
 		ended, _ := journal.First("patient", "ended")
 		s.Expect(ended.Sub(asked)).To(BeNumerically(">=", 8*time.Second), "its own time")
 	})
+}
+
+// kubectlDrain drains a Node with kubectl, to have something to compare with, and lets Pods come to it again.
+func (s *scene) kubectlDrain(node string) {
+	s.Helper()
+	kubectl, err := controlplane.Tool("kubectl")
+	s.Expect(err).NotTo(HaveOccurred())
+	run := func(args ...string) {
+		args = append(args, "--kubeconfig="+filepath.Join(s.workload.Dir(), "admin.kubeconfig"))
+		output, err := exec.CommandContext(s.Context(), kubectl, args...).CombinedOutput()
+		s.Expect(err).NotTo(HaveOccurred(), string(output))
+	}
+	start := time.Now()
+	run("drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data")
+	s.Logf("kubectl drain took %s", time.Since(start).Round(100*time.Millisecond))
+	run("uncordon", node)
 }

@@ -4,10 +4,12 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -104,6 +106,17 @@ func TestRights(t *testing.T) {
 		s.Expect(s.asAgent("mine", false).Create(s.Context(), maintenance("mine"))).To(forbidden)
 		s.Expect(agent.List(s.Context(), &corev1.PodList{})).To(forbidden)
 		s.Expect(agent.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "mine"}})).To(forbidden)
+	})
+
+	t.Run("turned off in the policy, the agents go", func(t *testing.T) {
+		s := root.sub(t)
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "all"}}
+		s.Expect(s.fleet.Client.Get(s.Context(), client.ObjectKeyFromObject(policy), policy)).To(Succeed())
+		policy.Spec.NodeAgent = v1alpha1.NodeAgentDisabled
+		s.Expect(s.fleet.Client.Update(s.Context(), policy)).To(Succeed())
+		s.Eventually(func() error {
+			return s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: agentNamespace, Name: agentName}, &appsv1.DaemonSet{})
+		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
 	})
 }
 

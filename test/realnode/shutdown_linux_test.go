@@ -6,9 +6,11 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -44,10 +46,19 @@ func TestShutdown(t *testing.T) {
 		node := s.node(realnode.Options{Name: "connected"})
 		regular, critical := workload("c")
 		s.run(node, append(regular, critical...)...)
+		s.create(s.workload.Client, daemonSet("c-daemon", node.Name()))
+		s.Expect(node.WriteStaticPod(realnode.NewPod("c-static", "500ms"))).To(Succeed())
+		s.awaitStarted(node, "c-daemon", 1)
+		s.awaitStarted(node, "c-static", 1)
+		s.awaitPod("c-static-connected")
 		s.Expect(node.PowerButton()).To(Succeed())
 		journal := s.expectPoweredOff(node)
 		s.expectGraceful(journal, append(names(regular[:6]), names(critical)...)...)
+		s.expectGraceful(journal, "c-daemon", "c-static")
 		s.expectOrder(journal, names(regular[:6]), names(critical))
+		s.expectOrder(journal, names(critical), []string{"c-daemon", "c-static"})
+		s.expectOrder(journal, []string{"c-daemon"}, []string{"c-static"})
+		s.Expect(journal.Count("c-stuck", "SIGTERM")).To(Equal(1))
 		m := s.maintenance(s, "shutdown-connected")
 		s.Expect(m.Spec.Stage).To(Equal(v1alpha1.StageDrain))
 		s.Expect(m.Spec.Reason).To(Equal("node shutdown"))
@@ -141,17 +152,34 @@ func TestShutdown(t *testing.T) {
 		s.expectGraceful(s.expectPoweredOff(node), "s-quick")
 	})
 
+	t.Run("S2, S4: where the configuration allows it, logind is made to wait; and a boot completes the NodeMaintenance", func(t *testing.T) {
+		s := root.sub(t)
+		s.configure("{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s, completeOnBoot: true, logindDropInDir: " + spec.LogindDropIns + "}")
+		s.mount(spec.LogindDropIns)
+		node := s.node(realnode.Options{Name: "allowed", InhibitDelayMax: 10 * time.Second})
+		s.Expect(node.Disk(spec.LogindDropIns + "/90-node-maintenance.conf")).To(BeARegularFile())
+		s.Eventually(func() string { return s.agentCondition(s, "allowed").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonShutdownDelayed))
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.expectPoweredOff(node)
+		s.Expect(node.Boot(s.Context())).To(Succeed())
+		s.Eventually(func() v1alpha1.NodeMaintenanceStage { return s.maintenance(s, "shutdown-allowed").Spec.Stage }, eventually, pace).Should(Equal(v1alpha1.StageComplete))
+		s.Eventually(func() bool { return s.unschedulable("allowed") }, eventually, pace).Should(BeFalse())
+	})
+
 	// From here on the manager loses its connection, too; it comes back in its own time.
 	t.Run("S5, S6: without the API server, the agent ends the Pods by priority", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "alone"})
 		regular, critical := workload("a")
 		s.run(node, append(regular, critical...)...)
+		s.Expect(node.WriteStaticPod(realnode.NewPod("a-static", "500ms"))).To(Succeed())
+		s.awaitStarted(node, "a-static", 1)
 		s.workload.CutNetwork()
 		defer s.workload.RestoreNetwork()
 		s.Expect(node.PowerButton()).To(Succeed())
 		journal := s.expectPoweredOff(node)
 		s.expectGraceful(journal, append(names(regular[:6]), names(critical)...)...)
+		s.expectGraceful(journal, "a-static")
 		s.expectOrder(journal, names(regular[:6]), names(critical))
 		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped "+spec.Kubelet), "so that it restarts nothing")
 	})
@@ -173,6 +201,18 @@ func TestShutdown(t *testing.T) {
 		s.Expect(journal.Of(spec.Who)).To(ContainElement("started "+spec.Kubelet), "it goes on with the kubelet")
 		s.Expect(s.maintenance(s, "shutdown-back").Spec.Stage).To(Equal(v1alpha1.StageDrain))
 	})
+
+	t.Run("S5: no management cluster acts, and the agent ends the Pods", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "nobody"})
+		s.run(node, realnode.NewPod("n-regular", "1s"))
+		s.fleet.KillManager()
+		s.Expect(node.PowerButton()).To(Succeed())
+		journal := s.expectPoweredOff(node)
+		s.expectGraceful(journal, "n-regular")
+		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped " + spec.Kubelet))
+		s.Expect(s.maintenance(s, "shutdown-nobody").Spec.Stage).To(Equal(v1alpha1.StageDrain), "whoever comes back finds it")
+	})
 }
 
 func (s *scene) unschedulable(name string) bool {
@@ -180,4 +220,40 @@ func (s *scene) unschedulable(name string) bool {
 	node := &corev1.Node{}
 	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, node)).To(Succeed())
 	return node.Spec.Unschedulable
+}
+
+// daemonSet has one Pod on a node, whose journal has it under the name of the DaemonSet.
+func daemonSet(name, node string) *appsv1.DaemonSet {
+	pod := realnode.NewPod(name, "500ms", realnode.On(node))
+	pod.Labels = map[string]string{"app": name}
+	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name}}
+	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: pod.Labels}
+	set.Spec.Template = corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}
+	return set
+}
+
+// awaitPod waits until the API server has the Pod, and it runs: a mirror comes after its static Pod.
+func (s *scene) awaitPod(name string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		pod := &corev1.Pod{}
+		g.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: name}, pod)).To(Succeed())
+		g.Expect(pod.Status.Phase).To(Equal(corev1.PodRunning))
+	}, eventually, pace).Should(Succeed())
+}
+
+// mount gives the agents one more directory of their nodes, as an administrator does by hand.
+func (s *scene) mount(dir string) {
+	s.Helper()
+	agents := &appsv1.DaemonSet{}
+	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: agentNamespace, Name: agentName}, agents)).To(Succeed())
+	before := agents.DeepCopy()
+	pod := &agents.Spec.Template.Spec
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "more", VolumeSource: corev1.VolumeSource{
+		HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: ptr.To(corev1.HostPathDirectoryOrCreate)},
+	}})
+	for i := range pod.Containers {
+		pod.Containers[i].VolumeMounts = append(pod.Containers[i].VolumeMounts, corev1.VolumeMount{Name: "more", MountPath: dir})
+	}
+	s.Expect(s.workload.Client.Patch(s.Context(), agents, client.MergeFrom(before))).To(Succeed())
 }

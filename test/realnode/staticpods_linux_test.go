@@ -130,6 +130,30 @@ func TestStaticPods(t *testing.T) {
 		s.Expect(journal.Count("web", "ended")).To(BeNumerically(">=", 1))
 		s.Expect(journal.Of(spec.Who)).NotTo(ContainElement(spec.Preparing))
 	})
+
+	t.Run("S10: a manifest that is written anew meanwhile is reported, and stays", func(t *testing.T) {
+		s := root.sub(t)
+		s.Expect(node.WriteStaticPod(realnode.NewPod("web", "2s"))).To(Succeed())
+		anew, err := os.ReadFile(node.Disk(node.Manifest("web")))
+		s.Expect(err).NotTo(HaveOccurred())
+		s.awaitEvent("StaticPodReappeared")
+		m := s.maintenance(s, "without-bus")
+		before := m.DeepCopy()
+		m.Spec.Stage = v1alpha1.StageComplete
+		s.Expect(s.workload.Client.Patch(s.Context(), m, client.MergeFrom(before))).To(Succeed())
+		s.awaitEvent("StaticPodReplaced")
+		s.Expect(os.ReadFile(node.Disk(node.Manifest("web")))).To(Equal(anew))
+		s.Expect(os.ReadFile(node.Disk(held + ".replaced"))).To(Equal(written))
+	})
+}
+
+func (s *scene) awaitEvent(reason string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		events := &corev1.EventList{}
+		g.Expect(s.workload.Client.List(s.Context(), events, client.InNamespace(metav1.NamespaceDefault))).To(Succeed())
+		g.Expect(events.Items).To(ContainElement(HaveField("Reason", reason)))
+	}, eventually, pace).Should(Succeed())
 }
 
 func (s *scene) awaitDrained(name string) {
