@@ -54,18 +54,22 @@ func (r *release) writeMetadata() error {
 	return r.write(metadataFile, content)
 }
 
-// placeholder is the image in config/manager.
-const placeholder = "image: manager:latest\n"
+// placeholders are the images in config/manager, by the program in them.
+var placeholders = map[string]string{"manager": "manager:latest", "node-agent": "node-agent:latest"}
 
 // writeComponents builds config/default. kustomize's own way to set an image is to edit a file in the checkout; a release
 // leaves the checkout alone.
 func (r *release) writeComponents() error {
-	output, err := exec.Command(r.kustomize, "build", filepath.Join(r.root, "config", "default")).Output()
+	components, err := exec.Command(r.kustomize, "build", filepath.Join(r.root, "config", "default")).Output()
 	if err != nil {
 		return errors.Wrap(err, "kustomize build config/default")
 	}
-	if bytes.Count(output, []byte(placeholder)) != 1 {
-		return errors.Errorf("config/default has not exactly one %q", placeholder)
+	for _, p := range programs {
+		placeholder := []byte(placeholders[p.name])
+		if bytes.Count(components, placeholder) != 1 {
+			return errors.Errorf("config/default doesn't have %s exactly once", placeholder)
+		}
+		components = bytes.Replace(components, placeholder, []byte(r.imageName(p)), 1)
 	}
-	return r.write(componentsFile, bytes.Replace(output, []byte(placeholder), []byte("image: "+r.image+":"+r.version+"\n"), 1))
+	return r.write(componentsFile, components)
 }

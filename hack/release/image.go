@@ -16,18 +16,21 @@ import (
 	"github.com/pkg/errors"
 )
 
-const (
-	imageFile = "manager-image.oci.tar"
-	// user of the image; the number that distroless images call nonroot.
-	user = "65532:65532"
-)
+// writeImages writes the image of each program, for all architectures, as an archive of an OCI layout, which skopeo, crane, podman,
+// containerd and docker load. It has one layer with one file: a static binary needs nothing else.
+func (r *release) writeImages() error {
+	for _, p := range programs {
+		if err := r.writeImage(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-// writeImage writes the image of all architectures as an archive of an OCI layout, which skopeo, crane, podman, containerd and
-// docker load. It has one layer with one file: a static binary needs nothing else.
-func (r *release) writeImage() error {
+func (r *release) writeImage(p program) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, architecture := range architectures {
-		image, err := r.imageOf(architecture)
+		image, err := r.imageOf(p, architecture)
 		if err != nil {
 			return err
 		}
@@ -40,19 +43,21 @@ func (r *release) writeImage() error {
 		return errors.Wrap(err, "creating a directory for the image")
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	path, err := layout.Write(dir, empty.Index)
+	layoutPath, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return errors.Wrap(err, "writing the image layout")
 	}
-	names := map[string]string{"org.opencontainers.image.ref.name": r.version, "io.containerd.image.name": r.image + ":" + r.version}
-	if err := path.AppendIndex(index, layout.WithAnnotations(names)); err != nil {
+	names := map[string]string{"org.opencontainers.image.ref.name": r.version, "io.containerd.image.name": r.imageName(p)}
+	if err := layoutPath.AppendIndex(index, layout.WithAnnotations(names)); err != nil {
 		return errors.Wrap(err, "writing the image")
 	}
-	return r.archive(dir)
+	return r.archive(dir, p.name+"-image.oci.tar")
 }
 
-func (r *release) imageOf(architecture string) (v1.Image, error) {
-	layer, err := r.layer(architecture)
+func (r *release) imageName(p program) string { return r.image + p.suffix + ":" + r.version }
+
+func (r *release) imageOf(p program, architecture string) (v1.Image, error) {
+	layer, err := r.layer(p, architecture)
 	if err != nil {
 		return nil, err
 	}
@@ -68,9 +73,9 @@ func (r *release) imageOf(architecture string) (v1.Image, error) {
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Created = "linux", architecture, v1.Time{Time: r.created}
 	config.Config = v1.Config{
-		User: user, Entrypoint: []string{"/manager"}, WorkingDir: "/",
+		User: p.user, Entrypoint: []string{"/" + p.name}, WorkingDir: "/",
 		Labels: map[string]string{
-			"org.opencontainers.image.title":    "Cluster API Node Maintenance",
+			"org.opencontainers.image.title":    "Cluster API Node Maintenance: " + p.name,
 			"org.opencontainers.image.version":  r.version,
 			"org.opencontainers.image.licenses": "Apache-2.0",
 		},
@@ -79,14 +84,14 @@ func (r *release) imageOf(architecture string) (v1.Image, error) {
 	return image, errors.Wrap(err, "setting the image's configuration")
 }
 
-func (r *release) layer(architecture string) (v1.Layer, error) {
-	binary, err := os.ReadFile(filepath.Join(r.out, binaryName(architecture)))
+func (r *release) layer(p program, architecture string) (v1.Layer, error) {
+	binary, err := os.ReadFile(filepath.Join(r.out, p.binary(architecture)))
 	if err != nil {
 		return nil, errors.Wrap(err, "reading the binary")
 	}
 	var content bytes.Buffer
 	archive := tar.NewWriter(&content)
-	if err := archive.WriteHeader(&tar.Header{Name: "manager", Mode: 0o555, Size: int64(len(binary)), ModTime: r.created, Format: tar.FormatPAX}); err != nil {
+	if err := archive.WriteHeader(&tar.Header{Name: p.name, Mode: 0o555, Size: int64(len(binary)), ModTime: r.created, Format: tar.FormatPAX}); err != nil {
 		return nil, errors.Wrap(err, "writing the layer")
 	}
 	if _, err := archive.Write(binary); err != nil {
@@ -102,7 +107,7 @@ func (r *release) layer(architecture string) (v1.Layer, error) {
 }
 
 // archive puts the layout into one file, in the order of names and without the times of this run.
-func (r *release) archive(dir string) error {
+func (r *release) archive(dir, to string) error {
 	var content bytes.Buffer
 	archive := tar.NewWriter(&content)
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
@@ -129,5 +134,5 @@ func (r *release) archive(dir string) error {
 	if err := archive.Close(); err != nil {
 		return errors.Wrap(err, "archiving the image")
 	}
-	return r.write(imageFile, content.Bytes())
+	return r.write(to, content.Bytes())
 }

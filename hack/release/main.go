@@ -25,6 +25,8 @@ type release struct {
 	kustomize string
 	// manifests alone are made: what clusterctl reads.
 	manifests bool
+	// licenses are those of all modules, by SPDX identifiers.
+	licenses map[string]string
 	// created is the time of the commit: what is made must not depend on when.
 	created time.Time
 }
@@ -47,7 +49,7 @@ func main() {
 func (r *release) make() error {
 	steps := []func() error{r.prepare, r.writeMetadata, r.writeComponents}
 	if !r.manifests {
-		steps = append(steps, r.buildBinaries, r.writeSBOMs, r.writeImage, r.writeChecksums)
+		steps = append(steps, r.buildBinaries, r.writeLicenses, r.writeSBOMs, r.writeImages, r.writeChecksums)
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {

@@ -14,8 +14,8 @@ import (
 // writeSBOMs writes a CycloneDX bill of materials for each binary, from what the Go linker has noted in it: the modules of which
 // it has packages, and no others.
 func (r *release) writeSBOMs() error {
-	for _, architecture := range architectures {
-		bom, err := r.bom(architecture)
+	return eachBinary(func(p program, architecture string) error {
+		bom, err := r.bom(p.binary(architecture))
 		if err != nil {
 			return err
 		}
@@ -23,22 +23,19 @@ func (r *release) writeSBOMs() error {
 		if err := cyclonedx.NewBOMEncoder(&content, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(bom); err != nil {
 			return errors.Wrap(err, "encoding the bill of materials")
 		}
-		if err := r.write(binaryName(architecture)+".cdx.json", content.Bytes()); err != nil {
-			return err
-		}
-	}
-	return nil
+		return r.write(p.binary(architecture)+".cdx.json", content.Bytes())
+	})
 }
 
-func (r *release) bom(architecture string) (*cyclonedx.BOM, error) {
-	info, err := buildinfo.ReadFile(filepath.Join(r.out, binaryName(architecture)))
+func (r *release) bom(binary string) (*cyclonedx.BOM, error) {
+	info, err := buildinfo.ReadFile(filepath.Join(r.out, binary))
 	if err != nil {
 		return nil, errors.Wrap(err, "reading the build info")
 	}
 	bom := cyclonedx.NewBOM()
 	bom.Metadata = &cyclonedx.Metadata{
 		Timestamp: r.created.Format(time.RFC3339),
-		Component: component(cyclonedx.ComponentTypeApplication, info.Main.Path, r.version),
+		Component: component(cyclonedx.ComponentTypeApplication, info.Path, r.version),
 	}
 	components := []cyclonedx.Component{*component(cyclonedx.ComponentTypeLibrary, "std", info.GoVersion)}
 	requires := []string{components[0].BOMRef}
@@ -47,6 +44,7 @@ func (r *release) bom(architecture string) (*cyclonedx.BOM, error) {
 			return nil, errors.Errorf("module %s is replaced; a release has no replacements", module.Path)
 		}
 		c := component(cyclonedx.ComponentTypeLibrary, module.Path, module.Version)
+		c.Licenses = &cyclonedx.Licenses{{Expression: r.licenses[module.Path]}}
 		c.Properties = &[]cyclonedx.Property{{Name: "go:sum", Value: module.Sum}}
 		components, requires = append(components, *c), append(requires, c.BOMRef)
 	}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/pkg/errors"
+)
+
+// licensePhrases tell licences by their text. The first that fits counts. Whoever adds a dependency with another licence hears of it
+// here.
+var licensePhrases = []struct{ spdx, phrase string }{
+	{"Apache-2.0", "Apache License Version 2.0"},
+	{"Apache-2.0", "Licensed under the Apache License, Version 2.0"},
+	{"MPL-2.0", "Mozilla Public License"},
+	{"BSD-3-Clause", "Neither the name of"},
+	{"BSD-3-Clause", "name of the author may not be used to endorse"},
+	{"BSD-3-Clause", "names of its contributors may be used to endorse"},
+	{"BSD-2-Clause", "Redistributions in binary form must reproduce"},
+	{"ISC", "Permission to use, copy, modify, and/or distribute this software for any purpose"},
+	{"MIT", "Permission is hereby granted, free of charge"},
+}
+
+// moduleLicenses are the SPDX identifiers of the licences of all modules that the programs have packages of, by module.
+func (r *release) moduleLicenses() (map[string]string, error) {
+	args := []string{"list", "-deps", "-f", "{{with .Module}}{{.Path}} {{.Dir}}{{end}}"}
+	for _, p := range programs {
+		args = append(args, "./cmd/"+p.name)
+	}
+	command := exec.Command("go", args...)
+	command.Dir = r.root
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	output, err := command.Output()
+	if err != nil {
+		return nil, errors.Wrap(err, "listing the modules")
+	}
+	licenses := map[string]string{}
+	for line := range strings.Lines(string(output)) {
+		module, dir, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if _, known := licenses[module]; known || module == "" {
+			continue
+		}
+		if licenses[module], err = licenseIn(dir); err != nil {
+			return nil, errors.Wrapf(err, "finding the licence of %s", module)
+		}
+	}
+	return licenses, nil
+}
+
+func licenseIn(dir string) (string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, entry := range entries {
+		name := strings.ToUpper(entry.Name())
+		if entry.IsDir() || !strings.HasPrefix(name, "LICENSE") && !strings.HasPrefix(name, "LICENCE") && !strings.HasPrefix(name, "COPYING") {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			return "", err
+		}
+		text := strings.Join(strings.Fields(string(content)), " ")
+		for _, license := range licensePhrases {
+			if strings.Contains(text, license.phrase) {
+				found = append(found, license.spdx)
+				break
+			}
+		}
+	}
+	slices.Sort(found)
+	if found = slices.Compact(found); len(found) == 0 {
+		return "", errors.Errorf("%s has no licence that is known", dir)
+	}
+	return strings.Join(found, " AND "), nil
+}
+
+// writeLicenses lists the licences of all dependencies.
+func (r *release) writeLicenses() (err error) {
+	if r.licenses, err = r.moduleLicenses(); err != nil {
+		return err
+	}
+	var list strings.Builder
+	for _, module := range slices.Sorted(maps.Keys(r.licenses)) {
+		fmt.Fprintf(&list, "%s\t%s\n", module, r.licenses[module])
+	}
+	return r.write("licenses.txt", []byte(list.String()))
+}
