@@ -147,6 +147,7 @@ verify-modules: ## Check that go.mod says what is used, and that the modules are
 	go mod tidy -diff
 	go mod verify
 	cd test/differential && go mod tidy -diff
+	cd hack/release && go mod tidy -diff
 	@if grep -q '^replace' go.mod; then echo "go.mod replaces modules: nobody could use it as one."; exit 1; fi
 
 verify-monitoring: ## Test the alerts.
@@ -156,7 +157,7 @@ verify-docs: ## Check the links in Markdown files.
 	go run ./hack/verify/links
 
 # Modules of their own, so that nobody who uses the main one gets what they need.
-MODULES := hack/release
+MODULES := hack/release test/e2e
 
 vet: ## Run go vet.
 	go vet ./...
