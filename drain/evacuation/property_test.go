@@ -22,8 +22,10 @@ func init() {
 	}
 }
 
-// TestLifeOfAnEvacuation drives Evacuations through whatever evacuators, instigators, users, Pods and clocks may do, in any
-// order, with writes that get lost, and holds Next and Apply to what they promise.
+// TestLifeOfAnEvacuation drives Evacuations through whatever evacuators, instigators, users, Pods, budgets and clocks may do, in
+// any order, with writes that get lost and managers that are killed between two of them, and holds Next and Apply to what they
+// promise: one evacuator is active at a time and each once, nobody is evicted while one makes progress, there is always somebody
+// who can go on, and a clean end.
 func TestLifeOfAnEvacuation(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		w := newWorld(t, r)
@@ -40,6 +42,9 @@ func TestLifeOfAnEvacuation(t *testing.T) {
 			"completion":             w.completion,
 			"cancellation policy":    w.policy,
 			"the drain's time":       w.drainsTime,
+			"a budget has no room":   w.budgetHasNoRoom,
+			"an eviction is refused": w.evictionIsRefused,
+			"an eviction works":      w.evictionWorks,
 			"join":                   w.join,
 			"leave, forbidden":       w.leaveForbidden,
 			"the watch is there":     func(*rapid.T) { w.pod.Known = true },
@@ -411,6 +416,49 @@ func (w *world) completion(r *rapid.T) {
 func (w *world) policy(r *rapid.T) {
 	policy := rapid.SampledFrom([]v1alpha1.EvacuationCancellationPolicy{v1alpha1.CancellationAllow, v1alpha1.CancellationForbid}).Draw(r, "policy")
 	w.evacuatorWrites(r, func(s *v1alpha1.EvacuationStatus) { s.EvacuationCancellationPolicy = policy })
+}
+
+// evicts says what the evictor does, if it is its turn: it stores what it waits for together with the turn.
+func (w *world) evicts(r *rapid.T, tell func(*v1alpha1.Evacuation)) {
+	if w.e == nil || w.next().Kind != evacuation.Evict {
+		r.Skip("nobody is evicted")
+	}
+	action := w.next()
+	w.observe(r, action)
+	changed := w.e.DeepCopy()
+	action.Apply(changed, w.now)
+	tell(changed)
+	if !meta.IsStatusConditionTrue(changed.Status.Conditions, v1alpha1.EvacuationEvicting) {
+		r.Fatal("E14: evicts, and doesn't show it")
+	}
+	w.store(r, changed)
+	w.remember(action)
+	if again := w.next(); again.Kind != evacuation.Evict {
+		r.Fatalf("E14: what is told of an eviction ends it: %s", again.Kind)
+	}
+}
+
+func (w *world) budgetHasNoRoom(r *rapid.T) {
+	why := rapid.SampledFrom([]string{"BudgetExhausted", "BlockedByUnhealthyPods", "MultipleBudgets"}).Draw(r, "why")
+	w.evicts(r, func(e *v1alpha1.Evacuation) { evacuation.Waiting(e, why, "waiting: "+why) })
+}
+
+func (w *world) evictionIsRefused(r *rapid.T) {
+	w.evicts(r, func(e *v1alpha1.Evacuation) {
+		before := e.Status.FailedEvictionCounter
+		evacuation.Refused(e, v1alpha1.ReasonAdmissionRefused, "not now")
+		if e.Status.FailedEvictionCounter != before+1 {
+			r.Fatalf("E14: counted %d, then %d", before, e.Status.FailedEvictionCounter)
+		}
+	})
+}
+
+func (w *world) evictionWorks(r *rapid.T) {
+	if rapid.IntRange(0, 3).Draw(r, "seldom") > 0 {
+		r.Skip("not yet")
+	}
+	w.evicts(r, func(*v1alpha1.Evacuation) {})
+	w.pod.Terminating = true
 }
 
 func (w *world) join(r *rapid.T) {

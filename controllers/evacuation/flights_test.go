@@ -1,0 +1,53 @@
+package evacuation
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestFlights(t *testing.T) {
+	uid := func(node string, i int) types.UID { return types.UID(fmt.Sprintf("%s-%d", node, i)) }
+	t.Run("E23: one Node has its share of the places, and no more", func(t *testing.T) {
+		f := newFlights()
+		for i := range evictionsOnNode + 1 {
+			if got, want := f.start(uid("one", i), "one"), i < evictionsOnNode; got != want {
+				t.Errorf("eviction %d: begun %v", i+1, got)
+			}
+		}
+		if !f.start(uid("two", 0), "two") {
+			t.Error("another Node has to wait for it")
+		}
+		f.end(uid("one", 3))
+		if !f.start(uid("one", evictionsOnNode), "one") {
+			t.Error("a place that was given back isn't there")
+		}
+	})
+	t.Run("E23: all Nodes together are bounded, too", func(t *testing.T) {
+		f, begun := newFlights(), 0
+		for i := range 2 * evictionsInCluster {
+			if f.start(uid("p", i), fmt.Sprintf("node-%d", i)) {
+				begun++
+			}
+		}
+		if begun != evictionsInCluster {
+			t.Errorf("%d are under way", begun)
+		}
+	})
+	t.Run("a Pod is evicted once at a time, and a budget has one who evicts", func(t *testing.T) {
+		f, budget := newFlights(), types.NamespacedName{Namespace: "default", Name: "web"}
+		if !f.start("a", "one") || f.start("a", "one") || !f.has("a") {
+			t.Error("twice")
+		}
+		if !f.take(budget) || f.take(budget) || !f.taken(budget) {
+			t.Error("two at a budget")
+		}
+		f.end("a")
+		f.end("a")
+		f.giveBack(budget)
+		if f.has("a") || f.taken(budget) || len(f.onNode) > 0 {
+			t.Errorf("something is left: %+v", f)
+		}
+	})
+}
