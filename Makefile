@@ -7,14 +7,17 @@ include hack/tools/tools.mk
 
 ##@ See it work
 
-.PHONY: demo bench
+.PHONY: demo bench bench-smoke
 SCENARIO ?= drain
 
 demo: tools-controlplane ## Watch a Machine's Node being drained, on real control planes, on this machine.
 	go run ./test/demo
 
-bench: tools-controlplane ## Run the benchmark SCENARIO (default: drain).
-	go run ./test/bench -scenario $(SCENARIO)
+bench: tools-controlplane ## Run the benchmark SCENARIO (default: drain) with BENCH_FLAGS; docs/benchmarks.md lists them.
+	go run ./test/bench -scenario $(SCENARIO) $(BENCH_FLAGS)
+
+bench-smoke: tools-controlplane ## Fail if calls, writes or memory have grown past what is recorded. Minutes.
+	go run ./test/bench -scenario smoke
 
 ##@ Test
 

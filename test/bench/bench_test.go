@@ -76,27 +76,27 @@ func TestViolations(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		to.pods = append(to.pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}})
 	}
-	g.Expect(violations(load{}, to, controlplane.Events{eviction("a", "uid-a"), eviction("b", "uid-b")})).To(BeEmpty())
-	g.Expect(violations(load{}, to, controlplane.Events{eviction("a", "")})).To(ConsistOf(ContainSubstring("without the precondition")))
-	g.Expect(violations(load{}, to, controlplane.Events{eviction("a", "uid-a"), eviction("a", "uid-a")})).To(ConsistOf(ContainSubstring("twice")))
-	g.Expect(violations(load{}, to, controlplane.Events{eviction("c", "uid-c")})).To(ConsistOf(ContainSubstring("isn't one")))
-	g.Expect(violations(load{}, to, controlplane.Events{eviction("a", "uid-b")})).To(ConsistOf(ContainSubstring("isn't one")))
-	g.Expect(violations(load{rollout: true}, to, controlplane.Events{eviction("c", "uid-c")})).To(BeEmpty())
+	g.Expect(violations(load{drained: 1}, to, controlplane.Events{eviction("a", "uid-a"), eviction("b", "uid-b")})).To(BeEmpty())
+	g.Expect(violations(load{drained: 1}, to, controlplane.Events{eviction("a", "")})).To(ConsistOf(ContainSubstring("without the precondition")))
+	g.Expect(violations(load{drained: 1}, to, controlplane.Events{eviction("a", "uid-a"), eviction("a", "uid-a")})).To(ConsistOf(ContainSubstring("twice")))
+	g.Expect(violations(load{drained: 1}, to, controlplane.Events{eviction("c", "uid-c")})).To(ConsistOf(ContainSubstring("isn't one")))
+	g.Expect(violations(load{drained: 1}, to, controlplane.Events{eviction("a", "uid-b")})).To(ConsistOf(ContainSubstring("isn't one")))
+	g.Expect(violations(load{drained: 3}, to, controlplane.Events{eviction("c", "uid-c")})).To(BeEmpty())
 }
 
 func TestJudge(t *testing.T) {
 	g := NewWithT(t)
 	good := sample{Candidate: "capnm", Pods: 20, Evictions: 20, Seconds: 11}
 	limit := sample{Candidate: "limit", Pods: 20, Evictions: 20, Seconds: 10}
-	g.Expect(judge(options{}, load{}, []sample{limit, good})).To(BeEmpty())
-	g.Expect(judge(options{maxRatio: 1.05}, load{}, []sample{limit, good})).To(HaveLen(1))
-	g.Expect(judge(options{maxRatio: 1.2}, load{}, []sample{limit, good})).To(BeEmpty())
+	g.Expect(judge(options{}, load{drained: 1}, []sample{limit, good})).To(BeEmpty())
+	g.Expect(judge(options{maxRatio: 1.05}, load{drained: 1}, []sample{limit, good})).To(HaveLen(1))
+	g.Expect(judge(options{maxRatio: 1.2}, load{drained: 1}, []sample{limit, good})).To(BeEmpty())
 	refused := good
 	refused.Evictions, refused.Refused = 21, 1
-	g.Expect(judge(options{}, load{}, []sample{good, refused})).To(HaveLen(2))
+	g.Expect(judge(options{}, load{drained: 1}, []sample{good, refused})).To(HaveLen(2))
 	again := good
 	again.Evictions = 25
-	g.Expect(judge(options{}, load{rollout: true}, []sample{again})).To(BeEmpty())
+	g.Expect(judge(options{}, load{drained: 3}, []sample{again})).To(BeEmpty())
 }
 
 // What wasn't measured must not look as if it were.
@@ -146,4 +146,12 @@ func TestUnusedIn(t *testing.T) {
 	}
 	evictions := controlplane.Events{of("web-000-x", 10, 15), of("web-001-x", 10, 15), of("web-000-y", 105, 110), of("web-001-y", 207, 210)}
 	g.Expect(unusedIn(seen, evictions)).To(ConsistOf(idle{5 * time.Millisecond, true}, idle{7 * time.Millisecond, true}))
+}
+
+func TestQuantile(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(quantile(nil, 0.99)).To(BeZero())
+	g.Expect(quantile([]float64{5, 1, 3}, 0.5)).To(Equal(3.0))
+	g.Expect(quantile([]float64{5, 1, 3}, 0.99)).To(Equal(5.0))
+	g.Expect(quantile([]float64{7}, 0)).To(Equal(7.0))
 }

@@ -27,7 +27,7 @@ type load struct {
 	ordered bool
 	// rollout: the nodes are those of a MachineDeployment, and all of them are replaced.
 	rollout bool
-	// landings are nodes beside, for pods of the drained ones. They aren't anybody's Machines.
+	// landings are nodes beside, which aren't anybody's Machines, for the pods when all nodes are drained.
 	landings int
 	// readyDelay is the time from a pod's binding until it is ready, deletionDelay from its deletion until it is gone.
 	readyDelay, deletionDelay time.Duration
@@ -46,7 +46,7 @@ func (l load) scaled(o options) (load, error) {
 			*change.to = change.by
 		}
 	}
-	if l.rollout {
+	if l.rollout || l.landings > 0 {
 		l.drained = l.nodes
 	}
 	switch {

@@ -42,9 +42,13 @@ type options struct {
 	maxRatio float64
 	keep     bool
 	verbose  bool
+	profiles string
 
 	// The size of a scenario; 0: its own.
 	nodes, podsPerNode, drained, apps int
+	clusters, hosts                   int
+	unreachable                       int // negative: the scenario's own
+	rest                              time.Duration
 }
 
 // managerArgs are flags of our manager.
@@ -76,17 +80,21 @@ func run(ctx context.Context, args []string) error {
 		return errors.Errorf("there is no scenario %q; there are: %s", o.scenario, strings.Join(names(), ", "))
 	}
 	s := scenarios[chosen]
-	out, err := s.measure(ctx, s, o)
+	outcomes, err := s.measure(ctx, s, o)
+	var failures []string
+	for _, out := range outcomes { // also of those that were measured before an error
+		if err := out.print(os.Stdout); err != nil {
+			return err
+		}
+		if err := save(o.out, out); err != nil {
+			return err
+		}
+		failures = append(failures, out.failures()...)
+	}
 	if err != nil {
 		return errors.Wrapf(err, "measuring %s", s.name)
 	}
-	if err := out.print(os.Stdout); err != nil {
-		return err
-	}
-	if err := save(o.out, s.name, out); err != nil {
-		return err
-	}
-	if failures := out.failures(); len(failures) > 0 {
+	if len(failures) > 0 {
 		return errors.Errorf("%s has failed:\n  %s", s.name, strings.Join(failures, "\n  "))
 	}
 	return nil
@@ -107,8 +115,13 @@ func parse(args []string) (options, error) {
 	flags.Float64Var(&o.maxRatio, "max-ratio", 0, "fail if ours takes more than this many times the limit; 0 reports only")
 	flags.IntVar(&o.nodes, "nodes", 0, "nodes with pods; 0: as many as the scenario has")
 	flags.IntVar(&o.podsPerNode, "pods-per-node", 0, "pods on each node; 0: as many as the scenario has")
-	flags.IntVar(&o.drained, "drained", 0, "nodes that are drained at once; 0: as many as the scenario drains")
+	flags.IntVar(&o.drained, "drained", 0, "nodes, or clusters, that are drained at once; 0: as many as the scenario drains")
 	flags.IntVar(&o.apps, "apps", 0, "Deployments that the pods are divided among; 0: as many as the scenario has")
+	flags.IntVar(&o.clusters, "clusters", 0, "Clusters in the management cluster; 0: as many as the scenario has")
+	flags.IntVar(&o.hosts, "hosts", 0, "API servers that the Clusters share; 0: as many as the scenario has")
+	flags.IntVar(&o.unreachable, "unreachable", -1, "Clusters to which the network is lost; negative: as many as the scenario has")
+	flags.DurationVar(&o.rest, "rest", 0, "how long to watch an idle fleet; 0: as long as the scenario does")
+	flags.StringVar(&o.profiles, "profiles", "", "directory for profiles of our manager; empty: none")
 	flags.BoolVar(&o.verbose, "verbose", false, "have our manager log more")
 	flags.BoolVar(&o.keep, "keep", false, "keep data and logs of the control planes")
 	if err := flags.Parse(args); err != nil {

@@ -13,12 +13,14 @@ type result struct {
 	Failures   []string
 }
 
-func newResult(s scenario, l load, candidates []candidate, o options, samples []sample) (*result, error) {
+func newResult(s scenario, l load, candidates []candidate, o options, samples []sample) *result {
 	return &result{
 		Scenario: s.name, About: s.about, Options: o, Load: l, Candidates: candidates,
 		Samples: samples, Ratio: ratioOf(samples), Failures: judge(o, l, samples),
-	}, nil
+	}
 }
+
+func (r *result) title() string { return r.Scenario }
 
 func (r *result) failures() []string { return r.Failures }
 

@@ -41,7 +41,8 @@ type breakdown struct {
 	// Start: from the start to the first eviction.
 	Start float64 `json:"start_seconds"`
 	// Rounds is how often room came up while no eviction was under way; RoundMedian and RoundMax are how long it took until
-	// the next one; Idle is how long in all there was room and nobody used it, from the first eviction to the last.
+	// the next one; Idle is how long in all there was room and nobody used it, from the first eviction to the last: the mean
+	// of all budgets.
 	Rounds      int     `json:"rounds"`
 	RoundMedian float64 `json:"round_median_seconds"`
 	RoundMax    float64 `json:"round_max_seconds"`
@@ -127,8 +128,9 @@ func newBreakdown(taken span, evictions controlplane.Events, history rooms, gone
 	// A watch may tell that a pod is gone before the kubelet has its answer.
 	b.Start, b.End = begin.Sub(taken.started).Seconds(), max(0, taken.ended.Sub(gone).Seconds())
 	var rounds []float64
+	budgets := float64(max(1, len(history)))
 	for _, stretch := range unusedIn(history, evictions) {
-		b.Idle += stretch.length.Seconds()
+		b.Idle += stretch.length.Seconds() / budgets
 		if stretch.round {
 			rounds = append(rounds, stretch.length.Seconds())
 			b.RoundMax = max(b.RoundMax, stretch.length.Seconds())
@@ -156,7 +158,8 @@ func lastGone(t target, events controlplane.Events) time.Time {
 }
 
 // violations says what is wrong with evictions by somebody who claims to evict each pod of the target once, and no other pod,
-// not even one that has come after it under its name. In a rollout, the pods that come after have to go as well.
+// not even one that has come after it under its name. Where several nodes go, a pod may land on one that isn't cordoned yet,
+// and has to go again.
 func violations(l load, t target, evictions controlplane.Events) []string {
 	wanted, done := map[string]types.UID{}, sets.New[types.UID]()
 	for i := range t.pods {
@@ -168,7 +171,7 @@ func violations(l load, t target, evictions controlplane.Events) []string {
 		switch {
 		case uid == "":
 			found = append(found, fmt.Sprintf("pod %s was evicted without the precondition of its UID", eviction.Name))
-		case wanted[eviction.Name] != uid && !l.rollout:
+		case wanted[eviction.Name] != uid && l.drained == 1:
 			found = append(found, fmt.Sprintf("pod %s with UID %s isn't one that had to go", eviction.Name, uid))
 		case done.Has(uid):
 			found = append(found, fmt.Sprintf("pod %s was evicted twice", eviction.Name))

@@ -14,13 +14,13 @@ import (
 )
 
 // save writes an outcome, and what it was measured on, to a file of the scenario's name.
-func save(dir, name string, out outcome) error {
+func save(dir string, out outcome) error {
 	content := out.flat()
 	versions, err := versions()
 	if err != nil {
 		return err
 	}
-	content["scenario"], content["time"], content["versions"] = name, time.Now().UTC().Truncate(time.Second), versions
+	content["scenario"], content["time"], content["versions"] = out.title(), time.Now().UTC().Truncate(time.Second), versions
 	content["machine"] = map[string]any{"cores": runtime.NumCPU(), "os": runtime.GOOS, "arch": runtime.GOARCH, "load_average_at_start": loadAtStart}
 	content["failures"] = append([]string{}, out.failures()...)
 	encoded, err := json.MarshalIndent(content, "", "  ")
@@ -30,7 +30,7 @@ func save(dir, name string, out outcome) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return errors.Wrap(err, "creating the directory of the results")
 	}
-	file := filepath.Join(dir, name+".json")
+	file := filepath.Join(dir, out.title()+".json")
 	if err := os.WriteFile(file, append(encoded, '\n'), 0o600); err != nil {
 		return errors.Wrap(err, "writing the results")
 	}

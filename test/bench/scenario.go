@@ -8,12 +8,14 @@ import (
 // scenario is something to measure.
 type scenario struct {
 	name, about string
-	// measure runs it. What comes with an error is partial.
-	measure func(ctx context.Context, s scenario, o options) (outcome, error)
+	// measure runs it.
+	measure func(ctx context.Context, s scenario, o options) ([]outcome, error)
 }
 
 // outcome is what a scenario has come to.
 type outcome interface {
+	// title is the name of its file.
+	title() string
 	// print writes it for people.
 	print(w io.Writer) error
 	// flat has a key for each number, so that other programs needn't know the structure. What wasn't measured has no key.
@@ -29,4 +31,11 @@ var scenarios = []scenario{
 	compare("orders", "one node whose pods go in five drain orders", ordersLoad, limitCandidate, capnmCandidate, capiCandidate),
 	compare("nodes", "half of all nodes at once, under shared budgets", nodesLoad, limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
 	compare("rollout", "a MachineDeployment replaces all its nodes", rolloutLoad, capnmRolloutCandidate, capiRolloutCandidate),
+	burstScenario,
+	atScale("fleet", "500 Clusters, idle and drained", "fleet"),
+	atScale("idle", "500 Clusters, idle for five minutes", "idle"),
+	atScale("restart", "500 Clusters, a restart while 100 of them are drained", "restart"),
+	atScale("scale", "fleet, idle and restart in one run", "fleet", "idle", "restart"),
+	shardsScenario,
+	smokeScenario,
 }

@@ -33,6 +33,15 @@ func median(numbers []float64) float64 {
 	return (sorted[middle-1] + sorted[middle]) / 2
 }
 
+// quantile of nothing is 0. It is one of the numbers: the least that so large a part of them doesn't exceed.
+func quantile(numbers []float64, part float64) float64 {
+	if len(numbers) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(numbers))
+	return sorted[max(0, int(math.Ceil(part*float64(len(sorted))))-1)]
+}
+
 // round to milliseconds, or to as much of a number as means anything here.
 func round(number float64) float64 { return math.Round(number*1000) / 1000 }
 

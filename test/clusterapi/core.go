@@ -117,6 +117,13 @@ func (c *Core) Log() string {
 	return c.process.Log()
 }
 
+// PID returns the process ID of the core manager.
+func (c *Core) PID() int {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	return c.process.PID()
+}
+
 // MetricsURL is where the core manager serves its metrics, to anybody.
 func (c *Core) MetricsURL() string { return "http://" + loopback(c.ports.diagnostics) + "/metrics" }
 

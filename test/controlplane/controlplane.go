@@ -23,7 +23,7 @@ type ControlPlane struct {
 	authority *authority
 	admin     *rest.Config
 	health    *health
-	link      *networkLink
+	link      *NetworkLink
 	// failed keeps the logs when the control plane stops.
 	failed bool
 
@@ -81,7 +81,7 @@ func start(ctx context.Context, options Options) (c *ControlPlane, err error) {
 	if c.health, err = c.newHealth(); err != nil {
 		return nil, err
 	}
-	if c.link, err = newNetworkLink(loopback(c.ports.of(APIServer))); err != nil {
+	if c.link, err = NewNetworkLink(loopback(c.ports.of(APIServer))); err != nil {
 		return nil, err
 	}
 	if err := c.writeFiles(); err != nil {
@@ -138,7 +138,7 @@ func (c *ControlPlane) Stop() error {
 		stopping.Wait()
 	}
 	if c.link != nil {
-		c.link.close()
+		c.link.Close()
 	}
 	if c.health != nil {
 		c.health.close()

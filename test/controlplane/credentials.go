@@ -80,7 +80,7 @@ func (c *ControlPlane) Host() (host string, port int) {
 
 // ProxiedHost returns where the link that CutNetwork cuts leads to the API server.
 func (c *ControlPlane) ProxiedHost() (host string, port int) {
-	return "127.0.0.1", c.link.port()
+	return "127.0.0.1", c.link.Port()
 }
 
 func (c *ControlPlane) url() string {

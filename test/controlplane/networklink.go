@@ -14,14 +14,14 @@ import (
 //
 // One difference remains: a new connection is established (the kernel does that) and only
 // then goes silent, so a client runs into its TLS handshake timeout, not its dial timeout.
-func (c *ControlPlane) CutNetwork() { c.link.cut() }
+func (c *ControlPlane) CutNetwork() { c.link.Cut() }
 
 // RestoreNetwork ends CutNetwork. What was on its way is delivered, as TCP would by sending
 // it again.
-func (c *ControlPlane) RestoreNetwork() { c.link.restore() }
+func (c *ControlPlane) RestoreNetwork() { c.link.Restore() }
 
-// networkLink is a TCP proxy whose traffic can be held up.
-type networkLink struct {
+// NetworkLink is a TCP proxy whose traffic can be held up. A control plane has one; those who serve something else can have more.
+type NetworkLink struct {
 	listener net.Listener
 	target   string
 
@@ -34,12 +34,13 @@ type networkLink struct {
 	active sync.WaitGroup
 }
 
-func newNetworkLink(target string) (*networkLink, error) {
+// NewNetworkLink listens on a port of its own, and passes on what comes there to an address.
+func NewNetworkLink(target string) (*NetworkLink, error) {
 	listener, err := net.Listen("tcp", loopback(0))
 	if err != nil {
 		return nil, errors.Wrap(err, "listening as the network link of a control plane")
 	}
-	l := &networkLink{
+	l := &NetworkLink{
 		listener: listener,
 		target:   target,
 		up:       make(chan struct{}),
@@ -51,9 +52,11 @@ func newNetworkLink(target string) (*networkLink, error) {
 	return l, nil
 }
 
-func (l *networkLink) port() int { return l.listener.Addr().(*net.TCPAddr).Port }
+// Port is where the link listens, on loopback.
+func (l *NetworkLink) Port() int { return l.listener.Addr().(*net.TCPAddr).Port }
 
-func (l *networkLink) cut() {
+// Cut makes connections go silent, as ControlPlane.CutNetwork says.
+func (l *NetworkLink) Cut() {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	if !l.isCut {
@@ -61,7 +64,8 @@ func (l *networkLink) cut() {
 	}
 }
 
-func (l *networkLink) restore() {
+// Restore ends Cut.
+func (l *NetworkLink) Restore() {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	if l.isCut {
@@ -70,8 +74,8 @@ func (l *networkLink) restore() {
 	}
 }
 
-// close ends all connections and returns when nothing of the link is left.
-func (l *networkLink) close() {
+// Close ends all connections and returns when nothing of the link is left.
+func (l *NetworkLink) Close() {
 	l.lock.Lock()
 	select {
 	case <-l.closed:
@@ -87,7 +91,7 @@ func (l *networkLink) close() {
 }
 
 // passable blocks while the link is cut. It is false when the link has been closed.
-func (l *networkLink) passable() bool {
+func (l *NetworkLink) passable() bool {
 	for {
 		l.lock.Lock()
 		up := l.up
@@ -108,7 +112,7 @@ func (l *networkLink) passable() bool {
 }
 
 // track registers a connection to be closed with the link.
-func (l *networkLink) track(conn net.Conn) bool {
+func (l *NetworkLink) track(conn net.Conn) bool {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	select {
@@ -121,14 +125,14 @@ func (l *networkLink) track(conn net.Conn) bool {
 	}
 }
 
-func (l *networkLink) drop(conn net.Conn) {
+func (l *NetworkLink) drop(conn net.Conn) {
 	l.lock.Lock()
 	delete(l.conns, conn)
 	l.lock.Unlock()
 	_ = conn.Close()
 }
 
-func (l *networkLink) accept() {
+func (l *NetworkLink) accept() {
 	for {
 		client, err := l.listener.Accept()
 		if err != nil {
@@ -138,7 +142,7 @@ func (l *networkLink) accept() {
 	}
 }
 
-func (l *networkLink) serve(client net.Conn) {
+func (l *NetworkLink) serve(client net.Conn) {
 	if !l.track(client) {
 		return
 	}
@@ -163,7 +167,7 @@ func (l *networkLink) serve(client net.Conn) {
 
 // forward copies one direction. Everything that arrives, the end of the stream included, is
 // passed on only while the link is up.
-func (l *networkLink) forward(to, from net.Conn) {
+func (l *NetworkLink) forward(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, readErr := from.Read(buffer)

@@ -36,6 +36,8 @@ type Options struct {
 	// ReleasePace leaves Cluster API's core manager at the pace that its release has: it reconciles an object at most once a
 	// second. Benchmarks want that; tests don't depend on it and are twice as fast without.
 	ReleasePace bool
+	// CoreArgs are added to the flags of Cluster API's core manager.
+	CoreArgs []string
 	// KeepDir keeps data and logs behind.
 	KeepDir bool
 	// Progress is told what is done, if not nil.
@@ -86,6 +88,7 @@ func Start(ctx context.Context, options Options) (_ *Fleet, err error) {
 	if options.ReleasePace {
 		core = clusterapi.Options{}
 	}
+	core.Args = options.CoreArgs
 	if f.Core, err = clusterapi.Install(ctx, f.Management, core); err != nil {
 		return nil, err
 	}
@@ -190,7 +193,7 @@ func (f *Fleet) install(ctx context.Context) error {
 			return err
 		}
 	}
-	subject := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: ManagerUser}}
+	subject := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: managerGroup}}
 	objects := []client.Object{
 		&rbacv1.ClusterRole{
 			ObjectMeta: metav1.ObjectMeta{Name: "capnm-test-infrastructure"},
@@ -240,8 +243,13 @@ func (f *Fleet) Connect(cluster kwok.Cluster, workload string) error {
 	if err != nil {
 		return err
 	}
-	f.links.Add(cluster.Key(), link)
+	f.ConnectOver(cluster, link)
 	return nil
+}
+
+// ConnectOver tells the infrastructure provider how a Cluster is reached.
+func (f *Fleet) ConnectOver(cluster kwok.Cluster, link kwok.Workload) {
+	f.links.Add(cluster.Key(), link)
 }
 
 // Stop ends all processes.

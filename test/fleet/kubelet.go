@@ -208,7 +208,7 @@ func (k *Kubelet) start(ctx context.Context, pod *corev1.Pod) (_ *installed, err
 	}
 	manager := &installed{}
 	for _, address := range []*string{&manager.health, &manager.diagnostics} {
-		if *address, err = freeAddress(); err != nil {
+		if *address, err = FreeAddress(); err != nil {
 			return nil, err
 		}
 	}

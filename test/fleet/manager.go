@@ -19,6 +19,8 @@ import (
 const (
 	// ManagerUser is whom our manager acts as in the management cluster. It has the role that an installation gives it.
 	ManagerUser = "capnm-manager"
+	// managerGroup is whom that role is given to, so that managers side by side can be told apart.
+	managerGroup = "capnm-managers"
 	// ManagerAgent starts the user agent by which the requests of our manager are told from those of Cluster API's core manager
 	// in the audit log of a workload cluster: both use the Cluster's kubeconfig.
 	ManagerAgent = "cluster-api-node-maintenance"
@@ -29,8 +31,15 @@ const (
 // Manager is our manager, a process of its own.
 type Manager struct {
 	*controlplane.Process
-	metrics string // the address that serves them
+	metrics  string // the address that serves them
+	profiler string // the address of pprof
 }
+
+// MetricsURL is where the manager serves its metrics, to anybody.
+func (m *Manager) MetricsURL() string { return "http://" + m.metrics + "/metrics" }
+
+// ProfilerURL is the root of its profiles.
+func (m *Manager) ProfilerURL() string { return "http://" + m.profiler + "/debug/pprof/" }
 
 // LogTail returns the last lines of its log.
 func (m *Manager) LogTail(lines int) string {
@@ -39,40 +48,44 @@ func (m *Manager) LogTail(lines int) string {
 }
 
 // StartManager builds our manager from the sources as they are, starts it, and waits until it is ready.
-func (f *Fleet) StartManager(ctx context.Context, args ...string) error {
+func (f *Fleet) StartManager(ctx context.Context, args ...string) (err error) {
+	f.Manager, err = f.RunManager(ctx, "manager", ManagerUser, args...)
+	return err
+}
+
+// RunManager starts one more manager of ours, which acts as a user of its own in the management cluster. It ends with the fleet.
+func (f *Fleet) RunManager(ctx context.Context, name, user string, args ...string) (*Manager, error) {
 	path, err := managerBinary()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	kubeconfig, err := f.Management.KubeconfigFor(ManagerUser)
+	kubeconfig, err := f.Management.KubeconfigFor(user, managerGroup)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	kubeconfigFile := filepath.Join(f.Management.Dir(), "manager.kubeconfig")
+	kubeconfigFile := filepath.Join(f.Management.Dir(), name+".kubeconfig")
 	if err := os.WriteFile(kubeconfigFile, kubeconfig, 0o600); err != nil {
-		return errors.Wrap(err, "writing the manager's kubeconfig")
+		return nil, errors.Wrap(err, "writing the manager's kubeconfig")
 	}
-	health, err := freeAddress()
-	if err != nil {
-		return err
+	var addresses [3]string
+	for i := range addresses {
+		if addresses[i], err = FreeAddress(); err != nil {
+			return nil, err
+		}
 	}
-	diagnostics, err := freeAddress()
-	if err != nil {
-		return err
-	}
+	health, diagnostics, profiler := addresses[0], addresses[1], addresses[2]
 	flags := append([]string{
-		"--kubeconfig=" + kubeconfigFile, "--health-addr=" + health,
+		"--kubeconfig=" + kubeconfigFile, "--health-addr=" + health, "--profiler-address=" + profiler,
 		"--diagnostics-address=" + diagnostics, "--insecure-diagnostics=true", "--v=2",
 	}, append(f.options.ManagerArgs, args...)...)
 	process, err := f.Management.RunProcess(ctx, controlplane.ProcessSpec{
-		Name: "manager", Path: path, Args: flags,
+		Name: name, Path: path, Args: flags,
 		Ready: func(ctx context.Context) error { return get(ctx, "http://"+health+"/readyz") },
 	})
 	if err != nil {
-		return errors.Wrap(err, "starting the manager")
+		return nil, errors.Wrap(err, "starting the manager")
 	}
-	f.Manager = &Manager{Process: process, metrics: diagnostics}
-	return nil
+	return &Manager{Process: process, metrics: diagnostics, profiler: profiler}, nil
 }
 
 // KillManager ends our manager with SIGKILL.
@@ -99,7 +112,8 @@ func get(ctx context.Context, url string) error {
 	return nil
 }
 
-func freeAddress() (string, error) {
+// FreeAddress is a loopback address on which nobody listens yet.
+func FreeAddress() (string, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", errors.Wrap(err, "finding a free port")

@@ -15,22 +15,25 @@ import (
 type Metrics map[string]*dto.MetricFamily
 
 // Metrics scrapes our manager.
-func (m *Manager) Metrics(ctx context.Context) (Metrics, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.metrics+"/metrics", nil)
+func (m *Manager) Metrics(ctx context.Context) (Metrics, error) { return Scrape(ctx, m.MetricsURL()) }
+
+// Scrape scrapes a manager: ours, or Cluster API's.
+func Scrape(ctx context.Context, url string) (Metrics, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return nil, errors.Wrap(err, "asking for the manager's metrics")
+		return nil, errors.Wrapf(err, "asking for the metrics of %s", url)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, errors.Wrap(err, "asking for the manager's metrics")
+		return nil, errors.Wrapf(err, "asking for the metrics of %s", url)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return nil, errors.Errorf("asking for the manager's metrics: %s", response.Status)
+		return nil, errors.Errorf("asking for the metrics of %s: %s", url, response.Status)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(response.Body)
-	return families, errors.Wrap(err, "reading the manager's metrics")
+	return families, errors.Wrapf(err, "reading the metrics of %s", url)
 }
 
 // Sum adds up the values of the counters, gauges and histogram counts of a family that have at least these labels. A family

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pkg/errors"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+)
+
+// burstLoad is a whole workload cluster whose Machines are all deleted at once. There are no budgets: what is measured is how
+// many evictions a second come out.
+var burstLoad = load{nodes: 500, podsPerNode: 15, drained: 500, apps: 15, landings: 10, readyDelay: time.Second, deletionDelay: time.Second}
+
+// givenBack is how long after the burst the memory is looked at again: the garbage collector runs at least every two minutes,
+// and returns what is free to the system little by little.
+const givenBack = 3 * time.Minute
+
+var burstScenario = scenario{
+	name: "burst", about: "all Machines of a cluster deleted at once",
+	measure: func(ctx context.Context, s scenario, o options) ([]outcome, error) {
+		l, err := burstLoad.scaled(o)
+		if err != nil {
+			return nil, err
+		}
+		f := &figures{name: s.name, about: s.about + ": " + l.String()}
+		progress("%s: %s", f.name, f.about)
+		if err := measureBurst(ctx, f, l, o); err != nil {
+			return nil, err
+		}
+		return []outcome{f}, nil
+	},
+}
+
+func measureBurst(ctx context.Context, f *figures, l load, o options) (err error) {
+	a, err := newArena(ctx, l, o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if stopErr := a.stop(err != nil); err == nil {
+			err = stopErr
+		}
+	}()
+	f.add("nodes", l.drained, "whose Machines are deleted at once")
+	f.add("pods", l.drained*l.podsPerNode, "on them")
+	limit, err := a.burstOfLoops(ctx)
+	if err != nil {
+		return errors.Wrap(err, "running the bare loops")
+	}
+	f.add("limit_evictions_per_second", limit, "by 20 parallel loops that do nothing else")
+	ours, err := a.burstOfOurs(ctx, f)
+	if err != nil {
+		return errors.Wrap(err, "deleting the Machines")
+	}
+	f.add("capnm_evictions_per_second", ours, "from the first eviction to the last")
+	if limit > 0 {
+		f.add("rate_over_limit", ours/limit, "")
+	}
+	return nil
+}
+
+// burstOfLoops returns the rate of the limit.
+func (a *arena) burstOfLoops(ctx context.Context) (float64, error) {
+	t, err := a.reset(ctx)
+	if err != nil {
+		return 0, err
+	}
+	progress("the bare loops begin")
+	mark, err := a.workload.Audit().Mark()
+	if err != nil {
+		return 0, err
+	}
+	if _, err := drainByBareLoops(ctx, a, t); err != nil {
+		return 0, err
+	}
+	events, err := a.workload.Audit().Since(mark)
+	if err != nil {
+		return 0, err
+	}
+	rate := evictionRate(limitCandidate.requests(events))
+	progress("the bare loops have evicted %.1f pods a second", rate)
+	return rate, nil
+}
+
+// burstOfOurs returns our rate.
+func (a *arena) burstOfOurs(ctx context.Context, f *figures) (float64, error) {
+	t, err := a.reset(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := a.manage(ctx, t.nodes); err != nil {
+		return 0, err
+	}
+	ours := programOf(a.Manager)
+	before, err := ours.memory(ctx)
+	if err != nil {
+		return 0, err
+	}
+	progress("our burst begins")
+	mark, err := a.workload.Audit().Mark()
+	if err != nil {
+		return 0, err
+	}
+	peak := ours.watchPeak(ctx)
+	taken, released, err := a.deleteMachines(ctx, t.nodes, &clusterv1.MachineList{}, isReleased)
+	if err != nil {
+		return 0, err
+	}
+	f.add("peak_rss_mb", peak.stop(), "of our manager")
+	events, err := a.workload.Audit().Since(mark)
+	if err != nil {
+		return 0, err
+	}
+	requests := capnmCandidate.requests(events)
+	evictions := requests.Verb("create").Resource("pods", "eviction")
+	var seconds []float64
+	for _, at := range released {
+		seconds = append(seconds, at.Sub(taken.started).Seconds())
+	}
+	f.add("seconds", taken.ended.Sub(taken.started).Seconds(), "from the first deletion to the last release")
+	f.add("median_node_seconds", median(seconds), "from the first deletion to the release of a node's hook")
+	f.add("slowest_over_median", slices.Max(seconds)/median(seconds), "")
+	f.add("evictions", len(evictions), "")
+	f.add("refused", len(evictions.Failed()), "")
+	f.add("calls_per_pod", float64(len(requests))/float64(len(t.pods)), "to the workload cluster")
+	f.add("writes_per_pod", float64(len(requests.Writes()))/float64(len(t.pods)), "to the workload cluster")
+	f.promise(len(evictions.Failed()) == 0, "%d evictions were refused:\n%s", len(evictions.Failed()), firstOf(evictions.Failed(), 20))
+	progress("waiting for memory to be given back")
+	if err := pause(ctx, givenBack); err != nil {
+		return 0, err
+	}
+	after, err := ours.memory(ctx)
+	if err != nil {
+		return 0, err
+	}
+	f.add("rss_mb_before", before.rss, "")
+	f.add("rss_mb_after", after.rss, "three minutes later")
+	f.add("live_mb_before", before.live, "heap and stacks after a garbage collection")
+	f.add("live_mb_after", after.live, "")
+	return evictionRate(requests), nil
+}
+
+// evictionRate is how many pods a second were evicted, from the first to the last.
+func evictionRate(requests controlplane.Events) float64 {
+	evictions := requests.Verb("create").Resource("pods", "eviction").Succeeded()
+	if len(evictions) < 2 {
+		return 0
+	}
+	begin, end := evictions[0].Requested, evictions[0].Answered
+	for _, each := range evictions {
+		if each.Requested.Before(begin) {
+			begin = each.Requested
+		}
+		if each.Answered.After(end) {
+			end = each.Answered
+		}
+	}
+	return float64(len(evictions)) / end.Sub(begin).Seconds()
+}

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pkg/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+	"github.com/capnm/cluster-api-node-maintenance/test/tenants"
+)
+
+// crowdSize says how many Clusters there are, and what is done with them.
+type crowdSize struct {
+	// clusters in all, on so many API servers.
+	clusters, hosts int
+	// drained clusters at once, of so many pods each; each phase that drains takes other ones.
+	drained, pods int
+	// unreachable clusters are drained as well, but the network to them is lost.
+	unreachable int
+	// rest is how long the fleet is watched doing nothing.
+	rest time.Duration
+}
+
+func (s crowdSize) scaled(o options) (crowdSize, error) {
+	for _, change := range []struct {
+		to *int
+		by int
+	}{{&s.clusters, o.clusters}, {&s.hosts, o.hosts}, {&s.drained, o.drained}, {&s.pods, o.podsPerNode}} {
+		if change.by > 0 {
+			*change.to = change.by
+		}
+	}
+	if o.unreachable >= 0 {
+		s.unreachable = o.unreachable
+	}
+	if o.rest > 0 {
+		s.rest = o.rest
+	}
+	if 2*s.drained+s.unreachable > s.clusters {
+		return s, errors.Errorf("%d clusters are too few for two times %d drains and %d unreachable ones", s.clusters, s.drained, s.unreachable)
+	}
+	return s, nil
+}
+
+func (s crowdSize) String() string {
+	return fmt.Sprintf("%d Clusters on %d API servers, each with a client certificate of its own", s.clusters, s.hosts)
+}
+
+// crowd is a fleet of many Clusters on few API servers.
+type crowd struct {
+	*fleet.Fleet
+	size crowdSize
+	// profiles is where to write what our manager's memory consists of, "": nowhere.
+	profiles string
+	hosts    []*tenants.Host
+	tenants  []*tenants.Tenant
+	// core and ours are the managers.
+	core, ours program
+	// What they take without any Cluster.
+	coreEmpty, oursEmpty memory
+}
+
+const (
+	// landingsPerHost take the pods of drained nodes.
+	landingsPerHost = 4
+	// podReadyDelay and podDeletionDelay of the crowd's pods.
+	podReadyDelay, podDeletionDelay = time.Second, time.Second
+	// settling is how long the fleet rests after all Clusters have been connected, before it is measured.
+	settling = 20 * time.Second
+)
+
+// newCrowd starts a fleet without Clusters. With ours false, the managers are started by the caller.
+func newCrowd(ctx context.Context, size crowdSize, o options, ours bool) (_ *crowd, err error) {
+	profiler, err := fleet.FreeAddress()
+	if err != nil {
+		return nil, err
+	}
+	options := fleet.Options{
+		PodReadyDelay: podReadyDelay, PodDeletionDelay: podDeletionDelay, WithoutManager: !ours, ReleasePace: true, KeepDir: o.keep,
+		ManagerArgs: o.managerArgs(), CoreArgs: []string{"--profiler-address=" + profiler},
+		Progress: func(what string) { progress("%s", what) },
+	}
+	for i := range size.hosts {
+		options.Workloads = append(options.Workloads, fmt.Sprintf("host-%d", i))
+	}
+	f, err := fleet.Start(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	c := &crowd{Fleet: f, size: size, profiles: o.profiles}
+	defer func() {
+		if err != nil {
+			_ = c.stop(true)
+		}
+	}()
+	for _, name := range options.Workloads {
+		if err := c.addHost(ctx, f.Workloads[name]); err != nil {
+			return nil, err
+		}
+	}
+	c.core = program{pid: f.Core.PID(), metrics: f.Core.MetricsURL(), profileURL: "http://" + profiler + "/debug/pprof/"}
+	if c.coreEmpty, err = c.core.memory(ctx); err != nil || !ours {
+		return c, err
+	}
+	c.ours = programOf(f.Manager)
+	c.oursEmpty, err = c.ours.memory(ctx)
+	return c, err
+}
+
+func programOf(m *fleet.Manager) program {
+	return program{pid: m.PID(), metrics: m.MetricsURL(), profileURL: m.ProfilerURL()}
+}
+
+func (c *crowd) addHost(ctx context.Context, w *fleet.Workload) error {
+	host, err := tenants.NewHost(w.ControlPlane)
+	if err != nil {
+		return err
+	}
+	c.hosts = append(c.hosts, host)
+	for i := range landingsPerHost {
+		node := controlplane.NewNode(fmt.Sprintf("%s%d", landingPrefix, i))
+		node.Labels[tenants.Label] = landingLabel
+		node.Spec.Unschedulable = true
+		if err := kwok.Create(ctx, w.Client, []client.Object{node}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill adds the Clusters, changed as they are to be, and waits until they are connected to the managers. The first ones have a
+// Machine.
+func (c *crowd) fill(ctx context.Context, machines int, change func(i int, cluster kwok.Cluster) (kwok.Cluster, []kwok.Change)) error {
+	for i := range c.size.clusters {
+		cluster, changes := kwok.NewCluster(fmt.Sprintf("t%04d", i)).WithExternalControlPlane(), []kwok.Change(nil)
+		if change != nil {
+			cluster, changes = change(i, cluster)
+		}
+		if err := c.addTenant(ctx, i, cluster, changes, i < machines); err != nil {
+			return err
+		}
+	}
+	progress("%d Clusters are created", c.size.clusters)
+	return nil
+}
+
+func (c *crowd) addTenant(ctx context.Context, i int, cluster kwok.Cluster, changes []kwok.Change, machine bool) error {
+	host := c.hosts[i%len(c.hosts)]
+	tenant, err := host.Add(ctx, c.Workloads[host.Name()].Client, cluster)
+	if err != nil {
+		return err
+	}
+	c.tenants = append(c.tenants, tenant)
+	if i >= 2*c.size.drained && i < 2*c.size.drained+c.size.unreachable {
+		if err := tenant.BehindLink(); err != nil {
+			return err
+		}
+	}
+	workload, err := tenant.Workload()
+	if err != nil {
+		return err
+	}
+	c.ConnectOver(cluster, workload)
+	objects := [][]client.Object{cluster.Objects(changes...)}
+	if machine {
+		objects = append(objects, cluster.Machine(tenant.Name, changes...))
+	}
+	return kwok.Create(ctx, c.Client, objects...)
+}
+
+// createPolicy opts all Machines of a namespace in.
+func (c *crowd) createPolicy(ctx context.Context, namespace string) error {
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "bench"}}
+	return kwok.Create(ctx, c.Client, []client.Object{policy})
+}
+
+// awaitConnections waits until each manager is connected to so many Clusters.
+func (c *crowd) awaitConnections(ctx context.Context, wanted map[program]int) error {
+	return poll(ctx, "for all Clusters to be connected", func(ctx context.Context) (bool, error) {
+		for manager, count := range wanted {
+			metrics, err := fleet.Scrape(ctx, manager.metrics)
+			if err != nil {
+				return false, err
+			}
+			if int(metrics.Sum("capi_cluster_cache_connection_up", nil)) != count {
+				return false, pause(ctx, time.Second)
+			}
+		}
+		return true, nil
+	})
+}
+
+// awaitMachines waits until so many Machines run and have our hook.
+func (c *crowd) awaitMachines(ctx context.Context, count int) error {
+	return poll(ctx, fmt.Sprintf("for %d Machines to run, with our hook", count), func(ctx context.Context) (bool, error) {
+		list := &clusterv1.MachineList{}
+		if err := c.Client.List(ctx, list); err != nil {
+			return false, errors.Wrap(err, "listing Machines")
+		}
+		ready := len(slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool {
+			return m.Status.Phase != string(clusterv1.MachinePhaseRunning) || !isHeld(&m)
+		}))
+		if ready == count {
+			return true, nil
+		}
+		return false, pause(ctx, time.Second)
+	})
+}
+
+// stop ends everything.
+func (c *crowd) stop(failed bool) error {
+	if failed && c.Manager != nil {
+		progress("our manager's log ends with:\n%s", c.Manager.LogTail(40))
+	}
+	err := c.Stop()
+	for _, host := range c.hosts {
+		if stopErr := host.Stop(); err == nil {
+			err = stopErr
+		}
+	}
+	return err
+}
+
+// marks are positions in all audit logs.
+type marks struct {
+	management controlplane.Mark
+	hosts      []controlplane.Mark
+}
+
+func (c *crowd) mark() (m marks, err error) {
+	if m.management, err = c.Management.Audit().Mark(); err != nil {
+		return m, err
+	}
+	for _, host := range c.hosts {
+		at, err := host.Audit().Mark()
+		if err != nil {
+			return m, err
+		}
+		m.hosts = append(m.hosts, at)
+	}
+	return m, nil
+}
+
+// since returns what has happened in the management cluster, and in all workload clusters.
+func (c *crowd) since(m marks) (management, workloads controlplane.Events, err error) {
+	if management, err = c.Management.Audit().Since(m.management); err != nil {
+		return nil, nil, err
+	}
+	for i, host := range c.hosts {
+		events, err := host.Audit().Since(m.hosts[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		workloads = append(workloads, events...)
+	}
+	return management, workloads, nil
+}

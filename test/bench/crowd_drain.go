@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/tenants"
+)
+
+type (
+	tenant    = *tenants.Tenant
+	objectKey = client.ObjectKey
+)
+
+// landingLabel is the value of tenants.Label on nodes that take everybody's pods.
+const landingLabel = "landing"
+
+// group are the tenants that a phase drains.
+func (c *crowd) group(phase int) []tenant {
+	return c.tenants[phase*c.size.drained : (phase+1)*c.size.drained]
+}
+
+// lost are the tenants behind a link that can be cut.
+func (c *crowd) lost() []tenant {
+	return c.tenants[2*c.size.drained : 2*c.size.drained+c.size.unreachable]
+}
+
+func (c *crowd) clientOf(t tenant) client.WithWatch { return c.Workloads[t.Host.Name()].Client }
+
+// runPods has each tenant's node full of the pods of a Deployment, under a budget of one. While they are placed, the nodes that
+// take the drained ones are closed.
+func (c *crowd) runPods(ctx context.Context, group []tenant) error {
+	if err := c.setLandings(ctx, true); err != nil {
+		return err
+	}
+	creations, createCtx := errgroup.WithContext(ctx)
+	creations.SetLimit(parallelWrites)
+	for _, t := range group {
+		creations.Go(func() error {
+			for _, object := range []client.Object{c.deployment(t), budgetOf(t)} {
+				if err := c.clientOf(t).Create(createCtx, object); err != nil {
+					return errors.Wrapf(err, "creating what runs in %s", t.Name)
+				}
+			}
+			return nil
+		})
+	}
+	if err := creations.Wait(); err != nil {
+		return err
+	}
+	for _, t := range group {
+		err := poll(ctx, "for the budget of "+t.Name, func(ctx context.Context) (bool, error) {
+			budget := &policyv1.PodDisruptionBudget{}
+			err := c.clientOf(t).Get(ctx, objectKey{Namespace: t.Name, Name: appName}, budget)
+			return int(budget.Status.CurrentHealthy) == c.size.pods && budget.Status.DisruptionsAllowed == 1, errors.Wrap(err, "getting a budget")
+		})
+		if err != nil {
+			return err
+		}
+	}
+	progress("%d pods run on each of %d nodes", c.size.pods, len(group))
+	if err := c.setLandings(ctx, false); err != nil {
+		return err
+	}
+	return pause(ctx, calm)
+}
+
+const appName = "web"
+
+// deployment puts its pods on the tenant's node, or where all may land.
+func (c *crowd) deployment(t tenant) *appsv1.Deployment {
+	where := corev1.NodeSelectorRequirement{Key: tenants.Label, Operator: corev1.NodeSelectorOpIn, Values: []string{t.Name, landingLabel}}
+	affinity := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{where}}}},
+	}}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: t.Name, Name: appName},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To(int32(c.size.pods)),
+			Selector: &metav1.LabelSelector{MatchLabels: labelsOf(appName)},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labelsOf(appName)},
+				Spec:       corev1.PodSpec{Affinity: affinity, Containers: []corev1.Container{{Name: appName, Image: "example.test/web"}}},
+			},
+		},
+	}
+}
+
+func budgetOf(t tenant) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: t.Name, Name: appName},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: ptr.To(intstr.FromInt(1)), Selector: &metav1.LabelSelector{MatchLabels: labelsOf(appName)},
+		},
+	}
+}
+
+func (c *crowd) setLandings(ctx context.Context, closed bool) error {
+	for _, w := range c.Workloads {
+		nodes := &corev1.NodeList{}
+		if err := w.Client.List(ctx, nodes, client.MatchingLabels{tenants.Label: landingLabel}); err != nil {
+			return errors.Wrap(err, "listing Nodes")
+		}
+		for i := range nodes.Items {
+			changed := nodes.Items[i].DeepCopy()
+			changed.Spec.Unschedulable = closed
+			if err := w.Client.Patch(ctx, changed, client.MergeFrom(&nodes.Items[i])); err != nil {
+				return errors.Wrapf(err, "changing Node %s", changed.Name)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *crowd) watchRooms(ctx context.Context) ([]*roomWatch, error) {
+	var all []*roomWatch
+	for _, w := range c.Workloads {
+		watch, err := watchRoom(ctx, w.Client)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, watch)
+	}
+	return all, nil
+}
+
+// drain deletes the Machines of two groups at once, and returns when all of the first have been released.
+func (c *crowd) drain(ctx context.Context, group, others []tenant) (released map[string]time.Time, started time.Time, err error) {
+	watcher, err := c.Client.Watch(ctx, &clusterv1.MachineList{})
+	if err != nil {
+		return nil, started, errors.Wrap(err, "watching Machines")
+	}
+	defer watcher.Stop()
+	started = time.Now()
+	deleted := make(chan error, 1)
+	go func() { deleted <- c.deleteMachines(ctx, append(append([]tenant{}, others...), group...)) }()
+	waiting := sets.New[string]()
+	for _, t := range group {
+		waiting.Insert(t.Name)
+	}
+	released, err = awaitEach(ctx, watcher, waiting, isReleased)
+	if deleteErr := <-deleted; err == nil {
+		err = deleteErr
+	}
+	return released, started, err
+}
+
+func (c *crowd) deleteMachines(ctx context.Context, group []tenant) error {
+	deletions, ctx := errgroup.WithContext(ctx)
+	deletions.SetLimit(parallelWrites)
+	for _, t := range group {
+		deletions.Go(func() error {
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: t.Cluster.Key().Namespace, Name: t.Name}}
+			return errors.Wrapf(c.Client.Delete(ctx, machine), "deleting Machine %s", t.Name)
+		})
+	}
+	return deletions.Wait()
+}
+
+// awaitReleased waits until no Machine of a group is held by us any more.
+func (c *crowd) awaitReleased(ctx context.Context, group []tenant) error {
+	for _, t := range group {
+		err := poll(ctx, "for the release of Machine "+t.Name, func(ctx context.Context) (bool, error) {
+			machine := &clusterv1.Machine{}
+			err := c.Client.Get(ctx, objectKey{Namespace: t.Cluster.Key().Namespace, Name: t.Name}, machine)
+			return !isHeld(machine), errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", t.Name)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// movingTimeout bounds the wait for drains to move.
+const movingTimeout = 5 * time.Minute
+
+// awaitEvictions waits until there was an eviction in each cluster of a group since the mark. It returns the first of each.
+func (c *crowd) awaitEvictions(ctx context.Context, since marks, group []tenant) (map[string]time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, movingTimeout)
+	defer cancel()
+	firsts := map[string]time.Time{}
+	err := poll(ctx, "for an eviction in each cluster", func(ctx context.Context) (bool, error) {
+		_, workloads, err := c.since(since)
+		if err != nil {
+			return false, err
+		}
+		for _, eviction := range workloads.WithUserAgent(fleet.ManagerAgent).Verb("create").Resource("pods", "eviction").Succeeded() {
+			if _, seen := firsts[eviction.Namespace]; !seen {
+				firsts[eviction.Namespace] = eviction.Requested
+			}
+		}
+		for _, t := range group {
+			if firsts[t.Name].IsZero() {
+				return false, pause(ctx, time.Second)
+			}
+		}
+		return true, nil
+	})
+	return firsts, err
+}
+
+// tenantOf says whose credentials a request was made with.
+func tenantOf(e controlplane.Event) string { return strings.TrimPrefix(e.User, tenants.UserPrefix) }

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// phase measures one thing on a crowd that is connected and rests.
+type phase func(ctx context.Context, c *crowd, f *figures) error
+
+// measureMemory compares what the managers take with all Clusters connected with what they took without any.
+func measureMemory(ctx context.Context, c *crowd, f *figures) error {
+	ours, err := c.ours.memory(ctx)
+	if err != nil {
+		return err
+	}
+	core, err := c.core.memory(ctx)
+	if err != nil {
+		return err
+	}
+	perCluster := func(now, empty float64) float64 { return (now - empty) / float64(c.size.clusters) }
+	f.add("clusters", c.size.clusters, "connected")
+	f.add("rss_mb", ours.rss, "resident memory of our manager")
+	f.add("rss_mb_without_clusters", c.oursEmpty.rss, "the same before there was a Cluster")
+	f.add("rss_mb_per_idle_cluster", perCluster(ours.rss, c.oursEmpty.rss), "")
+	f.add("live_mb_per_idle_cluster", perCluster(ours.live, c.oursEmpty.live), "heap and stacks after a garbage collection")
+	f.add("capi_rss_mb_per_idle_cluster", perCluster(core.rss, c.coreEmpty.rss), "Cluster API's core manager in the same run")
+	f.add("capi_live_mb_per_idle_cluster", perCluster(core.live, c.coreEmpty.live), "")
+	return c.ours.saveProfiles(ctx, c.profiles, "heap", "goroutine")
+}
+
+// measureRest counts what is asked and written while nothing happens.
+func measureRest(ctx context.Context, c *crowd, f *figures) error {
+	progress("doing nothing for %s", c.size.rest)
+	before, err := c.mark()
+	if err != nil {
+		return err
+	}
+	cpu, err := c.cpuOf(c.ours, c.core)
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, c.size.rest); err != nil {
+		return err
+	}
+	after, err := c.cpuOf(c.ours, c.core)
+	if err != nil {
+		return err
+	}
+	management, workloads, err := c.since(before)
+	if err != nil {
+		return err
+	}
+	peers := len(management.By(clusterapi.User).Writes()) + len(workloads.WithUserAgent(fleet.CoreAgent).Writes())
+	management, workloads = management.By(fleet.ManagerUser), workloads.WithUserAgent(fleet.ManagerAgent)
+	written := append(management.Writes(), workloads.Writes()...)
+	watches := append(management.Verb("watch"), workloads.Verb("watch")...)
+	read := append(management.Verb("get", "list"), workloads.Verb("get", "list")...)
+	share := func(i int) float64 { return (after[i] - cpu[i]).Seconds() / c.size.rest.Seconds() }
+	f.add("idle_seconds", c.size.rest.Seconds(), "in which nothing happened")
+	f.add("writes", len(written), "by our manager, to all API servers")
+	f.add("reads", len(read), "of objects, health probes not counted")
+	f.add("watches", len(watches), "begun anew")
+	f.add("cpu_share", share(0), "of one core, our manager")
+	f.add("cpu_milliseconds_per_cluster_and_minute", share(0)*60000/float64(c.size.clusters), "")
+	f.add("capi_cpu_share", share(1), "of one core, Cluster API's core manager")
+	f.add("capi_writes", peers, "by Cluster API's core manager")
+	f.promise(len(written) == 0, "an idle fleet is written to %d times:\n%s", len(written), written)
+	f.promise(len(read) == 0, "an idle fleet is read %d times:\n%s", len(read), firstOf(read, 20))
+	return nil
+}
+
+func firstOf(events controlplane.Events, count int) controlplane.Events {
+	return events[:min(count, len(events))]
+}
+
+func (c *crowd) cpuOf(programs ...program) ([]time.Duration, error) {
+	used := make([]time.Duration, len(programs))
+	for i, p := range programs {
+		var err error
+		if used[i], err = p.cpu(); err != nil {
+			return nil, err
+		}
+	}
+	return used, nil
+}
+
+// measureDrains drains many clusters at once, while others can't be reached.
+func measureDrains(ctx context.Context, c *crowd, f *figures) error {
+	group, lost := c.group(0), c.lost()
+	if err := c.runPods(ctx, append(slices.Clone(group), lost...)); err != nil {
+		return err
+	}
+	begin, err := c.mark()
+	if err != nil {
+		return err
+	}
+	watches, err := c.watchRooms(ctx)
+	if err != nil {
+		return err
+	}
+	for _, tenant := range lost {
+		tenant.Cut()
+	}
+	progress("draining %d clusters at once, %d more can't be reached", len(group), len(lost))
+	released, started, err := c.drain(ctx, group, lost)
+	if err != nil {
+		return err
+	}
+	seen := stopAll(watches)
+	_, events, err := c.since(begin)
+	if err != nil {
+		return err
+	}
+	for _, tenant := range lost {
+		tenant.Restore()
+	}
+	c.reportDrains(f, group, events, seen)
+	var seconds []float64
+	for _, at := range released {
+		seconds = append(seconds, at.Sub(started).Seconds())
+	}
+	f.add("unreachable_clusters", len(lost), "drained as well")
+	f.add("drain_seconds_median", median(seconds), "from the Machine's deletion to the release of the hook")
+	f.add("drain_seconds_max", slices.Max(seconds), "")
+	progress("waiting for the unreachable clusters, which are back")
+	return c.awaitReleased(ctx, lost)
+}
+
+func stopAll(watches []*roomWatch) []rooms {
+	var all []rooms
+	for _, w := range watches {
+		all = append(all, w.stop())
+	}
+	return all
+}
+
+// reportDrains tells what the drains of a group have cost, and how soon room was used.
+func (c *crowd) reportDrains(f *figures, group []tenant, events controlplane.Events, seen []rooms) {
+	names := sets.New[string]()
+	for _, t := range group {
+		names.Insert(t.Name)
+	}
+	requests := events.WithUserAgent(fleet.ManagerAgent).Where(func(e controlplane.Event) bool { return names.Has(tenantOf(e)) })
+	evictions := requests.Verb("create").Resource("pods", "eviction")
+	var waits []float64
+	for _, each := range seen {
+		maps.DeleteFunc(each, func(budget objectKey, _ []roomAt) bool { return !names.Has(budget.Namespace) })
+		for _, stretch := range unusedIn(each, evictions) {
+			if stretch.round {
+				waits = append(waits, float64(stretch.length.Milliseconds()))
+			}
+		}
+	}
+	writes := requests.Writes().Where(func(e controlplane.Event) bool { return e.Resource != "events" })
+	pods := len(group) * c.size.pods
+	perPod := func(events controlplane.Events) float64 { return float64(len(events)) / float64(pods) }
+	f.add("drains", len(group), "at once")
+	f.add("pods", pods, "that had to go, each cluster's under a budget of one")
+	f.add("evictions", len(evictions), "")
+	f.add("refused", len(evictions.Failed()), "")
+	f.add("calls_per_pod", perPod(requests), "to the workload clusters, reads and watches included")
+	f.add("writes_per_pod", perPod(writes), "to the workload clusters, events left out")
+	f.add("p50_room_to_eviction_ms", quantile(waits, 0.5), "from room in a budget to the next eviction")
+	f.add("p99_room_to_eviction_ms", quantile(waits, 0.99), "")
+	f.add("rooms", len(waits), "times there was room, and no eviction under way")
+	f.promise(len(evictions.Succeeded()) == pods, "%d evictions for %d pods", len(evictions.Succeeded()), pods)
+	for _, refused := range firstOf(evictions.Failed(), 20) {
+		progress("refused: %s", refused)
+	}
+}
+
+// measureRestart ends our manager while many clusters are drained, and has it start again.
+func measureRestart(ctx context.Context, c *crowd, f *figures) error {
+	group := c.group(1)
+	if err := c.runPods(ctx, group); err != nil {
+		return err
+	}
+	begin, err := c.mark()
+	if err != nil {
+		return err
+	}
+	finished := make(chan error, 1)
+	go func() {
+		_, _, err := c.drain(ctx, group, nil)
+		finished <- err
+	}()
+	if _, err := c.awaitEvictions(ctx, begin, group); err != nil {
+		return err
+	}
+	c.KillManager()
+	restart, err := c.mark()
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	if err := c.StartManager(ctx); err != nil {
+		return err
+	}
+	c.ours = programOf(c.Manager)
+	progress("our manager was killed, and is up again")
+	moving, err := c.awaitEvictions(ctx, restart, group)
+	if err != nil {
+		return err
+	}
+	var seconds []float64
+	for _, at := range moving {
+		seconds = append(seconds, at.Sub(started).Seconds())
+	}
+	if err := <-finished; err != nil {
+		return err
+	}
+	management, workloads, err := c.since(restart)
+	if err != nil {
+		return err
+	}
+	_, all, err := c.since(begin)
+	if err != nil {
+		return err
+	}
+	evictions := all.WithUserAgent(fleet.ManagerAgent).Verb("create").Resource("pods", "eviction")
+	f.add("clusters", c.size.clusters, "connected")
+	f.add("drains", len(group), "running")
+	f.add("seconds_until_all_move", slices.Max(seconds), "from the start of the new process to the next eviction in the last of these clusters")
+	f.add("seconds_until_half_move", median(seconds), "")
+	f.add("peak_management_requests_per_second", peakRate(management.By(fleet.ManagerUser)), "by our manager, to the management API server, watches included")
+	f.add("management_requests", len(management.By(fleet.ManagerUser)), "until the last drain was over")
+	f.add("peak_workload_requests_per_second", peakRate(workloads.WithUserAgent(fleet.ManagerAgent)), "to all workload API servers")
+	f.add("evictions", len(evictions), "")
+	f.add("refused", len(evictions.Failed()), "an eviction that was under way when the manager was killed may be made again")
+	return nil
+}
+
+// peakRate is the highest number of requests within a second of the clock.
+func peakRate(events controlplane.Events) int {
+	perSecond, peak := map[int64]int{}, 0
+	for _, event := range events {
+		second := event.Requested.Unix()
+		perSecond[second]++
+		peak = max(peak, perSecond[second])
+	}
+	return peak
+}

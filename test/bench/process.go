@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// program is a running manager to be watched.
+type program struct {
+	pid                 int
+	metrics, profileURL string
+}
+
+// ticksPerSecond is USER_HZ, in which the kernel tells CPU time to programs, on all architectures that Go runs on.
+const ticksPerSecond = 100
+
+// rss is the resident memory, in MB.
+func (p program) rss() (float64, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
+	if err != nil {
+		return 0, errors.Wrap(err, "reading the memory of a manager")
+	}
+	return residentMemory(string(content))
+}
+
+func residentMemory(status string) (float64, error) {
+	for line := range strings.Lines(status) {
+		if value, found := strings.CutPrefix(line, "VmRSS:"); found {
+			kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 64)
+			return kilobytes / 1024, errors.Wrapf(err, "reading %q", line)
+		}
+	}
+	return 0, errors.New("there is no VmRSS")
+}
+
+// cpu is the CPU time used so far.
+func (p program) cpu() (time.Duration, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
+	if err != nil {
+		return 0, errors.Wrap(err, "reading the CPU time of a manager")
+	}
+	return cpuTime(string(content))
+}
+
+// cpuTime reads the 14th and 15th field: user and system time. The second field, the name in brackets, may contain anything.
+func cpuTime(stat string) (time.Duration, error) {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 13 {
+		return 0, errors.Errorf("%q isn't what is known of a process", stat)
+	}
+	var ticks int64
+	for _, field := range fields[11:13] {
+		value, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, errors.Wrapf(err, "reading %q", stat)
+		}
+		ticks += value
+	}
+	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
+}
+
+// live is what the program holds after a garbage collection, heap and stacks, in MB. It doesn't depend on when the collector
+// last ran, as the resident memory does.
+func (p program) live(ctx context.Context) (float64, error) {
+	if err := p.profile(ctx, "heap?gc=1", io.Discard); err != nil {
+		return 0, err
+	}
+	metrics, err := fleet.Scrape(ctx, p.metrics)
+	if err != nil {
+		return 0, err
+	}
+	return (metrics.Sum("go_memstats_heap_alloc_bytes", nil) + metrics.Sum("go_memstats_stack_inuse_bytes", nil)) / (1 << 20), nil
+}
+
+// profile reads one of the program's profiles.
+func (p program) profile(ctx context.Context, name string, to io.Writer) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.profileURL+name, nil)
+	if err != nil {
+		return errors.Wrapf(err, "asking for the profile %s", name)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return errors.Wrapf(err, "asking for the profile %s", name)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return errors.Errorf("asking for the profile %s: %s", name, response.Status)
+	}
+	_, err = io.Copy(to, response.Body)
+	return errors.Wrapf(err, "reading the profile %s", name)
+}
+
+// saveProfiles writes profiles to files of a directory; "": nowhere.
+func (p program) saveProfiles(ctx context.Context, dir string, names ...string) error {
+	if dir == "" {
+		return nil
+	}
+	for _, name := range names {
+		content := &bytes.Buffer{}
+		if err := p.profile(ctx, name, content); err != nil {
+			return err
+		}
+		file := filepath.Join(dir, strings.ReplaceAll(name, "?", "-")+".pprof")
+		if err := os.WriteFile(file, content.Bytes(), 0o600); err != nil {
+			return errors.Wrap(err, "writing a profile")
+		}
+	}
+	return nil
+}
+
+// memory is what a program takes at a moment, in MB.
+type memory struct{ rss, live float64 }
+
+func (p program) memory(ctx context.Context) (m memory, err error) {
+	if m.live, err = p.live(ctx); err != nil {
+		return m, err
+	}
+	m.rss, err = p.rss()
+	return m, err
+}
+
+// peakWatch looks for the highest resident memory.
+type peakWatch struct {
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	peak   float64
+}
+
+const peakInterval = 200 * time.Millisecond
+
+func (p program) watchPeak(ctx context.Context) *peakWatch {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &peakWatch{cancel: cancel}
+	w.done.Go(func() {
+		for pause(ctx, peakInterval) == nil {
+			if now, err := p.rss(); err == nil {
+				w.peak = max(w.peak, now)
+			}
+		}
+	})
+	return w
+}
+
+// stop returns the peak, in MB.
+func (w *peakWatch) stop() float64 {
+	w.cancel()
+	w.done.Wait()
+	return w.peak
+}
