@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,9 +19,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
 
-// refreshEvery is how often the kubelet is asked for its configuration and the priorities of its Pods. It remembers for two
-// minutes who may ask, so that it answers at the begin of a shutdown without the API server, too.
-const refreshEvery = time.Minute
+const (
+	// refreshEvery is how often the kubelet is asked for its configuration and the priorities of its Pods. It remembers for two
+	// minutes who may ask, so that it answers at the begin of a shutdown without the API server, too.
+	refreshEvery = time.Minute
+	// lookForPodsEvery is how often the container runtime is asked whether there are Pods whose priority isn't known.
+	lookForPodsEvery = 3 * time.Second
+)
 
 // Agent serves one node.
 type Agent struct {
@@ -101,17 +106,32 @@ func (a *Agent) port() int32 {
 
 // askKubelet keeps what the kubelet knows at hand, for when it can't be asked.
 func (a *Agent) askKubelet(ctx context.Context) {
+	var last time.Time
 	for {
-		next := refreshEvery
-		if !a.refresh(ctx) {
-			next = 2 * time.Second
+		if time.Since(last) >= refreshEvery || a.hasUnknownPods(ctx) {
+			if a.refresh(ctx) {
+				last = time.Now()
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(next):
+		case <-time.After(lookForPodsEvery):
 		}
 	}
+}
+
+func (a *Agent) hasUnknownPods(ctx context.Context) bool {
+	pods, err := a.Runtime.Pods(ctx)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("The container runtime doesn't answer", "reason", err.Error())
+		return false
+	}
+	priorities := a.State.Priorities()
+	return slices.ContainsFunc(pods, func(pod shutdown.Pod) bool {
+		_, known := priorities[pod.UID]
+		return !known
+	})
 }
 
 func (a *Agent) refresh(ctx context.Context) bool {

@@ -60,6 +60,20 @@ func (n *Node) root() (string, error) {
 	return fmt.Sprintf("/proc/%d/root", pid), err
 }
 
+// ReadFile reads the file on the running node that this pattern matches.
+func (n *Node) ReadFile(pattern string) (string, error) {
+	root, err := n.root()
+	if err != nil {
+		return "", err
+	}
+	files, err := filepath.Glob(root + pattern)
+	if err != nil || len(files) != 1 {
+		return "", errors.Errorf("%d files match %s", len(files), pattern)
+	}
+	content, err := os.ReadFile(files[0])
+	return string(content), errors.Wrap(err, "reading a file of the node")
+}
+
 // Journal returns what the workload and logind have done on the node so far, in all of its boots.
 func (n *Node) Journal() Journal {
 	content, err := os.ReadFile(n.Disk(spec.Journal))

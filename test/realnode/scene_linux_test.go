@@ -174,6 +174,17 @@ func (s *scene) run(node *realnode.Node, pods ...*corev1.Pod) {
 	}
 }
 
+// awaitKnown waits until the agent knows the priorities of Pods, for when it can't ask any more.
+func (s *scene) awaitKnown(node *realnode.Node, pods ...*corev1.Pod) {
+	s.Helper()
+	for _, pod := range pods {
+		s.Eventually(func() (string, error) {
+			return node.ReadFile("/var/lib/kubelet/pods/*/volumes/kubernetes.io~empty-dir/state/priorities.json")
+		},
+			eventually, pace).Should(ContainSubstring(string(pod.UID)), pod.Name)
+	}
+}
+
 func (s *scene) awaitStarted(node *realnode.Node, pod string, times int) {
 	s.Helper()
 	s.Eventually(func() int { return node.Journal().Count(pod, "started") }, eventually, pace).Should(Equal(times), pod)

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/transport"
+	"k8s.io/utils/ptr"
 )
 
 // limit bounds an answer: some hundred Pods are a few megabytes.
@@ -53,9 +54,7 @@ func (c *Client) Priorities(ctx context.Context, port int32) (map[string]int32, 
 	}
 	priorities := map[string]int32{}
 	for i := range pods.Items {
-		if priority := pods.Items[i].Spec.Priority; priority != nil {
-			priorities[string(pods.Items[i].UID)] = *priority
-		}
+		priorities[string(pods.Items[i].UID)] = ptr.Deref(pods.Items[i].Spec.Priority, 0)
 	}
 	return priorities, nil
 }
