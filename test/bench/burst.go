@@ -45,6 +45,7 @@ func measureBurst(ctx context.Context, f *figures, l load, o options) (err error
 			err = stopErr
 		}
 	}()
+	f.add("manager_flags", o.managerFlags, "beside the defaults")
 	f.add("nodes", l.drained, "whose Machines are deleted at once")
 	f.add("pods", l.drained*l.podsPerNode, "on them")
 	limit, err := a.burstOfLoops(ctx)

@@ -43,6 +43,8 @@ type options struct {
 	keep     bool
 	verbose  bool
 	profiles string
+	// managerFlags are added to those of our manager.
+	managerFlags string
 
 	// The size of a scenario; 0: its own.
 	nodes, podsPerNode, drained, apps int
@@ -53,10 +55,11 @@ type options struct {
 
 // managerArgs are flags of our manager.
 func (o options) managerArgs() []string {
+	args := strings.Fields(o.managerFlags)
 	if o.verbose {
-		return []string{"--v=4"}
+		args = append(args, "--v=4")
 	}
-	return nil
+	return args
 }
 
 func main() {
@@ -121,6 +124,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.hosts, "hosts", 0, "API servers that the Clusters share; 0: as many as the scenario has")
 	flags.IntVar(&o.unreachable, "unreachable", -1, "Clusters to which the network is lost; negative: as many as the scenario has")
 	flags.DurationVar(&o.rest, "rest", 0, "how long to watch an idle fleet; 0: as long as the scenario does")
+	flags.StringVar(&o.managerFlags, "manager-flags", "", "flags of our manager, separated by spaces, such as --clustercache-client-qps=500")
 	flags.StringVar(&o.profiles, "profiles", "", "directory for profiles of our manager; empty: none")
 	flags.BoolVar(&o.verbose, "verbose", false, "have our manager log more")
 	flags.BoolVar(&o.keep, "keep", false, "keep data and logs of the control planes")
