@@ -16,7 +16,7 @@ import (
 
 // Clusters reaches workload clusters.
 type Clusters struct {
-	cache     clustercache.ClusterCache
+	cache     *sharedHandlers
 	scheme    *runtime.Scheme
 	evictions Limits
 	clock     clock.PassiveClock
@@ -39,7 +39,7 @@ type connectedWatch struct {
 // them; the ClusterCache's own limits bound the rest.
 func NewClusters(cache clustercache.ClusterCache, scheme *runtime.Scheme, evictions Limits, now clock.PassiveClock) *Clusters {
 	return &Clusters{
-		cache: cache, scheme: scheme, evictions: evictions, clock: now,
+		cache: shareHandlers(cache), scheme: scheme, evictions: evictions, clock: now,
 		watches:   map[types.NamespacedName]*connectedWatch{},
 		recorders: map[types.NamespacedName]*eventRecorder{},
 	}
@@ -163,10 +163,7 @@ func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) 
 	if before != nil && before.config == config {
 		return nil
 	}
-	recorder, err := newEventRecorder(config, c.scheme)
-	if err != nil {
-		return err
-	}
+	recorder := newEventRecorder(config, c.scheme)
 	if before != nil {
 		before.stop()
 	}
@@ -176,6 +173,7 @@ func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) 
 
 // Forget ends what belongs to a workload cluster that is not connected any more.
 func (c *Clusters) Forget(cluster types.NamespacedName) {
+	c.cache.forget(cluster)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.end(cluster)

@@ -2,8 +2,8 @@ package remote
 
 import (
 	"context"
+	"sync"
 
-	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,22 +17,38 @@ import (
 const eventSource = "capnm"
 
 // eventRecorder writes events to one workload cluster. The correlator behind it drops what repeats: at most 25 events for
-// an object at once, then one every five minutes.
+// an object at once, then one every five minutes. It takes memory from the first event on, which in an idle workload cluster
+// never comes.
 type eventRecorder struct {
-	record.EventRecorder
 	config *rest.Config // of the connection that it was made for
+	scheme *runtime.Scheme
+	ctx    context.Context //nolint:containedctx // the life of the connection, in which events come at any time
 	stop   context.CancelFunc
+
+	start    sync.Once
+	recorder record.EventRecorder
 }
 
-func newEventRecorder(config *rest.Config, scheme *runtime.Scheme) (*eventRecorder, error) {
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, errors.Wrap(err, "creating a client for events")
+func newEventRecorder(config *rest.Config, scheme *runtime.Scheme) *eventRecorder {
+	r := &eventRecorder{config: config, scheme: scheme}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	return r
+}
+
+// Event writes an event, or drops it.
+func (r *eventRecorder) Event(object runtime.Object, eventType, reason, message string) {
+	r.start.Do(func() {
+		client, err := kubernetes.NewForConfig(r.config)
+		if err != nil {
+			return // the connection was made with the same configuration, so this doesn't happen
+		}
+		broadcaster := record.NewBroadcaster(record.WithContext(r.ctx))
+		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+		r.recorder = broadcaster.NewRecorder(r.scheme, corev1.EventSource{Component: eventSource})
+	})
+	if r.recorder != nil {
+		r.recorder.Event(object, eventType, reason, message)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
-	return &eventRecorder{EventRecorder: broadcaster.NewRecorder(scheme, corev1.EventSource{Component: eventSource}), config: config, stop: stop}, nil
 }
 
 // Event writes an event about an object in a workload cluster. Events inform and hold nothing up: where there is no

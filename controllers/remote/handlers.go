@@ -1,0 +1,151 @@
+package remote
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// sharedHandlers is a ClusterCache whose watches of the same kind share one event handler of the connection's informer. Each
+// handler of an informer has two goroutines and a buffer for a thousand events, which in hundreds of idle workload clusters is
+// most of what they cost. docs/benchmarks.md has the figures.
+type sharedHandlers struct {
+	clustercache.ClusterCache
+
+	mu        sync.Mutex
+	byCluster map[types.NamespacedName]*connectionHandlers
+}
+
+// connectionHandlers are those of one connection.
+type connectionHandlers struct {
+	cache  ctrlcache.Cache
+	mu     sync.Mutex
+	shared map[ctrlcache.Informer]*sharedInformer
+}
+
+func shareHandlers(cache clustercache.ClusterCache) *sharedHandlers {
+	return &sharedHandlers{ClusterCache: cache, byCluster: map[types.NamespacedName]*connectionHandlers{}}
+}
+
+// Watch implements clustercache.ClusterCache.
+func (s *sharedHandlers) Watch(ctx context.Context, cluster client.ObjectKey, watcher clustercache.Watcher) error {
+	return s.ClusterCache.Watch(ctx, cluster, sharingWatcher{watcher, s, cluster}) //nolint:wrapcheck // it is the ClusterCache to its callers
+}
+
+// forget drops what belongs to a connection that has ended.
+func (s *sharedHandlers) forget(cluster types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byCluster, cluster)
+}
+
+// of returns the handlers of the connection that the cache belongs to.
+func (s *sharedHandlers) of(cluster types.NamespacedName, cache ctrlcache.Cache) *connectionHandlers {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if present := s.byCluster[cluster]; present != nil && present.cache == cache {
+		return present
+	}
+	handlers := &connectionHandlers{cache: cache, shared: map[ctrlcache.Informer]*sharedInformer{}}
+	s.byCluster[cluster] = handlers
+	return handlers
+}
+
+// sharingWatcher hands a watcher a cache whose informers are shared.
+type sharingWatcher struct {
+	clustercache.Watcher
+	handlers *sharedHandlers
+	cluster  types.NamespacedName
+}
+
+// Watch implements clustercache.Watcher.
+func (w sharingWatcher) Watch(cache ctrlcache.Cache) error {
+	return w.Watcher.Watch(sharingCache{cache, w.handlers.of(w.cluster, cache)})
+}
+
+// sharingCache is a cache whose informers are shared.
+type sharingCache struct {
+	ctrlcache.Cache
+	handlers *connectionHandlers
+}
+
+// GetInformer implements ctrlcache.Informers.
+func (c sharingCache) GetInformer(ctx context.Context, object client.Object, options ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+	informer, err := c.Cache.GetInformer(ctx, object, options...)
+	if err != nil {
+		return nil, errors.Wrapf(err, "getting the informer of %T", object)
+	}
+	c.handlers.mu.Lock()
+	defer c.handlers.mu.Unlock()
+	if c.handlers.shared[informer] == nil {
+		c.handlers.shared[informer] = &sharedInformer{Informer: informer}
+	}
+	return c.handlers.shared[informer], nil
+}
+
+// sharedInformer is an informer of which all handlers are behind one.
+type sharedInformer struct {
+	ctrlcache.Informer
+
+	mu           sync.RWMutex
+	registration toolscache.ResourceEventHandlerRegistration
+	handlers     []toolscache.ResourceEventHandler
+}
+
+// AddEventHandlerWithOptions implements ctrlcache.Informer. A handler that comes later is first told of all objects that are
+// there, as the informer itself would. It may be told older news of them afterwards: handlers only name what to look at.
+func (i *sharedInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+	present, listable := i.Informer.(interface{ GetStore() toolscache.Store })
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case i.registration == nil:
+		registration, err := i.Informer.AddEventHandlerWithOptions(i, options)
+		if err != nil {
+			return nil, errors.Wrap(err, "adding the handler that all share")
+		}
+		i.registration = registration
+	case !listable:
+		return i.Informer.AddEventHandlerWithOptions(handler, options) //nolint:wrapcheck // it is the informer to its callers
+	default:
+		for _, object := range present.GetStore().List() {
+			handler.OnAdd(object, true)
+		}
+	}
+	i.handlers = append(i.handlers, handler)
+	return i.registration, nil
+}
+
+// OnAdd implements toolscache.ResourceEventHandler.
+func (i *sharedInformer) OnAdd(object any, isInInitialList bool) {
+	for _, handler := range i.all() {
+		handler.OnAdd(object, isInInitialList)
+	}
+}
+
+// OnUpdate implements toolscache.ResourceEventHandler.
+func (i *sharedInformer) OnUpdate(before, after any) {
+	for _, handler := range i.all() {
+		handler.OnUpdate(before, after)
+	}
+}
+
+// OnDelete implements toolscache.ResourceEventHandler.
+func (i *sharedInformer) OnDelete(object any) {
+	for _, handler := range i.all() {
+		handler.OnDelete(object)
+	}
+}
+
+func (i *sharedInformer) all() []toolscache.ResourceEventHandler {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return slices.Clone(i.handlers)
+}
