@@ -124,17 +124,22 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	policy := machines.PolicyFor(machine, cluster.Labels, policies.Items)
 	switch {
 	case machine.DeletionTimestamp.IsZero():
-		wanted := policy != nil && cluster.DeletionTimestamp.IsZero()
-		if err := r.setHook(ctx, machine, wanted); err != nil || !wanted {
-			return remote.Rest(err)
-		}
-		return remote.Rest(r.takeBack(ctx, machine, cluster))
+		return remote.Rest(r.reconcileRunning(ctx, machine, cluster, policy))
 	case !isHeld(machine): // Cluster API's from here on; a Machine that is deleted without our hook never gets it
 		forgetDrain(request.NamespacedName)
 		return reconcile.Result{}, nil
 	default:
 		return r.reconcileDelete(ctx, &scope{machine: machine, cluster: cluster, policy: policy, now: r.Clock.Now()})
 	}
+}
+
+// reconcileRunning sees to the hook of a Machine that isn't being deleted, and to what another management cluster has left of it.
+func (r *Reconciler) reconcileRunning(ctx context.Context, machine *clusterv1.Machine, cluster *clusterv1.Cluster, policy *v1alpha1.MachineDrainPolicy) error {
+	wanted := policy != nil && cluster.DeletionTimestamp.IsZero()
+	if err := r.setHook(ctx, machine, wanted); err != nil || !wanted {
+		return err
+	}
+	return r.takeBack(ctx, machine, cluster)
 }
 
 func isHeld(machine *clusterv1.Machine) bool {

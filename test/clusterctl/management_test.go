@@ -119,7 +119,7 @@ func (m *management) killLeader(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	var leaders []string
 	for _, pod := range running {
-		if strings.Contains(m.kubelet.Log(pod), "successfully acquired lease") {
+		if strings.Contains(m.kubelet.Log(pod), "Successfully acquired lease") {
 			leaders = append(leaders, pod)
 		}
 	}

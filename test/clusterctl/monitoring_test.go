@@ -57,7 +57,7 @@ func (w *world) expectQueriesAnswered(scraped string) {
 func labelsOf(query string) []string {
 	labels := map[string]bool{}
 	for _, match := range grouping.FindAllStringSubmatch(query, -1) {
-		for _, label := range strings.Split(match[1], ",") {
+		for label := range strings.SplitSeq(match[1], ",") {
 			labels[strings.TrimSpace(label)] = true
 		}
 	}

@@ -163,7 +163,7 @@ func (w *world) scrape() (metrics string) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(running).To(HaveLen(1))
 	// The certificate is one that the manager has made for itself.
-	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // see above
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	get := func(path, token string) (int, string) {
 		request, err := http.NewRequestWithContext(w.Context(), http.MethodGet, "https://"+w.at.kubelet.Diagnostics(running[0])+path, nil)
 		w.Expect(err).NotTo(HaveOccurred())

@@ -40,7 +40,7 @@ func flags() ([][]string, error) {
 		return nil, errors.Wrap(err, "asking the manager for its flags")
 	}
 	var rows [][]string
-	for _, line := range strings.Split(string(output), "\n") {
+	for line := range strings.SplitSeq(string(output), "\n") {
 		if match := flag.FindStringSubmatch(line); match != nil {
 			rows = append(rows, []string{code("--" + match[1]), "", match[2]})
 		} else if match := flagContinue.FindStringSubmatch(line); match != nil && len(rows) > 0 {
