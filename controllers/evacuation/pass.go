@@ -74,7 +74,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	live := map[types.UID]bool{}
 	for i := range evacuations.Items {
 		e := &evacuations.Items[i]
-		pod, found := p.observation.PodByUID(types.UID(e.Spec.PodRef.UID))
+		pod, found := remote.PodOf(p.observation, e)
 		if !found {
 			continue
 		}

@@ -211,7 +211,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 		return err
 	}
 	ref := s.evacuation.Spec.PodRef
-	pod, found := observation.PodByUID(types.UID(ref.UID))
+	pod, found := remote.PodOf(observation, s.evacuation)
 	if !found {
 		_, known := observation.PodsOn(node)
 		s.facts = evacuation.Pod{Known: known}

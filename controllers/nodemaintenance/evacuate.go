@@ -151,7 +151,10 @@ func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observati
 			return plan.Observation{}, false, err
 		}
 		for i := range evacuations {
-			s.evacuations[types.UID(evacuations[i].Spec.PodRef.UID)] = &evacuations[i]
+			// Not one of another Namespace that has the UID of this Pod; see remote.PodOf.
+			if pod, found := remote.PodOf(observation, &evacuations[i]); found {
+				s.evacuations[pod.UID] = &evacuations[i]
+			}
 		}
 		slices.SortFunc(pods, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 		served := r.NodeAgent && staticpods.Served(pods)

@@ -46,6 +46,16 @@ type Observation interface {
 	DaemonSetExists(namespace, name string, uid types.UID) (exists, known bool)
 }
 
+// PodOf finds the Pod of an Evacuation among the watched Nodes. An Evacuation is of a Pod of its own Namespace: whoever may write
+// Evacuations in one must not get at the Pods of another by their UIDs.
+func PodOf(observation Observation, e *v1alpha1.Evacuation) (*corev1.Pod, bool) {
+	pod, found := observation.PodByUID(types.UID(e.Spec.PodRef.UID))
+	if !found || pod.Namespace != e.Namespace {
+		return nil, false
+	}
+	return pod, true
+}
+
 // trimPod drops what no decision looks at, so that a drain of many Pods stays small in memory.
 func trimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)

@@ -110,7 +110,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 	var failure error // one Pod that can't be deleted doesn't hold up the others
 	for i := range evacuations.Items {
 		e := &evacuations.Items[i]
-		pod, found := observation.PodByUID(types.UID(e.Spec.PodRef.UID))
+		pod, found := remote.PodOf(observation, e)
 		if !found || pod.Spec.NodeName != s.node.Name {
 			continue // the note on the Evacuation isn't to be trusted
 		}
