@@ -67,7 +67,7 @@ func (s State) Held() bool {
 func (s State) SetHeld(held bool) error { return s.write(heldFile, held) }
 
 func (s State) read(name string, into any) bool {
-	content, err := os.ReadFile(filepath.Join(s.Dir, name))
+	content, err := os.ReadFile(filepath.Join(s.Dir, name)) //nolint:gosec // the names are constants
 	return err == nil && json.Unmarshal(content, into) == nil
 }
 

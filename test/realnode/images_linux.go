@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,9 +35,7 @@ func Build(output, pkg string) error {
 // images makes the tarballs of the node's images, once.
 func (n *Node) images() ([]string, error) {
 	programs := map[string]string{Image: n.guest}
-	for name, program := range n.options.Programs {
-		programs[name] = program
-	}
+	maps.Copy(programs, n.options.Programs)
 	var files []string
 	for name, program := range programs {
 		file := filepath.Join(n.dir, "images", hex.EncodeToString([]byte(name))+".tar")

@@ -1,6 +1,7 @@
 package realnode
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
@@ -60,7 +61,7 @@ type Usage struct {
 
 // UsageOf returns what a process takes now.
 func UsageOf(pid int) (Usage, error) {
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	dir := "/proc/" + strconv.Itoa(pid)
 	sizes, err := os.ReadFile(filepath.Join(dir, "smaps_rollup"))
 	if err != nil {
 		return Usage{}, errors.Wrap(err, "reading the memory of a process")
@@ -77,7 +78,7 @@ func UsageOf(pid int) (Usage, error) {
 		return Usage{}, errors.Wrap(err, "reading the CPU time of a process")
 	}
 	// After the name, which may have blanks: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	for _, field := range fields[11:13] {
 		ticks, _ := strconv.ParseInt(field, 10, 64)
 		usage.CPUTicks += ticks

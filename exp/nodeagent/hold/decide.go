@@ -66,11 +66,10 @@ type Actions struct {
 
 // Decide says what to do with the manifests of the node.
 //
-//	record  manifest in place  held   it is
-//	yes     yes                no     about to be held: on with it, or, when no drain wants it any more, forget it
-//	yes     no                 yes    held
-//	yes     yes                yes    held, and somebody has written it anew: that one is left alone
-//	no      yes                no     as the kubelet has it
+//	a record, the manifest in its place       about to be held: on with it; when no drain wants it any more, forget it
+//	a record, the manifest held               held
+//	a record, the manifest held and in place  held, and somebody has written it anew: that one is left alone
+//	no record                                 as the kubelet has it
 func Decide(o Observed) Actions {
 	var actions Actions
 	if !o.Known {

@@ -207,7 +207,7 @@ func (k *Keeper) take(ctx context.Context, conn *dbus.Conn) {
 	var refused dbus.Error
 	switch {
 	case err == nil:
-		k.replace(os.NewFile(uintptr(fd), "inhibitor"))
+		k.replace(os.NewFile(uintptr(fd), "inhibitor")) //nolint:gosec // a file descriptor isn't negative
 		klog.FromContext(ctx).Info("Took the lock that delays a shutdown", "delayMax", k.State().DelayMax)
 	case errors.As(err, &refused) && refused.Name == inProgress:
 	default:

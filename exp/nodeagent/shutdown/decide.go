@@ -52,12 +52,10 @@ func Decide(c Config, o Observed) (Course, string) {
 		return Release, "the time is up"
 	case o.Created && o.Drained:
 		return Release, "the Node is drained"
-	case o.KubeletEndsPods && (o.Created || silent >= apiPatience):
-		return Release, "the kubelet ends the Pods"
 	case o.Ended:
 		return Release, "all Pods have ended"
 	case o.KubeletEndsPods:
-		return Request, "the kubelet ends the Pods"
+		return leaveToKubelet(o.Created || silent >= apiPatience), "the kubelet ends the Pods"
 	case silent >= apiPatience:
 		return EndPods, fmt.Sprintf("the API server hasn't answered for %s", apiPatience)
 	case (!o.Created || !o.Acting) && gone >= managementPatience:
@@ -70,6 +68,14 @@ func Decide(c Config, o Observed) (Course, string) {
 	default:
 		return Await, "the Node drains"
 	}
+}
+
+// leaveToKubelet has nothing held up but for the NodeMaintenance to be there.
+func leaveToKubelet(asked bool) Course {
+	if asked {
+		return Release
+	}
+	return Request
 }
 
 // Pod is one that runs on the node.

@@ -45,11 +45,11 @@ func (n *node) mount() error {
 	hidden := maps.Clone(sysctls)
 	hidden["kernel/random/boot_id"] = uuid.NewString() // all nodes have booted with the machine otherwise
 	for name, value := range hidden {
-		file := filepath.Join("/run", "sysctl-"+strings.ReplaceAll(name, "/", "-"))
+		file := "/run/sysctl-" + strings.ReplaceAll(name, "/", "-")
 		if err := os.WriteFile(file, []byte(value+"\n"), 0o600); err != nil {
 			return errors.Wrap(err, "writing a sysctl")
 		}
-		if err := syscall.Mount(file, filepath.Join("/proc/sys", name), "", syscall.MS_BIND, ""); err != nil {
+		if err := syscall.Mount(file, "/proc/sys/"+name, "", syscall.MS_BIND, ""); err != nil {
 			return errors.Wrapf(err, "hiding the machine's %s", name)
 		}
 	}

@@ -22,11 +22,11 @@ func handOnToRunc(args []string) error {
 		}
 	}
 	// The name of the link that this is called by is in the directory of the node's programs.
-	real, err := os.Readlink(filepath.Join(filepath.Dir(os.Args[0]), "real-runc"))
+	runc, err := os.Readlink(filepath.Join(filepath.Dir(os.Args[0]), "real-runc"))
 	if err != nil {
 		return errors.Wrap(err, "finding runc")
 	}
-	return errors.Wrap(syscall.Exec(real, append([]string{"runc"}, args...), os.Environ()), "becoming runc")
+	return errors.Wrap(syscall.Exec(runc, append([]string{"runc"}, args...), os.Environ()), "becoming runc")
 }
 
 func dropSeccomp(file string) error {

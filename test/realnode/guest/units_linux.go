@@ -86,7 +86,7 @@ type unit struct {
 func (n *node) unit(name, program string, args ...string) *unit {
 	path := program
 	if !filepath.IsAbs(path) {
-		path = filepath.Join("/usr/bin", program)
+		path = "/usr/bin/" + program
 	}
 	return &unit{name: name, path: path, args: args, reaper: n.reaper, log: filepath.Join(n.Dir, "log", name+".log")}
 }
