@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -14,7 +15,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-const guide = "../../docs/guide/nodemaintenance.md"
+// guides is where the guides are.
+const guides = "../../docs/guide/"
 
 // block is a fenced block of a Markdown file that somebody is to apply or to run.
 var block = regexp.MustCompile("(?s)\n```(yaml|sh)\n(.*?\n)```\n")
@@ -25,23 +27,13 @@ func followGuide(s *scene) {
 	s.withNodes("worker-1", "worker-2", "worker-7 pool=general", "worker-9")
 	s.run(bare("guide-batch", "worker-1"), bare("guide-web", "worker-2"), bare("guide-rest", "worker-9"))
 	kubectl := s.newKubectl()
-	text, err := os.ReadFile(guide)
-	s.Expect(err).NotTo(HaveOccurred())
-	blocks := block.FindAllStringSubmatch(string(text), -1)
-	s.Expect(len(blocks)).To(BeNumerically(">=", 10))
-	said := ""
-	for _, each := range blocks {
-		language, content := each[1], each[2]
-		if language == "yaml" {
-			said += kubectl.run("kubectl apply --validate=strict -f -", content)
-			continue
+	said := kubectl.follow("nodemaintenance.md", func(done string) string {
+		if !strings.Contains(done, "rollout status") {
+			return ""
 		}
-		said += kubectl.run(content, "")
-		if strings.Contains(content, "rollout status") { // from here on there is a second Node for the Pods
-			s.withNodes("worker-8 pool=general")
-			said += kubectl.run("kubectl get pods -l 'app in (ledger, index)' -o wide", "")
-		}
-	}
+		s.withNodes("worker-8 pool=general") // from here on there is a second Node for the Pods
+		return kubectl.run("kubectl get pods -l 'app in (ledger, index)' -o wide", "")
+	})
 	for _, expected := range []string{
 		`NAME +STAGE +DRAINED +NODES +PENDING +EVACUATING +BLOCKING +AGE`, // Story 1, in a glance
 		`ledger-\S+ .*waiting for disruption budget default/ledger`,       // Story 2, who waits for what
@@ -54,6 +46,34 @@ func followGuide(s *scene) {
 	s.Expect(s.evictions().Succeeded().Names()).To(ContainElements("guide-batch", "guide-web", "guide-rest"))
 	s.expectInvariants()
 	s.clear()
+}
+
+// followAuthorsGuide is the contract of evacuators in plain kubectl.
+func followAuthorsGuide(s *scene) {
+	s.withNodes("worker-3 pool=archive")
+	said := s.newKubectl().follow("evacuators.md", nil)
+	for _, expected := range []string{
+		`archive +migrator.example.com .*Forbid +Copied 1 of 2 parts`,
+		`nodemaintenance.maintenance.cluster.x-k8s.io "move-archive" deleted`,
+	} {
+		s.Expect(said).To(MatchRegexp(expected))
+	}
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.expectReleased("worker-3")
+}
+
+// TestAuthorsGuideQuotes holds the guide to the program that it explains: E17.
+func TestAuthorsGuideQuotes(t *testing.T) {
+	g := NewWithT(t)
+	program, err := os.ReadFile("../evacuator/evacuator.go")
+	g.Expect(err).NotTo(HaveOccurred())
+	text, err := os.ReadFile(guides + "evacuators.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	quotes := regexp.MustCompile("(?s)\n```go\n(.*?\n)```\n").FindAllStringSubmatch(string(text), -1)
+	g.Expect(quotes).To(HaveLen(3))
+	for _, quote := range quotes {
+		g.Expect(string(program)).To(ContainSubstring(quote[1]))
+	}
 }
 
 // kubectl runs commands as an administrator of the workload cluster does.
@@ -71,6 +91,28 @@ func (s *scene) newKubectl() kubectl {
 	return kubectl{scene: s, env: append(os.Environ(),
 		"PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"),
 		"KUBECONFIG="+filepath.Join(s.workload.Dir(), "admin.kubeconfig"), "HOME="+bin)}
+}
+
+// follow does what a guide says, block by block, and then, if not nil, what the test says. It returns all that was said.
+func (k kubectl) follow(guide string, then func(done string) string) string {
+	k.Helper()
+	text, err := os.ReadFile(guides + guide)
+	k.Expect(err).NotTo(HaveOccurred())
+	blocks := block.FindAllStringSubmatch(string(text), -1)
+	k.Expect(len(blocks)).To(BeNumerically(">=", 8))
+	said := ""
+	for _, each := range blocks {
+		language, content := each[1], each[2]
+		if language == "yaml" {
+			said += k.run("kubectl apply --validate=strict -f -", content)
+			continue
+		}
+		said += k.run(content, "")
+		if then != nil {
+			said += then(content)
+		}
+	}
+	return said
 }
 
 // run has a shell run a script, which must succeed, and returns what it says.

@@ -194,7 +194,7 @@ func (s *scene) ends(names ...string) {
 func (s *scene) evacuation(pod *corev1.Pod) *v1alpha1.Evacuation {
 	s.Helper()
 	e := &v1alpha1.Evacuation{}
-	err := s.workload.Client.Get(s.Context(), keyOf(evacuation.Name(pod.UID, pod.Name)), e)
+	err := s.workload.Client.Get(s.Context(), evacuationKey(pod), e)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -1,0 +1,223 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// migratorClass is the class that test/evacuator serves, and the user as which it runs.
+const migratorClass = "migrator.example.com"
+
+// TestThirdPartyEvacuator has Pods taken over by a program of somebody else: test/evacuator, a process of its own that runs as an
+// ordinary user, and knows nothing but the annotation on Pods and the status of Evacuations.
+func TestThirdPartyEvacuator(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
+	all.withMigrators()
+	for _, requirement := range []struct {
+		name string
+		test func(*scene)
+	}{
+		{"E17: it takes a Pod over, makes progress, and the Pod goes without an eviction", migratorMigrates},
+		{"E17: it crashes, and goes on where it was", migratorCrashes},
+		{"E9, E17: once it forbids that, the Evacuation can't be cancelled until the Pod is gone", migratorForbids},
+		{"E12, E17: it declines, and the next one has its turn", migratorDeclines},
+		{"E14, E17: it hangs, and a timeout that is set meanwhile has the Pod evicted before the drain's time is up", migratorHangs},
+		{"E4, E17: with evacuators BuiltIn it isn't asked", migratorIsNotAsked},
+		{"E17: the guide for authors of evacuators, word for word with kubectl", followAuthorsGuide},
+	} {
+		t.Run(requirement.name, func(t *testing.T) {
+			s := all.sub(t)
+			defer s.clear()
+			requirement.test(s)
+		})
+	}
+}
+
+func migratorMigrates(s *scene) {
+	s.migrator("--parts=3")
+	s.withNodes("e17")
+	pod, plain := bare("e17", "e17", migrated), bare("e17-plain", "e17")
+	s.run(pod, plain)
+	s.maintain(nm("e17", draining, of("e17")))
+	s.Eventually(func() string { return s.drained("e17") }, eventually, pace).Should(HavePrefix("True"))
+	s.Expect(s.evictions().Names()).To(ConsistOf("e17-plain"))
+	theirs := s.audited().By(migratorClass).Succeeded()
+	s.Expect(theirs.Resource("evacuations", "status").Where(contains("parts.")).Len()).To(Equal(3))
+	s.Expect(theirs.Verb("delete").Resource("pods").Names()).To(ConsistOf("e17"))
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil())
+	s.ends("e17")
+}
+
+func migratorCrashes(s *scene) {
+	process := s.migrator("--parts=10")
+	s.withNodes("e17-crash")
+	pod := bare("e17-crash", "e17-crash", migrated)
+	s.run(pod)
+	s.maintain(nm("e17-crash", draining, of("e17-crash")))
+	s.expectSays(pod, "Copied ")
+	process.Kill()
+	s.Consistently(func(g Gomega) {
+		g.Expect(s.activeClass(pod)).To(Equal(migratorClass))
+		g.Expect(s.evictions()).To(BeEmpty())
+	}, aMoment, pace).Should(Succeed())
+	s.migrator("--parts=10")
+	s.expectLeave(pod)
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.Expect(s.audited().By(migratorClass).Succeeded().Resource("evacuations", "status").Where(contains("Copied 1 of 10 ")).Len()).To(BeNumerically("<=", 1))
+	s.ends("e17-crash")
+}
+
+func migratorForbids(s *scene) {
+	s.migrator("--parts=100", "--behavior=forbid")
+	s.withNodes("e9")
+	pod := bare("e9", "e9", migrated)
+	s.run(pod)
+	s.maintain(nm("e9", draining, of("e9")))
+	s.expectSays(pod, "Copied ")
+	s.Expect(s.existing(pod).Status.EvacuationCancellationPolicy).To(Equal(v1alpha1.CancellationForbid))
+	s.ends("e9") // the maintenance doesn't wait for it
+	s.Eventually(func() []string { return s.asked(pod) }, soon, pace).Should(BeEmpty())
+	s.expectReleased("e9")
+	s.Consistently(func() any { return s.existing(pod).DeletionTimestamp }, aMoment, pace).Should(BeNil())
+	s.goes("e9")
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil())
+	s.Expect(s.evictions()).To(BeEmpty())
+}
+
+func migratorDeclines(s *scene) {
+	s.migrator("--behavior=decline")
+	s.withNodes("e12")
+	pod, handed := bare("e12", "e12", migrated), bare("e12-next", "e12", migrated, held)
+	handed.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+migratorClass] = "6000"
+	s.run(pod, handed)
+	s.maintain(nm("e12", draining, of("e12")))
+	s.expectLeave(pod) // nobody is next: it is evicted
+	s.Eventually(func() string { return s.activeClass(handed) }, soon, pace).Should(Equal(evacuatorClass))
+	s.Expect(s.existing(handed).Status.Message).To(Equal("Evacuator migrator.example.com has completed, and the Pod is still there: it is the turn of evacuator evacuator.test."))
+	s.Expect(s.evictions().Names()).To(ConsistOf("e12"))
+	s.completesTurn(handed)
+	s.expectLeave(handed)
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
+	s.ends("e12")
+}
+
+func migratorHangs(s *scene) {
+	s.migrator("--behavior=hang")
+	s.withNodes("e14")
+	pod := bare("e14", "e14", migrated, stopsQuickly)
+	s.run(pod)
+	s.maintain(nm("e14", draining, of("e14"), endsAfter(3600)))
+	s.expectSays(pod, "Copied 1 of 3 parts.")
+	s.Consistently(func() string { return s.activeClass(pod) }, aMoment, pace).Should(Equal(migratorClass))
+
+	// What is left now is little more than what belongs to the eviction and the Pod's own end.
+	elapsed := time.Since(s.drainStart("e14"))
+	ends := s.drainStart("e14").Add(elapsed + evacuation.EvictionMargin + 5*time.Second).Truncate(time.Second)
+	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("e14"), drainTimeout(ends.Sub(s.drainStart("e14"))))).To(Succeed())
+	s.expectLeave(pod)
+	evicted := s.evictions().Succeeded()
+	s.Expect(evicted.Names()).To(ConsistOf("e14"))
+	s.Expect(evicted[0].Answered).To(BeTemporally("<", ends), "the drain's time is up")
+	s.ends("e14")
+}
+
+func migratorIsNotAsked(s *scene) {
+	s.migrator()
+	s.withNodes("e4-builtin")
+	pod := bare("e4-builtin", "e4-builtin", migrated)
+	s.run(pod)
+	s.maintain(nm("e4-builtin", draining, of("e4-builtin"), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.Evacuators = v1alpha1.EvacuatorsBuiltIn }))
+	s.expectLeave(pod)
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e4-builtin"))
+	s.Expect(s.audited().By(migratorClass).Writes()).To(BeEmpty())
+	s.ends("e4-builtin")
+}
+
+// migrated has the Pod handed to the evacuator of test/evacuator.
+func migrated(pod *corev1.Pod) {
+	pod.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+migratorClass] = "5000"
+}
+
+func stopsQuickly(pod *corev1.Pod) { pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1) }
+
+// endsAfter gives a drain that many seconds.
+func endsAfter(seconds int32) func(*v1alpha1.NodeMaintenance) {
+	return func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.DrainTimeoutSeconds = &seconds }
+}
+
+// drainTimeout sets the time that a drain has.
+func drainTimeout(timeout time.Duration) client.Patch {
+	return client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"evacuation":{"drainTimeoutSeconds":%d}}}`, int(timeout.Seconds())))
+}
+
+func (s *scene) drainStart(name string) time.Time {
+	s.Helper()
+	for _, stage := range s.stored(name).Status.StageStatuses {
+		if stage.Name == draining {
+			return stage.StartTimestamp.Time
+		}
+	}
+	return time.Time{}
+}
+
+// expectSays waits until the Evacuation of a Pod has a message that begins like that.
+func (s *scene) expectSays(pod *corev1.Pod, message string) {
+	s.Helper()
+	s.Eventually(func() string {
+		if e := s.evacuation(pod); e != nil {
+			return e.Status.Message
+		}
+		return ""
+	}, soon, pace).Should(HavePrefix(message))
+}
+
+// withMigrators lets the user of the evacuator do what docs/guide/evacuators.md says that it must be allowed to.
+func (s *scene) withMigrators() {
+	s.Helper()
+	name := metav1.ObjectMeta{Name: migratorClass}
+	s.create(s.workload.Client,
+		&rbacv1.ClusterRole{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"evacuations"}, Verbs: []string{"get", "list", "watch"}},
+			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"evacuations/status"}, Verbs: []string{"patch"}},
+			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "patch", "delete"}},
+		}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: name, Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: migratorClass}},
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: migratorClass}},
+	)
+}
+
+// migrator starts the evacuator, for the time of the test.
+func (s *scene) migrator(args ...string) *controlplane.Process {
+	s.Helper()
+	program := filepath.Join(s.workload.Dir(), "evacuator")
+	if _, err := os.Stat(program); err != nil {
+		output, err := exec.CommandContext(s.Context(), "go", "build", "-o", program, "../evacuator").CombinedOutput()
+		s.Expect(err).NotTo(HaveOccurred(), "%s", output)
+	}
+	kubeconfig, err := s.workload.KubeconfigFor(migratorClass)
+	s.Expect(err).NotTo(HaveOccurred())
+	file := filepath.Join(s.workload.Dir(), "evacuator.kubeconfig")
+	s.Expect(os.WriteFile(file, kubeconfig, 0o600)).To(Succeed())
+	process, err := s.workload.RunProcess(s.Context(), controlplane.ProcessSpec{Name: "evacuator", Path: program, Args: append([]string{"--kubeconfig=" + file}, args...)})
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Cleanup(process.Kill)
+	return process
+}

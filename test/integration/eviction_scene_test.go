@@ -1,0 +1,258 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+)
+
+// What a test of evictions says: budgets, Pods that aren't ready, and admission that refuses or hangs.
+
+// as gives a Pod the label by which budgets find it.
+func as(app string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Labels["app"] = app }
+}
+
+// onlyOn keeps Pods that are made anew from other Nodes.
+func onlyOn(node string) func(*corev1.PodTemplateSpec) {
+	return func(template *corev1.PodTemplateSpec) {
+		template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+	}
+}
+
+// needing is a budget that n Pods labelled app have to be available for.
+func needing(app string, n int, changes ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
+	needed := intstr.FromInt(n)
+	pdb := budget(app, 0)
+	pdb.Spec.MaxUnavailable, pdb.Spec.MinAvailable = nil, &needed
+	for _, change := range changes {
+		change(pdb)
+	}
+	return pdb
+}
+
+// editBudget changes a budget, as its owner may at any time.
+func (s *scene) editBudget(name string, change func(*policyv1.PodDisruptionBudget)) {
+	s.Helper()
+	pdb := &policyv1.PodDisruptionBudget{}
+	s.Expect(s.workload.Client.Get(s.Context(), keyOf(name), pdb)).To(Succeed())
+	before := pdb.DeepCopy()
+	change(pdb)
+	s.Expect(s.workload.Client.Patch(s.Context(), pdb, client.MergeFrom(before))).To(Succeed())
+}
+
+// breaks has Pods run, and not be ready.
+func (s *scene) breaks(names ...string) {
+	s.Helper()
+	for _, name := range names {
+		pod := s.pod(name)
+		before := pod.DeepCopy()
+		for i := range pod.Status.Conditions {
+			if pod.Status.Conditions[i].Type == corev1.PodReady {
+				pod.Status.Conditions[i].Status = corev1.ConditionFalse
+			}
+		}
+		s.Expect(s.workload.Client.Status().Patch(s.Context(), pod, client.MergeFrom(before))).To(Succeed())
+	}
+}
+
+// expectHealthy waits until the disruption controller has counted that many healthy Pods.
+func (s *scene) expectHealthy(name string, healthy int32) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		pdb := &policyv1.PodDisruptionBudget{}
+		g.Expect(s.workload.Client.Get(s.Context(), keyOf(name), pdb)).To(Succeed())
+		g.Expect(pdb.Status.ObservedGeneration).To(Equal(pdb.Generation))
+		g.Expect(pdb.Status.CurrentHealthy).To(Equal(healthy))
+	}, soon, pace).Should(Succeed())
+}
+
+// expectWaits waits until the Evacuation of a Pod says what its eviction waits for.
+func (s *scene) expectWaits(pod *corev1.Pod, reason, message string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		e := &v1alpha1.Evacuation{}
+		g.Expect(s.workload.Client.Get(s.Context(), evacuationKey(pod), e)).To(Succeed())
+		evicting := ptr.Deref(meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting), metav1.Condition{})
+		g.Expect(evicting.Reason).To(Equal(reason), evicting.Message)
+		g.Expect(evicting.Message).To(ContainSubstring(message))
+		g.Expect(e.Status.Message).To(Equal(evicting.Message))
+	}, soon, pace).Should(Succeed(), "Pod %s", pod.Name)
+}
+
+// expectRefused waits until an eviction was refused: it is counted, told, and an event.
+func (s *scene) expectRefused(pod *corev1.Pod, reason, message string) {
+	s.Helper()
+	s.expectWaits(pod, reason, message)
+	s.Expect(s.existing(pod).Status.FailedEvictionCounter).To(BeNumerically(">=", 1))
+}
+
+// expectLeave waits until Pods are gone.
+func (s *scene) expectLeave(pods ...*corev1.Pod) {
+	s.Helper()
+	for _, pod := range pods {
+		s.Eventually(func() bool {
+			now := &corev1.Pod{}
+			err := s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(pod), now)
+			return apierrors.IsNotFound(err) || err == nil && now.UID != pod.UID
+		}, eventually, pace).Should(BeTrue(), "Pod %s", pod.Name)
+	}
+}
+
+func evacuationKey(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: evacuation.Name(pod.UID, pod.Name)}
+}
+
+// requestFor is an Evacuation that somebody else asks for, who knows of the Pod but its name and UID.
+func requestFor(pod *corev1.Pod) *v1alpha1.Evacuation {
+	return &v1alpha1.Evacuation{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: evacuation.Name(pod.UID, pod.Name),
+			Finalizers: []string{v1alpha1.InstigatorFinalizerPrefix + "descheduler.example.com"},
+		},
+		Spec: v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: pod.Name, UID: string(pod.UID)}},
+	}
+}
+
+// completesTurn has the active evacuator of a Pod say that it has done its part.
+func (s *scene) completesTurn(pod *corev1.Pod) {
+	s.Helper()
+	e := s.evacuation(pod)
+	if e == nil {
+		return
+	}
+	before := e.DeepCopy()
+	e.Status.ActiveEvacuatorCompleted = true
+	s.Expect(client.IgnoreNotFound(s.workload.Client.Status().Patch(s.Context(), e, client.MergeFrom(before)))).To(Succeed())
+}
+
+// expectEventOn waits for an event on an object.
+func (s *scene) expectEventOn(name, reason, message string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		events, said := &corev1.EventList{}, []string{}
+		g.Expect(s.workload.Client.List(s.Context(), events)).To(Succeed())
+		for _, event := range events.Items {
+			if event.InvolvedObject.Name == name && event.Reason == reason {
+				said = append(said, event.Message)
+			}
+		}
+		g.Expect(said).To(ContainElement(ContainSubstring(message)))
+	}, soon, pace).Should(Succeed())
+}
+
+// hangingWebhook is an admission webhook that doesn't answer evictions of Pods whose names begin with a prefix, until it is released.
+type hangingWebhook struct {
+	prefix   string
+	asked    chan string
+	released chan struct{}
+}
+
+// hangEvictions starts a webhook that is asked about every eviction.
+func (s *scene) hangEvictions(prefix string) *hangingWebhook {
+	s.Helper()
+	webhook := &hangingWebhook{prefix: prefix, asked: make(chan string, 1000), released: make(chan struct{})}
+	server := httptest.NewTLSServer(webhook)
+	s.Cleanup(server.Close)
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "hang"},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "hang.example.com", AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: ptr.To[int32](30),
+			SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), FailurePolicy: ptr.To(admissionregistrationv1.Fail),
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
+				URL: ptr.To(server.URL), CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+			},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
+			}},
+		}},
+	}
+	s.create(s.workload.Client, configuration)
+	s.Cleanup(func() { _ = s.workload.Client.Delete(context.WithoutCancel(s.Context()), configuration) })
+	return webhook
+}
+
+// ServeHTTP implements http.Handler: it allows all evictions, some of them late.
+func (w *hangingWebhook) ServeHTTP(response http.ResponseWriter, request *http.Request) {
+	review := &admissionv1.AdmissionReview{}
+	body, err := io.ReadAll(request.Body)
+	if err != nil || json.Unmarshal(body, review) != nil || review.Request == nil {
+		http.Error(response, "no review", http.StatusBadRequest)
+		return
+	}
+	if strings.HasPrefix(review.Request.Name, w.prefix) {
+		w.asked <- review.Request.Name
+		select {
+		case <-w.released:
+		case <-request.Context().Done():
+		}
+	}
+	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
+	review.Request = nil
+	_ = json.NewEncoder(response).Encode(review)
+}
+
+// refuseEvictions is an admission policy that refuses the evictions of Pods whose names begin with a prefix.
+func (s *scene) refuseEvictions(prefix, why string) client.Object {
+	s.Helper()
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "keep"},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy: ptr.To(admissionregistrationv1.Fail),
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
+				},
+			}}},
+			Validations: []admissionregistrationv1.Validation{{Expression: `!request.name.startsWith("` + prefix + `")`, Message: why}},
+		},
+	}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "keep"},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: "keep", ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	}
+	s.create(s.workload.Client, policy, binding)
+	probe := bare(prefix+"-probe", "nowhere")
+	s.create(s.workload.Client, probe)
+	s.Eventually(func() error { // it takes the API server a moment to see a policy
+		return s.workload.Client.SubResource("eviction").Create(s.Context(), probe, &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}})
+	}, soon, pace).Should(MatchError(ContainSubstring(why)))
+	s.Expect(s.workload.Client.Delete(s.Context(), probe, client.GracePeriodSeconds(0))).To(Succeed())
+	return binding
+}
+
+// graceOf is the grace period that evictions of a Pod have asked for, -1 if for none.
+func graceOf(eviction controlplane.Event) int64 {
+	var body struct {
+		DeleteOptions metav1.DeleteOptions `json:"deleteOptions"`
+	}
+	if json.Unmarshal(eviction.RequestObject, &body) != nil {
+		return -1
+	}
+	return ptr.Deref(body.DeleteOptions.GracePeriodSeconds, -1)
+}

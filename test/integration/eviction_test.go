@@ -1,0 +1,329 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// TestEvictions has Pods evicted, under all that a real API server and the real disruption controller can have against it. Each
+// subtest has a Node of its own.
+func TestEvictions(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
+	for _, requirement := range []struct {
+		name string
+		test func(*scene)
+	}{
+		{"E20: edits of a budget take effect at once", budgetIsEdited},
+		{"E20: of maxUnavailable and of unhealthyPodEvictionPolicy, too", applicationIsEdited},
+		{"E18: two budgets on one Pod are both named", twoBudgets},
+		{"E20: a budget whose controller is stopped is waited for", stoppedController},
+		{"E20: a budget that can't be computed is named", syncFailed},
+		{"E21: with unhealthyBudget Override, Pods that aren't ready are deleted, and only those", unhealthyIsDeleted},
+		{"E18: a namespace that is being deleted", terminatingNamespace},
+		{"E18: an admission policy that refuses", admissionRefuses},
+		{"E22: Pods of a Node that doesn't answer get a second", unreachableNode},
+		{"E18: a Pod of the same name elsewhere is never evicted in its place", sameNameElsewhere},
+		{"E23: a Node whose evictions hang doesn't slow down another", hangingNode},
+		{"E2: an Evacuation of a Pod that isn't there fails, and goes", podNotFound},
+		{"E4: an annotation that can't be used is an event on the Pod", invalidAnnotation},
+	} {
+		t.Run(requirement.name, func(t *testing.T) {
+			s := all.sub(t)
+			defer s.clear()
+			requirement.test(s)
+		})
+	}
+}
+
+func budgetIsEdited(s *scene) {
+	s.withNodes("e20-a")
+	first, second := bare("e20-1", "e20-a", as("e20")), bare("e20-2", "e20-a", as("e20"))
+	s.run(first, second)
+	s.create(s.workload.Client, needing("e20", 2))
+	s.expectHealthy("e20", 2)
+	s.maintain(nm("e20-a", draining, of("e20-a")))
+	s.expectWaits(first, string(budgets.BudgetExhausted), "waiting for disruption budget default/e20: needs 2 healthy pods, and can never allow a disruption (minAvailable: 2)")
+	s.expectWaits(second, string(budgets.BudgetExhausted), "needs 2 healthy pods")
+	s.Expect(s.evictions()).To(BeEmpty())
+
+	s.editBudget("e20", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MinAvailable = ptr.To(intstr.FromInt(1)) })
+	s.Eventually(func() int { return len(s.podsOf("e20")) }, soon, pace).Should(Equal(1))
+	left := s.podsOf("e20")[0]
+	s.expectWaits(&left, string(budgets.BudgetExhausted), "needs 1 healthy pod")
+	s.Expect(s.evictions()).To(HaveLen(1))
+
+	s.editBudget("e20", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.Selector = labelSelector("app", "others") })
+	s.expectLeave(first, second)
+	s.ends("e20-a")
+}
+
+func applicationIsEdited(s *scene) {
+	s.withNodes("e20-b")
+	s.runOn("e20-b", "shop", 3, deployment("shop", 3, onlyOn("e20-b")), budget("shop", 0))
+	s.expectHealthy("shop", 3)
+	pods := s.podsOf("shop")
+	s.maintain(nm("e20-b", draining, of("e20-b")))
+	s.expectWaits(&pods[0], string(budgets.BudgetExhausted), "can never allow a disruption (maxUnavailable: 0)")
+	s.editBudget("shop", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MaxUnavailable = ptr.To(intstr.FromInt(1)) })
+	s.Eventually(func() int { return len(s.evictions().Succeeded()) }, soon, pace).Should(Equal(1))
+	s.editBudget("shop", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MaxUnavailable = ptr.To(intstr.FromInt(0)) })
+	s.expectHealthy("shop", 2) // the one that has gone can't come back to its Node
+
+	var left []*corev1.Pod
+	for i := range pods {
+		if pods[i].Name != s.evictions()[0].Name {
+			left = append(left, &pods[i])
+		}
+	}
+	s.breaks(left[0].Name, left[1].Name)
+	s.expectHealthy("shop", 0)
+	s.expectWaits(left[0], string(budgets.BlockedByUnhealthyPods), "this pod is not ready and blocks its own budget, which needs 3 healthy pods")
+	s.Expect(s.evictions()).To(HaveLen(1))
+	s.editBudget("shop", func(pdb *policyv1.PodDisruptionBudget) {
+		pdb.Spec.UnhealthyPodEvictionPolicy = ptr.To(policyv1.AlwaysAllow)
+	})
+	s.expectLeave(left...)
+	s.ends("e20-b")
+}
+
+func twoBudgets(s *scene) {
+	s.withNodes("e18-two")
+	pod := bare("e18-two", "e18-two")
+	s.run(pod)
+	all := needing("e18-two-all", 0)
+	all.Spec.Selector = &metav1.LabelSelector{} // the whole namespace
+	s.create(s.workload.Client, needing("e18-two", 0), all)
+	s.expectHealthy("e18-two", 1)
+	s.maintain(nm("e18-two", draining, of("e18-two")))
+	s.expectWaits(pod, string(budgets.MultipleBudgets), "the eviction API refuses pods with more than one disruption budget: default/e18-two, default/e18-two-all")
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.Expect(s.workload.Client.Delete(s.Context(), all)).To(Succeed())
+	s.expectLeave(pod)
+	s.ends("e18-two")
+}
+
+func stoppedController(s *scene) {
+	s.withNodes("e20-stop")
+	pod := bare("e20-stop", "e20-stop")
+	s.run(pod)
+	s.Expect(s.workload.StopComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
+	s.create(s.workload.Client, needing("e20-stop", 0))
+	s.maintain(nm("e20-stop", draining, of("e20-stop")))
+	s.expectWaits(pod, string(budgets.BudgetNotObserved), "waiting for disruption budget default/e20-stop: still being processed")
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.Expect(s.workload.StartComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
+	s.expectLeave(pod)
+	s.ends("e20-stop")
+}
+
+func syncFailed(s *scene) {
+	s.withNodes("e20-sync")
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "e20-sync"}}
+	s.create(s.workload.Client, owner)
+	pod := bare("e20-sync", "e20-sync", func(pod *corev1.Pod) { // its controller says nothing of replicas
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, Controller: ptr.To(true)}}
+	})
+	s.run(pod)
+	s.create(s.workload.Client, budget("e20-sync", 1))
+	s.maintain(nm("e20-sync", draining, of("e20-sync")))
+	s.expectWaits(pod, string(budgets.BudgetSyncFailed), "waiting for disruption budget default/e20-sync: the disruption controller can't compute it")
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.Expect(s.workload.Client.Delete(s.Context(), budget("e20-sync", 1))).To(Succeed())
+	s.expectLeave(pod)
+	s.ends("e20-sync")
+}
+
+func unhealthyIsDeleted(s *scene) {
+	s.withNodes("e21")
+	ready, broken := bare("e21-ready", "e21", as("e21")), bare("e21-broken", "e21", as("e21"))
+	s.run(ready, broken)
+	s.create(s.workload.Client, needing("e21", 2))
+	s.breaks("e21-broken")
+	s.expectHealthy("e21", 1)
+	s.maintain(nm("e21", draining, of("e21")))
+	s.expectWaits(broken, string(budgets.BlockedByUnhealthyPods), "this pod is not ready and blocks its own budget")
+	s.Expect(s.pod("e21-broken").DeletionTimestamp).To(BeNil())
+
+	override := []byte(`{"spec":{"evacuation":{"unhealthyBudget":"Override"}}}`)
+	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("e21"), client.RawPatch(types.MergePatchType, override))).To(Succeed())
+	s.expectLeave(broken)
+	deleted := s.ours().Verb("delete").Resource("pods")
+	s.Expect(deleted.Names()).To(ConsistOf("e21-broken"))
+	s.expectWaits(ready, string(budgets.BudgetExhausted), "needs 2 healthy pods")
+	s.Expect(s.pod("e21-ready").DeletionTimestamp).To(BeNil())
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.ends("e21")
+}
+
+func terminatingNamespace(s *scene) {
+	s.mayBeRefused("the namespace is being deleted")
+	s.withNodes("e18-ns")
+	doomed := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "doomed"}}
+	s.create(s.workload.Client, doomed)
+	pod := bare("e18-ns", "e18-ns", held)
+	pod.Namespace = doomed.Name
+	s.create(s.workload.Client, pod)
+	s.maintain(nm("e18-ns", draining, of("e18-ns")))
+	s.Eventually(func() string { return s.activeClass(pod) }, soon, pace).Should(Equal(evacuatorClass))
+
+	// Nobody empties the namespace, so that its Pod is still there when it is evicted.
+	s.Expect(s.workload.StopComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
+	s.Expect(s.workload.Client.Delete(s.Context(), doomed)).To(Succeed())
+	s.completesTurn(pod)
+	s.expectRefused(pod, v1alpha1.ReasonNamespaceTerminating, "The namespace is being deleted")
+	s.Expect(s.workload.StartComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
+	s.Eventually(func() error {
+		return s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(doomed), doomed)
+	}, eventually, pace).Should(Satisfy(apierrors.IsNotFound), "the Evacuation holds up its namespace")
+	s.ends("e18-ns")
+}
+
+func admissionRefuses(s *scene) {
+	s.mayBeRefused("an admission policy refuses")
+	s.withNodes("e18-keep")
+	kept, free := bare("e18-kept", "e18-keep"), bare("e18-free", "e18-keep")
+	s.run(kept, free)
+	binding := s.refuseEvictions("e18-kept", "not before the end of the quarter")
+	s.maintain(nm("e18-keep", draining, of("e18-keep")))
+	s.expectRefused(kept, v1alpha1.ReasonAdmissionRefused, "An admission policy has refused the eviction")
+	s.Expect(s.existing(kept).Status.Message).To(ContainSubstring("not before the end of the quarter"))
+	s.expectLeave(free)
+	s.expectEventOn(s.existing(kept).Name, "EvictionRefused", "not before the end of the quarter")
+	s.Expect(s.workload.Client.Delete(s.Context(), binding)).To(Succeed())
+	s.expectLeave(kept)
+	s.ends("e18-keep")
+}
+
+func unreachableNode(s *scene) {
+	s.withNodes("e22")
+	pod := bare("e22", "e22")
+	s.run(pod)
+	s.Expect(s.workload.StopKubelet(s.Context(), "e22")).To(Succeed())
+	node := s.node("e22")
+	before := node.DeepCopy()
+	for i := range node.Status.Conditions {
+		if node.Status.Conditions[i].Type == corev1.NodeReady {
+			node.Status.Conditions[i].Status = corev1.ConditionUnknown // what the node lifecycle controller finds out in 50 s
+		}
+	}
+	s.Expect(s.workload.Client.Status().Patch(s.Context(), node, client.MergeFrom(before))).To(Succeed())
+	s.maintain(nm("e22", draining, of("e22")))
+	s.Eventually(func() controlplane.Events { return s.evictions().Succeeded() }, soon, pace).Should(HaveLen(1))
+	s.Expect(graceOf(s.evictions()[0])).To(BeEquivalentTo(1))
+	s.Eventually(func() string { return s.drained("e22") }, soon, pace).Should(HavePrefix("True"), "the overdue Pod holds the drain")
+	s.Expect(s.pod("e22").DeletionTimestamp).NotTo(BeNil())
+	s.Expect(s.workload.StartKubelet(s.Context(), "e22")).To(Succeed())
+	s.ends("e22")
+}
+
+func sameNameElsewhere(s *scene) {
+	s.withNodes("e18-old", "e18-new")
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db"}}
+	template := deployment("db", 1).Spec.Template
+	template.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+evacuatorClass] = "5000"
+	set.Spec = appsv1.StatefulSetSpec{Replicas: ptr.To[int32](1), Selector: labelSelector("app", "db"), Template: template}
+	defer func() { s.Expect(s.workload.Client.Delete(s.Context(), set)).To(Succeed()) }()
+	s.runOn("e18-old", "db", 1, set)
+	old := s.podsOf("db")[0]
+	s.maintain(nm("e18-old", draining, of("e18-old")))
+	s.Eventually(func() string { return s.activeClass(&old) }, soon, pace).Should(Equal(evacuatorClass))
+
+	s.Expect(s.workload.Client.Delete(s.Context(), &old)).To(Succeed())
+	var current *corev1.Pod
+	s.Eventually(func(g Gomega) {
+		pods := s.podsOf("db")
+		g.Expect(pods).To(HaveLen(1))
+		current = &pods[0]
+		g.Expect(current.Name).To(Equal(old.Name))
+		g.Expect(current.UID).NotTo(Equal(old.UID))
+		g.Expect(current.Spec.NodeName).NotTo(Or(BeEmpty(), Equal("e18-old")))
+		g.Expect(s.evacuation(&old)).To(BeNil())
+	}, eventually, pace).Should(Succeed())
+	s.completesTurn(&old) // an evacuator that comes late
+	s.Consistently(func(g Gomega) {
+		g.Expect(s.pod(current.Name).UID).To(Equal(current.UID))
+		g.Expect(s.evacuation(current)).To(BeNil())
+		g.Expect(s.evictions()).To(BeEmpty())
+	}, aMoment, pace).Should(Succeed())
+	s.ends("e18-old")
+}
+
+// hangingPods are more than an evictor may have under way on one Node.
+const hangingPods = 20
+
+func hangingNode(s *scene) {
+	s.withNodes("e23-stuck", "e23-free")
+	var stuck, free []*corev1.Pod
+	for i := range hangingPods {
+		stuck = append(stuck, bare(fmt.Sprintf("e23-stuck-%d", i), "e23-stuck", as("e23")))
+		free = append(free, bare(fmt.Sprintf("e23-free-%d", i), "e23-free", as("e23")))
+	}
+	s.run(append(stuck, free...)...)
+	s.create(s.workload.Client, needing("e23-shared", 0, func(pdb *policyv1.PodDisruptionBudget) { // with room, for two Pods of each Node
+		pdb.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "statefulset.kubernetes.io/pod-name", Operator: metav1.LabelSelectorOpIn, Values: []string{"shared"}},
+		}}
+	}))
+	for _, pod := range append(stuck[:2:2], free[:2]...) {
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"statefulset.kubernetes.io/pod-name":"shared"}}}`))
+		s.Expect(s.workload.Client.Patch(s.Context(), pod.DeepCopy(), patch)).To(Succeed())
+	}
+	s.expectHealthy("e23-shared", 4)
+	webhook := s.hangEvictions("e23-stuck")
+	s.maintain(nm("e23-stuck", draining, of("e23-stuck")))
+	s.Eventually(webhook.asked, soon).Should(Receive())
+	s.maintain(nm("e23-free", draining, of("e23-free")))
+	s.expectLeave(free...)
+	gone := s.evictions().Succeeded().Names()
+	s.Expect(gone).To(HaveLen(hangingPods))
+	s.Expect(gone).To(ContainElement(free[0].Name))
+	for _, pod := range stuck {
+		s.Expect(gone).NotTo(ContainElement(pod.Name))
+	}
+	close(webhook.released)
+	s.expectLeave(stuck...)
+	s.ends("e23-stuck", "e23-free")
+}
+
+func podNotFound(s *scene) {
+	missing := bare("e2-missing", "")
+	missing.UID = "6a1f5c2e-9d0b-4c3a-8e7f-1b2c3d4e5f60"
+	e := requestFor(missing)
+	s.create(s.workload.Client, e)
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(missing) }, soon, pace).Should(BeNil())
+	failed := s.ours().Resource("evacuations", "status").Named(namespace, e.Name).Where(contains(v1alpha1.ReasonPodNotFound))
+	removed := s.ours().Resource("evacuations").Named(namespace, e.Name).Verb("delete")
+	s.expectOrder(s.first(failed), s.first(removed))
+}
+
+func invalidAnnotation(s *scene) {
+	s.withNodes("e4")
+	pod := bare("e4", "e4", held)
+	pod.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+"loud.example.com"] = "very high"
+	s.run(pod)
+	s.create(s.workload.Client, requestFor(pod))
+	s.Eventually(func() string { return s.activeClass(pod) }, soon, pace).Should(Equal(evacuatorClass))
+	s.expectEventOn("e4", "InvalidEvacuatorAnnotation", "very high")
+	s.Expect(s.existing(pod).Labels).To(HaveKeyWithValue("app", "e4"), "E5")
+	s.Expect(s.existing(pod).OwnerReferences).To(ContainElement(HaveField("UID", pod.UID)), "E5")
+	s.goes("e4")
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil(), "E8: an instigator of somebody else is removed, too")
+}
