@@ -218,6 +218,15 @@ func measureRestart(ctx context.Context, c *crowd, f *figures) error {
 	if err := <-finished; err != nil {
 		return err
 	}
+	f.add("clusters", c.size.clusters, "connected")
+	f.add("drains", len(group), "running")
+	f.add("seconds_until_all_move", slices.Max(seconds), "from the start of the new process to the next eviction in the last of these clusters")
+	f.add("seconds_until_half_move", median(seconds), "")
+	return c.reportRestart(f, begin, restart)
+}
+
+// reportRestart tells what the restart has cost.
+func (c *crowd) reportRestart(f *figures, begin, restart marks) error {
 	management, workloads, err := c.since(restart)
 	if err != nil {
 		return err
@@ -227,10 +236,6 @@ func measureRestart(ctx context.Context, c *crowd, f *figures) error {
 		return err
 	}
 	evictions := all.WithUserAgent(fleet.ManagerAgent).Verb("create").Resource("pods", "eviction")
-	f.add("clusters", c.size.clusters, "connected")
-	f.add("drains", len(group), "running")
-	f.add("seconds_until_all_move", slices.Max(seconds), "from the start of the new process to the next eviction in the last of these clusters")
-	f.add("seconds_until_half_move", median(seconds), "")
 	f.add("peak_management_requests_per_second", peakRate(management.By(fleet.ManagerUser)), "by our manager, to the management API server, watches included")
 	f.add("management_requests", len(management.By(fleet.ManagerUser)), "until the last drain was over")
 	f.add("peak_workload_requests_per_second", peakRate(workloads.WithUserAgent(fleet.ManagerAgent)), "to all workload API servers")
