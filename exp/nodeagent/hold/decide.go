@@ -67,7 +67,7 @@ type Actions struct {
 // Decide says what to do with the manifests of the node.
 //
 //	a record, the manifest in its place       about to be held: on with it; when no drain wants it any more, forget it
-//	a record, the manifest held               held
+//	a record, the manifest held               stays held
 //	a record, the manifest held and in place  held, and somebody has written it anew: that one is left alone
 //	no record                                 as the kubelet has it
 func Decide(o Observed) Actions {
