@@ -1,0 +1,180 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+const (
+	tenantNamespace = "tenant"
+	// hostile is how many Evacuations of Pods that don't exist a tenant makes.
+	hostile = 1000
+	// largeEach says which of them are at the limits of their fields: to check such a one is work for the API server.
+	largeEach = 20
+	// maxWritesEach bounds what each of them may cost: it is noted that the Pod isn't there, and the finalizer and the status
+	// of that are written.
+	maxWritesEach = 4
+)
+
+// TestTenant is about somebody who may edit one Namespace of a workload cluster, and whom an administrator has given all rights on
+// Evacuations there.
+func TestTenant(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
+	all.withMachines("m1", "spare")
+	tenant := all.newTenant()
+
+	t.Run("E10: a tenant can't cordon, and can't have Nodes maintained", func(t *testing.T) {
+		s := all.sub(t)
+		s.Expect(tenant.Create(t.Context(), maintenance("tenants", ofNodes("m1")))).To(Satisfy(apierrors.IsForbidden))
+		s.Expect(tenant.Patch(t.Context(), s.node("m1"), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)))).To(Satisfy(apierrors.IsForbidden))
+	})
+
+	t.Run("E10: an Evacuation with the UID of somebody else's Pod evicts nothing", func(t *testing.T) {
+		s := all.sub(t)
+		s.runOn("m1", "victim", 1, deployment("victim", 1))
+		victim := s.podsOf("victim")[0]
+		e := tenantEvacuation(victim.Name, victim.UID, func(e *v1alpha1.Evacuation) {
+			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "m1"}
+			e.Finalizers = []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}
+		})
+		s.Expect(tenant.Create(t.Context(), e)).To(Succeed())
+		other := tenantEvacuation(victim.Name, victim.UID)
+		other.Namespace = namespace
+		s.Expect(tenant.Create(t.Context(), other)).To(Satisfy(apierrors.IsForbidden))
+		honest := tenantEvacuation("none", podUID)
+		s.Expect(tenant.Create(t.Context(), honest)).To(Succeed())
+		s.expectFailed(honest) // the manager has seen both
+		s.Consistently(s.evictions, settled, pace).Should(BeEmpty())
+		s.Expect(s.podsOf("victim")[0].UID).To(Equal(victim.UID))
+		s.Expect(s.node("m1").Spec.Unschedulable).To(BeFalse())
+		s.clear()
+	})
+
+	t.Run("E10: a thousand Evacuations, some at the limits of all fields, cost a bounded number of writes, and hold no drain up", func(t *testing.T) {
+		s := all.sub(t)
+		s.runOn("m1", "web", 5, deployment("web", 5), budget("web", 1))
+		s.waitForRoom("web", 1)
+		pid := s.fleet.Manager.PID()
+		var last *v1alpha1.Evacuation
+		for i := range hostile {
+			last = hostileEvacuation(i)
+			s.Expect(tenant.Create(t.Context(), last)).To(Succeed())
+			if i == hostile/2 {
+				s.deleteMachine("m1") // in the midst of it
+			}
+		}
+		s.Eventually(func() error {
+			return s.fleet.Client.Get(t.Context(), keyOf("m1"), &clusterv1.Machine{})
+		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+		s.Expect(s.evictions().Succeeded()).To(HaveLen(5))
+		s.expectInvariants()
+		s.expectFailed(last)
+		s.Eventually(s.unsettled, eventually, time.Second).Should(BeZero())
+
+		writes := s.audited().WithUserAgent(fleet.ManagerAgent).Writes().Where(func(e controlplane.Event) bool { return e.Namespace == tenantNamespace })
+		s.Expect(len(writes)).To(BeNumerically("<=", hostile*maxWritesEach))
+		settled := s.sub(t)
+		settled.Consistently(func() controlplane.Events {
+			return settled.audited().WithUserAgent(fleet.ManagerAgent).Writes().InNamespace(tenantNamespace)
+		}, 5*time.Second, time.Second).Should(BeEmpty())
+		s.Expect(s.fleet.Manager.PID()).To(Equal(pid))
+		s.Expect(s.fleet.Manager.Done()).NotTo(BeClosed())
+	})
+}
+
+// newTenant makes the tenant, and their Namespace.
+func (s *scene) newTenant() client.Client {
+	s.Helper()
+	s.create(s.workload.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenantNamespace}},
+		&rbacv1.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{Name: "tenant-evacuations"},
+			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"evacuations", "evacuations/status"}, Verbs: []string{"*"}}},
+		})
+	for _, role := range []string{"edit", "tenant-evacuations"} {
+		s.create(s.workload.Client, &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: tenantNamespace, Name: role},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "tenant"}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		})
+	}
+	config, err := s.workload.ConfigFor("tenant")
+	s.Expect(err).NotTo(HaveOccurred())
+	tenant, err := client.New(config, client.Options{Scheme: clusterapi.Scheme()})
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Eventually(func() error {
+		return tenant.Create(s.Context(), tenantEvacuation("canary", podUID), client.DryRunAll)
+	}, soon, pace).Should(Succeed())
+	return tenant
+}
+
+func tenantEvacuation(pod string, uid types.UID, changes ...func(*v1alpha1.Evacuation)) *v1alpha1.Evacuation {
+	e := &v1alpha1.Evacuation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tenantNamespace, Name: string(uid) + "-" + pod},
+		Spec:       v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: pod, UID: string(uid)}},
+	}
+	for _, change := range changes {
+		change(e)
+	}
+	return e
+}
+
+// hostileEvacuation is of a Pod that doesn't exist, and for some as large as the schema lets it be.
+func hostileEvacuation(i int) *v1alpha1.Evacuation {
+	return tenantEvacuation(fmt.Sprintf("none-%d", i), uuid.NewUUID(), func(e *v1alpha1.Evacuation) {
+		e.Labels, e.Annotations = map[string]string{}, map[string]string{"large": strings.Repeat("x", 1<<10)}
+		e.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "example.com"}
+		if i%largeEach != 0 {
+			return
+		}
+		for j := range 50 {
+			e.Labels[fmt.Sprintf("%s/%063d", strings.Repeat("a", 200), j)] = strings.Repeat("b", 63)
+		}
+		for j := range 100 {
+			e.Spec.Evacuators = append(e.Spec.Evacuators, v1alpha1.Evacuator{EvacuatorClass: fmt.Sprintf("%s%03d.example.com", strings.Repeat("c", 30), j), Priority: int32(j + 1)})
+		}
+	})
+}
+
+// expectFailed waits until it is said that the Pod isn't there.
+func (s *scene) expectFailed(e *v1alpha1.Evacuation) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		present := &v1alpha1.Evacuation{}
+		g.Expect(client.IgnoreNotFound(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(e), present))).To(Succeed())
+		g.Expect(present.Name == "" || conditions.IsTrue(present, v1alpha1.EvacuationFailed)).To(BeTrue())
+	}, eventually, pace).Should(Succeed())
+}
+
+// unsettled counts the tenant's Evacuations of which nothing is said yet.
+func (s *scene) unsettled() (int, error) {
+	list := &v1alpha1.EvacuationList{}
+	if err := s.workload.Client.List(s.Context(), list, client.InNamespace(tenantNamespace)); err != nil {
+		return 0, err
+	}
+	n := 0
+	for i := range list.Items {
+		if len(list.Items[i].Annotations["large"]) > 0 && !conditions.IsTrue(&list.Items[i], v1alpha1.EvacuationFailed) {
+			n++
+		}
+	}
+	return n, nil
+}
