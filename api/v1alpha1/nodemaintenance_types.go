@@ -152,6 +152,12 @@ type NodeMaintenanceSpec struct {
 	// +kubebuilder:default={}
 	Evacuation EvacuationPolicy `json:"evacuation,omitempty,omitzero"`
 
+	// excludeFromLoadBalancers labels the selected Nodes before their first eviction with
+	// node.kubernetes.io/exclude-from-external-load-balancers, so that load balancers stop sending traffic to them.
+	// The label goes with stage Complete, if the maintenance has set it.
+	// +optional
+	ExcludeFromLoadBalancers bool `json:"excludeFromLoadBalancers,omitempty"`
+
 	// reason tells people why the Nodes are maintained.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024

@@ -26,6 +26,10 @@ const (
 	// to end can leave it that way: "schedulable" or "unschedulable".
 	NodeOriginAnnotation = "maintenance.cluster.x-k8s.io/found"
 
+	// ExcludedFromLoadBalancersAnnotation on a Node records that it was a maintenance that labelled it
+	// node.kubernetes.io/exclude-from-external-load-balancers, and the last one to end takes that back.
+	ExcludedFromLoadBalancersAnnotation = "maintenance.cluster.x-k8s.io/excluded-from-load-balancers"
+
 	// NoDaemonSetPodsTaint on a Node, with effect NoSchedule, keeps the Pods of DaemonSets from coming back during a maintenance
 	// that has come to them.
 	NoDaemonSetPodsTaint = "maintenance.cluster.x-k8s.io/no-daemonset-pods"
@@ -63,6 +67,13 @@ const (
 
 	// HookOwner is the value of our hook, and of the annotations that we set on Machines when we release it.
 	HookOwner = "node-maintenance.cluster.x-k8s.io"
+
+	// DrainStartedAnnotation on a deleted Machine that has a drain timeout keeps when the drain has started, as RFC 3339 has it,
+	// for the time when the workload cluster can't be reached.
+	DrainStartedAnnotation = "maintenance.cluster.x-k8s.io/drain-started"
+
+	// VolumeWaitStartedAnnotation on a deleted Machine that has a timeout for volumes keeps when the wait for them has started.
+	VolumeWaitStartedAnnotation = "maintenance.cluster.x-k8s.io/volume-wait-started"
 
 	// BundleVersionAnnotation on a CRD or admission policy in a workload cluster says which bundle it came with.
 	BundleVersionAnnotation = "maintenance.cluster.x-k8s.io/bundle-version"

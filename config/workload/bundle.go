@@ -17,7 +17,7 @@ import (
 
 // BundleVersion counts the changes of the bundle. A manager never replaces what a newer bundle has brought: it goes up by
 // one with every change of the files beside this one.
-const BundleVersion = 3
+const BundleVersion = 4
 
 //go:embed admission/*.yaml crd/*.yaml nodeagent/*.yaml
 var files embed.FS

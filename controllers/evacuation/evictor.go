@@ -49,7 +49,11 @@ func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options)
 	err = v.controller.Watch(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		v.life = ctx
 		v.again = func(cluster types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: cluster}) }
-		v.Clusters.Subscribe(func(change remote.Change) { v.again(change.Cluster) })
+		v.Clusters.Subscribe(func(change remote.Change) {
+			if change.Volumes == nil {
+				v.again(change.Cluster)
+			}
+		})
 		return nil
 	}))
 	return errors.Wrap(err, "setting up the evictor")

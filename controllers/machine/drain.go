@@ -32,10 +32,34 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
+	if err := r.findNode(ctx, s); err != nil {
+		return outcome{}, err
+	}
 	if skip := machines.Skip(facts); skip != machines.NotSkipped {
 		return outcome{verdict: release, reason: v1alpha1.ReasonSkipped, message: "Not drained: " + string(skip)}, nil
 	}
 	return outcome{}, nil
+}
+
+// findNode tries once more to find the Node of a Machine that doesn't name one, by its provider ID. As Cluster API does, it doesn't
+// wait for the workload cluster: Machines go that never had a Node.
+func (r *Reconciler) findNode(ctx context.Context, s *scope) error {
+	if s.machine.Status.NodeRef.IsDefined() || s.machine.Spec.ProviderID == "" || !s.cluster.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	remoteClient, err := r.Clusters.Client(ctx, s.clusterKey())
+	if err != nil {
+		if remote.IsNotConnected(err) {
+			return nil
+		}
+		return err
+	}
+	nodes := &corev1.NodeList{}
+	if err := remoteClient.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return errors.Wrapf(err, "listing the Nodes of Cluster %s", s.clusterKey())
+	}
+	s.machine.Status.NodeRef.Name = machines.NodeNameOf(s.machine.Spec.ProviderID, nodes.Items)
+	return nil
 }
 
 func (r *Reconciler) facts(ctx context.Context, s *scope) (machines.Facts, error) {
@@ -115,69 +139,104 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome,
 	if waiting, lost := r.contact(ctx, s); lost {
 		return waiting, nil
 	}
-	node := &corev1.Node{}
-	if err := remoteClient.Get(ctx, types.NamespacedName{Name: s.machine.Status.NodeRef.Name}, node); err != nil {
+	s.client, s.node = remoteClient, &corev1.Node{}
+	if err := remoteClient.Get(ctx, types.NamespacedName{Name: s.machine.Status.NodeRef.Name}, s.node); err != nil {
 		if apierrors.IsNotFound(err) {
 			return outcome{verdict: release, reason: v1alpha1.ReasonSkipped, message: "Not drained: " + string(machines.SkipNodeGone)}, nil
 		}
 		return r.unreachable(ctx, s, errors.Wrapf(err, "getting Node %s", s.machine.Status.NodeRef.Name))
 	}
-	compiled, err := r.compileRules(ctx, s)
-	if err != nil {
-		return outcome{}, err
-	}
-	desired := machines.Maintenance(machines.Request{
-		ManagementCluster: r.ManagementCluster, Cluster: s.clusterKey(), Machine: s.machine, Node: node, Policy: s.policy, Rules: compiled.Rules,
-	})
+	name := machines.MaintenanceName(client.ObjectKeyFromObject(s.machine), s.node.Name, s.node.UID)
 	present := &v1alpha1.NodeMaintenance{}
-	err = remoteClient.Get(ctx, client.ObjectKeyFromObject(desired), present)
+	err = remoteClient.Get(ctx, types.NamespacedName{Name: name}, present)
 	if client.IgnoreNotFound(err) != nil {
-		return r.unreachable(ctx, s, errors.Wrapf(err, "getting NodeMaintenance %s", desired.Name))
+		return r.unreachable(ctx, s, errors.Wrapf(err, "getting NodeMaintenance %s", name))
+	}
+	if err == nil && present.Spec.Stage == v1alpha1.StageComplete { // somebody has ended it; a stage never goes back
+		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "The NodeMaintenance was completed by somebody, and is made anew"}, finish(ctx, remoteClient, present)
 	}
 	if err == nil {
 		s.maintenance = present
 	}
+	desired, compiled, err := r.desired(ctx, s, machines.DaemonSetPods(s.policy, s.maintenance))
+	if err != nil {
+		return outcome{}, err
+	}
 	if len(compiled.Problems) > 0 { // a drain that runs goes on by the last rules that could be compiled
-		return outcome{verdict: wait, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for a MachineDrainRule to be mended: " + compiled.Problems[0].String()}, nil
+		waiting := outcome{verdict: wait, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for a MachineDrainRule to be mended: " + compiled.Problems[0].String()}
+		if waiting.blind = s.maintenance == nil; waiting.blind {
+			return waiting, nil
+		}
+		return s.untilDrainDeadline(waiting), nil
 	}
 	if s.maintenance == nil {
-		if err := remoteClient.Create(ctx, desired); err != nil {
-			if apierrors.IsAlreadyExists(err) { // its event is on the way
-				return outcome{verdict: wait, reason: v1alpha1.ReasonMachineDraining, message: "Drain requested"}, nil
-			}
-			return r.unreachable(ctx, s, errors.Wrapf(err, "creating NodeMaintenance %s", desired.Name))
-		}
-		ctrl.LoggerFrom(ctx).Info("Requested the drain of the Node", "Node", klog.KObj(node), "NodeMaintenance", klog.KObj(desired))
-		r.recorder.Eventf(s.machine, corev1.EventTypeNormal, eventDrainRequested, "Requested the drain of Node %s by NodeMaintenance %s", node.Name, desired.Name)
-		s.maintenance = desired
-		return outcome{}, nil
+		return r.create(ctx, s, desired)
 	}
-	changed := present.DeepCopy()
+	return r.update(ctx, s, desired)
+}
+
+// finish completes a NodeMaintenance that serves a Machine, and deletes it. It is completed first: one that is deleted in
+// another stage is taken for one that its Machine still needs.
+func finish(ctx context.Context, c client.Client, m *v1alpha1.NodeMaintenance) error {
+	if m.Spec.Stage != v1alpha1.StageComplete {
+		completed := m.DeepCopy()
+		completed.Spec.Stage = v1alpha1.StageComplete
+		if err := c.Patch(ctx, completed, client.MergeFrom(m)); err != nil {
+			return errors.Wrapf(client.IgnoreNotFound(err), "completing NodeMaintenance %s", m.Name)
+		}
+	}
+	if !m.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	err := c.Delete(ctx, m, client.Preconditions{UID: &m.UID})
+	if apierrors.IsConflict(err) { // another one of that name
+		return nil
+	}
+	return errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s", m.Name)
+}
+
+// create requests the drain.
+func (r *Reconciler) create(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) (outcome, error) {
+	if err := s.client.Create(ctx, desired); err != nil {
+		if apierrors.IsAlreadyExists(err) { // its event is on the way
+			return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Drain requested"}, nil
+		}
+		return r.unreachable(ctx, s, errors.Wrapf(err, "creating NodeMaintenance %s", desired.Name))
+	}
+	ctrl.LoggerFrom(ctx).Info("Requested the drain of the Node", "Node", klog.KObj(s.node), "NodeMaintenance", klog.KObj(desired))
+	r.recorder.Eventf(s.machine, corev1.EventTypeNormal, eventDrainRequested, "Requested the drain of Node %s by NodeMaintenance %s", s.node.Name, desired.Name)
+	s.maintenance = desired
+	return outcome{}, nil
+}
+
+// update brings the NodeMaintenance up to date with what it would be if it were made now.
+func (r *Reconciler) update(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) (outcome, error) {
+	changed := s.maintenance.DeepCopy()
 	if !machines.Update(changed, desired) {
 		return outcome{}, nil
 	}
-	if err := remoteClient.Patch(ctx, changed, client.MergeFromWithOptions(present, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(s.maintenance, client.MergeFromWithOptimisticLock{})); err != nil {
 		return r.unreachable(ctx, s, errors.Wrapf(client.IgnoreNotFound(err), "updating NodeMaintenance %s", desired.Name))
 	}
 	s.maintenance = changed
 	return outcome{}, nil
 }
 
-func (r *Reconciler) compileRules(ctx context.Context, s *scope) (rules.Compiled, error) {
+// desired is the NodeMaintenance of the Machine's Node as it would be made now. It counts where the rules have no Problems.
+func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alpha1.DaemonSetPodsPolicy) (*v1alpha1.NodeMaintenance, rules.Compiled, error) {
 	list := &clusterv1.MachineDrainRuleList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(s.machine.Namespace)); err != nil {
-		return rules.Compiled{}, errors.Wrapf(err, "listing the MachineDrainRules of namespace %s", s.machine.Namespace)
+		return nil, rules.Compiled{}, errors.Wrapf(err, "listing the MachineDrainRules of namespace %s", s.machine.Namespace)
 	}
-	daemonSetPods := v1alpha1.DaemonSetPodsSkip
-	if s.policy != nil && s.policy.Spec.DaemonSetPods != "" {
-		daemonSetPods = s.policy.Spec.DaemonSetPods
-	}
-	return rules.Compile(rules.Input{
+	compiled := rules.Compile(rules.Input{
 		Cluster:           rules.ClusterFacts{Labels: s.cluster.Labels},
 		Machine:           rules.MachineFacts{Namespace: s.machine.Namespace, Labels: s.machine.Labels},
 		DaemonSetPods:     daemonSetPods,
 		MachineDrainRules: list.Items,
-	}), nil
+	})
+	return machines.Maintenance(machines.Request{
+		ManagementCluster: r.ManagementCluster, Cluster: s.clusterKey(), Machine: s.machine, Node: s.node, Policy: s.policy, Rules: compiled.Rules,
+	}), compiled, nil
 }
 
 // contact says whether the workload cluster answers the ClusterCache's health probes. A connection that doesn't is ended by
@@ -204,7 +263,7 @@ const (
 )
 
 func waitingForCluster(state clustercache.HealthCheckingState) outcome {
-	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonWaitingForWorkloadCluster, message: "Waiting for a connection to the workload cluster"}
+	waiting := outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonWaitingForWorkloadCluster, message: "Waiting for a connection to the workload cluster"}
 	if last := state.LastProbeSuccessTime; !last.IsZero() {
 		waiting.message += fmt.Sprintf(" (last reached at %s)", last.UTC().Format(time.RFC3339))
 	}
@@ -224,37 +283,6 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 		waiting.at = s.now.Add(contactRetry)
 	}
 	return waiting, nil
-}
-
-// awaitDrained waits until no Pod is left that must go.
-func (r *Reconciler) awaitDrained(_ context.Context, s *scope) (outcome, error) {
-	observeDrain(s)
-	if machines.Drained(s.maintenance) {
-		return outcome{}, nil
-	}
-	return outcome{verdict: wait, reason: v1alpha1.ReasonMachineDraining, message: machines.DrainMessage(s.maintenance)}, nil
-}
-
-// untilDeadline releases a Machine whose drain has run out of time, whatever it waits for.
-func (r *Reconciler) untilDeadline(s *scope, waiting outcome) outcome {
-	if waiting.at.IsZero() {
-		waiting.at = s.now.Add(infrastructureTTL)
-	}
-	var started *time.Time
-	if s.maintenance != nil {
-		started = machines.DrainStart(s.maintenance)
-	}
-	deadline := machines.DrainDeadline(s.machine, started)
-	if deadline == nil {
-		return waiting
-	}
-	if !s.now.Before(*deadline) {
-		return outcome{verdict: release, reason: v1alpha1.ReasonTimedOut, message: "The drain has run out of time (nodeDrainTimeoutSeconds): " + waiting.message}
-	}
-	if deadline.Before(waiting.at) {
-		waiting.at = *deadline
-	}
-	return waiting
 }
 
 func splitKey(key string) (namespace, name string, ok bool) {

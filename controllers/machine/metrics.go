@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
 var (
@@ -22,6 +23,10 @@ var (
 		Help:    "Time from the start of a drain to the release of the Machine's hook, by reason of the release (Drained, TimedOut).",
 		Buckets: []float64{1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200},
 	}, []string{"reason"})
+	volumesWaitedFor = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "capnm_volumes_waited_for",
+		Help: "Volumes that have yet to be detached from drained Nodes before their Machines go.",
+	})
 	hookWait = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "capnm_hook_wait_seconds",
 		Help:    "Time from the deletion of a Machine to the release of its hook, by reason of the release (Drained, Skipped, TimedOut).",
@@ -30,20 +35,37 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(drainsInProgress, drainDuration, hookWait)
+	metrics.Registry.MustRegister(drainsInProgress, drainDuration, volumesWaitedFor, hookWait)
 }
 
-// inProgress counts each drain once.
+// inProgress counts each drain once, with the volumes that it waits for.
 var inProgress = struct {
 	sync.Mutex
-	machines map[types.NamespacedName]bool
-}{machines: map[types.NamespacedName]bool{}}
+	machines map[types.NamespacedName]int
+}{machines: map[types.NamespacedName]int{}}
 
 func observeDrain(s *scope) {
 	inProgress.Lock()
 	defer inProgress.Unlock()
-	inProgress.machines[client.ObjectKeyFromObject(s.machine)] = true
+	if machine := client.ObjectKeyFromObject(s.machine); inProgress.machines[machine] == 0 {
+		inProgress.machines[machine] = 0
+	}
 	drainsInProgress.Set(float64(len(inProgress.machines)))
+}
+
+func observeVolumes(s *scope, decision volumes.Decision) {
+	inProgress.Lock()
+	defer inProgress.Unlock()
+	inProgress.machines[client.ObjectKeyFromObject(s.machine)] = decision.Count()
+	sumVolumes()
+}
+
+func sumVolumes() {
+	all := 0
+	for _, n := range inProgress.machines {
+		all += n
+	}
+	volumesWaitedFor.Set(float64(all))
 }
 
 func forgetDrain(machine types.NamespacedName) {
@@ -51,6 +73,7 @@ func forgetDrain(machine types.NamespacedName) {
 	defer inProgress.Unlock()
 	delete(inProgress.machines, machine)
 	drainsInProgress.Set(float64(len(inProgress.machines)))
+	sumVolumes()
 }
 
 func observeRelease(s *scope, result outcome) {

@@ -2,10 +2,11 @@ package machine
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/pkg/errors"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -22,10 +23,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
@@ -54,6 +55,8 @@ type Reconciler struct {
 	recorder   record.EventRecorder
 	controller controller.Controller
 	seen       cache.Cache[infrastructureFacts]
+
+	volumeFacts volumeFacts
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -69,26 +72,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clu
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.drainingMachinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(clusters.GetClusterSource("machine", r.machinesOfCluster, clustercache.WatchForProbeFailure(probeFailureWindow))).
+		WatchesRawSource(source.Func(r.watchVolumes)).
 		WithOptions(options).
 		Build(r)
 	return errors.Wrap(err, "setting up the machine controller")
-}
-
-// Watch adds the watch of a workload cluster's NodeMaintenances, to learn how the drains of Machines go.
-func (r *Reconciler) Watch(ctx context.Context, clusters clustercache.ClusterCache, cluster types.NamespacedName) error {
-	return clusters.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, reconcile.Request]{
-		Name:    "machine-NodeMaintenances",
-		Watcher: r.controller,
-		Kind:    &v1alpha1.NodeMaintenance{},
-		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
-			// Those of other management clusters as well: the Cluster may have been moved here.
-			namespace, name, ok := splitKey(m.Annotations[v1alpha1.OwnerMachineAnnotation])
-			if !ok || m.Annotations[v1alpha1.OwnerClusterAnnotation] != cluster.String() {
-				return nil
-			}
-			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
-		}),
-	}))
 }
 
 // Reconcile sets or removes the hook of a Machine that isn't being deleted, and moves one that is towards its release.
@@ -96,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	machine := &clusterv1.Machine{}
 	if err := r.Client.Get(ctx, request.NamespacedName, machine); err != nil {
 		if apierrors.IsNotFound(err) {
-			forgetDrain(request.NamespacedName)
+			r.forget(request.NamespacedName)
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
 	}
@@ -109,7 +96,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		if !apierrors.IsNotFound(errors.Cause(err)) {
 			return reconcile.Result{}, errors.Wrapf(err, "getting the Cluster of Machine %s", request.NamespacedName)
 		}
-		if !isHeld(machine) || machine.DeletionTimestamp.IsZero() {
+		if !machines.Held(machine) || machine.DeletionTimestamp.IsZero() {
 			return reconcile.Result{}, nil
 		}
 		return remote.Rest(r.setHook(ctx, machine, false)) // a hook that nobody can serve
@@ -125,8 +112,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	switch {
 	case machine.DeletionTimestamp.IsZero():
 		return remote.Rest(r.reconcileRunning(ctx, machine, cluster, policy))
-	case !isHeld(machine): // Cluster API's from here on; a Machine that is deleted without our hook never gets it
-		forgetDrain(request.NamespacedName)
+	case !machines.Held(machine): // Cluster API's from here on; a Machine that is deleted without our hook never gets it
+		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	default:
 		return r.reconcileDelete(ctx, &scope{machine: machine, cluster: cluster, policy: policy, now: r.Clock.Now()})
@@ -142,16 +129,11 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, machine *clusterv1.Ma
 	return r.takeBack(ctx, machine, cluster)
 }
 
-func isHeld(machine *clusterv1.Machine) bool {
-	_, held := machine.Annotations[v1alpha1.PreDrainHookAnnotation]
-	return held
-}
-
 // setHook puts our hook on a Machine, or takes it off.
 func (r *Reconciler) setHook(ctx context.Context, machine *clusterv1.Machine, wanted bool) error {
 	changed := machine.DeepCopy()
 	stale := machines.ForgetRelease(changed)
-	if isHeld(machine) == wanted && !stale {
+	if machines.Held(machine) == wanted && !stale {
 		return nil
 	}
 	if wanted {
@@ -169,11 +151,21 @@ func (r *Reconciler) setHook(ctx context.Context, machine *clusterv1.Machine, wa
 
 // scope is the reconciliation of one deleted Machine.
 type scope struct {
-	machine     *clusterv1.Machine
-	cluster     *clusterv1.Cluster
-	policy      *v1alpha1.MachineDrainPolicy
+	machine *clusterv1.Machine
+	cluster *clusterv1.Cluster
+	policy  *v1alpha1.MachineDrainPolicy
+	now     time.Time
+
+	// Of the workload cluster, once it is reached:
+	client      client.Client
+	node        *corev1.Node
 	maintenance *v1alpha1.NodeMaintenance // once it is there
-	now         time.Time
+	volumeWait  *time.Time                // once it has started
+
+	// drainOver and volumesOver: that part is done, or out of time, and Cluster API needn't do it again.
+	drainOver, volumesOver bool
+	// timedOut says which parts have run out of time, and what was left.
+	timedOut []string
 }
 
 func (s *scope) clusterKey() types.NamespacedName { return client.ObjectKeyFromObject(s.cluster) }
@@ -185,6 +177,8 @@ type outcome struct {
 	reason, message string
 	// at is when to look again if no event comes before.
 	at time.Time
+	// blind: the drain can't be observed meanwhile.
+	blind bool
 }
 
 type verdict int
@@ -197,17 +191,18 @@ const (
 
 // reconcileDelete moves one deleted Machine towards the release of its hook:
 //
-//	admit ─► await the Node's drain in the workload cluster ─► release
+//	admit ─► request the Node's drain ─► await it ─► await the volumes ─► have the Pods of DaemonSets go ─► release
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
-	for _, step := range []func(context.Context, *scope) (outcome, error){r.admit, r.requestMaintenance, r.awaitDrained} {
+	steps := []func(context.Context, *scope) (outcome, error){r.admit, r.requestMaintenance, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets}
+	for _, step := range steps {
 		result, err := step(ctx, s)
 		if err != nil {
 			return remote.Rest(err)
 		}
 		switch result.verdict {
 		case wait:
-			if result = r.untilDeadline(s, result); result.verdict == release {
-				return r.release(ctx, s, result)
+			if result.blind && s.expired(&result) {
+				return r.release(ctx, s, s.result())
 			}
 			return r.report(ctx, s, result)
 		case release:
@@ -215,55 +210,20 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.R
 		case next:
 		}
 	}
-	return r.release(ctx, s, outcome{reason: v1alpha1.ReasonMachineDrained, message: "The Node is drained"})
+	return r.release(ctx, s, s.result())
 }
 
-func (r *Reconciler) machinesOfCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return r.machinesWhere(ctx, nil, client.InNamespace(cluster.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.GetName()})
-}
-
-func (r *Reconciler) machinesOfNamespace(ctx context.Context, policy client.Object) []reconcile.Request {
-	return r.machinesWhere(ctx, nil, client.InNamespace(policy.GetNamespace()))
-}
-
-func (r *Reconciler) drainingMachinesOfNamespace(ctx context.Context, rule client.Object) []reconcile.Request {
-	draining := func(m *clusterv1.Machine) bool { return !m.DeletionTimestamp.IsZero() && isHeld(m) }
-	return r.machinesWhere(ctx, draining, client.InNamespace(rule.GetNamespace()))
-}
-
-func (r *Reconciler) machinesWhere(ctx context.Context, condition func(*clusterv1.Machine) bool, options ...client.ListOption) []reconcile.Request {
-	list := &clusterv1.MachineList{}
-	if err := r.Client.List(ctx, list, options...); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to list Machines")
-		return nil
+// result is what the drain has come to.
+func (s *scope) result() outcome {
+	if len(s.timedOut) > 0 {
+		return outcome{verdict: release, reason: v1alpha1.ReasonTimedOut, message: strings.Join(s.timedOut, "\n")}
 	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		if condition == nil || condition(&list.Items[i]) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-	return requests
+	return outcome{verdict: release, reason: v1alpha1.ReasonMachineDrained, message: "The Node is drained"}
 }
 
-// machineMatters passes the events of Machines that can change what is to be done. Most writes to a Machine's status, our own
-// among them, can't.
-type machineMatters struct {
-	predicate.Funcs
-}
-
-// Update implements predicate.Predicate.
-func (machineMatters) Update(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*clusterv1.Machine)
-	after, alsoOK := e.ObjectNew.(*clusterv1.Machine)
-	if !ok || !alsoOK {
-		return true
-	}
-	return before.ResourceVersion == after.ResourceVersion || // a resync
-		before.Generation != after.Generation ||
-		!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
-		!apiequality.Semantic.DeepEqual(before.Labels, after.Labels) ||
-		!apiequality.Semantic.DeepEqual(before.Annotations, after.Annotations) ||
-		before.Status.NodeRef != after.Status.NodeRef ||
-		!apiequality.Semantic.DeepEqual(before.Status.Deletion, after.Status.Deletion)
+// forget gives back what a Machine needed, and what is remembered of it.
+func (r *Reconciler) forget(machine types.NamespacedName) {
+	forgetDrain(machine)
+	r.volumeFacts.forget(machine)
+	r.Clusters.Unobserve(owner(machine))
 }

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/pkg/errors"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
 // fieldManager owns our condition on Machines.
@@ -27,10 +29,7 @@ const fieldManager = "capnm-machine"
 // has run out of time here.
 func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	changed := s.machine.DeepCopy()
-	delete(changed.Annotations, v1alpha1.PreDrainHookAnnotation)
-	if _, excluded := changed.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]; !excluded && result.reason != v1alpha1.ReasonSkipped {
-		changed.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = v1alpha1.HookOwner
-	}
+	machines.Release(changed, s.drainOver, s.volumesOver)
 	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{})); err != nil {
 		return remote.Rest(errors.Wrapf(client.IgnoreNotFound(err), "releasing the hook of Machine %s", klog.KObj(s.machine)))
 	}
@@ -41,6 +40,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 	}
 	r.recorder.Event(s.machine, eventType, eventHookReleased, result.message)
 	observeRelease(s, result)
+	r.forget(client.ObjectKeyFromObject(s.machine))
 	s.machine = changed
 	return r.report(ctx, s, result)
 }
@@ -48,17 +48,40 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 // report is the one place that turns an outcome into our condition on the Machine and a result. The condition is applied
 // alone, so that it doesn't get in the way of those that Cluster API writes.
 func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
+	if result.verdict == wait {
+		if err := r.noteClock(ctx, s); err != nil {
+			return remote.Rest(err)
+		}
+	}
 	status := metav1.ConditionFalse
 	if result.verdict != wait && result.reason != v1alpha1.ReasonTimedOut {
 		status = metav1.ConditionTrue
 	}
-	if err := r.setCondition(ctx, s, status, result); err != nil {
-		return reconcile.Result{}, err
+	if result.reason != "" {
+		if err := r.setCondition(ctx, s, status, result); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	if result.at.IsZero() {
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: max(result.at.Sub(s.now), time.Millisecond)}, nil
+}
+
+// noteClock keeps on the Machine when the drain, or the wait for volumes, has started, where that has a limit: the workload
+// cluster may not be there to tell when it is over.
+func (r *Reconciler) noteClock(ctx context.Context, s *scope) error {
+	notes := s.clock().Notes(s.machine)
+	if len(notes) == 0 {
+		return nil
+	}
+	changed := s.machine.DeepCopy()
+	maps.Copy(changed.Annotations, notes)
+	if err := r.Client.Patch(ctx, changed, client.MergeFrom(s.machine)); err != nil {
+		return errors.Wrapf(client.IgnoreNotFound(err), "noting on Machine %s when its drain has started", klog.KObj(s.machine))
+	}
+	s.machine = changed
+	return nil
 }
 
 func (r *Reconciler) setCondition(ctx context.Context, s *scope, status metav1.ConditionStatus, result outcome) error {

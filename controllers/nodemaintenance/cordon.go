@@ -25,12 +25,21 @@ func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	for i := range s.nodes {
-		if cordon.Apply(s.nodes[i].DeepCopy()) {
+		if applyMark(s, s.nodes[i].DeepCopy()) {
 			group.Go(func() error { return r.cordonNode(ctx, s, &s.nodes[i]) })
 		}
 	}
 	err := group.Wait()
 	return err == nil, err
+}
+
+// applyMark makes the Node what this maintenance has it be, and says whether that changes it.
+func applyMark(s *scope, node *corev1.Node) (changed bool) {
+	changed = cordon.Apply(node)
+	if cordon.Excludes(s.maintenance) {
+		changed = cordon.Exclude(node) || changed
+	}
+	return changed
 }
 
 // cordonNode looks at the Node once more before it writes: others write Nodes all the time, and many may have been before
@@ -41,7 +50,7 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, seen **corev1.Nod
 		return errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", (*seen).Name)
 	}
 	changed := node.DeepCopy()
-	if !cordon.Apply(changed) {
+	if !applyMark(s, changed) {
 		*seen = node
 		return nil
 	}

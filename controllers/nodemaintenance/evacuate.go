@@ -34,6 +34,7 @@ type podView struct {
 	pod       *corev1.Pod
 	podType   v1alpha1.PodType // empty: not known
 	verdict   rules.Verdict
+	others    []rules.Verdict // what the rules of other maintenances that drain the Node say
 	finished  bool
 	comesBack bool
 	// byAgent: the agent on the Node ends it. It is a static Pod.
@@ -164,13 +165,24 @@ func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observati
 			observed.Pods = append(observed.Pods, seen.planned)
 			if mine.Has(node) {
 				s.pods[node] = append(s.pods[node], podView{
-					pod: pod, podType: seen.podType, verdict: seen.verdicts[s.maintenance.Name],
+					pod: pod, podType: seen.podType, verdict: seen.verdicts[s.maintenance.Name], others: c.othersOn(node, s.maintenance.Name, seen.verdicts),
 					finished: seen.planned.Finished, comesBack: seen.planned.ComesBack, byAgent: seen.planned.HasEvacuator,
 				})
 			}
 		}
 	}
 	return observed, true, nil
+}
+
+// othersOn picks the verdicts of the other maintenances that drain a Node.
+func (c *component) othersOn(node, mine string, verdicts map[string]rules.Verdict) []rules.Verdict {
+	var others []rules.Verdict
+	for _, m := range c.maintenances {
+		if m.Name != mine && slices.Contains(m.Nodes, node) {
+			others = append(others, verdicts[m.Name])
+		}
+	}
+	return others
 }
 
 type viewedPod struct {
@@ -180,27 +192,22 @@ type viewedPod struct {
 }
 
 func (r *Reconciler) viewPod(s *scope, c *component, observation remote.Observation, pod *corev1.Pod) viewedPod {
-	podType, typeKnown := rules.PodTypeOf(pod, observation.DaemonSetExists)
-	namespaceLabels, namespaceKnown := observation.NamespaceLabels(pod.Namespace)
+	subject := remote.Subject(observation, pod)
+	podType := subject.Type
 	overdue, overdueAt := rules.Overdue(pod, c.unreachable.Has(pod.Spec.NodeName), s.now)
 	if !overdue && !overdueAt.IsZero() {
 		s.lookAgainAt(overdueAt)
-	}
-	subject := rules.Pod{
-		Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
-		NamespaceLabels: namespaceLabels, NamespaceKnown: namespaceKnown,
-		Type: podType, TypeKnown: typeKnown, Finished: rules.Finished(pod),
 	}
 	e := s.evacuations[pod.UID]
 	seen := viewedPod{verdicts: map[string]rules.Verdict{}, planned: plan.Pod{
 		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
 		Type: podType, Priority: ptr.Deref(pod.Spec.Priority, 0), Labels: pod.Labels,
-		Finished:   rules.Finished(pod) || overdue,
+		Finished:   subject.Finished || overdue,
 		Evacuating: e != nil && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 		ComesBack:  podType == v1alpha1.PodTypeDaemonSet && daemonsets.Tolerated(pod.Spec.Tolerations),
 		Verdicts:   map[string]plan.Verdict{},
 	}}
-	if typeKnown {
+	if subject.TypeKnown {
 		seen.podType = podType
 	}
 	for name, matcher := range c.matchers {

@@ -11,4 +11,6 @@ const (
 	eventCordonConflict = "CordonConflict"
 	// eventDaemonSetToleratesMaintenance on a NodeMaintenance: Pods of DaemonSets are left, since they would come back at once.
 	eventDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
+	// eventDeletedAtTimeout on a Pod: the drain of its Node runs out of time, so it is deleted without regard to its budget.
+	eventDeletedAtTimeout = "DeletedAtDrainTimeout"
 )

@@ -79,11 +79,14 @@ func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
 }
 
 func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.Node, unconditionally bool) error {
-	if cordonedByOthers(s, node) {
-		return nil
+	changed, restored := node.DeepCopy(), false
+	if !anotherOn(node, s, cordon.Holds) {
+		restored = cordon.Restore(changed, unconditionally)
 	}
-	changed := node.DeepCopy()
-	if !cordon.Restore(changed, unconditionally) {
+	if !anotherOn(node, s, cordon.Excludes) {
+		restored = cordon.Include(changed) || restored
+	}
+	if !restored {
 		return nil
 	}
 	if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
@@ -93,9 +96,10 @@ func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.No
 	return nil
 }
 
-func cordonedByOthers(s *scope, node *corev1.Node) bool {
+// anotherOn says whether another maintenance that selects the Node does something there.
+func anotherOn(node *corev1.Node, s *scope, does func(*v1alpha1.NodeMaintenance) bool) bool {
 	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
-		return cordon.Holds(&other) && selection.Selects(&other, node)
+		return does(&other) && selection.Selects(&other, node)
 	})
 }
 

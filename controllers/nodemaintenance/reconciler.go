@@ -111,7 +111,7 @@ type step func(context.Context, *scope) (done bool, err error)
 //
 //	Idle      ─► report
 //	Cordon    ─► hold (finalizer) ─► cordon ─► report
-//	Drain     ─► hold ─► cordon ─► evacuate who may go ─► report
+//	Drain     ─► hold ─► cordon ─► evacuate who may go ─► delete who is left, if so wanted and time is up ─► report
 //	Complete  ─► withdraw Evacuations ─► uncordon ─► report ─► let go (finalizer)
 //
 // Nodes that have left the selection are released, as in Complete, before the report. The conditions of the Nodes follow it.
@@ -157,7 +157,7 @@ func (r *Reconciler) steps(m *v1alpha1.NodeMaintenance) []step {
 	case v1alpha1.StageCordon:
 		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.releaseLeft, r.judge, r.report, r.mark}
 	case v1alpha1.StageDrain:
-		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.evacuate, r.releaseLeft, r.judge, r.report, r.mark}
+		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.evacuate, r.deleteLeft, r.releaseLeft, r.judge, r.report, r.mark}
 	case v1alpha1.StageComplete:
 		return []step{r.selectNodes, r.hold, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.forget}
 	default:

@@ -109,6 +109,17 @@ func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, ow
 	return watch.drainWatch, nil
 }
 
+// Unobserve is Observe without Nodes in every workload cluster, for who doesn't know any more where it needed something.
+func (c *Clusters) Unobserve(owner string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for cluster, watch := range c.watches {
+		if idle, err := watch.need(owner, nil); err == nil && idle { // nothing is started, so nothing fails
+			c.end(cluster)
+		}
+	}
+}
+
 // Observed returns the present observation of a workload cluster, nil if nothing is observed there.
 func (c *Clusters) Observed(cluster types.NamespacedName) Observation {
 	c.mu.Lock()

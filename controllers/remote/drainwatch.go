@@ -37,6 +37,8 @@ type drainWatch struct {
 	neededBy map[string]sets.Set[string] // the owners that need a Node
 	byUID    map[types.UID]*corev1.Pod
 	settled  sets.Set[string] // Nodes whose Pods are known
+
+	attachments *attachmentWatch // nil while nobody waits for volumes
 }
 
 type nodePods struct {
@@ -76,7 +78,10 @@ func (w *drainWatch) startShared() error {
 			w.notify(Change{Cluster: w.cluster, Budget: budget})
 		}
 	}
-	surroundingsChanged := func(any) { w.notify(Change{Cluster: w.cluster, Surroundings: true}) }
+	surroundingsChanged := func(any) {
+		w.notify(Change{Cluster: w.cluster, Surroundings: true})
+		w.volumesChanged("")
+	}
 	for informer, changed := range map[cache.SharedIndexInformer]func(any){w.budgets: budgetChanged, w.namespaces: surroundingsChanged, w.daemonSets: surroundingsChanged} {
 		if err := informer.SetTransform(ctrlcache.TransformStripManagedFields()); err != nil {
 			return errors.Wrapf(err, "preparing drain watches in Cluster %s", w.cluster)
@@ -92,7 +97,7 @@ func (w *drainWatch) startShared() error {
 		go informer.RunWithContext(w.ctx)
 		go func() {
 			if cache.WaitFor(w.ctx, "", registration.HasSyncedChecker()) {
-				w.notify(Change{Cluster: w.cluster, Surroundings: true})
+				surroundingsChanged(nil)
 			}
 		}()
 	}
@@ -122,6 +127,7 @@ func (w *drainWatch) need(owner string, nodes []string) (idle bool, err error) {
 	}
 	if now.Len() == 0 {
 		delete(w.needs, owner)
+		w.releaseAttachments(owner)
 	} else {
 		w.needs[owner] = now
 	}
@@ -158,6 +164,7 @@ func (w *drainWatch) startNode(node string) error {
 		}
 		w.mu.Unlock()
 		w.notify(Change{Cluster: w.cluster, Node: &node})
+		w.volumesChanged(node)
 	}()
 	return nil
 }
@@ -194,6 +201,7 @@ func (w *drainWatch) podChanged(node string, object any, deleted bool) {
 	}
 	w.mu.Unlock()
 	w.notify(Change{Cluster: w.cluster, Pod: pod, Deleted: deleted})
+	w.volumesChanged(node)
 }
 
 // last unwraps what an informer delivers for an object whose deletion it has missed.

@@ -5,9 +5,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // Change tells that something in a drain watch has changed. Exactly one of the fields beside Cluster is set.
@@ -26,6 +28,10 @@ type Change struct {
 
 	// Surroundings: a Namespace's labels or the set of DaemonSets have changed, or all of them are known from now on.
 	Surroundings bool
+
+	// Volumes names a Node whose volumes somebody waits for: its VolumeAttachments, its Pods or what decides about these have
+	// changed.
+	Volumes *string
 }
 
 // Observation is a consistent enough view of what a drain looks at in one workload cluster: all of it comes from watches.
@@ -44,6 +50,21 @@ type Observation interface {
 
 	// DaemonSetExists says whether the DaemonSet is there.
 	DaemonSetExists(namespace, name string, uid types.UID) (exists, known bool)
+
+	// AttachmentsTo returns the VolumeAttachments of a Node. Not known unless somebody waits for volumes, see ObserveVolumes,
+	// and until the first list has arrived.
+	AttachmentsTo(node string) (attachments []*storagev1.VolumeAttachment, known bool)
+}
+
+// Subject is a Pod as drain rules look at it.
+func Subject(o Observation, pod *corev1.Pod) rules.Pod {
+	podType, typeKnown := rules.PodTypeOf(pod, o.DaemonSetExists)
+	namespaceLabels, namespaceKnown := o.NamespaceLabels(pod.Namespace)
+	return rules.Pod{
+		Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
+		NamespaceLabels: namespaceLabels, NamespaceKnown: namespaceKnown,
+		Type: podType, TypeKnown: typeKnown, Finished: rules.Finished(pod),
+	}
 }
 
 // PodOf finds the Pod of an Evacuation among the watched Nodes. An Evacuation is of a Pod of its own Namespace: whoever may write

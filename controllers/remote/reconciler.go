@@ -153,7 +153,22 @@ func (r *Reconciler) ours(ctx context.Context, key types.NamespacedName) (*clust
 			return cluster, nil
 		}
 	}
-	return nil, nil
+	if drains, err := r.drains(ctx, key); err != nil || !drains {
+		return nil, err
+	}
+	return cluster, nil
+}
+
+// drains says whether a Machine of the Cluster is being drained. That is finished, also if its policy is gone by now.
+func (r *Reconciler) drains(ctx context.Context, cluster types.NamespacedName) (bool, error) {
+	list := &clusterv1.MachineList{}
+	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)
+	for i := range list.Items {
+		if machines.Draining(&list.Items[i]) {
+			return true, nil
+		}
+	}
+	return false, errors.Wrapf(err, "listing the Machines of Cluster %s", cluster)
 }
 
 // EvacuationsByNode is the index of Evacuations in the caches of workload clusters: the Node that a Pod was found on.

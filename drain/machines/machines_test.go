@@ -110,29 +110,21 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-func TestDrainDeadline(t *testing.T) {
-	deleted := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	started := deleted.Add(time.Minute)
-	timeout := func(seconds int32) func(*clusterv1.Machine) {
-		return func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = &seconds }
+func TestNodeNameOf(t *testing.T) {
+	node := func(name, providerID string) corev1.Node {
+		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
 	}
-	isDeleted := func(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.NewTime(deleted)) }
-	for _, tc := range []struct {
-		name    string
-		machine *clusterv1.Machine
-		start   *time.Time
-		want    *time.Time
+	for name, tc := range map[string]struct {
+		nodes []corev1.Node
+		want  string
 	}{
-		{"M13: no timeout is no limit", machine(isDeleted), &started, nil},
-		{"M13: 0 is no limit", machine(isDeleted, timeout(0)), &started, nil},
-		{"M13: it counts from the Drain stage's start", machine(isDeleted, timeout(30)), &started, ptr.To(started.Add(30 * time.Second))},
-		{"M13: without one it counts from the deletion", machine(isDeleted, timeout(30)), nil, ptr.To(deleted.Add(30 * time.Second))},
-		{"M13: a Machine that isn't deleted has none", machine(timeout(30)), nil, nil},
+		"M10: the Node of a Machine without a nodeRef, by providerID": {[]corev1.Node{node("a", "x"), node("b", "y")}, "b"},
+		"M10: none has it": {[]corev1.Node{node("a", "x"), node("b", "")}, ""},
+		"M10: two have it": {[]corev1.Node{node("a", "y"), node("b", "y")}, ""},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			got := machines.DrainDeadline(tc.machine, tc.start)
-			if (got == nil) != (tc.want == nil) || got != nil && !got.Equal(*tc.want) {
-				t.Errorf("got %v, want %v", got, tc.want)
+		t.Run(name, func(t *testing.T) {
+			if got := machines.NodeNameOf("y", tc.nodes); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
 	}

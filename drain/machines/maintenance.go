@@ -7,6 +7,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -43,6 +44,8 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 			DrainRules:   r.Rules,
 			Evacuation:   evacuationPolicy(r),
 			Reason:       fmt.Sprintf("Machine %s is being deleted", machine),
+
+			ExcludeFromLoadBalancers: r.Policy == nil || ptr.Deref(r.Policy.Spec.ExcludeFromLoadBalancers, true),
 		},
 	}
 	if r.Policy != nil {
@@ -57,6 +60,9 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 	changed = adopt(present, desired.Annotations[v1alpha1.OwnerManagementClusterAnnotation])
 	if present.Spec.Stage == v1alpha1.StageIdle || present.Spec.Stage == v1alpha1.StageCordon {
 		present.Spec.Stage, changed = desired.Spec.Stage, true
+	}
+	if present.Spec.ExcludeFromLoadBalancers != desired.Spec.ExcludeFromLoadBalancers {
+		present.Spec.ExcludeFromLoadBalancers, changed = desired.Spec.ExcludeFromLoadBalancers, true
 	}
 	if !apiequality.Semantic.DeepEqual(present.Spec.DrainRules, desired.Spec.DrainRules) {
 		present.Spec.DrainRules, changed = desired.Spec.DrainRules, true

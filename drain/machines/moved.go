@@ -27,10 +27,16 @@ func TakeBack(m *v1alpha1.NodeMaintenance, managementCluster string) {
 	m.Spec.Stage = v1alpha1.StageComplete
 }
 
-// ForgetRelease takes the annotations that a release has set off a Machine that isn't being deleted.
+// ForgetRelease takes the annotations that a drain and its release have set off a Machine that isn't being deleted.
 func ForgetRelease(machine *clusterv1.Machine) (changed bool) {
 	for _, annotation := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
 		if machine.Annotations[annotation] == v1alpha1.HookOwner {
+			delete(machine.Annotations, annotation)
+			changed = true
+		}
+	}
+	for _, annotation := range clockNotes {
+		if _, noted := machine.Annotations[annotation]; noted {
 			delete(machine.Annotations, annotation)
 			changed = true
 		}

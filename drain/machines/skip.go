@@ -1,8 +1,7 @@
 package machines
 
 import (
-	"time"
-
+	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
@@ -66,21 +65,17 @@ func Skip(f Facts) SkipReason {
 	}
 }
 
-// DrainDeadline is when the drain's time is up, nil if it has no limit. The clock starts with the Drain stage of the
-// NodeMaintenance; while there never was one, because the workload cluster can't be reached, it starts with the Machine's
-// deletion. Cluster API's own clock doesn't run while a hook waits.
-func DrainDeadline(m *clusterv1.Machine, drainStart *time.Time) *time.Time {
-	timeout := m.Spec.Deletion.NodeDrainTimeoutSeconds
-	if timeout == nil || *timeout <= 0 {
-		return nil
-	}
-	start := drainStart
-	if start == nil {
-		if m.DeletionTimestamp.IsZero() {
-			return nil
+// NodeNameOf finds the Node with a provider ID, empty if there is none, or more than one.
+func NodeNameOf(providerID string, nodes []corev1.Node) string {
+	name := ""
+	for i := range nodes {
+		if nodes[i].Spec.ProviderID != providerID {
+			continue
 		}
-		start = &m.DeletionTimestamp.Time
+		if name != "" {
+			return ""
+		}
+		name = nodes[i].Name
 	}
-	deadline := start.Add(time.Duration(*timeout) * time.Second)
-	return &deadline
+	return name
 }

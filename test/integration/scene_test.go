@@ -93,6 +93,12 @@ func (s *scene) withMachines(names ...string) {
 	for _, name := range names {
 		s.create(s.fleet.Client, s.cluster.Machine(name)...)
 	}
+	s.expectRunning(names...)
+}
+
+// expectRunning waits until Machines run and carry our hook.
+func (s *scene) expectRunning(names ...string) {
+	s.Helper()
 	for _, name := range names {
 		s.Eventually(func(g Gomega) {
 			machine := s.machine(name)

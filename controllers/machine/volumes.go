@@ -1,0 +1,172 @@
+package machine
+
+import (
+	"context"
+	"maps"
+	"sync"
+
+	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	csitranslation "k8s.io/csi-translation-lib"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
+)
+
+// parallelReads is how many PersistentVolumes or claims are read at once.
+const parallelReads = 8
+
+// volumes decides which volumes of the Node must still detach. Not known while the first lists are on their way.
+//
+// What is attached, and the Pods, come from watches. PersistentVolumes and claims are read by name, each once.
+func (r *Reconciler) volumes(ctx context.Context, s *scope) (_ volumes.Decision, known bool, _ error) {
+	observation, err := r.Clusters.ObserveVolumes(ctx, s.clusterKey(), owner(client.ObjectKeyFromObject(s.machine)), s.node.Name)
+	if err != nil || observation == nil {
+		return volumes.Decision{}, false, err
+	}
+	seen, known := observeNode(observation, s.node, s.maintenance)
+	if !known {
+		return volumes.Decision{}, false, nil
+	}
+	live, err := r.Clusters.Live(ctx, s.clusterKey())
+	if err != nil {
+		return volumes.Decision{}, false, err
+	}
+	seen.Facts = r.volumeFacts.of(client.ObjectKeyFromObject(s.machine))
+	for {
+		decision := volumes.Decide(seen)
+		if decision.Missing.None() {
+			r.volumeFacts.keep(client.ObjectKeyFromObject(s.machine), seen.Facts)
+			return decision, true, nil
+		}
+		if err := read(ctx, live, decision.Missing, seen.Facts); err != nil {
+			return volumes.Decision{}, false, err
+		}
+	}
+}
+
+// observeNode describes what is attached to a Node, and the Pods that use it.
+func observeNode(observation remote.Observation, node *corev1.Node, m *v1alpha1.NodeMaintenance) (seen volumes.Observation, known bool) {
+	pods, podsKnown := observation.PodsOn(node.Name)
+	attachments, attachmentsKnown := observation.AttachmentsTo(node.Name)
+	if !podsKnown || !attachmentsKnown {
+		return seen, false
+	}
+	for _, attached := range node.Status.VolumesAttached {
+		seen.Attached = append(seen.Attached, string(attached.Name))
+	}
+	for _, attachment := range attachments {
+		if attachment.Status.Attached || !attachment.DeletionTimestamp.IsZero() {
+			volume := attachment.Spec.Source.PersistentVolumeName
+			seen.Attachments = append(seen.Attachments, volumes.NewAttachment(attachment.Name, volume))
+		}
+	}
+	matcher := rules.NewMatcher(m.Spec.DrainRules)
+	for _, pod := range pods {
+		verdict := matcher.Decide(remote.Subject(observation, pod))
+		stays := verdict.Behavior == v1alpha1.DrainBehaviorSkip
+		if stays || !rules.Finished(pod) { // a kubelet unmounts the volumes of a Pod that has finished
+			seen.Pods = append(seen.Pods, volumes.Pod{Claims: volumes.ClaimsOf(pod), Stays: stays})
+		}
+	}
+	return seen, true
+}
+
+// read gets what a decision misses. What isn't there is an answer too.
+func read(ctx context.Context, live client.Reader, missing volumes.Missing, facts volumes.Facts) error {
+	var mu sync.Mutex
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelReads)
+	for _, name := range missing.Volumes {
+		group.Go(func() error {
+			volume := &corev1.PersistentVolume{}
+			found, err := readOne(ctx, live, types.NamespacedName{Name: name}, volume)
+			fact := volumes.Volume{}
+			if found {
+				fact = volumes.VolumeOf(migrated(ctx, volume))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			facts.Volumes[name] = fact
+			return err
+		})
+	}
+	for _, key := range missing.Claims {
+		group.Go(func() error {
+			claim := &corev1.PersistentVolumeClaim{}
+			_, err := readOne(ctx, live, key, claim)
+			mu.Lock()
+			defer mu.Unlock()
+			facts.Claims[key] = volumes.Claim{Volume: claim.Spec.VolumeName}
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+func readOne(ctx context.Context, live client.Reader, key types.NamespacedName, object client.Object) (found bool, _ error) {
+	err := live.Get(ctx, key, object)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, errors.Wrapf(err, "getting %T %s", object, key)
+}
+
+// migrated gives a volume of one of the cloud providers' former plugins the CSI source by which it is attached:
+// https://kubernetes.io/docs/concepts/storage/volumes/#csi-migration.
+func migrated(ctx context.Context, volume *corev1.PersistentVolume) *corev1.PersistentVolume {
+	translator := csitranslation.New()
+	if !translator.IsPVMigratable(volume) {
+		return volume
+	}
+	translated, err := translator.TranslateInTreePVToCSI(klog.FromContext(ctx), volume)
+	if err != nil { // it is waited for under the name that it has
+		ctrl.LoggerFrom(ctx).V(2).Info("Can't translate a PersistentVolume to CSI", "PersistentVolume", klog.KObj(volume), "error", err.Error())
+		return volume
+	}
+	return translated
+}
+
+// volumeFacts remembers what has been read for a Machine, until it is released. It only saves reads: what could still change,
+// because it isn't there or isn't bound, isn't kept.
+type volumeFacts struct {
+	mu        sync.Mutex
+	byMachine map[types.NamespacedName]volumes.Facts
+}
+
+func (f *volumeFacts) of(machine types.NamespacedName) volumes.Facts {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	facts := volumes.Facts{Claims: map[types.NamespacedName]volumes.Claim{}, Volumes: map[string]volumes.Volume{}}
+	maps.Copy(facts.Claims, f.byMachine[machine].Claims)
+	maps.Copy(facts.Volumes, f.byMachine[machine].Volumes)
+	return facts
+}
+
+func (f *volumeFacts) keep(machine types.NamespacedName, facts volumes.Facts) {
+	maps.DeleteFunc(facts.Claims, func(_ types.NamespacedName, claim volumes.Claim) bool { return claim.Volume == "" })
+	maps.DeleteFunc(facts.Volumes, func(_ string, volume volumes.Volume) bool { return volume.Claim == nil })
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.byMachine == nil {
+		f.byMachine = map[types.NamespacedName]volumes.Facts{}
+	}
+	f.byMachine[machine] = facts
+}
+
+func (f *volumeFacts) forget(machine types.NamespacedName) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.byMachine, machine)
+}
+
+// owner names a Machine among those who need what is watched of a Node.
+func owner(machine types.NamespacedName) string { return "Machine/" + machine.String() }

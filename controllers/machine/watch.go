@@ -1,0 +1,141 @@
+package machine
+
+import (
+	"context"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// Watch adds the watches of a workload cluster's NodeMaintenances, to learn how the drains of Machines go, and of what its Nodes
+// say about their volumes.
+func (r *Reconciler) Watch(ctx context.Context, clusters clustercache.ClusterCache, cluster types.NamespacedName) error {
+	err := clusters.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, reconcile.Request]{
+		Name:    "machine-NodeMaintenances",
+		Watcher: r.controller,
+		Kind:    &v1alpha1.NodeMaintenance{},
+		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
+			// Those of other management clusters as well: the Cluster may have been moved here.
+			namespace, name, ok := splitKey(m.Annotations[v1alpha1.OwnerMachineAnnotation])
+			if !ok || m.Annotations[v1alpha1.OwnerClusterAnnotation] != cluster.String() {
+				return nil
+			}
+			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
+		}),
+	}))
+	if err != nil {
+		return errors.Wrap(err, "watching NodeMaintenances")
+	}
+	err = clusters.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*corev1.Node, reconcile.Request]{
+		Name:    "machine-Nodes",
+		Watcher: r.controller,
+		Kind:    &corev1.Node{},
+		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, node *corev1.Node) []reconcile.Request {
+			return r.drainingMachinesOn(ctx, cluster, node.Name)
+		}),
+		Predicates: []predicate.TypedPredicate[*corev1.Node]{volumesMatter{}},
+	}))
+	return errors.Wrap(err, "watching Nodes")
+}
+
+// volumesMatter passes the updates of Nodes that may end a wait for volumes.
+type volumesMatter struct{}
+
+// Create implements predicate.TypedPredicate.
+func (volumesMatter) Create(event.TypedCreateEvent[*corev1.Node]) bool { return false }
+
+// Delete implements predicate.TypedPredicate.
+func (volumesMatter) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return true }
+
+// Generic implements predicate.TypedPredicate.
+func (volumesMatter) Generic(event.TypedGenericEvent[*corev1.Node]) bool { return false }
+
+// Update implements predicate.TypedPredicate.
+func (volumesMatter) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
+	return rules.Unreachable(e.ObjectOld) != rules.Unreachable(e.ObjectNew) ||
+		!apiequality.Semantic.DeepEqual(e.ObjectOld.Status.VolumesAttached, e.ObjectNew.Status.VolumesAttached)
+}
+
+// watchVolumes has Machines looked at again when the volumes of their Nodes have changed.
+func (r *Reconciler) watchVolumes(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Clusters.Subscribe(func(change remote.Change) {
+		if change.Volumes == nil {
+			return
+		}
+		for _, request := range r.drainingMachinesOn(ctx, change.Cluster, *change.Volumes) {
+			queue.Add(request)
+		}
+	})
+	return nil
+}
+
+// drainingMachinesOn finds the Machine of a Node, if it is being drained.
+func (r *Reconciler) drainingMachinesOn(ctx context.Context, cluster types.NamespacedName, node string) []reconcile.Request {
+	return r.machinesWhere(ctx, func(m *clusterv1.Machine) bool { return machines.Draining(m) && m.Status.NodeRef.Name == node },
+		client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
+}
+
+func (r *Reconciler) machinesOfCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
+	return r.machinesWhere(ctx, nil, client.InNamespace(cluster.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.GetName()})
+}
+
+func (r *Reconciler) machinesOfNamespace(ctx context.Context, policy client.Object) []reconcile.Request {
+	return r.machinesWhere(ctx, nil, client.InNamespace(policy.GetNamespace()))
+}
+
+func (r *Reconciler) drainingMachinesOfNamespace(ctx context.Context, rule client.Object) []reconcile.Request {
+	return r.machinesWhere(ctx, machines.Draining, client.InNamespace(rule.GetNamespace()))
+}
+
+func (r *Reconciler) machinesWhere(ctx context.Context, condition func(*clusterv1.Machine) bool, options ...client.ListOption) []reconcile.Request {
+	list := &clusterv1.MachineList{}
+	if err := r.Client.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list Machines")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if condition == nil || condition(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
+
+// machineMatters passes the events of Machines that can change what is to be done. Most writes to a Machine's status, our own
+// among them, can't.
+type machineMatters struct {
+	predicate.Funcs
+}
+
+// Update implements predicate.Predicate.
+func (machineMatters) Update(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*clusterv1.Machine)
+	after, alsoOK := e.ObjectNew.(*clusterv1.Machine)
+	if !ok || !alsoOK {
+		return true
+	}
+	return before.ResourceVersion == after.ResourceVersion || // a resync
+		before.Generation != after.Generation ||
+		!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
+		!apiequality.Semantic.DeepEqual(before.Labels, after.Labels) ||
+		!apiequality.Semantic.DeepEqual(before.Annotations, after.Annotations) ||
+		before.Status.NodeRef != after.Status.NodeRef ||
+		!apiequality.Semantic.DeepEqual(before.Status.Deletion, after.Status.Deletion)
+}

@@ -1,0 +1,66 @@
+package nodemaintenance
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/daemonsets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/overtime"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// deleteRetry is when a deletion is tried again that the API server has refused, as an admission webhook may have it.
+const deleteRetry = 5 * time.Second
+
+// deleteLeft deletes the Pods that are left when the drain's time is nearly up, where the policy says so. Budgets don't count any
+// more. What can't be deleted doesn't keep the rest waiting.
+func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
+	start := stageStart(s.maintenance, v1alpha1.StageDrain)
+	if start == nil || s.decision == nil { // it starts now, or the Pods aren't known yet
+		return true, nil
+	}
+	drain := overtime.DrainOf(s.maintenance, start.Time)
+	if drain == nil {
+		return true, nil
+	}
+	var group errgroup.Group
+	group.SetLimit(parallelWrites)
+	for _, node := range s.nodes {
+		unreachable := rules.Unreachable(node)
+		for _, view := range s.pods[node.Name] {
+			if view.finished || view.pod.DeletionTimestamp != nil || !overtime.Left(view.podType, view.verdict, view.others) {
+				continue
+			}
+			period, seconds := daemonsets.GracePeriod(view.pod, unreachable)
+			if at := drain.DeleteAt(period); s.now.Before(at) {
+				s.lookAgainAt(at)
+				continue
+			}
+			group.Go(func() error { return r.deletePod(ctx, s, view.pod, seconds) })
+		}
+	}
+	if err := group.Wait(); err != nil {
+		ctrl.LoggerFrom(ctx).Info("Can't delete a Pod that is left at the end of the drain's time", "error", err.Error())
+		s.lookAgainAt(s.now.Add(deleteRetry))
+	}
+	return true, nil
+}
+
+func (r *Reconciler) deletePod(ctx context.Context, s *scope, pod *corev1.Pod, gracePeriodSeconds *int64) error {
+	options := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: gracePeriodSeconds}
+	if err := s.client.Delete(ctx, pod.DeepCopy(), options); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Deleted a Pod that is left at the end of the drain's time", "Pod", klog.KObj(pod))
+	r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventDeletedAtTimeout,
+		"Deleted, since the time of the drain of Node "+pod.Spec.NodeName+" is nearly up")
+	return nil
+}

@@ -1,0 +1,195 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+const (
+	foreignHook      = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/foreign"
+	preTerminateHook = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/kcp-cleanup"
+)
+
+// TestHooks shows what else may happen to a Machine whose Node is drained, and to our hook on it.
+func TestHooks(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
+	all.withMachines("paused", "moved", "overtime", "completed", "balanced", "foreign", "orphaned", "spare")
+
+	t.Run("M16: a paused Machine isn't touched", func(t *testing.T) { all.sub(t).paused() })
+	t.Run("M12: a Machine that was moved in the middle of its deletion starts anew", func(t *testing.T) { all.sub(t).moved() })
+	t.Run("M13: with onTimeout Delete what is left is deleted before the time is up", func(t *testing.T) { all.sub(t).deletedAtTimeout() })
+	t.Run("M17: a NodeMaintenance that somebody completes in the middle is made anew", func(t *testing.T) { all.sub(t).completedByOthers() })
+	t.Run("M32: load balancers leave the Node out before its first eviction", func(t *testing.T) { all.sub(t).loadBalancers() })
+	t.Run("M32: and take it back after the maintenance, unless somebody else has left it out", func(t *testing.T) { all.sub(t).loadBalancersAgain() })
+	t.Run("M11: the hooks of others are left alone", func(t *testing.T) { all.sub(t).foreignHooks() })
+	t.Run("M9: a control plane Machine is drained before its pre-terminate hook is served", func(t *testing.T) { all.sub(t).preTerminate() })
+	t.Run("M17: without a policy the drain in progress is finished, also by a manager that starts later", func(t *testing.T) { all.sub(t).policyGone() })
+}
+
+// blocked deletes a Machine on whose Node two Pods can't be evicted, and waits until that is said.
+func (s *scene) blocked(machine string) {
+	s.Helper()
+	s.runOn(machine, "web", 2, deployment("web", 2), budget("web", 0))
+	s.deleteMachine(machine)
+	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(ContainSubstring("waiting for disruption budget"))
+}
+
+func (s *scene) openBudget() {
+	s.Helper()
+	s.Expect(s.workload.Client.Delete(s.Context(), budget("web", 0))).To(Succeed())
+}
+
+func (s *scene) paused() {
+	s.change("paused", func(m *clusterv1.Machine) { m.Annotations[clusterv1.PausedAnnotation] = "" })
+	s.deleteMachine("paused")
+	// Another drain of the same Cluster shows that there was time enough to do something wrong.
+	s.create(s.fleet.Client, s.cluster.Machine("other")...)
+	s.expectRunning("other")
+	s.deleteMachine("other")
+	s.expectGone("other")
+	s.Expect(s.machine("paused").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	s.Expect(s.maintenanceOf("paused")).To(BeNil())
+	s.Expect(s.nodeWrites("paused")).To(BeEmpty())
+	s.change("paused", func(m *clusterv1.Machine) { delete(m.Annotations, clusterv1.PausedAnnotation) })
+	s.expectGone("paused")
+}
+
+func (s *scene) moved() {
+	machine, node := s.machine("moved"), s.node("moved")
+	m := machines.Maintenance(machines.Request{ManagementCluster: "the one before", Cluster: s.cluster.Key(), Machine: machine, Node: node})
+	s.create(s.workload.Client, m)
+	s.expectCordoned("moved")
+	s.change("moved", func(m *clusterv1.Machine) {
+		m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = v1alpha1.HookOwner
+		m.Annotations[clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation] = v1alpha1.HookOwner
+		delete(m.Annotations, v1alpha1.PreDrainHookAnnotation)
+	})
+	s.Eventually(func() map[string]string { return s.machine("moved").Annotations }, soon, pace).Should(And(
+		HaveKey(v1alpha1.PreDrainHookAnnotation),
+		Not(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation)), Not(HaveKey(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation))))
+	s.expectReleased("moved")
+	s.Eventually(func() *v1alpha1.NodeMaintenance { return s.maintenanceOf("moved") }, soon, pace).Should(BeNil())
+	s.deleteMachine("moved")
+	s.expectGone("moved")
+}
+
+func (s *scene) deletedAtTimeout() {
+	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.OnTimeout = v1alpha1.OnTimeoutDelete })
+	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.OnTimeout = v1alpha1.OnTimeoutRelease })
+	s.run(bare("stays", "overtime", labelledSkip))
+	s.blocked("overtime")
+	s.change("overtime", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](120) })
+	s.Expect(s.ours().Verb("delete").Resource("pods")).To(BeEmpty(), "half of the time belongs to evictions")
+	// Both Pods have 30 s to end, so with this they are due at once.
+	s.change("overtime", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](20) })
+	s.expectGone("overtime")
+	deleted := s.ours().Verb("delete").Resource("pods")
+	s.Expect(deleted).To(HaveLen(2))
+	s.expectOrder(deleted[0], s.released("overtime"))
+	s.Expect(excludes(s.released("overtime"))).To(Equal([]string{"drain", "volumes"}))
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.clear()
+}
+
+func (s *scene) completedByOthers() {
+	s.blocked("completed")
+	before := s.maintenanceOf("completed")
+	s.Expect(s.workload.Client.Patch(s.Context(), before, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"stage":"Complete"}}`)))).To(Succeed())
+	s.Eventually(func(g Gomega) {
+		now := s.maintenanceOf("completed")
+		g.Expect(now).NotTo(BeNil())
+		g.Expect(now.UID).NotTo(Equal(before.UID))
+		g.Expect(now.Spec.Stage).To(Equal(v1alpha1.StageDrain))
+	}, soon, pace).Should(Succeed())
+	s.Expect(s.machine("completed").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	s.openBudget()
+	s.expectGone("completed")
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
+	s.clear()
+}
+
+func (s *scene) loadBalancers() {
+	s.runOn("balanced", "web", 2, deployment("web", 2))
+	s.deleteMachine("balanced")
+	s.expectGone("balanced")
+	excluded := s.nodeWrites("balanced").Where(contains(corev1.LabelNodeExcludeBalancers))
+	s.expectOrder(s.first(excluded), s.first(s.evictions()))
+	s.clear()
+}
+
+func (s *scene) loadBalancersAgain() {
+	s.withNodes("ours", "theirs", "asked")
+	s.relabel("theirs", corev1.LabelNodeExcludeBalancers, "true")
+	s.maintain(nm("firmware", v1alpha1.StageCordon, of("ours", "theirs"), func(m *v1alpha1.NodeMaintenance) { m.Spec.ExcludeFromLoadBalancers = true }))
+	s.maintain(nm("kernel", v1alpha1.StageDrain, of("asked")))
+	s.expectCordoned("ours", "theirs", "asked")
+	s.Expect(s.node("ours").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers), "it is only cordoned")
+	s.to("firmware", v1alpha1.StageDrain)
+	s.Eventually(func() map[string]string { return s.node("ours").Labels }, soon, pace).Should(HaveKey(corev1.LabelNodeExcludeBalancers))
+	s.Expect(s.node("asked").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers), "nobody has asked for it")
+	s.to("firmware", v1alpha1.StageComplete)
+	s.expectReleased("ours", "theirs")
+	s.Expect(s.node("ours").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers))
+	s.Expect(s.node("ours").Annotations).NotTo(HaveKey(v1alpha1.ExcludedFromLoadBalancersAnnotation))
+	s.Expect(s.node("theirs").Labels).To(HaveKeyWithValue(corev1.LabelNodeExcludeBalancers, "true"))
+	s.strike()
+}
+
+func (s *scene) foreignHooks() {
+	s.change("foreign", func(m *clusterv1.Machine) { m.Annotations[foreignHook] = "somebody" })
+	s.runOn("foreign", "web", 2, deployment("web", 2))
+	s.deleteMachine("foreign")
+	s.Eventually(func() map[string]string { return s.machine("foreign").Annotations }, eventually, pace).Should(And(
+		Not(HaveKey(v1alpha1.PreDrainHookAnnotation)), HaveKeyWithValue(foreignHook, "somebody")))
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
+	s.change("foreign", func(m *clusterv1.Machine) { delete(m.Annotations, foreignHook) })
+	s.expectGone("foreign")
+	s.expectInvariants()
+	s.clear()
+}
+
+func (s *scene) preTerminate() {
+	s.create(s.fleet.Client, s.cluster.ControlPlaneMachine("cp")...)
+	s.expectRunning("cp")
+	s.change("cp", func(m *clusterv1.Machine) { m.Annotations[preTerminateHook] = "" })
+	s.run(bare("on-cp", "cp"))
+	s.deleteMachine("cp")
+	s.Eventually(func(g Gomega) {
+		machine := s.machine("cp")
+		g.Expect(machine.Annotations).NotTo(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		g.Expect(machine.Status.Deletion).NotTo(BeNil())
+		g.Expect(machine.Status.Deletion.WaitForPreTerminateHookStartTime.IsZero()).To(BeFalse())
+	}, eventually, pace).Should(Succeed())
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-cp"))
+	s.change("cp", func(m *clusterv1.Machine) { delete(m.Annotations, preTerminateHook) })
+	s.expectGone("cp")
+}
+
+func (s *scene) policyGone() {
+	s.blocked("orphaned")
+	s.Expect(s.fleet.Client.Delete(s.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}})).To(Succeed())
+	s.Eventually(func() map[string]string { return s.machine("spare").Annotations }, soon, pace).ShouldNot(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	s.Expect(s.machine("orphaned").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	s.fleet.KillManager()
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.openBudget()
+	s.Eventually(func() error {
+		return s.fleet.Client.Get(s.Context(), keyOf("orphaned"), &clusterv1.Machine{})
+	}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
+	s.expectInvariants()
+}

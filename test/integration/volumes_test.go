@@ -1,0 +1,257 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// TestVolumes has volumes attached and detached by the real attach/detach controller.
+func TestVolumes(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
+	a := all.withAttacher()
+	all.withMachines("held", "staying", "unmatched", "late", "leftover", "silent", "daemonsets")
+
+	t.Run("M12, M19, M23: the hook is released when the last volume is detached, and Cluster API waits for none again", func(t *testing.T) { all.sub(t).lastDetach(a) })
+	t.Run("M20: volumes of Pods that stay are not waited for", func(t *testing.T) { all.sub(t).staying() })
+	t.Run("M19, M22: what can't be matched is said, and waited for", func(t *testing.T) { all.sub(t).unmatched() })
+	t.Run("M13: nodeVolumeDetachTimeoutSeconds releases the Machine, also if it is set meanwhile", func(t *testing.T) { all.sub(t).volumeTimeout(a) })
+	t.Run("M21: after a drain timeout the volumes of what is left don't block beyond their own", func(t *testing.T) { all.sub(t).leftover() })
+	t.Run("M14: the volumes of a Node that doesn't answer aren't waited for", func(t *testing.T) { all.sub(t).silentNode(a) })
+	t.Run("M19, R40: Pods of DaemonSets go after the volumes", func(t *testing.T) { all.sub(t).daemonSetsLast(a) })
+}
+
+func (s *scene) lastDetach(a *attacher) {
+	s.withVolumes("one", "two")
+	a.hold("one")
+	s.run(bare("db", "held", mounting("one", "two")))
+	s.expectAttached("held", "one", "two")
+
+	s.deleteMachine("held")
+	s.expectWaitsForVolumes("held", "PersistentVolumeClaims: default/one")
+	s.Eventually(func() string { return s.condition("held").Message }, soon, pace).ShouldNot(ContainSubstring("default/two"))
+	s.Expect(s.node("held").Status.VolumesAttached).To(BeEmpty(), "the attach/detach controller still reports it, the VolumeAttachment makes no difference")
+	s.detach(a, "one")
+	s.expectGone("held")
+
+	s.expectInvariants()
+	s.Expect(excludes(s.released("held"))).To(Equal([]string{"drain", "volumes"}))
+	s.expectDetachedBefore(s.released("held"))
+	core := s.audited().WithUserAgent(fleet.CoreAgent)
+	s.Expect(core.Resource("volumeattachments.storage.k8s.io")).To(BeEmpty(), "Cluster API waits for volumes a second time")
+	s.expectReadByWatch()
+}
+
+// expectReadByWatch checks that nothing was polled: PersistentVolumes and claims are read once by name, the rest comes from
+// watches that one list begins.
+func (s *scene) expectReadByWatch() {
+	s.Helper()
+	ours := s.audited().WithUserAgent(fleet.ManagerAgent)
+	for _, resource := range []string{"persistentvolumes", "persistentvolumeclaims"} {
+		s.Expect(ours.Verb("list", "watch").Resource(resource)).To(BeEmpty())
+		read := map[string]bool{}
+		for _, event := range ours.Verb("get").Resource(resource) {
+			key := event.Namespace + "/" + event.Name
+			s.Expect(read).NotTo(HaveKey(key), "%s is read again", event)
+			read[key] = true
+		}
+	}
+	for _, resource := range []string{"volumeattachments.storage.k8s.io", "pods"} {
+		s.Expect(ours.Verb("get").Resource(resource)).To(BeEmpty())
+		s.Expect(len(ours.Verb("list").Resource(resource))).To(BeNumerically("<=", 1), resource)
+		s.Expect(len(ours.Verb("watch").Resource(resource))).To(BeNumerically("<=", 1), resource)
+	}
+	s.Expect(ours.Resource("secrets")).To(BeEmpty())
+	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(management.By(fleet.ManagerUser).Resource("secrets")).To(BeEmpty())
+}
+
+func (s *scene) staying() {
+	s.withVolumes("daemon", "labelled", "ruled", "shared")
+	s.create(s.workload.Client, volumeFor("scratch", "ephemeral-scratch"))
+	s.create(s.fleet.Client, drainRule("stay", "ruled", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil))
+	daemonSet := daemonSetOn("agent", "staying")
+	mount(&daemonSet.Spec.Template.Spec, "daemon")
+	s.create(s.workload.Client, daemonSet)
+	ephemeral := bare("ephemeral", "staying", labelledSkip)
+	ephemeral.Annotations[controlplane.PodReadyDelayAnnotation] = "2s" // its claim is bound by then
+	ephemeral.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
+		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: claimOf("scratch")},
+	}}}}
+	s.run(
+		bare("labelled", "staying", labelledSkip, mounting("labelled", "shared")), bare("ruled", "staying", mounting("ruled")),
+		bare("goes", "staying", mounting("shared")), ephemeral,
+	)
+	s.expectAttached("staying", "daemon", "labelled", "ruled", "shared", "scratch")
+
+	s.deleteMachine("staying")
+	s.expectGone("staying")
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("goes"))
+	s.Expect(excludes(s.released("staying"))).To(Equal([]string{"drain", "volumes"}))
+	for _, event := range s.audited().Verb("delete").Resource("volumeattachments.storage.k8s.io") {
+		s.Expect(event.Requested).To(BeTemporally(">", s.released("staying").Answered), "the volume was detached before, and it proves nothing: %s", event)
+	}
+	s.Expect(s.workload.Client.Delete(s.Context(), daemonSet)).To(Succeed())
+}
+
+func labelledSkip(pod *corev1.Pod) { pod.Labels[clusterv1.PodDrainLabel] = "Skip" }
+
+// daemonSetOn runs a Pod on one Node.
+func daemonSetOn(name, node string) *appsv1.DaemonSet {
+	d := &appsv1.DaemonSet{ObjectMeta: metaNamed(name, name)}
+	d.Spec.Selector = labelSelector("app", name)
+	d.Spec.Template = corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{corev1.LabelHostname: node}, Containers: []corev1.Container{{Name: "c", Image: "none"}},
+		},
+	}
+	return d
+}
+
+func (s *scene) unmatched() {
+	attachment := func(name string, source storagev1.VolumeAttachmentSource) *storagev1.VolumeAttachment {
+		return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{Attacher: "nobody.test", NodeName: "unmatched", Source: source}}
+	}
+	inline := corev1.PersistentVolumeSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}}
+	inline.CSI = volumeFor("inline", "").Spec.CSI
+	for _, va := range []*storagev1.VolumeAttachment{
+		attachment("va-inline", storagev1.VolumeAttachmentSource{InlineVolumeSpec: &inline}),
+		attachment("va-gone", storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("never-was")}),
+	} {
+		s.create(s.workload.Client, va)
+		before := va.DeepCopy()
+		va.Status.Attached = true
+		s.Expect(s.workload.Client.Status().Patch(s.Context(), va, client.MergeFrom(before))).To(Succeed())
+	}
+	inTree := corev1.UniqueVolumeName("kubernetes.io/iscsi/10.0.0.1:3260:iqn.test:1")
+	s.reportAttached("unmatched", inTree)
+
+	s.deleteMachine("unmatched")
+	s.expectWaitsForVolumes("unmatched",
+		"VolumeAttachments that name no PersistentVolume: va-inline",
+		"VolumeAttachments whose PersistentVolume isn't there: va-gone",
+		"attached volumes that match no known PersistentVolume: "+string(inTree))
+	s.Expect(errorLines(s.fleet.Manager.Log())).NotTo(ContainElement(ContainSubstring("va-inline")))
+	s.removeAttachment("va-inline")
+	s.removeAttachment("va-gone")
+	s.Eventually(func() string { return s.condition("unmatched").Message }, soon, pace).ShouldNot(ContainSubstring("VolumeAttachments"))
+	s.Expect(s.machine("unmatched").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	s.reportAttached("unmatched")
+	s.expectGone("unmatched")
+	s.Expect(excludes(s.released("unmatched"))).To(Equal([]string{"drain", "volumes"}))
+}
+
+// reportAttached has a Node's status say which volumes are attached. Nobody else does where no Pod has a volume.
+func (s *scene) reportAttached(node string, names ...corev1.UniqueVolumeName) {
+	s.Helper()
+	object := s.node(node)
+	before := object.DeepCopy()
+	object.Status.VolumesAttached = nil
+	for _, name := range names {
+		object.Status.VolumesAttached = append(object.Status.VolumesAttached, corev1.AttachedVolume{Name: name, DevicePath: "none"})
+	}
+	s.Expect(s.workload.Client.Status().Patch(s.Context(), object, client.MergeFrom(before))).To(Succeed())
+}
+
+func (s *scene) volumeTimeout(a *attacher) {
+	s.withVolumes("stuck")
+	a.hold("stuck")
+	s.run(bare("stuck", "late", mounting("stuck")))
+	s.expectAttached("late", "stuck")
+	s.deleteMachine("late")
+	s.expectWaitsForVolumes("late", "default/stuck")
+	s.change("late", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = ptr.To[int32](1) })
+	s.Eventually(func() string { return s.condition("late").Reason }, soon, pace).Should(Equal(v1alpha1.ReasonTimedOut))
+	s.Expect(s.condition("late").Message).To(And(ContainSubstring("nodeVolumeDetachTimeoutSeconds"), ContainSubstring("default/stuck")))
+	s.expectGone("late")
+	s.Expect(excludes(s.released("late"))).To(Equal([]string{"drain", "volumes"}))
+	s.detach(a, "stuck")
+}
+
+func (s *scene) leftover() {
+	s.withVolumes("left")
+	s.run(bare("left", "leftover", mounting("left")))
+	s.create(s.workload.Client, budget("left", 0))
+	s.expectAttached("leftover", "left")
+	s.change("leftover", func(m *clusterv1.Machine) {
+		m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1)
+	})
+	s.deleteMachine("leftover")
+	s.expectWaitsForVolumes("leftover", "default/left")
+	s.change("leftover", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = ptr.To[int32](2) })
+	s.expectGone("leftover")
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.Expect(excludes(s.released("leftover"))).To(Equal([]string{"drain", "volumes"}))
+	s.clear()
+}
+
+func (s *scene) silentNode(a *attacher) {
+	s.withVolumes("lost")
+	a.hold("lost")
+	s.run(bare("lost", "silent", mounting("lost")))
+	s.expectAttached("silent", "lost")
+	s.deleteMachine("silent")
+	s.expectWaitsForVolumes("silent", "default/lost")
+	s.stopAnswering("silent")
+	s.Eventually(func() map[string]string { return s.machine("silent").Annotations }, soon, pace).ShouldNot(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	s.Expect(excludes(s.released("silent"))).To(Equal([]string{"drain"}), "Cluster API looks by itself whether the Node answers")
+	s.expectGone("silent")
+	s.detach(a, "lost")
+}
+
+// stopAnswering stops a kubelet, and has the Node say at once what the node controller would say 50 seconds later.
+func (s *scene) stopAnswering(node string) {
+	s.Helper()
+	s.Expect(s.workload.StopKubelet(s.Context(), node)).To(Succeed())
+	s.Eventually(func(g Gomega) {
+		object := s.node(node)
+		before := object.DeepCopy()
+		for i := range object.Status.Conditions {
+			if object.Status.Conditions[i].Type == corev1.NodeReady {
+				object.Status.Conditions[i].Status, object.Status.Conditions[i].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
+			}
+		}
+		g.Expect(s.workload.Client.Status().Patch(s.Context(), object, client.MergeFrom(before))).To(Succeed())
+	}, soon, pace).Should(Succeed())
+}
+
+func (s *scene) daemonSetsLast(a *attacher) {
+	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain })
+	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsSkip })
+	s.withVolumes("data")
+	a.hold("data")
+	plugin := daemonSetOn("csi-plugin", "daemonsets")
+	s.create(s.workload.Client, plugin)
+	s.run(bare("app", "daemonsets", mounting("data")))
+	s.expectAttached("daemonsets", "data")
+	s.Eventually(func() []corev1.Pod { return s.podsOf("csi-plugin") }, soon, pace).Should(HaveLen(1))
+	pod := s.podsOf("csi-plugin")[0]
+
+	s.deleteMachine("daemonsets")
+	s.expectWaitsForVolumes("daemonsets", "default/data")
+	s.Expect(s.node("daemonsets").Spec.Taints).NotTo(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
+	s.Expect(s.pod(pod.Name).DeletionTimestamp).To(BeNil())
+	s.detach(a, "data")
+	s.expectGone("daemonsets")
+
+	deleted := s.first(s.ours().Verb("delete").Resource("pods").Named(namespace, pod.Name))
+	s.expectDetachedBefore(deleted)
+	s.expectOrder(deleted, s.released("daemonsets"))
+	s.Expect(excludes(s.released("daemonsets"))).To(Equal([]string{"drain", "volumes"}))
+	s.Expect(s.workload.Client.Delete(s.Context(), plugin)).To(Succeed())
+}
