@@ -88,6 +88,10 @@ const (
 	// eviction waits for.
 	EvacuationEvicting = "Evicting"
 
+	// EvacuationSurged is False where no room is made before the Pod goes, although its maintenance asks for that: its
+	// reason is one of package drain/surge.
+	EvacuationSurged = "Surged"
+
 	ReasonPodNotFound     = "PodNotFound"
 	ReasonNoEvacuator     = "NoEvacuator"
 	ReasonEvacuatorSilent = "EvacuatorSilent"

@@ -34,6 +34,16 @@ const (
 	// that has come to them.
 	NoDaemonSetPodsTaint = "maintenance.cluster.x-k8s.io/no-daemonset-pods"
 
+	// SurgeAnnotation on a Deployment records, as long as room is made for Pods of it that leave, what it was like before; on a
+	// HorizontalPodAutoscaler likewise. See drain/surge.
+	SurgeAnnotation = "maintenance.cluster.x-k8s.io/surge"
+
+	// SurgingLabel is on every Deployment and HorizontalPodAutoscaler that has SurgeAnnotation, so that they are found.
+	SurgingLabel = "maintenance.cluster.x-k8s.io/surging"
+
+	// DeletionCostAnnotation on a Pod that a surge has chosen to leave holds the deletion cost that it had before, if any.
+	DeletionCostAnnotation = "maintenance.cluster.x-k8s.io/deletion-cost-before"
+
 	// OwnerClusterAnnotation on a NodeMaintenance names the Cluster ("namespace/name") whose Machine it serves.
 	OwnerClusterAnnotation = "maintenance.cluster.x-k8s.io/owner-cluster"
 

@@ -38,6 +38,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/drainpolicy"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/daemonset"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/deployment"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/statefulset"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/staticpod"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machine"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
@@ -165,7 +167,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		WatchFilterValue: o.watchFilter,
 		Cache: clustercache.CacheOptions{
 			DefaultTransform: ctrlcache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]ctrlcache.ByObject{&corev1.Node{}: {Transform: remote.TrimNode}},
+			ByObject:         cachedByObject(),
 		},
 		Client: clustercache.ClientOptions{
 			QPS: o.clusterCacheQPS, Burst: o.clusterCacheBurst,
@@ -206,13 +208,13 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err := evictor.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: o.evictorConcurrency}); err != nil {
 		return err
 	}
-	daemonSets := &daemonset.Reconciler{Clusters: clusters, Clock: realClock}
-	if err := daemonSets.SetupWithManager(ctx, mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.evacuationConcurrency}); err != nil {
+	evacuators, err := setupEvacuators(ctx, mgr, clusters, realClock, o)
+	if err != nil {
 		return err
 	}
 	workloads := &remote.Reconciler{
 		Client: mgr.GetClient(), Clusters: clusters, WatchFilterValue: o.watchFilter,
-		Watches: []remote.Watch{machines.Watch, maintenances.Watch, evacuations.Watch, evictor.Watch, daemonSets.Watch, sweeper.Watch},
+		Watches: append(evacuators, machines.Watch, maintenances.Watch, evacuations.Watch, evictor.Watch, sweeper.Watch),
 	}
 	return setupWorkloads(ctx, mgr, o, workloads)
 }
@@ -227,4 +229,29 @@ func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads
 		workloads.Watches, workloads.NodeAgentImage = append(workloads.Watches, staticPods.Watch), o.nodeAgentImage
 	}
 	return workloads.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
+}
+
+// setupEvacuators adds the built-in evacuators.
+func setupEvacuators(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clusters, now clock.PassiveClock, o *options) ([]remote.Watch, error) {
+	concurrency := controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.evacuationConcurrency}
+	daemonSets := &daemonset.Reconciler{Clusters: clusters, Clock: now}
+	if err := daemonSets.SetupWithManager(ctx, mgr, concurrency); err != nil {
+		return nil, err
+	}
+	deployments := &deployment.Reconciler{Clusters: clusters, Clock: now}
+	if err := deployments.SetupWithManager(mgr, concurrency); err != nil {
+		return nil, err
+	}
+	statefulSets := &statefulset.Reconciler{Clusters: clusters, Clock: now}
+	if err := statefulSets.SetupWithManager(mgr, concurrency); err != nil {
+		return nil, err
+	}
+	return []remote.Watch{daemonSets.Watch, deployments.Watch, statefulSets.Watch}, nil
+}
+
+// cachedByObject says what of workload clusters is cached in part.
+func cachedByObject() map[client.Object]ctrlcache.ByObject {
+	selected := deployment.Surging()
+	selected[&corev1.Node{}] = ctrlcache.ByObject{Transform: remote.TrimNode}
+	return selected
 }

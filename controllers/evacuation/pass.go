@@ -112,7 +112,7 @@ func (p *pass) candidate(e *v1alpha1.Evacuation, pod *corev1.Pod) budgets.Candid
 	return budgets.Candidate{
 		Pod: budgets.Pod{
 			UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
-			Labels: pod.Labels, Ready: isReady(pod), Phase: pod.Status.Phase,
+			Labels: pod.Labels, Ready: rules.Ready(pod), Phase: pod.Status.Phase,
 		},
 		DeleteUnready: p.terms[pod.Spec.NodeName].DeletesUnready && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 	}
@@ -122,15 +122,6 @@ func (p *pass) tryAgainAt(t time.Time) {
 	if p.nextTry.IsZero() || t.Before(p.nextTry) {
 		p.nextTry = t
 	}
-}
-
-func isReady(pod *corev1.Pod) bool {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // report says on each Evacuation why its Pod waits, where that has changed, and counts.

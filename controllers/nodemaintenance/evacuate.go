@@ -271,7 +271,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView) error {
 	pod, policy := view.pod, s.maintenance.Spec.Evacuation
 	var evacuators []v1alpha1.Evacuator
 	if view.podType != "" {
-		builtIn := evacuation.BuiltIn(view.podType)
+		builtIn := evacuation.BuiltIn(pod, view.podType, policy.Surge)
 		if view.byAgent {
 			builtIn = staticpods.Evacuators()
 		}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -77,6 +78,9 @@ func PodOf(observation Observation, e *v1alpha1.Evacuation) (*corev1.Pod, bool) 
 	return pod, true
 }
 
+// neededAnnotations of Pods, beside those that name evacuators.
+var neededAnnotations = []string{corev1.MirrorPodAnnotationKey, corev1.PodDeletionCost, v1alpha1.DeletionCostAnnotation}
+
 // trimPod drops what no decision looks at, so that a drain of many Pods stays small in memory.
 func trimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
@@ -85,7 +89,7 @@ func trimPod(object any) (any, error) {
 	}
 	pod.ManagedFields = nil
 	for key := range pod.Annotations {
-		if key != corev1.MirrorPodAnnotationKey && !strings.HasPrefix(key, v1alpha1.EvacuatorPriorityAnnotationPrefix) {
+		if !slices.Contains(neededAnnotations, key) && !strings.HasPrefix(key, v1alpha1.EvacuatorPriorityAnnotationPrefix) {
 			delete(pod.Annotations, key)
 		}
 	}

@@ -35,8 +35,8 @@ func followGuide(s *scene) {
 		return kubectl.run("kubectl get pods -l 'app in (ledger, index)' -o wide", "")
 	})
 	for _, expected := range []string{
-		`NAME +STAGE +DRAINED +NODES +PENDING +EVACUATING +BLOCKING +AGE`, // Story 1, in a glance
-		`ledger-\S+ .*waiting for disruption budget default/ledger`,       // Story 2, who waits for what
+		`NAME +STAGE +DRAINED +NODES +PENDING +EVACUATING +BLOCKING +AGE`,              // Story 1, in a glance
+		`SurgedForMaintenance +Deployment/ledger`, `SurgeCompleted +Deployment/ledger`, // Story 2, without a gap
 		`index-\S+ +migrator.example.com`,
 		`nodemaintenance.maintenance.cluster.x-k8s.io/scale-down-worker-9 condition met`, // Story 3
 	} {

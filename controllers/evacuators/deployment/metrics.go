@@ -1,0 +1,20 @@
+package deployment
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+var (
+	surges = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "capnm_surges_total",
+		Help: "What was done to Deployments to make room for Pods that leave, by event: SurgedForMaintenance, SurgeCompleted, SurgeCalledOff, SurgeSuperseded.",
+	}, []string{"event"})
+
+	refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "capnm_surges_refused_total",
+		Help: "Pods that were evicted although their maintenance asks for a surge, by reason.",
+	}, []string{"reason"})
+)
+
+func init() { metrics.Registry.MustRegister(surges, refusals) }

@@ -1,0 +1,183 @@
+package deployment
+
+import (
+	"context"
+	"slices"
+
+	"github.com/pkg/errors"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+)
+
+// findLeaving finds the Pods of the Deployment that it is our turn to evacuate.
+func (s *scope) findLeaving(ctx context.Context) (known bool, err error) {
+	found, known, err := s.finder.Find(ctx, s.key.Namespace, func(pod *corev1.Pod) bool { return surge.DeploymentOf(pod) == s.key.Name })
+	if err != nil || !known {
+		return known, err
+	}
+	maintenances := &v1alpha1.NodeMaintenanceList{}
+	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
+		return false, errors.Wrap(err, "listing NodeMaintenances")
+	}
+	for _, turn := range found {
+		if turn.Over {
+			continue
+		}
+		pod, e := turn.Pod, turn.Evacuation
+		s.turns[pod.UID] = turn
+		s.observed.Leaving = append(s.observed.Leaving, surge.Leaving{
+			PodRef: surge.PodRef{Name: pod.Name, UID: pod.UID}, Policy: surge.PolicyOn(pod.Spec.NodeName, maintenances.Items),
+			Asked: evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
+			Ready: rules.Ready(pod), Marked: surge.Marked(pod),
+			Progress: turn.Progress, Deadline: turn.Deadline, Message: e.Status.Message,
+		})
+	}
+	return true, nil
+}
+
+// observe reads the Deployment, and of what belongs to it as much as the next decision takes.
+func (s *scope) observe(ctx context.Context) error {
+	d, err := get(ctx, s.live, s.key, &appsv1.Deployment{})
+	if err != nil {
+		return err
+	}
+	s.observed.Deployment = d
+	if d == nil {
+		return s.findNotedAutoscalers(ctx)
+	}
+	b, invalid := surge.BaselineOf(d)
+	switch {
+	case invalid != nil:
+		return nil //nolint:nilerr // it is dropped, and then all else is read
+	case b == nil && len(s.observed.Leaving) == 0:
+		return s.findNotedAutoscalers(ctx)
+	case b == nil:
+		return s.observeBeforeSurge(ctx)
+	default:
+		return s.observeSurge(ctx, b)
+	}
+}
+
+// observeBeforeSurge reads what says whether the Deployment may surge.
+func (s *scope) observeBeforeSurge(ctx context.Context) error {
+	d, sets := s.observed.Deployment, map[string]*appsv1.ReplicaSet{}
+	for i := range s.observed.Leaving {
+		leaving := &s.observed.Leaving[i]
+		pod := s.turns[leaving.UID].Pod
+		name := metav1.GetControllerOfNoCopy(pod).Name // DeploymentOf has found one
+		if _, read := sets[name]; !read {
+			set, err := get(ctx, s.live, types.NamespacedName{Namespace: s.key.Namespace, Name: name}, &appsv1.ReplicaSet{})
+			if err != nil {
+				return err
+			}
+			sets[name] = set
+		}
+		leaving.Owned = surge.Controls(d, sets[name], pod)
+	}
+	s.observed.Claims = map[string]*corev1.PersistentVolumeClaim{}
+	for _, name := range surge.ClaimsOf(d.Spec.Template) {
+		claim, err := get(ctx, s.live, types.NamespacedName{Namespace: s.key.Namespace, Name: name}, &corev1.PersistentVolumeClaim{})
+		if err != nil {
+			return err
+		}
+		s.observed.Claims[name] = claim
+	}
+	return s.findAutoscalers(ctx)
+}
+
+// observeSurge reads what the baseline names.
+func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
+	for _, ref := range b.Pods {
+		var pod *corev1.Pod
+		if s.finder.Observation != nil {
+			pod, _ = s.finder.Observation.PodByUID(ref.UID)
+		}
+		if pod == nil { // its Node may not be watched any more
+			var err error
+			if pod, err = s.livePod(ctx, ref); err != nil {
+				return err
+			}
+		}
+		if pod != nil && pod.DeletionTimestamp == nil && surge.Marked(pod) {
+			s.observed.Marked = append(s.observed.Marked, ref)
+		}
+	}
+	if b.Autoscaler == nil {
+		return nil
+	}
+	h, err := get(ctx, s.live, types.NamespacedName{Namespace: s.key.Namespace, Name: b.Autoscaler.Name}, &autoscalingv2.HorizontalPodAutoscaler{})
+	if h != nil {
+		s.observed.Autoscalers = append(s.observed.Autoscalers, h)
+	}
+	return err
+}
+
+// findNotedAutoscalers finds, among those that are watched, the autoscalers with a note about the Deployment.
+func (s *scope) findNotedAutoscalers(ctx context.Context) error {
+	list := &autoscalingv2.HorizontalPodAutoscalerList{}
+	if err := s.client.List(ctx, list, client.InNamespace(s.key.Namespace)); err != nil {
+		return errors.Wrapf(err, "listing the HorizontalPodAutoscalers of Namespace %s that surge", s.key.Namespace)
+	}
+	s.addAutoscalers(list.Items)
+	return nil
+}
+
+// autoscalersPage is how many HorizontalPodAutoscalers of a namespace are read at once.
+const autoscalersPage = 250
+
+// findAutoscalers finds all that scale the Deployment.
+func (s *scope) findAutoscalers(ctx context.Context) error {
+	list := &autoscalingv2.HorizontalPodAutoscalerList{}
+	for {
+		if err := s.live.List(ctx, list, client.InNamespace(s.key.Namespace), client.Limit(autoscalersPage), client.Continue(list.Continue)); err != nil {
+			return errors.Wrapf(err, "listing the HorizontalPodAutoscalers of Namespace %s", s.key.Namespace)
+		}
+		s.addAutoscalers(list.Items)
+		if list.Continue == "" {
+			return nil
+		}
+	}
+}
+
+func (s *scope) addAutoscalers(all []autoscalingv2.HorizontalPodAutoscaler) {
+	for i := range all {
+		if surge.Scales(&all[i], s.key.Name) {
+			s.observed.Autoscalers = append(s.observed.Autoscalers, all[i].DeepCopy())
+		}
+	}
+}
+
+func (s *scope) autoscaler(uid types.UID) *autoscalingv2.HorizontalPodAutoscaler {
+	at := slices.IndexFunc(s.observed.Autoscalers, func(h *autoscalingv2.HorizontalPodAutoscaler) bool { return h.UID == uid })
+	return s.observed.Autoscalers[at] // decisions are about what was observed
+}
+
+// livePod reads a Pod, nil if it is gone.
+func (s *scope) livePod(ctx context.Context, ref surge.PodRef) (*corev1.Pod, error) {
+	pod, err := get(ctx, s.live, types.NamespacedName{Namespace: s.key.Namespace, Name: ref.Name}, &corev1.Pod{})
+	if err != nil || pod == nil || pod.UID != ref.UID {
+		return nil, err
+	}
+	return pod, nil
+}
+
+// get reads an object, nil if there is none.
+func get[T client.Object](ctx context.Context, reader client.Reader, key types.NamespacedName, object T) (T, error) {
+	var none T
+	if err := reader.Get(ctx, key, object); apierrors.IsNotFound(err) {
+		return none, nil
+	} else if err != nil {
+		return none, errors.Wrapf(err, "getting %T %s", object, key)
+	}
+	return object, nil
+}

@@ -1,0 +1,150 @@
+package deployment
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/turns"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+)
+
+// Reconciler makes room for Pods of Deployments, one Deployment at a time.
+type Reconciler struct {
+	Clusters *remote.Clusters
+	Clock    clock.PassiveClock
+
+	controller controller.TypedController[remote.Request]
+}
+
+// scope is one reconciliation.
+type scope struct {
+	cluster  types.NamespacedName
+	key      types.NamespacedName // of the Deployment
+	client   client.Client        // reads what is watched
+	live     client.Client
+	finder   turns.Finder
+	turns    map[types.UID]turns.Turn // by Pod
+	observed surge.Observation
+}
+
+// Reconcile does the next thing that is due for one Deployment. Each write is an event that brings it here again:
+//
+//	which of its Pods are to go? ─► what is it like? ─► ask drain/surge ─► report, write
+func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Deployment", klog.KRef(request.Object.Namespace, request.Object.Name)))
+	s := &scope{cluster: request.Cluster, key: request.Object, turns: map[types.UID]turns.Turn{}, observed: surge.Observation{Now: r.Clock.Now()}}
+	var err error
+	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
+		return remote.Rest(err)
+	}
+	if s.live, err = r.Clusters.Live(ctx, request.Cluster); err != nil {
+		return remote.Rest(err)
+	}
+	s.finder = turns.Finder{Watched: s.client, Observation: r.Clusters.Observed(s.cluster), Class: v1alpha1.EvacuatorClassDeployment, Now: s.observed.Now}
+	known, err := s.findLeaving(ctx)
+	if err != nil {
+		return remote.Rest(err)
+	}
+	if !known { // to know too little is to call off too much
+		return reconcile.Result{RequeueAfter: turns.UnknownPace}, nil
+	}
+	if err := s.observe(ctx); err != nil {
+		return remote.Rest(err)
+	}
+	decision := surge.Decide(s.observed)
+	if err := r.apply(ctx, s, decision); err != nil {
+		return remote.Rest(err)
+	}
+	if decision.LookAgain.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(decision.LookAgain.Sub(s.observed.Now), time.Millisecond)}, nil
+}
+
+// apply reports, and then writes what was decided: nothing of it where the object has changed since it was looked at.
+func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) error {
+	for _, report := range d.Reports {
+		if err := r.report(ctx, s, report); err != nil {
+			return err
+		}
+	}
+	for _, pod := range d.Mark {
+		if err := s.changePod(ctx, s.turns[pod.UID].Pod, surge.Mark); err != nil {
+			return err
+		}
+	}
+	for _, pod := range d.Unmark {
+		live, err := s.livePod(ctx, pod)
+		if err != nil {
+			return err
+		}
+		if err := s.changePod(ctx, live, surge.Unmark); err != nil {
+			return err
+		}
+	}
+	if d.Deployment != nil {
+		if err := s.live.Patch(ctx, d.Deployment, lockedOn(s.observed.Deployment)); err != nil {
+			return errors.Wrapf(client.IgnoreNotFound(err), "patching Deployment %s", s.key)
+		}
+	}
+	if d.Autoscaler != nil {
+		if err := s.live.Patch(ctx, d.Autoscaler, lockedOn(s.autoscaler(d.Autoscaler.UID))); err != nil {
+			return errors.Wrapf(client.IgnoreNotFound(err), "patching HorizontalPodAutoscaler %s", klog.KObj(d.Autoscaler))
+		}
+	}
+	if d.Event != nil {
+		r.tell(ctx, s, d.Event)
+	}
+	return nil
+}
+
+// lockedOn patches the difference to what was observed, if that is still the latest version.
+func lockedOn(observed client.Object) client.Patch {
+	return client.MergeFromWithOptions(observed, client.MergeFromWithOptimisticLock{})
+}
+
+func (r *Reconciler) tell(ctx context.Context, s *scope, event *surge.Event) {
+	ctrl.LoggerFrom(ctx).V(2).Info(event.Message, "event", event.Reason)
+	surges.WithLabelValues(event.Reason).Inc()
+	eventType := corev1.EventTypeNormal
+	if event.Warning {
+		eventType = corev1.EventTypeWarning
+	}
+	r.Clusters.Event(s.cluster, s.observed.Deployment, eventType, event.Reason, event.Message)
+}
+
+// report stores what the Evacuation of a Pod is told.
+func (r *Reconciler) report(ctx context.Context, s *scope, report surge.Report) error {
+	turn := s.turns[report.Pod]
+	if err := s.finder.Report(ctx, turn, report.Apply); err != nil {
+		return err
+	}
+	if report.Refusal != "" {
+		refusals.WithLabelValues(string(report.Refusal)).Inc()
+		r.Clusters.Event(s.cluster, turn.Pod, corev1.EventTypeNormal, eventNotSurged, report.Message)
+	}
+	return nil
+}
+
+// changePod marks or unmarks a Pod, nil if it is gone.
+func (s *scope) changePod(ctx context.Context, pod *corev1.Pod, change func(*corev1.Pod)) error {
+	if pod == nil {
+		return nil
+	}
+	changed := pod.DeepCopy()
+	change(changed)
+	err := s.live.Patch(ctx, changed, lockedOn(pod))
+	return errors.Wrapf(client.IgnoreNotFound(err), "setting the deletion cost of Pod %s", klog.KObj(pod))
+}

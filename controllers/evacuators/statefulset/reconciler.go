@@ -1,0 +1,153 @@
+// Package statefulset is the built-in evacuator of the Pods of StatefulSets, class statefulset.apps.k8s.io. It evacuates nothing by
+// itself: it hands one Pod after the other to the eviction, in the order that drain/statefulsets says.
+package statefulset
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/turns"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/statefulsets"
+)
+
+// Reconciler orders the evictions of the Pods of StatefulSets, one StatefulSet at a time.
+type Reconciler struct {
+	Clusters *remote.Clusters
+	Clock    clock.PassiveClock
+
+	controller controller.TypedController[remote.Request]
+}
+
+// SetupWithManager adds the reconciler to the manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+	var err error
+	r.controller, err = r.Clusters.NewController(mgr, "statefulset", r, options, r.enqueue)
+	return err
+}
+
+// Watch adds the watch of a workload cluster's Evacuations.
+func (r *Reconciler) Watch(ctx context.Context, connections clustercache.ClusterCache, cluster types.NamespacedName) error {
+	err := connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
+		Name:    "statefulset-Evacuations",
+		Watcher: r.controller,
+		Kind:    &v1alpha1.Evacuation{},
+		EventHandler: remote.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+			return r.setOf(cluster, e)
+		}),
+	}))
+	return errors.Wrap(err, "watching Evacuations")
+}
+
+// setOf returns the StatefulSet of an Evacuation that it is our turn to carry out, as far as it is known.
+func (r *Reconciler) setOf(cluster types.NamespacedName, e *v1alpha1.Evacuation) []types.NamespacedName {
+	if !turns.HasTurn(e, v1alpha1.EvacuatorClassStatefulSet) {
+		return nil
+	}
+	pod, _ := turns.PodOf(r.Clusters.Observed(cluster), e)
+	if pod == nil {
+		return nil // known with the Pods of its Node
+	}
+	return []types.NamespacedName{{Namespace: pod.Namespace, Name: statefulsets.SetOf(pod)}}
+}
+
+// enqueue maps what a drain watch sees to StatefulSets: a Pod that has gone or is back, and what was not known before.
+func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change remote.Change) {
+	switch {
+	case change.Pod != nil:
+		if name := statefulsets.SetOf(change.Pod); name != "" {
+			queue.Add(remote.Request{Cluster: change.Cluster, Object: types.NamespacedName{Namespace: change.Pod.Namespace, Name: name}})
+		}
+	case change.Node != nil:
+		turns.OnNode(ctx, r.Clusters, change.Cluster, *change.Node, func(e *v1alpha1.Evacuation) {
+			for _, key := range r.setOf(change.Cluster, e) {
+				queue.Add(remote.Request{Cluster: change.Cluster, Object: key})
+			}
+		})
+	}
+}
+
+// Reconcile looks whose turn it is among the Pods of one StatefulSet.
+func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "StatefulSet", klog.KRef(request.Object.Namespace, request.Object.Name)))
+	watched, err := r.Clusters.Client(ctx, request.Cluster)
+	if err != nil {
+		return remote.Rest(err)
+	}
+	live, err := r.Clusters.Live(ctx, request.Cluster)
+	if err != nil {
+		return remote.Rest(err)
+	}
+	finder := turns.Finder{Watched: watched, Observation: r.Clusters.Observed(request.Cluster), Class: v1alpha1.EvacuatorClassStatefulSet, Now: r.Clock.Now()}
+	found, known, err := finder.Find(ctx, request.Object.Namespace, func(pod *corev1.Pod) bool { return statefulsets.SetOf(pod) == request.Object.Name })
+	switch {
+	case err != nil:
+		return remote.Rest(err)
+	case !known:
+		return reconcile.Result{RequeueAfter: turns.UnknownPace}, nil
+	case len(found) == 0:
+		return reconcile.Result{}, nil
+	}
+	observed, byPod := statefulsets.Observation{Now: finder.Now, Going: map[types.UID]bool{}}, map[types.UID]turns.Turn{}
+	for _, turn := range found {
+		if turn.Over {
+			observed.Going[turn.Pod.UID] = true
+			continue
+		}
+		byPod[turn.Pod.UID] = turn
+		observed.Waiting = append(observed.Waiting, statefulsets.Waiting{
+			Name: turn.Pod.Name, UID: turn.Pod.UID, Progress: turn.Progress, Deadline: turn.Deadline, Message: turn.Evacuation.Status.Message,
+		})
+	}
+	if observed.Set, observed.Pods, err = read(ctx, live, request.Object); err != nil {
+		return remote.Rest(err)
+	}
+	decision := statefulsets.Decide(observed)
+	for _, report := range decision.Reports {
+		if err := finder.Report(ctx, byPod[report.Pod], report.Apply); err != nil {
+			return remote.Rest(err)
+		}
+	}
+	if decision.LookAgain.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(decision.LookAgain.Sub(finder.Now), time.Millisecond)}, nil
+}
+
+// read reads a StatefulSet, nil if it is gone, and, where they leave in order, the Pods of that one StatefulSet: those that are back
+// are on Nodes that nobody watches.
+func read(ctx context.Context, live client.Client, key types.NamespacedName) (*appsv1.StatefulSet, []corev1.Pod, error) {
+	set := &appsv1.StatefulSet{}
+	if err := live.Get(ctx, key, set); apierrors.IsNotFound(err) {
+		return nil, nil, nil
+	} else if err != nil {
+		return nil, nil, errors.Wrapf(err, "getting StatefulSet %s", key)
+	}
+	if !statefulsets.Ordered(set) {
+		return set, nil, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
+	if err != nil {
+		return nil, nil, errors.Wrapf(err, "reading the selector of StatefulSet %s", key)
+	}
+	pods := &corev1.PodList{}
+	if err := live.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return nil, nil, errors.Wrapf(err, "listing the Pods of StatefulSet %s", key)
+	}
+	return set, pods.Items, nil
+}

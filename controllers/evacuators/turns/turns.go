@@ -1,0 +1,127 @@
+// Package turns finds the Pods that it is a built-in evacuator's turn to evacuate, for evacuators that look at the Pods of one
+// workload together.
+package turns
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+)
+
+// UnknownPace is when to look again while Pods are not known yet. What makes them known is an event, so it is a safety net.
+const UnknownPace = 5 * time.Second
+
+// Turn is a Pod that an evacuator is to evacuate now.
+type Turn struct {
+	Evacuation *v1alpha1.Evacuation
+	Pod        *corev1.Pod
+	// Over says that it has had its turn, and that the Pod is to be evicted.
+	Over bool
+	// Progress is when the evacuator was last heard of, Deadline when its turn is over.
+	Progress, Deadline time.Time
+}
+
+// Finder finds turns in one workload cluster.
+type Finder struct {
+	// Watched reads Evacuations and NodeMaintenances.
+	Watched client.Client
+	// Observation of Pods, nil while none are watched.
+	Observation remote.Observation
+	Class       string
+	Now         time.Time
+}
+
+// Find returns the turns of a namespace whose Pods belong, those asked for first to the front, and those that are over and whose
+// Pods are still there. Not known while a Pod that might be one of them hasn't been observed.
+func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1.Pod) bool) (found []Turn, known bool, err error) {
+	evacuations := &v1alpha1.EvacuationList{}
+	if err := f.Watched.List(ctx, evacuations, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, false, errors.Wrapf(err, "listing the Evacuations of Namespace %s", namespace)
+	}
+	maintenances := &v1alpha1.NodeMaintenanceList{}
+	if err := f.Watched.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, false, errors.Wrap(err, "listing NodeMaintenances")
+	}
+	terms := evacuation.TermsByNode(maintenances.Items)
+	for i := range evacuations.Items {
+		e := &evacuations.Items[i]
+		if e.Status.ActiveEvacuatorClass == nil || *e.Status.ActiveEvacuatorClass != f.Class {
+			continue
+		}
+		pod, known := PodOf(f.Observation, e)
+		switch {
+		case !known && HasTurn(e, f.Class):
+			return nil, false, nil
+		case pod == nil || !belongs(pod):
+			continue
+		}
+		action := evacuation.Next(evacuation.Input{
+			Evacuation: e, Pod: evacuation.ObservedPod(e.Spec.PodRef, pod, v1alpha1.PodTypeDefault),
+			DrainEnds: terms[pod.Spec.NodeName].DrainEnds, Now: f.Now,
+		})
+		over := action.Kind == evacuation.Evict
+		if !over && action.Kind != evacuation.AwaitEvacuator {
+			continue
+		}
+		turn := Turn{Evacuation: e, Pod: pod, Over: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
+		if e.Status.EvacuationProgressTimestamp != nil {
+			turn.Progress = e.Status.EvacuationProgressTimestamp.Time
+		}
+		found = append(found, turn)
+	}
+	slices.SortFunc(found, func(a, b Turn) int {
+		return cmp.Or(a.Evacuation.CreationTimestamp.Compare(b.Evacuation.CreationTimestamp.Time), cmp.Compare(a.Pod.Name, b.Pod.Name))
+	})
+	return found, true, nil
+}
+
+// HasTurn says whether it is the evacuator's turn, as far as the Evacuation alone tells.
+func HasTurn(e *v1alpha1.Evacuation, class string) bool {
+	return e.Status.ActiveEvacuatorClass != nil && *e.Status.ActiveEvacuatorClass == class && !e.Status.ActiveEvacuatorCompleted
+}
+
+// PodOf finds the Pod of an Evacuation; nil if it is gone.
+func PodOf(observation remote.Observation, e *v1alpha1.Evacuation) (pod *corev1.Pod, known bool) {
+	if observation == nil {
+		return nil, false
+	}
+	if pod, found := remote.PodOf(observation, e); found {
+		return pod, true
+	}
+	_, known = observation.PodsOn(e.Annotations[v1alpha1.EvacuationNodeAnnotation])
+	return nil, known
+}
+
+// Report stores what an evacuator has to say in the status of an Evacuation, unless somebody else has written meanwhile.
+func (f Finder) Report(ctx context.Context, turn Turn, apply func(*v1alpha1.Evacuation, time.Time)) error {
+	changed := turn.Evacuation.DeepCopy()
+	apply(changed, f.Now)
+	err := f.Watched.Status().Patch(ctx, changed, client.MergeFromWithOptions(turn.Evacuation, client.MergeFromWithOptimisticLock{}))
+	return errors.Wrapf(client.IgnoreNotFound(err), "reporting on Evacuation %s", klog.KObj(turn.Evacuation))
+}
+
+// OnNode calls each for the Evacuations of a Node.
+func OnNode(ctx context.Context, clusters *remote.Clusters, cluster types.NamespacedName, node string, each func(*v1alpha1.Evacuation)) {
+	watched, err := clusters.Client(ctx, cluster)
+	if err != nil {
+		return // the next connection lists all anew
+	}
+	evacuations := &v1alpha1.EvacuationList{}
+	if err := watched.List(ctx, evacuations, client.MatchingFields{remote.EvacuationsByNode: node}, client.UnsafeDisableDeepCopy); err != nil {
+		return // likewise
+	}
+	for i := range evacuations.Items {
+		each(&evacuations.Items[i])
+	}
+}

@@ -1,0 +1,92 @@
+package surge
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// leavingCost is the lowest deletion cost that a Pod can have.
+const leavingCost = "-2147483647"
+
+// DeploymentOf returns the name of the Deployment that a Pod seems to belong to, "" if to none: a ReplicaSet of a Deployment is
+// named after it and the hash of the template. Controls tells whether that is true.
+func DeploymentOf(pod *corev1.Pod) string {
+	hash, owner := pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey], metav1.GetControllerOfNoCopy(pod)
+	if hash == "" || owner == nil || owner.Kind != "ReplicaSet" || !strings.HasPrefix(owner.APIVersion, appsv1.GroupName+"/") {
+		return ""
+	}
+	name, ours := strings.CutSuffix(owner.Name, "-"+hash)
+	if !ours {
+		return ""
+	}
+	return name
+}
+
+// Controls says whether a Pod is one of the Deployment. set is the ReplicaSet that the Pod names, nil if there is none.
+func Controls(d *appsv1.Deployment, set *appsv1.ReplicaSet, pod *corev1.Pod) bool {
+	return d != nil && set != nil && metav1.IsControlledBy(pod, set) && metav1.IsControlledBy(set, d)
+}
+
+// Marked says whether a Pod has been chosen to leave.
+func Marked(pod *corev1.Pod) bool {
+	_, ours := pod.Annotations[v1alpha1.DeletionCostAnnotation]
+	return ours && pod.Annotations[corev1.PodDeletionCost] == leavingCost
+}
+
+// Mark makes a Pod the first one that its ReplicaSet deletes when it is scaled down. The cost that it had is kept.
+func Mark(pod *corev1.Pod) {
+	if Marked(pod) {
+		return
+	}
+	annotations := maps.Clone(pod.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[v1alpha1.DeletionCostAnnotation] = annotations[corev1.PodDeletionCost]
+	annotations[corev1.PodDeletionCost] = leavingCost
+	pod.Annotations = annotations
+}
+
+// Unmark gives a Pod back the cost that it had. One that somebody else has set meanwhile stays.
+func Unmark(pod *corev1.Pod) {
+	before, ours := pod.Annotations[v1alpha1.DeletionCostAnnotation]
+	if !ours {
+		return
+	}
+	annotations := maps.Clone(pod.Annotations)
+	delete(annotations, v1alpha1.DeletionCostAnnotation)
+	switch {
+	case annotations[corev1.PodDeletionCost] != leavingCost:
+	case before == "":
+		delete(annotations, corev1.PodDeletionCost)
+	default:
+		annotations[corev1.PodDeletionCost] = before
+	}
+	pod.Annotations = annotations
+}
+
+// PolicyOn says how the Pods of a Node are surged: as the maintenance in stage Drain wants it that asks for most.
+func PolicyOn(node string, maintenances []v1alpha1.NodeMaintenance) v1alpha1.SurgePolicy {
+	policy := v1alpha1.SurgeNever
+	for i := range maintenances {
+		m := &maintenances[i]
+		here := func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == node }
+		if m.Spec.Stage != v1alpha1.StageDrain || !slices.ContainsFunc(m.Status.NodeStatuses, here) {
+			continue
+		}
+		if m.Spec.Evacuation.Surge == v1alpha1.SurgeAlways {
+			return v1alpha1.SurgeAlways
+		}
+		if m.Spec.Evacuation.Surge == v1alpha1.SurgeIfSingleReplica {
+			policy = v1alpha1.SurgeIfSingleReplica
+		}
+	}
+	return policy
+}

@@ -1,0 +1,109 @@
+package surge_test
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+)
+
+// TestSurgeHolds drives a Deployment through random orders of everything that can happen: controllers that are early or late, a
+// manager that dies after any write, edits, drains that are called off, Pods of further Nodes that are asked to leave, and time.
+//
+//   - While nobody else interferes, there are never fewer available replicas than declared (E24).
+//   - In the end the number of replicas is what it was, or what somebody has set it to, and nothing of the surge is left (E25).
+func TestSurgeHolds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		declared := rapid.Int32Range(1, 6).Draw(t, "replicas")
+		w := deployed(declared, maxSurge(rapid.SampledFrom([]string{"0", "1", "2", "50%"}).Draw(t, "maxSurge")))
+		lowest := rapid.Int32Range(1, declared).Draw(t, "minReplicas")
+		scaled := rapid.Bool().Draw(t, "autoscaler")
+		if scaled {
+			w.scaledBy(lowest, declared+rapid.Int32Range(0, 3).Draw(t, "headroom"))
+		}
+		interfered := false
+		actions := map[string]func(*rapid.T){
+			"decide": func(t *rapid.T) {
+				w.apply(surge.Decide(w.observed()), rapid.IntRange(0, 4).Draw(t, "writes until it dies"))
+			},
+			"decide twice": func(*rapid.T) { w.step(); w.step() },
+			"replicate":    func(*rapid.T) { w.replicate() },
+			"start":        func(t *rapid.T) { w.start(rapid.IntRange(1, 3).Draw(t, "Pods")) },
+			"observe":      func(*rapid.T) { w.observe() },
+			"autoscale":    func(t *rapid.T) { w.autoscale(rapid.SampledFrom([]int32{0, declared}).Draw(t, "wants")) },
+			"ask":          func(t *rapid.T) { w.evacuated(rapid.IntRange(1, 3).Draw(t, "Pods"), v1alpha1.SurgeAlways) },
+			"call off": func(*rapid.T) {
+				for uid := range w.evacuations {
+					if w.pod(uid) != nil {
+						delete(w.evacuations, uid)
+						return
+					}
+				}
+			},
+			"wait": func(t *rapid.T) {
+				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 400).Draw(t, "seconds")) * time.Second)
+			},
+			"evict": func(*rapid.T) { interfered = w.evict() || interfered },
+			"edit": func(t *rapid.T) {
+				n := rapid.Int32Range(1, 9).Draw(t, "to")
+				b := w.baseline()
+				switch {
+				case b != nil && n == b.Surged: // nobody could tell it from ours
+				case scaled:
+					if w.autoscaler = w.autoscaler.DeepCopy(); n <= w.autoscaler.Spec.MaxReplicas && n != *w.autoscaler.Spec.MinReplicas {
+						w.autoscaler.Spec.MinReplicas, lowest, interfered = &n, n, true
+					}
+				case n != *w.deployment.Spec.Replicas:
+					w.scale(n)
+					declared, interfered = n, true
+				}
+			},
+			"": func(t *rapid.T) {
+				if !interfered && w.available() < int(declared) {
+					t.Fatalf("%d of %d are available", w.available(), declared)
+				}
+			},
+		}
+		t.Repeat(actions)
+
+		w.run()
+		if w.baseline() != nil || w.deployment.Labels[v1alpha1.SurgingLabel] != "" || len(w.evacuations) > 0 {
+			t.Fatalf("it doesn't end: %v, %d are left", w.deployment.Annotations, len(w.evacuations))
+		}
+		switch {
+		case !scaled && *w.deployment.Spec.Replicas != declared:
+			t.Fatalf("%d replicas, declared were %d", *w.deployment.Spec.Replicas, declared)
+		case scaled && (ptr.Deref(w.autoscaler.Spec.MinReplicas, 1) != lowest || len(w.autoscaler.Annotations) > 0):
+			t.Fatalf("minReplicas %d, was %d", *w.autoscaler.Spec.MinReplicas, lowest)
+		case scaled && !interfered && *w.deployment.Spec.Replicas != declared:
+			t.Fatalf("the autoscaler is left with %d replicas, there were %d", *w.deployment.Spec.Replicas, declared)
+		}
+		for _, p := range w.pods {
+			if !interfered && surge.Marked(&p.Pod) {
+				t.Fatalf("Pod %s stays, and is marked", p.Name)
+			}
+		}
+	})
+}
+
+// FuzzBaseline reads what a tenant may have written.
+func FuzzBaseline(f *testing.F) {
+	f.Add(`{"deployment":"d","replicas":1,"surged":2,"pods":[{"name":"a","uid":"b"}],"template":"x"}`)
+	f.Add(`{"deployment":"d","replicas":-1,"surged":2147483647,"autoscaler":{"uid":"h"},"returning":"2026-01-01T00:00:00Z"}`)
+	f.Add(`null`)
+	f.Fuzz(func(t *testing.T, value string) {
+		w := deployed(2).scaledBy(1, 4).evacuated(1, v1alpha1.SurgeAlways)
+		w.deployment.Annotations = map[string]string{v1alpha1.SurgeAnnotation: value}
+		for range 10 {
+			w.step()
+			w.settle()
+			if n := *w.deployment.Spec.Replicas; n < 1 || n > 102 {
+				t.Fatalf("%d replicas", n)
+			}
+		}
+	})
+}

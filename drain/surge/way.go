@@ -1,0 +1,172 @@
+package surge
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// way is how room is made: by the number of replicas, or by an autoscaler's minReplicas.
+type way interface {
+	// edited says what somebody else has changed meanwhile.
+	edited() string
+	raised() bool
+	raiseDeployment() *appsv1.Deployment
+	raiseAutoscaler() *autoscalingv2.HorizontalPodAutoscaler
+	// lower is the next write of the way back, the last of which drops the baseline.
+	lower() Decision
+	// drop ends the surge and leaves alone what somebody else has edited.
+	drop() Decision
+}
+
+func (s *surging) way() way {
+	if s.b.Autoscaler == nil {
+		return byReplicas{s}
+	}
+	for _, each := range s.Autoscalers {
+		if each.UID == s.b.Autoscaler.UID {
+			return byAutoscaler{s, each}
+		}
+	}
+	return byAutoscaler{s, nil}
+}
+
+// withBaseline is the Deployment with another baseline.
+func (s *surging) withBaseline(b *Baseline) *appsv1.Deployment {
+	d := s.Deployment.DeepCopy()
+	SetBaseline(d, b)
+	return d
+}
+
+// scaledBack is the Deployment as it was: the recorded number and the end of the baseline are one write.
+func (s *surging) scaledBack() *appsv1.Deployment {
+	d := s.withBaseline(nil)
+	d.Spec.Replicas = ptr.To(s.b.Replicas)
+	return d
+}
+
+func (s *surging) templateEdited() bool {
+	return templateHash(s.Deployment.Spec.Template) != s.b.Template
+}
+
+// byReplicas scales the Deployment itself.
+type byReplicas struct{ *surging }
+
+func (w byReplicas) raised() bool { return w.b.Raised }
+
+func (w byReplicas) replicasEdited() bool {
+	if w.raised() {
+		return replicas(w.Deployment) != w.b.Surged
+	}
+	return replicas(w.Deployment) != w.b.Replicas
+}
+
+func (w byReplicas) edited() string {
+	switch {
+	case w.replicasEdited():
+		return "the number of replicas"
+	case w.templateEdited():
+		return "the template"
+	}
+	return ""
+}
+
+func (w byReplicas) raiseDeployment() *appsv1.Deployment {
+	b := *w.b
+	b.Raised = true
+	d := w.withBaseline(&b)
+	d.Spec.Replicas = ptr.To(b.Surged)
+	return d
+}
+
+func (w byReplicas) raiseAutoscaler() *autoscalingv2.HorizontalPodAutoscaler { return nil }
+
+func (w byReplicas) lower() Decision {
+	if !w.raised() {
+		return Decision{Deployment: w.withBaseline(nil)}
+	}
+	return Decision{Deployment: w.scaledBack()}
+}
+
+func (w byReplicas) drop() Decision {
+	if w.replicasEdited() {
+		return Decision{Deployment: w.withBaseline(nil)}
+	}
+	return w.lower() // the number is ours to take back
+}
+
+// byAutoscaler raises the minReplicas of a HorizontalPodAutoscaler, nil if it is gone.
+type byAutoscaler struct {
+	*surging
+	autoscaler *autoscalingv2.HorizontalPodAutoscaler
+}
+
+func (w byAutoscaler) raised() bool { return w.autoscaler != nil && noteOf(w.autoscaler) != nil }
+
+func (w byAutoscaler) minEdited() bool {
+	switch {
+	case w.autoscaler == nil:
+		return false
+	case w.raised():
+		return minReplicas(w.autoscaler) != w.b.Surged
+	default:
+		return w.b.Returning == nil && (!ptr.Equal(w.autoscaler.Spec.MinReplicas, w.b.Autoscaler.MinReplicas) || w.autoscaler.Spec.MaxReplicas < w.b.Surged)
+	}
+}
+
+func (w byAutoscaler) edited() string {
+	switch {
+	case w.autoscaler == nil:
+		return "the HorizontalPodAutoscaler"
+	case w.minEdited():
+		return "the minReplicas or maxReplicas of the HorizontalPodAutoscaler"
+	case w.b.Returning == nil && w.templateEdited():
+		return "the template"
+	}
+	return ""
+}
+
+func (w byAutoscaler) raiseDeployment() *appsv1.Deployment { return nil }
+
+func (w byAutoscaler) raiseAutoscaler() *autoscalingv2.HorizontalPodAutoscaler {
+	h := w.autoscaler.DeepCopy()
+	markObject(h, note{Autoscaler: h.UID, Deployment: w.Deployment.UID, Before: h.Spec.MinReplicas, Raised: w.b.Surged})
+	h.Spec.MinReplicas = ptr.To(w.b.Surged)
+	return h
+}
+
+// lower notes since when the autoscaler is to scale back, restores it, and waits for it.
+func (w byAutoscaler) lower() Decision {
+	switch {
+	case w.raised() && w.b.Returning == nil:
+		b := *w.b
+		b.Returning = ptr.To(metav1.NewTime(w.Now.UTC()))
+		return Decision{Deployment: w.withBaseline(&b), Event: &Event{Reason: EventMoved, Message: "Restoring the minReplicas of HorizontalPodAutoscaler " + w.b.Autoscaler.Name}}
+	case w.raised():
+		return Decision{Autoscaler: restored(w.autoscaler)}
+	case w.b.Returning == nil, replicas(w.Deployment) <= w.b.Replicas: // never raised, or scaled back
+		return Decision{Deployment: w.withBaseline(nil)}
+	case replicas(w.Deployment) > w.b.Surged:
+		return Decision{Deployment: w.withBaseline(nil), Event: &Event{Reason: EventMoved, Message: "The HorizontalPodAutoscaler wants more than " + count(w.b.Surged)}}
+	}
+	if until := w.b.Returning.Add(ReturnTime); w.Now.Before(until) {
+		return Decision{LookAgain: until}
+	}
+	return Decision{Deployment: w.scaledBack(), Event: &Event{Warning: true, Reason: EventMoved, Message: "Scaled back to " + count(w.b.Replicas) + ": the HorizontalPodAutoscaler has not done that by itself"}}
+}
+
+func (w byAutoscaler) drop() Decision {
+	switch {
+	case w.autoscaler == nil && replicas(w.Deployment) == w.b.Surged:
+		return Decision{Deployment: w.scaledBack()} // nobody else would
+	case w.autoscaler == nil:
+		return Decision{Deployment: w.withBaseline(nil)}
+	case w.minEdited() && w.raised():
+		return Decision{Autoscaler: restored(w.autoscaler)}
+	case w.minEdited():
+		return Decision{Deployment: w.withBaseline(nil)}
+	default:
+		return w.lower()
+	}
+}

@@ -1,0 +1,300 @@
+package surge_test
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+)
+
+const progressDeadline = 10 * time.Minute
+
+var begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// world is what surrounds Decide: a Deployment with Pods, whose controllers act as the real ones do, and the Evacuations of Pods
+// that leave.
+type world struct {
+	deployment  *appsv1.Deployment
+	autoscaler  *autoscalingv2.HorizontalPodAutoscaler
+	claims      map[string]*corev1.PersistentVolumeClaim
+	pods        []*pod
+	evacuations map[types.UID]*evacuation
+	created     int
+	now         time.Time
+	events      []string
+	refusals    map[types.UID]surge.Refusal
+}
+
+type pod struct {
+	corev1.Pod
+	ready bool
+}
+
+type evacuation struct {
+	policy    v1alpha1.SurgePolicy
+	since     time.Time // its turn began, or it was last told of progress
+	message   string
+	completed bool
+}
+
+// deployed is a Deployment that is available.
+func deployed(replicas int32, changes ...func(*appsv1.Deployment)) *world {
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "d", Generation: 1},
+		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType}},
+	}
+	for _, change := range changes {
+		change(d)
+	}
+	w := &world{deployment: d, evacuations: map[types.UID]*evacuation{}, refusals: map[types.UID]surge.Refusal{}, now: begin}
+	w.settle()
+	return w
+}
+
+func maxSurge(value string) func(*appsv1.Deployment) {
+	return func(d *appsv1.Deployment) {
+		parsed := intstr.Parse(value)
+		d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: &parsed}
+	}
+}
+
+// scaledBy adds an autoscaler that holds the present number of replicas.
+func (w *world) scaledBy(lowest, highest int32) *world {
+	w.autoscaler = &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "h"},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
+			MinReplicas:    &lowest, MaxReplicas: highest,
+		},
+	}
+	return w
+}
+
+// evacuated asks the oldest Pods to leave that nobody has asked yet.
+func (w *world) evacuated(n int, policy v1alpha1.SurgePolicy) *world {
+	for _, p := range w.pods {
+		if n > 0 && w.evacuations[p.UID] == nil {
+			w.evacuations[p.UID] = &evacuation{policy: policy, since: w.now}
+			n--
+		}
+	}
+	return w
+}
+
+func (w *world) observed() surge.Observation {
+	o := surge.Observation{Deployment: w.deployment, Claims: w.claims, Now: w.now}
+	if w.autoscaler != nil {
+		o.Autoscalers = append(o.Autoscalers, w.autoscaler)
+	}
+	var baseline *surge.Baseline
+	if w.deployment != nil {
+		baseline, _ = surge.BaselineOf(w.deployment)
+	}
+	for _, p := range w.pods {
+		ref := surge.PodRef{Name: p.Name, UID: p.UID}
+		if e := w.evacuations[p.UID]; e != nil && !e.completed && w.now.Before(e.since.Add(progressDeadline)) {
+			o.Leaving = append(o.Leaving, surge.Leaving{
+				PodRef: ref, Policy: e.policy, Asked: true, Owned: true, Ready: p.ready, Marked: surge.Marked(&p.Pod),
+				Progress: e.since, Deadline: e.since.Add(progressDeadline), Message: e.message,
+			})
+		}
+		if baseline != nil && slices.Contains(baseline.Pods, ref) && surge.Marked(&p.Pod) {
+			o.Marked = append(o.Marked, ref)
+		}
+	}
+	return o
+}
+
+// apply carries out a decision, up to a number of writes: a controller may die after any of them.
+func (w *world) apply(d surge.Decision, writes int) {
+	for _, report := range d.Reports {
+		if writes--; writes < 0 {
+			return
+		}
+		status := &v1alpha1.Evacuation{}
+		report.Apply(status, w.now)
+		e := w.evacuations[report.Pod]
+		e.message, e.completed = status.Status.Message, status.Status.ActiveEvacuatorCompleted
+		if report.Refusal != "" {
+			w.refusals[report.Pod] = report.Refusal
+		} else {
+			e.since = status.Status.EvacuationProgressTimestamp.Time
+		}
+	}
+	for _, change := range []struct {
+		refs []surge.PodRef
+		to   func(*corev1.Pod)
+	}{{d.Mark, surge.Mark}, {d.Unmark, surge.Unmark}} {
+		for _, ref := range change.refs {
+			if writes--; writes < 0 {
+				return
+			}
+			if p := w.pod(ref.UID); p != nil {
+				change.to(&p.Pod)
+			}
+		}
+	}
+	if writes--; writes < 0 {
+		return
+	}
+	if d.Deployment != nil {
+		generation := w.deployment.Generation
+		if *d.Deployment.Spec.Replicas != *w.deployment.Spec.Replicas {
+			generation++
+		}
+		w.deployment = d.Deployment
+		w.deployment.Generation = generation
+	}
+	if d.Autoscaler != nil {
+		w.autoscaler = d.Autoscaler
+	}
+	if d.Event != nil {
+		w.events = append(w.events, d.Event.Reason)
+	}
+}
+
+// step decides once and carries it out.
+func (w *world) step() surge.Decision {
+	d := surge.Decide(w.observed())
+	w.apply(d, 1<<20)
+	return d
+}
+
+func (w *world) pod(uid types.UID) *pod {
+	for _, p := range w.pods {
+		if p.UID == uid {
+			return p
+		}
+	}
+	return nil
+}
+
+// replicate is the ReplicaSet controller: it makes and deletes Pods, those first that its ranking has first.
+func (w *world) replicate() {
+	for len(w.pods) < int(*w.deployment.Spec.Replicas) {
+		w.created++
+		name := fmt.Sprintf("web-%03d", w.created)
+		w.pods = append(w.pods, &pod{Pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}}})
+	}
+	for len(w.pods) > int(*w.deployment.Spec.Replicas) {
+		first := slices.MinFunc(w.pods, func(a, b *pod) int {
+			return cmp.Or(cmp.Compare(asInt(a.ready), asInt(b.ready)), -cmp.Compare(asInt(surge.Marked(&a.Pod)), asInt(surge.Marked(&b.Pod))), cmp.Compare(b.Name, a.Name))
+		})
+		w.remove(first.UID)
+	}
+}
+
+func (w *world) remove(uid types.UID) {
+	w.pods = slices.DeleteFunc(w.pods, func(p *pod) bool { return p.UID == uid })
+	delete(w.evacuations, uid)
+}
+
+func asInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// start makes up to n Pods ready.
+func (w *world) start(n int) {
+	for _, p := range w.pods {
+		if !p.ready && n > 0 {
+			p.ready = true
+			n--
+		}
+	}
+}
+
+// observe is the Deployment controller's status.
+func (w *world) observe() {
+	w.deployment = w.deployment.DeepCopy()
+	total := int32(len(w.pods))
+	w.deployment.Status = appsv1.DeploymentStatus{
+		ObservedGeneration: w.deployment.Generation, Replicas: total, UpdatedReplicas: total, AvailableReplicas: int32(w.available()),
+	}
+}
+
+func (w *world) available() (n int) {
+	for _, p := range w.pods {
+		n += asInt(p.ready)
+	}
+	return n
+}
+
+// autoscale is the HorizontalPodAutoscaler's controller. wants is what its metrics say, 0 where it has none.
+func (w *world) autoscale(wants int32) {
+	if w.autoscaler == nil {
+		return
+	}
+	lowest, now := ptr.Deref(w.autoscaler.Spec.MinReplicas, 1), *w.deployment.Spec.Replicas
+	target := now
+	switch {
+	case now < lowest:
+		target = lowest
+	case wants > 0:
+		target = min(max(wants, lowest), w.autoscaler.Spec.MaxReplicas)
+	}
+	if target != now {
+		w.scale(target)
+	}
+}
+
+func (w *world) scale(n int32) {
+	w.deployment = w.deployment.DeepCopy()
+	w.deployment.Spec.Replicas = &n
+	w.deployment.Generation++
+}
+
+// evict is what becomes of Pods whose turn with us is over. It says whether there were any.
+func (w *world) evict() (evicted bool) {
+	for uid, e := range w.evacuations {
+		if e.completed || !w.now.Before(e.since.Add(progressDeadline)) {
+			w.remove(uid)
+			evicted = true
+		}
+	}
+	return evicted
+}
+
+// settle lets all controllers but ours come to rest.
+func (w *world) settle() {
+	w.autoscale(0)
+	w.replicate()
+	w.start(len(w.pods))
+	w.observe()
+}
+
+// run goes on until nothing changes any more, and returns the decisions that did something.
+func (w *world) run() (decisions []surge.Decision) {
+	for range 200 {
+		d := w.step()
+		w.settle()
+		evicted := w.evict()
+		if evicted || d.Deployment != nil || d.Autoscaler != nil || len(d.Mark)+len(d.Unmark)+len(d.Reports) > 0 {
+			decisions = append(decisions, d)
+			continue
+		}
+		if d.LookAgain.IsZero() {
+			return decisions
+		}
+		w.now = d.LookAgain
+	}
+	return decisions
+}
+
+func (w *world) baseline() *surge.Baseline {
+	b, _ := surge.BaselineOf(w.deployment)
+	return b
+}

@@ -1,0 +1,180 @@
+package integration
+
+import (
+	"slices"
+	"strings"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+)
+
+// What a test of evacuators says.
+
+// statefulSet runs Pods labelled app in the pool "set".
+func statefulSet(app string, replicas int32) *appsv1.StatefulSet {
+	d := deployment(app, replicas, inPool("set"))
+	return &appsv1.StatefulSet{
+		ObjectMeta: d.ObjectMeta,
+		Spec:       appsv1.StatefulSetSpec{Replicas: d.Spec.Replicas, Selector: d.Spec.Selector, Template: d.Spec.Template},
+	}
+}
+
+// autoscaler scales the Deployment of its name by metrics that nobody has.
+func autoscaler(name string, lowest, highest int32) *autoscalingv2.HorizontalPodAutoscaler {
+	return &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metaNamed(name, name),
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
+			MinReplicas:    &lowest, MaxReplicas: highest,
+			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
+				Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: ptr.To[int32](50)},
+			}}},
+		},
+	}
+}
+
+func (s *scene) expectMinReplicas(name string, n int32) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		h := &autoscalingv2.HorizontalPodAutoscaler{}
+		g.Expect(s.workload.Client.Get(s.Context(), keyOf(name), h)).To(Succeed())
+		g.Expect(h.Spec.MinReplicas).To(HaveValue(Equal(n)))
+	}, eventually, pace).Should(Succeed())
+}
+
+// surgeWrites are the writes of our manager that a surge consists of.
+func (s *scene) surgeWrites() controlplane.Events {
+	s.Helper()
+	return s.ours().Where(func(event controlplane.Event) bool {
+		return slices.Contains([]string{"deployments", "horizontalpodautoscalers", "pods", "evacuations"}, event.Resource)
+	})
+}
+
+// surging is a NodeMaintenance in stage Drain that asks for a surge.
+func surging(name string, policy v1alpha1.SurgePolicy, nodes ...string) *v1alpha1.NodeMaintenance {
+	return nm(name, v1alpha1.StageDrain, of(nodes...), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.Surge = policy })
+}
+
+// inPool has Pods run on the Nodes of a pool alone.
+func inPool(pool string) func(*corev1.PodTemplateSpec) {
+	return func(template *corev1.PodTemplateSpec) { template.Spec.NodeSelector = map[string]string{"pool": pool} }
+}
+
+// runSurging creates Deployments and waits until they are available.
+func (s *scene) runSurging(deployments ...*appsv1.Deployment) {
+	s.Helper()
+	for _, d := range deployments {
+		s.create(s.workload.Client, d)
+	}
+	for _, d := range deployments {
+		s.Eventually(func(g Gomega) {
+			now := &appsv1.Deployment{}
+			g.Expect(s.workload.Client.Get(s.Context(), keyOf(d.Name), now)).To(Succeed())
+			g.Expect(now.Status.AvailableReplicas).To(Equal(*d.Spec.Replicas))
+		}, eventually, pace).Should(Succeed(), d.Name)
+	}
+}
+
+func (s *scene) patchDeployment(name, patch string) {
+	s.Helper()
+	s.Expect(s.workload.Client.Patch(s.Context(), &appsv1.Deployment{ObjectMeta: metaNamed(name, name)}, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))).To(Succeed())
+}
+
+func (s *scene) generation(name string) int64 {
+	s.Helper()
+	d := &appsv1.Deployment{}
+	s.Expect(s.workload.Client.Get(s.Context(), keyOf(name), d)).To(Succeed())
+	return d.Generation
+}
+
+func (s *scene) expectReplicas(name string, n int32) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		d := &appsv1.Deployment{}
+		g.Expect(s.workload.Client.Get(s.Context(), keyOf(name), d)).To(Succeed())
+		g.Expect(d.Spec.Replicas).To(HaveValue(Equal(n)))
+	}, eventually, pace).Should(Succeed())
+}
+
+// expectScaledBack waits until a Deployment has n replicas and nothing of a surge.
+func (s *scene) expectScaledBack(name string, n int32) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		d := &appsv1.Deployment{}
+		g.Expect(s.workload.Client.Get(s.Context(), keyOf(name), d)).To(Succeed())
+		g.Expect(d.Spec.Replicas).To(HaveValue(Equal(n)))
+		g.Expect(d.Annotations).NotTo(HaveKey(v1alpha1.SurgeAnnotation))
+		g.Expect(d.Labels).NotTo(HaveKey(v1alpha1.SurgingLabel))
+		g.Expect(d.Status.Replicas).To(Equal(n))
+	}, eventually, pace).Should(Succeed())
+}
+
+// watchAvailable counts, from now on, the Pods of an app that serve: ready, and not on their way out. Its result ends that, and
+// tells the least and the most there were.
+func (s *scene) watchAvailable(app string) func() (least, most int) {
+	s.Helper()
+	list := &corev1.PodList{}
+	ofApp := client.MatchingLabels{"app": app}
+	s.Expect(s.workload.Client.List(s.Context(), list, ofApp)).To(Succeed())
+	serving := map[types.UID]bool{}
+	count := func(pod *corev1.Pod, gone bool) int {
+		delete(serving, pod.UID)
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && !gone && pod.DeletionTimestamp == nil {
+				serving[pod.UID] = true
+			}
+		}
+		return len(serving)
+	}
+	for i := range list.Items {
+		count(&list.Items[i], false)
+	}
+	least, most := len(serving), len(serving)
+	watch, err := s.workload.Client.Watch(s.Context(), &corev1.PodList{}, ofApp, &client.ListOptions{Raw: watchFrom(list.ResourceVersion)})
+	s.Expect(err).NotTo(HaveOccurred())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := range watch.ResultChan() {
+			if pod, ok := event.Object.(*corev1.Pod); ok {
+				n := count(pod, event.Type == "DELETED")
+				least, most = min(least, n), max(most, n)
+			}
+		}
+	}()
+	return func() (int, int) {
+		watch.Stop()
+		<-done
+		return least, most
+	}
+}
+
+// reportsOf are the writes of our manager to the status of a Pod's Evacuation.
+func (s *scene) reportsOf(pod *corev1.Pod) []string {
+	s.Helper()
+	var bodies []string
+	for _, write := range s.ours().Verb("patch").Resource("evacuations", "status") {
+		if strings.HasPrefix(write.Name, string(pod.UID)) {
+			bodies = append(bodies, string(write.RequestObject))
+		}
+	}
+	return bodies
+}
+
+func watchFrom(version string) *metav1.ListOptions {
+	return &metav1.ListOptions{ResourceVersion: version}
+}
+
+// ofApp picks the requests about Pods of a Deployment.
+func ofApp(app string) func(controlplane.Event) bool {
+	return func(event controlplane.Event) bool { return strings.HasPrefix(event.Name, app+"-") }
+}

@@ -1,0 +1,336 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// TestSurge has Deployments make room before their Pods leave, under the real controllers of Deployments, ReplicaSets and
+// HorizontalPodAutoscalers. Each scene has Nodes of its own.
+func TestSurge(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{PodReadyDelay: 500 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
+	hanging := all.sub(t)
+	hanging.beginWithoutMetrics() // it takes two minutes
+
+	t.Run("E24: a single replica moves with never fewer than one available, and without an eviction", func(t *testing.T) { all.sub(t).singleReplicaMoves() })
+	t.Run("E24: ten replicas move three at a time, with never fewer than ten available", func(t *testing.T) { all.sub(t).tenReplicasMove() })
+	t.Run("E24: two Nodes drain at once, with replicas of one Deployment on both", func(t *testing.T) { all.sub(t).twoNodesDrainAtOnce() })
+	t.Run("E24, E26: what can't surge is evicted, and the reason is told", func(t *testing.T) { all.sub(t).whatCannotSurgeIsEvicted() })
+	t.Run("E25, E27: a surge whose new Pods can't start, and that is called off, leaves the Deployment as it was", func(t *testing.T) { all.sub(t).calledOffSurge() })
+	t.Run("E25: somebody's edit in the middle wins, and eviction follows", func(t *testing.T) { all.sub(t).editedSurge() })
+	t.Run("E25: a Deployment that is deleted in the middle leaves nothing behind", func(t *testing.T) { all.sub(t).deletedSurge() })
+	t.Run("E26: an autoscaler's minReplicas is raised and restored, and it scales back", func(t *testing.T) { all.sub(t).autoscaledMoves() })
+	t.Run("E25: wherever the manager is killed, the surge goes on and is taken back once", func(t *testing.T) { all.sub(t).surgeSurvivesCrashes() })
+	t.Run("E28: Pods of a StatefulSet leave from the highest ordinal down, one at a time", func(t *testing.T) { all.sub(t).statefulSetLeavesInOrder() })
+	t.Run("E26: where an autoscaler doesn't scale back, the recorded number is written", func(t *testing.T) {
+		ending := all.sub(t)
+		ending.begin = hanging.begin
+		ending.endWithoutMetrics()
+	})
+}
+
+func (s *scene) singleReplicaMoves() {
+	s.withNodes("single-1 pool=single")
+	s.runSurging(deployment("single", 1, inPool("single")))
+	pod := s.podsOf("single")[0]
+	s.create(s.workload.Client, budget("single", 0))
+	s.withNodes("single-2 pool=single")
+	available := s.watchAvailable("single")
+	s.create(s.workload.Client, surging("single", v1alpha1.SurgeIfSingleReplica, "single-1"))
+	s.expectDrained("single")
+	s.expectScaledBack("single", 1)
+
+	least, most := available()
+	s.Expect(least).To(Equal(1))
+	s.Expect(most).To(Equal(2))
+	s.Expect(s.podsOf("single")).To(ConsistOf(And(HaveField("Spec.NodeName", "single-2"), Not(HaveField("UID", pod.UID)))))
+	s.Expect(s.evictions().Where(ofApp("single"))).To(BeEmpty())
+	writes := s.ours().Resource("deployments").Named(namespace, "single")
+	s.Expect(writes).To(HaveLen(3), "the baseline, the number of replicas, and both back: %s", writes)
+	s.Expect(string(writes[0].RequestObject)).NotTo(ContainSubstring(`"spec"`), "the baseline comes first")
+	s.Expect(s.ours().Resource("pods").Named(namespace, pod.Name)).To(HaveLen(1), "the mark")
+	s.ends("single")
+}
+
+func (s *scene) tenReplicasMove() {
+	s.withNodes("ten-1 pool=ten")
+	quarter := intstr.FromString("25%")
+	d := deployment("ten", 10, inPool("ten"))
+	d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &quarter}}
+	s.runSurging(d)
+	s.withNodes("ten-2 pool=ten")
+	available := s.watchAvailable("ten")
+	s.create(s.workload.Client, surging("ten", v1alpha1.SurgeAlways, "ten-1"))
+	s.expectDrained("ten")
+	s.expectScaledBack("ten", 10)
+
+	least, most := available()
+	s.Expect(least).To(Equal(10))
+	s.Expect(most).To(Equal(13))
+	s.Expect(s.podsOf("ten")).To(HaveEach(HaveField("Spec.NodeName", "ten-2")))
+	s.Expect(s.evictions().Where(ofApp("ten"))).To(BeEmpty())
+	s.Expect(s.ours().Resource("deployments").Named(namespace, "ten")).To(HaveLen(4*3), "three times three Pods, and one")
+	s.ends("ten")
+}
+
+func (s *scene) twoNodesDrainAtOnce() {
+	s.withNodes("two-1 pool=two", "two-2 pool=two")
+	for _, node := range []string{"two-1", "two-2"} { // the scheduler leaves out Nodes that have just become ready
+		s.Eventually(func() []corev1.Taint { return s.node(node).Spec.Taints }, eventually, pace).Should(BeEmpty())
+	}
+	s.runSurging(deployment("two", 4, inPool("two"), func(template *corev1.PodTemplateSpec) {
+		template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: labelSelector("app", "two"),
+			NodeTaintsPolicy: ptr.To(corev1.NodeInclusionPolicyHonor), // a Node that drains doesn't count
+		}}
+	}))
+	s.Expect(s.podsOf("two")).To(ContainElements(HaveField("Spec.NodeName", "two-1"), HaveField("Spec.NodeName", "two-2")))
+	s.withNodes("two-3 pool=two")
+	available := s.watchAvailable("two")
+	s.create(s.workload.Client, surging("two-a", v1alpha1.SurgeAlways, "two-1"))
+	s.create(s.workload.Client, surging("two-b", v1alpha1.SurgeAlways, "two-2"))
+	s.expectDrained("two-a")
+	s.expectDrained("two-b")
+	s.expectScaledBack("two", 4)
+
+	least, _ := available()
+	s.Expect(least).To(Equal(4))
+	s.Expect(s.podsOf("two")).To(HaveEach(HaveField("Spec.NodeName", "two-3")))
+	s.Expect(s.evictions().Where(ofApp("two"))).To(BeEmpty())
+	s.ends("two-a", "two-b")
+}
+
+func (s *scene) whatCannotSurgeIsEvicted() {
+	s.withNodes("plain-1 pool=plain")
+	s.create(s.workload.Client,
+		&corev1.PersistentVolume{
+			ObjectMeta: metaNamed("exclusive", ""),
+			Spec: corev1.PersistentVolumeSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/none"}},
+			},
+		},
+		&corev1.PersistentVolumeClaim{
+			ObjectMeta: metaNamed("exclusive", ""),
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, VolumeName: "exclusive", StorageClassName: new(string),
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			},
+		})
+	recreate, several, claims := deployment("recreate", 1, inPool("plain")), deployment("several", 2, inPool("plain")), deployment("claims", 1, inPool("plain"), func(template *corev1.PodTemplateSpec) {
+		template.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "exclusive"}}}}
+	})
+	recreate.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
+	full, keda := deployment("full", 1, inPool("plain")), deployment("keda", 1, inPool("plain"))
+	owned := autoscaler("keda", 1, 5)
+	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "keda.sh/v1alpha1", Kind: "ScaledObject", Name: "keda", UID: "keda", Controller: ptr.To(true)}}
+	s.create(s.workload.Client, autoscaler("full", 1, 1))
+	paused, rolling := deployment("paused", 1, inPool("plain")), deployment("rolling", 1, inPool("plain"))
+	s.runSurging(recreate, several, claims, full, keda, paused, rolling)
+	s.create(s.workload.Client, owned)
+	s.patchDeployment("paused", `{"spec":{"paused":true}}`)
+	s.patchDeployment("rolling", `{"spec":{"template":{"spec":{"nodeSelector":{"pool":"none"}}}}}`)
+	s.Eventually(func() []corev1.Pod { return s.podsOf("rolling") }, eventually, pace).Should(HaveLen(2))
+
+	leaving := map[string]surge.Refusal{
+		"recreate": surge.Recreated, "several": surge.TooManyReplicas, "claims": surge.ExclusiveVolume, "paused": surge.Paused, "rolling": surge.Progressing,
+		"full": surge.AutoscalerAtMaximum, "keda": surge.ForeignAutoscaler,
+	}
+	pods := map[string][]corev1.Pod{}
+	for app := range leaving {
+		for _, pod := range s.podsOf(app) {
+			if pod.Spec.NodeName == "plain-1" {
+				pods[app] = append(pods[app], pod)
+			}
+		}
+		s.Expect(pods[app]).NotTo(BeEmpty(), app)
+	}
+	s.create(s.workload.Client, surging("plain", v1alpha1.SurgeIfSingleReplica, "plain-1"))
+	s.expectDrained("plain")
+	for app, refusal := range leaving {
+		s.Expect(s.ours().Resource("deployments").Named(namespace, app)).To(BeEmpty(), app)
+		for _, pod := range pods[app] {
+			s.Expect(s.evictions().Succeeded().Names()).To(ContainElement(pod.Name), app)
+			s.Expect(s.reportsOf(&pod)).To(ContainElement(ContainSubstring(`"reason":"`+string(refusal)+`"`)), app)
+			s.expectEventOn(pod.Name, "NotSurged", "")
+		}
+	}
+	s.ends("plain")
+}
+
+func (s *scene) calledOffSurge() {
+	s.withNodes("off-1 pool=off")
+	s.runSurging(deployment("off", 1, inPool("off")))
+	pod := s.podsOf("off")[0]
+	s.create(s.workload.Client, surging("off", v1alpha1.SurgeIfSingleReplica, "off-1"))
+	s.expectReplicas("off", 2) // there is no Node for the second one
+	s.ends("off")
+	s.expectScaledBack("off", 1)
+	s.Eventually(func() []corev1.Pod { return s.podsOf("off") }, soon, pace).Should(ConsistOf(HaveField("UID", pod.UID)))
+	s.Expect(s.pod(pod.Name).Annotations).NotTo(HaveKey(corev1.PodDeletionCost))
+	s.Expect(s.evictions().Where(ofApp("off"))).To(BeEmpty())
+	s.expectEventOn("off", surge.EventCalledOff, "")
+}
+
+func (s *scene) editedSurge() {
+	s.withNodes("edit-1 pool=edit")
+	s.runSurging(deployment("edit", 1, inPool("edit")))
+	pod := s.podsOf("edit")[0]
+	s.create(s.workload.Client, surging("edit", v1alpha1.SurgeIfSingleReplica, "edit-1"))
+	s.expectReplicas("edit", 2)
+	s.patchDeployment("edit", `{"spec":{"replicas":4}}`)
+	s.expectDrained("edit")
+	s.expectScaledBack("edit", 4)
+	s.Expect(s.evictions().Succeeded().Names()).To(ContainElement(pod.Name))
+	s.Expect(s.reportsOf(&pod)).To(ContainElement(ContainSubstring(string(surge.Edited))))
+	s.expectEventOn("edit", surge.EventSuperseded, "")
+	s.ends("edit")
+}
+
+func (s *scene) deletedSurge() {
+	s.withNodes("gone-1 pool=gone")
+	d := deployment("gone", 1, inPool("gone"))
+	s.runSurging(d)
+	s.create(s.workload.Client, surging("gone", v1alpha1.SurgeIfSingleReplica, "gone-1"))
+	s.expectReplicas("gone", 2)
+	s.Expect(s.workload.Client.Delete(s.Context(), d)).To(Succeed())
+	s.expectDrained("gone")
+	s.ends("gone")
+
+	s.withNodes("orphan-1 pool=orphan")
+	orphan := deployment("orphan", 1, inPool("orphan"))
+	s.runSurging(orphan)
+	s.create(s.workload.Client, autoscaler("orphan", 1, 5))
+	s.create(s.workload.Client, surging("orphan", v1alpha1.SurgeIfSingleReplica, "orphan-1"))
+	s.expectMinReplicas("orphan", 2)
+	s.Expect(s.workload.Client.Delete(s.Context(), orphan)).To(Succeed())
+	s.expectMinReplicas("orphan", 1)
+	s.expectDrained("orphan")
+	s.ends("orphan")
+}
+
+// beginWithoutMetrics drains a Node with a Deployment whose autoscaler has no metrics: it raises, and never lowers.
+func (s *scene) beginWithoutMetrics() {
+	s.withNodes("hpa-1 pool=hpa")
+	s.runSurging(deployment("hpa", 2, inPool("hpa")))
+	s.create(s.workload.Client, autoscaler("hpa", 1, 5))
+	s.withNodes("hpa-2 pool=hpa")
+	s.create(s.workload.Client, surging("hpa", v1alpha1.SurgeAlways, "hpa-1"))
+}
+
+// endWithoutMetrics calls the drain off once one of the two Pods has moved. The other one is left.
+func (s *scene) endWithoutMetrics() {
+	s.expectEventOn("hpa", surge.EventMoved, "")
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.podsOf("hpa")).To(ContainElement(HaveField("Spec.NodeName", "hpa-2")))
+		g.Expect(s.ours().Resource("deployments").Named(namespace, "hpa").Where(says(`"replicas":2`))).NotTo(BeEmpty())
+	}, 2*surge.ReturnTime, 4*pace).Should(Succeed())
+	s.ends("hpa")
+	s.expectScaledBack("hpa", 2)
+	s.expectMinReplicas("hpa", 1)
+	restored := s.first(s.ours().Resource("horizontalpodautoscalers").Named(namespace, "hpa").Where(says(`"minReplicas":1`)))
+	written := s.first(s.ours().Resource("deployments").Named(namespace, "hpa").Where(says(`"replicas":2`)))
+	s.expectOrder(restored, written)
+	s.Expect(s.evictions().Where(ofApp("hpa"))).To(BeEmpty())
+}
+
+// autoscaledMoves plays what an autoscaler with metrics does when it may scale back: it sets the number of replicas.
+func (s *scene) autoscaledMoves() {
+	s.withNodes("auto-1 pool=auto")
+	s.runSurging(deployment("auto", 1, inPool("auto")))
+	s.create(s.workload.Client, autoscaler("auto", 1, 5))
+	pod := s.podsOf("auto")[0]
+	s.withNodes("auto-2 pool=auto")
+	available := s.watchAvailable("auto")
+	s.create(s.workload.Client, surging("auto", v1alpha1.SurgeIfSingleReplica, "auto-1"))
+	s.expectMinReplicas("auto", 2)
+	s.expectMinReplicas("auto", 1)
+	s.patchDeployment("auto", `{"spec":{"replicas":1}}`)
+	s.expectDrained("auto")
+	s.expectScaledBack("auto", 1)
+	least, most := available()
+	s.Expect(least).To(Equal(1))
+	s.Expect(most).To(Equal(2))
+	s.Expect(s.podsOf("auto")).To(ConsistOf(And(HaveField("Spec.NodeName", "auto-2"), Not(HaveField("UID", pod.UID)))))
+	s.Expect(s.evictions().Where(ofApp("auto"))).To(BeEmpty())
+	s.Expect(s.ours().Resource("deployments").Named(namespace, "auto").Where(says(`"spec"`))).To(BeEmpty(), "the number of replicas is the autoscaler's")
+	s.ends("auto")
+}
+
+func (s *scene) statefulSetLeavesInOrder() {
+	s.withNodes("set-1 pool=set")
+	parallel, manual := statefulSet("parallel", 2), statefulSet("manual", 2)
+	parallel.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
+	manual.Spec.UpdateStrategy.Type = appsv1.OnDeleteStatefulSetStrategyType
+	for _, set := range []*appsv1.StatefulSet{statefulSet("ordered", 3), parallel, manual} {
+		s.create(s.workload.Client, set)
+	}
+	for app, n := range map[string]int{"ordered": 3, "parallel": 2, "manual": 2} {
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.podsOf(app)).To(And(HaveLen(n), HaveEach(HaveField("Status.Phase", corev1.PodRunning))))
+		}, eventually, pace).Should(Succeed(), app)
+	}
+	s.withNodes("set-2 pool=set")
+	available := s.watchAvailable("ordered")
+	s.create(s.workload.Client, nm("set", v1alpha1.StageDrain, of("set-1")))
+	s.expectDrained("set")
+	s.Eventually(func() []corev1.Pod { return s.podsOf("ordered") }, eventually, pace).Should(And(HaveLen(3), HaveEach(HaveField("Spec.NodeName", "set-2"))))
+
+	s.Expect(s.evictions().Succeeded().Where(ofApp("ordered")).Names()).To(Equal([]string{"ordered-2", "ordered-1", "ordered-0"}))
+	s.Expect(s.evictions().Succeeded().Where(ofApp("parallel")).Names()).To(ConsistOf("parallel-0", "parallel-1"))
+	s.Expect(s.evictions().Succeeded().Where(ofApp("manual")).Names()).To(ConsistOf("manual-0", "manual-1"))
+	least, _ := available()
+	s.Expect(least).To(Equal(2), "one at a time")
+	s.ends("set")
+	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
+}
+
+// surgeSurvivesCrashes kills the manager after each write of a surge. How many there are shows one that isn't disturbed.
+func (s *scene) surgeSurvivesCrashes() {
+	s.withNodes("crash-1 pool=crash", "crash-2 pool=crash")
+	s.runSurging(deployment("crash", 1, inPool("crash")))
+	move := func(s *scene, disturb func()) {
+		node, generation := s.podsOf("crash")[0].Spec.NodeName, s.generation("crash")
+		available := s.watchAvailable("crash")
+		s.create(s.workload.Client, surging("crash", v1alpha1.SurgeIfSingleReplica, node))
+		disturb()
+		s.expectDrained("crash")
+		s.expectScaledBack("crash", 1)
+		least, most := available()
+		s.Expect(least).To(Equal(1))
+		s.Expect(most).To(Equal(2))
+		s.Expect(s.evictions().Where(ofApp("crash"))).To(BeEmpty())
+		// The generation counts changes of spec and annotations, also those whose answer nobody was there to hear.
+		s.Expect(s.generation("crash")-generation).To(BeEquivalentTo(3), "the baseline, scaled up once, taken back once")
+		s.ends("crash")
+	}
+	undisturbed := s.sub(s.T)
+	move(undisturbed, func() {})
+	writes := undisturbed.surgeWrites()
+	s.Expect(len(writes)).To(BeNumerically(">=", 8))
+	for i, write := range writes[:len(writes)-1] { // after the last one it is over
+		s.Run(fmt.Sprintf("killed after write %d: %s %s", i+1, write.Verb, write.Resource), func(t *testing.T) {
+			each := s.sub(t)
+			move(each, func() {
+				each.Eventually(func() int { return len(each.surgeWrites()) }, eventually, time.Millisecond).Should(BeNumerically(">", i))
+				each.fleet.KillManager()
+				each.Expect(each.fleet.StartManager(each.Context())).To(Succeed())
+			})
+		})
+	}
+}
