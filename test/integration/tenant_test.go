@@ -172,7 +172,7 @@ func (s *scene) unsettled() (int, error) {
 	}
 	n := 0
 	for i := range list.Items {
-		if len(list.Items[i].Annotations["large"]) > 0 && !conditions.IsTrue(&list.Items[i], v1alpha1.EvacuationFailed) {
+		if list.Items[i].Annotations["large"] != "" && !conditions.IsTrue(&list.Items[i], v1alpha1.EvacuationFailed) {
 			n++
 		}
 	}
