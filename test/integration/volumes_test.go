@@ -194,10 +194,11 @@ func (s *scene) leftover() {
 	s.deleteMachine("leftover")
 	s.expectWaitsForVolumes("leftover", "default/left")
 	s.change("leftover", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = ptr.To[int32](2) })
-	s.expectGone("leftover")
+	s.Eventually(func() bool { return s.isGone("leftover") }, eventually, pace).Should(BeTrue())
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(excludes(s.released("leftover"))).To(Equal([]string{"drain", "volumes"}))
-	s.clear()
+	s.clear() // else the garbage collector takes a minute to find out that the Pod's Node is gone
+	s.expectGone("leftover")
 }
 
 func (s *scene) silentNode(a *attacher) {
