@@ -159,7 +159,7 @@ func (r *Reconciler) steps(m *v1alpha1.NodeMaintenance) []step {
 	case v1alpha1.StageDrain:
 		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.evacuate, r.deleteLeft, r.releaseLeft, r.judge, r.report, r.mark}
 	case v1alpha1.StageComplete:
-		return []step{r.selectNodes, r.hold, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.forget}
+		return []step{r.selectNodes, r.retire, r.hold, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.forget}
 	default:
 		return []step{r.selectNodes, r.judge, r.report, r.mark}
 	}
@@ -197,9 +197,11 @@ func (r *Reconciler) retire(ctx context.Context, s *scope) (bool, error) {
 		return true, nil
 	}
 	ctrl.LoggerFrom(ctx).Info("The Node is gone, deleting its NodeMaintenance")
-	m.Spec.Stage = v1alpha1.StageComplete
-	if _, err := r.patchMetadata(ctx, s, "completing"); err != nil {
-		return false, err
+	if m.Spec.Stage != v1alpha1.StageComplete { // it may be: we may have died after this write
+		m.Spec.Stage = v1alpha1.StageComplete
+		if _, err := r.patchMetadata(ctx, s, "completing"); err != nil {
+			return false, err
+		}
 	}
 	err := s.client.Delete(ctx, m, client.Preconditions{UID: &m.UID})
 	return false, errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s, whose Node is gone", m.Name)

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -112,13 +113,11 @@ func get(ctx context.Context, url string) error {
 	return nil
 }
 
-// FreeAddress is a loopback address on which nobody listens yet.
+// FreeAddress is a loopback address that no other program of a test has. It isn't one that the kernel gives to outgoing
+// connections, of which there are many here: one of those may take a port between its choice and its use.
 func FreeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", errors.Wrap(err, "finding a free port")
-	}
-	return listener.Addr().String(), errors.Wrap(listener.Close(), "freeing the port")
+	port, _, err := controlplane.ReservePort() // kept: a manager that is killed and started again has others
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
 }
 
 // managerBinary builds our manager from the sources as they are, if they have changed: of what `go run` runs, the Go build cache
