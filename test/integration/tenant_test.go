@@ -90,8 +90,13 @@ func TestTenant(t *testing.T) {
 		s.expectFailed(last)
 		s.Eventually(s.unsettled, eventually, time.Second).Should(BeZero())
 
-		writes := s.audited().WithUserAgent(fleet.ManagerAgent).Writes().Where(func(e controlplane.Event) bool { return e.Namespace == tenantNamespace })
-		s.Expect(len(writes)).To(BeNumerically("<=", hostile*maxWritesEach))
+		writes := 0
+		s.Eventually(func() bool { // what has failed is deleted next
+			before := writes
+			writes = len(s.audited().WithUserAgent(fleet.ManagerAgent).Writes().InNamespace(tenantNamespace))
+			return writes == before
+		}, eventually, 2*time.Second).Should(BeTrue())
+		s.Expect(writes).To(BeNumerically("<=", hostile*maxWritesEach))
 		settled := s.sub(t)
 		settled.Consistently(func() controlplane.Events {
 			return settled.audited().WithUserAgent(fleet.ManagerAgent).Writes().InNamespace(tenantNamespace)
