@@ -73,8 +73,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 
 	fs.Float32Var(&o.kubeAPIQPS, "kube-api-qps", 100, "Requests a second to the management cluster.")
 	fs.IntVar(&o.kubeAPIBurst, "kube-api-burst", 200, "Requests to the management cluster in one burst.")
-	fs.Float32Var(&o.clusterCacheQPS, "clustercache-client-qps", 100, "Requests a second to each workload cluster, evictions not counted.")
-	fs.IntVar(&o.clusterCacheBurst, "clustercache-client-burst", 200, "Requests to each workload cluster in one burst, evictions not counted.")
+	fs.Float32Var(&o.clusterCacheQPS, "clustercache-client-qps", 1000, "Requests a second to each workload cluster, evictions not counted. Its own priority and fairness limits it first.")
+	fs.IntVar(&o.clusterCacheBurst, "clustercache-client-burst", 2000, "Requests to each workload cluster in one burst, evictions not counted.")
 	fs.Float32Var(&o.evictionQPS, "eviction-qps", 100, "Evictions a second in each workload cluster.")
 	fs.IntVar(&o.evictionBurst, "eviction-burst", 200, "Evictions in each workload cluster in one burst.")
 

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/pace"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
@@ -57,6 +58,7 @@ type Reconciler struct {
 	seen       cache.Cache[infrastructureFacts]
 
 	volumeFacts volumeFacts
+	conditions  pace.Writes[types.NamespacedName] // of conditions that tell of progress alone
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -225,5 +227,6 @@ func (s *scope) result() outcome {
 func (r *Reconciler) forget(machine types.NamespacedName) {
 	forgetDrain(machine)
 	r.volumeFacts.forget(machine)
+	r.conditions.Forget(machine)
 	r.Clusters.Unobserve(owner(machine))
 }

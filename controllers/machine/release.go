@@ -25,6 +25,10 @@ import (
 // fieldManager owns our condition on Machines.
 const fieldManager = "capnm-machine"
 
+// progressInterval is the least time between two conditions that differ in nothing but their message. Each has Cluster API's
+// controllers look at the Machine, and write to it and to its Node.
+const progressInterval = 5 * time.Second
+
 // release takes our hook off, and in the same patch keeps Cluster API from draining a second time what was drained here, or
 // has run out of time here.
 func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
@@ -57,7 +61,11 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 	if result.verdict != wait && result.reason != v1alpha1.ReasonTimedOut {
 		status = metav1.ConditionTrue
 	}
-	if result.reason != "" {
+	if due, early := r.early(s, status, result); early {
+		if result.at.IsZero() || due.Before(result.at) {
+			result.at = due
+		}
+	} else if result.reason != "" {
 		if err := r.setCondition(ctx, s, status, result); err != nil {
 			return reconcile.Result{}, err
 		}
@@ -84,6 +92,16 @@ func (r *Reconciler) noteClock(ctx context.Context, s *scope) error {
 	return nil
 }
 
+// early says until when to wait with a condition that tells of progress alone.
+func (r *Reconciler) early(s *scope, status metav1.ConditionStatus, result outcome) (time.Time, bool) {
+	present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
+	if present == nil || present.Status != status || present.Reason != result.reason || present.Message == result.message {
+		return time.Time{}, false
+	}
+	due := r.conditions.Due(client.ObjectKeyFromObject(s.machine), s.now, progressInterval)
+	return due, s.now.Before(due)
+}
+
 func (r *Reconciler) setCondition(ctx context.Context, s *scope, status metav1.ConditionStatus, result outcome) error {
 	present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
 	if present != nil && present.Status == status && present.Reason == result.reason && present.Message == result.message {
@@ -103,6 +121,7 @@ func (r *Reconciler) setCondition(ctx context.Context, s *scope, status metav1.C
 		}}},
 	}}
 	err := r.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldManager), client.ForceOwnership)
+	r.conditions.Note(client.ObjectKeyFromObject(s.machine), s.now)
 	return errors.Wrapf(ignoreGone(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(s.machine))
 }
 

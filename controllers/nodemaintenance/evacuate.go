@@ -253,6 +253,12 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 		for _, view := range s.pods[node.Name] {
 			e := s.evacuations[view.pod.UID]
 			targeted := targets.Has(view.pod.UID)
+			if e != nil {
+				r.created.back(s.request, view.pod.UID)
+			} else if until, awaited := r.created.awaited(s.request, view.pod.UID, s.now); targeted && awaited {
+				s.lookAgainAt(until)
+				continue
+			}
 			switch {
 			case targeted && e == nil:
 				group.Go(func() error { return r.create(ctx, s, view) })
@@ -291,6 +297,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView) error {
 		}
 		return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod))
 	}
+	r.created.note(s.request, pod.UID, r.Clock.Now())
 	ctrl.LoggerFrom(ctx).V(4).Info("Created Evacuation", "Pod", klog.KObj(pod))
 	return nil
 }

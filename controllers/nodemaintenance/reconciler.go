@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/pace"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -35,7 +36,8 @@ type Reconciler struct {
 	NodeAgent bool
 
 	controller controller.TypedController[remote.Request]
-	statuses   statusPace
+	statuses   pace.Writes[remote.Request] // of statuses that tell of progress alone
+	created    creations
 	conflicts  conflicts
 }
 
@@ -124,7 +126,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 	}
 	if err := s.client.Get(ctx, request.Object, s.before); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			r.statuses.forget(request)
+			r.statuses.Forget(request)
+			r.created.forget(request)
 			if _, err = r.Clusters.Observe(ctx, request.Cluster, owner(request)); err == nil { // nothing is needed any more
 				err = r.unmark(ctx, s)
 			}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/pkg/errors"
@@ -18,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
@@ -42,7 +40,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	matters := !apiequality.Semantic.DeepEqual(before.Status.Conditions, m.Status.Conditions) ||
 		!apiequality.Semantic.DeepEqual(before.Status.StageStatuses, m.Status.StageStatuses) ||
 		!mentionedNodes(before).Equal(mentionedNodes(m))
-	if due := r.statuses.due(s.request, s.now); !matters && s.now.Before(due) {
+	if due := r.statuses.Due(s.request, s.now, statusInterval); !matters && s.now.Before(due) {
 		s.lookAgainAt(due)
 		return true, nil
 	}
@@ -51,7 +49,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return false, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of NodeMaintenance %s", m.Name)
 	}
-	r.statuses.written(s.request, s.now)
+	r.statuses.Note(s.request, s.now)
 	if drained := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained); drained != nil && drained.Status == metav1.ConditionTrue &&
 		!meta.IsStatusConditionTrue(before.Status.Conditions, v1alpha1.NodeMaintenanceDrained) {
 		ctrl.LoggerFrom(ctx).Info("Drained")
@@ -213,35 +211,4 @@ func reportConditions(s *scope) {
 		// written with every Pod.
 		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonDraining, "")
 	}
-}
-
-// statusPace remembers when statuses were last written, to pace those that tell of progress alone.
-type statusPace struct {
-	mu   sync.Mutex
-	last map[remote.Request]time.Time
-}
-
-func (p *statusPace) due(request remote.Request, now time.Time) time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	last, known := p.last[request]
-	if !known {
-		return now
-	}
-	return last.Add(statusInterval)
-}
-
-func (p *statusPace) written(request remote.Request, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.last == nil {
-		p.last = map[remote.Request]time.Time{}
-	}
-	p.last[request] = now
-}
-
-func (p *statusPace) forget(request remote.Request) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.last, request)
 }

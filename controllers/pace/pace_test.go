@@ -1,0 +1,22 @@
+package pace
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+)
+
+func TestWrites(t *testing.T) {
+	g := NewWithT(t)
+	var writes Writes[string]
+	start := time.Unix(1_000_000, 0)
+	g.Expect(writes.Due("a", start, time.Minute)).To(Equal(start), "what wasn't written yet may be written at once")
+
+	writes.Note("a", start)
+	g.Expect(writes.Due("a", start.Add(time.Second), time.Minute)).To(Equal(start.Add(time.Minute)))
+	g.Expect(writes.Due("b", start, time.Minute)).To(Equal(start), "each has a pace of its own")
+
+	writes.Forget("a")
+	g.Expect(writes.Due("a", start.Add(time.Second), time.Minute)).To(Equal(start.Add(time.Second)))
+}
