@@ -132,7 +132,7 @@ func (v *Evictor) tellRefusal(ctx context.Context, p *pass, s *subject, why refu
 	s.action.Apply(changed, now)
 	evacuation.Refused(changed, why.reason, why.message)
 	until := now.Add(evacuation.WithJitter(evacuation.Backoff(changed.Status.FailedEvictionCounter), rand.Float64())) //nolint:gosec // jitter isn't a secret
-	p.record.rest(s.pod.UID, until)
+	p.record.refuse(s.pod.UID, until, why.reason)
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
 	if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(latest)); client.IgnoreNotFound(err) != nil {
 		ctrl.LoggerFrom(ctx).Info("Failed to count a refused eviction", "err", err.Error())

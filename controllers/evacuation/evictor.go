@@ -114,7 +114,7 @@ func termsChanged() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 // It doesn't wait for the evictions: when one has ended, it looks again.
 func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
-	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), subjects: map[types.UID]*subject{}, stale: map[string]bool{}}
+	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), subjects: map[types.UID]*subject{}, stale: map[string]bool{}, blocked: map[string]int{}}
 	if p.observation = v.Clusters.Observed(p.cluster); p.observation == nil {
 		v.forget(p.cluster)
 		return reconcile.Result{}, nil

@@ -2,6 +2,7 @@ package evacuation
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -23,7 +24,7 @@ var (
 
 	podsBlocked = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "capnm_pods_blocked",
-		Help: "Pods that wait to be evicted, by reason.",
+		Help: "Pods that wait to be evicted, by reason: that of their budget, or that of the last refusal.",
 	}, []string{"cluster_namespace", "cluster", "reason"})
 
 	evacuations = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -34,6 +35,21 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(evictions, podsBlocked, evacuations)
+}
+
+// observeBlocked says how many Pods of a workload cluster can't be evicted now. A reason that lasts never disappears, not even for
+// a moment: an alert would begin to wait anew.
+func (r *record) observeBlocked(cluster types.NamespacedName, blocked map[string]int) {
+	for reason := range r.told {
+		if blocked[reason] == 0 {
+			podsBlocked.DeleteLabelValues(cluster.Namespace, cluster.Name, reason)
+			delete(r.told, reason)
+		}
+	}
+	for reason, count := range blocked {
+		podsBlocked.WithLabelValues(cluster.Namespace, cluster.Name, reason).Set(float64(count))
+		r.told[reason] = true
+	}
 }
 
 // observeTransition counts a turn that begins. Classes of third parties are tenants' input: they count as other.

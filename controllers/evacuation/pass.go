@@ -39,6 +39,7 @@ type pass struct {
 	subjects    map[types.UID]*subject
 	terms       map[string]evacuation.Terms // by Node
 	stale       map[string]bool             // budgets, by namespace/name
+	blocked     map[string]int              // how many Pods can't be evicted, by reason
 	nextTry     time.Time                   // when to look again if no event comes before, zero: never
 }
 
@@ -94,11 +95,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 			continue
 		}
 		live[pod.UID] = true
-		if p.record.flights.has(pod.UID) {
-			continue
-		}
-		if until, wait := p.record.rests(pod.UID, p.now); wait {
-			p.tryAgainAt(until)
+		if p.isTried(pod.UID) {
 			continue
 		}
 		p.subjects[pod.UID] = &subject{evacuation: e, pod: pod, action: action}
@@ -106,6 +103,22 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	}
 	p.record.keep(live)
 	return candidates, nil
+}
+
+// isTried says whether the eviction of a Pod is under way, or was answered a moment ago. One that was refused stays blocked until
+// a later try succeeds.
+func (p *pass) isTried(pod types.UID) bool {
+	until, rests := p.record.rests(pod, p.now)
+	if rests {
+		p.tryAgainAt(until)
+	}
+	if !rests && !p.record.flights.has(pod) {
+		return false
+	}
+	if reason := p.record.refusal(pod); reason != "" {
+		p.blocked[reason]++
+	}
+	return true
 }
 
 func (p *pass) candidate(e *v1alpha1.Evacuation, pod *corev1.Pod) budgets.Candidate {
@@ -126,11 +139,10 @@ func (p *pass) tryAgainAt(t time.Time) {
 
 // report says on each Evacuation why its Pod waits, where that has changed, and counts.
 func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
-	reasons := map[budgets.Reason]int{}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelReports)
 	for _, each := range waiting {
-		reasons[each.Reason]++
+		p.blocked[string(each.Reason)]++
 		s := p.subjects[each.Pod.UID]
 		changed := s.status(p.now)
 		evacuation.Waiting(changed, string(each.Reason), each.Message)
@@ -145,10 +157,7 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	podsBlocked.DeletePartialMatch(map[string]string{"cluster_namespace": p.cluster.Namespace, "cluster": p.cluster.Name})
-	for reason, count := range reasons {
-		podsBlocked.WithLabelValues(p.cluster.Namespace, p.cluster.Name, string(reason)).Set(float64(count))
-	}
+	p.record.observeBlocked(p.cluster, p.blocked)
 	return nil
 }
 

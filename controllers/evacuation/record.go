@@ -22,11 +22,16 @@ type record struct {
 	mu       sync.Mutex
 	silences map[types.UID]int32     // how often nobody has answered
 	resting  map[types.UID]time.Time // Pods that were tried, and until when they aren't tried again
+	refusals map[types.UID]string    // the reasons of the last refusals
+	told     map[string]bool         // the reasons that the metric of blocked Pods has; of one pass at a time
 	observed map[types.UID]string    // by PodDisruptionBudget: the resourceVersion that the watch must reach to count
 }
 
 func newRecord() *record {
-	return &record{flights: newFlights(), silences: map[types.UID]int32{}, resting: map[types.UID]time.Time{}, observed: map[types.UID]string{}}
+	return &record{
+		flights: newFlights(), silences: map[types.UID]int32{}, resting: map[types.UID]time.Time{}, refusals: map[types.UID]string{},
+		observed: map[types.UID]string{}, told: map[string]bool{},
+	}
 }
 
 // keep drops what concerns none of the live Pods.
@@ -37,6 +42,7 @@ func (r *record) keep(live map[types.UID]bool) {
 		if !live[uid] {
 			delete(r.resting, uid)
 			delete(r.silences, uid)
+			delete(r.refusals, uid)
 		}
 	}
 }
@@ -49,10 +55,27 @@ func (r *record) unanswered(pod types.UID) int32 {
 	return r.silences[pod]
 }
 
+// rest has a Pod left alone for a while, since its eviction was accepted, or nobody has answered.
 func (r *record) rest(pod types.UID, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.resting[pod] = until
+	delete(r.refusals, pod)
+}
+
+// refuse has a Pod left alone for a while, since its eviction was refused.
+func (r *record) refuse(pod types.UID, until time.Time, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.resting[pod] = until
+	r.refusals[pod] = reason
+}
+
+// refusal is why the last eviction of a Pod was refused, "" if it wasn't.
+func (r *record) refusal(pod types.UID) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refusals[pod]
 }
 
 func (r *record) rests(pod types.UID, now time.Time) (until time.Time, rests bool) {

@@ -33,6 +33,19 @@ func TestRecord(t *testing.T) {
 			t.Errorf("%d are left", len(r.resting))
 		}
 	})
+	t.Run("M29: a refusal is known until a later eviction is accepted, or the Pod is gone", func(t *testing.T) {
+		r := newRecord()
+		r.refuse("a", now, "AdmissionRefused")
+		r.refuse("b", now, "AdmissionRefused")
+		if got := r.refusal("a"); got != "AdmissionRefused" {
+			t.Errorf("got %q", got)
+		}
+		r.rest("a", now.Add(watchLag))
+		r.keep(map[types.UID]bool{"a": true})
+		if r.refusal("a") != "" || r.refusal("b") != "" {
+			t.Error("it is still known")
+		}
+	})
 	t.Run("a budget is stale until the watch has reached what was seen", func(t *testing.T) {
 		r := newRecord()
 		at := func(version string) *policyv1.PodDisruptionBudget {

@@ -179,19 +179,29 @@ func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) 
 		before.stop()
 	}
 	c.recorders[cluster] = recorder
+	connectedClusters.Set(float64(len(c.recorders)))
 	return nil
 }
 
 // Forget ends what belongs to a workload cluster that is not connected any more.
 func (c *Clusters) Forget(cluster types.NamespacedName) {
 	c.cache.forget(cluster)
+	if c.drop(cluster) {
+		c.notify(Change{Cluster: cluster}) // nothing is observed there any more
+	}
+}
+
+func (c *Clusters) drop(cluster types.NamespacedName) (observed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	observed = c.watches[cluster] != nil
 	c.end(cluster)
 	if recorder := c.recorders[cluster]; recorder != nil {
 		recorder.stop()
 		delete(c.recorders, cluster)
 	}
+	connectedClusters.Set(float64(len(c.recorders)))
+	return observed
 }
 
 func (c *Clusters) end(cluster types.NamespacedName) {

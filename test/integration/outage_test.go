@@ -54,7 +54,7 @@ func TestDisconnect(t *testing.T) {
 	all := newScene(t, fleet.Options{})
 	all.withMachines("m1", "m2", "spare")
 
-	t.Run("M15: watches come back after a disconnect, and what has happened meanwhile is found", func(t *testing.T) {
+	t.Run("M15, M29: watches come back after a disconnect, metrics follow it, and what has happened meanwhile is found", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.clear()
 		waiting := bare("waiting", "m1", held)
@@ -65,6 +65,9 @@ func TestDisconnect(t *testing.T) {
 
 		s.workload.CutNetwork()
 		s.Eventually(s.connectionsUp, disconnected, time.Second).Should(BeZero())
+		for _, gauge := range []string{"capnm_connected_clusters", "capnm_pods_blocked"} {
+			s.Eventually(func() float64 { return s.metrics().Sum(gauge, nil) }, soon, pace).Should(BeZero(), gauge)
+		}
 		s.Expect(s.machine("m1").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
 		s.Eventually(func() string { return s.condition("m1").Reason }, soon, pace).Should(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
 		s.goes(waiting.Name)
@@ -74,6 +77,7 @@ func TestDisconnect(t *testing.T) {
 		s.expectGone("m1")
 		s.Expect(s.evictions().Succeeded()).To(HaveLen(4))
 		s.Expect(s.connectionsUp()).To(BeEquivalentTo(1))
+		s.Expect(s.metrics().Sum("capnm_connected_clusters", nil)).To(BeEquivalentTo(1))
 		s.expectInvariants()
 	})
 

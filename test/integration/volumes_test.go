@@ -23,7 +23,7 @@ func TestVolumes(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	a := all.withAttacher()
-	all.withMachines("held", "staying", "unmatched", "late", "leftover", "silent", "daemonsets")
+	all.withMachines("held", "staying", "unmatched", "late", "leftover", "silent", "daemonsets", "full")
 
 	t.Run("M12, M19, M23: the hook is released when the last volume is detached, and Cluster API waits for none again", func(t *testing.T) { all.sub(t).lastDetach(a) })
 	t.Run("M20: volumes of Pods that stay are not waited for", func(t *testing.T) { all.sub(t).staying() })
@@ -32,6 +32,7 @@ func TestVolumes(t *testing.T) {
 	t.Run("M21: after a drain timeout the volumes of what is left don't block beyond their own", func(t *testing.T) { all.sub(t).leftover() })
 	t.Run("M14: the volumes of a Node that doesn't answer aren't waited for", func(t *testing.T) { all.sub(t).silentNode(a) })
 	t.Run("M19, R40: Pods of DaemonSets go after the volumes", func(t *testing.T) { all.sub(t).daemonSetsLast(a) })
+	t.Run("M28, M29: of a Node with 110 Pods there are few events, and metrics tell how far its drain is", func(t *testing.T) { all.sub(t).fullNode(a) })
 }
 
 func (s *scene) lastDetach(a *attacher) {

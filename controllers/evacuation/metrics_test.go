@@ -1,0 +1,54 @@
+package evacuation
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+func TestObserveBlocked(t *testing.T) {
+	t.Run("M29: blocked Pods are counted by reason, and what is over goes", func(t *testing.T) {
+		one, two := types.NamespacedName{Namespace: "ns", Name: "one"}, types.NamespacedName{Namespace: "ns", Name: "two"}
+		r, other := newRecord(), newRecord()
+		r.observeBlocked(one, map[string]int{"BudgetExhausted": 3, "AdmissionRefused": 1})
+		other.observeBlocked(two, map[string]int{"BudgetExhausted": 5})
+		r.observeBlocked(one, map[string]int{"BudgetExhausted": 2})
+		if got := testutil.ToFloat64(podsBlocked.WithLabelValues("ns", "one", "BudgetExhausted")); got != 2 {
+			t.Errorf("got %v, want 2", got)
+		}
+		if got := testutil.CollectAndCount(podsBlocked); got != 2 {
+			t.Errorf("%d series are left, want one of each Cluster", got)
+		}
+		r.observeBlocked(one, nil)
+		other.observeBlocked(two, nil)
+		if got := testutil.CollectAndCount(podsBlocked); got != 0 {
+			t.Errorf("%d series are left over", got)
+		}
+	})
+}
+
+func TestObserveTransition(t *testing.T) {
+	t.Run("M29: the classes of third parties count as one", func(t *testing.T) {
+		active := func(class *string) *v1alpha1.Evacuation {
+			return &v1alpha1.Evacuation{Status: v1alpha1.EvacuationStatus{ActiveEvacuatorClass: class}}
+		}
+		evacuations.Reset()
+		observeTransition(active(nil), active(ptr.To("a.example.com")))
+		observeTransition(active(ptr.To("a.example.com")), active(ptr.To("a.example.com"))) // the same turn
+		observeTransition(active(ptr.To("a.example.com")), active(ptr.To("b.example.com")))
+		observeTransition(active(ptr.To("b.example.com")), active(ptr.To(v1alpha1.EvacuatorClassDeployment)))
+		observeTransition(active(ptr.To(v1alpha1.EvacuatorClassDeployment)), active(nil))
+		for class, want := range map[string]float64{"other": 2, v1alpha1.EvacuatorClassDeployment: 1} {
+			if got := testutil.ToFloat64(evacuations.WithLabelValues(class)); got != want {
+				t.Errorf("%s: got %v turns, want %v", class, got, want)
+			}
+		}
+		if got := testutil.CollectAndCount(evacuations); got != 2 {
+			t.Errorf("got %d series", got)
+		}
+	})
+}

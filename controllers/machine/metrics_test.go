@@ -1,0 +1,46 @@
+package machine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
+)
+
+func TestDrainMetrics(t *testing.T) {
+	deletion := metav1.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	drain := func(name string) *scope {
+		s := &scope{machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, DeletionTimestamp: &deletion}}, now: deletion.Add(time.Minute)}
+		s.maintenance = &v1alpha1.NodeMaintenance{}
+		s.maintenance.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: deletion}}
+		return s
+	}
+	waiting := volumes.Decide(volumes.Observation{Attached: []string{"kubernetes.io/none/1", "kubernetes.io/none/2"}})
+	t.Run("M29: a drain and its volumes are counted once, until the release", func(t *testing.T) {
+		one, two := drain("one"), drain("two")
+		for range 3 {
+			observeDrain(one)
+			observeVolumes(one, waiting)
+			observeDrain(two)
+		}
+		if drains, left := testutil.ToFloat64(drainsInProgress), testutil.ToFloat64(volumesWaitedFor); drains != 2 || left != 2 {
+			t.Errorf("got %v drains and %v volumes, want 2 and 2", drains, left)
+		}
+		observeRelease(one, outcome{reason: v1alpha1.ReasonTimedOut})
+		forgetDrain(client.ObjectKeyFromObject(two.machine))
+		if drains, left := testutil.ToFloat64(drainsInProgress), testutil.ToFloat64(volumesWaitedFor); drains != 0 || left != 0 {
+			t.Errorf("got %v drains and %v volumes, want none", drains, left)
+		}
+		for name, series := range map[string]int{"drain duration": testutil.CollectAndCount(drainDuration), "hook wait": testutil.CollectAndCount(hookWait)} {
+			if series != 1 {
+				t.Errorf("%s has %d series, want that of TimedOut alone", name, series)
+			}
+		}
+	})
+}

@@ -1,0 +1,163 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// A Node as full as the kubelet's default allows, by what becomes of its Pods.
+const (
+	crowdPods   = 101 // go at once
+	tightPods   = 3   // have a budget without room
+	refusedPods = 4   // an admission policy keeps them
+	// and one that an evacuator has, and one with a volume: 110
+)
+
+// fullNode drains a Node of 110 Pods, some of which can't go at once, and looks at what users see of it: events and metrics.
+func (s *scene) fullNode(a *attacher) {
+	s.mayBeRefused("an admission policy refuses")
+	s.withVolumes("full")
+	a.hold("full")
+	asking := bare("asking", "full", held)
+	pods := []*corev1.Pod{asking, bare("full", "full", mounting("full"))}
+	for name, count := range map[string]int{"crowd": crowdPods, "tight": tightPods, "refused": refusedPods} {
+		for i := range count {
+			pods = append(pods, bare(fmt.Sprintf("%s-%d", name, i), "full", as(name)))
+		}
+	}
+	s.create(s.workload.Client, needing("tight", tightPods))
+	s.run(pods...)
+	s.expectAttached("full", "full")
+	s.expectHealthy("tight", tightPods)
+	binding := s.refuseEvictions("refused", "not before the end of the quarter")
+	before, machine := s.metrics(), s.machine("full")
+	since := func(name string, labels ...string) func() float64 {
+		return func() float64 { return s.metrics().Sum(name, pairs(labels)) - before.Sum(name, pairs(labels)) }
+	}
+
+	s.deleteMachine("full")
+	s.Eventually(func() []corev1.Pod { return s.podsOf("crowd") }, eventually, pace).Should(BeEmpty())
+	s.Eventually(since("capnm_drains_in_progress"), soon, pace).Should(BeEquivalentTo(1))
+	s.Eventually(since("capnm_pods_blocked", "cluster", "c1", "reason", string(budgets.BudgetExhausted)), soon, pace).Should(BeEquivalentTo(tightPods))
+	s.Eventually(since("capnm_pods_blocked", "cluster", "c1", "reason", v1alpha1.ReasonAdmissionRefused), soon, pace).Should(BeEquivalentTo(refusedPods))
+	s.Eventually(since("capnm_evacuations_total", "evacuator_class", "other"), soon, pace).Should(BeEquivalentTo(1))
+	s.Expect(s.metrics().Sum("capnm_connected_clusters", nil)).To(BeEquivalentTo(1))
+	s.Expect(since("capnm_hook_wait_seconds")()).To(BeZero())
+
+	s.editBudget("tight", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.Selector = labelSelector("app", "others") })
+	s.Expect(s.workload.Client.Delete(s.Context(), binding)).To(Succeed())
+	s.goes("asking")
+	s.expectWaitsForVolumes("full", "default/full")
+	s.Eventually(since("capnm_volumes_waited_for"), soon, pace).Should(BeEquivalentTo(1))
+	s.detach(a, "full")
+	s.expectGone("full")
+
+	evicted, refused := since("capnm_evictions_total", "result", "evicted")(), since("capnm_evictions_total", "result", "refused")()
+	s.Expect(evicted).To(BeEquivalentTo(len(pods)-1), "all but the one that its evacuator had go")
+	s.Expect(since("capnm_evacuations_total", "evacuator_class", "eviction")()).To(Equal(evicted))
+	s.Expect(refused).To(BeNumerically(">=", refusedPods))
+	s.Expect(since("capnm_evictions_total", "result", "error")()).To(BeZero())
+	s.Expect(since("capnm_drain_duration_seconds", "reason", v1alpha1.ReasonMachineDrained)()).To(BeEquivalentTo(1))
+	s.Expect(since("capnm_hook_wait_seconds", "reason", v1alpha1.ReasonMachineDrained)()).To(BeEquivalentTo(1))
+	for _, gauge := range []string{"capnm_drains_in_progress", "capnm_volumes_waited_for", "capnm_pods_blocked"} {
+		s.Eventually(since(gauge), soon, pace).Should(BeZero(), gauge)
+	}
+	s.expectBoundedLabels(append(pods, bare("full", "full"))...)
+	s.expectFewEvents(machine.UID, pods, refused)
+}
+
+func (s *scene) metrics() fleet.Metrics {
+	s.Helper()
+	metrics, err := s.fleet.Manager.Metrics(s.Context())
+	s.Expect(err).NotTo(HaveOccurred())
+	return metrics
+}
+
+func pairs(labels []string) map[string]string {
+	all := map[string]string{}
+	for i := 0; i < len(labels); i += 2 {
+		all[labels[i]] = labels[i+1]
+	}
+	return all
+}
+
+// expectBoundedLabels checks that no metric of ours names a Pod or a Node, or has more series than there are reasons.
+func (s *scene) expectBoundedLabels(pods ...*corev1.Pod) {
+	s.Helper()
+	names := map[string]bool{}
+	for _, pod := range pods {
+		names[pod.Name], names[string(pod.UID)], names[pod.Spec.NodeName] = true, true, true
+	}
+	for name, family := range s.metrics() {
+		if !strings.HasPrefix(name, "capnm_") {
+			continue
+		}
+		s.Expect(len(family.GetMetric())).To(BeNumerically("<=", 20), name)
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				s.Expect(names).NotTo(HaveKey(label.GetValue()), "%s{%s}", name, label.GetName())
+			}
+		}
+	}
+}
+
+// expectFewEvents checks what a drain has left of events: about a Pod one, about a Machine two, about what was refused one that
+// counts, and nothing that grows with time.
+func (s *scene) expectFewEvents(machine types.UID, pods []*corev1.Pod, refused float64) {
+	s.Helper()
+	ofPods := map[types.UID]bool{}
+	for _, pod := range pods {
+		ofPods[pod.UID] = true
+	}
+	var told map[string]int
+	s.Eventually(func(g Gomega) {
+		var objects map[types.UID]int
+		told, objects = s.eventsOf(g, s.workload.Client, func(event corev1.Event) bool {
+			ofEvacuation := event.InvolvedObject.Kind == "Evacuation" && strings.Contains(event.InvolvedObject.Name, "-refused-")
+			return event.Source.Component == "capnm" && (ofPods[event.InvolvedObject.UID] || ofEvacuation)
+		})
+		g.Expect(told).To(Equal(map[string]int{"EvictedForMaintenance": len(pods) - 1, "EvictionRefused": refusedPods}))
+		for object, count := range objects {
+			g.Expect(count).To(Equal(1), "%s", object)
+		}
+		told, _ = s.eventsOf(g, s.fleet.Client, func(event corev1.Event) bool {
+			return event.InvolvedObject.UID == machine && strings.HasPrefix(event.Source.Component, "node-maintenance")
+		})
+		g.Expect(told).To(Equal(map[string]int{"NodeDrainRequested": 1, "NodeMaintenanceHookReleased": 1}))
+	}, soon, pace).Should(Succeed())
+
+	ours := func(events controlplane.Events) int {
+		return len(events.WithUserAgent(fleet.ManagerAgent).Writes().Resource("events"))
+	}
+	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(ours(management)).To(Equal(2))
+	const ofNodeMaintenance = 2 // it is drained
+	s.Expect(ours(s.audited())).To(BeNumerically("<=", len(pods)-1+int(refused)+ofNodeMaintenance))
+}
+
+// eventsOf counts the events that ours says are ours, by reason and by object.
+func (s *scene) eventsOf(g Gomega, c client.Client, ours func(corev1.Event) bool) (reasons map[string]int, objects map[types.UID]int) {
+	s.Helper()
+	list := &corev1.EventList{}
+	g.Expect(c.List(s.Context(), list, client.InNamespace(namespace))).To(Succeed())
+	reasons, objects = map[string]int{}, map[types.UID]int{}
+	for _, event := range list.Items {
+		if ours(event) {
+			reasons[event.Reason]++
+			objects[event.InvolvedObject.UID]++
+		}
+	}
+	return reasons, objects
+}
