@@ -144,6 +144,9 @@ func (a *arena) populate(ctx context.Context) error {
 	if err := kwok.Create(ctx, a.workload.Client, present); err != nil {
 		return err
 	}
+	if err := a.addVolumes(ctx); err != nil {
+		return err
+	}
 	if a.load.rollout {
 		if err := kwok.Create(ctx, a.Client, a.cluster.MachineDeployment(deploymentName, int32(a.load.nodes), roomForPods, kwok.With(surge))); err != nil {
 			return err

@@ -22,7 +22,7 @@ import (
 
 // limitCandidate is as fast as a drain can be that asks the eviction API and respects budgets: loops that do nothing else.
 var limitCandidate = candidate{
-	name: "limit", about: "bare loops that evict when the budget has room: cordon to last pod gone",
+	name: "limit", about: "bare loops that evict when the budget has room: cordon to last pod gone, and last volume detached",
 	runs:     func(o options) int { return o.runs },
 	run:      drainByBareLoops,
 	requests: func(events controlplane.Events) controlplane.Events { return events.By(limitUser) },
@@ -58,6 +58,9 @@ func drainByBareLoops(ctx context.Context, a *arena, t target) (span, error) {
 		group.Go(func() error { return loop.run(loopCtx) })
 	}
 	if err := group.Wait(); err != nil {
+		return span{}, err
+	}
+	if err := a.awaitDetached(ctx, t.nodes); err != nil {
 		return span{}, err
 	}
 	taken.ended = time.Now()

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
 // load is what runs in the arena, and how much of it has to go.
@@ -25,6 +27,9 @@ type load struct {
 	maxUnavailable int
 	// ordered: the apps go one after the other, each has a drain order of its own.
 	ordered bool
+	// detachDelay is the time from the end of the last pod on a node that uses an app's volume until the volume is detached
+	// from the node; 0: there are no volumes.
+	detachDelay time.Duration
 	// rollout: the nodes are those of a MachineDeployment, and all of them are replaced.
 	rollout bool
 	// landings are nodes beside, which aren't anybody's Machines, for the pods when all nodes are drained.
@@ -33,8 +38,9 @@ type load struct {
 	readyDelay, deletionDelay time.Duration
 }
 
-func (l load) pods() int       { return l.nodes * l.podsPerNode }
-func (l load) podsPerApp() int { return l.pods() / l.apps }
+func (l load) pods() int        { return l.nodes * l.podsPerNode }
+func (l load) podsPerApp() int  { return l.pods() / l.apps }
+func (l load) hasVolumes() bool { return l.detachDelay > 0 }
 
 // scaled is the load at the size that the command line asks for.
 func (l load) scaled(o options) (load, error) {
@@ -69,7 +75,11 @@ func (l load) String() string {
 	if l.ordered {
 		text += " in as many drain orders"
 	}
-	return text + fmt.Sprintf(", ready after %s, gone after %s", l.readyDelay, l.deletionDelay)
+	text += fmt.Sprintf(", ready after %s, gone after %s", l.readyDelay, l.deletionDelay)
+	if l.hasVolumes() {
+		text += fmt.Sprintf(", a volume each, detached after %s", l.detachDelay)
+	}
+	return text
 }
 
 // appLabel says of which app a pod is.
@@ -93,7 +103,7 @@ func labelsOf(app string) map[string]string { return map[string]string{appLabel:
 // constraint that forbids an uneven spread would also keep replacements of evicted pods waiting, for the moments until a
 // cordoned node has its taint.
 func (l load) deployment(app string) *appsv1.Deployment {
-	return &appsv1.Deployment{
+	deployment := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: appNamespace, Name: app, Labels: labelsOf(app)},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To(int32(l.podsPerApp())),
@@ -110,6 +120,10 @@ func (l load) deployment(app string) *appsv1.Deployment {
 			},
 		},
 	}
+	if l.hasVolumes() {
+		storage.Mount(&deployment.Spec.Template.Spec, app)
+	}
+	return deployment
 }
 
 func (l load) budget(app string) *policyv1.PodDisruptionBudget {

@@ -113,7 +113,7 @@ func (a *arena) isRestored(ctx context.Context) (bool, error) {
 			return false, nil
 		}
 	}
-	return true, nil
+	return a.isAttached(ctx)
 }
 
 // uncordon makes all nodes schedulable, and waits until none has a taint: the taint of a cordoned one is taken off by a

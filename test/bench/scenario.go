@@ -29,6 +29,7 @@ var scenarios = []scenario{
 	compare("drain", "one node whose pods share a tight budget with those of others", drainLoad, limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
 	compare("pods", "a full node without budgets", podsLoad, limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
 	compare("orders", "one node whose pods go in five drain orders", ordersLoad, limitCandidate, capnmCandidate, capiCandidate),
+	compare("volumes", "one node whose volumes have to be detached", volumesLoad, limitCandidate, capnmCandidate, capiCandidate),
 	compare("nodes", "half of all nodes at once, under shared budgets", nodesLoad, limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
 	compare("rollout", "a MachineDeployment replaces all its nodes", rolloutLoad, capnmRolloutCandidate, capiRolloutCandidate),
 	burstScenario,

@@ -14,6 +14,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
 // A Node as full as the kubelet's default allows, by what becomes of its Pods.
@@ -25,10 +26,10 @@ const (
 )
 
 // fullNode drains a Node of 110 Pods, some of which can't go at once, and looks at what users see of it: events and metrics.
-func (s *scene) fullNode(a *attacher) {
+func (s *scene) fullNode(a *storage.Attacher) {
 	s.mayBeRefused("an admission policy refuses")
 	s.withVolumes("full")
-	a.hold("full")
+	a.Hold("full")
 	asking := bare("asking", "full", held)
 	pods := []*corev1.Pod{asking, bare("full", "full", mounting("full"))}
 	for name, count := range map[string]int{"crowd": crowdPods, "tight": tightPods, "refused": refusedPods} {

@@ -16,6 +16,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
 // TestVolumes has volumes attached and detached by the real attach/detach controller.
@@ -35,9 +36,9 @@ func TestVolumes(t *testing.T) {
 	t.Run("M28, M29: of a Node with 110 Pods there are few events, and metrics tell how far its drain is", func(t *testing.T) { all.sub(t).fullNode(a) })
 }
 
-func (s *scene) lastDetach(a *attacher) {
+func (s *scene) lastDetach(a *storage.Attacher) {
 	s.withVolumes("one", "two")
-	a.hold("one")
+	a.Hold("one")
 	s.run(bare("db", "held", mounting("one", "two")))
 	s.expectAttached("held", "one", "two")
 
@@ -83,15 +84,15 @@ func (s *scene) expectReadByWatch() {
 
 func (s *scene) staying() {
 	s.withVolumes("daemon", "labelled", "ruled", "shared")
-	s.create(s.workload.Client, volumeFor("scratch", "ephemeral-scratch"))
+	s.create(s.workload.Client, storage.VolumeFor("scratch", namespace, "ephemeral-scratch"))
 	s.create(s.fleet.Client, drainRule("stay", "ruled", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil))
 	daemonSet := daemonSetOn("agent", "staying")
-	mount(&daemonSet.Spec.Template.Spec, "daemon")
+	storage.Mount(&daemonSet.Spec.Template.Spec, "daemon")
 	s.create(s.workload.Client, daemonSet)
 	ephemeral := bare("ephemeral", "staying", labelledSkip)
 	ephemeral.Annotations[controlplane.PodReadyDelayAnnotation] = "2s" // its claim is bound by then
 	ephemeral.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
-		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: claimOf("scratch")},
+		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: storage.ClaimOf("scratch")},
 	}}}}
 	s.run(
 		bare("labelled", "staying", labelledSkip, mounting("labelled", "shared")), bare("ruled", "staying", mounting("ruled")),
@@ -129,7 +130,7 @@ func (s *scene) unmatched() {
 		return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{Attacher: "nobody.test", NodeName: "unmatched", Source: source}}
 	}
 	inline := corev1.PersistentVolumeSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}}
-	inline.CSI = volumeFor("inline", "").Spec.CSI
+	inline.CSI = storage.VolumeFor("inline", namespace, "").Spec.CSI
 	for _, va := range []*storagev1.VolumeAttachment{
 		attachment("va-inline", storagev1.VolumeAttachmentSource{InlineVolumeSpec: &inline}),
 		attachment("va-gone", storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("never-was")}),
@@ -169,9 +170,9 @@ func (s *scene) reportAttached(node string, names ...corev1.UniqueVolumeName) {
 	s.Expect(s.workload.Client.Status().Patch(s.Context(), object, client.MergeFrom(before))).To(Succeed())
 }
 
-func (s *scene) volumeTimeout(a *attacher) {
+func (s *scene) volumeTimeout(a *storage.Attacher) {
 	s.withVolumes("stuck")
-	a.hold("stuck")
+	a.Hold("stuck")
 	s.run(bare("stuck", "late", mounting("stuck")))
 	s.expectAttached("late", "stuck")
 	s.deleteMachine("late")
@@ -202,9 +203,9 @@ func (s *scene) leftover() {
 	s.expectGone("leftover")
 }
 
-func (s *scene) silentNode(a *attacher) {
+func (s *scene) silentNode(a *storage.Attacher) {
 	s.withVolumes("lost")
-	a.hold("lost")
+	a.Hold("lost")
 	s.run(bare("lost", "silent", mounting("lost")))
 	s.expectAttached("silent", "lost")
 	s.deleteMachine("silent")
@@ -232,11 +233,11 @@ func (s *scene) stopAnswering(node string) {
 	}, soon, pace).Should(Succeed())
 }
 
-func (s *scene) daemonSetsLast(a *attacher) {
+func (s *scene) daemonSetsLast(a *storage.Attacher) {
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain })
 	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsSkip })
 	s.withVolumes("data")
-	a.hold("data")
+	a.Hold("data")
 	plugin := daemonSetOn("csi-plugin", "daemonsets")
 	s.create(s.workload.Client, plugin)
 	s.run(bare("app", "daemonsets", mounting("data")))
