@@ -143,13 +143,14 @@ func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observati
 		mine.Insert(node.Name)
 	}
 	for _, node := range sets.List(c.nodes) {
-		pods, known := observation.PodsOn(node)
-		if !known {
-			return plan.Observation{}, false, nil
-		}
+		// Before the Pods: an Evacuation goes after its Pod. The other way around, a Pod that has just gone would get a new one.
 		evacuations, err := evacuationsOn(ctx, s.client, node)
 		if err != nil {
 			return plan.Observation{}, false, err
+		}
+		pods, known := observation.PodsOn(node)
+		if !known {
+			return plan.Observation{}, false, nil
 		}
 		for i := range evacuations {
 			// Not one of another Namespace that has the UID of this Pod; see remote.PodOf.
