@@ -149,6 +149,40 @@ type MachineDrainPolicyStatus struct {
 	// activeDrains is how many of them are being drained.
 	// +optional
 	ActiveDrains int32 `json:"activeDrains"`
+
+	// longestWaits are the drains that something holds up, those of the Machines that were deleted first. At most a few are
+	// named, and what is said of them may be some seconds old.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=5
+	LongestWaits []DrainWait `json:"longestWaits,omitempty"`
+}
+
+// DrainWait is a drain that something holds up.
+type DrainWait struct {
+	// machine is the name of the Machine.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Machine string `json:"machine,omitempty"`
+
+	// cluster is the name of its Cluster.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Cluster string `json:"cluster,omitempty"`
+
+	// since is when the Machine was deleted.
+	// +required
+	Since metav1.Time `json:"since,omitempty,omitzero"`
+
+	// reason is that of the Machine's condition NodeMaintenance.
+	// +required
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason,omitempty"`
+
+	// message says what holds the drain up, and on which Pods.
+	// +required
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 // MachineDrainPolicy opts Machines in to declarative drains. One empty policy manages all Machines of its Namespace.
@@ -160,6 +194,7 @@ type MachineDrainPolicyStatus struct {
 // +kubebuilder:printcolumn:name="Clusters",type="integer",JSONPath=".status.clusters",description="Clusters with Machines that follow this policy"
 // +kubebuilder:printcolumn:name="Machines",type="integer",JSONPath=".status.machines",description="Machines that follow this policy"
 // +kubebuilder:printcolumn:name="Draining",type="integer",JSONPath=".status.activeDrains",description="Machines that are being drained"
+// +kubebuilder:printcolumn:name="Waiting",type="date",JSONPath=".status.longestWaits[0].since",description="Since when the longest wait of a drain lasts"
 // +kubebuilder:printcolumn:name="Surge",type="string",JSONPath=".spec.surge",priority=1
 // +kubebuilder:printcolumn:name="DaemonSets",type="string",JSONPath=".spec.daemonSetPods",priority=1
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"

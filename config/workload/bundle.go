@@ -1,5 +1,5 @@
-// Package workload embeds what every managed workload cluster gets: the CRDs of NodeMaintenance and Evacuation, and the
-// admission policies that say who may write them.
+// Package workload embeds what every managed workload cluster gets: the CRDs of NodeMaintenance and Evacuation, the admission
+// policies that say who may write them, and roles.
 package workload
 
 import (
@@ -17,15 +17,15 @@ import (
 
 // BundleVersion counts the changes of the bundle. A manager never replaces what a newer bundle has brought: it goes up by
 // one with every change of the files beside this one.
-const BundleVersion = 4
+const BundleVersion = 5
 
-//go:embed admission/*.yaml crd/*.yaml nodeagent/*.yaml
+//go:embed admission/*.yaml crd/*.yaml roles/*.yaml nodeagent/*.yaml
 var files embed.FS
 
 // Bundle returns the objects of the bundle, in the order in which they are applied: who may write a kind is said before the
 // kind is there.
 func Bundle() ([]*unstructured.Unstructured, error) {
-	return objectsOf("admission/*.yaml", "crd/*.yaml")
+	return objectsOf("admission/*.yaml", "crd/*.yaml", "roles/*.yaml")
 }
 
 // NodeAgent returns the objects of the node agent, in the order in which they are applied, for workload clusters that are to have

@@ -1,15 +1,17 @@
-// Package drainpolicy keeps the status of MachineDrainPolicies: how many Clusters and Machines follow each, and how many of
-// them are being drained.
+// Package drainpolicy keeps the status of MachineDrainPolicies: how many Clusters and Machines follow each, how many of them are
+// being drained, and which of these drains wait longest.
 package drainpolicy
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/pkg/errors"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -25,6 +27,9 @@ import (
 
 // settle is how long events of Machines and Clusters are gathered before they are counted: a rollout changes many.
 const settle = time.Second
+
+// settleWaits is the same for what drains wait for, which tenants can change as often as they like.
+const settleWaits = 10 * time.Second
 
 // Reconciler keeps the status of MachineDrainPolicies.
 type Reconciler struct {
@@ -45,30 +50,51 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 
 // policiesOfNamespace enqueues all policies of an object's namespace, after a while.
 func (r *Reconciler) policiesOfNamespace() handler.EventHandler {
-	enqueue := func(ctx context.Context, object client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	enqueue := func(ctx context.Context, object client.Object, after time.Duration, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		policies := &v1alpha1.MachineDrainPolicyList{}
 		if err := r.Client.List(ctx, policies, client.InNamespace(object.GetNamespace())); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Failed to list MachineDrainPolicies")
 			return
 		}
 		for i := range policies.Items {
-			queue.AddAfter(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&policies.Items[i])}, settle)
+			queue.AddAfter(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&policies.Items[i])}, after)
 		}
 	}
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			enqueue(ctx, e.Object, queue)
+			enqueue(ctx, e.Object, settle, queue)
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			enqueue(ctx, e.ObjectNew, queue)
+			switch {
+			case countsMayChange(e.ObjectOld, e.ObjectNew):
+				enqueue(ctx, e.ObjectNew, settle, queue)
+			case waitsMayChange(e.ObjectOld, e.ObjectNew):
+				enqueue(ctx, e.ObjectNew, settleWaits, queue)
+			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			enqueue(ctx, e.Object, queue)
+			enqueue(ctx, e.Object, settle, queue)
 		},
 	}
 }
 
-// Reconcile counts what follows one policy.
+// countsMayChange says whether a Machine or Cluster may follow another policy than before, or be drained.
+func countsMayChange(before, after client.Object) bool {
+	return before.GetResourceVersion() == after.GetResourceVersion() || // a resync
+		!before.GetDeletionTimestamp().Equal(after.GetDeletionTimestamp()) ||
+		!maps.Equal(before.GetLabels(), after.GetLabels()) ||
+		before.GetAnnotations()[v1alpha1.PreDrainHookAnnotation] != after.GetAnnotations()[v1alpha1.PreDrainHookAnnotation]
+}
+
+// waitsMayChange says whether a Machine's drain waits for something else than before.
+func waitsMayChange(before, after client.Object) bool {
+	old, ok := before.(*clusterv1.Machine)
+	updated, alsoOK := after.(*clusterv1.Machine)
+	return ok && alsoOK &&
+		!apiequality.Semantic.DeepEqual(conditions.Get(old, v1alpha1.MachineNodeMaintenance), conditions.Get(updated, v1alpha1.MachineNodeMaintenance))
+}
+
+// Reconcile counts what follows one policy, and names the longest waits.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	policy := &v1alpha1.MachineDrainPolicy{}
 	if err := r.Client.Get(ctx, request.NamespacedName, policy); err != nil {
@@ -89,6 +115,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	changed := policy.DeepCopy()
 	changed.Status.ObservedGeneration = policy.Generation
 	changed.Status.Clusters, changed.Status.Machines, changed.Status.ActiveDrains = tally.Clusters, tally.Machines, tally.ActiveDrains
+	changed.Status.LongestWaits = tally.LongestWaits
 	if apiequality.Semantic.DeepEqual(policy.Status, changed.Status) {
 		return reconcile.Result{}, nil
 	}

@@ -2,6 +2,7 @@ package machines_test
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -246,10 +247,10 @@ func TestTallyOf(t *testing.T) {
 	}
 	clusters := map[string]map[string]string{"one": nil, "two": nil}
 	policies := []v1alpha1.MachineDrainPolicy{policy("a"), policy("b")}
-	if got, want := machines.TallyOf(&policies[0], policies, all, clusters), (machines.Tally{Clusters: 2, Machines: 4, ActiveDrains: 1}); got != want {
+	if got, want := machines.TallyOf(&policies[0], policies, all, clusters), (machines.Tally{Clusters: 2, Machines: 4, ActiveDrains: 1}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := machines.TallyOf(&policies[1], policies, all, clusters); got != (machines.Tally{}) {
+	if got := machines.TallyOf(&policies[1], policies, all, clusters); !reflect.DeepEqual(got, machines.Tally{}) {
 		t.Errorf("a policy that comes second has %+v", got)
 	}
 }

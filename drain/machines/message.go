@@ -11,13 +11,15 @@ import (
 const (
 	maxKinds       = 5
 	maxPodsOfAKind = 3
+	// drainGoesOn begins what is said of a drain that goes on.
+	drainGoesOn = "Drain not completed yet"
 )
 
 // DrainMessage tells people, in the manner of Cluster API's own drain, how the drain of a Machine's Node goes: how far it
 // is, what waits, on which Pods, why. It is bounded: at most five reasons with three Pods each.
 func DrainMessage(m *v1alpha1.NodeMaintenance) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Drain not completed yet%s (NodeMaintenance %s)", startedAt(m), m.Name)
+	fmt.Fprintf(&b, "%s%s (NodeMaintenance %s)", drainGoesOn, startedAt(m), m.Name)
 	summary := m.Status.Summary
 	if summary.Nodes == 0 {
 		b.WriteString(": waiting for its first report")

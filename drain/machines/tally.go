@@ -10,12 +10,14 @@ import (
 // Tally is what a policy has to do with at present.
 type Tally struct {
 	Clusters, Machines, ActiveDrains int32
+	LongestWaits                     []v1alpha1.DrainWait
 }
 
 // TallyOf counts the Machines that follow a policy. policies are all of its namespace, since the first by name that selects a
 // Machine has it; clusters are the labels of the namespace's Clusters, by name.
 func TallyOf(policy *v1alpha1.MachineDrainPolicy, policies []v1alpha1.MachineDrainPolicy, all []clusterv1.Machine, clusters map[string]map[string]string) Tally {
 	tally, seen := Tally{}, sets.New[string]()
+	var draining []*clusterv1.Machine
 	for i := range all {
 		machine := &all[i]
 		labels, known := clusters[machine.Spec.ClusterName]
@@ -27,10 +29,12 @@ func TallyOf(policy *v1alpha1.MachineDrainPolicy, policies []v1alpha1.MachineDra
 		}
 		seen.Insert(machine.Spec.ClusterName)
 		tally.Machines++
-		if _, held := machine.Annotations[v1alpha1.PreDrainHookAnnotation]; held && !machine.DeletionTimestamp.IsZero() {
+		if Draining(machine) {
 			tally.ActiveDrains++
+			draining = append(draining, machine)
 		}
 	}
+	tally.LongestWaits = longestWaits(draining)
 	tally.Clusters = int32(seen.Len()) //nolint:gosec // bounded by the number of Clusters
 	return tally
 }

@@ -32,6 +32,7 @@ func testAdmission(t *testing.T, all *admission) {
 	t.Run("Node agent", func(t *testing.T) { testNodeAgentAdmission(t, all.sub(t)) })
 	t.Run("Evacuation", func(t *testing.T) { testEvacuationAdmission(t, all.sub(t)) })
 	t.Run("Cancellation", func(t *testing.T) { testCancellationAdmission(t, all.sub(t)) })
+	t.Run("Roles", func(t *testing.T) { testRoles(t, all.sub(t)) })
 	removeAll(t, all.WithT, all.admin)
 }
 

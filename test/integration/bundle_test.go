@@ -44,8 +44,8 @@ func testBundleVersions(t *testing.T, all *admission) {
 		for _, object := range bundle {
 			kinds = append(kinds, object.GetKind())
 		}
-		const policy, binding, crd = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "CustomResourceDefinition"
-		a.Expect(kinds).To(Equal([]string{policy, binding, policy, binding, policy, binding, crd, crd}))
+		const policy, binding, crd, role = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "CustomResourceDefinition", "ClusterRole"
+		a.Expect(kinds).To(Equal([]string{policy, binding, policy, binding, policy, binding, crd, crd, role, role}))
 	})
 	t.Run("R7: the expressions fit the types of the CRDs", func(t *testing.T) {
 		a := all.sub(t)

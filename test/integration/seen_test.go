@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,10 @@ func (s *scene) fullNode(a *storage.Attacher) {
 	s.Eventually(since("capnm_pods_blocked", "cluster", "c1", "reason", v1alpha1.ReasonAdmissionRefused), soon, pace).Should(BeEquivalentTo(refusedPods))
 	s.Eventually(since("capnm_evacuations_total", "evacuator_class", "other"), soon, pace).Should(BeEquivalentTo(1))
 	s.Expect(s.metrics().Sum("capnm_connected_clusters", nil)).To(BeEquivalentTo(1))
+	s.Eventually(s.longestWaits, soon, pace).Should(ConsistOf(And(
+		HaveField("Machine", "full"), HaveField("Cluster", "c1"), HaveField("Since", *s.machine("full").DeletionTimestamp),
+		HaveField("Reason", v1alpha1.ReasonMachineDraining), HaveField("Message", MatchRegexp(`Pods? default/(refused|tight)-\d.*: (waiting for disruption budget default/tight|An admission policy has refused the eviction)`)),
+	)))
 	s.Expect(since("capnm_hook_wait_seconds")()).To(BeZero())
 
 	s.editBudget("tight", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.Selector = labelSelector("app", "others") })
@@ -74,6 +79,8 @@ func (s *scene) fullNode(a *storage.Attacher) {
 	for _, gauge := range []string{"capnm_drains_in_progress", "capnm_volumes_waited_for", "capnm_pods_blocked"} {
 		s.Eventually(since(gauge), soon, pace).Should(BeZero(), gauge)
 	}
+	s.Eventually(s.longestWaits, soon, pace).Should(BeEmpty())
+	s.expectFewPolicyWrites()
 	s.expectBoundedLabels(append(pods, bare("full", "full"))...)
 	s.expectFewEvents(machine.UID, pods, refused)
 }
@@ -91,6 +98,24 @@ func pairs(labels []string) map[string]string {
 		all[labels[i]] = labels[i+1]
 	}
 	return all
+}
+
+// longestWaits are the drains that the policy names.
+func (s *scene) longestWaits() []v1alpha1.DrainWait {
+	s.Helper()
+	policy := &v1alpha1.MachineDrainPolicy{}
+	s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
+	return policy.Status.LongestWaits
+}
+
+// expectFewPolicyWrites checks that the policy's status was written when the drain began and ended, and rarely in between.
+func (s *scene) expectFewPolicyWrites() {
+	s.Helper()
+	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
+	s.Expect(err).NotTo(HaveOccurred())
+	writes := management.WithUserAgent(fleet.ManagerAgent).Writes().Resource("machinedrainpolicies", "status")
+	lasted := writes[len(writes)-1].Answered.Sub(writes[0].Requested)
+	s.Expect(len(writes)).To(BeNumerically("<=", 4+int(lasted/(10*time.Second))), "in %s: %s", lasted, writes)
 }
 
 // expectBoundedLabels checks that no metric of ours names a Pod or a Node, or has more series than there are reasons.

@@ -33,7 +33,7 @@ func TestVolumes(t *testing.T) {
 	t.Run("M21: after a drain timeout the volumes of what is left don't block beyond their own", func(t *testing.T) { all.sub(t).leftover() })
 	t.Run("M14: the volumes of a Node that doesn't answer aren't waited for", func(t *testing.T) { all.sub(t).silentNode(a) })
 	t.Run("M19, R40: Pods of DaemonSets go after the volumes", func(t *testing.T) { all.sub(t).daemonSetsLast(a) })
-	t.Run("M28, M29: of a Node with 110 Pods there are few events, and metrics tell how far its drain is", func(t *testing.T) { all.sub(t).fullNode(a) })
+	t.Run("M28, M29, M34: of a Node with 110 Pods there are few events, metrics tell how far its drain is, and the policy what it waits for", func(t *testing.T) { all.sub(t).fullNode(a) })
 }
 
 func (s *scene) lastDetach(a *storage.Attacher) {
