@@ -2,7 +2,8 @@ package v1alpha1
 
 // The condition that this provider sets on Machines, and its reasons.
 const (
-	// MachineNodeMaintenance is True when the drain of a deleted Machine's Node is done or not needed, False while it goes on.
+	// MachineNodeMaintenance is True when the drain of a deleted Machine's Node is done or not needed, False while it goes on. On a
+	// Machine that isn't being deleted, it says how far the stage has come that its annotation asks for.
 	MachineNodeMaintenance = "NodeMaintenance"
 
 	ReasonWaitingForWorkloadCluster = "WaitingForWorkloadCluster"
@@ -12,4 +13,13 @@ const (
 	ReasonTimedOut                  = "TimedOut"
 	ReasonSkipped                   = "Skipped"
 	ReasonMachineDrained            = "Drained"
+
+	// On Machines that aren't being deleted: the annotation's stage is reached, is on its way, or can't be.
+	ReasonMachineAnnounced  = "Announced"
+	ReasonMachineCordoned   = "Cordoned"
+	ReasonMachineCordoning  = "Cordoning"
+	ReasonMachineCompleting = "Completing"
+	ReasonMachineCompleted  = "Completed"
+	ReasonInvalidStage      = "InvalidStage"
+	ReasonNotManaged        = "NotManaged"
 )

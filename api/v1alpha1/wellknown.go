@@ -57,6 +57,14 @@ const (
 	// another UID isn't selected.
 	NodeUIDAnnotation = "maintenance.cluster.x-k8s.io/node-uid"
 
+	// RequestedForAnnotation on a NodeMaintenance that serves a Machine says what it was requested for last: RequestedForRollout,
+	// RequestedForStage or RequestedForDeletion.
+	RequestedForAnnotation = "maintenance.cluster.x-k8s.io/requested-for"
+
+	// MachineStageAnnotation on a Machine that isn't being deleted asks for a NodeMaintenance of its Node. The value is the
+	// stage: Idle, Cordon, Drain or Complete. Without it, the NodeMaintenance is completed.
+	MachineStageAnnotation = "maintenance.cluster.x-k8s.io/stage"
+
 	// EvacuationNodeAnnotation on an Evacuation names the Node that the Pod was on when it was found; empty if on none.
 	EvacuationNodeAnnotation = "maintenance.cluster.x-k8s.io/node"
 
@@ -87,6 +95,16 @@ const (
 
 	// BundleVersionAnnotation on a CRD or admission policy in a workload cluster says which bundle it came with.
 	BundleVersionAnnotation = "maintenance.cluster.x-k8s.io/bundle-version"
+)
+
+// What a NodeMaintenance that serves a Machine was requested for.
+const (
+	// RequestedForRollout: a rollout is going to replace the Machine.
+	RequestedForRollout = "Rollout"
+	// RequestedForStage: the Machine has the annotation MachineStageAnnotation.
+	RequestedForStage = "Stage"
+	// RequestedForDeletion: the Machine is being deleted.
+	RequestedForDeletion = "Deletion"
 )
 
 // Evacuator classes of the evacuators that are built in.

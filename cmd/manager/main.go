@@ -35,6 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/ahead"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/drainpolicy"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/daemonset"
@@ -44,6 +45,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machine"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/rollout"
 )
 
 const (
@@ -182,11 +184,8 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	realClock := clock.RealClock{}
 	clusters := remote.NewClusters(cache, mgr.GetScheme(), remote.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, realClock)
 
-	machines := &machine.Reconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clusters: clusters, Clock: realClock,
-		ManagementCluster: managementCluster, WatchFilterValue: o.watchFilter,
-	}
-	if err := machines.SetupWithManager(ctx, mgr, cache, controller.Options{MaxConcurrentReconciles: o.machineConcurrency}); err != nil {
+	watches, err := setupMachines(ctx, mgr, cache, clusters, realClock, managementCluster, o)
+	if err != nil {
 		return err
 	}
 	if err := (&drainpolicy.Reconciler{Client: mgr.GetClient()}).SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}); err != nil {
@@ -214,9 +213,27 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	}
 	workloads := &remote.Reconciler{
 		Client: mgr.GetClient(), Clusters: clusters, WatchFilterValue: o.watchFilter,
-		Watches: append(evacuators, machines.Watch, maintenances.Watch, evacuations.Watch, evictor.Watch, sweeper.Watch),
+		Watches: append(append(evacuators, watches...), maintenances.Watch, evacuations.Watch, evictor.Watch, sweeper.Watch),
 	}
 	return setupWorkloads(ctx, mgr, o, workloads)
+}
+
+// setupMachines adds the controllers of Machines, and returns what they watch in workload clusters.
+func setupMachines(ctx context.Context, mgr ctrl.Manager, cache clustercache.ClusterCache, clusters *remote.Clusters, clock clock.PassiveClock, managementCluster string, o *options) ([]remote.Watch, error) {
+	concurrency := controller.Options{MaxConcurrentReconciles: o.machineConcurrency}
+	machines := &machine.Reconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clusters: clusters, Clock: clock,
+		ManagementCluster: managementCluster, WatchFilterValue: o.watchFilter,
+	}
+	if err := machines.SetupWithManager(ctx, mgr, cache, concurrency); err != nil {
+		return nil, err
+	}
+	keeper := &ahead.Keeper{Client: mgr.GetClient(), ManagementCluster: managementCluster}
+	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Keeper: keeper, Clock: clock, WatchFilterValue: o.watchFilter}
+	if err := rollouts.SetupWithManager(ctx, mgr, cache, concurrency); err != nil {
+		return nil, err
+	}
+	return []remote.Watch{machines.Watch, rollouts.Watch}, nil
 }
 
 // setupWorkloads adds what prepares workload clusters, with the node agent where the feature gate is on.

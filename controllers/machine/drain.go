@@ -158,6 +158,9 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome,
 	if err == nil {
 		s.maintenance = present
 	}
+	if s.turn, err = r.turn(ctx, s); err != nil {
+		return r.unreachable(ctx, s, err)
+	}
 	desired, compiled, err := r.desired(ctx, s, machines.DaemonSetPods(s.policy, s.maintenance))
 	if err != nil {
 		return outcome{}, err
@@ -224,19 +227,28 @@ func (r *Reconciler) update(ctx context.Context, s *scope, desired *v1alpha1.Nod
 
 // desired is the NodeMaintenance of the Machine's Node as it would be made now. It counts where the rules have no Problems.
 func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alpha1.DaemonSetPodsPolicy) (*v1alpha1.NodeMaintenance, rules.Compiled, error) {
-	list := &clusterv1.MachineDrainRuleList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(s.machine.Namespace)); err != nil {
-		return nil, rules.Compiled{}, errors.Wrapf(err, "listing the MachineDrainRules of namespace %s", s.machine.Namespace)
+	compiled, err := CompileRules(ctx, r.Client, s.cluster, s.machine, daemonSetPods)
+	if err != nil {
+		return nil, rules.Compiled{}, err
 	}
-	compiled := rules.Compile(rules.Input{
-		Cluster:           rules.ClusterFacts{Labels: s.cluster.Labels},
-		Machine:           rules.MachineFacts{Namespace: s.machine.Namespace, Labels: s.machine.Labels},
-		DaemonSetPods:     daemonSetPods,
-		MachineDrainRules: list.Items,
-	})
 	return machines.Maintenance(machines.Request{
 		ManagementCluster: r.ManagementCluster, Cluster: s.clusterKey(), Machine: s.machine, Node: s.node, Policy: s.policy, Rules: compiled.Rules,
+		Stage: stageAt(s.turn),
 	}), compiled, nil
+}
+
+// CompileRules compiles what decides about the Pods of a Machine's Node.
+func CompileRules(ctx context.Context, reader client.Reader, cluster *clusterv1.Cluster, machine *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy) (rules.Compiled, error) {
+	list := &clusterv1.MachineDrainRuleList{}
+	if err := reader.List(ctx, list, client.InNamespace(machine.Namespace)); err != nil {
+		return rules.Compiled{}, errors.Wrapf(err, "listing the MachineDrainRules of namespace %s", machine.Namespace)
+	}
+	return rules.Compile(rules.Input{
+		Cluster:           rules.ClusterFacts{Labels: cluster.Labels},
+		Machine:           rules.MachineFacts{Namespace: machine.Namespace, Labels: machine.Labels},
+		DaemonSetPods:     daemonSetPods,
+		MachineDrainRules: list.Items,
+	}), nil
 }
 
 // contact says whether the workload cluster answers the ClusterCache's health probes. A connection that doesn't is ended by
@@ -285,7 +297,8 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 	return waiting, nil
 }
 
-func splitKey(key string) (namespace, name string, ok bool) {
+// SplitKey splits "namespace/name".
+func SplitKey(key string) (namespace, name string, ok bool) {
 	namespace, name, ok = strings.Cut(key, "/")
 	return namespace, name, ok && namespace != "" && name != ""
 }

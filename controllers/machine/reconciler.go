@@ -71,6 +71,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clu
 		Named("machine").
 		For(&clusterv1.Machine{}, builder.WithPredicates(machineMatters{}, predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfCluster), builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.nextInLine), builder.WithPredicates(drainEnded{})).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.drainingMachinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(clusters.GetClusterSource("machine", r.machinesOfCluster, clustercache.WatchForProbeFailure(probeFailureWindow))).
@@ -163,6 +164,7 @@ type scope struct {
 	node        *corev1.Node
 	maintenance *v1alpha1.NodeMaintenance // once it is there
 	volumeWait  *time.Time                // once it has started
+	turn        machines.Turn
 
 	// drainOver and volumesOver: that part is done, or out of time, and Cluster API needn't do it again.
 	drainOver, volumesOver bool
@@ -193,9 +195,9 @@ const (
 
 // reconcileDelete moves one deleted Machine towards the release of its hook:
 //
-//	admit ─► request the Node's drain ─► await it ─► await the volumes ─► have the Pods of DaemonSets go ─► release
+//	admit ─► request the Node's drain ─► await its turn ─► await it ─► await the volumes ─► have the Pods of DaemonSets go ─► release
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
-	steps := []func(context.Context, *scope) (outcome, error){r.admit, r.requestMaintenance, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets}
+	steps := []func(context.Context, *scope) (outcome, error){r.admit, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets}
 	for _, step := range steps {
 		result, err := step(ctx, s)
 		if err != nil {

@@ -49,8 +49,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 	return r.report(ctx, s, result)
 }
 
-// report is the one place that turns an outcome into our condition on the Machine and a result. The condition is applied
-// alone, so that it doesn't get in the way of those that Cluster API writes.
+// report is the one place that turns an outcome into our condition on the Machine and a result.
 func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	if result.verdict == wait {
 		if err := r.noteClock(ctx, s); err != nil {
@@ -103,26 +102,39 @@ func (r *Reconciler) early(s *scope, status metav1.ConditionStatus, result outco
 }
 
 func (r *Reconciler) setCondition(ctx context.Context, s *scope, status metav1.ConditionStatus, result outcome) error {
-	present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
-	if present != nil && present.Status == status && present.Reason == result.reason && present.Message == result.message {
-		return nil
+	written, err := SetCondition(ctx, r.Client, s.machine, metav1.Condition{Status: status, Reason: result.reason, Message: result.message}, s.now)
+	if written {
+		r.conditions.Note(client.ObjectKeyFromObject(s.machine), s.now)
 	}
-	since := metav1.NewTime(s.now.Truncate(time.Second))
-	if present != nil && present.Status == status {
+	return err
+}
+
+// SetCondition applies our condition to a Machine, alone, so that it doesn't get in the way of those that Cluster API writes. One
+// without a reason is taken away. It says whether there was anything to write.
+func SetCondition(ctx context.Context, c client.Client, machine *clusterv1.Machine, wanted metav1.Condition, now time.Time) (written bool, err error) {
+	present := conditions.Get(machine, v1alpha1.MachineNodeMaintenance)
+	if present == nil && wanted.Reason == "" || present != nil && present.Status == wanted.Status && present.Reason == wanted.Reason && present.Message == wanted.Message {
+		return false, nil
+	}
+	since := metav1.NewTime(now.Truncate(time.Second))
+	if present != nil && present.Status == wanted.Status {
 		since = present.LastTransitionTime
+	}
+	all := []any{}
+	if wanted.Reason != "" {
+		all = append(all, map[string]any{
+			"type": v1alpha1.MachineNodeMaintenance, "status": string(wanted.Status), "reason": wanted.Reason, "message": wanted.Message,
+			"observedGeneration": machine.Generation, "lastTransitionTime": since.UTC().Format(time.RFC3339),
+		})
 	}
 	applied := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": clusterv1.GroupVersion.String(),
 		"kind":       "Machine",
-		"metadata":   map[string]any{"namespace": s.machine.Namespace, "name": s.machine.Name, "uid": string(s.machine.UID)},
-		"status": map[string]any{"conditions": []any{map[string]any{
-			"type": v1alpha1.MachineNodeMaintenance, "status": string(status), "reason": result.reason, "message": result.message,
-			"observedGeneration": s.machine.Generation, "lastTransitionTime": since.UTC().Format(time.RFC3339),
-		}}},
+		"metadata":   map[string]any{"namespace": machine.Namespace, "name": machine.Name, "uid": string(machine.UID)},
+		"status":     map[string]any{"conditions": all},
 	}}
-	err := r.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldManager), client.ForceOwnership)
-	r.conditions.Note(client.ObjectKeyFromObject(s.machine), s.now)
-	return errors.Wrapf(ignoreGone(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(s.machine))
+	err = c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldManager), client.ForceOwnership)
+	return true, errors.Wrapf(ignoreGone(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(machine))
 }
 
 // ignoreGone passes over a Machine that is gone, or that another one of the same name has replaced.

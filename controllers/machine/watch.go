@@ -32,7 +32,7 @@ func (r *Reconciler) Watch(ctx context.Context, clusters clustercache.ClusterCac
 		Kind:    &v1alpha1.NodeMaintenance{},
 		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
 			// Those of other management clusters as well: the Cluster may have been moved here.
-			namespace, name, ok := splitKey(m.Annotations[v1alpha1.OwnerMachineAnnotation])
+			namespace, name, ok := SplitKey(m.Annotations[v1alpha1.OwnerMachineAnnotation])
 			if !ok || m.Annotations[v1alpha1.OwnerClusterAnnotation] != cluster.String() {
 				return nil
 			}

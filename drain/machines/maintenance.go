@@ -1,7 +1,9 @@
 package machines
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -22,10 +24,23 @@ type Request struct {
 	// Policy that the Machine follows; nil where it has been removed while the hook was on: the defaults count then.
 	Policy *v1alpha1.MachineDrainPolicy
 	Rules  []v1alpha1.DrainRule
+	// Stage is Drain where it isn't said.
+	Stage v1alpha1.NodeMaintenanceStage
+	// For is what it is requested for; RequestedForDeletion where it isn't said.
+	For string
 }
 
-// Maintenance builds the NodeMaintenance that drains a deleted Machine's Node.
+// reasons tell people what a NodeMaintenance was requested for; %s is the Machine.
+var reasons = map[string]string{
+	v1alpha1.RequestedForDeletion: "Machine %s is being deleted",
+	v1alpha1.RequestedForRollout:  "Machine %s is going to be replaced by a rollout",
+	v1alpha1.RequestedForStage:    "Machine %s asks for it by its annotation " + v1alpha1.MachineStageAnnotation,
+}
+
+// Maintenance builds the NodeMaintenance of a Machine's Node. There is one, whatever it is requested for, so that a Machine that
+// is deleted in the middle of something else goes on from there.
 func Maintenance(r Request) *v1alpha1.NodeMaintenance {
+	r.Stage, r.For = cmp.Or(r.Stage, v1alpha1.StageDrain), cmp.Or(r.For, v1alpha1.RequestedForDeletion)
 	machine := types.NamespacedName{Namespace: r.Machine.Namespace, Name: r.Machine.Name}
 	m := &v1alpha1.NodeMaintenance{
 		ObjectMeta: metav1.ObjectMeta{
@@ -35,15 +50,16 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 				v1alpha1.OwnerClusterAnnotation:           r.Cluster.String(),
 				v1alpha1.OwnerMachineAnnotation:           machine.String(),
 				v1alpha1.NodeUIDAnnotation:                string(r.Node.UID),
+				v1alpha1.RequestedForAnnotation:           r.For,
 			},
 			Finalizers: []string{v1alpha1.MaintenanceCompletionFinalizer},
 		},
 		Spec: v1alpha1.NodeMaintenanceSpec{
 			NodeSelector: v1alpha1.SelectNodes(r.Node.Name),
-			Stage:        v1alpha1.StageDrain,
+			Stage:        r.Stage,
 			DrainRules:   r.Rules,
 			Evacuation:   evacuationPolicy(r),
-			Reason:       fmt.Sprintf("Machine %s is being deleted", machine),
+			Reason:       fmt.Sprintf(reasons[r.For], machine),
 
 			ExcludeFromLoadBalancers: r.Policy == nil || ptr.Deref(r.Policy.Spec.ExcludeFromLoadBalancers, true),
 		},
@@ -58,8 +74,12 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 // change: its stage only moves forward, and rules and policy follow their edits. It says whether anything has changed.
 func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 	changed = adopt(present, desired.Annotations[v1alpha1.OwnerManagementClusterAnnotation])
-	if present.Spec.Stage == v1alpha1.StageIdle || present.Spec.Stage == v1alpha1.StageCordon {
+	if StageBefore(present.Spec.Stage, desired.Spec.Stage) {
 		present.Spec.Stage, changed = desired.Spec.Stage, true
+	}
+	if purpose := desired.Annotations[v1alpha1.RequestedForAnnotation]; present.Annotations[v1alpha1.RequestedForAnnotation] != purpose {
+		metav1.SetMetaDataAnnotation(&present.ObjectMeta, v1alpha1.RequestedForAnnotation, purpose)
+		present.Spec.Reason, changed = desired.Spec.Reason, true
 	}
 	if present.Spec.ExcludeFromLoadBalancers != desired.Spec.ExcludeFromLoadBalancers {
 		present.Spec.ExcludeFromLoadBalancers, changed = desired.Spec.ExcludeFromLoadBalancers, true
@@ -71,6 +91,14 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 		present.Spec.Evacuation, changed = desired.Spec.Evacuation, true
 	}
 	return changed
+}
+
+// stages in their order.
+var stages = []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon, v1alpha1.StageDrain, v1alpha1.StageComplete}
+
+// StageBefore says whether a stage comes before another one.
+func StageBefore(a, b v1alpha1.NodeMaintenanceStage) bool {
+	return slices.Index(stages, a) < slices.Index(stages, b)
 }
 
 // evacuationPolicy writes out every default, so that it compares equal with what the API server has stored.

@@ -11,11 +11,12 @@ import (
 // was being deleted (https://github.com/kubernetes-sigs/cluster-api/issues/3215): there the Machine runs. So what its deletion
 // has left behind is taken back, and comes again with the next deletion.
 
-// LeftByMove says whether a NodeMaintenance drains the Node for a deletion of this Machine that was begun in another management
-// cluster, and that nobody goes on with here.
+// LeftByMove says whether a NodeMaintenance serves a deletion of this Machine, or a rollout, that was begun in another management
+// cluster, and that nobody goes on with here. What the Machine's annotation asks for is moved along with it.
 func LeftByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
 	return machine.DeletionTimestamp.IsZero() &&
-		m.Spec.Stage == v1alpha1.StageDrain &&
+		m.Spec.Stage != v1alpha1.StageComplete &&
+		m.Annotations[v1alpha1.RequestedForAnnotation] != v1alpha1.RequestedForStage &&
 		m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != managementCluster &&
 		m.Annotations[v1alpha1.OwnerMachineAnnotation] == types.NamespacedName{Namespace: machine.Namespace, Name: machine.Name}.String() &&
 		m.Annotations[v1alpha1.OwnerClusterAnnotation] == types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.ClusterName}.String()

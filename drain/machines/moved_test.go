@@ -33,8 +33,14 @@ func TestLeftByMove(t *testing.T) {
 			"another Cluster's": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
 				m.Annotations[v1alpha1.OwnerClusterAnnotation] = "other/c"
 			}},
-			"an announcement, which drains nothing": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
-				m.Spec.Stage = v1alpha1.StageIdle
+			"one that waits for its turn": {left: true, change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+				m.Spec.Stage = v1alpha1.StageCordon
+			}},
+			"a rollout's announcement, which comes again where it is still due": {left: true, change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+				m.Spec.Stage, m.Annotations[v1alpha1.RequestedForAnnotation] = v1alpha1.StageIdle, v1alpha1.RequestedForRollout
+			}},
+			"asked for by the Machine's annotation, which moves with it": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+				m.Annotations[v1alpha1.RequestedForAnnotation] = v1alpha1.RequestedForStage
 			}},
 			"completed": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) { machines.TakeBack(m, "elsewhere") }},
 		}

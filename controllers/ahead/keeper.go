@@ -1,0 +1,142 @@
+// Package ahead keeps the NodeMaintenances of Machines that aren't being deleted: those that a rollout announces, and those that
+// an annotation of the Machine asks for. Both keep the one NodeMaintenance that the Machine's deletion would go on with.
+package ahead
+
+import (
+	"context"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machine"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+)
+
+// Keeper keeps NodeMaintenances in workload clusters.
+type Keeper struct {
+	Client            client.Client
+	ManagementCluster string
+}
+
+// Wish is the NodeMaintenance that a Machine is to have.
+type Wish struct {
+	Cluster *clusterv1.Cluster
+	Machine *clusterv1.Machine
+	Policy  *v1alpha1.MachineDrainPolicy
+	Stage   v1alpha1.NodeMaintenanceStage
+	For     string // v1alpha1.RequestedForRollout or RequestedForStage
+}
+
+// Present are the NodeMaintenances of a Cluster's Machines that were requested for the same, by Machine, from the watch. There
+// are none where nothing has brought their CRD. They are the cache's: not to be changed.
+func (k *Keeper) Present(ctx context.Context, remote client.Client, cluster types.NamespacedName, requestedFor string) (map[types.NamespacedName]*v1alpha1.NodeMaintenance, error) {
+	if _, err := remote.RESTMapper().RESTMapping(v1alpha1.GroupVersion.WithKind("NodeMaintenance").GroupKind(), v1alpha1.GroupVersion.Version); err != nil {
+		if meta.IsNoMatchError(err) {
+			return nil, nil
+		}
+		return nil, errors.Wrap(err, "looking for the CRD of NodeMaintenances")
+	}
+	list := &v1alpha1.NodeMaintenanceList{}
+	if err := remote.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, errors.Wrap(err, "listing NodeMaintenances")
+	}
+	present := map[types.NamespacedName]*v1alpha1.NodeMaintenance{}
+	for i := range list.Items {
+		m := &list.Items[i]
+		owner, ours := k.Serves(m, cluster)
+		if ours && m.DeletionTimestamp.IsZero() && m.Annotations[v1alpha1.RequestedForAnnotation] == requestedFor {
+			present[owner] = m
+		}
+	}
+	return present, nil
+}
+
+// Serves says which Machine of the Cluster a NodeMaintenance serves.
+func (k *Keeper) Serves(m *v1alpha1.NodeMaintenance, cluster types.NamespacedName) (owner types.NamespacedName, ours bool) {
+	if m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != k.ManagementCluster || m.Annotations[v1alpha1.OwnerClusterAnnotation] != cluster.String() {
+		return types.NamespacedName{}, false
+	}
+	namespace, name, ok := machine.SplitKey(m.Annotations[v1alpha1.OwnerMachineAnnotation])
+	return types.NamespacedName{Namespace: namespace, Name: name}, ok
+}
+
+// Of returns the NodeMaintenance of a Machine, and its Node; nil where they aren't there, or nothing has brought the CRD.
+func (k *Keeper) Of(ctx context.Context, remote client.Client, machine *clusterv1.Machine) (*v1alpha1.NodeMaintenance, *corev1.Node, error) {
+	node := &corev1.Node{}
+	if !machine.Status.NodeRef.IsDefined() {
+		return nil, nil, nil
+	}
+	if err := remote.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); err != nil {
+		return nil, nil, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", machine.Status.NodeRef.Name)
+	}
+	present, name := &v1alpha1.NodeMaintenance{}, machines.MaintenanceName(client.ObjectKeyFromObject(machine), node.Name, node.UID)
+	if err := remote.Get(ctx, types.NamespacedName{Name: name}, present); err != nil {
+		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+			return nil, node, nil
+		}
+		return nil, node, errors.Wrapf(err, "getting NodeMaintenance %s", name)
+	}
+	return present, node, nil
+}
+
+// Keep brings the NodeMaintenance of a Machine to what is wished, as far as it goes: stages only move forward. It returns it as
+// it is then. Rules that can't be compiled hold a drain up; problem names the first.
+func (k *Keeper) Keep(ctx context.Context, remote client.Client, w Wish) (kept *v1alpha1.NodeMaintenance, problem string, err error) {
+	present, node, err := k.Of(ctx, remote, w.Machine)
+	if err != nil || node == nil {
+		return nil, "", err
+	}
+	if present != nil && w.For == v1alpha1.RequestedForRollout && present.Annotations[v1alpha1.RequestedForAnnotation] != w.For {
+		return present, "", nil // somebody else's, who ends it; its end is an event
+	}
+	compiled, err := machine.CompileRules(ctx, k.Client, w.Cluster, w.Machine, machines.DaemonSetPods(w.Policy, present))
+	if err != nil {
+		return nil, "", err
+	}
+	if len(compiled.Problems) > 0 && w.Stage == v1alpha1.StageDrain {
+		return present, compiled.Problems[0].String(), nil
+	}
+	desired := machines.Maintenance(machines.Request{
+		ManagementCluster: k.ManagementCluster, Cluster: client.ObjectKeyFromObject(w.Cluster), Machine: w.Machine, Node: node,
+		Policy: w.Policy, Rules: compiled.Rules, Stage: w.Stage, For: w.For,
+	})
+	if present == nil {
+		ctrl.LoggerFrom(ctx).Info("Requesting the maintenance of the Node", "Node", node.Name, "stage", w.Stage, "for", w.For)
+		err := remote.Create(ctx, desired)
+		return desired, "", errors.Wrapf(ignoreExists(err), "creating NodeMaintenance %s", desired.Name)
+	}
+	changed := present.DeepCopy()
+	if !present.DeletionTimestamp.IsZero() || !machines.Update(changed, desired) {
+		return present, "", nil
+	}
+	err = remote.Patch(ctx, changed, client.MergeFromWithOptions(present, client.MergeFromWithOptimisticLock{}))
+	return changed, "", errors.Wrapf(client.IgnoreNotFound(err), "updating NodeMaintenance %s", desired.Name)
+}
+
+// Withdraw completes a NodeMaintenance, so that the Node is left as it was found, and deletes it. One that has changed meanwhile
+// is left alone: the Machine's deletion may have gone on with it.
+func (k *Keeper) Withdraw(ctx context.Context, remote client.Client, present *v1alpha1.NodeMaintenance) error {
+	ctrl.LoggerFrom(ctx).Info("Taking the NodeMaintenance back", "NodeMaintenance", present.Name, "stage", present.Spec.Stage)
+	completed := present.DeepCopy()
+	completed.Spec.Stage = v1alpha1.StageComplete
+	if err := remote.Patch(ctx, completed, client.MergeFromWithOptions(present, client.MergeFromWithOptimisticLock{})); err != nil {
+		return errors.Wrapf(client.IgnoreNotFound(err), "completing NodeMaintenance %s", present.Name)
+	}
+	err := remote.Delete(ctx, completed, client.Preconditions{UID: &present.UID})
+	return errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s", present.Name)
+}
+
+// ignoreExists passes over one that was created in the meantime: its event is on the way.
+func ignoreExists(err error) error {
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}

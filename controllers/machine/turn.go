@@ -1,0 +1,168 @@
+package machine
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// turn finds out whether the Machine may drain now, or its policy's maxParallelDrains has it wait. Machines that drain, of the
+// control plane, or whose Node is unreachable never wait.
+func (r *Reconciler) turn(ctx context.Context, s *scope) (machines.Turn, error) {
+	if s.policy == nil || s.policy.Spec.MaxParallelDrains == nil || util.IsControlPlaneMachine(s.machine) || rules.Unreachable(s.node) {
+		return machines.Turn{}, nil
+	}
+	if s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain {
+		return machines.Turn{}, nil
+	}
+	list := &clusterv1.MachineList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(s.machine.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return machines.Turn{}, errors.Wrapf(err, "listing the Machines of Cluster %s", s.clusterKey())
+	}
+	all, workers, err := r.contenders(ctx, s, list.Items)
+	if err != nil {
+		return machines.Turn{}, err
+	}
+	self := machines.Contender{Name: s.machine.Name, Deleted: s.machine.DeletionTimestamp.Time}
+	return machines.TurnOf(self, all, machines.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers)), nil
+}
+
+// contenders are the Machines of the Cluster that drain or wait to. Everything is read from watches. One that is paused doesn't
+// wait: nobody would begin its drain, and those behind it would wait with it.
+func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.Machine) (contenders []machines.Contender, workers int, err error) {
+	draining, err := r.drainingMachines(ctx, s)
+	if err != nil {
+		return nil, 0, err
+	}
+	for i := range all {
+		machine := &all[i]
+		if util.IsControlPlaneMachine(machine) {
+			continue
+		}
+		workers++
+		if !machines.Draining(machine) || !machine.Status.NodeRef.IsDefined() {
+			continue
+		}
+		node := &corev1.Node{}
+		if err := s.client.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); err != nil {
+			if client.IgnoreNotFound(err) == nil {
+				continue
+			}
+			return nil, 0, errors.Wrapf(err, "getting Node %s", machine.Status.NodeRef.Name)
+		}
+		drains := draining.Has(machine.Namespace + "/" + machine.Name)
+		if !rules.Unreachable(node) && (drains || !annotations.HasPaused(machine)) {
+			contenders = append(contenders, machines.Contender{Name: machine.Name, Deleted: machine.DeletionTimestamp.Time, Draining: drains})
+		}
+	}
+	return contenders, workers, nil
+}
+
+// drainingMachines are the Machines, "namespace/name", whose NodeMaintenances are in stage Drain.
+func (r *Reconciler) drainingMachines(ctx context.Context, s *scope) (sets.Set[string], error) {
+	list := &v1alpha1.NodeMaintenanceList{}
+	if err := s.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, errors.Wrap(err, "listing NodeMaintenances")
+	}
+	draining := sets.New[string]()
+	for i := range list.Items {
+		m := &list.Items[i]
+		if m.Spec.Stage == v1alpha1.StageDrain && m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] == r.ManagementCluster &&
+			m.Annotations[v1alpha1.OwnerClusterAnnotation] == s.clusterKey().String() {
+			draining.Insert(m.Annotations[v1alpha1.OwnerMachineAnnotation])
+		}
+	}
+	return draining, nil
+}
+
+// stageAt is the stage of a Machine's NodeMaintenance: while it waits for its turn its Node is cordoned, so that no Pod of those
+// that drain lands there.
+func stageAt(turn machines.Turn) v1alpha1.NodeMaintenanceStage {
+	if turn.Now() {
+		return v1alpha1.StageDrain
+	}
+	return v1alpha1.StageCordon
+}
+
+// awaitTurn waits while others of the Cluster drain.
+func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
+	if s.turn.Now() {
+		return outcome{}, nil
+	}
+	return outcome{verdict: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.turn.String(), at: s.now.Add(turnRetry)}, nil
+}
+
+// wakeUps is how many of those that wait longest look whether it is their turn when a drain ends. One place is free then, or a
+// few where several drains end at once.
+const wakeUps = 16
+
+// turnRetry is how often a Machine looks without being woken: a place is free as well when the Node of one that drains has become
+// unreachable, which is no event for the others.
+const turnRetry = time.Minute
+
+// nextInLine maps a Machine whose drain has ended to those of its Cluster that wait longest for their turn.
+func (r *Reconciler) nextInLine(ctx context.Context, ended client.Object) []reconcile.Request {
+	list := &clusterv1.MachineList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(ended.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: ended.GetLabels()[clusterv1.ClusterNameLabel]}, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list Machines")
+		return nil
+	}
+	waiting := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !machines.Draining(&m) || !mayWaitForTurn(&m) })
+	slices.SortFunc(waiting, func(a, b clusterv1.Machine) int {
+		return cmp.Or(a.DeletionTimestamp.Compare(b.DeletionTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	requests := make([]reconcile.Request, 0, wakeUps)
+	for i := range waiting[:min(wakeUps, len(waiting))] {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&waiting[i])})
+	}
+	return requests
+}
+
+// mayWaitForTurn is true as well for a Machine whose condition isn't set yet, or not seen yet: it may be about to wait.
+func mayWaitForTurn(m *clusterv1.Machine) bool {
+	reason := conditions.GetReason(m, v1alpha1.MachineNodeMaintenance)
+	return reason == "" || reason == v1alpha1.ReasonWaitingForTurn
+}
+
+// drainEnded passes the events of Machines that don't drain any more.
+type drainEnded struct {
+	predicate.Funcs
+}
+
+// Create implements predicate.Predicate.
+func (drainEnded) Create(event.CreateEvent) bool { return false }
+
+// Generic implements predicate.Predicate.
+func (drainEnded) Generic(event.GenericEvent) bool { return false }
+
+// Delete implements predicate.Predicate.
+func (drainEnded) Delete(e event.DeleteEvent) bool {
+	machine, ok := e.Object.(*clusterv1.Machine)
+	return ok && machines.Draining(machine)
+}
+
+// Update implements predicate.Predicate.
+func (drainEnded) Update(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*clusterv1.Machine)
+	after, alsoOK := e.ObjectNew.(*clusterv1.Machine)
+	return ok && alsoOK && machines.Draining(before) && !machines.Draining(after)
+}

@@ -1,0 +1,129 @@
+package rollout
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/ahead"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rollouts"
+)
+
+// Reconciler serves MachineDeployments.
+type Reconciler struct {
+	Client           client.Client
+	Clusters         *remote.Clusters
+	Keeper           *ahead.Keeper
+	Clock            clock.PassiveClock
+	WatchFilterValue string
+
+	controller watcher
+}
+
+// scope is the reconciliation of one MachineDeployment.
+type scope struct {
+	cluster    *clusterv1.Cluster
+	deployment *clusterv1.MachineDeployment
+	machines   []clusterv1.Machine // the cache's: not to be changed
+	policies   []v1alpha1.MachineDrainPolicy
+	remote     client.Client
+	present    map[types.NamespacedName]*v1alpha1.NodeMaintenance
+}
+
+// Reconcile brings the NodeMaintenances of a MachineDeployment's Machines to what drain/rollouts decides. Those of Machines that
+// are being deleted, or have the stage annotation, are none of its business.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	s := &scope{deployment: &clusterv1.MachineDeployment{}}
+	if err := r.Client.Get(ctx, request.NamespacedName, s.deployment); err != nil {
+		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting MachineDeployment %s", request.NamespacedName)
+	}
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, s.deployment.Spec.ClusterName)))
+	if err := r.observe(ctx, s); err != nil {
+		return remote.Rest(client.IgnoreNotFound(errors.Cause(err)))
+	}
+	if annotations.IsPaused(s.cluster, s.cluster) { // nothing of a paused Cluster is touched
+		return reconcile.Result{}, nil
+	}
+	now := r.Clock.Now()
+	decided := rollouts.Decide(rollouts.Of(s.cluster, s.deployment, s.machines, s.outdatedNodes), now)
+	for i := range s.machines {
+		if err := r.apply(ctx, s, &s.machines[i], decided.Stages[s.machines[i].Name]); err != nil {
+			return remote.Rest(err)
+		}
+	}
+	if decided.Until.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(decided.Until.Sub(now), time.Second)}, nil
+}
+
+func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
+	if s.cluster, err = util.GetClusterByName(ctx, r.Client, s.deployment.Namespace, s.deployment.Spec.ClusterName); err != nil {
+		return errors.Wrapf(err, "getting Cluster %s", s.deployment.Spec.ClusterName)
+	}
+	inNamespace := client.InNamespace(s.deployment.Namespace)
+	all, policies := &clusterv1.MachineList{}, &v1alpha1.MachineDrainPolicyList{}
+	if err := r.Client.List(ctx, all, inNamespace, client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name, clusterv1.MachineDeploymentNameLabel: s.deployment.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return errors.Wrapf(err, "listing the Machines of MachineDeployment %s", klog.KObj(s.deployment))
+	}
+	if err := r.Client.List(ctx, policies, inNamespace); err != nil {
+		return errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", s.deployment.Namespace)
+	}
+	s.machines, s.policies = all.Items, policies.Items
+	key := client.ObjectKeyFromObject(s.cluster)
+	if s.remote, err = r.Clusters.Client(ctx, key); err != nil {
+		return err
+	}
+	s.present, err = r.Keeper.Present(ctx, s.remote, key, v1alpha1.RequestedForRollout)
+	return err
+}
+
+func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolicy {
+	return machines.PolicyFor(machine, s.cluster.Labels, s.policies)
+}
+
+// outdatedNodes is what the Machine's policy says. A Machine without a Node has nothing to announce.
+func (s *scope) outdatedNodes(machine *clusterv1.Machine) v1alpha1.OutdatedNodesPolicy {
+	policy := s.policyOf(machine)
+	switch {
+	case policy == nil || !machine.Status.NodeRef.IsDefined():
+		return ""
+	case policy.Spec.Rollout.OutdatedNodes == "":
+		return v1alpha1.OutdatedNodesAnnounce
+	default:
+		return policy.Spec.Rollout.OutdatedNodes
+	}
+}
+
+// apply brings one Machine's NodeMaintenance to the stage that is wanted, "" for none. A stage that is to go back, from Cordon to
+// Idle, is withdrawn first; its end is an event, and brings the next.
+func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) error {
+	if !machine.DeletionTimestamp.IsZero() || machine.Annotations[v1alpha1.MachineStageAnnotation] != "" || annotations.HasPaused(machine) {
+		return nil
+	}
+	present := s.present[client.ObjectKeyFromObject(machine)]
+	switch {
+	case present != nil && (wanted == "" || machines.StageBefore(wanted, present.Spec.Stage)):
+		return r.Keeper.Withdraw(ctx, s.remote, present)
+	case wanted == "" || present != nil && present.Spec.Stage == wanted:
+		return nil
+	default:
+		_, _, err := r.Keeper.Keep(ctx, s.remote, ahead.Wish{
+			Cluster: s.cluster, Machine: machine, Policy: s.policyOf(machine), Stage: wanted, For: v1alpha1.RequestedForRollout,
+		})
+		return err
+	}
+}

@@ -1,0 +1,60 @@
+package rollouts
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// Of reads a rollout from Cluster API's objects. policyOf says what a Machine's policy has for outdated Nodes, empty if it
+// follows none.
+func Of(cluster *clusterv1.Cluster, deployment *clusterv1.MachineDeployment, machines []clusterv1.Machine, policyOf func(*clusterv1.Machine) v1alpha1.OutdatedNodesPolicy) Rollout {
+	strategy := deployment.Spec.Rollout.Strategy.Type
+	_, annotated := deployment.Annotations[clusterv1.PausedAnnotation]
+	r := Rollout{
+		Paused:        annotated || ptr.Deref(deployment.Spec.Paused, false),
+		Deleting:      !cluster.DeletionTimestamp.IsZero() || !deployment.DeletionTimestamp.IsZero(),
+		RollingUpdate: strategy == "" || strategy == clusterv1.RollingUpdateMachineDeploymentStrategyType,
+	}
+	for i := range machines {
+		r.Machines = append(r.Machines, machineOf(&machines[i], policyOf(&machines[i])))
+	}
+	return r
+}
+
+// machineOf reads a Machine. Whether it is outdated is Cluster API's to say: it knows of rolloutAfter, and of Machines that are
+// updated in place, which aren't going to be replaced. A rollout makes progress when a Machine is created, becomes available, is
+// found outdated, or begins to be deleted.
+func machineOf(machine *clusterv1.Machine, policy v1alpha1.OutdatedNodesPolicy) Machine {
+	upToDate := meta.FindStatusCondition(machine.Status.Conditions, clusterv1.MachineUpToDateCondition)
+	available := meta.FindStatusCondition(machine.Status.Conditions, clusterv1.MachineAvailableCondition)
+	m := Machine{
+		Name: machine.Name, Policy: policy,
+		Outdated:     upToDate != nil && upToDate.Status == metav1.ConditionFalse && upToDate.Reason == clusterv1.MachineNotUpToDateReason,
+		Available:    available != nil && available.Status == metav1.ConditionTrue,
+		Deleting:     !machine.DeletionTimestamp.IsZero(),
+		LastProgress: machine.CreationTimestamp.Time,
+	}
+	if m.Deleting {
+		m.LastProgress = latest(m.LastProgress, machine.DeletionTimestamp.Time)
+	}
+	if upToDate != nil {
+		m.LastProgress = latest(m.LastProgress, upToDate.LastTransitionTime.Time)
+	}
+	if m.Available && !m.Outdated {
+		m.LastProgress = latest(m.LastProgress, available.LastTransitionTime.Time)
+	}
+	return m
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,166 @@
+package rollouts_test
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rollouts"
+)
+
+var began = time.Date(2026, time.May, 4, 10, 0, 0, 0, time.UTC)
+
+func at(minutes int) time.Time { return began.Add(time.Duration(minutes) * time.Minute) }
+
+func outdated(name string) rollouts.Machine {
+	return rollouts.Machine{Name: name, Policy: v1alpha1.OutdatedNodesCordon, Outdated: true, Available: true, LastProgress: began}
+}
+
+func updated(name string, available bool, progress time.Time) rollouts.Machine {
+	return rollouts.Machine{Name: name, Policy: v1alpha1.OutdatedNodesCordon, Available: available, LastProgress: progress}
+}
+
+func rolling(machines ...rollouts.Machine) rollouts.Rollout {
+	return rollouts.Rollout{RollingUpdate: true, Machines: machines}
+}
+
+func with(r rollouts.Rollout, change func(*rollouts.Rollout)) rollouts.Rollout {
+	change(&r)
+	return r
+}
+
+func policy(p v1alpha1.OutdatedNodesPolicy, machines ...rollouts.Machine) []rollouts.Machine {
+	for i := range machines {
+		machines[i].Policy = p
+	}
+	return machines
+}
+
+func TestDecide(t *testing.T) {
+	type stages = map[string]v1alpha1.NodeMaintenanceStage
+	goingWell := rolling(outdated("a"), outdated("b"), updated("new", true, at(1)))
+	for _, test := range []struct {
+		name    string
+		rollout rollouts.Rollout
+		now     time.Time
+		want    stages
+		until   time.Time
+	}{
+		{"M24: outdated Nodes are cordoned once an updated one is available", goingWell, at(2), stages{"a": "Cordon", "b": "Cordon"}, at(11)},
+		{"M24: they are announced until then", rolling(outdated("a"), updated("new", false, at(1))), at(2), stages{"a": "Idle"}, time.Time{}},
+		{"M24: an updated one that is being deleted doesn't count", rolling(outdated("a"), deleting(updated("new", true, at(1)))), at(2), stages{"a": "Idle"}, time.Time{}},
+		{"M24: with OnDelete they are announced", with(goingWell, func(r *rollouts.Rollout) { r.RollingUpdate = false }), at(2), stages{"a": "Idle", "b": "Idle"}, time.Time{}},
+		{"M24: Announce never cordons", rolling(policy(v1alpha1.OutdatedNodesAnnounce, outdated("a"), updated("new", true, at(1)))...), at(2), stages{"a": "Idle"}, time.Time{}},
+		{"M24: Ignore does nothing", rolling(policy(v1alpha1.OutdatedNodesIgnore, outdated("a"), updated("new", true, at(1)))...), at(2), stages{}, time.Time{}},
+		{"M24: nor does no policy", rolling(policy("", outdated("a"), updated("new", true, at(1)))...), at(2), stages{}, time.Time{}},
+		{"M24: after ten minutes without progress the cordons are lifted", goingWell, at(11), stages{"a": "Idle", "b": "Idle"}, time.Time{}},
+		{"M24: a Machine that begins to be deleted is progress", rolling(outdated("a"), deleting(progress(outdated("b"), at(9))), updated("new", true, at(1))), at(18), stages{"a": "Cordon"}, at(19)},
+		{"M24: when it goes on, they are cordoned again", rolling(outdated("a"), updated("new", true, at(1)), updated("newer", false, at(30))), at(31), stages{"a": "Cordon"}, at(40)},
+		{"M25: a paused rollout takes them back", with(goingWell, func(r *rollouts.Rollout) { r.Paused = true }), at(2), stages{}, time.Time{}},
+		{"M25: so does one that is rolled back: its Machines are up to date", rolling(updated("a", true, at(3)), updated("b", true, at(3)), outdated("new")), at(4), stages{"new": "Cordon"}, at(13)},
+		{"M25: so does the deletion of the MachineDeployment", with(goingWell, func(r *rollouts.Rollout) { r.Deleting = true }), at(2), stages{}, time.Time{}},
+		{"M24: a Machine that is being deleted is not decided about here", rolling(deleting(outdated("a")), updated("new", true, at(1))), at(2), stages{}, time.Time{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := rollouts.Decide(test.rollout, test.now)
+			if !maps.Equal(got.Stages, test.want) || !got.Until.Equal(test.until) {
+				t.Errorf("got  %v until %v\nwant %v until %v", got.Stages, got.Until, test.want, test.until)
+			}
+		})
+	}
+}
+
+func deleting(m rollouts.Machine) rollouts.Machine {
+	m.Deleting = true
+	return m
+}
+
+func progress(m rollouts.Machine, at time.Time) rollouts.Machine {
+	m.LastProgress = at
+	return m
+}
+
+// TestCordonIsCareful: whatever a rollout looks like, no Node is cordoned that isn't to go, and none while there is no updated
+// one, or nothing has happened for long. A decision that has an end is another one then.
+func TestCordonIsCareful(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := rollouts.Rollout{Paused: rapid.Bool().Draw(t, "paused"), Deleting: rapid.Bool().Draw(t, "deleting"), RollingUpdate: rapid.Bool().Draw(t, "rolling")}
+		byName := map[string]rollouts.Machine{}
+		for i := range rapid.IntRange(0, 6).Draw(t, "Machines") {
+			m := rollouts.Machine{
+				Name:     string(rune('a' + i)),
+				Policy:   rapid.SampledFrom([]v1alpha1.OutdatedNodesPolicy{"", "Ignore", "Announce", "Cordon", "Cordon"}).Draw(t, "policy"),
+				Outdated: rapid.Bool().Draw(t, "outdated"), Available: rapid.Bool().Draw(t, "available"), Deleting: rapid.Bool().Draw(t, "is deleted"),
+				LastProgress: at(rapid.IntRange(0, 30).Draw(t, "progress")),
+			}
+			r.Machines, byName[m.Name] = append(r.Machines, m), m
+		}
+		now := at(rapid.IntRange(0, 45).Draw(t, "now"))
+		d := rollouts.Decide(r, now)
+		room, last := false, time.Time{}
+		for _, m := range r.Machines {
+			room = room || !m.Outdated && m.Available && !m.Deleting
+			if m.LastProgress.After(last) {
+				last = m.LastProgress
+			}
+		}
+		for name, stage := range d.Stages {
+			m := byName[name]
+			if !m.Outdated || m.Deleting || r.Paused || r.Deleting || m.Policy == "" || m.Policy == v1alpha1.OutdatedNodesIgnore {
+				t.Fatalf("%s is in stage %s: %+v", name, stage, m)
+			}
+			if stage == v1alpha1.StageCordon && (!room || !r.RollingUpdate || m.Policy != v1alpha1.OutdatedNodesCordon || now.Sub(last) >= rollouts.ProgressTimeout) {
+				t.Fatalf("%s is cordoned: %+v", name, r)
+			}
+		}
+		if !d.Until.IsZero() {
+			for name, stage := range rollouts.Decide(r, d.Until).Stages {
+				if stage == v1alpha1.StageCordon {
+					t.Fatalf("%s is still cordoned at %v", name, d.Until)
+				}
+			}
+		}
+	})
+}
+
+func TestOf(t *testing.T) {
+	condition := func(kind string, status metav1.ConditionStatus, reason string, minutes int) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(at(minutes))}
+	}
+	machine := func(conditions ...metav1.Condition) clusterv1.Machine {
+		return clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m", CreationTimestamp: metav1.NewTime(began)}, Status: clusterv1.MachineStatus{Conditions: conditions}}
+	}
+	available := condition(clusterv1.MachineAvailableCondition, "True", "Available", 5)
+	for _, test := range []struct {
+		name    string
+		machine clusterv1.Machine
+		want    rollouts.Machine
+	}{
+		{"M24: Cluster API says which Machines are outdated", machine(condition("UpToDate", "False", clusterv1.MachineNotUpToDateReason, 3), available), rollouts.Machine{Outdated: true, Available: true, LastProgress: at(3)}},
+		{"M24: one that is updated in place isn't replaced", machine(condition("UpToDate", "False", clusterv1.MachineUpToDateUpdatingReason, 3)), rollouts.Machine{LastProgress: at(3)}},
+		{"M24: one that nothing is known of isn't", machine(), rollouts.Machine{LastProgress: began}},
+		{"M24: an updated one that becomes available is progress", machine(condition("UpToDate", "True", "UpToDate", 0), available), rollouts.Machine{Available: true, LastProgress: at(5)}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := rollouts.Of(&clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, []clusterv1.Machine{test.machine},
+				func(*clusterv1.Machine) v1alpha1.OutdatedNodesPolicy { return v1alpha1.OutdatedNodesAnnounce })
+			test.want.Name, test.want.Policy = "m", v1alpha1.OutdatedNodesAnnounce
+			if len(got.Machines) != 1 || got.Machines[0] != test.want || !got.RollingUpdate || got.Paused || got.Deleting {
+				t.Errorf("got %+v, want %+v", got, test.want)
+			}
+		})
+	}
+	t.Run("M25: a MachineDeployment is paused by its annotation, or by its spec", func(t *testing.T) {
+		annotated := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{clusterv1.PausedAnnotation: ""}}}
+		said := &clusterv1.MachineDeployment{Spec: clusterv1.MachineDeploymentSpec{Paused: ptr.To(true)}}
+		if !rollouts.Of(&clusterv1.Cluster{}, annotated, nil, nil).Paused || !rollouts.Of(&clusterv1.Cluster{}, said, nil, nil).Paused {
+			t.Error("not paused")
+		}
+	})
+}

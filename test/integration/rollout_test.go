@@ -1,0 +1,297 @@
+package integration
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
+)
+
+// TestRollouts rolls a real MachineDeployment, back and forth, and then scales three down at once. Each part goes on where the one
+// before has ended.
+func TestRollouts(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
+	all.withMachineDeployment("red", 3)
+	all.create(all.fleet.Client, &infrav1.KwokMachineTemplate{ObjectMeta: metaNamed("red-v2", "")})
+	all.create(all.workload.Client, budget("web", 0), deployment("web", 9))
+	all.Eventually(func() []string { return all.nodesOf("web") }, eventually, pace).Should(ConsistOf(all.machinesOf("red")))
+
+	var old, waiting []string
+	t.Run("M24: the next Nodes of a rollout are announced", func(t *testing.T) {
+		s := all.sub(t)
+		old = s.machinesOf("red")
+		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Rollout.OutdatedNodes = v1alpha1.OutdatedNodesAnnounce })
+		s.roll("red", "red-v2")
+		s.Eventually(func() []string { return without(old, s.machinesOf("red")) }, eventually, pace).Should(HaveLen(1), "one is deleted, and held by the budget")
+		waiting = both(old, s.machinesOf("red"))
+		s.Eventually(func() []string { return s.staged(v1alpha1.StageIdle) }, soon, pace).Should(ConsistOf(waiting))
+		for _, name := range waiting {
+			s.Expect(s.node(name).Spec.Unschedulable).To(BeFalse(), name)
+			s.Expect(s.maintenanceOf(name).Spec.Reason).To(Equal("Machine default/" + name + " is going to be replaced by a rollout"))
+		}
+	})
+
+	t.Run("M24: with Cordon they are cordoned, and the updated one isn't", func(t *testing.T) {
+		s := all.sub(t)
+		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Rollout.OutdatedNodes = v1alpha1.OutdatedNodesCordon })
+		s.expectCordoned(waiting...)
+		s.Expect(s.staged(v1alpha1.StageCordon)).To(ConsistOf(waiting))
+		for _, name := range without(s.machinesOf("red"), old) {
+			s.Expect(s.node(name).Spec.Unschedulable).To(BeFalse(), name)
+		}
+	})
+
+	t.Run("M25: a rollout that is paused takes its maintenances back, until it goes on", func(t *testing.T) {
+		s := all.sub(t)
+		s.editDeployment("red", func(d *clusterv1.MachineDeployment) { d.Spec.Paused = ptr.To(true) })
+		s.expectReleased(waiting...)
+		s.Eventually(func() []string { return s.staged("") }, soon, pace).Should(ConsistOf(without(old, waiting)), "what is being deleted goes on")
+		s.editDeployment("red", func(d *clusterv1.MachineDeployment) { d.Spec.Paused = nil })
+		s.expectCordoned(waiting...)
+	})
+
+	t.Run("M25: so does one that is rolled back, and its Nodes are schedulable again", func(t *testing.T) {
+		s := all.sub(t)
+		s.roll("red", "red")
+		s.expectReleased(waiting...)
+		s.setBudget("web", 2)
+		s.expectRolled("red", 3)
+		s.Expect(s.machinesOf("red")).To(ContainElements(waiting))
+		s.Eventually(func() []string { return s.staged("") }, soon, pace).Should(BeEmpty())
+	})
+
+	t.Run("M24: with Cordon no Pod is evicted twice in a rollout of all Nodes", func(t *testing.T) {
+		s := all.sub(t)
+		s.waitForRoom("web", 2)
+		pods, before := s.podsOf("web"), s.machinesOf("red")
+		s.roll("red", "red-v2")
+		s.Eventually(func() []string { return both(before, s.machinesOf("red")) }, eventually, pace).Should(BeEmpty())
+		s.expectRolled("red", 3)
+		s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf(names(pods)), "each Pod that was there, and none of those that came for them")
+		s.expectInvariants()
+	})
+
+	t.Run("M26: maxParallelDrains holds across MachineDeployments, the oldest deletion goes first, and the others are cordoned", func(t *testing.T) {
+		s := all.sub(t)
+		for _, name := range []string{"green", "blue"} {
+			s.withMachineDeployment(name, 2)
+		}
+		s.create(s.fleet.Client, s.cluster.ControlPlaneMachine("control-plane")...)
+		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(2)) })
+		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), deployment("web", 0), client.InNamespace(namespace))).To(Succeed())
+		s.Eventually(func() int { return len(s.podsOf("web")) }, eventually, pace).Should(BeZero())
+		s.setBudget("web", 0)
+		first, second, last := s.machinesOf("green"), s.machinesOf("blue"), s.machinesOf("red")
+		for _, name := range slices.Concat(first, second, last) {
+			s.create(s.workload.Client, bare("on-"+name, name, func(pod *corev1.Pod) { pod.Labels["app"] = "web" }))
+		}
+		s.Eventually(func() []string { return s.nodesOf("web") }, eventually, pace).Should(HaveLen(7))
+
+		s.scale("green", 0)
+		s.Eventually(func() []string { return s.staged(v1alpha1.StageDrain) }, soon, pace).Should(ConsistOf(first))
+		s.scale("blue", 0)
+		s.expectWaitingForTurn(second...)
+		s.Eventually(func() bool { return time.Since(s.machine(second[0]).DeletionTimestamp.Time) > time.Second }, soon, pace).Should(BeTrue(), "red is deleted in a later second")
+		s.scale("red", 0)
+		s.expectWaitingForTurn(last...)
+		s.expectCordoned(slices.Concat(second, last)...)
+		s.Expect(s.staged(v1alpha1.StageDrain)).To(ConsistOf(first))
+
+		s.Eventually(func() string { return s.machine("control-plane").Annotations[v1alpha1.PreDrainHookAnnotation] }, eventually, pace).ShouldNot(BeEmpty())
+		s.deleteMachine("control-plane")
+		s.expectGone("control-plane") // it doesn't wait behind workers
+
+		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), budget("web", 0), client.InNamespace(namespace))).To(Succeed())
+		for _, name := range slices.Concat(first, second, last) {
+			s.expectGone(name)
+		}
+		s.expectAtMostDraining(2)
+		begun := s.drainsBegun()
+		s.Expect(slices.Max(positions(begun, first))).To(BeNumerically("<", slices.Min(positions(begun, second))))
+		s.Expect(slices.Max(positions(begun, second))).To(BeNumerically("<", slices.Min(positions(begun, last))))
+		s.expectInvariants()
+	})
+}
+
+// withMachineDeployment adds a MachineDeployment and waits until its Machines run and carry our hook.
+func (s *scene) withMachineDeployment(name string, replicas int32) {
+	s.Helper()
+	s.create(s.fleet.Client, s.cluster.MachineDeployment(name, replicas)...)
+	s.expectRolled(name, int(replicas))
+}
+
+// expectRolled waits until a MachineDeployment has so many Machines, all of them running, up to date and with our hook, and those
+// before them are gone.
+func (s *scene) expectRolled(name string, replicas int) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		all := s.allMachinesOf(name)
+		g.Expect(all).To(HaveLen(replicas))
+		for _, machine := range all {
+			g.Expect(machine.DeletionTimestamp.IsZero()).To(BeTrue())
+			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+			g.Expect(conditions.IsTrue(&machine, clusterv1.MachineUpToDateCondition)).To(BeTrue())
+			g.Expect(conditions.IsTrue(&machine, clusterv1.MachineAvailableCondition)).To(BeTrue())
+		}
+	}, eventually, pace).Should(Succeed())
+}
+
+func (s *scene) allMachinesOf(deployment string) []clusterv1.Machine {
+	s.Helper()
+	list := &clusterv1.MachineList{}
+	s.Expect(s.fleet.Client.List(s.Context(), list, client.InNamespace(namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: deployment})).To(Succeed())
+	slices.SortFunc(list.Items, func(a, b clusterv1.Machine) int { return cmp.Compare(a.Name, b.Name) })
+	return list.Items
+}
+
+// machinesOf are the Machines of a MachineDeployment that aren't being deleted. Their Nodes have the same names.
+func (s *scene) machinesOf(deployment string) []string {
+	s.Helper()
+	names := []string{}
+	for _, machine := range s.allMachinesOf(deployment) {
+		if machine.DeletionTimestamp.IsZero() {
+			names = append(names, machine.Name)
+		}
+	}
+	return names
+}
+
+// staged are the Machines whose NodeMaintenances are in a stage; "" for any.
+func (s *scene) staged(stage v1alpha1.NodeMaintenanceStage) []string {
+	s.Helper()
+	list, staged := &v1alpha1.NodeMaintenanceList{}, []string{}
+	s.Expect(s.workload.Client.List(s.Context(), list)).To(Succeed())
+	for _, m := range list.Items {
+		if stage == "" || m.Spec.Stage == stage {
+			staged = append(staged, strings.TrimPrefix(m.Annotations[v1alpha1.OwnerMachineAnnotation], namespace+"/"))
+		}
+	}
+	return staged
+}
+
+// nodesOf are the Nodes that Pods of an app run on.
+func (s *scene) nodesOf(app string) []string {
+	s.Helper()
+	nodes := []string{}
+	for _, pod := range s.podsOf(app) {
+		if pod.Status.Phase == "Running" {
+			nodes = append(nodes, pod.Spec.NodeName)
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// roll has a MachineDeployment use another template.
+func (s *scene) roll(name, template string) {
+	s.Helper()
+	s.editDeployment(name, func(d *clusterv1.MachineDeployment) { d.Spec.Template.Spec.InfrastructureRef.Name = template })
+}
+
+func (s *scene) scale(name string, replicas int32) {
+	s.Helper()
+	s.editDeployment(name, func(d *clusterv1.MachineDeployment) { d.Spec.Replicas = ptr.To(replicas) })
+}
+
+func (s *scene) editDeployment(name string, change func(*clusterv1.MachineDeployment)) {
+	s.Helper()
+	deployment := &clusterv1.MachineDeployment{}
+	s.Expect(s.fleet.Client.Get(s.Context(), keyOf(name), deployment)).To(Succeed())
+	patch := client.MergeFrom(deployment.DeepCopy())
+	change(deployment)
+	s.Expect(s.fleet.Client.Patch(s.Context(), deployment, patch)).To(Succeed())
+}
+
+// setBudget changes a budget in place: without one, for a moment, whatever drains would go.
+func (s *scene) setBudget(app string, maxUnavailable int) {
+	s.Helper()
+	present := &policyv1.PodDisruptionBudget{}
+	s.Expect(s.workload.Client.Get(s.Context(), keyOf(app), present)).To(Succeed())
+	patch := client.MergeFrom(present.DeepCopy())
+	present.Spec = budget(app, maxUnavailable).Spec
+	s.Expect(s.workload.Client.Patch(s.Context(), present, patch)).To(Succeed())
+}
+
+func (s *scene) expectWaitingForTurn(machines ...string) {
+	s.Helper()
+	for _, name := range machines {
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.condition(name).Reason).To(Equal(v1alpha1.ReasonWaitingForTurn), name)
+			g.Expect(s.condition(name).Message).To(ContainSubstring("2 Nodes of the Cluster are drained at once (maxParallelDrains), 2 are being drained now"))
+		}, soon, pace).Should(Succeed())
+	}
+}
+
+// drainsBegun are the Machines' Nodes in the order in which their drains have begun: the NodeMaintenance is created in stage Drain,
+// or moved there.
+func (s *scene) drainsBegun() []string {
+	s.Helper()
+	begun := []string{}
+	for _, event := range s.ours().Resource("nodemaintenances").Verb("create", "patch").Where(contains(`"stage":"Drain"`)) {
+		begun = append(begun, event.Name)
+	}
+	return begun
+}
+
+// expectAtMostDraining checks from the audit logs how many Machines of workers were drained at once: from the write that begins a
+// drain to the one that releases the Machine's hook. Of both it counts when they were requested: the next drain may begin before the
+// release's answer has arrived.
+func (s *scene) expectAtMostDraining(limit int) {
+	s.Helper()
+	type moment struct {
+		at     time.Time
+		change int
+	}
+	var moments []moment
+	for _, event := range s.ours().Resource("nodemaintenances").Verb("create", "patch").Where(contains(`"stage":"Drain"`)) {
+		if !strings.HasPrefix(event.Name, "control-plane") {
+			moments = append(moments, moment{event.Requested, 1})
+		}
+	}
+	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
+	s.Expect(err).NotTo(HaveOccurred())
+	for _, event := range management.By(fleet.ManagerUser).Resource("machines").Succeeded().Where(takesHookOff) {
+		if event.Name != "control-plane" {
+			moments = append(moments, moment{event.Requested, -1})
+		}
+	}
+	slices.SortFunc(moments, func(a, b moment) int { return a.at.Compare(b.at) })
+	now, most := 0, 0
+	for _, m := range moments {
+		now += m.change
+		most = max(most, now)
+	}
+	s.Expect(most).To(Equal(limit))
+}
+
+// positions are where the NodeMaintenances of Nodes stand in a list of their names.
+func positions(begun, nodes []string) []int {
+	all := []int{}
+	for _, node := range nodes {
+		all = append(all, slices.IndexFunc(begun, func(name string) bool { return strings.HasPrefix(name, node+"-") }))
+	}
+	return all
+}
+
+func without(all, some []string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(some, name) })
+}
+
+func both(a, b []string) []string {
+	return slices.DeleteFunc(slices.Clone(a), func(name string) bool { return !slices.Contains(b, name) })
+}
