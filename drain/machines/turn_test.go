@@ -13,7 +13,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-func deletedAt(name string, second int) machines.Contender {
+func contender(name string, second int) machines.Contender {
 	return machines.Contender{Name: name, Deleted: time.Unix(int64(second), 0)}
 }
 
@@ -30,12 +30,12 @@ func TestTurnOf(t *testing.T) {
 		limit int
 		now   bool
 	}{
-		{"M26: without a limit it is everybody's turn", deletedAt("c", 3), []machines.Contender{inDrain(deletedAt("a", 1)), inDrain(deletedAt("b", 2))}, 0, true},
-		{"M26: the oldest deletion goes first", deletedAt("b", 2), []machines.Contender{deletedAt("a", 1), deletedAt("b", 2)}, 1, false},
-		{"M26: and doesn't wait for later ones", deletedAt("a", 1), []machines.Contender{deletedAt("a", 1), deletedAt("b", 2)}, 1, true},
-		{"M26: of two at the same time the first by name", deletedAt("b", 1), []machines.Contender{deletedAt("a", 1), deletedAt("b", 1)}, 1, false},
-		{"M26: one that drains keeps its turn", inDrain(deletedAt("b", 2)), []machines.Contender{deletedAt("a", 1), inDrain(deletedAt("b", 2))}, 1, true},
-		{"M26: and an older one waits for it", deletedAt("a", 1), []machines.Contender{deletedAt("a", 1), inDrain(deletedAt("b", 2))}, 1, false},
+		{"M26: without a limit it is everybody's turn", contender("c", 3), []machines.Contender{inDrain(contender("a", 1)), inDrain(contender("b", 2))}, 0, true},
+		{"M26: the oldest deletion goes first", contender("b", 2), []machines.Contender{contender("a", 1), contender("b", 2)}, 1, false},
+		{"M26: and doesn't wait for later ones", contender("a", 1), []machines.Contender{contender("a", 1), contender("b", 2)}, 1, true},
+		{"M26: of two at the same time the first by name", contender("b", 1), []machines.Contender{contender("a", 1), contender("b", 1)}, 1, false},
+		{"M26: one that drains keeps its turn", inDrain(contender("b", 2)), []machines.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, true},
+		{"M26: and an older one waits for it", contender("a", 1), []machines.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := machines.TurnOf(test.self, test.all, test.limit); got.Now() != test.now {
@@ -44,7 +44,7 @@ func TestTurnOf(t *testing.T) {
 		})
 	}
 	t.Run("M26: who waits is told why, in words that last", func(t *testing.T) {
-		got := machines.TurnOf(deletedAt("c", 3), []machines.Contender{inDrain(deletedAt("a", 1)), deletedAt("b", 2), deletedAt("c", 3)}, 2).String()
+		got := machines.TurnOf(contender("c", 3), []machines.Contender{inDrain(contender("a", 1)), contender("b", 2), contender("c", 3)}, 2).String()
 		if want := "Waiting for its turn: 2 Nodes of the Cluster are drained at once (maxParallelDrains), 1 are being drained now. The Node is cordoned meanwhile"; got != want {
 			t.Errorf("got %q", got)
 		}
@@ -60,7 +60,7 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 		for i := range rapid.IntRange(1, 30).Draw(t, "steps") {
 			switch rapid.IntRange(0, 2).Draw(t, "step") {
 			case 0:
-				all = append(all, deletedAt(fmt.Sprintf("m%02d", i), i/3))
+				all = append(all, contender(fmt.Sprintf("m%02d", i), i/3))
 			case 1: // all whose turn it is begin, as seen before any of them does
 				seen := slices.Clone(all)
 				for j := range all {
