@@ -46,6 +46,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/rollout"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/stage"
 )
 
 const (
@@ -233,7 +234,11 @@ func setupMachines(ctx context.Context, mgr ctrl.Manager, cache clustercache.Clu
 	if err := rollouts.SetupWithManager(ctx, mgr, cache, concurrency); err != nil {
 		return nil, err
 	}
-	return []remote.Watch{machines.Watch, rollouts.Watch}, nil
+	stages := &stage.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Keeper: keeper, Clock: clock, WatchFilterValue: o.watchFilter}
+	if err := stages.SetupWithManager(ctx, mgr, cache, concurrency); err != nil {
+		return nil, err
+	}
+	return []remote.Watch{machines.Watch, rollouts.Watch, stages.Watch}, nil
 }
 
 // setupWorkloads adds what prepares workload clusters, with the node agent where the feature gate is on.

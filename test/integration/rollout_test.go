@@ -21,8 +21,8 @@ import (
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
-// TestRollouts rolls a real MachineDeployment, back and forth, and then scales three down at once. Each part goes on where the one
-// before has ended.
+// TestRollouts rolls a real MachineDeployment, back and forth, then scales three down at once, and maintains Machines of a fourth.
+// Each part goes on where the one before has ended.
 func TestRollouts(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
@@ -126,6 +126,8 @@ func TestRollouts(t *testing.T) {
 		s.Expect(slices.Max(positions(begun, second))).To(BeNumerically("<", slices.Min(positions(begun, last))))
 		s.expectInvariants()
 	})
+
+	maintainMachines(t, all)
 }
 
 // withMachineDeployment adds a MachineDeployment and waits until its Machines run and carry our hook.

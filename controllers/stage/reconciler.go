@@ -1,0 +1,197 @@
+// Package stage maintains the Nodes of Machines that aren't being deleted, as an annotation of the Machine asks for: whoever can
+// edit a Machine in the management cluster can so have its Node cordoned or drained, with the same rules and policy as for a
+// deletion.
+package stage
+
+import (
+	"context"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/ahead"
+	machinecontroller "github.com/capnm/cluster-api-node-maintenance/controllers/machine"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+)
+
+// eventInvalidStage: the annotation of a Machine asks for what can't be.
+const eventInvalidStage = "InvalidStage"
+
+// Reconciler serves Machines that aren't being deleted.
+type Reconciler struct {
+	Client           client.Client
+	Clusters         *remote.Clusters
+	Keeper           *ahead.Keeper
+	Clock            clock.PassiveClock
+	WatchFilterValue string
+
+	recorder   record.EventRecorder
+	controller watcher
+}
+
+// scope is the reconciliation of one Machine.
+type scope struct {
+	machine *clusterv1.Machine
+	cluster *clusterv1.Cluster
+	policy  *v1alpha1.MachineDrainPolicy
+	asked   v1alpha1.NodeMaintenanceStage
+	remote  client.Client
+	present *v1alpha1.NodeMaintenance
+}
+
+// Reconcile brings the maintenance of a Machine's Node to the stage that its annotation asks for, or ends it:
+//
+//	stage asked for:  keep from remediation ─► keep the NodeMaintenance ─► report
+//	none, Complete:   complete the NodeMaintenance ─► allow remediation again ─► report
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	s := &scope{machine: &clusterv1.Machine{}}
+	if err := r.Client.Get(ctx, request.NamespacedName, s.machine); err != nil {
+		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
+	}
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(s.machine.Namespace, s.machine.Spec.ClusterName), "Machine", klog.KObj(s.machine)))
+	concerns, err := r.observe(ctx, s)
+	if err != nil || !concerns {
+		return reconcile.Result{}, err
+	}
+	condition, err := r.move(ctx, s)
+	if err != nil {
+		return remote.Rest(err)
+	}
+	return reconcile.Result{}, r.report(ctx, s, condition)
+}
+
+// observe reads what decides, and says whether the Machine is any business of this controller.
+func (r *Reconciler) observe(ctx context.Context, s *scope) (concerns bool, err error) {
+	if !s.machine.DeletionTimestamp.IsZero() { // the deletion goes on with the NodeMaintenance as it is
+		return false, nil
+	}
+	s.cluster, err = util.GetClusterByName(ctx, r.Client, s.machine.Namespace, s.machine.Spec.ClusterName)
+	if err != nil {
+		return false, errors.Wrapf(client.IgnoreNotFound(errors.Cause(err)), "getting the Cluster of Machine %s", klog.KObj(s.machine))
+	}
+	if annotations.IsPaused(s.cluster, s.machine) || !s.cluster.DeletionTimestamp.IsZero() {
+		return false, nil
+	}
+	policies := &v1alpha1.MachineDrainPolicyList{}
+	if err := r.Client.List(ctx, policies, client.InNamespace(s.machine.Namespace)); err != nil {
+		return false, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", s.machine.Namespace)
+	}
+	s.policy = machines.PolicyFor(s.machine, s.cluster.Labels, policies.Items)
+	_, asked := s.machine.Annotations[v1alpha1.MachineStageAnnotation]
+	return asked || s.policy != nil || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance), nil
+}
+
+// move takes the next step, and returns what the Machine's condition says then; the zero condition is none.
+func (r *Reconciler) move(ctx context.Context, s *scope) (metav1.Condition, error) {
+	var problem string
+	if s.asked, problem = machines.StageOf(s.machine); problem != "" {
+		return waiting(v1alpha1.ReasonInvalidStage, problem), nil
+	}
+	var err error
+	if s.remote, err = r.Clusters.Client(ctx, client.ObjectKeyFromObject(s.cluster)); err == nil {
+		s.present, _, err = r.Keeper.Of(ctx, s.remote, s.machine)
+	}
+	switch {
+	case remote.IsNotConnected(err) && s.asked == "":
+		return r.unchanged(s), nil
+	case remote.IsNotConnected(err):
+		return waiting(v1alpha1.ReasonWaitingForWorkloadCluster, "Waiting for a connection to the workload cluster"), nil
+	case err != nil:
+		return metav1.Condition{}, err
+	case s.asked == "" || s.asked == v1alpha1.StageComplete:
+		return r.end(ctx, s)
+	case s.policy == nil:
+		return waiting(v1alpha1.ReasonNotManaged, "No MachineDrainPolicy selects the Machine, so the annotation "+v1alpha1.MachineStageAnnotation+" is without effect"), nil
+	default:
+		return r.keep(ctx, s)
+	}
+}
+
+// keep sees to the stage that is asked for.
+func (r *Reconciler) keep(ctx context.Context, s *scope) (metav1.Condition, error) {
+	switch {
+	case s.present != nil && s.present.Spec.Stage == v1alpha1.StageComplete: // it is on its way out, and is made anew
+		return machines.StageCondition(s.asked, nil), r.withdraw(ctx, s)
+	case s.present != nil && machines.StageBefore(s.asked, s.present.Spec.Stage):
+		return machines.StageCondition(s.asked, s.present), nil
+	}
+	if err := r.keepFromRemediation(ctx, s, s.asked != v1alpha1.StageIdle); err != nil {
+		return metav1.Condition{}, err
+	}
+	kept, problem, err := r.Keeper.Keep(ctx, s.remote, ahead.Wish{
+		Cluster: s.cluster, Machine: s.machine, Policy: s.policy, Stage: s.asked, For: v1alpha1.RequestedForStage,
+	})
+	if err != nil {
+		return metav1.Condition{}, err
+	}
+	if problem != "" {
+		return waiting(v1alpha1.ReasonMachineDraining, "Waiting for a MachineDrainRule to be mended: "+problem), nil
+	}
+	return machines.StageCondition(s.asked, kept), nil
+}
+
+// end completes the maintenance that was asked for, and then allows the Machine's remediation again. What a rollout has requested
+// ends only if that is asked for.
+func (r *Reconciler) end(ctx context.Context, s *scope) (metav1.Condition, error) {
+	requested := s.present != nil && (s.asked == v1alpha1.StageComplete || s.present.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForStage)
+	if requested {
+		return machines.StageCondition(v1alpha1.StageComplete, s.present), r.withdraw(ctx, s)
+	}
+	if err := r.keepFromRemediation(ctx, s, false); err != nil || s.asked == "" {
+		return metav1.Condition{}, err
+	}
+	return machines.StageCondition(v1alpha1.StageComplete, nil), nil
+}
+
+func (r *Reconciler) withdraw(ctx context.Context, s *scope) error {
+	if !s.present.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	return r.Keeper.Withdraw(ctx, s.remote, s.present)
+}
+
+func (r *Reconciler) keepFromRemediation(ctx context.Context, s *scope, keep bool) error {
+	changed := s.machine.DeepCopy()
+	if !machines.KeepFromRemediation(changed, keep) {
+		return nil
+	}
+	err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{}))
+	if err == nil {
+		s.machine = changed
+	}
+	return errors.Wrapf(client.IgnoreNotFound(err), "setting annotation %s of Machine %s", clusterv1.MachineSkipRemediationAnnotation, klog.KObj(s.machine))
+}
+
+func waiting(reason, message string) metav1.Condition {
+	return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
+
+// unchanged is the condition as it is.
+func (r *Reconciler) unchanged(s *scope) metav1.Condition {
+	if present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance); present != nil {
+		return *present
+	}
+	return metav1.Condition{}
+}
+
+// report sets the condition. A stage that can't be is an event as well, once.
+func (r *Reconciler) report(ctx context.Context, s *scope, condition metav1.Condition) error {
+	if condition.Reason == v1alpha1.ReasonInvalidStage && conditions.GetMessage(s.machine, v1alpha1.MachineNodeMaintenance) != condition.Message {
+		r.recorder.Event(s.machine, corev1.EventTypeWarning, eventInvalidStage, condition.Message)
+	}
+	_, err := machinecontroller.SetCondition(ctx, r.Client, s.machine, condition, r.Clock.Now())
+	return err
+}

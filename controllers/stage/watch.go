@@ -1,0 +1,98 @@
+package stage
+
+import (
+	"context"
+
+	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/predicates"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+type watcher = controller.Controller
+
+// SetupWithManager adds the reconciler to the manager.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clusters clustercache.ClusterCache, options controller.Options) error {
+	r.recorder = mgr.GetEventRecorderFor("node-maintenance-machine") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
+	var err error
+	r.controller, err = ctrl.NewControllerManagedBy(mgr).
+		Named("machinestage").
+		For(&clusterv1.Machine{}, builder.WithPredicates(stageMatters{}, predicates.ResourceHasFilterLabel(mgr.GetScheme(), ctrl.LoggerFrom(ctx), r.WatchFilterValue))).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfCluster), builder.WithPredicates(
+			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesAsked), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.machinesAsked), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(clusters.GetClusterSource("machinestage", r.machinesOfCluster)).
+		WithOptions(options).
+		Build(r)
+	return errors.Wrap(err, "setting up the machine stage controller")
+}
+
+// Watch adds the watch of a workload cluster's NodeMaintenances, to learn how they go.
+func (r *Reconciler) Watch(ctx context.Context, clusters clustercache.ClusterCache, cluster types.NamespacedName) error {
+	return clusters.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, reconcile.Request]{
+		Name:    "machinestage-NodeMaintenances",
+		Watcher: r.controller,
+		Kind:    &v1alpha1.NodeMaintenance{},
+		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
+			owner, ours := r.Keeper.Serves(m, cluster)
+			if !ours {
+				return nil
+			}
+			return []reconcile.Request{{NamespacedName: owner}}
+		}),
+	}))
+}
+
+func (r *Reconciler) machinesOfCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
+	return r.machines(ctx, func(*clusterv1.Machine) bool { return true },
+		client.InNamespace(cluster.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.GetName()})
+}
+
+// machinesAsked are those of a namespace that have the annotation.
+func (r *Reconciler) machinesAsked(ctx context.Context, object client.Object) []reconcile.Request {
+	asked := func(m *clusterv1.Machine) bool { return m.Annotations[v1alpha1.MachineStageAnnotation] != "" }
+	return r.machines(ctx, asked, client.InNamespace(object.GetNamespace()))
+}
+
+func (r *Reconciler) machines(ctx context.Context, which func(*clusterv1.Machine) bool, options ...client.ListOption) []reconcile.Request {
+	list := &clusterv1.MachineList{}
+	if err := r.Client.List(ctx, list, options...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list Machines")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if which(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
+
+// stageMatters passes the events of Machines whose annotations, or whose Node, have changed.
+type stageMatters struct {
+	predicate.Funcs
+}
+
+// Delete implements predicate.Predicate.
+func (stageMatters) Delete(event.DeleteEvent) bool { return false }
+
+// Update implements predicate.Predicate.
+func (stageMatters) Update(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*clusterv1.Machine)
+	after, alsoOK := e.ObjectNew.(*clusterv1.Machine)
+	return !ok || !alsoOK || before.ResourceVersion == after.ResourceVersion || before.Status.NodeRef != after.Status.NodeRef ||
+		predicate.AnnotationChangedPredicate{}.Update(e) || predicate.LabelChangedPredicate{}.Update(e)
+}

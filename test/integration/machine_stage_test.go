@@ -1,0 +1,150 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// maintainMachines has Nodes maintained by an annotation of their Machines, in a scene whose MachineDeployment white is unused.
+func maintainMachines(t *testing.T, all *scene) {
+	t.Helper()
+	all.withMachineDeployment("white", 2)
+	all.create(all.fleet.Client, healthCheck("white"))
+	maintained, other := all.machinesOf("white")[0], all.machinesOf("white")[1]
+	all.run(bare("on-maintained", maintained))
+
+	t.Run("M30: an annotation that asks for no stage is refused, and nothing is touched", func(t *testing.T) {
+		s := all.sub(t)
+		s.askForStage(maintained, "Reboot")
+		s.expectCondition(maintained, metav1.ConditionFalse, v1alpha1.ReasonInvalidStage)
+		s.expectMachineEvent(maintained, "InvalidStage", `"Reboot" is not a stage`)
+		s.Expect(s.maintenanceOf(maintained)).To(BeNil())
+		s.Expect(s.machine(maintained).Annotations).NotTo(HaveKey(clusterv1.MachineSkipRemediationAnnotation))
+	})
+
+	t.Run("M30: the stage that is asked for is kept, and never goes back", func(t *testing.T) {
+		s := all.sub(t)
+		s.askForStage(maintained, "Idle")
+		s.expectCondition(maintained, metav1.ConditionTrue, v1alpha1.ReasonMachineAnnounced)
+		s.Expect(s.machine(maintained).Annotations).NotTo(HaveKey(clusterv1.MachineSkipRemediationAnnotation), "nothing happens to the Node yet")
+		s.askForStage(maintained, "Cordon")
+		s.expectCondition(maintained, metav1.ConditionTrue, v1alpha1.ReasonMachineCordoned)
+		s.expectCordoned(maintained)
+		s.askForStage(maintained, "Drain")
+		s.expectCondition(maintained, metav1.ConditionTrue, v1alpha1.ReasonMachineDrained)
+		s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-maintained"))
+		s.askForStage(maintained, "Cordon")
+		s.expectCondition(maintained, metav1.ConditionFalse, v1alpha1.ReasonInvalidStage)
+		s.Expect(s.maintenanceOf(maintained).Spec.Stage).To(Equal(v1alpha1.StageDrain))
+		s.askForStage(maintained, "Drain")
+		s.expectCondition(maintained, metav1.ConditionTrue, v1alpha1.ReasonMachineDrained)
+	})
+
+	t.Run("M30: no MachineHealthCheck deletes the Machine meanwhile, and what keeps it off goes with the maintenance", func(t *testing.T) {
+		s := all.sub(t)
+		s.Expect(s.machine(maintained).Annotations).To(HaveKeyWithValue(clusterv1.MachineSkipRemediationAnnotation, v1alpha1.HookOwner))
+		s.setBroken(maintained, corev1.ConditionTrue)
+		s.setBroken(other, corev1.ConditionTrue)
+		s.expectGone(other) // the MachineHealthCheck has looked
+		s.expectRolled("white", 2)
+		s.Expect(s.machinesOf("white")).To(ContainElement(maintained))
+
+		s.setBroken(maintained, corev1.ConditionFalse)
+		s.askForStage(maintained, "")
+		s.expectReleased(maintained)
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.machine(maintained).Annotations).NotTo(HaveKey(clusterv1.MachineSkipRemediationAnnotation))
+			g.Expect(s.condition(maintained)).To(BeZero())
+			g.Expect(s.maintenanceOf(maintained)).To(BeNil())
+		}, soon, pace).Should(Succeed())
+		s.expectInvariants()
+	})
+
+	t.Run("M30: a Machine that is deleted meanwhile goes on as a deletion, without backtracking", func(t *testing.T) {
+		s := all.sub(t)
+		s.create(s.workload.Client, budget("held", 0), bare("held", maintained, as("held")))
+		s.Eventually(func() corev1.PodPhase { return s.pod("held").Status.Phase }, eventually, pace).Should(Equal(corev1.PodRunning))
+		s.askForStage(maintained, "Drain")
+		s.expectCondition(maintained, metav1.ConditionFalse, v1alpha1.ReasonMachineDraining)
+		before := s.maintenanceOf(maintained)
+		s.deleteMachine(maintained)
+		s.Eventually(func(g Gomega) {
+			now := s.maintenanceOf(maintained)
+			g.Expect(now).NotTo(BeNil())
+			g.Expect(now.UID).To(Equal(before.UID))
+			g.Expect(now.Spec.Stage).To(Equal(v1alpha1.StageDrain))
+			g.Expect(now.Spec.Reason).To(Equal("Machine default/" + maintained + " is being deleted"))
+		}, soon, pace).Should(Succeed())
+		s.Expect(s.workload.Client.Delete(s.Context(), budget("held", 0))).To(Succeed())
+		s.expectGone(maintained)
+		s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("held"))
+		s.expectInvariants()
+	})
+}
+
+// healthCheck deletes Machines of a MachineDeployment whose Nodes say that they are broken.
+func healthCheck(deployment string) *clusterv1.MachineHealthCheck {
+	return &clusterv1.MachineHealthCheck{
+		ObjectMeta: metaNamed(deployment, ""),
+		Spec: clusterv1.MachineHealthCheckSpec{
+			ClusterName: "c1",
+			Selector:    metav1.LabelSelector{MatchLabels: map[string]string{clusterv1.MachineDeploymentNameLabel: deployment}},
+			Checks: clusterv1.MachineHealthCheckChecks{UnhealthyNodeConditions: []clusterv1.UnhealthyNodeCondition{
+				{Type: broken, Status: corev1.ConditionTrue, TimeoutSeconds: ptr.To[int32](0)},
+			}},
+		},
+	}
+}
+
+const broken corev1.NodeConditionType = "example.com/Broken"
+
+func (s *scene) setBroken(node string, status corev1.ConditionStatus) {
+	s.Helper()
+	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":"Test","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`, broken, status)
+	s.Expect(s.workload.Client.Status().Patch(s.Context(), s.node(node), client.RawPatch(types.StrategicMergePatchType, patch))).To(Succeed())
+}
+
+// askForStage sets the annotation on a Machine, or takes it off.
+func (s *scene) askForStage(machine, stage string) {
+	s.Helper()
+	value := "null"
+	if stage != "" {
+		value = fmt.Sprintf("%q", stage)
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, v1alpha1.MachineStageAnnotation, value)
+	s.Expect(s.fleet.Client.Patch(s.Context(), s.machine(machine), client.RawPatch(types.MergePatchType, patch))).To(Succeed())
+}
+
+func (s *scene) expectCondition(machine string, status metav1.ConditionStatus, reason string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		condition := s.condition(machine)
+		g.Expect(condition.Reason).To(Equal(reason), condition.Message)
+		g.Expect(condition.Status).To(Equal(status), condition.Message)
+	}, eventually, pace).Should(Succeed())
+}
+
+// expectMachineEvent waits for an event on a Machine.
+func (s *scene) expectMachineEvent(machine, reason, message string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		events, said := &corev1.EventList{}, []string{}
+		g.Expect(s.fleet.Client.List(s.Context(), events, client.InNamespace(namespace))).To(Succeed())
+		for _, event := range events.Items {
+			if event.InvolvedObject.Name == machine && event.Reason == reason {
+				said = append(said, event.Message)
+			}
+		}
+		g.Expect(said).To(ContainElement(ContainSubstring(message)))
+	}, soon, pace).Should(Succeed())
+}
