@@ -18,6 +18,19 @@ const (
 	// them away. They hold nothing back. Its message names them.
 	NodeMaintenancePodsLeft = "PodsLeft"
 
+	// NodeMaintenanceLastCall tells, when the time of the drain is nearly up, whether every Pod that must go has been asked to,
+	// those whose step hasn't come as well. The Machine isn't released before it is True, or a moment is over.
+	NodeMaintenanceLastCall = "LastCall"
+
+	ReasonAllPodsAsked = "AllPodsAsked"
+	ReasonAskingPods   = "AskingPods"
+
+	// NodeMaintenanceMachineGone is True while the Node is there although the Machine that the maintenance serves is gone. It goes
+	// on as it is, until somebody says what becomes of the Node.
+	NodeMaintenanceMachineGone = "MachineGone"
+
+	ReasonNodeIsThere = "NodeIsThere"
+
 	// ReasonDaemonSetToleratesMaintenance: a DaemonSet tolerates the taint NoDaemonSetPodsTaint, so it would replace its Pods.
 	ReasonDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
 

@@ -192,7 +192,9 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err := (&drainpolicy.Reconciler{Client: mgr.GetClient()}).SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}); err != nil {
 		return err
 	}
-	maintenances := &nodemaintenance.Reconciler{Clusters: clusters, Clock: realClock, ManagementCluster: managementCluster, NodeAgent: featureGates.Enabled(nodeAgentGate)}
+	maintenances := &nodemaintenance.Reconciler{
+		Clusters: clusters, Clock: realClock, ManagementCluster: managementCluster, Machines: mgr.GetClient(), NodeAgent: featureGates.Enabled(nodeAgentGate),
+	}
 	if err := maintenances.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
 		return err
 	}

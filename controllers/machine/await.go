@@ -89,9 +89,10 @@ func (s *scope) expired(waiting *outcome) (over bool) {
 	return over
 }
 
-// untilDrainDeadline waits, at most as long as the drain has time. After that the next step is due.
+// untilDrainDeadline waits, at most as long as the drain has time, and until each Pod was asked to leave. After that the next step is
+// due.
 func (s *scope) untilDrainDeadline(waiting outcome) outcome {
-	timedOut, waiting := s.until(s.clock().DrainDeadline(s.machine), waiting)
+	timedOut, waiting := s.until(s.clock().ReleaseAt(s.machine, s.maintenance), waiting)
 	if timedOut {
 		s.drainTimedOut(waiting)
 		return outcome{}

@@ -76,7 +76,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 	decision := plan.Decide(observed)
 	mine := decision.Maintenances[s.maintenance.Name]
 	s.decision = &mine
-	return true, r.settle(ctx, s, decision.Targets)
+	return true, r.settle(ctx, s, decision.Targets.Union(lastCall(s)))
 }
 
 // component finds the maintenances to decide about together. With including false it leaves this one out: what the others

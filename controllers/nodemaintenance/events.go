@@ -11,6 +11,8 @@ const (
 	eventCordonConflict = "CordonConflict"
 	// eventDaemonSetToleratesMaintenance on a NodeMaintenance: Pods of DaemonSets are left, since they would come back at once.
 	eventDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
+	// eventMachineGone on a NodeMaintenance: the Machine that it serves is gone, and the Node is not.
+	eventMachineGone = "MachineGone"
 	// eventDeletedAtTimeout on a Pod: the drain of its Node runs out of time, so it is deleted without regard to its budget.
 	eventDeletedAtTimeout = "DeletedAtDrainTimeout"
 )

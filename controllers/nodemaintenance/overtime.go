@@ -23,12 +23,8 @@ const deleteRetry = 5 * time.Second
 // deleteLeft deletes the Pods that are left when the drain's time is nearly up, where the policy says so. Budgets don't count any
 // more. What can't be deleted doesn't keep the rest waiting.
 func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
-	start := stageStart(s.maintenance, v1alpha1.StageDrain)
-	if start == nil || s.decision == nil { // it starts now, or the Pods aren't known yet
-		return true, nil
-	}
-	drain := overtime.DrainOf(s.maintenance, start.Time)
-	if drain == nil {
+	drain := drainTime(s)
+	if drain == nil || !drain.Deletes || s.decision == nil { // Pods aren't known yet
 		return true, nil
 	}
 	var group errgroup.Group
@@ -52,6 +48,15 @@ func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
 		s.lookAgainAt(s.now.Add(deleteRetry))
 	}
 	return true, nil
+}
+
+// drainTime is the time that the drain has. Nil: it has no limit, or starts only now.
+func drainTime(s *scope) *overtime.Drain {
+	start := stageStart(s.maintenance, v1alpha1.StageDrain)
+	if start == nil {
+		return nil
+	}
+	return overtime.DrainOf(s.maintenance, start.Time)
 }
 
 func (r *Reconciler) deletePod(ctx context.Context, s *scope, pod *corev1.Pod, gracePeriodSeconds *int64) error {

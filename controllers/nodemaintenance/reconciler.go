@@ -32,6 +32,8 @@ type Reconciler struct {
 	// ManagementCluster identifies the management cluster that this manager serves, see
 	// v1alpha1.OwnerManagementClusterAnnotation.
 	ManagementCluster string
+	// Machines reads the management cluster's Machines.
+	Machines client.Reader
 	// NodeAgent is the feature gate: agents on Nodes may evacuate static Pods.
 	NodeAgent bool
 
@@ -94,6 +96,7 @@ type scope struct {
 	others []v1alpha1.NodeMaintenance // all others in the workload cluster
 	nodes  []*corev1.Node             // the selected ones
 
+	served    *served          // nil: it serves no Machine of ours
 	selection *selection.Facts // what is known of the selection, while it matters
 
 	// In stage Drain, once the Pods are known:
@@ -103,6 +106,7 @@ type scope struct {
 	requeueAt   time.Time
 	waiting     string // what the drain waits for before Pods can be looked at
 	ruleProblem []rules.Problem
+	lastCall    *call // nil: the drain's time has no limit
 }
 
 // step does one thing. Done false ends the reconciliation: the event of what the step has written, or of what it waits for,
@@ -116,7 +120,7 @@ type step func(context.Context, *scope) (done bool, err error)
 //	Drain     ─► hold ─► cordon ─► evacuate who may go ─► delete who is left, if so wanted and time is up ─► report
 //	Complete  ─► withdraw Evacuations ─► uncordon ─► report ─► let go (finalizer)
 //
-// Nodes that have left the selection are released, as in Complete, before the report. The conditions of the Nodes follow it.
+// The Node of a Machine that is being deleted is left as it is, also in stage Complete. Nodes that have left the selection are released, as in Complete, before the report. The conditions of the Nodes follow it.
 func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
@@ -154,17 +158,17 @@ func (r *Reconciler) steps(m *v1alpha1.NodeMaintenance) []step {
 		if !controllerutil.ContainsFinalizer(m, v1alpha1.MaintenanceCompletionFinalizer) {
 			return []step{r.forget}
 		}
-		return []step{r.selectNodes, r.completeDeleted, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.letGo}
+		return []step{r.selectNodes, r.findMachine, r.completeDeleted, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.letGo}
 	}
 	switch m.Spec.Stage {
 	case v1alpha1.StageCordon:
-		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.releaseLeft, r.judge, r.report, r.mark}
+		return []step{r.selectNodes, r.retire, r.findMachine, r.hold, r.cordon, r.releaseLeft, r.judge, r.report, r.mark}
 	case v1alpha1.StageDrain:
-		return []step{r.selectNodes, r.retire, r.hold, r.cordon, r.evacuate, r.deleteLeft, r.releaseLeft, r.judge, r.report, r.mark}
+		return []step{r.selectNodes, r.retire, r.findMachine, r.hold, r.cordon, r.evacuate, r.deleteLeft, r.releaseLeft, r.judge, r.report, r.mark}
 	case v1alpha1.StageComplete:
-		return []step{r.selectNodes, r.retire, r.hold, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.forget}
+		return []step{r.selectNodes, r.retire, r.findMachine, r.keepNode, r.hold, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.forget}
 	default:
-		return []step{r.selectNodes, r.judge, r.report, r.mark}
+		return []step{r.selectNodes, r.retire, r.findMachine, r.judge, r.report, r.mark}
 	}
 }
 
@@ -182,7 +186,7 @@ func (r *Reconciler) hold(ctx context.Context, s *scope) (bool, error) {
 // completeDeleted moves a deleted NodeMaintenance to stage Complete. One that serves a Machine, and that somebody deletes while
 // its Node is still to go, only lets go: it is created again at once, and its Node isn't uncordoned in between.
 func (r *Reconciler) completeDeleted(ctx context.Context, s *scope) (bool, error) {
-	if s.maintenance.Spec.Stage == v1alpha1.StageComplete {
+	if s.maintenance.Spec.Stage == v1alpha1.StageComplete && !s.keepsNode() {
 		return true, nil
 	}
 	if _, serves := s.maintenance.Annotations[v1alpha1.OwnerMachineAnnotation]; serves {

@@ -34,6 +34,8 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	reportNodes(s)
 	reportConditions(s)
 	reportPodsLeft(s)
+	reportLastCall(s)
+	reportMachineGone(s)
 	if apiequality.Semantic.DeepEqual(before.Status, m.Status) {
 		return true, nil
 	}
@@ -57,6 +59,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	}
 	r.tell(s)
 	r.tellPodsLeft(s)
+	r.tellMachineGone(s)
 	s.before = changed
 	s.maintenance.ResourceVersion = changed.ResourceVersion
 	return true, nil

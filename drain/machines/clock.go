@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -68,6 +69,26 @@ func (c Clock) DrainDeadline(m *clusterv1.Machine) *time.Time {
 		start = &m.DeletionTimestamp.Time
 	}
 	return deadline(start, m.Spec.Deletion.NodeDrainTimeoutSeconds)
+}
+
+// lastCall is how much longer than its time a drain has, where Pods are still to be asked to leave when that is up: as where the
+// timeout is set late.
+const lastCall = 10 * time.Second
+
+// ReleaseAt is when a Machine is released whose drain isn't over, nil if its time has no limit. Each Pod that must go is asked to
+// before.
+func (c Clock) ReleaseAt(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) *time.Time {
+	deadline := c.DrainDeadline(m)
+	if deadline == nil || maintenance == nil || allAsked(maintenance) {
+		return deadline
+	}
+	return ptr.To(deadline.Add(lastCall))
+}
+
+// allAsked says whether each Pod that must go has been asked to, as the NodeMaintenance is specified now.
+func allAsked(m *v1alpha1.NodeMaintenance) bool {
+	called := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceLastCall)
+	return called != nil && called.Status == metav1.ConditionTrue && called.ObservedGeneration == m.Generation
 }
 
 // VolumeDeadline is when the time for volumes to detach is up, nil if it has no limit or the wait hasn't begun.

@@ -47,6 +47,33 @@ func draining(started int, drained ...int) *v1alpha1.NodeMaintenance {
 	return m
 }
 
+func TestReleaseAt(t *testing.T) {
+	asked := func(status metav1.ConditionStatus, generation int64) *v1alpha1.NodeMaintenance {
+		m := draining(60)
+		m.Generation = 2
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceLastCall, Status: status, ObservedGeneration: generation}}
+		return m
+	}
+	for _, tc := range []struct {
+		name        string
+		timeout     int32
+		maintenance *v1alpha1.NodeMaintenance
+		want        *time.Time
+	}{
+		{"M13: no timeout is no limit", 0, asked(metav1.ConditionTrue, 2), nil},
+		{"M13: with the deadline, where each Pod was asked to leave", 30, asked(metav1.ConditionTrue, 2), ptr.To(after(90))},
+		{"M13: a moment later, where some weren't", 30, asked(metav1.ConditionFalse, 2), ptr.To(after(100))},
+		{"M13: likewise where that isn't known", 30, draining(60), ptr.To(after(100))},
+		{"M13: likewise where rules or timeout have changed since", 30, asked(metav1.ConditionTrue, 1), ptr.To(after(100))},
+		{"M13: with the deadline, where nobody can be asked", 30, nil, ptr.To(after(30))},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := machine(isDeleted, timeouts(tc.timeout, 0))
+			expectTime(t, machines.ClockOf(m, tc.maintenance).ReleaseAt(m, tc.maintenance), tc.want)
+		})
+	}
+}
+
 func TestDrainDeadline(t *testing.T) {
 	waiting := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon}}
 	requested := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}

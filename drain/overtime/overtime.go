@@ -1,11 +1,15 @@
-// Package overtime decides about the Pods that are left when a drain runs out of time, where it is to delete them
-// (onTimeout: Delete). They would go down with their Node; deleted in time, each has its grace period first.
+// Package overtime decides about the Pods that are left when a drain runs out of time. They would go down with their Node, so
+// each is asked to leave before, whether its step has come or not; and where the drain is to delete them (onTimeout: Delete), it
+// does so in time for their grace periods.
 package overtime
 
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -15,21 +19,35 @@ const Margin = 10 * time.Second
 // Drain is the time that a drain has.
 type Drain struct {
 	Start, Ends time.Time
+	// Deletes: Pods that are left are deleted.
+	Deletes bool
 }
 
-// DrainOf returns the time of a NodeMaintenance that started to drain at start. Nil: it leaves what is left, or has no limit.
+// DrainOf returns the time of a NodeMaintenance that started to drain at start. Nil: it has no limit, or doesn't drain.
 func DrainOf(m *v1alpha1.NodeMaintenance, start time.Time) *Drain {
 	policy := m.Spec.Evacuation
-	if m.Spec.Stage != v1alpha1.StageDrain || policy.OnTimeout != v1alpha1.OnTimeoutDelete || policy.DrainTimeoutSeconds == nil || *policy.DrainTimeoutSeconds <= 0 {
+	if m.Spec.Stage != v1alpha1.StageDrain || policy.DrainTimeoutSeconds == nil || *policy.DrainTimeoutSeconds <= 0 {
 		return nil
 	}
-	return &Drain{Start: start, Ends: start.Add(time.Duration(*policy.DrainTimeoutSeconds) * time.Second)}
+	ends := start.Add(time.Duration(*policy.DrainTimeoutSeconds) * time.Second)
+	return &Drain{Start: start, Ends: ends, Deletes: policy.OnTimeout == v1alpha1.OnTimeoutDelete}
+}
+
+// CallAt is when a Pod is asked to leave whose step hasn't come: when what is left of the time belongs to its eviction. The first
+// half of the time belongs to the order of the Pods.
+func (d Drain) CallAt(gracePeriod time.Duration) time.Time {
+	return d.before(gracePeriod + evacuation.EvictionMargin)
 }
 
 // DeleteAt is when a Pod that is left is deleted: so early that its grace period ends before the drain does. The first half of
 // the time belongs to evacuators and evictions, whatever the Pod asks for.
 func (d Drain) DeleteAt(gracePeriod time.Duration) time.Time {
-	at, half := d.Ends.Add(-gracePeriod-Margin), d.Start.Add(d.Ends.Sub(d.Start)/2)
+	return d.before(gracePeriod + Margin)
+}
+
+// before is so long before the end, and not in the first half.
+func (d Drain) before(end time.Duration) time.Time {
+	at, half := d.Ends.Add(-end), d.Start.Add(d.Ends.Sub(d.Start)/2)
 	if at.Before(half) {
 		return half
 	}
@@ -50,4 +68,14 @@ func Left(podType v1alpha1.PodType, own rules.Verdict, others []rules.Verdict) b
 		}
 	}
 	return true
+}
+
+// Called says whether a Pod is asked to leave although its step hasn't come: it must go, and may go.
+func Called(podType v1alpha1.PodType, own rules.Verdict, others []rules.Verdict) bool {
+	return own.Behavior == v1alpha1.DrainBehaviorDrain && Left(podType, own, others)
+}
+
+// Asked says whether a Pod has had its chance: it goes, or its Evacuation says what its eviction waits for.
+func Asked(terminating bool, e *v1alpha1.Evacuation) bool {
+	return terminating || e != nil && meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting) != nil
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
@@ -24,8 +25,8 @@ func TestDrainOf(t *testing.T) {
 		m    *v1alpha1.NodeMaintenance
 		want *overtime.Drain
 	}{
-		"M13: it counts from the start of the drain":   {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), &overtime.Drain{Start: start, Ends: start.Add(time.Minute)}},
-		"M13: Release leaves what is left":             {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutRelease, ptr.To[int32](60)), nil},
+		"M13: it counts from the start of the drain":   {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), &overtime.Drain{Start: start, Ends: start.Add(time.Minute), Deletes: true}},
+		"M13: Release leaves what is left":             {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutRelease, ptr.To[int32](60)), &overtime.Drain{Start: start, Ends: start.Add(time.Minute)}},
 		"M13: no timeout is no limit":                  {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, nil), nil},
 		"M13: 0 is no limit":                           {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](0)), nil},
 		"M13: a maintenance that ends deletes nothing": {drain(v1alpha1.StageComplete, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), nil},
@@ -53,6 +54,83 @@ func TestDeleteAt(t *testing.T) {
 			drain := overtime.Drain{Start: start, Ends: start.Add(tc.timeout)}
 			if got := drain.DeleteAt(tc.gracePeriod).Sub(start); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestCallAt(t *testing.T) {
+	for _, tc := range []struct {
+		name                 string
+		timeout, gracePeriod time.Duration
+		want                 time.Duration // after the start
+	}{
+		{"M13: a Pod whose step hasn't come is asked while its eviction has time", 10 * time.Minute, 30 * time.Second, 9 * time.Minute},
+		{"M13: but half of the time belongs to the order", 10 * time.Minute, time.Hour, 5 * time.Minute},
+		{"M13: a short drain likewise", 20 * time.Second, 30 * time.Second, 10 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			drain := overtime.Drain{Start: start, Ends: start.Add(tc.timeout)}
+			if got := drain.CallAt(tc.gracePeriod).Sub(start); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestAskedBeforeDeleted: no Pod is deleted before it is asked to leave, and each is asked before the end.
+func TestAskedBeforeDeleted(t *testing.T) { // M13
+	rapid.Check(t, func(t *rapid.T) {
+		timeout := time.Duration(rapid.IntRange(1, 100_000).Draw(t, "timeout")) * time.Second
+		gracePeriod := time.Duration(rapid.IntRange(0, 100_000).Draw(t, "grace period")) * time.Second
+		drain := overtime.Drain{Start: start, Ends: start.Add(timeout)}
+		if asked, deleted := drain.CallAt(gracePeriod), drain.DeleteAt(gracePeriod); asked.After(deleted) || !asked.Before(drain.Ends) {
+			t.Fatalf("asked %s after the start, deleted %s after it, of %s", asked.Sub(start), deleted.Sub(start), timeout)
+		}
+	})
+}
+
+func TestCalled(t *testing.T) {
+	verdict := func(behavior v1alpha1.DrainBehavior) rules.Verdict { return rules.Verdict{Behavior: behavior} }
+	drain, completes := verdict(v1alpha1.DrainBehaviorDrain), verdict(v1alpha1.DrainBehaviorWaitCompleted)
+	for name, tc := range map[string]struct {
+		podType v1alpha1.PodType
+		own     rules.Verdict
+		others  []rules.Verdict
+		want    bool
+	}{
+		"M13: what must go is asked to":                    {v1alpha1.PodTypeDefault, drain, nil, true},
+		"M13: what must complete is left to that":          {v1alpha1.PodTypeDefault, completes, nil, false},
+		"M13: what stays isn't asked":                      {v1alpha1.PodTypeDefault, verdict(v1alpha1.DrainBehaviorSkip), nil, false},
+		"M13: nor what can't be decided upon":              {v1alpha1.PodTypeDefault, rules.Verdict{Undecided: "a rule can't be read"}, nil, false},
+		"M13: nor what another maintenance has complete":   {v1alpha1.PodTypeDefault, drain, []rules.Verdict{completes}, false},
+		"M13: Pods of DaemonSets have their own way to go": {v1alpha1.PodTypeDaemonSet, drain, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := overtime.Called(tc.podType, tc.own, tc.others); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAsked(t *testing.T) {
+	silent, evicting := &v1alpha1.Evacuation{}, &v1alpha1.Evacuation{}
+	evicting.Status.Conditions = []metav1.Condition{{Type: v1alpha1.EvacuationEvicting, Status: metav1.ConditionTrue, Reason: "BudgetExhausted"}}
+	for name, tc := range map[string]struct {
+		terminating bool
+		evacuation  *v1alpha1.Evacuation
+		want        bool
+	}{
+		"M13: nobody has asked it":             {false, nil, false},
+		"M13: it is asked, and nobody answers": {false, silent, false},
+		"M13: its eviction has been tried":     {false, evicting, true},
+		"M13: it goes":                         {true, silent, true},
+		"M13: it goes by itself":               {true, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := overtime.Asked(tc.terminating, tc.evacuation); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})
 	}

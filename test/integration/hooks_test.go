@@ -1,12 +1,15 @@
 package integration
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -28,16 +31,21 @@ const (
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
-	all.withMachines("paused", "moved", "overtime", "completed", "balanced", "foreign", "orphaned", "spare")
+	all.withMachines("paused", "resting", "moved", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "spare")
 
 	t.Run("M16: a paused Machine isn't touched", func(t *testing.T) { all.sub(t).paused() })
+	t.Run("M16: nor is one of a paused Cluster", func(t *testing.T) { all.sub(t).pausedCluster() })
 	t.Run("M12: a Machine that was moved in the middle of its deletion starts anew", func(t *testing.T) { all.sub(t).moved() })
 	t.Run("M13: with onTimeout Delete what is left is deleted before the time is up", func(t *testing.T) { all.sub(t).deletedAtTimeout() })
-	t.Run("M17: a NodeMaintenance that somebody completes in the middle is made anew", func(t *testing.T) { all.sub(t).completedByOthers() })
+	t.Run("M13: Pods whose step hasn't come are asked to leave before the Machine is released", func(t *testing.T) { all.sub(t).lastCall() })
+	t.Run("M17: a NodeMaintenance that somebody completes in the middle is made anew, and the Node isn't uncordoned", func(t *testing.T) { all.sub(t).completedByOthers() })
 	t.Run("M32: load balancers leave the Node out before its first eviction", func(t *testing.T) { all.sub(t).loadBalancers() })
 	t.Run("M32: and take it back after the maintenance, unless somebody else has left it out", func(t *testing.T) { all.sub(t).loadBalancersAgain() })
 	t.Run("M11: the hooks of others are left alone", func(t *testing.T) { all.sub(t).foreignHooks() })
 	t.Run("M9: a control plane Machine is drained before its pre-terminate hook is served", func(t *testing.T) { all.sub(t).preTerminate() })
+	t.Run("M9: a Machine of a MachinePool carries the hook and is drained", func(t *testing.T) { all.sub(t).machinePool() })
+	t.Run("M9, M14: what a MachineHealthCheck has deleted is drained", func(t *testing.T) { all.sub(t).healthCheck() })
+	t.Run("M18: a NodeMaintenance without Machine and Node is deleted on connect; one whose Node is there is told of, and not touched", func(t *testing.T) { all.sub(t).orphans() })
 	t.Run("M17: without a policy the drain in progress is finished, also by a manager that starts later", func(t *testing.T) { all.sub(t).policyGone() })
 }
 
@@ -67,6 +75,31 @@ func (s *scene) paused() {
 	s.Expect(s.nodeWrites("paused")).To(BeEmpty())
 	s.change("paused", func(m *clusterv1.Machine) { delete(m.Annotations, clusterv1.PausedAnnotation) })
 	s.expectGone("paused")
+}
+
+func (s *scene) pausedCluster() {
+	s.pauseCluster(true)
+	s.run(bare("resting", "resting"))
+	s.deleteMachine("resting")
+	// The condition of a Machine that isn't paused would be the first to change.
+	s.Consistently(func(g Gomega) {
+		g.Expect(s.machine("resting").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		g.Expect(s.condition("resting")).To(BeZero())
+	}, undisturbed, pace).Should(Succeed())
+	s.Expect(s.maintenanceOf("resting")).To(BeNil())
+	s.Expect(s.nodeWrites("resting")).To(BeEmpty())
+	s.pauseCluster(false)
+	s.expectGone("resting")
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("resting"))
+}
+
+// undisturbed is longer than a drain takes to begin.
+const undisturbed = 3 * time.Second
+
+func (s *scene) pauseCluster(paused bool) {
+	s.Helper()
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.cluster.Key().Namespace, Name: s.cluster.Key().Name}}
+	s.Expect(s.fleet.Client.Patch(s.Context(), cluster, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"paused":%t}}`, paused)))).To(Succeed())
 }
 
 func (s *scene) moved() {
@@ -105,6 +138,25 @@ func (s *scene) deletedAtTimeout() {
 	s.Expect(s.evictions()).To(BeEmpty())
 }
 
+func (s *scene) lastCall() {
+	s.create(s.fleet.Client, drainRule("later", "later", clusterv1.MachineDrainRuleDrainBehaviorDrain, ptr.To[int32](1)))
+	completes := bare("completes", "ordered", func(pod *corev1.Pod) { pod.Labels[clusterv1.PodDrainLabel] = "wait-completed" })
+	s.run(bare("stays", "ordered", labelledSkip), completes)
+	s.runOn("ordered", "later", 2, deployment("later", 2))
+	s.blocked("ordered") // so the step of the others doesn't come
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.change("ordered", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1) })
+	s.Eventually(func() bool { return s.isGone("ordered") }, eventually, pace).Should(BeTrue())
+	s.clear() // nobody else takes Pods away soon whose Node is gone
+	s.expectGone("ordered")
+	asked := s.evictions().Succeeded()
+	s.Expect(asked).To(HaveLen(2))
+	s.Expect(asked.Names()).To(HaveEach(HavePrefix("later-")))
+	for _, eviction := range asked {
+		s.expectOrder(eviction, s.released("ordered"))
+	}
+}
+
 func (s *scene) completedByOthers() {
 	defer s.clear()
 	s.blocked("completed")
@@ -120,6 +172,7 @@ func (s *scene) completedByOthers() {
 	s.openBudget()
 	s.expectGone("completed")
 	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
+	s.Expect(s.nodeWrites("completed").Where(setsSchedulable)).To(BeEmpty())
 }
 
 func (s *scene) loadBalancers() {
@@ -177,6 +230,80 @@ func (s *scene) preTerminate() {
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-cp"))
 	s.change("cp", func(m *clusterv1.Machine) { delete(m.Annotations, preTerminateHook) })
 	s.expectGone("cp")
+}
+
+func (s *scene) machinePool() {
+	s.change("pooled", func(m *clusterv1.Machine) {
+		m.Labels[clusterv1.MachinePoolNameLabel] = "pool"
+		delete(m.Annotations, v1alpha1.PreDrainHookAnnotation)
+	})
+	s.Eventually(func() map[string]string { return s.machine("pooled").Annotations }, soon, pace).Should(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	s.run(bare("in-pool", "pooled"))
+	s.deleteMachine("pooled")
+	s.expectGone("pooled")
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("in-pool"))
+}
+
+func (s *scene) healthCheck() {
+	s.create(s.fleet.Client, s.cluster.MachineDeployment("checked", 1)...)
+	ill := s.machineOf("checked")
+	s.expectRunning(ill)
+	check := &clusterv1.MachineHealthCheck{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "checked"}}
+	check.Spec.ClusterName = s.cluster.Key().Name
+	check.Spec.Selector = *labelSelector(clusterv1.MachineDeploymentNameLabel, "checked")
+	check.Spec.Checks.UnhealthyNodeConditions = []clusterv1.UnhealthyNodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, TimeoutSeconds: ptr.To[int32](1)}}
+	s.create(s.fleet.Client, check)
+	s.run(bare("lost", ill))
+	s.stopAnswering(ill)
+	s.expectGone(ill)
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("lost"))
+	s.Expect(excludes(s.released(ill))).To(ContainElement("drain"))
+	s.Expect(s.fleet.Client.Delete(s.Context(), check)).To(Succeed())
+	s.expectRunning(s.machineOf("checked"))
+}
+
+// machineOf names the Machine of a MachineDeployment of one that isn't being deleted.
+func (s *scene) machineOf(deployment string) (name string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		list := &clusterv1.MachineList{}
+		g.Expect(s.fleet.Client.List(s.Context(), list, client.InNamespace(namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: deployment})).To(Succeed())
+		running := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !m.DeletionTimestamp.IsZero() })
+		g.Expect(running).To(HaveLen(1))
+		name = running[0].Name
+	}, eventually, pace).Should(Succeed())
+	return name
+}
+
+func (s *scene) orphans() {
+	s.withNodes("left-behind")
+	kubeSystem := &corev1.Namespace{}
+	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Name: metav1.NamespaceSystem}, kubeSystem)).To(Succeed())
+	orphan := func(name string, node *corev1.Node, managementCluster string) *v1alpha1.NodeMaintenance {
+		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		return machines.Maintenance(machines.Request{ManagementCluster: managementCluster, Cluster: s.cluster.Key(), Machine: machine, Node: node})
+	}
+	gone := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "long-gone", UID: "gone"}}
+	ours, nodeless, theirs := orphan("o1", s.node("left-behind"), string(kubeSystem.UID)), orphan("o2", gone, string(kubeSystem.UID)), orphan("o3", gone, "another one")
+	s.fleet.KillManager()
+	s.create(s.workload.Client, ours, nodeless, theirs)
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	exists := func(m *v1alpha1.NodeMaintenance) error { return s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(m), m) }
+	s.Eventually(func() error { return exists(nodeless) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	s.Eventually(func(g Gomega) {
+		g.Expect(exists(ours)).To(Succeed())
+		g.Expect(meta.IsStatusConditionTrue(ours.Status.Conditions, v1alpha1.NodeMaintenanceMachineGone)).To(BeTrue())
+	}, eventually, pace).Should(Succeed())
+	s.Expect(ours.Spec.Stage).To(Equal(v1alpha1.StageDrain))
+	s.Expect(s.node("left-behind").Spec.Unschedulable).To(BeTrue())
+	s.Expect(exists(theirs)).To(Succeed())
+	s.Expect(meta.FindStatusCondition(theirs.Status.Conditions, v1alpha1.NodeMaintenanceMachineGone)).To(BeNil())
+
+	s.to(ours.Name, v1alpha1.StageComplete) // as its message says
+	s.expectReleased("left-behind")
+	s.to(theirs.Name, v1alpha1.StageComplete)
+	s.ends(ours.Name, theirs.Name)
+	s.strike()
 }
 
 func (s *scene) policyGone() {

@@ -1,0 +1,76 @@
+package nodemaintenance
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+)
+
+// served is the Machine that a maintenance serves.
+type served struct {
+	key     types.NamespacedName
+	machine *clusterv1.Machine // nil: it is gone
+}
+
+// findMachine looks for the Machine that the maintenance serves, where it is one of ours.
+func (r *Reconciler) findMachine(ctx context.Context, s *scope) (bool, error) {
+	key, ours := machines.Served(s.maintenance, r.ManagementCluster, s.request.Cluster)
+	if !ours {
+		return true, nil
+	}
+	machine := &clusterv1.Machine{}
+	switch err := r.Machines.Get(ctx, key, machine); {
+	case apierrors.IsNotFound(err):
+		machine = nil
+	case err != nil:
+		return false, errors.Wrapf(err, "getting Machine %s", key)
+	}
+	s.served = &served{key: key, machine: machine}
+	return true, nil
+}
+
+// keepNode leaves the Node as it is when somebody completes the maintenance while its Machine is being deleted. While the Machine's
+// hook is on, its controller makes another one.
+func (r *Reconciler) keepNode(ctx context.Context, s *scope) (bool, error) {
+	if !s.keepsNode() {
+		return true, nil
+	}
+	_, err := r.forget(ctx, s)
+	return false, err
+}
+
+func (s *scope) keepsNode() bool { return s.served != nil && machines.KeepsNode(s.served.machine) }
+
+// reportMachineGone tells of a Node that is there although its Machine is gone. Nothing is done about it: it is for people to say what
+// becomes of the Node.
+func reportMachineGone(s *scope) {
+	conditions := &s.maintenance.Status.Conditions
+	if s.served == nil || s.served.machine != nil || len(s.nodes) == 0 || s.maintenance.Spec.Stage == v1alpha1.StageComplete {
+		meta.RemoveStatusCondition(conditions, v1alpha1.NodeMaintenanceMachineGone)
+		return
+	}
+	meta.SetStatusCondition(conditions, metav1.Condition{
+		Type: v1alpha1.NodeMaintenanceMachineGone, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNodeIsThere,
+		Message:            fmt.Sprintf("Machine %s is gone, and Node %s is not. Nothing is taken back. Stage Complete leaves the Node as it was found", s.served.key, s.nodes[0].Name),
+		ObservedGeneration: s.maintenance.Generation, LastTransitionTime: metav1.NewTime(s.now.Truncate(time.Second)),
+	})
+}
+
+// tellMachineGone writes an event when that has become known.
+func (r *Reconciler) tellMachineGone(s *scope) {
+	is := meta.FindStatusCondition(s.maintenance.Status.Conditions, v1alpha1.NodeMaintenanceMachineGone)
+	if is != nil && !meta.IsStatusConditionTrue(s.before.Status.Conditions, is.Type) {
+		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventMachineGone, is.Message)
+	}
+}
