@@ -146,15 +146,21 @@ func (s *scene) lastCall() {
 	s.blocked("ordered") // so the step of the others doesn't come
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.change("ordered", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1) })
-	s.Eventually(func() bool { return s.isGone("ordered") }, eventually, pace).Should(BeTrue())
-	s.clear() // nobody else takes Pods away soon whose Node is gone
-	s.expectGone("ordered")
+	s.expectGoneWithPods("ordered")
 	asked := s.evictions().Succeeded()
 	s.Expect(asked).To(HaveLen(2))
 	s.Expect(asked.Names()).To(HaveEach(HavePrefix("later-")))
 	for _, eviction := range asked {
 		s.expectOrder(eviction, s.released("ordered"))
 	}
+}
+
+// expectGoneWithPods is expectGone where Pods are left: nobody else takes them away soon when their Node is gone.
+func (s *scene) expectGoneWithPods(machine string) {
+	s.Helper()
+	s.Eventually(func() bool { return s.isGone(machine) }, eventually, pace).Should(BeTrue())
+	s.clear()
+	s.expectGone(machine)
 }
 
 func (s *scene) completedByOthers() {
@@ -255,14 +261,14 @@ func (s *scene) healthCheck() {
 	s.create(s.fleet.Client, check)
 	s.run(bare("lost", ill))
 	s.stopAnswering(ill)
-	s.expectGone(ill)
+	s.expectGoneWithPods(ill)
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("lost"))
 	s.Expect(excludes(s.released(ill))).To(ContainElement("drain"))
 	s.Expect(s.fleet.Client.Delete(s.Context(), check)).To(Succeed())
 	s.expectRunning(s.machineOf("checked"))
 }
 
-// machineOf names the Machine of a MachineDeployment of one that isn't being deleted.
+// machineOf names the Machine of a MachineDeployment of one.
 func (s *scene) machineOf(deployment string) (name string) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {

@@ -8,6 +8,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -46,6 +48,24 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 		s.expectGone("m1")
 		s.Expect(s.evictions().Succeeded()).To(HaveLen(10))
 		s.expectInvariants()
+	})
+
+	t.Run("M13, M15: a workload cluster that never comes back holds a Machine no longer than its drain timeout", func(t *testing.T) {
+		s := all.sub(t)
+		s.change("m2", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(outage.Seconds())) })
+		before := len(errorLines(s.fleet.Manager.Log()))
+		s.Expect(s.workload.StopComponent(s.Context(), controlplane.APIServer)).To(Succeed())
+		s.deleteMachine("m2")
+		s.Eventually(func() string { return s.condition("m2").Reason }, soon, pace).Should(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
+		s.Expect(s.condition("m2").Message).To(MatchRegexp("last reached at 20.*Z"))
+		s.Expect(s.machine("m2").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.machine("m2").Annotations).NotTo(HaveKey(v1alpha1.PreDrainHookAnnotation))
+			g.Expect(s.condition("m2").Reason).To(Equal(v1alpha1.ReasonTimedOut))
+		}, eventually, pace).Should(Succeed())
+		s.Expect(excludes(s.released("m2"))).To(Equal([]string{"drain"}))
+		errors := errorLines(s.fleet.Manager.Log())[before:]
+		s.Expect(len(errors)).To(BeNumerically("<=", maxOutageErrors), strings.Join(errors, "\n"))
 	})
 }
 
