@@ -116,13 +116,13 @@ func (a *arena) writeKubeconfig(user string) (string, error) {
 	return file, errors.Wrap(os.WriteFile(file, content, 0o600), "writing a kubeconfig")
 }
 
+// policyName is the name of our policy.
+const policyName = "bench"
+
 // populate creates what outlasts all runs, and the first Machines.
 func (a *arena) populate(ctx context.Context) error {
-	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace(), Name: "bench"}}
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace(), Name: policyName}}
 	policy.Spec.MachineSelector = &metav1.LabelSelector{MatchLabels: map[string]string{managedLabel: "true"}}
-	if a.load.rollout {
-		policy.Spec.Rollout.OutdatedNodes = v1alpha1.OutdatedNodesCordon
-	}
 	objects := []client.Object{policy}
 	for _, rule := range a.load.drainRules(a.namespace()) {
 		objects = append(objects, rule)
@@ -148,7 +148,7 @@ func (a *arena) populate(ctx context.Context) error {
 		return err
 	}
 	if a.load.rollout {
-		if err := kwok.Create(ctx, a.Client, a.cluster.MachineDeployment(deploymentName, int32(a.load.nodes), roomForPods, kwok.With(surge))); err != nil {
+		if err := kwok.Create(ctx, a.Client, a.cluster.MachineDeployment(deploymentName, int32(a.load.nodes), roomForPods, surgeBy(a.load.maxSurge))); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
@@ -19,7 +20,7 @@ var (
 	ordersLoad  = load{nodes: 10, podsPerNode: 20, drained: 1, apps: 5, maxUnavailable: 2, ordered: true, readyDelay: time.Second, deletionDelay: time.Second}
 	volumesLoad = load{nodes: 10, podsPerNode: 20, drained: 1, apps: 4, maxUnavailable: 2, detachDelay: 3 * time.Second, readyDelay: time.Second, deletionDelay: time.Second}
 	nodesLoad   = load{nodes: 20, podsPerNode: 20, drained: 10, apps: 4, maxUnavailable: 5, readyDelay: time.Second, deletionDelay: time.Second}
-	rolloutLoad = load{nodes: 20, podsPerNode: 20, drained: 20, apps: 4, maxUnavailable: 5, rollout: true, readyDelay: time.Second, deletionDelay: time.Second}
+	rolloutLoad = load{nodes: 20, podsPerNode: 20, drained: 20, apps: 4, maxUnavailable: 5, rollout: true, maxSurge: intstr.FromString("25%"), readyDelay: time.Second, deletionDelay: time.Second}
 )
 
 // candidate is somebody who takes part in a comparison.

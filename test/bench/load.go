@@ -32,6 +32,8 @@ type load struct {
 	detachDelay time.Duration
 	// rollout: the nodes are those of a MachineDeployment, and all of them are replaced.
 	rollout bool
+	// maxSurge is how many new Machines a rollout is ahead.
+	maxSurge intstr.IntOrString
 	// landings are nodes beside, which aren't anybody's Machines, for the pods when all nodes are drained.
 	landings int
 	// readyDelay is the time from a pod's binding until it is ready, deletionDelay from its deletion until it is gone.
@@ -51,6 +53,9 @@ func (l load) scaled(o options) (load, error) {
 		if change.by > 0 {
 			*change.to = change.by
 		}
+	}
+	if o.maxSurge != "" {
+		l.maxSurge = intstr.Parse(o.maxSurge)
 	}
 	if l.rollout || l.landings > 0 {
 		l.drained = l.nodes
@@ -76,6 +81,9 @@ func (l load) String() string {
 		text += " in as many drain orders"
 	}
 	text += fmt.Sprintf(", ready after %s, gone after %s", l.readyDelay, l.deletionDelay)
+	if l.rollout {
+		text += ", maxSurge " + l.maxSurge.String()
+	}
 	if l.hasVolumes() {
 		text += fmt.Sprintf(", a volume each, detached after %s", l.detachDelay)
 	}

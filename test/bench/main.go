@@ -46,6 +46,9 @@ type options struct {
 	// managerFlags are added to those of our manager.
 	managerFlags string
 
+	// maxSurge of a rollout; empty: the scenario's own.
+	maxSurge string
+
 	// The size of a scenario; 0: its own.
 	nodes, podsPerNode, drained, apps int
 	clusters, hosts                   int
@@ -120,6 +123,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.podsPerNode, "pods-per-node", 0, "pods on each node; 0: as many as the scenario has")
 	flags.IntVar(&o.drained, "drained", 0, "nodes, or clusters, that are drained at once; 0: as many as the scenario drains")
 	flags.IntVar(&o.apps, "apps", 0, "Deployments that the pods are divided among; 0: as many as the scenario has")
+	flags.StringVar(&o.maxSurge, "max-surge", "", "new Machines, or a percentage, that a rollout is ahead; empty: as many as the scenario has")
 	flags.IntVar(&o.clusters, "clusters", 0, "Clusters in the management cluster; 0: as many as the scenario has")
 	flags.IntVar(&o.hosts, "hosts", 0, "API servers that the Clusters share; 0: as many as the scenario has")
 	flags.IntVar(&o.unreachable, "unreachable", -1, "Clusters to which the network is lost; negative: as many as the scenario has")

@@ -46,6 +46,7 @@ func (r *result) flat() map[string]any {
 		content[c.name+"_refused"] = median(values(r.Samples, c.name, func(s sample) float64 { return float64(s.Refused) }))
 		content[c.name+"_writes_per_pod"] = round(median(values(r.Samples, c.name, func(s sample) float64 { return s.WritesPerPod })))
 		content[c.name+"_evictions_per_pod"] = round(median(values(r.Samples, c.name, sample.evictionsPerPod)))
+		content[c.name+"_evicted_per_pod"] = round(median(values(r.Samples, c.name, func(s sample) float64 { return s.EvictedPerPod })))
 		content[c.name+"_breakdown"] = r.breakdownOf(c.name)
 	}
 	content["absent"] = absent

@@ -2,36 +2,59 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/pkg/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
 // The candidates of a rollout. kubectl can't do one, and a bare loop doesn't know what to do.
 var (
-	capnmRolloutCandidate = rolloutBy(capnmCandidate, "this product, outdated nodes cordoned: change of the template to the last old Machine gone", true)
-	capiRolloutCandidate  = rolloutBy(capiCandidate, "Cluster API's own drain: change of the template to the last old Machine gone", false)
+	capnmRolloutCandidate    = ourRollout("capnm", "this product, outdated nodes cordoned", v1alpha1.OutdatedNodesCordon)
+	announceRolloutCandidate = ourRollout("capnm-announce", "this product, outdated nodes announced", v1alpha1.OutdatedNodesAnnounce)
+	ignoreRolloutCandidate   = ourRollout("capnm-ignore", "this product, nothing done ahead", v1alpha1.OutdatedNodesIgnore)
+	capiRolloutCandidate     = rolloutBy(capiCandidate, "Cluster API's own drain", func(ctx context.Context, a *arena, t target) (span, error) { return a.rollOut(ctx, t, false) })
 )
 
-func rolloutBy(c candidate, about string, managed bool) candidate {
-	c.about, c.steps = about, nil
-	c.run = func(ctx context.Context, a *arena, t target) (span, error) { return a.rollOut(ctx, t, managed) }
+// ourRollout is a candidate whose policy does so with outdated nodes.
+func ourRollout(name, about string, outdated v1alpha1.OutdatedNodesPolicy) candidate {
+	c := rolloutBy(capnmCandidate, about, func(ctx context.Context, a *arena, t target) (span, error) {
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace(), Name: policyName}}
+		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"rollout":{"outdatedNodes":%q}}}`, outdated))
+		if err := a.Client.Patch(ctx, policy, patch); err != nil {
+			return span{}, errors.Wrap(err, "changing the policy")
+		}
+		return a.rollOut(ctx, t, true)
+	})
+	c.name = name
 	return c
 }
 
-// surge is how many new Machines a rollout is ahead: a quarter.
-func surge(deployment *clusterv1.MachineDeployment) {
-	deployment.Spec.Rollout.Strategy = clusterv1.MachineDeploymentRolloutStrategy{
-		Type: clusterv1.RollingUpdateMachineDeploymentStrategyType,
-		RollingUpdate: clusterv1.MachineDeploymentRolloutStrategyRollingUpdate{
-			MaxSurge: ptr.To(intstr.FromString("25%")), MaxUnavailable: ptr.To(intstr.FromInt(0)),
-		},
-	}
+func rolloutBy(c candidate, about string, run func(context.Context, *arena, target) (span, error)) candidate {
+	c.about, c.steps, c.run = about+": change of the template to the last old Machine gone", nil, run
+	return c
+}
+
+// surgeBy has a rollout be so many new Machines ahead.
+func surgeBy(surge intstr.IntOrString) kwok.Change {
+	return kwok.With(func(deployment *clusterv1.MachineDeployment) {
+		deployment.Spec.Rollout.Strategy = clusterv1.MachineDeploymentRolloutStrategy{
+			Type: clusterv1.RollingUpdateMachineDeploymentStrategyType,
+			RollingUpdate: clusterv1.MachineDeploymentRolloutStrategyRollingUpdate{
+				MaxSurge: &surge, MaxUnavailable: ptr.To(intstr.FromInt32(0)),
+			},
+		}
+	})
 }
 
 // rollOut has a MachineDeployment replace all its Machines, whose drains are ours if they are managed.

@@ -19,6 +19,8 @@ type sample struct {
 	// Evictions are the calls of the eviction API, Refused those that weren't answered with success.
 	Evictions int `json:"evictions"`
 	Refused   int `json:"refused"`
+	// EvictedPerPod is how often each pod, or the one that came for it, was evicted: 1 where none lands on a node that goes later.
+	EvictedPerPod float64 `json:"evicted_per_pod"`
 	// Answers counts the evictions by the HTTP status of their answers.
 	Answers map[int]int `json:"answers"`
 	// Writes to the workload cluster by verb and resource, evictions included, events (the API objects) not.
@@ -76,6 +78,7 @@ func newSample(c candidate, l load, t target, taken span, events controlplane.Ev
 		Evictions: len(evictions), Refused: len(evictions.Failed()), Answers: map[int]int{},
 		Writes: map[string]int{}, Violations: violations(l, t, evictions),
 	}
+	s.EvictedPerPod = float64(s.Evictions-s.Refused) / float64(max(s.Pods, 1))
 	for _, eviction := range evictions {
 		s.Answers[eviction.Code]++
 	}

@@ -31,7 +31,7 @@ var scenarios = []scenario{
 	compare("orders", "one node whose pods go in five drain orders", ordersLoad, limitCandidate, capnmCandidate, capiCandidate),
 	compare("volumes", "one node whose volumes have to be detached", volumesLoad, limitCandidate, capnmCandidate, capiCandidate),
 	compare("nodes", "half of all nodes at once, under shared budgets", nodesLoad, limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
-	compare("rollout", "a MachineDeployment replaces all its nodes", rolloutLoad, capnmRolloutCandidate, capiRolloutCandidate),
+	compare("rollout", "a MachineDeployment replaces all its nodes", rolloutLoad, capnmRolloutCandidate, announceRolloutCandidate, ignoreRolloutCandidate, capiRolloutCandidate),
 	burstScenario,
 	atScale("fleet", "500 Clusters, idle and drained", "fleet"),
 	atScale("idle", "500 Clusters, idle for five minutes", "idle"),
