@@ -1,18 +1,24 @@
 package integration
 
 import (
+	"encoding/json"
+	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -72,7 +78,7 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 func TestDisconnect(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{})
-	all.withMachines("m1", "m2", "spare")
+	all.withMachines("m1", "m2", "told", "excluded", "spare")
 
 	t.Run("M15, M29: watches come back after a disconnect, metrics follow it, and what has happened meanwhile is found", func(t *testing.T) {
 		s := all.sub(t)
@@ -109,6 +115,66 @@ func TestDisconnect(t *testing.T) {
 		s.Expect(s.evictions().Succeeded()).To(HaveLen(4))
 		s.expectInvariants()
 	})
+
+	t.Run("M27: a Machine's condition says what it waits for, whatever that is, and how it has ended", func(t *testing.T) { all.sub(t).toldReasons() })
+}
+
+// toldReasons has two more Machines deleted, one of which waits for all that a Machine can wait for, and looks at what the conditions
+// of all of them have said.
+func (s *scene) toldReasons() {
+	defer s.clear()
+	// What can't be parsed is refused by Cluster API's webhook, and what is too large isn't.
+	broken := drainRule("broken", "web", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
+	broken.Spec.Pods[0].Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn}}}
+	for i := range rules.MaxRulesBytes / utilvalidation.LabelValueMaxLength {
+		values := &broken.Spec.Pods[0].Selector.MatchExpressions[0].Values
+		*values = append(*values, fmt.Sprintf("%0*d", utilvalidation.LabelValueMaxLength, i))
+	}
+	s.create(s.fleet.Client, broken)
+	s.runOn("told", "web", 2, deployment("web", 2), budget("web", 0))
+	s.reportAttached("told", "kubernetes.io/iscsi/10.0.0.1:3260:iqn.test:1")
+	s.deleteMachine("told")
+	s.expectTold("told", "Waiting for a MachineDrainRule to be mended: "+rules.RuleTooLarge+": ")
+	s.Expect(s.fleet.Client.Delete(s.Context(), broken)).To(Succeed())
+	s.expectTold("told", "waiting for disruption budget default/web: needs 2 healthy pods, and can never allow a disruption (maxUnavailable: 0)")
+	s.openBudget()
+	s.expectWaitsForVolumes("told", "attached volumes that match no known PersistentVolume")
+	s.change("told", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = ptr.To[int32](1) })
+	s.expectGone("told")
+	s.change("excluded", func(m *clusterv1.Machine) { m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = "" })
+	s.deleteMachine("excluded")
+	s.expectGone("excluded")
+
+	s.Expect(s.said("told")).To(Equal([]string{"False Draining", "False WaitingForVolumeDetach", "False TimedOut"}))
+	s.Expect(s.said("excluded")).To(Equal([]string{"True Skipped"}))
+	cut := s.said("m1")
+	s.Expect(cut).To(ContainElements("False Draining", "False WaitingForWorkloadCluster"))
+	s.Expect(cut[len(cut)-1]).To(Equal("True Drained"))
+}
+
+func (s *scene) expectTold(machine, message string) {
+	s.Helper()
+	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(ContainSubstring(message))
+}
+
+// said are status and reason of our condition on a Machine, as they have followed one another.
+func (s *scene) said(machine string) []string {
+	s.Helper()
+	events, err := s.fleet.Management.Audit().Since(controlplane.Mark{})
+	s.Expect(err).NotTo(HaveOccurred())
+	var said []string
+	for _, write := range events.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines", "status").Named(namespace, machine).Succeeded() {
+		var applied struct {
+			Status struct {
+				Conditions []metav1.Condition `json:"conditions"`
+			} `json:"status"`
+		}
+		s.Expect(json.Unmarshal(write.RequestObject, &applied)).To(Succeed())
+		for _, condition := range applied.Status.Conditions {
+			said = append(said, string(condition.Status)+" "+condition.Reason)
+		}
+	}
+	return slices.Compact(said)
 }
 
 // disconnected bounds the time that the ClusterCache takes to give a connection up: five failed probes, each after 10 s to 15 s.

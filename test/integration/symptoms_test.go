@@ -1,0 +1,76 @@
+package integration
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+var (
+	inlineCode = regexp.MustCompile("`([^`]+)`")
+	shownBy    = regexp.MustCompile(`\[([^\]]+)\]\(([^)]+)\)`)
+)
+
+// TestSymptoms holds the guide to stuck drains to the code: what it quotes is said word for word, and each symptom names a test
+// that produces it.
+func TestSymptoms(t *testing.T) {
+	content, err := os.ReadFile(guides + "stuck-drains.md")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	said := sources(t)
+	for _, part := range strings.Split(string(content), "\n### ")[1:] {
+		heading, body, _ := strings.Cut(part, "\n")
+		t.Run(heading, func(t *testing.T) {
+			g := NewWithT(t)
+			quotes := inlineCode.FindAllStringSubmatch(quoted(body), -1)
+			g.Expect(quotes).NotTo(BeEmpty())
+			for _, quote := range quotes {
+				g.Expect(strings.Contains(said, quote[1])).To(BeTrue(), "nothing says %q", quote[1])
+			}
+			_, tests, found := strings.Cut(body, "\nShown by ")
+			g.Expect(found).To(BeTrue(), "no test shows it")
+			tests, _, _ = strings.Cut(tests, "\n## ")
+			for _, link := range shownBy.FindAllStringSubmatch(strings.ReplaceAll(tests, "\n", " "), -1) {
+				source, err := os.ReadFile(filepath.Join(guides, link[2]))
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(strings.Contains(string(source), link[1])).To(BeTrue(), "%s has no test %q", link[2], link[1])
+			}
+		})
+	}
+}
+
+// quoted are the lines of a block quote.
+func quoted(text string) string {
+	var quote []string
+	for _, line := range strings.Split(text, "\n") {
+		if strings.HasPrefix(line, ">") {
+			quote = append(quote, line)
+		}
+	}
+	return strings.Join(quote, "\n")
+}
+
+// sources is all that can say something to users: the code that isn't a test, and the alerts.
+func sources(t *testing.T) string {
+	t.Helper()
+	g := NewWithT(t)
+	var all strings.Builder
+	all.WriteString(v1alpha1.PreDrainHookAnnotation + "\n")
+	for _, root := range []string{"api", "controllers", "drain", "config/monitoring"} {
+		g.Expect(filepath.WalkDir(filepath.Join("../..", root), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || strings.HasSuffix(path, "_test.go") || !strings.HasSuffix(path, ".go") && filepath.Base(path) != "rules.yaml" {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			all.Write(content)
+			return err
+		})).To(Succeed())
+	}
+	return all.String()
+}
