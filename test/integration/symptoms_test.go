@@ -48,7 +48,7 @@ func TestSymptoms(t *testing.T) {
 // quoted are the lines of a block quote.
 func quoted(text string) string {
 	var quote []string
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		if strings.HasPrefix(line, ">") {
 			quote = append(quote, line)
 		}
@@ -63,7 +63,7 @@ func sources(t *testing.T) string {
 	var all strings.Builder
 	all.WriteString(v1alpha1.PreDrainHookAnnotation + "\n")
 	for _, root := range []string{"api", "controllers", "drain", "config/monitoring"} {
-		g.Expect(filepath.WalkDir(filepath.Join("../..", root), func(path string, entry fs.DirEntry, err error) error {
+		g.Expect(filepath.WalkDir("../../"+root, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || strings.HasSuffix(path, "_test.go") || !strings.HasSuffix(path, ".go") && filepath.Base(path) != "rules.yaml" {
 				return err
 			}
