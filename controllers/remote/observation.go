@@ -13,7 +13,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Change tells that something in a drain watch has changed. Exactly one of the fields beside Cluster is set.
+// Change tells that something in a drain watch has changed. Exactly one of the fields beside Cluster is set; none, when the watch has
+// ended with its connection.
 type Change struct {
 	Cluster types.NamespacedName
 
