@@ -294,7 +294,9 @@ func (s *scene) orphans() {
 	s.fleet.KillManager()
 	s.create(s.workload.Client, ours, nodeless, theirs)
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
-	exists := func(m *v1alpha1.NodeMaintenance) error { return s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(m), m) }
+	exists := func(m *v1alpha1.NodeMaintenance) error {
+		return s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(m), m)
+	}
 	s.Eventually(func() error { return exists(nodeless) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
 	s.Eventually(func(g Gomega) {
 		g.Expect(exists(ours)).To(Succeed())
