@@ -120,7 +120,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return reconcile.Result{}, nil
 	}
 	pdbs, known := p.observation.Budgets()
-	if !known {
+	if !known && p.observation.BudgetsServed() {
 		return reconcile.Result{}, nil // a Change tells when
 	}
 	var err error
@@ -135,8 +135,12 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if err != nil {
 		return remote.Rest(err)
 	}
-	admitted, waiting := budgets.NewIndex(p.pdbs, p.isStale).Admit(budgets.FairOrder(candidates))
-	v.begin(ctrl.LoggerInto(v.life, ctrl.LoggerFrom(ctx)), p, admitted)
+	waiting := budgets.Unserved(candidates)
+	if known {
+		var admitted []budgets.Admitted
+		admitted, waiting = budgets.NewIndex(p.pdbs, p.isStale).Admit(budgets.FairOrder(candidates))
+		v.begin(ctrl.LoggerInto(v.life, ctrl.LoggerFrom(ctx)), p, admitted)
+	}
 	if err := p.report(ctx, waiting); err != nil {
 		return remote.Rest(err)
 	}

@@ -11,6 +11,8 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
 // refusal is why an eviction has not been carried out: for programs and for people (E18).
@@ -26,6 +28,8 @@ func refused(err error) (why refusal, answered bool) {
 		return refusal{v1alpha1.ReasonNotAnswered, "The API server has not answered the eviction in time; an admission webhook may be slow: " + message}, true
 	case !errors.As(err, &status) || apierrors.IsUnauthorized(err):
 		return refusal{}, false
+	case remote.NotServed(err):
+		return refusal{string(budgets.EvictionNotServed), budgets.NotServed + ": " + message}, true
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return refusal{v1alpha1.ReasonNamespaceTerminating, "The namespace is being deleted: " + message}, true
 	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
@@ -36,11 +40,16 @@ func refused(err error) (why refusal, answered bool) {
 		return refusal{v1alpha1.ReasonMultipleBudgets, "More than one disruption budget covers the Pod, which the eviction API does not support"}, true
 	case apierrors.IsInternalError(err) && strings.Contains(message, "failed calling webhook"):
 		return refusal{v1alpha1.ReasonAdmissionFailed, "An admission webhook could not be asked: " + message}, true
-	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+	case isAdmission(err):
 		return refusal{v1alpha1.ReasonAdmissionRefused, "An admission policy has refused the eviction: " + message}, true
 	default:
 		return refusal{v1alpha1.ReasonEvictionRefused, "The API server has refused the eviction: " + message}, true
 	}
+}
+
+// isAdmission says whether admission has refused, by what it may answer.
+func isAdmission(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
 // isTimeout says whether the API server was reached and didn't come to an end in time, by its clock or by ours.

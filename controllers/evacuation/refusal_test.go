@@ -38,6 +38,7 @@ func TestRefusal(t *testing.T) {
 		{"E18: an admission webhook that is down", apierrors.NewInternalError(errors.New(`failed calling webhook "x"`)), v1alpha1.ReasonAdmissionFailed, "An admission webhook could not be asked"},
 		{"E18: no answer within our own time", errors.Wrap(context.DeadlineExceeded, "evicting"), v1alpha1.ReasonNotAnswered, "The API server has not answered the eviction in time"},
 		{"E18: no answer within the API server's time", apierrors.NewTimeoutError("too long", 1), v1alpha1.ReasonNotAnswered, "The API server has not answered the eviction in time"},
+		{"E19: an API server without policy/v1", apierrors.NewGenericServerResponse(404, "create", schema.GroupResource{}, "", "", 0, true), "EvictionNotServed", "The API server doesn't serve evictions and disruption budgets of policy/v1"},
 		{"E18: anything else", apierrors.NewMethodNotSupported(pods, "create"), v1alpha1.ReasonEvictionRefused, "The API server has refused the eviction"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

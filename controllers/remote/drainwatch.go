@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
@@ -30,6 +31,7 @@ type drainWatch struct {
 	stop    context.CancelFunc
 
 	budgets, namespaces, daemonSets cache.SharedIndexInformer
+	unserved                        atomic.Bool // the API server doesn't know PodDisruptionBudgets of policy/v1
 
 	mu       sync.RWMutex
 	nodes    map[string]*nodePods
@@ -63,6 +65,10 @@ func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify fun
 		nodes: map[string]*nodePods{}, needs: map[string]sets.Set[string]{}, neededBy: map[string]sets.Set[string]{}, byUID: map[types.UID]*corev1.Pod{}, settled: sets.New[string](),
 	}
 	w.budgets = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(client.PolicyV1().RESTClient(), "poddisruptionbudgets", "", fields.Everything()), &policyv1.PodDisruptionBudget{}, 0, cache.Indexers{})
+	if err := w.budgets.SetWatchErrorHandlerWithContext(w.budgetsFailed); err != nil {
+		stop()
+		return nil, errors.Wrapf(err, "preparing drain watches in Cluster %s", cluster)
+	}
 	w.namespaces = metadataInformer(metadataClient, corev1.SchemeGroupVersion.WithResource("namespaces"))
 	w.daemonSets = metadataInformer(metadataClient, appsv1.SchemeGroupVersion.WithResource("daemonsets"))
 	if err := w.startShared(); err != nil {
@@ -102,6 +108,17 @@ func (w *drainWatch) startShared() error {
 		}()
 	}
 	return nil
+}
+
+// budgetsFailed notes that the API server doesn't serve what evictions need. The informer goes on trying: it may be upgraded.
+func (w *drainWatch) budgetsFailed(ctx context.Context, reflector *cache.Reflector, err error) {
+	if !NotServed(err) {
+		cache.DefaultWatchErrorHandler(ctx, reflector, err)
+		return
+	}
+	if !w.unserved.Swap(true) {
+		w.notify(Change{Cluster: w.cluster, Surroundings: true})
+	}
 }
 
 // need sets the Nodes that owner needs. Watches of Nodes that nobody needs any more stop; idle says that none is left.
@@ -249,6 +266,9 @@ func (w *drainWatch) Budgets() ([]*policyv1.PodDisruptionBudget, bool) {
 	}
 	return budgets, true
 }
+
+// BudgetsServed implements Observation.
+func (w *drainWatch) BudgetsServed() bool { return w.budgets.HasSynced() || !w.unserved.Load() }
 
 // NamespaceLabels implements Observation.
 func (w *drainWatch) NamespaceLabels(namespace string) (map[string]string, bool) {

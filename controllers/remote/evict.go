@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/pkg/errors"
@@ -83,4 +84,22 @@ func (c *Clusters) evictionClient(cluster types.NamespacedName) (rest.Interface,
 }
 
 // IsGone says whether an eviction was refused because the Pod isn't there any more, or is another one by now.
-func IsGone(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsConflict(err) }
+func IsGone(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) && !NotServed(err)
+}
+
+// NotServed says whether an API server doesn't know a resource, or the version of what was sent, as one without policy/v1. That a
+// resource isn't known and that an object isn't there are both 404; the latter names the object.
+func NotServed(err error) bool {
+	var status apierrors.APIStatus
+	switch {
+	case !errors.As(err, &status):
+		return false
+	case apierrors.IsNotFound(err):
+		return status.Status().Details == nil || status.Status().Details.Name == ""
+	case apierrors.IsBadRequest(err):
+		return strings.Contains(err.Error(), `no kind "Eviction" is registered for version`)
+	default:
+		return false
+	}
+}

@@ -47,6 +47,9 @@ type Observation interface {
 	// Budgets returns all PodDisruptionBudgets. Not known until the first list has arrived.
 	Budgets() (budgets []*policyv1.PodDisruptionBudget, known bool)
 
+	// BudgetsServed is false where the API server has answered that it doesn't know PodDisruptionBudgets of policy/v1.
+	BudgetsServed() bool
+
 	// NamespaceLabels returns a Namespace's labels.
 	NamespaceLabels(namespace string) (labels map[string]string, known bool)
 

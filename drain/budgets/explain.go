@@ -22,7 +22,21 @@ const (
 	// BlockedByUnhealthyPods: there would be room if all pods of the budget were ready. If the waiting pod is not, it is
 	// one of those that block.
 	BlockedByUnhealthyPods Reason = "BlockedByUnhealthyPods"
+	// EvictionNotServed: the API server doesn't serve policy/v1, so neither budgets nor evictions.
+	EvictionNotServed Reason = "EvictionNotServed"
 )
+
+// NotServed says to people what EvictionNotServed is.
+const NotServed = "The API server doesn't serve evictions and disruption budgets of policy/v1"
+
+// Unserved has all Pods wait, where the API server serves no evictions.
+func Unserved(candidates []Candidate) []Waiting {
+	waiting := make([]Waiting, 0, len(candidates))
+	for _, candidate := range candidates {
+		waiting = append(waiting, Waiting{Candidate: candidate, Reason: EvictionNotServed, Message: NotServed, Detail: NotServed})
+	}
+	return waiting
+}
 
 // maxText is what fits into BlockedPod.why and other status fields.
 const maxText = 512
