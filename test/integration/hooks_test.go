@@ -146,8 +146,9 @@ func (s *scene) lastCall() {
 	s.blocked("ordered") // so the step of the others doesn't come
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.change("ordered", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1) })
+	s.Eventually(func() bool { return s.isGone("ordered") }, eventually, pace).Should(BeTrue())
+	asked := s.evictions().Succeeded() // while the budget is there
 	s.expectGoneWithPods("ordered")
-	asked := s.evictions().Succeeded()
 	s.Expect(asked).To(HaveLen(2))
 	s.Expect(asked.Names()).To(HaveEach(HavePrefix("later-")))
 	for _, eviction := range asked {
