@@ -26,6 +26,9 @@ bench-smoke: tools-controlplane ## Fail if calls, writes or memory have grown pa
 CPUS          := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 TEST_PACKAGES ?= $(if $(filter 1,$(CPUS)),1,2)
 TEST_TIMEOUT  ?= 40m
+# Tests of a package that run side by side. Those with control planes wait most of their time, so it may be more than CPUs; each
+# takes about two gigabytes.
+TEST_PARALLEL ?= 4
 # Inputs, not seconds: Go sometimes reports the end of the time as a failure (https://go.dev/issue/56238).
 FUZZ_TIME     ?= 1000x
 
@@ -37,7 +40,7 @@ SCALE_NODES   ?= 5000
 .PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl
 test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
 	@go run -exec true ./cmd/manager >/dev/null # built before a test has to wait for it
-	go test -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
+	go test -p $(TEST_PACKAGES) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-differential
 	@$(MAKE) --no-print-directory test-fuzz
 

@@ -56,7 +56,7 @@ func TestDeletedMachines(t *testing.T) {
 		patch := client.MergeFrom(machine.DeepCopy())
 		machine.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1)
 		s.Expect(s.fleet.Client.Patch(s.Context(), machine, patch)).To(Succeed())
-		s.expectGone("m2")
+		s.expectGoneWithPods("m2")
 		s.Expect(s.evictions()).To(BeEmpty())
 		s.expectInvariants()
 	})
