@@ -68,7 +68,7 @@ func (s *scene) clear() {
 	s.Helper()
 	inNamespace := client.InNamespace(namespace)
 	s.Expect(s.fleet.Client.DeleteAllOf(s.Context(), &clusterv1.MachineDrainRule{}, inNamespace)).To(Succeed())
-	for _, kind := range []client.Object{&appsv1.DaemonSet{}, &appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}} {
+	for _, kind := range []client.Object{&appsv1.DaemonSet{}, &appsv1.Deployment{}} {
 		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), kind, inNamespace)).To(Succeed())
 	}
 	s.Eventually(func(g Gomega) {
@@ -77,6 +77,8 @@ func (s *scene) clear() {
 		g.Expect(s.workload.Client.List(s.Context(), pods, inNamespace)).To(Succeed())
 		g.Expect(pods.Items).To(BeEmpty())
 	}, eventually, pace).Should(Succeed())
+	// Last: until the Pods are gone, they might be evicted.
+	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &policyv1.PodDisruptionBudget{}, inNamespace)).To(Succeed())
 }
 
 // removeAll removes the objects of our kinds where nothing acts on them.
