@@ -209,26 +209,53 @@ func TestDecide(t *testing.T) { // R38
 	}
 }
 
-func TestReport(t *testing.T) { // R39
-	in, m := subject(), draining("m")
-	now := time.Date(2026, 1, 1, 12, 0, 0, 500, time.UTC)
-	period, seconds := daemonsets.GracePeriod(&corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](60)}}, false)
-	if !daemonsets.Report(in.Evacuation, &m, period, now) || seconds != nil {
-		t.Fatal("it is reported, and the Pod has its own grace period")
-	}
-	status := in.Evacuation.Status
-	switch {
-	case status.ActiveEvacuatorCompleted:
-		t.Error("it hasn't completed: nobody else is to try")
-	case !status.EvacuationProgressTimestamp.Time.Equal(now.Truncate(time.Second)):
-		t.Errorf("progress: %s", status.EvacuationProgressTimestamp)
-	case !status.ExpectedEvacuationFinishTime.Time.Equal(now.Truncate(time.Second).Add(time.Minute)):
-		t.Errorf("finish: %s", status.ExpectedEvacuationFinishTime)
-	case !strings.Contains(status.Message, "NodeMaintenance m ") || !strings.Contains(status.Message, "new kernel"):
-		t.Errorf("message: %s", status.Message)
-	case daemonsets.Report(in.Evacuation, &m, period, now.Add(time.Hour)):
-		t.Error("it is said once")
-	}
+func TestReport(t *testing.T) {
+	t.Run("R39: the evacuator hasn't completed, makes progress, ends with the Pod's grace period, and says why, once", func(t *testing.T) {
+		in, m := subject(), draining("m")
+		now := time.Date(2026, 1, 1, 12, 0, 0, 500, time.UTC)
+		period, seconds := daemonsets.GracePeriod(&corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](60)}}, false)
+		if !daemonsets.Report(in.Evacuation, &m, period, now) || seconds != nil {
+			t.Fatal("it is reported, and the Pod has its own grace period")
+		}
+		status := in.Evacuation.Status
+		switch {
+		case status.ActiveEvacuatorCompleted:
+			t.Error("it hasn't completed: nobody else is to try")
+		case !status.EvacuationProgressTimestamp.Time.Equal(now.Truncate(time.Second)):
+			t.Errorf("progress: %s", status.EvacuationProgressTimestamp)
+		case !status.ExpectedEvacuationFinishTime.Time.Equal(now.Truncate(time.Second).Add(time.Minute)):
+			t.Errorf("finish: %s", status.ExpectedEvacuationFinishTime)
+		case !strings.Contains(status.Message, "NodeMaintenance m ") || !strings.Contains(status.Message, "new kernel"):
+			t.Errorf("message: %s", status.Message)
+		case daemonsets.Report(in.Evacuation, &m, period, now.Add(time.Hour)):
+			t.Error("it is said once")
+		}
+	})
+}
+
+func TestMaintenanceOfOneNode(t *testing.T) {
+	t.Run("E29: as the drain comes to Pods of DaemonSets they leave and are kept away, and with its end they may come back", func(t *testing.T) {
+		n := node("n1")
+		for _, step := range []struct {
+			name              string
+			maintenance       v1alpha1.NodeMaintenance
+			keptAway, leaving bool
+		}{
+			{"at other Pods", draining("m", defaultPodsOnly), false, false},
+			{"at Pods of DaemonSets", draining("m"), true, true},
+			{"complete", draining("m", stage(v1alpha1.StageComplete)), false, false},
+		} {
+			in := subject(func(in *daemonsets.Input) {
+				in.Draining = daemonsets.On(n, []v1alpha1.NodeMaintenance{step.maintenance})
+			})
+			in.Verdicts = in.Verdicts[:len(in.Draining)]
+			daemonsets.SetTaint(n, daemonsets.TaintWanted(in.Draining))
+			by, refusal := daemonsets.Decide(in)
+			if daemonsets.Tainted(n) != step.keptAway || (by != nil) != step.leaving {
+				t.Errorf("%s: kept away %t, refused because of %q", step.name, daemonsets.Tainted(n), refusal)
+			}
+		}
+	})
 }
 
 func TestGracePeriod(t *testing.T) { // E22

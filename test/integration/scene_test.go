@@ -71,15 +71,22 @@ func newScene(t *testing.T, options fleet.Options) *scene {
 // sub is the scene as a subtest sees it. The audit log is looked at from here on.
 func (s *scene) sub(t *testing.T) *scene {
 	t.Helper()
-	sub := *s
-	sub.T, sub.WithT = t, NewWithT(t)
+	sub := s.part(t)
 	var err error
 	sub.begin, err = s.workload.Audit().Mark()
 	sub.Expect(err).NotTo(HaveOccurred())
 	sub.managementBegin, err = s.fleet.Management.Audit().Mark()
 	sub.Expect(err).NotTo(HaveOccurred())
 	sub.holdInvariants()
-	return &sub
+	return sub
+}
+
+// part is the scene as a subtest sees it that looks at what this one has done.
+func (s *scene) part(t *testing.T) *scene {
+	t.Helper()
+	part := *s
+	part.T, part.WithT = t, NewWithT(t)
+	return &part
 }
 
 func (s *scene) create(c client.Client, objects ...client.Object) {

@@ -26,13 +26,14 @@ const (
 	// and one that an evacuator has, and one with a volume: 110
 )
 
-// fullNode drains a Node of 110 Pods, some of which can't go at once, and looks at what users see of it: events and metrics.
-func (s *scene) fullNode(a *storage.Attacher) {
+// fullNode drains a Node of 110 Pods, some of which can't go at once, and looks at what users see of it. It returns what there
+// are events about: the Machine, the Pods, and how often an eviction was refused.
+func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1.Pod, refused float64) {
 	s.mayBeRefused("an admission policy refuses")
 	s.withVolumes("full")
 	a.Hold("full")
 	asking := bare("asking", "full", held)
-	pods := []*corev1.Pod{asking, bare("full", "full", mounting("full"))}
+	pods = []*corev1.Pod{asking, bare("full", "full", mounting("full"))}
 	for name, count := range map[string]int{"crowd": crowdPods, "tight": tightPods, "refused": refusedPods} {
 		for i := range count {
 			pods = append(pods, bare(fmt.Sprintf("%s-%d", name, i), "full", as(name)))
@@ -43,7 +44,7 @@ func (s *scene) fullNode(a *storage.Attacher) {
 	s.expectAttached("full", "full")
 	s.expectHealthy("tight", tightPods)
 	binding := s.refuseEvictions("refused", "not before the end of the quarter")
-	before, machine := s.metrics(), s.machine("full")
+	before, machine := s.metrics(), s.machine("full").UID
 	since := func(name string, labels ...string) func() float64 {
 		return func() float64 { return s.metrics().Sum(name, pairs(labels)) - before.Sum(name, pairs(labels)) }
 	}
@@ -82,7 +83,7 @@ func (s *scene) fullNode(a *storage.Attacher) {
 	s.Eventually(s.longestWaits, soon, pace).Should(BeEmpty())
 	s.expectFewPolicyWrites()
 	s.expectBoundedLabels(append(pods, bare("full", "full"))...)
-	s.expectFewEvents(machine.UID, pods, refused)
+	return machine, pods, refused
 }
 
 func (s *scene) metrics() fleet.Metrics {

@@ -26,14 +26,24 @@ func TestVolumes(t *testing.T) {
 	a := all.withAttacher()
 	all.withMachines("held", "staying", "unmatched", "late", "leftover", "silent", "daemonsets", "full")
 
-	t.Run("M12, M19, M23: the hook is released when the last volume is detached, and Cluster API waits for none again", func(t *testing.T) { all.sub(t).lastDetach(a) })
+	t.Run("M12, M19: the hook is released when the last volume is detached, and Cluster API waits for none again", func(t *testing.T) {
+		s := all.sub(t)
+		s.lastDetach(a)
+		t.Run("M23: the hook is released by what watches see: volumes aren't listed, and none is read twice", func(t *testing.T) { s.part(t).expectReadByWatch() })
+	})
 	t.Run("M20: volumes of Pods that stay are not waited for", func(t *testing.T) { all.sub(t).staying() })
 	t.Run("M19, M22: what can't be matched is said, and waited for", func(t *testing.T) { all.sub(t).unmatched() })
 	t.Run("M13: nodeVolumeDetachTimeoutSeconds releases the Machine, also if it is set meanwhile", func(t *testing.T) { all.sub(t).volumeTimeout(a) })
 	t.Run("M21: after a drain timeout the volumes of what is left don't block beyond their own", func(t *testing.T) { all.sub(t).leftover() })
 	t.Run("M14: the volumes of a Node that doesn't answer aren't waited for", func(t *testing.T) { all.sub(t).silentNode(a) })
 	t.Run("M19, R40: Pods of DaemonSets go after the volumes", func(t *testing.T) { all.sub(t).daemonSetsLast(a) })
-	t.Run("M28, M29, M34: of a Node with 110 Pods there are few events, metrics tell how far its drain is, and the policy what it waits for", func(t *testing.T) { all.sub(t).fullNode(a) })
+	t.Run("M29, M34: of a Node with 110 Pods metrics tell how far its drain is, and the policy what it waits for", func(t *testing.T) {
+		s := all.sub(t)
+		machine, pods, refused := s.fullNode(a)
+		t.Run("M28: of a drain of 110 Pods there is one event about each Pod, two about the Machine, and one for what is refused again and again", func(t *testing.T) {
+			s.part(t).expectFewEvents(machine, pods, refused)
+		})
+	})
 }
 
 func (s *scene) lastDetach(a *storage.Attacher) {
@@ -54,7 +64,6 @@ func (s *scene) lastDetach(a *storage.Attacher) {
 	s.expectDetachedBefore(s.released("held"))
 	core := s.audited().WithUserAgent(fleet.CoreAgent)
 	s.Expect(core.Resource("volumeattachments.storage.k8s.io")).To(BeEmpty(), "Cluster API waits for volumes a second time")
-	s.expectReadByWatch()
 }
 
 // expectReadByWatch checks that nothing was polled: PersistentVolumes and claims are read once by name, the rest comes from
