@@ -183,7 +183,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		return errors.Wrap(err, "setting up the cluster cache")
 	}
 	realClock := clock.RealClock{}
-	clusters := remote.NewClusters(cache, mgr.GetScheme(), remote.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, realClock)
+	clusters := remote.NewClusters(mgr.GetClient(), cache, mgr.GetScheme(), remote.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, realClock)
 
 	watches, err := setupMachines(ctx, mgr, cache, clusters, realClock, managementCluster, o)
 	if err != nil {
@@ -202,11 +202,12 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err := sweeper.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
 		return err
 	}
-	evacuations := &evacuation.Reconciler{Clusters: clusters, Clock: realClock}
+	served := &evacuation.Machines{Reader: mgr.GetClient(), ManagementCluster: managementCluster}
+	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Clock: realClock}
 	if err := evacuations.SetupWithManager(ctx, mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.evacuationConcurrency}); err != nil {
 		return err
 	}
-	evictor := &evacuation.Evictor{Clusters: clusters, Clock: realClock}
+	evictor := &evacuation.Evictor{Clusters: clusters, Machines: served, Clock: realClock}
 	if err := evictor.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: o.evictorConcurrency}); err != nil {
 		return err
 	}

@@ -101,6 +101,8 @@ func (v *Evictor) land(ctx context.Context, p *pass, s *subject, err error, said
 		p.record.rest(s.pod.UID, now.Add(watchLag))
 		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, said, evictedBecause[said]+"Node "+s.pod.Spec.NodeName+" is drained")
 		return
+	case remote.IsPaused(err):
+		return
 	case remote.IsGone(err):
 		evictions.WithLabelValues(resultGone).Inc()
 		rest := watchLag // the Pod's last event is on its way

@@ -28,6 +28,7 @@ import (
 // Evictor evicts Pods, for one workload cluster at a time.
 type Evictor struct {
 	Clusters *remote.Clusters
+	Machines *Machines
 	Clock    clock.Clock
 
 	controller controller.TypedController[reconcile.Request]
@@ -130,7 +131,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if p.live, err = v.Clusters.Live(ctx, p.cluster); err != nil {
 		return remote.Rest(err)
 	}
-	p.pdbs, p.record = pdbs, v.recordOf(p.cluster)
+	p.pdbs, p.record, p.paused = pdbs, v.recordOf(p.cluster), v.Machines.paused(ctx, p.cluster)
 	candidates, err := p.collect(ctx)
 	if err != nil {
 		return remote.Rest(err)

@@ -37,6 +37,7 @@ type pass struct {
 	pdbs        []*policyv1.PodDisruptionBudget
 	now         time.Time
 	subjects    map[types.UID]*subject
+	paused      func(*v1alpha1.NodeMaintenance) bool
 	terms       map[string]evacuation.Terms // by Node
 	stale       map[string]bool             // budgets, by namespace/name
 	blocked     map[string]int              // how many Pods can't be evicted, by reason
@@ -67,7 +68,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	if err := p.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, errors.Wrap(err, "listing NodeMaintenances")
 	}
-	p.terms = evacuation.TermsByNode(maintenances.Items)
+	p.terms = evacuation.TermsByNode(maintenances.Items, p.paused)
 	slices.SortFunc(evacuations.Items, func(a, b v1alpha1.Evacuation) int { // those that wait longest first
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
@@ -86,7 +87,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 		resolved, _ := evacuation.Resolve(evacuation.SubjectOf(e, pod, podType))
 		action := evacuation.Next(evacuation.Input{
 			Evacuation: e, Pod: evacuation.ObservedPod(e.Spec.PodRef, pod, podType), ResolvedEvacuators: resolved,
-			DrainEnds: p.terms[pod.Spec.NodeName].DrainEnds, Now: p.now,
+			DrainEnds: p.terms[pod.Spec.NodeName].DrainEnds, Paused: p.terms[pod.Spec.NodeName].Rest(e), Now: p.now,
 		})
 		if action.Kind == evacuation.AwaitEvacuator { // its turn may end in silence, and then the Pod is ours
 			p.tryAgainAt(action.Deadline)

@@ -27,6 +27,7 @@ import (
 // Reconciler takes Evacuations through their life.
 type Reconciler struct {
 	Clusters *remote.Clusters
+	Machines *Machines
 	Clock    clock.PassiveClock
 
 	controller controller.TypedController[remote.Request]
@@ -125,7 +126,7 @@ type scope struct {
 	pod        *corev1.Pod // nil if it isn't there, or not known
 	facts      evacuation.Pod
 	resolved   []v1alpha1.Evacuator
-	drainEnds  *time.Time
+	terms      evacuation.Terms
 }
 
 // Reconcile moves one Evacuation on:
@@ -157,7 +158,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 		return remote.Rest(err)
 	}
 	now := r.Clock.Now()
-	action := evacuation.Next(evacuation.Input{Evacuation: s.evacuation, Pod: s.facts, ResolvedEvacuators: s.resolved, DrainEnds: s.drainEnds, Now: now})
+	action := evacuation.Next(evacuation.Input{
+		Evacuation: s.evacuation, Pod: s.facts, ResolvedEvacuators: s.resolved,
+		DrainEnds: s.terms.DrainEnds, Paused: s.terms.Rest(s.evacuation), Now: now,
+	})
 	if err := r.store(ctx, s, action, now); err != nil {
 		return remote.Rest(err)
 	}
@@ -226,7 +230,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return errors.Wrap(err, "listing NodeMaintenances")
 	}
-	s.drainEnds = evacuation.TermsOn(pod.Spec.NodeName, maintenances.Items).DrainEnds
+	s.terms = evacuation.TermsOn(pod.Spec.NodeName, maintenances.Items, r.Machines.paused(ctx, s.request.Cluster))
 	var problems []evacuation.Problem
 	s.resolved, problems = evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType))
 	if len(s.evacuation.Spec.Evacuators) == 0 {

@@ -120,7 +120,9 @@ type step func(context.Context, *scope) (done bool, err error)
 //	Drain     ─► hold ─► cordon ─► evacuate who may go ─► delete who is left, if so wanted and time is up ─► report
 //	Complete  ─► withdraw Evacuations ─► uncordon ─► report ─► let go (finalizer)
 //
-// The Node of a Machine that is being deleted is left as it is, also in stage Complete. Nodes that have left the selection are released, as in Complete, before the report. The conditions of the Nodes follow it.
+// While the Machine that it serves is paused, nothing is touched. The Node of a Machine that is being deleted is left as it is, also in
+// stage Complete. Nodes that have left the selection are released, as in Complete, before the report. The conditions of the Nodes
+// follow it.
 func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
@@ -158,17 +160,17 @@ func (r *Reconciler) steps(m *v1alpha1.NodeMaintenance) []step {
 		if !controllerutil.ContainsFinalizer(m, v1alpha1.MaintenanceCompletionFinalizer) {
 			return []step{r.forget}
 		}
-		return []step{r.selectNodes, r.findMachine, r.completeDeleted, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.letGo}
+		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.completeDeleted, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.letGo}
 	}
 	switch m.Spec.Stage {
 	case v1alpha1.StageCordon:
-		return []step{r.selectNodes, r.retire, r.findMachine, r.hold, r.cordon, r.releaseLeft, r.judge, r.report, r.mark}
+		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.retire, r.hold, r.cordon, r.releaseLeft, r.judge, r.report, r.mark}
 	case v1alpha1.StageDrain:
-		return []step{r.selectNodes, r.retire, r.findMachine, r.hold, r.cordon, r.evacuate, r.deleteLeft, r.releaseLeft, r.judge, r.report, r.mark}
+		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.retire, r.hold, r.cordon, r.evacuate, r.deleteLeft, r.releaseLeft, r.judge, r.report, r.mark}
 	case v1alpha1.StageComplete:
-		return []step{r.selectNodes, r.retire, r.findMachine, r.keepNode, r.hold, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.forget}
+		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.retire, r.keepNode, r.hold, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.forget}
 	default:
-		return []step{r.selectNodes, r.retire, r.findMachine, r.judge, r.report, r.mark}
+		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.retire, r.judge, r.report, r.mark}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
@@ -38,6 +39,12 @@ func (r *Reconciler) findMachine(ctx context.Context, s *scope) (bool, error) {
 	}
 	s.served = &served{key: key, machine: machine}
 	return true, nil
+}
+
+// awaitResume touches nothing while the Machine is paused. The event that resumes it has the maintenance looked at again, see
+// remote.Clusters.Resume.
+func (r *Reconciler) awaitResume(_ context.Context, s *scope) (bool, error) {
+	return s.served == nil || s.served.machine == nil || !annotations.HasPaused(s.served.machine), nil
 }
 
 // keepNode leaves the Node as it is when somebody completes the maintenance while its Machine is being deleted. While the Machine's

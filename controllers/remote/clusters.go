@@ -16,10 +16,11 @@ import (
 
 // Clusters reaches workload clusters.
 type Clusters struct {
-	cache     *sharedHandlers
-	scheme    *runtime.Scheme
-	evictions Limits
-	clock     clock.PassiveClock
+	management client.Reader
+	cache      *sharedHandlers
+	scheme     *runtime.Scheme
+	evictions  Limits
+	clock      clock.PassiveClock
 
 	mu          sync.Mutex
 	watches     map[types.NamespacedName]*connectedWatch
@@ -35,11 +36,11 @@ type connectedWatch struct {
 	began     time.Time
 }
 
-// NewClusters returns Clusters that reaches workload clusters through the cache. evictions bounds the evictions in each of
-// them; the ClusterCache's own limits bound the rest.
-func NewClusters(cache clustercache.ClusterCache, scheme *runtime.Scheme, evictions Limits, now clock.PassiveClock) *Clusters {
+// NewClusters returns Clusters that reaches workload clusters through the cache; management reads their Cluster objects. evictions
+// bounds the evictions in each of them; the ClusterCache's own limits bound the rest.
+func NewClusters(management client.Reader, cache clustercache.ClusterCache, scheme *runtime.Scheme, evictions Limits, now clock.PassiveClock) *Clusters {
 	return &Clusters{
-		cache: shareHandlers(cache), scheme: scheme, evictions: evictions, clock: now,
+		management: management, cache: shareHandlers(cache), scheme: scheme, evictions: evictions, clock: now,
 		watches:   map[types.NamespacedName]*connectedWatch{},
 		recorders: map[types.NamespacedName]*eventRecorder{},
 	}
@@ -50,14 +51,21 @@ func IsNotConnected(err error) bool {
 	return errors.Is(err, clustercache.ErrClusterNotConnected)
 }
 
-// Client reads NodeMaintenances, Evacuations and Nodes from watches, and writes.
+// Client reads NodeMaintenances, Evacuations and Nodes from watches, and writes. It fails where there is no connection
+// (IsNotConnected), and where the Cluster is paused (IsPaused).
 func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
+	if err := c.refusePaused(ctx, cluster); err != nil {
+		return nil, err
+	}
 	remote, err := c.cache.GetClient(ctx, cluster)
 	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
 }
 
-// Live reads and writes without a cache.
+// Live reads and writes without a cache. It fails as Client does.
 func (c *Clusters) Live(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
+	if err := c.refusePaused(ctx, cluster); err != nil {
+		return nil, err
+	}
 	remote, err := c.cache.GetUncachedClient(ctx, cluster)
 	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
 }

@@ -41,7 +41,7 @@ func newEvictionClient(config *rest.Config, limits Limits) (rest.Interface, erro
 //
 // It is tried once: the client would by itself sleep on the Retry-After of a refusal, and block its caller.
 func (c *Clusters) Evict(ctx context.Context, cluster types.NamespacedName, pod *corev1.Pod, gracePeriod *int64) error {
-	requests, err := c.evictionClient(cluster)
+	requests, err := c.evictionClient(ctx, cluster)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (c *Clusters) Evict(ctx context.Context, cluster types.NamespacedName, pod 
 // DeleteUnchanged deletes one Pod, if it is still as it was observed: what was decided about it holds for that alone.
 // gracePeriod nil leaves the Pod its own.
 func (c *Clusters) DeleteUnchanged(ctx context.Context, cluster types.NamespacedName, pod *corev1.Pod, gracePeriod *int64) error {
-	requests, err := c.evictionClient(cluster)
+	requests, err := c.evictionClient(ctx, cluster)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,10 @@ func (c *Clusters) DeleteUnchanged(ctx context.Context, cluster types.Namespaced
 }
 
 // evictionClient returns the client whose requests count as evictions.
-func (c *Clusters) evictionClient(cluster types.NamespacedName) (rest.Interface, error) {
+func (c *Clusters) evictionClient(ctx context.Context, cluster types.NamespacedName) (rest.Interface, error) {
+	if err := c.refusePaused(ctx, cluster); err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if watch := c.watches[cluster]; watch != nil {

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
@@ -44,6 +45,26 @@ func (s *sharedHandlers) forget(cluster types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byCluster, cluster)
+}
+
+// tellAgain tells the handlers of a connection of all objects that are there, as its first lists did.
+func (s *sharedHandlers) tellAgain(cluster types.NamespacedName) {
+	s.mu.Lock()
+	handlers := s.byCluster[cluster]
+	s.mu.Unlock()
+	if handlers == nil {
+		return
+	}
+	handlers.mu.Lock()
+	informers := slices.Collect(maps.Values(handlers.shared))
+	handlers.mu.Unlock()
+	for _, informer := range informers {
+		if present, listable := informer.store(); listable {
+			for _, object := range present.List() {
+				informer.OnAdd(object, true)
+			}
+		}
+	}
 }
 
 // of returns the handlers of the connection that the cache belongs to.
@@ -102,7 +123,7 @@ type sharedInformer struct {
 // AddEventHandlerWithOptions implements ctrlcache.Informer. A handler that comes later is first told of all objects that are
 // there, as the informer itself would. It may be told older news of them afterwards: handlers only name what to look at.
 func (i *sharedInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
-	present, listable := i.Informer.(interface{ GetStore() toolscache.Store })
+	present, listable := i.store()
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	switch {
@@ -115,12 +136,21 @@ func (i *sharedInformer) AddEventHandlerWithOptions(handler toolscache.ResourceE
 	case !listable:
 		return i.Informer.AddEventHandlerWithOptions(handler, options) //nolint:wrapcheck // it is the informer to its callers
 	default:
-		for _, object := range present.GetStore().List() {
+		for _, object := range present.List() {
 			handler.OnAdd(object, true)
 		}
 	}
 	i.handlers = append(i.handlers, handler)
 	return i.registration, nil
+}
+
+// store lists the objects that are there. Not listable: it is an informer of another kind than caches have today.
+func (i *sharedInformer) store() (store toolscache.Store, listable bool) {
+	informer, listable := i.Informer.(interface{ GetStore() toolscache.Store })
+	if !listable {
+		return nil, false
+	}
+	return informer.GetStore(), true
 }
 
 // OnAdd implements toolscache.ResourceEventHandler.

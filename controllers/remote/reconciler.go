@@ -53,6 +53,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("workloadcluster").
 		For(&clusterv1.Cluster{}, builder.WithPredicates(selectionMayChange, predicates.ResourceHasFilterLabel(mgr.GetScheme(), ctrl.LoggerFrom(ctx), r.WatchFilterValue))).
+		Watches(&clusterv1.Cluster{}, r.Clusters.resumed()).
+		Watches(&clusterv1.Machine{}, r.Clusters.resumed()).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.clustersOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(r.Clusters.cache.GetClusterSource("workloadcluster", clusters)).
 		WithOptions(options).

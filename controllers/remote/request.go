@@ -57,10 +57,10 @@ func Itself[T client.Object](_ context.Context, object T) []types.NamespacedName
 const conflictRetry = 50 * time.Millisecond
 
 // Rest turns the error of a reconciliation into its result. What can't reach its workload cluster rests until the next
-// connection; a conflict is no error, but soon tried again.
+// connection, what may not until the Cluster is resumed; a conflict is no error, but soon tried again.
 func Rest(err error) (reconcile.Result, error) {
 	switch {
-	case IsNotConnected(err):
+	case IsNotConnected(err), IsPaused(err):
 		return reconcile.Result{}, nil
 	case apierrors.IsConflict(errors.Cause(err)):
 		return reconcile.Result{RequeueAfter: conflictRetry}, nil

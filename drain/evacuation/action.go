@@ -12,6 +12,8 @@ type Kind string
 const (
 	// AwaitPod waits until the Pod has been observed.
 	AwaitPod Kind = "AwaitPod"
+	// AwaitResume leaves the Pod alone: those who ask for its Evacuation are paused.
+	AwaitResume Kind = "AwaitResume"
 	// ResolveEvacuators stores Action.Evacuators in the spec. Ask Next again at once.
 	ResolveEvacuators Kind = "Resolve"
 	// Activate gives evacuator Action.Class its turn, until Action.Deadline.

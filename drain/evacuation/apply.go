@@ -50,7 +50,7 @@ func (a Action) Apply(e *v1alpha1.Evacuation, now time.Time) {
 		a.end(e)
 	case Finish:
 		a.end(e)
-	case AwaitPod, Cancel, Done: // nothing to change, or to be deleted as it is
+	case AwaitPod, AwaitResume, Cancel, Done: // nothing to change, or to be deleted as it is
 	}
 }
 

@@ -101,6 +101,11 @@ func (g *given) turnOf(class string, progress time.Duration) *given {
 	return g
 }
 
+func (g *given) paused() *given {
+	g.Paused = true
+	return g
+}
+
 func (g *given) completed() *given {
 	g.Evacuation.Status.ActiveEvacuatorCompleted = true
 	return g

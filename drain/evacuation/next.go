@@ -39,7 +39,9 @@ type Input struct {
 	ResolvedEvacuators []v1alpha1.Evacuator
 	// DrainEnds is when the time of the drain is up. Nil: never.
 	DrainEnds *time.Time
-	Now       time.Time
+	// Paused: those who ask for the Evacuation are, see Terms.Rest.
+	Paused bool
+	Now    time.Time
 }
 
 // Next says what to do now with an Evacuation. It is a pure function of its input; see the package's picture.
@@ -54,6 +56,8 @@ func Next(in Input) Action {
 		return Action{Kind: AwaitPod, Message: "The Pod has not been observed yet."}
 	case in.Pod.Terminating:
 		return Action{Kind: AwaitTermination, Reason: ReasonTerminating, Message: "The Pod is terminating."}
+	case in.Paused:
+		return Action{Kind: AwaitResume, Message: "The Machine of the Node is paused."}
 	}
 	return withinDrain(in, turn(in))
 }

@@ -68,6 +68,16 @@ func summary(a evacuation.Action) string {
 	return strings.Join(words, " ")
 }
 
+func TestNextRests(t *testing.T) {
+	runNext(t, []nextTest{
+		{"M16: no Pod is evicted while the Machine is paused", anEvacuation().paused(), "AwaitResume"},
+		{"M16: nor is one that was being evicted", anEvacuation().completed().evicting("BudgetExhausted", "waiting").paused(), "AwaitResume"},
+		{"M16: nobody gets a turn", anEvacuation().resolving("a:2").paused(), "AwaitResume"},
+		{"M16: what ends by itself is closed", anEvacuation().pod(finished).paused(), "Finish -nodemaintenance.k8s.io delete"},
+		{"M16: what is withdrawn is withdrawn", anEvacuation().heldBy().paused(), "Cancel delete"},
+	})
+}
+
 func TestNextResolves(t *testing.T) {
 	runNext(t, []nextTest{
 		{"E13: a fresh one is resolved", anEvacuation().resolving("a:2", "b:1"), "Resolve a:2 b:1"},

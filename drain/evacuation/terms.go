@@ -16,17 +16,28 @@ type Terms struct {
 	DrainEnds *time.Time
 	// DeletesUnready: all of its drains let Pods that aren't ready be deleted, where their budget can never have room (E21).
 	DeletesUnready bool
+	// Paused: all of its drains serve Machines that are paused.
+	Paused bool
+}
+
+// Rest says whether the Evacuation of a Pod of the Node is put off: whoever asks for it is paused. A NodeMaintenance that serves no
+// Machine, and an instigator that is none, is never paused.
+func (t Terms) Rest(e *v1alpha1.Evacuation) bool {
+	instigators := Instigators(e)
+	return t.Paused && len(instigators) == 1 && instigators[0] == v1alpha1.NodeMaintenanceInstigatorFinalizer
 }
 
 // TermsByNode collects the terms of all Nodes that a maintenance drains. Where several drain a Node, the first that ends counts,
-// and budgets are overridden only where none of them respects them: as with the order of Pods, the least powerful one wins.
-func TermsByNode(maintenances []v1alpha1.NodeMaintenance) map[string]Terms {
+// and budgets are overridden only where none of them respects them: as with the order of Pods, the least powerful one wins. paused
+// says whether a maintenance serves a Machine that is paused; nil: that makes no difference.
+func TermsByNode(maintenances []v1alpha1.NodeMaintenance, paused func(*v1alpha1.NodeMaintenance) bool) map[string]Terms {
 	byNode := map[string]Terms{}
 	for i := range maintenances {
 		terms, drains := termsOf(&maintenances[i])
 		if !drains {
 			continue
 		}
+		terms.Paused = paused != nil && paused(&maintenances[i])
 		for j := range maintenances[i].Status.NodeStatuses {
 			node := maintenances[i].Status.NodeStatuses[j].NodeRef.Name
 			if others, shared := byNode[node]; shared {
@@ -40,7 +51,7 @@ func TermsByNode(maintenances []v1alpha1.NodeMaintenance) map[string]Terms {
 }
 
 // TermsOn are the terms of one Node.
-func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance) Terms {
+func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance, paused func(*v1alpha1.NodeMaintenance) bool) Terms {
 	var all *Terms
 	for i := range maintenances {
 		m := &maintenances[i]
@@ -49,6 +60,7 @@ func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance) Terms {
 		if !drains || !slices.ContainsFunc(m.Status.NodeStatuses, selects) {
 			continue
 		}
+		terms.Paused = paused != nil && paused(m)
 		if all != nil {
 			terms = all.and(terms)
 		}
@@ -75,7 +87,7 @@ func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
 func sameNode(a, b v1alpha1.NodeMaintenanceNodeStatus) bool { return a.NodeRef == b.NodeRef }
 
 func (t Terms) and(more Terms) Terms {
-	both := Terms{DrainEnds: t.DrainEnds, DeletesUnready: t.DeletesUnready && more.DeletesUnready}
+	both := Terms{DrainEnds: t.DrainEnds, DeletesUnready: t.DeletesUnready && more.DeletesUnready, Paused: t.Paused && more.Paused}
 	if both.DrainEnds == nil || more.DrainEnds != nil && more.DrainEnds.Before(*both.DrainEnds) {
 		both.DrainEnds = more.DrainEnds
 	}

@@ -30,6 +30,10 @@ func overriding(m *v1alpha1.NodeMaintenance) {
 	m.Spec.Evacuation.UnhealthyBudget = v1alpha1.UnhealthyBudgetOverride
 }
 
+func ofPaused(m *v1alpha1.NodeMaintenance) { m.Name = "of-paused" }
+
+func isOfPaused(m *v1alpha1.NodeMaintenance) bool { return m.Name == "of-paused" }
+
 func unlimited(*v1alpha1.NodeMaintenance) {}
 
 func TestTerms(t *testing.T) {
@@ -50,10 +54,13 @@ func TestTerms(t *testing.T) {
 		{"E21: and respected where one does", list{drain(overriding, "one"), drain(unlimited, "one")}, "never"},
 		{"E21: in any order", list{drain(unlimited, "one"), drain(overriding, "one")}, "never"},
 		{"E21: other Nodes' drains have no say", list{drain(unlimited, "two"), drain(overriding, "one")}, "never, deletes unready"},
+		{"M16: a drain rests whose Machine is paused", list{drain(ofPaused, "one")}, "never, paused"},
+		{"M16: not while another drains the Node as well", list{drain(unlimited, "one"), drain(ofPaused, "one")}, "never"},
+		{"M16: another Node's doesn't rest", list{drain(ofPaused, "two"), drain(unlimited, "one")}, "never"},
 		{"E21: nobody drains it, nobody overrides", nil, "never"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			for _, terms := range []evacuation.Terms{evacuation.TermsOn("one", test.all), evacuation.TermsByNode(test.all)["one"]} {
+			for _, terms := range []evacuation.Terms{evacuation.TermsOn("one", test.all, isOfPaused), evacuation.TermsByNode(test.all, isOfPaused)["one"]} {
 				if got := describe(terms); got != test.want {
 					t.Errorf("got %s, want %s", got, test.want)
 				}
@@ -69,6 +76,9 @@ func describe(terms evacuation.Terms) string {
 	}
 	if terms.DeletesUnready {
 		text += ", deletes unready"
+	}
+	if terms.Paused {
+		text += ", paused"
 	}
 	return text
 }
@@ -90,6 +100,27 @@ func TestTermsChanged(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			if got := evacuation.TermsChanged(test.before, test.after); got != test.want {
 				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+func TestTermsRest(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		terms evacuation.Terms
+		given *given
+		want  bool
+	}{
+		{"M16: an Evacuation rests that only paused maintenances ask for", evacuation.Terms{Paused: true}, anEvacuation(), true},
+		{"M16: not one that others ask for as well", evacuation.Terms{Paused: true}, anEvacuation().heldBy(ours, theirs), false},
+		{"M16: nor one of others", evacuation.Terms{Paused: true}, anEvacuation().heldBy(theirs), false},
+		{"M16: finalizers of others ask for nothing", evacuation.Terms{Paused: true}, anEvacuation().heldBy(foreign, ours), true},
+		{"M16: nothing is paused", evacuation.Terms{}, anEvacuation(), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := test.terms.Rest(test.given.Evacuation); got != test.want {
+				t.Errorf("got %t, want %t", got, test.want)
 			}
 		})
 	}

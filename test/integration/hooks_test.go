@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -31,10 +32,12 @@ const (
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
-	all.withMachines("paused", "resting", "moved", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "spare")
+	all.withMachines("paused", "resting", "halted", "frozen", "moved", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "spare")
 
 	t.Run("M16: a paused Machine isn't touched", func(t *testing.T) { all.sub(t).paused() })
 	t.Run("M16: nor is one of a paused Cluster", func(t *testing.T) { all.sub(t).pausedCluster() })
+	t.Run("M16: a drain rests while its Cluster is paused, and goes on then", func(t *testing.T) { all.sub(t).pausedInTheMiddle("halted", (*scene).pauseCluster) })
+	t.Run("M16: and while its Machine is", func(t *testing.T) { all.sub(t).pausedInTheMiddle("frozen", pauseMachine("frozen")) })
 	t.Run("M12: a Machine that was moved in the middle of its deletion starts anew", func(t *testing.T) { all.sub(t).moved() })
 	t.Run("M13: with onTimeout Delete what is left is deleted before the time is up", func(t *testing.T) { all.sub(t).deletedAtTimeout() })
 	t.Run("M13: Pods whose step hasn't come are asked to leave before the Machine is released", func(t *testing.T) { all.sub(t).lastCall() })
@@ -100,6 +103,51 @@ func (s *scene) pauseCluster(paused bool) {
 	s.Helper()
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.cluster.Key().Namespace, Name: s.cluster.Key().Name}}
 	s.Expect(s.fleet.Client.Patch(s.Context(), cluster, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"paused":%t}}`, paused)))).To(Succeed())
+}
+
+// pausedInTheMiddle pauses a drain that waits for a budget, and opens the budget.
+func (s *scene) pausedInTheMiddle(machine string, pause func(s *scene, paused bool)) {
+	one := intstr.FromInt(1)
+	full := budget(machine, 0)
+	full.Spec.MaxUnavailable, full.Spec.MinAvailable = nil, &one
+	s.create(s.workload.Client, full)
+	s.run(bare(machine, machine))
+	s.deleteMachine(machine)
+	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(ContainSubstring("waiting for disruption budget"))
+
+	s.untilSeen(func() { pause(s, true) })
+	s.Expect(s.workload.Client.Delete(s.Context(), full)).To(Succeed())
+	s.Consistently(func(g Gomega) {
+		g.Expect(s.evictions()).To(BeEmpty())
+		g.Expect(s.machine(machine).Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		g.Expect(s.node(machine).Spec.Unschedulable).To(BeTrue())
+	}, undisturbed, pace).Should(Succeed())
+
+	pause(s, false)
+	s.expectGone(machine)
+	s.Expect(s.evictions().Names()).To(ConsistOf(machine))
+}
+
+// untilSeen changes a Machine or Cluster, and waits until our manager knows: changes of the workload cluster come to it by another way.
+func (s *scene) untilSeen(change func()) {
+	s.Helper()
+	seen := func() float64 {
+		return s.metrics().Sum("controller_runtime_reconcile_total", map[string]string{"controller": "machinestage"})
+	}
+	before := seen()
+	change()
+	s.Eventually(seen, soon, pace).Should(BeNumerically(">", before))
+}
+
+func pauseMachine(name string) func(*scene, bool) {
+	return func(s *scene, paused bool) {
+		s.change(name, func(m *clusterv1.Machine) {
+			delete(m.Annotations, clusterv1.PausedAnnotation)
+			if paused {
+				m.Annotations[clusterv1.PausedAnnotation] = ""
+			}
+		})
+	}
 }
 
 func (s *scene) moved() {

@@ -53,7 +53,7 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 	if err := f.Watched.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, false, errors.Wrap(err, "listing NodeMaintenances")
 	}
-	terms := evacuation.TermsByNode(maintenances.Items)
+	terms := evacuation.TermsByNode(maintenances.Items, nil) // a turn that has begun is played to its end
 	for i := range evacuations.Items {
 		e := &evacuations.Items[i]
 		if e.Status.ActiveEvacuatorClass == nil || *e.Status.ActiveEvacuatorClass != f.Class {

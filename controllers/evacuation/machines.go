@@ -1,0 +1,41 @@
+package evacuation
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+)
+
+// Machines finds the Machines that NodeMaintenances serve.
+type Machines struct {
+	// Reader reads the management cluster's Machines.
+	Reader client.Reader
+	// ManagementCluster identifies it, see v1alpha1.OwnerManagementClusterAnnotation.
+	ManagementCluster string
+}
+
+// paused says of NodeMaintenances in a workload cluster whether they serve a Machine that is paused. The event that resumes it has
+// all of them looked at again, see remote.Clusters.Resume.
+func (m *Machines) paused(ctx context.Context, cluster types.NamespacedName) func(*v1alpha1.NodeMaintenance) bool {
+	return func(maintenance *v1alpha1.NodeMaintenance) bool {
+		key, ours := machines.Served(maintenance, m.ManagementCluster, cluster)
+		if !ours {
+			return false
+		}
+		machine := &clusterv1.Machine{}
+		if err := m.Reader.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); err != nil {
+			if client.IgnoreNotFound(err) != nil {
+				ctrl.LoggerFrom(ctx).Error(err, "Failed to get the Machine that a NodeMaintenance serves", "Machine", key)
+			}
+			return false
+		}
+		return annotations.HasPaused(machine)
+	}
+}
