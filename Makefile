@@ -69,7 +69,7 @@ test-scale: tools-controlplane ## Run the test of a maintenance of many Nodes wi
 	go test -count=1 -timeout 60m -run '^TestManyNodes$$' -v ./test/integration -nodes $(SCALE_NODES)
 
 test-stress: tools-controlplane tools-oldest ## Hunt flakes: STRESS_SUITES (5) runs of the integration suite, STRESS_SCENES (50) plays of each scene.
-	@hack/stress.sh $(STRESS_SUITES) $(STRESS_SCENES)
+	@TEST_PARALLEL=$(TEST_PARALLEL) hack/stress.sh $(STRESS_SUITES) $(STRESS_SCENES)
 
 test-clusterctl: tools-controlplane ## Install, upgrade, move and remove the provider with the real clusterctl.
 	@go run ./hack/tools/install kustomize

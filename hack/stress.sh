@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Hunts flakes: hack/stress.sh <runs of the integration suite> <plays of each scene> [regular expression of tests whose scenes are played]
-# Everything runs with the race detector where there is a C compiler. The first failure ends it; the log tells the rest.
+# Everything runs with the race detector where there is a C compiler, unless RACE=0 says otherwise: it takes half the time then.
+# TEST_PARALLEL tests run side by side. The first failure ends it; the log tells the rest.
 set -euo pipefail
 cd "$(dirname "$0")/../test/integration"
 suites=${1:-5} plays=${2:-50}
@@ -10,7 +11,7 @@ scenes=${3:-'^(TestStages|TestDaemonSets|TestManyNodes|TestAdmission|TestOldestV
 whole='^TestBundleWithoutAdmissionPolicies$'
 
 work=$(mktemp -d)
-race=$([[ $(go env CGO_ENABLED) == 1 ]] && echo -race || true)
+race=$([[ ${RACE:-$(go env CGO_ENABLED)} == 1 ]] && echo -race || true)
 echo "Building the tests${race:+ with the race detector} … (logs are in $work)"
 go test $race -c -o "$work/integration.test" .
 go run -exec true $race ../../cmd/manager >/dev/null
@@ -19,7 +20,7 @@ go run -exec true $race ../../cmd/manager >/dev/null
 run() {
 	local what=$1 log=$work/$2 begin=$SECONDS
 	shift 2
-	if ! "$work/integration.test" -test.v -test.timeout 24h "$@" >"$log" 2>&1; then
+	if ! "$work/integration.test" -test.v -test.timeout 24h -test.parallel "${TEST_PARALLEL:-4}" "$@" >"$log" 2>&1; then
 		grep -E '^\s*--- FAIL' "$log" || tail -20 "$log"
 		echo "FAILED: $what, after $((SECONDS - begin)) s. The log is $log"
 		exit 1
