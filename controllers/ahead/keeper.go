@@ -60,11 +60,7 @@ func (k *Keeper) Present(ctx context.Context, remote client.Client, cluster type
 
 // Serves says which Machine of the Cluster a NodeMaintenance serves.
 func (k *Keeper) Serves(m *v1alpha1.NodeMaintenance, cluster types.NamespacedName) (owner types.NamespacedName, ours bool) {
-	if m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != k.ManagementCluster || m.Annotations[v1alpha1.OwnerClusterAnnotation] != cluster.String() {
-		return types.NamespacedName{}, false
-	}
-	namespace, name, ok := machine.SplitKey(m.Annotations[v1alpha1.OwnerMachineAnnotation])
-	return types.NamespacedName{Namespace: namespace, Name: name}, ok
+	return machines.Served(m, k.ManagementCluster, cluster)
 }
 
 // Of returns the NodeMaintenance of a Machine, and its Node; nil where they aren't there, or nothing has brought the CRD.

@@ -3,7 +3,6 @@ package machine
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/pkg/errors"
@@ -286,7 +285,7 @@ func waitingForCluster(state clustercache.HealthCheckingState) outcome {
 // the next one; a request that got no answer is tried again at the pace of the probes, without a storm of errors.
 func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
 	answered := apierrors.ReasonForError(err) != metav1.StatusReasonUnknown
-	if answered && !remote.IsNotConnected(err) {
+	if answered && !remote.IsNotConnected(err) || remote.IsPaused(err) {
 		return outcome{}, err
 	}
 	waiting := waitingForCluster(r.Clusters.LastContact(ctx, s.clusterKey()))
@@ -295,10 +294,4 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 		waiting.at = s.now.Add(contactRetry)
 	}
 	return waiting, nil
-}
-
-// SplitKey splits "namespace/name".
-func SplitKey(key string) (namespace, name string, ok bool) {
-	namespace, name, ok = strings.Cut(key, "/")
-	return namespace, name, ok && namespace != "" && name != ""
 }

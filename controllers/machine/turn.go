@@ -69,7 +69,7 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 			}
 			return nil, 0, errors.Wrapf(err, "getting Node %s", machine.Status.NodeRef.Name)
 		}
-		drains := draining.Has(machine.Namespace + "/" + machine.Name)
+		drains := draining.Has(client.ObjectKeyFromObject(machine))
 		if !rules.Unreachable(node) && (drains || !annotations.HasPaused(machine)) {
 			contenders = append(contenders, machines.Contender{Name: machine.Name, Deleted: machine.DeletionTimestamp.Time, Draining: drains})
 		}
@@ -77,18 +77,17 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 	return contenders, workers, nil
 }
 
-// drainingMachines are the Machines, "namespace/name", whose NodeMaintenances are in stage Drain.
-func (r *Reconciler) drainingMachines(ctx context.Context, s *scope) (sets.Set[string], error) {
+// drainingMachines are the Machines whose NodeMaintenances are in stage Drain.
+func (r *Reconciler) drainingMachines(ctx context.Context, s *scope) (sets.Set[types.NamespacedName], error) {
 	list := &v1alpha1.NodeMaintenanceList{}
 	if err := s.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, errors.Wrap(err, "listing NodeMaintenances")
 	}
-	draining := sets.New[string]()
+	draining := sets.New[types.NamespacedName]()
 	for i := range list.Items {
 		m := &list.Items[i]
-		if m.Spec.Stage == v1alpha1.StageDrain && m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] == r.ManagementCluster &&
-			m.Annotations[v1alpha1.OwnerClusterAnnotation] == s.clusterKey().String() {
-			draining.Insert(m.Annotations[v1alpha1.OwnerMachineAnnotation])
+		if machine, ours := machines.Served(m, r.ManagementCluster, s.clusterKey()); ours && m.Spec.Stage == v1alpha1.StageDrain {
+			draining.Insert(machine)
 		}
 	}
 	return draining, nil

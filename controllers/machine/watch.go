@@ -31,12 +31,11 @@ func (r *Reconciler) Watch(ctx context.Context, clusters clustercache.ClusterCac
 		Watcher: r.controller,
 		Kind:    &v1alpha1.NodeMaintenance{},
 		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
-			// Those of other management clusters as well: the Cluster may have been moved here.
-			namespace, name, ok := SplitKey(m.Annotations[v1alpha1.OwnerMachineAnnotation])
-			if !ok || m.Annotations[v1alpha1.OwnerClusterAnnotation] != cluster.String() {
+			machine, ok := machines.ServedByAny(m, cluster)
+			if !ok {
 				return nil
 			}
-			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
+			return []reconcile.Request{{NamespacedName: machine}}
 		}),
 	}))
 	if err != nil {

@@ -58,7 +58,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, nil
 	}
 	now := r.Clock.Now()
-	decided := rollouts.Decide(rollouts.Of(s.cluster, s.deployment, s.machines, s.outdatedNodes), now)
+	decided := rollouts.Decide(rollouts.Of(s.cluster, s.deployment, s.machines, s.policyOf), now)
 	for i := range s.machines {
 		if err := r.apply(ctx, s, &s.machines[i], decided.Stages[s.machines[i].Name]); err != nil {
 			return remote.Rest(err)
@@ -93,19 +93,6 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
 
 func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolicy {
 	return machines.PolicyFor(machine, s.cluster.Labels, s.policies)
-}
-
-// outdatedNodes is what the Machine's policy says. A Machine without a Node has nothing to announce.
-func (s *scope) outdatedNodes(machine *clusterv1.Machine) v1alpha1.OutdatedNodesPolicy {
-	policy := s.policyOf(machine)
-	switch {
-	case policy == nil || !machine.Status.NodeRef.IsDefined():
-		return ""
-	case policy.Spec.Rollout.OutdatedNodes == "":
-		return v1alpha1.OutdatedNodesAnnounce
-	default:
-		return policy.Spec.Rollout.OutdatedNodes
-	}
 }
 
 // apply brings one Machine's NodeMaintenance to the stage that is wanted, "" for none. A stage that is to go back, from Cordon to

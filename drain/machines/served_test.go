@@ -33,6 +33,15 @@ func TestServed(t *testing.T) {
 			}
 		})
 	}
+	t.Run("M12: whichever management cluster it is of, it serves a Machine of the Cluster", func(t *testing.T) {
+		m := &v1alpha1.NodeMaintenance{}
+		m.Annotations = map[string]string{
+			v1alpha1.OwnerManagementClusterAnnotation: "there", v1alpha1.OwnerClusterAnnotation: "ns/c", v1alpha1.OwnerMachineAnnotation: "ns/m",
+		}
+		if machine, ok := machines.ServedByAny(m, types.NamespacedName{Namespace: "ns", Name: "c"}); !ok || machine.String() != "ns/m" {
+			t.Errorf("got %s, %t", machine, ok)
+		}
+	})
 	t.Run("M18: one that people have made serves none", func(t *testing.T) {
 		if _, ours := machines.Served(&v1alpha1.NodeMaintenance{}, "", types.NamespacedName{}); ours {
 			t.Error("it serves one")

@@ -11,9 +11,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Of reads a rollout from Cluster API's objects. policyOf says what a Machine's policy has for outdated Nodes, empty if it
-// follows none.
-func Of(cluster *clusterv1.Cluster, deployment *clusterv1.MachineDeployment, machines []clusterv1.Machine, policyOf func(*clusterv1.Machine) v1alpha1.OutdatedNodesPolicy) Rollout {
+// Of reads a rollout from Cluster API's objects. policyOf returns the policy that a Machine follows, nil if it follows none.
+func Of(cluster *clusterv1.Cluster, deployment *clusterv1.MachineDeployment, machines []clusterv1.Machine, policyOf func(*clusterv1.Machine) *v1alpha1.MachineDrainPolicy) Rollout {
 	strategy := deployment.Spec.Rollout.Strategy.Type
 	_, annotated := deployment.Annotations[clusterv1.PausedAnnotation]
 	r := Rollout{
@@ -22,9 +21,21 @@ func Of(cluster *clusterv1.Cluster, deployment *clusterv1.MachineDeployment, mac
 		RollingUpdate: strategy == "" || strategy == clusterv1.RollingUpdateMachineDeploymentStrategyType,
 	}
 	for i := range machines {
-		r.Machines = append(r.Machines, machineOf(&machines[i], policyOf(&machines[i])))
+		r.Machines = append(r.Machines, machineOf(&machines[i], outdatedNodes(&machines[i], policyOf(&machines[i]))))
 	}
 	return r
+}
+
+// outdatedNodes is what a policy says about a Machine. One without a Node has nothing to announce.
+func outdatedNodes(machine *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) v1alpha1.OutdatedNodesPolicy {
+	switch {
+	case policy == nil || !machine.Status.NodeRef.IsDefined():
+		return ""
+	case policy.Spec.Rollout.OutdatedNodes == "":
+		return v1alpha1.OutdatedNodesAnnounce
+	default:
+		return policy.Spec.Rollout.OutdatedNodes
+	}
 }
 
 // machineOf reads a Machine. Whether it is outdated is Cluster API's to say: it knows of rolloutAfter, and of Machines that are

@@ -134,7 +134,7 @@ func TestOf(t *testing.T) {
 		return metav1.Condition{Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(at(minutes))}
 	}
 	machine := func(conditions ...metav1.Condition) clusterv1.Machine {
-		return clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m", CreationTimestamp: metav1.NewTime(began)}, Status: clusterv1.MachineStatus{Conditions: conditions}}
+		return clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m", CreationTimestamp: metav1.NewTime(began)}, Status: clusterv1.MachineStatus{Conditions: conditions, NodeRef: clusterv1.MachineNodeReference{Name: "n"}}}
 	}
 	available := condition(clusterv1.MachineAvailableCondition, "True", "Available", 5)
 	for _, test := range []struct {
@@ -149,10 +149,34 @@ func TestOf(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := rollouts.Of(&clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, []clusterv1.Machine{test.machine},
-				func(*clusterv1.Machine) v1alpha1.OutdatedNodesPolicy { return v1alpha1.OutdatedNodesAnnounce })
+				func(*clusterv1.Machine) *v1alpha1.MachineDrainPolicy { return &v1alpha1.MachineDrainPolicy{} })
 			test.want.Name, test.want.Policy = "m", v1alpha1.OutdatedNodesAnnounce
 			if len(got.Machines) != 1 || got.Machines[0] != test.want || !got.RollingUpdate || got.Paused || got.Deleting {
 				t.Errorf("got %+v, want %+v", got, test.want)
+			}
+		})
+	}
+	follows := func(p v1alpha1.OutdatedNodesPolicy) *v1alpha1.MachineDrainPolicy {
+		return &v1alpha1.MachineDrainPolicy{Spec: v1alpha1.MachineDrainPolicySpec{Rollout: v1alpha1.RolloutPolicy{OutdatedNodes: p}}}
+	}
+	withoutNode := machine()
+	withoutNode.Status.NodeRef = clusterv1.MachineNodeReference{}
+	for _, test := range []struct {
+		name    string
+		machine clusterv1.Machine
+		policy  *v1alpha1.MachineDrainPolicy
+		want    v1alpha1.OutdatedNodesPolicy
+	}{
+		{"M24: the policy says what becomes of outdated Nodes", machine(), follows(v1alpha1.OutdatedNodesCordon), v1alpha1.OutdatedNodesCordon},
+		{"M24: they are announced by default", machine(), follows(""), v1alpha1.OutdatedNodesAnnounce},
+		{"M24: without a policy nothing is done", machine(), nil, ""},
+		{"M24: nor without a Node", withoutNode, follows(v1alpha1.OutdatedNodesCordon), ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := rollouts.Of(&clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, []clusterv1.Machine{test.machine},
+				func(*clusterv1.Machine) *v1alpha1.MachineDrainPolicy { return test.policy })
+			if got.Machines[0].Policy != test.want {
+				t.Errorf("got %q, want %q", got.Machines[0].Policy, test.want)
 			}
 		})
 	}
