@@ -13,7 +13,7 @@ import (
 )
 
 // PowerButton has logind shut the node down: it tells those who hold locks, waits for them, and powers off.
-func (n *Node) PowerButton() error { return n.logind("PowerOff", false) }
+func (n *Node) PowerButton() error { return maybeUnanswered(n.logind("PowerOff", false)) }
 
 // CallOff takes the shutdown back.
 func (n *Node) CallOff() error { return n.logind("CancelScheduledShutdown") }
@@ -29,10 +29,13 @@ func (n *Node) StopKubelet() error { return n.systemd("StopUnit", spec.Kubelet) 
 func (n *Node) StartKubelet() error { return n.systemd("StartUnit", spec.Kubelet) }
 
 // StopDBus takes the bus away. Nobody is left to be asked to bring it back but a boot.
-func (n *Node) StopDBus() error {
-	err := n.systemd("StopUnit", spec.DBus)
-	if errors.Is(err, dbus.ErrClosed) || err != nil && errors.Is(err, io.EOF) {
-		return nil // it could not answer any more
+func (n *Node) StopDBus() error { return maybeUnanswered(n.systemd("StopUnit", spec.DBus)) }
+
+// maybeUnanswered passes over the error of a call that has taken the bus away before its answer was out. Whether it has done what it
+// should is for the caller to see.
+func maybeUnanswered(err error) error {
+	if errors.Is(err, dbus.ErrClosed) || errors.Is(err, io.EOF) {
+		return nil
 	}
 	return err
 }
