@@ -3,6 +3,7 @@ package evacuation_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -181,5 +182,35 @@ func TestRefused(t *testing.T) { // E14
 	evacuation.Waiting(e, "NoRoom", "no room")
 	if e.Status.Message != "moving data" {
 		t.Errorf("what isn't evicted waits for nothing: got %s", e.Status.Message)
+	}
+}
+
+// TestWrites counts what a Pod that is plainly evicted costs its Evacuation: a status write, a DELETE, the finalizers.
+func TestWrites(t *testing.T) {
+	g := anEvacuation()
+	var writes []string
+	for _, change := range []func(*evacuation.Pod){
+		unknown,
+		func(p *evacuation.Pod) { p.Known, p.Exists = true, true },
+		func(*evacuation.Pod) {}, // evicted, again and again
+		terminating,
+		func(p *evacuation.Pod) { *p = evacuation.Pod{Known: true} },
+	} {
+		g.pod(change)
+		before := g.Evacuation.DeepCopy()
+		action := g.next(t)
+		g.apply(t)
+		if toJSON(t, &v1alpha1.Evacuation{Status: before.Status}) != toJSON(t, &v1alpha1.Evacuation{Status: g.Evacuation.Status}) {
+			writes = append(writes, "status")
+		}
+		if action.Delete {
+			writes = append(writes, "delete")
+		}
+		if !slices.Equal(before.Finalizers, g.Evacuation.Finalizers) {
+			writes = append(writes, "finalizers")
+		}
+	}
+	if want := []string{"status", "delete", "finalizers"}; !slices.Equal(writes, want) {
+		t.Errorf("got %v, want %v", writes, want)
 	}
 }

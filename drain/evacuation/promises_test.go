@@ -1,0 +1,177 @@
+package evacuation_test
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"pgregory.net/rapid"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+)
+
+// observe holds an action to what is promised for it.
+func (w *world) observe(r *rapid.T, a evacuation.Action) {
+	if w.unseenWrite {
+		// A timestamp in the future counts as now until it has been written back.
+		w.progressed, w.unseenWrite = w.now, w.inFuture
+	}
+	if a.Message == "" {
+		r.Fatalf("%s has no message", a.Kind)
+	}
+	switch a.Kind {
+	case evacuation.Evict:
+		w.mayEvict(r)
+	case evacuation.AwaitEvacuator:
+		w.mayAwaitEvacuator(r, a)
+	case evacuation.Activate:
+		w.mayActivate(r, a)
+	case evacuation.AwaitPod, evacuation.AwaitTermination, evacuation.AwaitForbidden, evacuation.Done:
+		if !a.Deadline.IsZero() {
+			r.Fatalf("%s has a deadline", a.Kind)
+		}
+	case evacuation.Cancel:
+		if w.asked() || w.forbidsCancellation() {
+			r.Fatalf("E9: cancelled, asked for by %v, policy %s", w.e.Finalizers, w.e.Status.EvacuationCancellationPolicy)
+		}
+	case evacuation.Finish, evacuation.Fail:
+		if !w.pod.Known || (w.pod.Exists && !w.pod.Finished) {
+			r.Fatalf("E16: it ends, but the Pod runs: %+v", w.pod)
+		}
+	case evacuation.ResolveEvacuators:
+		if len(w.e.Spec.Evacuators) > 0 || len(w.turns) > 0 {
+			r.Fatalf("E13: resolved again")
+		}
+	default:
+		r.Fatalf("unknown kind %q", a.Kind)
+	}
+}
+
+func (w *world) asked() bool { return len(evacuation.Instigators(w.e)) > 0 }
+
+func (w *world) deadline() time.Duration {
+	return time.Duration(w.e.Spec.ProgressDeadlineSeconds) * time.Second
+}
+
+// inTime says whether there is an active evacuator that has made progress in time. A second is lost to rounding.
+func (w *world) inTime() bool {
+	return w.e.Status.ActiveEvacuatorClass != nil && !w.e.Status.ActiveEvacuatorCompleted && w.now.Before(w.progressAt.Add(w.deadline()-time.Second))
+}
+
+func (w *world) mayEvict(r *rapid.T) {
+	if w.pod.Type != v1alpha1.PodTypeDefault || w.pod.Terminating || w.pod.Finished || !w.pod.Exists || !w.pod.Known || !w.asked() {
+		r.Fatalf("E15: a Pod is evicted that must not be: %+v", w.pod)
+	}
+	if w.inTime() && !w.drainIsOver() {
+		r.Fatalf("E14: evicted at %s although %s has made progress at %s", w.now, *w.e.Status.ActiveEvacuatorClass, w.progressAt)
+	}
+	if untried := len(w.e.Spec.Evacuators) - len(w.turns); untried > 0 && !w.drainIsOver() {
+		r.Fatalf("E14: evicted although %d evacuators are left", untried)
+	}
+}
+
+func (w *world) mayAwaitEvacuator(r *rapid.T, a evacuation.Action) {
+	if w.e.Status.ActiveEvacuatorCompleted || *w.e.Status.ActiveEvacuatorClass != a.Class {
+		r.Fatalf("E12: waits for %s, whose turn it isn't", a.Class)
+	}
+	if !w.now.Before(w.progressed.Add(w.deadline() + w.skew)) {
+		r.Fatalf("E12: %s is waited for at %s, silent since %s", a.Class, w.now, w.progressed)
+	}
+	if !a.Deadline.After(w.now) || a.Deadline.After(w.now.Add(w.deadline()+evacuation.ClockSkew)) {
+		r.Fatalf("E12: waits from %s until %s", w.now, a.Deadline)
+	}
+	w.mustHaveTime(r, a)
+}
+
+func (w *world) mayActivate(r *rapid.T, a evacuation.Action) {
+	if slices.Contains(w.turns, a.Class) {
+		r.Fatalf("E12: the turn of %s comes twice, after %v", a.Class, w.turns)
+	}
+	if !a.Deadline.After(w.now) || !w.asked() {
+		r.Fatalf("E11: a turn from %s until %s", w.now, a.Deadline)
+	}
+	if w.inTime() {
+		r.Fatalf("E12: the turn of %s is cut short, it has made progress at %s", *w.e.Status.ActiveEvacuatorClass, w.progressAt)
+	}
+	w.mustHaveTime(r, a)
+}
+
+func (w *world) mustHaveTime(r *rapid.T, a evacuation.Action) {
+	if w.pod.Type != v1alpha1.PodTypeDefault || w.drainEnds == nil {
+		return
+	}
+	if w.drainIsOver() || a.Deadline.After(w.drainEnds.Add(-evacuation.EvictionMargin-w.pod.GracePeriod)) {
+		r.Fatalf("E14: %s until %s, but the drain ends at %s", a.Kind, a.Deadline, w.drainEnds)
+	}
+}
+
+// remember what was written to the status.
+func (w *world) remember(a evacuation.Action) {
+	if a.Kind == evacuation.AwaitEvacuator {
+		w.unseenWrite, w.inFuture = false, false
+	}
+	if a.Kind == evacuation.Activate {
+		w.turns = append(w.turns, a.Class)
+		w.progressAt, w.progressed, w.skew, w.unseenWrite = w.now, w.now, 0, false
+	}
+}
+
+func (w *world) drainIsOver() bool {
+	return w.drainEnds != nil && !w.now.Before(w.drainEnds.Add(-evacuation.EvictionMargin-w.pod.GracePeriod))
+}
+
+// check holds at every moment.
+func (w *world) check(r *rapid.T) {
+	if w.e == nil {
+		return
+	}
+	// Applied twice, an action does what it does once, also when the clock has moved on a little.
+	action := w.next()
+	once := w.e.DeepCopy()
+	action.Apply(once, w.now)
+	once = stored(w.t, once)
+	twice := once.DeepCopy()
+	action.Apply(twice, w.now.Add(time.Second))
+	if toJSON(w.t, once) != toJSON(w.t, twice) {
+		r.Fatalf("%s is not idempotent:\n%s\n%s", action.Kind, toJSON(w.t, once), toJSON(w.t, twice))
+	}
+	evicting := meta.IsStatusConditionTrue(once.Status.Conditions, v1alpha1.EvacuationEvicting)
+	switch action.Kind {
+	case evacuation.Evict:
+		if !evicting {
+			r.Fatal("E14: evicts, and doesn't show it")
+		}
+	case evacuation.AwaitEvacuator, evacuation.Activate, evacuation.AwaitForbidden:
+		if evicting {
+			r.Fatalf("E14: %s, and shows that it evicts", action.Kind)
+		}
+	}
+	if policy := once.Status.EvacuationCancellationPolicy; policy != w.e.Status.EvacuationCancellationPolicy && action.Kind != evacuation.Finish && action.Kind != evacuation.Fail {
+		r.Fatalf("E11: %s resets the cancellation policy to %s", action.Kind, policy)
+	}
+}
+
+// mustEnd lets the Pod go, and others remove their finalizers, and then there has to be an end.
+func (w *world) mustEnd(r *rapid.T) {
+	w.pod = evacuation.Pod{Known: true, Type: w.pod.Type}
+	for range 3 {
+		if w.e == nil {
+			return
+		}
+		action := w.next()
+		w.observe(r, action)
+		if action.Kind == evacuation.Done {
+			if !slices.Equal(w.e.Finalizers, []string{foreign}) || w.forbidsCancellation() {
+				r.Fatalf("E8: done with %v, policy %s", w.e.Finalizers, w.e.Status.EvacuationCancellationPolicy)
+			}
+			return
+		}
+		changed := w.e.DeepCopy()
+		action.Apply(changed, w.now)
+		w.write(r, action, changed, 3)
+	}
+	if w.e != nil {
+		r.Fatalf("E8: the Pod is gone and there is no end: %s", toJSON(w.t, w.e))
+	}
+}
