@@ -61,6 +61,8 @@ func (s *scene) manyNodesAndSteady() {
 	s.expectNodeConditions("m3", v1alpha1.NodeMaintenanceInProgress)
 	s.expectNodeConditions("m2", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
 	s.Eventually(func() string { return s.condition("m2").Message }, soon, pace).Should(ContainSubstring("stuck"))
+	// The policy follows at a pace of its own.
+	s.Eventually(s.longestWaits, soon, pace).Should(ConsistOf(HaveField("Message", ContainSubstring("stuck"))))
 	s.expectNoWrites(steady)
 
 	begin = time.Now()
