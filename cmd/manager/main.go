@@ -217,13 +217,13 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	}
 	workloads := &remote.Reconciler{
 		Client: mgr.GetClient(), Clusters: clusters, WatchFilterValue: o.watchFilter,
-		Watches: append(append(evacuators, watches...), maintenances.Watch, evacuations.Watch, evictor.Watch, sweeper.Watch),
+		Watches: append(append(evacuators, watches...), maintenances.Watches, evacuations.Watches, evictor.Watches, sweeper.Watches),
 	}
 	return setupWorkloads(ctx, mgr, o, workloads)
 }
 
 // setupMachines adds the controllers of Machines, and returns what they watch in workload clusters.
-func setupMachines(ctx context.Context, mgr ctrl.Manager, cache clustercache.ClusterCache, clusters *remote.Clusters, clock clock.PassiveClock, managementCluster string, o *options) ([]remote.Watch, error) {
+func setupMachines(ctx context.Context, mgr ctrl.Manager, cache clustercache.ClusterCache, clusters *remote.Clusters, clock clock.PassiveClock, managementCluster string, o *options) ([]remote.Watches, error) {
 	concurrency := controller.Options{MaxConcurrentReconciles: o.machineConcurrency}
 	machines := &machine.Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clusters: clusters, Clock: clock,
@@ -241,7 +241,7 @@ func setupMachines(ctx context.Context, mgr ctrl.Manager, cache clustercache.Clu
 	if err := stages.SetupWithManager(ctx, mgr, cache, concurrency); err != nil {
 		return nil, err
 	}
-	return []remote.Watch{machines.Watch, rollouts.Watch, stages.Watch}, nil
+	return []remote.Watches{machines.Watches, rollouts.Watches, stages.Watches}, nil
 }
 
 // setupWorkloads adds what prepares workload clusters, with the node agent where the feature gate is on.
@@ -251,13 +251,13 @@ func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads
 		if err := staticPods.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
 			return err
 		}
-		workloads.Watches, workloads.NodeAgentImage = append(workloads.Watches, staticPods.Watch), o.nodeAgentImage
+		workloads.Watches, workloads.NodeAgentImage = append(workloads.Watches, staticPods.Watches), o.nodeAgentImage
 	}
 	return workloads.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
 }
 
 // setupEvacuators adds the built-in evacuators.
-func setupEvacuators(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clusters, now clock.PassiveClock, o *options) ([]remote.Watch, error) {
+func setupEvacuators(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clusters, now clock.PassiveClock, o *options) ([]remote.Watches, error) {
 	concurrency := controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.evacuationConcurrency}
 	daemonSets := &daemonset.Reconciler{Clusters: clusters, Clock: now}
 	if err := daemonSets.SetupWithManager(ctx, mgr, concurrency); err != nil {
@@ -271,7 +271,7 @@ func setupEvacuators(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clu
 	if err := statefulSets.SetupWithManager(mgr, concurrency); err != nil {
 		return nil, err
 	}
-	return []remote.Watch{daemonSets.Watch, deployments.Watch, statefulSets.Watch}, nil
+	return []remote.Watches{daemonSets.Watches, deployments.Watches, statefulSets.Watches}, nil
 }
 
 // cachedByObject says what of workload clusters is cached in part.

@@ -60,37 +60,24 @@ func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options)
 	return errors.Wrap(err, "setting up the evictor")
 }
 
-// Watch adds the watches of a workload cluster's Evacuations, and of the terms that its NodeMaintenances lay down.
-func (v *Evictor) Watch(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error {
+// Watches are those of a workload cluster's Evacuations, and of the terms that its NodeMaintenances lay down.
+func (v *Evictor) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	enqueue := func(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		queue.Add(reconcile.Request{NamespacedName: cluster})
 	}
-	err := cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, reconcile.Request]{
-		Name:    "evictor-Evacuations",
-		Watcher: v.controller,
-		Kind:    &v1alpha1.Evacuation{},
-		EventHandler: handler.TypedFuncs[*v1alpha1.Evacuation, reconcile.Request]{
+	return []clustercache.Watcher{
+		remote.Watch("evictor-Evacuations", v.controller, &v1alpha1.Evacuation{}, handler.TypedFuncs[*v1alpha1.Evacuation, reconcile.Request]{
 			CreateFunc: func(_ context.Context, _ event.TypedCreateEvent[*v1alpha1.Evacuation], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				enqueue(queue)
 			},
 			UpdateFunc: func(_ context.Context, _ event.TypedUpdateEvent[*v1alpha1.Evacuation], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				enqueue(queue)
 			},
-		},
-	}))
-	if err != nil {
-		return errors.Wrap(err, "watching Evacuations")
-	}
-	err = cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, reconcile.Request]{
-		Name:       "evictor-NodeMaintenances",
-		Watcher:    v.controller,
-		Kind:       &v1alpha1.NodeMaintenance{},
-		Predicates: []predicate.TypedPredicate[*v1alpha1.NodeMaintenance]{termsChanged()},
-		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(context.Context, *v1alpha1.NodeMaintenance) []reconcile.Request {
-			return []reconcile.Request{{NamespacedName: cluster}}
 		}),
-	}))
-	return errors.Wrap(err, "watching NodeMaintenances")
+		remote.Watch("evictor-NodeMaintenances", v.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(context.Context, *v1alpha1.NodeMaintenance) []reconcile.Request {
+			return []reconcile.Request{{NamespacedName: cluster}}
+		}), termsChanged()),
+	}
 }
 
 // termsChanged passes NodeMaintenances that lay down other terms than before.

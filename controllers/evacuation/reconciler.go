@@ -52,28 +52,15 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return err
 }
 
-// Watch adds the watches of a workload cluster's Evacuations, and of the terms that its NodeMaintenances lay down.
-func (r *Reconciler) Watch(ctx context.Context, connections clustercache.ClusterCache, cluster types.NamespacedName) error {
-	err := connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
-		Name:         "evacuation-Evacuations",
-		Watcher:      r.controller,
-		Kind:         &v1alpha1.Evacuation{},
-		EventHandler: remote.EnqueueObjects(cluster, remote.Itself[*v1alpha1.Evacuation]),
-		Predicates:   []predicate.TypedPredicate[*v1alpha1.Evacuation]{predicate.TypedResourceVersionChangedPredicate[*v1alpha1.Evacuation]{}},
-	}))
-	if err != nil {
-		return errors.Wrap(err, "watching Evacuations")
-	}
-	err = connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, remote.Request]{
-		Name:       "evacuation-NodeMaintenances",
-		Watcher:    r.controller,
-		Kind:       &v1alpha1.NodeMaintenance{},
-		Predicates: []predicate.TypedPredicate[*v1alpha1.NodeMaintenance]{termsChanged()},
-		EventHandler: remote.EnqueueObjects(cluster, func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
+// Watches are those of a workload cluster's Evacuations, and of the terms that its NodeMaintenances lay down.
+func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
+	return []clustercache.Watcher{
+		remote.Watch("evacuation-Evacuations", r.controller, &v1alpha1.Evacuation{}, remote.EnqueueObjects(cluster, remote.Itself[*v1alpha1.Evacuation]),
+			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.Evacuation]{}),
+		remote.Watch("evacuation-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, remote.EnqueueObjects(cluster, func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
 			return r.evacuationsOf(ctx, cluster, m)
-		}),
-	}))
-	return errors.Wrap(err, "watching NodeMaintenances")
+		}), termsChanged()),
+	}
 }
 
 // evacuationsOf finds the Evacuations of the Nodes that a maintenance selects.

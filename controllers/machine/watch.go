@@ -3,7 +3,6 @@ package machine
 import (
 	"context"
 
-	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,34 +22,21 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Watch adds the watches of a workload cluster's NodeMaintenances, to learn how the drains of Machines go, and of what its Nodes
+// Watches are those of a workload cluster's NodeMaintenances, to learn how the drains of Machines go, and of what its Nodes
 // say about their volumes.
-func (r *Reconciler) Watch(ctx context.Context, clusters clustercache.ClusterCache, cluster types.NamespacedName) error {
-	err := clusters.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, reconcile.Request]{
-		Name:    "machine-NodeMaintenances",
-		Watcher: r.controller,
-		Kind:    &v1alpha1.NodeMaintenance{},
-		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
+func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
+	return []clustercache.Watcher{
+		remote.Watch("machine-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
 			machine, ok := machines.ServedByAny(m, cluster)
 			if !ok {
 				return nil
 			}
 			return []reconcile.Request{{NamespacedName: machine}}
-		}),
-	}))
-	if err != nil {
-		return errors.Wrap(err, "watching NodeMaintenances")
-	}
-	err = clusters.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*corev1.Node, reconcile.Request]{
-		Name:    "machine-Nodes",
-		Watcher: r.controller,
-		Kind:    &corev1.Node{},
-		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, node *corev1.Node) []reconcile.Request {
+		})),
+		remote.Watch("machine-Nodes", r.controller, &corev1.Node{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, node *corev1.Node) []reconcile.Request {
 			return r.drainingMachinesOn(ctx, cluster, node.Name)
-		}),
-		Predicates: []predicate.TypedPredicate[*corev1.Node]{volumesMatter{}},
-	}))
-	return errors.Wrap(err, "watching Nodes")
+		}), volumesMatter{}),
+	}
 }
 
 // volumesMatter passes the updates of Nodes that may end a wait for volumes.
@@ -86,25 +72,26 @@ func (r *Reconciler) watchVolumes(ctx context.Context, queue workqueue.TypedRate
 
 // drainingMachinesOn finds the Machine of a Node, if it is being drained.
 func (r *Reconciler) drainingMachinesOn(ctx context.Context, cluster types.NamespacedName, node string) []reconcile.Request {
-	return r.machinesWhere(ctx, func(m *clusterv1.Machine) bool { return machines.Draining(m) && m.Status.NodeRef.Name == node },
+	return Requests(ctx, r.Client, func(m *clusterv1.Machine) bool { return machines.Draining(m) && m.Status.NodeRef.Name == node },
 		client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
 }
 
 func (r *Reconciler) machinesOfCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return r.machinesWhere(ctx, nil, client.InNamespace(cluster.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.GetName()})
+	return Requests(ctx, r.Client, nil, client.InNamespace(cluster.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.GetName()})
 }
 
 func (r *Reconciler) machinesOfNamespace(ctx context.Context, policy client.Object) []reconcile.Request {
-	return r.machinesWhere(ctx, nil, client.InNamespace(policy.GetNamespace()))
+	return Requests(ctx, r.Client, nil, client.InNamespace(policy.GetNamespace()))
 }
 
 func (r *Reconciler) drainingMachinesOfNamespace(ctx context.Context, rule client.Object) []reconcile.Request {
-	return r.machinesWhere(ctx, machines.Draining, client.InNamespace(rule.GetNamespace()))
+	return Requests(ctx, r.Client, machines.Draining, client.InNamespace(rule.GetNamespace()))
 }
 
-func (r *Reconciler) machinesWhere(ctx context.Context, condition func(*clusterv1.Machine) bool, options ...client.ListOption) []reconcile.Request {
+// Requests names the Machines of a list that a condition holds for, nil: for all.
+func Requests(ctx context.Context, reader client.Reader, condition func(*clusterv1.Machine) bool, options ...client.ListOption) []reconcile.Request {
 	list := &clusterv1.MachineList{}
-	if err := r.Client.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+	if err := reader.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list Machines")
 		return nil
 	}

@@ -50,39 +50,18 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 	return err
 }
 
-// Watch adds the watches of a workload cluster's NodeMaintenances, Nodes and Evacuations.
-func (r *Reconciler) Watch(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error {
-	err := cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, remote.Request]{
-		Name:         "nodemaintenance-NodeMaintenances",
-		Watcher:      r.controller,
-		Kind:         &v1alpha1.NodeMaintenance{},
-		EventHandler: remote.EnqueueObjects(cluster, r.itselfAndNeighbours(cluster)),
-		Predicates:   []predicate.TypedPredicate[*v1alpha1.NodeMaintenance]{predicate.TypedResourceVersionChangedPredicate[*v1alpha1.NodeMaintenance]{}},
-	}))
-	if err != nil {
-		return errors.Wrap(err, "watching NodeMaintenances")
-	}
-	err = cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*corev1.Node, remote.Request]{
-		Name:    "nodemaintenance-Nodes",
-		Watcher: r.controller,
-		Kind:    &corev1.Node{},
-		EventHandler: remote.EnqueueObjects(cluster, func(ctx context.Context, node *corev1.Node) []types.NamespacedName {
+// Watches are those of a workload cluster's NodeMaintenances, Nodes and Evacuations.
+func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
+	return []clustercache.Watcher{
+		remote.Watch("nodemaintenance-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, remote.EnqueueObjects(cluster, r.itselfAndNeighbours(cluster)),
+			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.NodeMaintenance]{}),
+		remote.Watch("nodemaintenance-Nodes", r.controller, &corev1.Node{}, remote.EnqueueObjects(cluster, func(ctx context.Context, node *corev1.Node) []types.NamespacedName {
 			return r.maintenancesOf(ctx, cluster, node.Name, node)
-		}),
-		Predicates: []predicate.TypedPredicate[*corev1.Node]{nodeMatters{}},
-	}))
-	if err != nil {
-		return errors.Wrap(err, "watching Nodes")
-	}
-	err = cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
-		Name:    "nodemaintenance-Evacuations",
-		Watcher: r.controller,
-		Kind:    &v1alpha1.Evacuation{},
-		EventHandler: remote.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+		}), nodeMatters{}),
+		remote.Watch("nodemaintenance-Evacuations", r.controller, &v1alpha1.Evacuation{}, remote.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 			return r.maintenancesOf(ctx, cluster, e.Annotations[v1alpha1.EvacuationNodeAnnotation], nil)
-		}),
-	}))
-	return errors.Wrap(err, "watching Evacuations")
+		})),
+	}
 }
 
 // scope is one reconciliation.

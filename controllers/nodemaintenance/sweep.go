@@ -38,21 +38,15 @@ func (r *Sweeper) SetupWithManager(mgr ctrl.Manager, options controller.TypedOpt
 	return errors.Wrap(err, "setting up the sweeper")
 }
 
-// Watch has the sweeper look at every Node of a workload cluster, and every Node that Evacuations tell of, as they are listed when
+// Watches have the sweeper look at every Node of a workload cluster, and every Node that Evacuations tell of, as they are listed when
 // a connection begins.
-func (r *Sweeper) Watch(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error {
-	err := cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*corev1.Node, remote.Request]{
-		Name: "sweeper-Nodes", Watcher: r.controller, Kind: &corev1.Node{},
-		EventHandler: listed(cluster, func(node *corev1.Node) string { return node.Name }),
-	}))
-	if err != nil {
-		return errors.Wrap(err, "watching Nodes")
+func (r *Sweeper) Watches(cluster types.NamespacedName) []clustercache.Watcher {
+	return []clustercache.Watcher{
+		remote.Watch("sweeper-Nodes", r.controller, &corev1.Node{}, listed(cluster, func(node *corev1.Node) string { return node.Name })),
+		remote.Watch("sweeper-Evacuations", r.controller, &v1alpha1.Evacuation{}, listed(cluster, func(e *v1alpha1.Evacuation) string {
+			return e.Annotations[v1alpha1.EvacuationNodeAnnotation]
+		})),
 	}
-	err = cache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
-		Name: "sweeper-Evacuations", Watcher: r.controller, Kind: &v1alpha1.Evacuation{},
-		EventHandler: listed(cluster, func(e *v1alpha1.Evacuation) string { return e.Annotations[v1alpha1.EvacuationNodeAnnotation] }),
-	}))
-	return errors.Wrap(err, "watching Evacuations")
 }
 
 // listed enqueues the Nodes of the objects that are there when a watch begins.

@@ -27,15 +27,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-// Watch adds a controller's watches to a workload cluster. The ClusterCache drops them when the connection ends; Watch is
-// called again for the next one, and must be cheap when they are there already.
-type Watch func(ctx context.Context, cache clustercache.ClusterCache, cluster types.NamespacedName) error
-
 // Reconciler prepares each workload cluster that a MachineDrainPolicy selects, once for each connection.
 type Reconciler struct {
 	Client           client.Client
 	Clusters         *Clusters
-	Watches          []Watch
+	Watches          []Watches
 	WatchFilterValue string
 	// NodeAgentImage is the image of the node agent. Empty: there is none, whatever policies say.
 	NodeAgentImage string
@@ -105,21 +101,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.Clusters.connected(ctx, req.NamespacedName); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.Clusters.cache.Watch(ctx, req.NamespacedName, evacuationIndex{}); err != nil {
-		if IsNotConnected(err) {
-			return reconcile.Result{}, nil
-		}
-		return reconcile.Result{}, errors.Wrapf(err, "indexing the Evacuations of workload Cluster %s", req.NamespacedName)
+	return Rest(r.watch(ctx, req.NamespacedName))
+}
+
+// watch adds the watches that a workload cluster doesn't have yet, after the index that their controllers read by.
+func (r *Reconciler) watch(ctx context.Context, cluster types.NamespacedName) error {
+	watchers := []clustercache.Watcher{evacuationIndex{}}
+	for _, watches := range r.Watches {
+		watchers = append(watchers, watches(cluster)...)
 	}
-	for _, watch := range r.Watches {
-		if err := watch(ctx, r.Clusters.cache, req.NamespacedName); err != nil {
-			if IsNotConnected(err) {
-				return reconcile.Result{}, nil
-			}
-			return reconcile.Result{}, errors.Wrapf(err, "watching workload Cluster %s", req.NamespacedName)
+	for _, watcher := range watchers {
+		if err := r.Clusters.cache.Watch(ctx, cluster, watcher); err != nil {
+			return errors.Wrapf(err, "adding %s to workload Cluster %s", watcher.Name(), cluster)
 		}
 	}
-	return reconcile.Result{}, nil
+	return nil
 }
 
 // tellMissing says on the Cluster what its workload cluster does without. An older Kubernetes is no reason to leave its Machines

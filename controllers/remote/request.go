@@ -47,6 +47,22 @@ func EnqueueObjects[T client.Object](cluster types.NamespacedName, objects func(
 	}
 }
 
+// EnqueueAffected enqueues, for events in one workload cluster, the Nodes for which a change makes a difference. before is nil
+// for an object that is new, after for one that is gone.
+func EnqueueAffected[T client.Object](cluster types.NamespacedName, nodes func(before, after T) []string) handler.TypedEventHandler[T, Request] {
+	var none T
+	enqueue := func(before, after T, queue Queue) {
+		for _, node := range nodes(before, after) {
+			queue.Add(Request{Cluster: cluster, Object: types.NamespacedName{Name: node}})
+		}
+	}
+	return handler.TypedFuncs[T, Request]{
+		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[T], q Queue) { enqueue(none, e.Object, q) },
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[T], q Queue) { enqueue(e.ObjectOld, e.ObjectNew, q) },
+		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[T], q Queue) { enqueue(e.Object, none, q) },
+	}
+}
+
 // Itself maps an object to its own key, for EnqueueObjects.
 func Itself[T client.Object](_ context.Context, object T) []types.NamespacedName {
 	return []types.NamespacedName{client.ObjectKeyFromObject(object)}

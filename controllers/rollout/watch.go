@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 )
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinedeployments,verbs=list;watch
@@ -43,13 +44,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clu
 	return errors.Wrap(err, "setting up the rollout controller")
 }
 
-// Watch adds the watch of a workload cluster's NodeMaintenances, to learn which have come and gone.
-func (r *Reconciler) Watch(ctx context.Context, clusters clustercache.ClusterCache, cluster types.NamespacedName) error {
-	return clusters.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, reconcile.Request]{
-		Name:    "rollout-NodeMaintenances",
-		Watcher: r.controller,
-		Kind:    &v1alpha1.NodeMaintenance{},
-		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
+// Watches is that of a workload cluster's NodeMaintenances, to learn which have come and gone.
+func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
+	return []clustercache.Watcher{
+		remote.Watch("rollout-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
 			owner, ours := r.Keeper.Serves(m, cluster)
 			if !ours {
 				return nil
@@ -59,9 +57,8 @@ func (r *Reconciler) Watch(ctx context.Context, clusters clustercache.ClusterCac
 				return nil // it is gone, or its next event tells
 			}
 			return deploymentOf(ctx, machine)
-		}),
-		Predicates: []predicate.TypedPredicate[*v1alpha1.NodeMaintenance]{comesAndGoes{}},
-	}))
+		}), comesAndGoes{}),
+	}
 }
 
 // comesAndGoes leaves out the changes of NodeMaintenances that only report progress.

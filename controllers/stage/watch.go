@@ -18,6 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machine"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 )
 
 type watcher = controller.Controller
@@ -39,46 +41,27 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clu
 	return errors.Wrap(err, "setting up the machine stage controller")
 }
 
-// Watch adds the watch of a workload cluster's NodeMaintenances, to learn how they go.
-func (r *Reconciler) Watch(ctx context.Context, clusters clustercache.ClusterCache, cluster types.NamespacedName) error {
-	return clusters.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, reconcile.Request]{
-		Name:    "machinestage-NodeMaintenances",
-		Watcher: r.controller,
-		Kind:    &v1alpha1.NodeMaintenance{},
-		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
+// Watches is that of a workload cluster's NodeMaintenances, to learn how they go.
+func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
+	return []clustercache.Watcher{
+		remote.Watch("machinestage-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
 			owner, ours := r.Keeper.Serves(m, cluster)
 			if !ours {
 				return nil
 			}
 			return []reconcile.Request{{NamespacedName: owner}}
-		}),
-	}))
+		})),
+	}
 }
 
 func (r *Reconciler) machinesOfCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return r.machines(ctx, func(*clusterv1.Machine) bool { return true },
-		client.InNamespace(cluster.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.GetName()})
+	return machine.Requests(ctx, r.Client, nil, client.InNamespace(cluster.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.GetName()})
 }
 
 // machinesAsked are those of a namespace that have the annotation.
 func (r *Reconciler) machinesAsked(ctx context.Context, object client.Object) []reconcile.Request {
 	asked := func(m *clusterv1.Machine) bool { return m.Annotations[v1alpha1.MachineStageAnnotation] != "" }
-	return r.machines(ctx, asked, client.InNamespace(object.GetNamespace()))
-}
-
-func (r *Reconciler) machines(ctx context.Context, which func(*clusterv1.Machine) bool, options ...client.ListOption) []reconcile.Request {
-	list := &clusterv1.MachineList{}
-	if err := r.Client.List(ctx, list, options...); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to list Machines")
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		if which(&list.Items[i]) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-	return requests
+	return machine.Requests(ctx, r.Client, asked, client.InNamespace(object.GetNamespace()))
 }
 
 // stageMatters passes the events of Machines whose annotations, or whose Node, have changed.

@@ -3,7 +3,6 @@ package daemonset
 import (
 	"context"
 
-	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -29,37 +27,16 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return err
 }
 
-// Watch adds the watches of a workload cluster's Nodes, NodeMaintenances and Evacuations. Every Node is looked at once for each
+// Watches are those of a workload cluster's Nodes, NodeMaintenances and Evacuations. Every Node is looked at once for each
 // connection: that is when a taint that nobody owns any more is found.
-func (r *Reconciler) Watch(ctx context.Context, connections clustercache.ClusterCache, cluster types.NamespacedName) error {
-	err := connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*corev1.Node, remote.Request]{
-		Name:         "daemonset-Nodes",
-		Watcher:      r.controller,
-		Kind:         &corev1.Node{},
-		EventHandler: remote.EnqueueObjects(cluster, remote.Itself[*corev1.Node]),
-		Predicates:   []predicate.TypedPredicate[*corev1.Node]{taintMatters{}},
-	}))
-	if err != nil {
-		return errors.Wrap(err, "watching Nodes")
-	}
-	err = connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, remote.Request]{
-		Name:         "daemonset-NodeMaintenances",
-		Watcher:      r.controller,
-		Kind:         &v1alpha1.NodeMaintenance{},
-		EventHandler: nodesAffected(cluster),
-	}))
-	if err != nil {
-		return errors.Wrap(err, "watching NodeMaintenances")
-	}
-	err = connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
-		Name:    "daemonset-Evacuations",
-		Watcher: r.controller,
-		Kind:    &v1alpha1.Evacuation{},
-		EventHandler: remote.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
+	return []clustercache.Watcher{
+		remote.Watch("daemonset-Nodes", r.controller, &corev1.Node{}, remote.EnqueueObjects(cluster, remote.Itself[*corev1.Node]), taintMatters{}),
+		remote.Watch("daemonset-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, remote.EnqueueAffected(cluster, daemonsets.Affected)),
+		remote.Watch("daemonset-Evacuations", r.controller, &v1alpha1.Evacuation{}, remote.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 			return nodeOf(e)
-		}),
-	}))
-	return errors.Wrap(err, "watching Evacuations")
+		})),
+	}
 }
 
 // taintMatters passes Nodes that are new, and those whose taint of ours has come or gone.
@@ -74,26 +51,6 @@ func (taintMatters) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 
 // Delete implements predicate.TypedPredicate: a Node that is gone needs nothing.
 func (taintMatters) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return false }
-
-// nodesAffected enqueues the Nodes for which a change of a NodeMaintenance makes a difference.
-func nodesAffected(cluster types.NamespacedName) handler.TypedEventHandler[*v1alpha1.NodeMaintenance, remote.Request] {
-	enqueue := func(queue remote.Queue, before, after *v1alpha1.NodeMaintenance) {
-		for _, node := range daemonsets.Affected(before, after) {
-			queue.Add(remote.Request{Cluster: cluster, Object: types.NamespacedName{Name: node}})
-		}
-	}
-	return handler.TypedFuncs[*v1alpha1.NodeMaintenance, remote.Request]{
-		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*v1alpha1.NodeMaintenance], queue remote.Queue) {
-			enqueue(queue, nil, e.Object)
-		},
-		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance], queue remote.Queue) {
-			enqueue(queue, e.ObjectOld, e.ObjectNew)
-		},
-		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*v1alpha1.NodeMaintenance], queue remote.Queue) {
-			enqueue(queue, e.Object, nil)
-		},
-	}
-}
 
 // nodeOf returns the Node of an Evacuation whose turn is ours.
 func nodeOf(e *v1alpha1.Evacuation) []types.NamespacedName {

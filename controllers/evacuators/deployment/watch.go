@@ -3,7 +3,6 @@ package deployment
 import (
 	"context"
 
-	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	"k8s.io/apimachinery/pkg/labels"
@@ -39,38 +38,21 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 	return err
 }
 
-// Watch adds the watches of what is surged in a workload cluster, and of its Evacuations. The first list of a connection finds
+// Watches are those of what is surged in a workload cluster, and of its Evacuations. The first list of a connection finds
 // what an earlier manager has left.
-func (r *Reconciler) Watch(ctx context.Context, connections clustercache.ClusterCache, cluster types.NamespacedName) error {
-	err := connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*appsv1.Deployment, remote.Request]{
-		Name:         "deployment-Deployments",
-		Watcher:      r.controller,
-		Kind:         &appsv1.Deployment{},
-		EventHandler: remote.EnqueueObjects(cluster, remote.Itself[*appsv1.Deployment]),
-	}))
-	if err != nil {
-		return errors.Wrap(err, "watching Deployments that surge")
-	}
-	err = connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*autoscalingv2.HorizontalPodAutoscaler, remote.Request]{
-		Name:    "deployment-HorizontalPodAutoscalers",
-		Watcher: r.controller,
-		Kind:    &autoscalingv2.HorizontalPodAutoscaler{},
-		EventHandler: remote.EnqueueObjects(cluster, func(_ context.Context, h *autoscalingv2.HorizontalPodAutoscaler) []types.NamespacedName {
-			return []types.NamespacedName{{Namespace: h.Namespace, Name: h.Spec.ScaleTargetRef.Name}}
-		}),
-	}))
-	if err != nil {
-		return errors.Wrap(err, "watching HorizontalPodAutoscalers that surge")
-	}
-	err = connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
-		Name:    "deployment-Evacuations",
-		Watcher: r.controller,
-		Kind:    &v1alpha1.Evacuation{},
-		EventHandler: remote.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
+	return []clustercache.Watcher{
+		remote.Watch("deployment-Deployments", r.controller, &appsv1.Deployment{}, remote.EnqueueObjects(cluster, remote.Itself[*appsv1.Deployment])),
+		remote.Watch("deployment-HorizontalPodAutoscalers", r.controller, &autoscalingv2.HorizontalPodAutoscaler{}, remote.EnqueueObjects(cluster, targetOf)),
+		remote.Watch("deployment-Evacuations", r.controller, &v1alpha1.Evacuation{}, remote.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 			return r.deploymentsOf(ctx, cluster, e)
-		}),
-	}))
-	return errors.Wrap(err, "watching Evacuations")
+		})),
+	}
+}
+
+// targetOf returns what a HorizontalPodAutoscaler scales, which is a Deployment if the autoscaler surges.
+func targetOf(_ context.Context, h *autoscalingv2.HorizontalPodAutoscaler) []types.NamespacedName {
+	return []types.NamespacedName{{Namespace: h.Namespace, Name: h.Spec.ScaleTargetRef.Name}}
 }
 
 // deploymentsOf returns the Deployment of an Evacuation that has, or has had, its turn with us. Where its Pod is not known, or gone,

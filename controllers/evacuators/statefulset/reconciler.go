@@ -41,17 +41,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 	return err
 }
 
-// Watch adds the watch of a workload cluster's Evacuations.
-func (r *Reconciler) Watch(ctx context.Context, connections clustercache.ClusterCache, cluster types.NamespacedName) error {
-	err := connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.Evacuation, remote.Request]{
-		Name:    "statefulset-Evacuations",
-		Watcher: r.controller,
-		Kind:    &v1alpha1.Evacuation{},
-		EventHandler: remote.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+// Watches is that of a workload cluster's Evacuations.
+func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
+	return []clustercache.Watcher{
+		remote.Watch("statefulset-Evacuations", r.controller, &v1alpha1.Evacuation{}, remote.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 			return r.setOf(cluster, e)
-		}),
-	}))
-	return errors.Wrap(err, "watching Evacuations")
+		})),
+	}
 }
 
 // setOf returns the StatefulSet of an Evacuation that it is our turn to carry out, as far as it is known.

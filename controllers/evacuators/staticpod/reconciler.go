@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -39,41 +38,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 	return errors.Wrap(err, "setting up the controller of static Pods")
 }
 
-// Watch adds the watches of a workload cluster's Nodes and NodeMaintenances. Every Node is looked at once for each connection:
+// Watches are those of a workload cluster's Nodes and NodeMaintenances. Every Node is looked at once for each connection:
 // that is when a note that nobody owns any more is found.
-func (r *Reconciler) Watch(ctx context.Context, connections clustercache.ClusterCache, cluster types.NamespacedName) error {
-	err := connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*corev1.Node, remote.Request]{
-		Name:         "staticpod-Nodes",
-		Watcher:      r.controller,
-		Kind:         &corev1.Node{},
-		EventHandler: remote.EnqueueObjects(cluster, remote.Itself[*corev1.Node]),
-		Predicates:   []predicate.TypedPredicate[*corev1.Node]{noteMatters{}},
-	}))
-	if err != nil {
-		return errors.Wrap(err, "watching Nodes")
+func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
+	return []clustercache.Watcher{
+		remote.Watch("staticpod-Nodes", r.controller, &corev1.Node{}, remote.EnqueueObjects(cluster, remote.Itself[*corev1.Node]), noteMatters{}),
+		remote.Watch("staticpod-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, remote.EnqueueAffected(cluster, staticpods.Affected)),
 	}
-	enqueue := func(queue remote.Queue, before, after *v1alpha1.NodeMaintenance) {
-		for _, node := range staticpods.Affected(before, after) {
-			queue.Add(remote.Request{Cluster: cluster, Object: types.NamespacedName{Name: node}})
-		}
-	}
-	err = connections.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.TypedWatcherOptions[*v1alpha1.NodeMaintenance, remote.Request]{
-		Name:    "staticpod-NodeMaintenances",
-		Watcher: r.controller,
-		Kind:    &v1alpha1.NodeMaintenance{},
-		EventHandler: handler.TypedFuncs[*v1alpha1.NodeMaintenance, remote.Request]{
-			CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*v1alpha1.NodeMaintenance], queue remote.Queue) {
-				enqueue(queue, nil, e.Object)
-			},
-			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance], queue remote.Queue) {
-				enqueue(queue, e.ObjectOld, e.ObjectNew)
-			},
-			DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*v1alpha1.NodeMaintenance], queue remote.Queue) {
-				enqueue(queue, e.Object, nil)
-			},
-		},
-	}))
-	return errors.Wrap(err, "watching NodeMaintenances")
 }
 
 // noteMatters passes Nodes that are new, and those whose note has changed.
