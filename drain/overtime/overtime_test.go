@@ -78,12 +78,17 @@ func TestCallAt(t *testing.T) {
 	}
 }
 
+// drawDrain draws a drain that has a time limit, and the grace period of a Pod.
+func drawDrain(t *rapid.T) (drain overtime.Drain, timeout, gracePeriod time.Duration) {
+	timeout = time.Duration(rapid.IntRange(1, 100_000).Draw(t, "timeout")) * time.Second
+	gracePeriod = time.Duration(rapid.IntRange(0, 100_000).Draw(t, "grace period")) * time.Second
+	return overtime.Drain{Start: start, Ends: start.Add(timeout)}, timeout, gracePeriod
+}
+
 // TestAskedBeforeDeleted: no Pod is deleted before it is asked to leave, and each is asked before the end.
 func TestAskedBeforeDeleted(t *testing.T) { // M13
 	rapid.Check(t, func(t *rapid.T) {
-		timeout := time.Duration(rapid.IntRange(1, 100_000).Draw(t, "timeout")) * time.Second
-		gracePeriod := time.Duration(rapid.IntRange(0, 100_000).Draw(t, "grace period")) * time.Second
-		drain := overtime.Drain{Start: start, Ends: start.Add(timeout)}
+		drain, timeout, gracePeriod := drawDrain(t)
 		if asked, deleted := drain.CallAt(gracePeriod), drain.DeleteAt(gracePeriod); asked.After(deleted) || !asked.Before(drain.Ends) {
 			t.Fatalf("asked %s after the start, deleted %s after it, of %s", asked.Sub(start), deleted.Sub(start), timeout)
 		}
@@ -139,9 +144,7 @@ func TestAsked(t *testing.T) {
 // TestDeletedInTime: a Pod has its grace period before the drain ends, or half of the drain's time.
 func TestDeletedInTime(t *testing.T) { // M13
 	rapid.Check(t, func(t *rapid.T) {
-		timeout := time.Duration(rapid.IntRange(1, 100_000).Draw(t, "timeout")) * time.Second
-		gracePeriod := time.Duration(rapid.IntRange(0, 100_000).Draw(t, "grace period")) * time.Second
-		drain := overtime.Drain{Start: start, Ends: start.Add(timeout)}
+		drain, timeout, gracePeriod := drawDrain(t)
 		at := drain.DeleteAt(gracePeriod)
 		left := drain.Ends.Sub(at)
 		if at.Before(start.Add(timeout/2)) || left < min(gracePeriod+overtime.Margin, timeout/2) {
