@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/pkg/errors"
@@ -32,8 +33,8 @@ func (c *ControlPlane) KillComponent(_ context.Context, component Component) err
 	return nil
 }
 
-// StartComponent starts a stopped component and waits until it is ready.
-func (c *ControlPlane) StartComponent(ctx context.Context, component Component) error {
+// StartComponent starts a stopped component and waits until it is ready. It gets extra flags until it is started again.
+func (c *ControlPlane) StartComponent(ctx context.Context, component Component, extraArgs ...string) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	if process := c.processes[component]; process != nil {
@@ -43,7 +44,7 @@ func (c *ControlPlane) StartComponent(ctx context.Context, component Component) 
 			return errors.Errorf("%s of %q is running", component, c.Name())
 		}
 	}
-	if err := c.launch(component); err != nil {
+	if err := c.launch(component, extraArgs...); err != nil {
 		return err
 	}
 	return c.waitReady(ctx, component)
@@ -65,7 +66,7 @@ func (c *ControlPlane) takeComponent(component Component) (*Process, error) {
 	return process, nil
 }
 
-func (c *ControlPlane) launch(component Component) error {
+func (c *ControlPlane) launch(component Component, extraArgs ...string) error {
 	path, err := Tool(c.options.program(component))
 	if err != nil {
 		return err
@@ -77,7 +78,7 @@ func (c *ControlPlane) launch(component Component) error {
 	process, err := startProcess(ProcessSpec{
 		Name:    string(component),
 		Path:    path,
-		Args:    append(args, c.options.ExtraArgs[component]...),
+		Args:    slices.Concat(args, c.options.ExtraArgs[component], extraArgs),
 		Dir:     c.dir,
 		LogFile: c.logFile(string(component)),
 		// The heaps are small here: by default, an API server under load spends almost half of its

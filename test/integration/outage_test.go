@@ -10,6 +10,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
@@ -18,6 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
@@ -33,7 +37,11 @@ const maxOutageErrors = 60
 func TestWorkloadAPIServerOutage(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: time.Second, PodDeletionDelay: time.Second})
-	all.withMachines("m1", "m2")
+	all.withMachines("m1", "m2", "m3")
+
+	t.Run("E19: an API server without policy/v1 is named, evictions aren't forced, and drains go on when it is served", func(t *testing.T) {
+		all.sub(t).withoutPolicy("m3")
+	})
 
 	t.Run("M15: the drain goes on by itself after the API server was away, and the Machine says what it waits for", func(t *testing.T) {
 		s := all.sub(t)
@@ -73,6 +81,54 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 		errors := errorLines(s.fleet.Manager.Log())[before:]
 		s.Expect(len(errors)).To(BeNumerically("<=", maxOutageErrors), strings.Join(errors, "\n"))
 	})
+}
+
+// maxTries bounds the evictions that are tried of one Pod in vain: the tenth comes 17 minutes after the first.
+const maxTries = 10
+
+// withoutPolicy has an API server come back without policy/v1 in the middle of a drain, which is cancelled then, and another drain
+// begin without. That one comes to its end when policy/v1 is served.
+func (s *scene) withoutPolicy(machine string) {
+	s.withNodes("other")
+	cancelled, waiting := bare("cancelled", "other", held), bare("waiting", machine)
+	s.run(cancelled, waiting)
+	s.maintain(nm("admin", draining, of("other")))
+	s.Eventually(func() string { return s.activeClass(cancelled) }, soon, pace).Should(Equal(evacuatorClass))
+
+	before := len(errorLines(s.fleet.Manager.Log()))
+	s.Expect(s.workload.StopComponent(s.Context(), controlplane.APIServer)).To(Succeed())
+	s.Expect(s.workload.StartComponent(s.Context(), controlplane.APIServer, "--runtime-config=policy/v1=false")).To(Succeed())
+	s.Expect(s.workload.Client.SubResource("eviction").Create(s.Context(), cancelled, &policyv1.Eviction{})).To(Satisfy(remote.NotServed))
+
+	s.completesTurn(cancelled)
+	s.expectWaits(cancelled, string(budgets.EvictionNotServed), budgets.NotServed)
+	s.Eventually(func() float64 {
+		return s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": string(budgets.EvictionNotServed)})
+	}, soon, pace).Should(BeEquivalentTo(1))
+	s.ends("admin")
+	s.expectReleased("other")
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(cancelled) }, soon, pace).Should(BeNil())
+
+	s.deleteMachine(machine)
+	s.expectWaits(waiting, string(budgets.EvictionNotServed), budgets.NotServed)
+	s.expectTold(machine, budgets.NotServed)
+	for _, pod := range []*corev1.Pod{cancelled, waiting} {
+		s.Expect(s.pod(pod.Name).UID).To(Equal(pod.UID))
+		s.Expect(s.pod(pod.Name).DeletionTimestamp).To(BeNil())
+	}
+	s.Expect(s.evictions().Succeeded()).To(BeEmpty())
+	s.Expect(len(s.evictions())).To(BeNumerically("<=", maxTries), tally(s.evictions()))
+	looks := s.audited().WithUserAgent(fleet.ManagerAgent).Resource("poddisruptionbudgets").Failed(404)
+	s.Expect(len(looks)).To(BeNumerically("<=", maxOutageErrors), tally(looks))
+	errors := errorLines(s.fleet.Manager.Log())[before:]
+	s.Expect(len(errors)).To(BeNumerically("<=", maxOutageErrors), strings.Join(errors, "\n"))
+
+	s.Expect(s.workload.StopComponent(s.Context(), controlplane.APIServer)).To(Succeed())
+	s.Expect(s.workload.StartComponent(s.Context(), controlplane.APIServer)).To(Succeed())
+	s.expectGone(machine)
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(1))
+	s.expectInvariants(*cancelled)
+	s.strike()
 }
 
 func TestDisconnect(t *testing.T) {
