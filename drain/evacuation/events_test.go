@@ -39,6 +39,7 @@ func (w *world) usual() []event {
 		{"reconcile, once more", exists, w.reconcile},
 		{"join", alive, w.join},
 		{"the deadline passes", awaited, w.deadlinePasses},
+		{"the pause ends", w.paused, func(*rapid.T) { w.paused = false }},
 		{"the watch is there", !w.pod.Known, w.watchIsThere},
 		{"the drain's time", exists, w.drainsTime},
 		{"time passes", true, w.timePasses},
@@ -55,6 +56,7 @@ func (w *world) seldom() []event {
 		{"a user deletes", exists && !w.forbidsCancellation(), w.userDeletes},
 		{"the Pod terminates", w.pod.Exists, w.podTerminates},
 		{"the Pod ends", true, w.podEnds},
+		{"a pause begins", !w.paused, func(*rapid.T) { w.paused = true }},
 		{"the watch restarts", true, w.watchRestarts},
 	}
 }

@@ -20,6 +20,10 @@ func (w *world) observe(r *rapid.T, a evacuation.Action) {
 	if a.Message == "" {
 		r.Fatalf("%s has no message", a.Kind)
 	}
+	begins := a.Kind == evacuation.Evict || a.Kind == evacuation.Activate || a.Kind == evacuation.ResolveEvacuators
+	if begins && w.rests() {
+		r.Fatalf("M16: %s, while the Machine is paused", a.Kind)
+	}
 	switch a.Kind {
 	case evacuation.Evict:
 		w.mayEvict(r)
@@ -30,6 +34,10 @@ func (w *world) observe(r *rapid.T, a evacuation.Action) {
 	case evacuation.AwaitPod, evacuation.AwaitTermination, evacuation.AwaitForbidden, evacuation.Done:
 		if !a.Deadline.IsZero() {
 			r.Fatalf("%s has a deadline", a.Kind)
+		}
+	case evacuation.AwaitResume:
+		if !w.rests() || !w.pod.Exists || w.pod.Finished || w.pod.Terminating {
+			r.Fatalf("M16: it rests, with Pod %+v", w.pod)
 		}
 	case evacuation.Cancel:
 		if w.asked() || w.forbidsCancellation() {

@@ -18,6 +18,7 @@ type world struct {
 	pod       evacuation.Pod
 	resolved  []v1alpha1.Evacuator
 	drainEnds *time.Time
+	paused    bool // the Machine of the Node is
 	now       time.Time
 
 	last        evacuation.Action
@@ -68,12 +69,15 @@ func newWorld(t testing.TB, r *rapid.T) *world {
 
 func (w *world) next() evacuation.Action {
 	before := toJSON(w.t, w.e)
-	action := evacuation.Next(evacuation.Input{Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, DrainEnds: w.drainEnds, Now: w.now})
+	action := evacuation.Next(evacuation.Input{Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, DrainEnds: w.drainEnds, Paused: w.rests(), Now: w.now})
 	if toJSON(w.t, w.e) != before {
 		w.t.Fatal("Next has changed its input")
 	}
 	return action
 }
+
+// rests says whether everybody who asks for the Evacuation is paused.
+func (w *world) rests() bool { return evacuation.Terms{Paused: w.paused}.Rest(w.e) }
 
 // reconcile is the controller: it applies what Next says until there is nothing more to do, or a write is lost.
 func (w *world) reconcile(r *rapid.T) {

@@ -32,6 +32,10 @@ func TestRights(t *testing.T) {
 		return shutdown.Maintenance(node, "", shutdown.Defaults())
 	}
 	forbidden := Satisfy(apierrors.IsForbidden)
+	// An admission policy takes a moment to take effect.
+	root.Eventually(func() error {
+		return agent.Status().Patch(root.Context(), controlplane.NewNode("theirs"), client.RawPatch(types.MergePatchType, []byte(`{}`)))
+	}, eventually, pace).Should(forbidden)
 
 	t.Run("S12: it maintains its own Node, and no other", func(t *testing.T) {
 		s := root.sub(t)
