@@ -25,6 +25,11 @@ import (
 // webhook holds up doesn't hold up the others.
 const overdue = time.Second
 
+// hung is how long an eviction that isn't answered keeps the room of its budget from others. An API server that is busy may take
+// seconds, and another eviction would be refused then; one that takes longer hangs in an admission webhook, most of which have ten
+// seconds, and isn't waited for.
+const hung = 10 * time.Second
+
 // begin has the admitted Pods evicted, and doesn't wait for that: those of one budget one after the other, since the API server's
 // conflict retries make parallel ones slower, the rest side by side. What finds no place now is admitted again when there is one.
 func (v *Evictor) begin(ctx context.Context, p *pass, admitted []budgets.Admitted) {
@@ -73,7 +78,7 @@ func (v *Evictor) evictInTurn(ctx context.Context, p *pass, budget *budgets.Budg
 // evict begins one try to evict a Pod, if there is a place for it.
 func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted) (ended <-chan struct{}, begun bool) {
 	s := p.subjects[admitted.Pod.UID]
-	if !p.record.flights.start(s.pod.UID, s.pod.Spec.NodeName) {
+	if !p.record.flights.start(s.pod.UID, s.pod.Spec.NodeName, v.Clock.Now()) {
 		return nil, false
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName)))

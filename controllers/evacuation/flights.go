@@ -2,6 +2,7 @@ package evacuation
 
 import (
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -17,23 +18,29 @@ const (
 // flights are the evictions under way in one workload cluster.
 type flights struct {
 	mu      sync.Mutex
-	pods    map[types.UID]string          // and their Nodes
+	pods    map[types.UID]flight
 	onNode  map[string]int                // how many
 	budgets map[types.NamespacedName]bool // those whose Pods are being evicted one after the other
 }
 
+// flight is one eviction under way.
+type flight struct {
+	node  string
+	begun time.Time
+}
+
 func newFlights() *flights {
-	return &flights{pods: map[types.UID]string{}, onNode: map[string]int{}, budgets: map[types.NamespacedName]bool{}}
+	return &flights{pods: map[types.UID]flight{}, onNode: map[string]int{}, budgets: map[types.NamespacedName]bool{}}
 }
 
 // start takes a place for the eviction of a Pod. False: there is none, or it is under way already.
-func (f *flights) start(pod types.UID, node string) bool {
+func (f *flights) start(pod types.UID, node string, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, underWay := f.pods[pod]; underWay || len(f.pods) >= evictionsInCluster || f.onNode[node] >= evictionsOnNode {
 		return false
 	}
-	f.pods[pod] = node
+	f.pods[pod] = flight{node: node, begun: now}
 	f.onNode[node]++
 	return true
 }
@@ -42,21 +49,22 @@ func (f *flights) start(pod types.UID, node string) bool {
 func (f *flights) end(pod types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	node, underWay := f.pods[pod]
+	ended, underWay := f.pods[pod]
 	if !underWay {
 		return
 	}
 	delete(f.pods, pod)
-	if f.onNode[node]--; f.onNode[node] == 0 {
-		delete(f.onNode, node)
+	if f.onNode[ended.node]--; f.onNode[ended.node] == 0 {
+		delete(f.onNode, ended.node)
 	}
 }
 
-func (f *flights) has(pod types.UID) bool {
+// since says whether a Pod's eviction is under way, and when it has begun.
+func (f *flights) since(pod types.UID) (begun time.Time, underWay bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_, underWay := f.pods[pod]
-	return underWay
+	found, underWay := f.pods[pod]
+	return found.begun, underWay
 }
 
 // take reserves a budget for those who evict its Pods one after the other. False: it is taken.

@@ -96,14 +96,27 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 			continue
 		}
 		live[pod.UID] = true
+		if p.holdsRoom(pod.UID) {
+			candidates = append(candidates, p.candidate(e, pod, true))
+		}
 		if p.isTried(pod.UID) {
 			continue
 		}
 		p.subjects[pod.UID] = &subject{evacuation: e, pod: pod, action: action}
-		candidates = append(candidates, p.candidate(e, pod))
+		candidates = append(candidates, p.candidate(e, pod, false))
 	}
 	p.record.keep(live)
 	return candidates, nil
+}
+
+// holdsRoom says whether the eviction of a Pod is under way and may be about to take room.
+func (p *pass) holdsRoom(pod types.UID) bool {
+	begun, underWay := p.record.flights.since(pod)
+	if !underWay || p.now.Sub(begun) >= hung {
+		return false
+	}
+	p.tryAgainAt(begun.Add(hung))
+	return true
 }
 
 // isTried says whether the eviction of a Pod is under way, or was answered a moment ago. One that was refused stays blocked until
@@ -113,7 +126,7 @@ func (p *pass) isTried(pod types.UID) bool {
 	if rests {
 		p.tryAgainAt(until)
 	}
-	if !rests && !p.record.flights.has(pod) {
+	if _, underWay := p.record.flights.since(pod); !rests && !underWay {
 		return false
 	}
 	if reason := p.record.refusal(pod); reason != "" {
@@ -122,13 +135,14 @@ func (p *pass) isTried(pod types.UID) bool {
 	return true
 }
 
-func (p *pass) candidate(e *v1alpha1.Evacuation, pod *corev1.Pod) budgets.Candidate {
+func (p *pass) candidate(e *v1alpha1.Evacuation, pod *corev1.Pod, underWay bool) budgets.Candidate {
 	return budgets.Candidate{
 		Pod: budgets.Pod{
 			UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
 			Labels: pod.Labels, Ready: rules.Ready(pod), Phase: pod.Status.Phase,
 		},
 		DeleteUnready: p.terms[pod.Spec.NodeName].DeletesUnready && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
+		UnderWay:      underWay,
 	}
 }
 

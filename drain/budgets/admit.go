@@ -32,6 +32,10 @@ type Candidate struct {
 	// DeleteUnready says that the pod is to be deleted where it isn't ready and its own budget can never have room: it serves
 	// nobody, and to wait for the budget would be to wait for ever (E21).
 	DeleteUnready bool
+
+	// UnderWay: its eviction has begun, and isn't answered yet. The pod isn't admitted again, and the room that it may be about to
+	// take is given to nobody else.
+	UnderWay bool
 }
 
 // Admitted is a candidate that may be evicted now.
@@ -69,18 +73,26 @@ type Waiting struct {
 }
 
 // Admit decides which candidates may be evicted now. Those that come first get the room: see FairOrder. Pods that share a
-// budget are admitted no more than it has room. A pod that is listed twice counts once.
+// budget are admitted no more than it has room, those that are under way included. A pod that is listed twice counts once.
 //
 // It takes time proportional to the candidates times the budgets of their namespaces.
 func (i *Index) Admit(candidates []Candidate) (admitted []Admitted, waiting []Waiting) {
 	taken := map[*Budget]int{}
 	seen := map[identity]bool{}
 	for _, c := range candidates {
-		id := identity{c.Pod.UID, c.Pod.Namespace, c.Pod.Name}
-		if seen[id] {
+		if !c.UnderWay || seen[c.Pod.identity()] {
 			continue
 		}
-		seen[id] = true
+		seen[c.Pod.identity()] = true
+		if decision := i.decide(c.Pod, taken); decision.needsRoom {
+			taken[decision.budget]++
+		}
+	}
+	for _, c := range candidates {
+		if seen[c.Pod.identity()] {
+			continue
+		}
+		seen[c.Pod.identity()] = true
 
 		decision := i.decide(c.Pod, taken)
 		if decision.wait != nil && c.DeleteUnready && !c.Pod.Ready && decision.wait.isFutile() {
@@ -105,6 +117,8 @@ type identity struct {
 	uid             types.UID
 	namespace, name string
 }
+
+func (p Pod) identity() identity { return identity{p.UID, p.Namespace, p.Name} }
 
 // decision about one pod: it goes unless wait says why not.
 type decision struct {

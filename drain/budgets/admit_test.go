@@ -2,6 +2,7 @@ package budgets_test
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -141,6 +142,36 @@ func TestRoomIsShared(t *testing.T) {
 	}
 	if again, _ := index.Admit([]budgets.Candidate{pod("c")}); len(again) != 1 {
 		t.Error("an index keeps no record of what it admitted")
+	}
+}
+
+func TestRoomOfEvictionsUnderWay(t *testing.T) {
+	underWay := func(c budgets.Candidate) budgets.Candidate {
+		c.UnderWay = true
+		return c
+	}
+	for _, test := range []struct {
+		name       string
+		room       int32
+		candidates []budgets.Candidate
+		want       []string
+	}{
+		{"E18: the room of an eviction that isn't answered yet is given to nobody else", 1, []budgets.Candidate{pod("a"), underWay(pod("slow"))}, nil},
+		{"E18: what is left is", 2, []budgets.Candidate{pod("a"), pod("b"), underWay(pod("slow"))}, []string{"a"}},
+		{"E18: it isn't evicted twice", 2, []budgets.Candidate{underWay(pod("slow")), pod("slow")}, nil},
+		{"E18: one that needs no room takes none", 1, []budgets.Candidate{pod("a"), underWay(pod("slow", terminating))}, []string{"a"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			admitted, waiting := budgets.NewIndex([]*pdb{budget("web", room(test.room))}, nil).Admit(test.candidates)
+			if got := namesOf(admitted); !slices.Equal(got, test.want) {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+			for _, each := range waiting {
+				if each.UnderWay {
+					t.Errorf("%s waits, and is under way", each.Pod.Name)
+				}
+			}
+		})
 	}
 }
 

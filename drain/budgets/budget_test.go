@@ -77,6 +77,13 @@ func TestFairOrder(t *testing.T) {
 	if want := []string{"a1", "b1", "c1", "a2", "b2", "a3"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("E23: got %v, want %v", got, want)
 	}
+	in[2].UnderWay, got = true, nil
+	for _, c := range budgets.FairOrder(in) {
+		got = append(got, c.Pod.Name)
+	}
+	if want := []string{"a3", "b1", "c1", "a1", "b2", "a2"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("E23: a Node whose eviction is under way has had its turn: got %v, want %v", got, want)
+	}
 	if in[1].Pod.Name != "a2" {
 		t.Error("the input was changed")
 	}

@@ -33,6 +33,9 @@ const NotServed = "The API server doesn't serve evictions and disruption budgets
 func Unserved(candidates []Candidate) []Waiting {
 	waiting := make([]Waiting, 0, len(candidates))
 	for _, candidate := range candidates {
+		if candidate.UnderWay {
+			continue
+		}
 		waiting = append(waiting, Waiting{Candidate: candidate, Reason: EvictionNotServed, Message: NotServed, Detail: NotServed})
 	}
 	return waiting

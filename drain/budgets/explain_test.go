@@ -9,7 +9,7 @@ import (
 func TestUnserved(t *testing.T) {
 	t.Run("E19: without policy/v1 each Pod waits, and says for what", func(t *testing.T) {
 		candidates := []budgets.Candidate{{Pod: budgets.Pod{UID: "a"}}, {Pod: budgets.Pod{UID: "b"}}}
-		waiting := budgets.Unserved(candidates)
+		waiting := budgets.Unserved(append(candidates, budgets.Candidate{Pod: budgets.Pod{UID: "c"}, UnderWay: true}))
 		if len(waiting) != len(candidates) {
 			t.Fatalf("got %+v", waiting)
 		}

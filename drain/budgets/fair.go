@@ -4,7 +4,8 @@ import "slices"
 
 // FairOrder reorders candidates so that Nodes take turns: first the first pod of each Node, then the second ones, and so
 // on; within a Node the order stays. Room that is too little for all is thus shared among Nodes, and a Node with many
-// pods, or one that comes first in a list, doesn't starve the others (E23). The input isn't changed.
+// pods, or one that comes first in a list, doesn't starve the others (E23). Pods whose evictions are under way have had their
+// Node's first turns. The input isn't changed.
 func FairOrder(candidates []Candidate) []Candidate {
 	type ranked struct {
 		Candidate
@@ -12,9 +13,13 @@ func FairOrder(candidates []Candidate) []Candidate {
 	}
 	count := map[string]int{}
 	all := make([]ranked, 0, len(candidates))
-	for _, c := range candidates {
-		all = append(all, ranked{c, count[c.Pod.Node]})
-		count[c.Pod.Node]++
+	for _, underWay := range []bool{true, false} {
+		for _, c := range candidates {
+			if c.UnderWay == underWay {
+				all = append(all, ranked{c, count[c.Pod.Node]})
+				count[c.Pod.Node]++
+			}
+		}
 	}
 	slices.SortStableFunc(all, func(a, b ranked) int { return a.rank - b.rank })
 

@@ -3,6 +3,7 @@ package budgets_test
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"testing"
 	"unicode/utf8"
 
@@ -155,6 +156,39 @@ func TestNeverMoreThanRoom(t *testing.T) { // E18
 		for b, n := range used {
 			if n > b.Status.DisruptionsAllowed || isStale[b] || isBroken[b] {
 				t.Fatalf("%d pods go by budget %+v", n, b)
+			}
+		}
+	})
+}
+
+// TestNoneIsRefusedBesideOthers: evictions that are under way may reach the server before those that are admitted beside them, or
+// after; nobody is refused for lack of room.
+func TestNoneIsRefusedBesideOthers(t *testing.T) { // E18
+	rapid.Check(t, func(t *rapid.T) {
+		pdbs := rapid.SliceOfN(drawBudget(), 0, 5).Draw(t, "budgets")
+		candidates := rapid.SliceOfNDistinct(drawCandidate(), 0, 12, func(c budgets.Candidate) string { return c.Pod.Namespace + string(c.Pod.UID) }).Draw(t, "candidates")
+		index := budgets.NewIndex(pdbs, nil)
+		begun, _ := index.Admit(candidates)
+		begun = begun[:rapid.IntRange(0, len(begun)).Draw(t, "under way")]
+		for i := range candidates {
+			candidates[i].UnderWay = slices.ContainsFunc(begun, func(a budgets.Admitted) bool {
+				return a.Pod.UID == candidates[i].Pod.UID && a.Pod.Namespace == candidates[i].Pod.Namespace && !a.Delete
+			})
+		}
+		admitted, _ := index.Admit(candidates)
+		var actual server
+		for _, b := range pdbs {
+			actual = append(actual, b.DeepCopy())
+		}
+		var all []budgets.Pod
+		for _, a := range append(begun, admitted...) {
+			if !a.Delete {
+				all = append(all, a.Pod)
+			}
+		}
+		for _, p := range rapid.Permutation(all).Draw(t, "order") {
+			if accepted, _ := actual.evict(p); !accepted {
+				t.Fatalf("%+v is refused", p)
 			}
 		}
 	})
