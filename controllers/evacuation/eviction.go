@@ -42,6 +42,7 @@ func (v *Evictor) begin(ctx context.Context, p *pass, admitted []budgets.Admitte
 		if ended, begun := v.evict(ctx, p, each); begun {
 			go func() {
 				<-ended
+				p.record.flights.end(each.Pod.UID)
 				v.again(p.cluster)
 			}()
 		}
@@ -62,10 +63,12 @@ func (v *Evictor) evictInTurn(ctx context.Context, p *pass, budget *budgets.Budg
 		}
 		select {
 		case <-ended:
+			p.record.flights.end(each.Pod.UID)
 		case <-v.Clock.After(overdue):
 			go func() {
 				<-ended
-				p.refresh(ctx, budget)
+				p.refresh(ctx, budget) // before that, the room that it has taken may not be seen to be gone
+				p.record.flights.end(each.Pod.UID)
 				v.again(p.cluster)
 			}()
 		}
@@ -75,7 +78,7 @@ func (v *Evictor) evictInTurn(ctx context.Context, p *pass, budget *budgets.Budg
 	v.again(p.cluster)
 }
 
-// evict begins one try to evict a Pod, if there is a place for it.
+// evict begins one try to evict a Pod, if there is a place for it, which is the caller's to give back once it has ended.
 func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted) (ended <-chan struct{}, begun bool) {
 	s := p.subjects[admitted.Pod.UID]
 	if !p.record.flights.start(s.pod.UID, s.pod.Spec.NodeName, v.Clock.Now()) {
@@ -85,7 +88,6 @@ func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer p.record.flights.end(s.pod.UID)
 		if admitted.Delete {
 			v.land(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventDeletedUnready)
 			return
