@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -113,6 +114,32 @@ func TestJobCompletes(t *testing.T) {
 		}
 		return job.Status.Succeeded, nil
 	}, patience).Should(Equal(int32(1)))
+}
+
+func TestPodIsReadyAgain(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	_, client := withNode(t, Options{})
+	podNamed(t, client, "app", nil)
+	ready := func() (corev1.ConditionStatus, error) {
+		pod, err := client.CoreV1().Pods("default").Get(t.Context(), "app", metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodReady {
+				return condition.Status, nil
+			}
+		}
+		return "", nil
+	}
+	g.Eventually(ready, patience).Should(Equal(corev1.ConditionTrue))
+
+	lost := []byte(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`) // as the node lifecycle controller does
+	patched, err := client.CoreV1().Pods("default").Patch(t.Context(), "app", types.StrategicMergePatchType, lost, metav1.PatchOptions{}, "status")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(patched.Status.Conditions).To(ContainElement(And(HaveField("Type", corev1.PodReady), HaveField("Status", corev1.ConditionFalse))))
+	g.Eventually(ready, patience).Should(Equal(corev1.ConditionTrue))
 }
 
 func TestKubeletStops(t *testing.T) {

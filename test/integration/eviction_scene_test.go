@@ -69,7 +69,7 @@ func (s *scene) breaks(names ...string) {
 		pod := s.pod(name)
 		before := pod.DeepCopy()
 		for i := range pod.Status.Conditions {
-			if pod.Status.Conditions[i].Type == corev1.PodReady {
+			if kind := pod.Status.Conditions[i].Type; kind == corev1.PodReady || kind == corev1.ContainersReady {
 				pod.Status.Conditions[i].Status = corev1.ConditionFalse
 			}
 		}
