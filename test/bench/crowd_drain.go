@@ -141,9 +141,9 @@ func (c *crowd) watchRooms(ctx context.Context) ([]*roomWatch, error) {
 
 // drain deletes the Machines of two groups at once, and returns when all of the first have been released.
 func (c *crowd) drain(ctx context.Context, group, others []tenant) (released map[string]time.Time, started time.Time, err error) {
-	watcher, err := c.Client.Watch(ctx, &clusterv1.MachineList{})
+	watcher, err := lastingWatch(ctx, c.Client, &clusterv1.MachineList{})
 	if err != nil {
-		return nil, started, errors.Wrap(err, "watching Machines")
+		return nil, started, err
 	}
 	defer watcher.Stop()
 	started = time.Now()

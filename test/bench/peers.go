@@ -69,9 +69,9 @@ func drainByClusterAPI(ctx context.Context, a *arena, t target) (span, error) {
 // deleteMachines deletes Machines at once, and waits for each until an event of an object of its name satisfies a condition.
 // released tells when.
 func (a *arena) deleteMachines(ctx context.Context, names []string, kind client.ObjectList, until func(watch.Event) bool) (taken span, released map[string]time.Time, err error) {
-	watcher, err := a.Client.Watch(ctx, kind, client.InNamespace(a.namespace()))
+	watcher, err := lastingWatch(ctx, a.Client, kind, client.InNamespace(a.namespace()))
 	if err != nil {
-		return span{}, nil, errors.Wrap(err, "watching Machines")
+		return span{}, nil, err
 	}
 	defer watcher.Stop()
 	taken.started = time.Now()

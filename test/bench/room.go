@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pkg/errors"
 	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -33,22 +32,30 @@ type roomWatch struct {
 
 func watchRoom(ctx context.Context, c client.WithWatch) (*roomWatch, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	watcher, err := c.Watch(ctx, &policyv1.PodDisruptionBudgetList{})
+	budgets := &policyv1.PodDisruptionBudgetList{}
+	watcher, err := lastingWatch(ctx, c, budgets)
 	if err != nil {
 		cancel()
-		return nil, errors.Wrap(err, "watching the budgets")
+		return nil, err
 	}
 	w := &roomWatch{cancel: cancel, seen: rooms{}}
+	for i := range budgets.Items {
+		w.see(&budgets.Items[i])
+	}
 	w.done.Go(func() {
 		defer watcher.Stop()
 		for event := range watcher.ResultChan() {
 			if budget, ok := event.Object.(*policyv1.PodDisruptionBudget); ok {
-				key := client.ObjectKeyFromObject(budget)
-				w.seen[key] = append(w.seen[key], roomAt{time.Now(), budget.Status.DisruptionsAllowed})
+				w.see(budget)
 			}
 		}
 	})
 	return w, nil
+}
+
+func (w *roomWatch) see(budget *policyv1.PodDisruptionBudget) {
+	key := client.ObjectKeyFromObject(budget)
+	w.seen[key] = append(w.seen[key], roomAt{time.Now(), budget.Status.DisruptionsAllowed})
 }
 
 // stop ends the watch and returns what it has seen.
