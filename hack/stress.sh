@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Hunts flakes: hack/stress.sh <runs of the integration suite> <plays of each scene> [regular expression of tests whose scenes are played]
 # Everything runs with the race detector where there is a C compiler, unless RACE=0 says otherwise: it takes half the time then.
-# TEST_PARALLEL tests run side by side. The first failure ends it; the log tells the rest.
+# TEST_PARALLEL tests run side by side, and STRESS_FLEETS processes share the plays, since a fleet plays one scene after the other and
+# mostly waits. The first failure ends it; the log tells the rest.
 set -euo pipefail
 cd "$(dirname "$0")/../test/integration"
 suites=${1:-5} plays=${2:-50}
@@ -11,6 +12,7 @@ scenes=${3:-'^(TestStages|TestDaemonSets|TestManyNodes|TestAdmission|TestOldestV
 whole='^TestBundleWithoutAdmissionPolicies$'
 
 work=$(mktemp -d)
+trap 'jobs -p | xargs -r kill' EXIT # the other players, where one has failed
 race=$([[ ${RACE:-$(go env CGO_ENABLED)} == 1 ]] && echo -race || true)
 echo "Building the tests${race:+ with the race detector} … (logs are in $work)"
 go test $race -c -o "$work/integration.test" .
@@ -32,10 +34,17 @@ for ((i = 1; i <= suites; i++)); do
 	run "run $i of $suites of the integration suite" "suite-$i.log"
 done
 if ((plays > 0)); then
-	# A hundred Nodes are as many as a flake needs.
-	run "$plays plays of each scene of $scenes" scenes.log -test.run "$scenes" -repeat "$plays" -nodes 100
+	fleets=${STRESS_FLEETS:-3}
+	share=$(((plays + fleets - 1) / fleets))
+	players=()
+	for ((i = 1; i <= fleets; i++)); do
+		# A hundred Nodes are as many as a flake needs.
+		run "$share plays of each scene of $scenes, $i of $fleets" "scenes-$i.log" -test.run "$scenes" -repeat "$share" -nodes 100 &
+		players+=($!)
+	done
+	for player in "${players[@]}"; do wait "$player"; done
 	run "$plays runs of $whole" whole.log -test.run "$whole" -test.count "$plays"
 	echo "What was played, and how often:"
-	sed -nE 's/^ *--- PASS: ([^ ]*) .*/\1/; T; s/#[0-9]+(\/|$)/\1/g; p' "$work/scenes.log" "$work/whole.log" | tr _ ' ' | sort | uniq -c
+	sed -nE 's/^ *--- PASS: ([^ ]*) .*/\1/; T; s/#[0-9]+(\/|$)/\1/g; p' "$work"/scenes-*.log "$work/whole.log" | tr _ ' ' | sort | uniq -c
 fi
 rm -rf "$work"
