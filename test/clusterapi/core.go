@@ -50,21 +50,12 @@ type Core struct {
 // Install installs Cluster API's CRDs and webhooks in a management cluster and starts the core
 // manager. It returns when the manager is ready, webhooks included.
 func Install(ctx context.Context, management *controlplane.ControlPlane, opts Options) (*Core, error) {
-	const attempts = 3
-	for attempt := 1; ; attempt++ {
-		core, err := install(ctx, management, opts)
-		if err == nil {
-			return core, nil
-		}
-		// The ports were free a moment ago, but a stranger may be quicker.
-		if attempt == attempts || !strings.Contains(err.Error(), "address already in use") {
-			return nil, errors.Wrapf(err, "installing Cluster API in %s", management.Name())
-		}
-	}
+	core, err := install(ctx, management, opts)
+	return core, errors.Wrapf(err, "installing Cluster API in %s", management.Name())
 }
 
 func install(ctx context.Context, management *controlplane.ControlPlane, opts Options) (*Core, error) {
-	ports, err := freePorts()
+	ports, err := reservePorts()
 	if err != nil {
 		return nil, err
 	}

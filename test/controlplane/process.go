@@ -111,8 +111,9 @@ func (p *Process) Signal(signal os.Signal) error {
 	return nil
 }
 
-// Stop asks the process to end and kills it if it takes too long, which is an error. In
-// either case the process is gone when Stop returns. The exit status is Wait's to tell.
+// Stop asks the process to end and kills it if it takes too long, which is an error that has the
+// end of its log; a Go program's says where its goroutines are. In either case the process is gone
+// when Stop returns. The exit status is Wait's to tell.
 func (p *Process) Stop() error { return p.stop(context.Background()) }
 
 // stop is Stop with less patience: a process that is still there when the context ends is
@@ -127,8 +128,20 @@ func (p *Process) stop(ctx context.Context) error {
 	case <-p.done:
 		return nil
 	case <-ctx.Done():
+		p.dump()
 		p.Kill()
-		return errors.Errorf("%s didn't end within %s of SIGTERM and was killed", p.spec.Name, p.spec.StopTimeout)
+		return errors.Errorf("%s didn't end within %s of SIGTERM and was killed; its log %s ends:\n%s", p.spec.Name, p.spec.StopTimeout, p.spec.LogFile, p.tail(1000))
+	}
+}
+
+// dump has a Go program write where its goroutines are, of which it dies.
+func (p *Process) dump() {
+	if p.Signal(syscall.SIGQUIT) != nil {
+		return
+	}
+	select {
+	case <-p.done:
+	case <-time.After(5 * time.Second):
 	}
 }
 
@@ -149,8 +162,7 @@ func (p *Process) Log() string {
 }
 
 // tail returns the last lines of the log, for an error message.
-func (p *Process) tail() string {
-	const lines = 25
+func (p *Process) tail(lines int) string {
 	content := bytes.TrimRight([]byte(p.Log()), "\n")
 	start := len(content)
 	for range lines {
@@ -176,9 +188,9 @@ func (p *Process) waitUntil(ctx context.Context, ready func(context.Context) err
 		select {
 		case <-ticker.C:
 		case <-p.done:
-			return errors.Errorf("%s ended before it was ready: %v; its log %s ends:\n%s", p.spec.Name, p.err, p.spec.LogFile, p.tail())
+			return errors.Errorf("%s ended before it was ready: %v; its log %s ends:\n%s", p.spec.Name, p.err, p.spec.LogFile, p.tail(25))
 		case <-ctx.Done():
-			return errors.Wrapf(ctx.Err(), "waiting for %s to be ready: %v; its log %s ends:\n%s", p.spec.Name, err, p.spec.LogFile, p.tail())
+			return errors.Wrapf(ctx.Err(), "waiting for %s to be ready: %v; its log %s ends:\n%s", p.spec.Name, err, p.spec.LogFile, p.tail(25))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/pkg/errors"
 
@@ -81,12 +82,21 @@ func (f *Fleet) RunManager(ctx context.Context, name, user string, args ...strin
 	}, append(f.options.ManagerArgs, args...)...)
 	process, err := f.Management.RunProcess(ctx, controlplane.ProcessSpec{
 		Name: name, Path: path, Args: flags,
-		Ready: func(ctx context.Context) error { return get(ctx, "http://"+health+"/readyz") },
+		StopTimeout: time.Minute, // controller-runtime gives up after half a minute, on the busiest machine too
+		Ready:       func(ctx context.Context) error { return get(ctx, "http://"+health+"/readyz") },
 	})
 	if err != nil {
 		return nil, errors.Wrap(err, "starting the manager")
 	}
 	return &Manager{Process: process, metrics: diagnostics, profiler: profiler}, nil
+}
+
+// Stop asks the manager to end, which it does by itself and without an error.
+func (m *Manager) Stop() error {
+	if err := m.Process.Stop(); err != nil {
+		return err
+	}
+	return errors.Wrapf(m.Wait(), "the manager was asked to end; its log ends with:\n%s", m.LogTail(20))
 }
 
 // KillManager ends our manager with SIGKILL.
