@@ -142,6 +142,11 @@ func (f *Fleet) keep() {
 	}
 }
 
+// patientWithNodes has the node lifecycle controller leave Nodes alone whose leases are late, as they are on a busy machine, or where
+// an API server was away for a while: it takes the readiness of all their Pods, which no budget foresees. Tests of Nodes that don't
+// answer say so in the Node's condition.
+const patientWithNodes = "--node-monitor-grace-period=1h"
+
 func (f *Fleet) startControlPlanes(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
@@ -158,6 +163,7 @@ func (f *Fleet) startControlPlanes(ctx context.Context) error {
 			cp, err := controlplane.Start(ctx, controlplane.Options{
 				Name: name, Scheduler: true, Kwok: true, KeepDir: f.options.KeepDir,
 				PodReadyDelay: f.options.PodReadyDelay, PodDeletionDelay: f.options.PodDeletionDelay,
+				ExtraArgs: map[controlplane.Component][]string{controlplane.ControllerManager: {patientWithNodes}},
 			})
 			if err != nil {
 				return err
