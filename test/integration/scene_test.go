@@ -217,7 +217,7 @@ func (s *scene) runOn(node, app string, n int, objects ...client.Object) {
 	s.Eventually(func(g Gomega) {
 		pods := s.podsOf(app)
 		for i := range pods {
-			if elsewhere := pods[i].Spec.NodeName; elsewhere != "" && elsewhere != node {
+			if elsewhere := pods[i].Spec.NodeName; elsewhere != "" && elsewhere != node && s.counted(app, len(pods)) {
 				g.Expect(client.IgnoreNotFound(s.workload.Client.Delete(s.Context(), &pods[i], client.GracePeriodSeconds(0)))).To(Succeed())
 			}
 		}
@@ -232,6 +232,19 @@ func (s *scene) runOn(node, app string, n int, objects ...client.Object) {
 			s.setUnschedulable(nodes.Items[i].Name, nodes.Items[i].Spec.Unschedulable)
 		}
 	}
+}
+
+// counted tells whether the controller of a ReplicaSet knows of all Pods labelled app. If one goes before, it expects it for five
+// minutes, and makes no other.
+func (s *scene) counted(app string, pods int) bool {
+	s.Helper()
+	sets := &appsv1.ReplicaSetList{}
+	s.Expect(s.workload.Client.List(s.Context(), sets, client.MatchingLabels{"app": app})).To(Succeed())
+	known := 0
+	for i := range sets.Items {
+		known += int(sets.Items[i].Status.Replicas)
+	}
+	return known == pods || len(sets.Items) == 0
 }
 
 func (s *scene) setUnschedulable(name string, unschedulable bool) {
