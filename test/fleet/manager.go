@@ -91,14 +91,6 @@ func (f *Fleet) RunManager(ctx context.Context, name, user string, args ...strin
 	return &Manager{Process: process, metrics: diagnostics, profiler: profiler}, nil
 }
 
-// Stop asks the manager to end, which it does by itself and without an error.
-func (m *Manager) Stop() error {
-	if err := m.Process.Stop(); err != nil {
-		return err
-	}
-	return errors.Wrapf(m.Wait(), "the manager was asked to end; its log ends with:\n%s", m.LogTail(20))
-}
-
 // KillManager ends our manager with SIGKILL.
 func (f *Fleet) KillManager() {
 	if f.Manager != nil {

@@ -104,13 +104,16 @@ func (s *scene) change(name string, change func(*clusterv1.Machine)) {
 	s.Expect(s.fleet.Client.Patch(s.Context(), machine, client.MergeFrom(before))).To(Succeed())
 }
 
-// released is the request that took our hook off a Machine.
+// released is the request that took our hook off a Machine. What it has done may be seen before it is in the audit log.
 func (s *scene) released(machine string) controlplane.Event {
 	s.Helper()
-	events, err := s.fleet.Management.Audit().Since(s.managementBegin)
-	s.Expect(err).NotTo(HaveOccurred())
-	released := events.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, machine).Succeeded().Where(takesHookOff)
-	s.Expect(released).To(HaveLen(1))
+	var released controlplane.Events
+	s.Eventually(func(g Gomega) {
+		events, err := s.fleet.Management.Audit().Since(s.managementBegin)
+		g.Expect(err).NotTo(HaveOccurred())
+		released = events.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, machine).Succeeded().Where(takesHookOff)
+		g.Expect(released).To(HaveLen(1))
+	}, soon, pace).Should(Succeed())
 	return released[0]
 }
 
