@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	goruntime "runtime"
+	"time"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/pflag"
@@ -52,6 +53,11 @@ import (
 const (
 	controllerName   = "cluster-api-node-maintenance"
 	leaderElectionID = "controller-leader-election-capnm"
+
+	// shutdownTimeout is less than the Pod's terminationGracePeriodSeconds, so that the lease is given back in any case: a worker of
+	// the ClusterCache that has just connected may wait for ever for a controller that has stopped to hear of it (Cluster API
+	// v1.14.2, sendEventsToClusterSources).
+	shutdownTimeout = 8 * time.Second
 )
 
 // version of the build; set by the linker.
@@ -116,6 +122,7 @@ func run(ctx context.Context, o *options) error {
 		RetryPeriod:                &o.retryPeriod,
 		// The process ends right after the manager, so the lease can be given back.
 		LeaderElectionReleaseOnCancel: true,
+		GracefulShutdownTimeout:       ptr.To(shutdownTimeout),
 		HealthProbeBindAddress:        o.healthAddr,
 		PprofBindAddress:              o.profilerAddr,
 		Metrics:                       *metricsOptions,

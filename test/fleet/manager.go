@@ -82,7 +82,7 @@ func (f *Fleet) RunManager(ctx context.Context, name, user string, args ...strin
 	}, append(f.options.ManagerArgs, args...)...)
 	process, err := f.Management.RunProcess(ctx, controlplane.ProcessSpec{
 		Name: name, Path: path, Args: flags,
-		StopTimeout: time.Minute, // controller-runtime gives up after half a minute, on the busiest machine too
+		StopTimeout: time.Minute, // it gives up on what doesn't end after 8 s, which take longer on a busy machine
 		Ready:       func(ctx context.Context) error { return get(ctx, "http://"+health+"/readyz") },
 	})
 	if err != nil {

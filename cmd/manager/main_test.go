@@ -1,0 +1,27 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+)
+
+func TestShutdownFitsIntoThePodsGrace(t *testing.T) {
+	manifest, err := os.ReadFile("../../config/manager/manager.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`terminationGracePeriodSeconds: (\d+)`).FindSubmatch(manifest)
+	if found == nil {
+		t.Fatal("the Deployment has no terminationGracePeriodSeconds")
+	}
+	seconds, err := strconv.Atoi(string(found[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if grace := time.Duration(seconds) * time.Second; shutdownTimeout >= grace {
+		t.Errorf("the manager gives up after %s, and is killed after %s: its lease isn't given back", shutdownTimeout, grace)
+	}
+}
