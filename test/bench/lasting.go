@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// lastingWatch lists a kind and watches it from then on. It outlives the watches that it is made of: an API server ends those it has no room for,
-// which on a busy machine they all are at some time.
+// lastingWatch lists a kind and watches it from then on. It outlives the watches that it is made of: an API server ends those that
+// read too slowly, as they may on a busy machine.
 func lastingWatch(ctx context.Context, from client.WithWatch, kind client.ObjectList, of ...client.ListOption) (watch.Interface, error) {
 	if err := from.List(ctx, kind, of...); err != nil {
 		return nil, errors.Wrapf(err, "listing %T", kind)
