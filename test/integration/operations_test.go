@@ -6,9 +6,12 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -70,4 +73,41 @@ func TestWhatAManagerServes(t *testing.T) {
 	t.Run("--namespace: Machines of other namespaces are nobody's", func(t *testing.T) {
 		serves(t, "--namespace=other", "default/labelled", "other/labelled", "other/plain")
 	})
+}
+
+// TestLeaseIsGivenBack ends managers while they connect to a Cluster. Whatever doesn't end then has to be given up on before the
+// lease is kept: the next manager would wait until it runs out. One that hangs is rare, so there are many.
+func TestLeaseIsGivenBack(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, fleet.Options{})
+	s.Expect(s.fleet.Manager.Stop()).To(Succeed())
+	s.mayLead(fleet.ManagerUser)
+	for round := range 20 {
+		s.Expect(s.fleet.StartManager(s.Context(), "--leader-elect", "--leader-elect-resource-namespace="+namespace)).To(Succeed())
+		s.Eventually(s.leader, soon, pace).ShouldNot(BeEmpty(), "round %d", round)
+		s.Expect(s.fleet.Manager.Stop()).To(Succeed(), "round %d", round)
+		s.Expect(s.leader()).To(BeEmpty(), "round %d: the lease is kept", round)
+	}
+}
+
+// mayLead gives a user the role that an installation's manager has in its own namespace.
+func (s *scene) mayLead(user string) {
+	s.Helper()
+	name := metav1.ObjectMeta{Namespace: namespace, Name: "leader-election"}
+	s.create(s.fleet.Client, &rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"create"}},
+		{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{leaseName}, Verbs: []string{"get", "update"}},
+	}}, &rbacv1.RoleBinding{ObjectMeta: name,
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name.Name},
+	})
+}
+
+const leaseName = "controller-leader-election-capnm"
+
+// leader is the manager that holds the lease. Nobody does where it is empty.
+func (s *scene) leader() (string, error) {
+	lease := &coordinationv1.Lease{}
+	err := s.fleet.Client.Get(s.Context(), client.ObjectKey{Namespace: namespace, Name: leaseName}, lease)
+	return ptr.Deref(lease.Spec.HolderIdentity, ""), client.IgnoreNotFound(err)
 }
