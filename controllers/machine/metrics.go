@@ -27,6 +27,10 @@ var (
 		Name: "capnm_volumes_waited_for",
 		Help: "Volumes that have yet to be detached from drained Nodes before their Machines go.",
 	})
+	longestVolumeWait = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "capnm_volume_wait_start_timestamp_seconds",
+		Help: "When the longest wait for volumes that goes on has begun, in Unix time; 0 where none does.",
+	})
 	hookWait = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "capnm_hook_wait_seconds",
 		Help:    "Time from the deletion of a Machine to the release of its hook, by reason of the release (Drained, Skipped, TimedOut).",
@@ -35,45 +39,64 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(drainsInProgress, drainDuration, volumesWaitedFor, hookWait)
+	metrics.Registry.MustRegister(drainsInProgress, drainDuration, volumesWaitedFor, longestVolumeWait, hookWait)
 }
 
-// inProgress counts each drain once, with the volumes that it waits for.
+// inProgress has each drain once, with the volumes that it waits for.
 var inProgress = struct {
 	sync.Mutex
-	machines map[types.NamespacedName]int
-}{machines: map[types.NamespacedName]int{}}
+	machines map[types.NamespacedName]volumeWait
+}{machines: map[types.NamespacedName]volumeWait{}}
 
+// volumeWait is what a drained Node waits for.
+type volumeWait struct {
+	volumes int
+	start   time.Time
+}
+
+// observeDrain counts a drain that goes on. What it waits for is left as it was seen last: its volumes are looked at later on.
 func observeDrain(s *scope) {
 	inProgress.Lock()
 	defer inProgress.Unlock()
-	if machine := client.ObjectKeyFromObject(s.machine); inProgress.machines[machine] == 0 {
-		inProgress.machines[machine] = 0
+	machine := client.ObjectKeyFromObject(s.machine)
+	if _, known := inProgress.machines[machine]; !known {
+		inProgress.machines[machine] = volumeWait{}
 	}
-	drainsInProgress.Set(float64(len(inProgress.machines)))
+	sumUp()
 }
 
 func observeVolumes(s *scope, decision volumes.Decision) {
 	inProgress.Lock()
 	defer inProgress.Unlock()
-	inProgress.machines[client.ObjectKeyFromObject(s.machine)] = decision.Count()
-	sumVolumes()
-}
-
-func sumVolumes() {
-	all := 0
-	for _, n := range inProgress.machines {
-		all += n
-	}
-	volumesWaitedFor.Set(float64(all))
+	inProgress.machines[client.ObjectKeyFromObject(s.machine)] = volumeWait{volumes: decision.Count(), start: *s.volumeWait}
+	sumUp()
 }
 
 func forgetDrain(machine types.NamespacedName) {
 	inProgress.Lock()
 	defer inProgress.Unlock()
 	delete(inProgress.machines, machine)
+	sumUp()
+}
+
+func sumUp() {
+	all, since := 0, time.Time{}
+	for _, wait := range inProgress.machines {
+		if wait.volumes == 0 {
+			continue
+		}
+		all += wait.volumes
+		if since.IsZero() || wait.start.Before(since) {
+			since = wait.start
+		}
+	}
 	drainsInProgress.Set(float64(len(inProgress.machines)))
-	sumVolumes()
+	volumesWaitedFor.Set(float64(all))
+	if since.IsZero() {
+		longestVolumeWait.Set(0)
+		return
+	}
+	longestVolumeWait.Set(float64(since.Unix()))
 }
 
 func observeRelease(s *scope, result outcome) {

@@ -24,10 +24,17 @@ func TestDrainMetrics(t *testing.T) {
 	waiting := volumes.Decide(volumes.Observation{Attached: []string{"kubernetes.io/none/1", "kubernetes.io/none/2"}})
 	t.Run("M29: a drain and its volumes are counted once, until the release", func(t *testing.T) {
 		one, two := drain("one"), drain("two")
+		since := deletion.Add(10 * time.Second)
+		one.volumeWait, two.volumeWait = &since, &one.now
 		for range 3 {
 			observeDrain(one)
 			observeVolumes(one, waiting)
 			observeDrain(two)
+			observeVolumes(two, volumes.Decision{})
+			observeDrain(one)
+		}
+		if got := testutil.ToFloat64(longestVolumeWait); got != float64(since.Unix()) {
+			t.Errorf("the longest wait for volumes has begun at %v, want %v", got, since.Unix())
 		}
 		if drains, left := testutil.ToFloat64(drainsInProgress), testutil.ToFloat64(volumesWaitedFor); drains != 2 || left != 2 {
 			t.Errorf("got %v drains and %v volumes, want 2 and 2", drains, left)
@@ -36,6 +43,9 @@ func TestDrainMetrics(t *testing.T) {
 		forgetDrain(client.ObjectKeyFromObject(two.machine))
 		if drains, left := testutil.ToFloat64(drainsInProgress), testutil.ToFloat64(volumesWaitedFor); drains != 0 || left != 0 {
 			t.Errorf("got %v drains and %v volumes, want none", drains, left)
+		}
+		if got := testutil.ToFloat64(longestVolumeWait); got != 0 {
+			t.Errorf("the longest wait for volumes has begun at %v, want none", got)
 		}
 		for name, series := range map[string]int{"drain duration": testutil.CollectAndCount(drainDuration), "hook wait": testutil.CollectAndCount(hookWait)} {
 			if series != 1 {
