@@ -43,7 +43,7 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machines.Turn, error) 
 		return machines.Turn{}, err
 	}
 	self := machines.Contender{Name: s.machine.Name, Deleted: s.machine.DeletionTimestamp.Time}
-	return machines.TurnOf(self, all, machines.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers)), nil
+	return machines.TurnOf(self, all, machines.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
 }
 
 // contenders are the Machines of the Cluster that drain or wait to. Everything is read from watches. One that is paused doesn't
@@ -102,12 +102,16 @@ func stageAt(turn machines.Turn) v1alpha1.NodeMaintenanceStage {
 	return v1alpha1.StageCordon
 }
 
-// awaitTurn waits while others of the Cluster drain.
+// awaitTurn waits while others of the Cluster drain, or come before it.
 func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 	if s.turn.Now() {
 		return outcome{}, nil
 	}
-	return outcome{verdict: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.turn.String(), at: s.now.Add(turnRetry)}, nil
+	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.turn.String(), at: s.now.Add(turnRetry)}
+	if !s.turn.Settles.IsZero() {
+		waiting.at = s.turn.Settles
+	}
+	return waiting, nil
 }
 
 // wakeUps is how many of those that wait longest look whether it is their turn when a drain ends. One place is free then, or a

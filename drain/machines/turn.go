@@ -18,27 +18,41 @@ type Contender struct {
 	Draining bool
 }
 
+// settling is how long nobody begins after a deletion, which is told in whole seconds: until that second is over, and another one for
+// watches that lag. Then all that come before, by name, are known.
+const settling = 2 * time.Second
+
 // Turn says whether a Machine may drain now.
 type Turn struct {
 	// Draining is how many others drain, Before how many have waited longer; together they may not reach Limit.
 	Draining, Before, Limit int
+	// Settles is when all that were deleted in the same second are known. Zero: they are.
+	Settles time.Time
 }
 
 // Now says whether it is the Machine's turn.
-func (t Turn) Now() bool { return t.Limit == 0 || t.Draining+t.Before < t.Limit }
+func (t Turn) Now() bool { return t.Limit == 0 || t.place() && t.Settles.IsZero() }
+
+func (t Turn) place() bool { return t.Draining+t.Before < t.Limit }
 
 func (t Turn) String() string {
+	if t.place() {
+		return "Waiting for its turn: Machines that were deleted in the same second may come before it (maxParallelDrains). The Node is cordoned meanwhile"
+	}
 	// How many have waited longer isn't said: with each drain that ends the message of every other would change.
 	return fmt.Sprintf("Waiting for its turn: %d Nodes of the Cluster are drained at once (maxParallelDrains), %d are being drained now. The Node is cordoned meanwhile", t.Limit, t.Draining)
 }
 
 // TurnOf finds out whether it is a Machine's turn among all contenders of its Cluster: the oldest deletion first. Who is older is
-// the same for all that ask at once, so that they come to the same answer even where some haven't seen yet that another one has
-// begun. A limit of 0 is none.
-func TurnOf(self Contender, all []Contender, limit int) Turn {
-	turn := Turn{Limit: limit}
+// the same for all that ask, so that they come to the same answer even where some haven't seen yet that another one has begun. A
+// limit of 0 is none.
+func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if limit == 0 || self.Draining {
 		return Turn{}
+	}
+	turn := Turn{Limit: limit}
+	if settles := self.Deleted.Add(settling); now.Before(settles) {
+		turn.Settles = settles
 	}
 	for _, other := range all {
 		switch {

@@ -28,44 +28,77 @@ func TestTurnOf(t *testing.T) {
 		self  machines.Contender
 		all   []machines.Contender
 		limit int
+		at    int
 		now   bool
 	}{
-		{"M26: without a limit it is everybody's turn", contender("c", 3), []machines.Contender{inDrain(contender("a", 1)), inDrain(contender("b", 2))}, 0, true},
-		{"M26: the oldest deletion goes first", contender("b", 2), []machines.Contender{contender("a", 1), contender("b", 2)}, 1, false},
-		{"M26: and doesn't wait for later ones", contender("a", 1), []machines.Contender{contender("a", 1), contender("b", 2)}, 1, true},
-		{"M26: of two at the same time the first by name", contender("b", 1), []machines.Contender{contender("a", 1), contender("b", 1)}, 1, false},
-		{"M26: one that drains keeps its turn", inDrain(contender("b", 2)), []machines.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, true},
-		{"M26: and an older one waits for it", contender("a", 1), []machines.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, false},
+		{"M26: without a limit it is everybody's turn, at once", contender("c", 3), []machines.Contender{inDrain(contender("a", 1)), inDrain(contender("b", 2))}, 0, 3, true},
+		{"M26: the oldest deletion goes first", contender("b", 2), []machines.Contender{contender("a", 1), contender("b", 2)}, 1, 9, false},
+		{"M26: and doesn't wait for later ones", contender("a", 1), []machines.Contender{contender("a", 1), contender("b", 2)}, 1, 9, true},
+		{"M26: of two at the same time the first by name", contender("b", 1), []machines.Contender{contender("a", 1), contender("b", 1)}, 1, 9, false},
+		{"M26: nobody begins while such a one may not have been seen", contender("b", 1), []machines.Contender{contender("b", 1)}, 1, 2, false},
+		{"M26: and then it does", contender("b", 1), []machines.Contender{contender("b", 1)}, 1, 3, true},
+		{"M26: one that drains keeps its turn", inDrain(contender("b", 2)), []machines.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 2, true},
+		{"M26: and an older one waits for it", contender("a", 1), []machines.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 9, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := machines.TurnOf(test.self, test.all, test.limit); got.Now() != test.now {
+			if got := machines.TurnOf(test.self, test.all, test.limit, time.Unix(int64(test.at), 0)); got.Now() != test.now {
 				t.Errorf("got %+v", got)
 			}
 		})
 	}
 	t.Run("M26: who waits is told why, in words that last", func(t *testing.T) {
-		got := machines.TurnOf(contender("c", 3), []machines.Contender{inDrain(contender("a", 1)), contender("b", 2), contender("c", 3)}, 2).String()
-		if want := "Waiting for its turn: 2 Nodes of the Cluster are drained at once (maxParallelDrains), 1 are being drained now. The Node is cordoned meanwhile"; got != want {
-			t.Errorf("got %q", got)
+		all := []machines.Contender{inDrain(contender("a", 1)), contender("b", 2), contender("c", 3)}
+		for limit, want := range map[int]string{
+			2: "Waiting for its turn: 2 Nodes of the Cluster are drained at once (maxParallelDrains), 1 are being drained now. The Node is cordoned meanwhile",
+			3: "Waiting for its turn: Machines that were deleted in the same second may come before it (maxParallelDrains). The Node is cordoned meanwhile",
+		} {
+			if got := machines.TurnOf(all[2], all, limit, time.Unix(3, 0)).String(); got != want {
+				t.Errorf("got %q", got)
+			}
 		}
 	})
 }
 
-// TestTurnsKeepTheLimit has Machines come, begin in their turn, and go, in any order: never more drain than may, and while
-// there is room it is somebody's turn. A Machine that asks may not have seen yet that others have begun.
+// lagging is a Machine as the next property has it.
+type lagging struct {
+	machines.Contender
+	seen  time.Time // when the watch shows it
+	begun time.Time // when its drain has begun
+}
+
+// TestTurnsKeepTheLimit has Machines come, begin in their turn, and go, in any order: never more drain than may, and while there is
+// room it is somebody's turn. A Machine that asks sees the others as late as a second after it: that they are there, and that they
+// have begun.
 func TestTurnsKeepTheLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		limit := rapid.IntRange(1, 4).Draw(t, "limit")
-		var all []machines.Contender
-		for i := range rapid.IntRange(1, 30).Draw(t, "steps") {
-			switch rapid.IntRange(0, 2).Draw(t, "step") {
+		const lag = 1000 // ms
+		limit := rapid.IntRange(1, 2).Draw(t, "limit")
+		now := time.Unix(1000, 0)
+		var all []*lagging
+		contenders := func(at time.Time) (seen []machines.Contender) {
+			for _, m := range all {
+				c := m.Contender
+				c.Draining = !m.begun.IsZero() && !at.Before(m.begun)
+				if !now.Before(m.seen) {
+					seen = append(seen, c)
+				}
+			}
+			return seen
+		}
+		for i := range rapid.IntRange(100, 200).Draw(t, "steps") {
+			switch rapid.IntRange(0, 3).Draw(t, "step") {
 			case 0:
-				all = append(all, contender(fmt.Sprintf("m%02d", i), i/3))
-			case 1: // all whose turn it is begin, as seen before any of them does
-				seen := slices.Clone(all)
-				for j := range all {
-					if !all[j].Draining && machines.TurnOf(all[j], seen, limit).Now() {
-						all[j].Draining = true
+				all = append(all, &lagging{
+					Contender: machines.Contender{Name: fmt.Sprintf("%c%02d", rapid.ByteRange('a', 'z').Draw(t, "name"), i), Deleted: now.Truncate(time.Second)},
+					seen:      now.Add(time.Duration(rapid.SampledFrom([]int{0, lag}).Draw(t, "lag")) * time.Millisecond),
+				})
+			case 1: // all that are there look, and begin if it is their turn
+				for _, m := range all {
+					if m.begun.IsZero() && !now.Before(m.seen) {
+						view := contenders(now.Add(-time.Duration(rapid.SampledFrom([]int{1, lag}).Draw(t, "lag")) * time.Millisecond))
+						if machines.TurnOf(m.Contender, view, limit, now).Now() {
+							m.begun = now
+						}
 					}
 				}
 			case 2:
@@ -73,20 +106,25 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 					gone := rapid.IntRange(0, len(all)-1).Draw(t, "goes")
 					all = slices.Delete(all, gone, gone+1)
 				}
+			case 3:
+				now = now.Add(time.Duration(rapid.SampledFrom([]int{1, 100, 900, 1000, 1100, 2000}).Draw(t, "passes")) * time.Millisecond)
 			}
 			count := 0
-			for _, c := range all {
-				if c.Draining {
+			for _, m := range all {
+				if !m.begun.IsZero() {
 					count++
 				}
 			}
 			if count > limit {
 				t.Fatalf("%d drain, %d may", count, limit)
 			}
-			itsTurn := func(c machines.Contender) bool { return !c.Draining && machines.TurnOf(c, all, limit).Now() }
-			if count < limit && count < len(all) && !slices.ContainsFunc(all, itsTurn) {
-				t.Fatalf("%d drain, %d may, and it is nobody's turn", count, limit)
-			}
+		}
+		now = now.Add(time.Minute)
+		settled := contenders(now)
+		draining := len(slices.DeleteFunc(slices.Clone(settled), func(c machines.Contender) bool { return !c.Draining }))
+		itsTurn := func(c machines.Contender) bool { return !c.Draining && machines.TurnOf(c, settled, limit, now).Now() }
+		if draining < min(limit, len(settled)) && !slices.ContainsFunc(settled, itsTurn) {
+			t.Fatalf("%d drain, %d may, and it is nobody's turn", draining, limit)
 		}
 	})
 }
