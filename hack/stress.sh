@@ -42,8 +42,9 @@ if ((plays > 0)); then
 		run "$share plays of each scene of $scenes, $i of $fleets" "scenes-$i.log" -test.run "$scenes" -repeat "$share" -nodes 100 &
 		players+=($!)
 	done
+	run "$plays runs of $whole" whole.log -test.run "$whole" -test.count "$plays" &
+	players+=($!)
 	for player in "${players[@]}"; do wait "$player"; done
-	run "$plays runs of $whole" whole.log -test.run "$whole" -test.count "$plays"
 	echo "What was played, and how often:"
 	sed -nE 's/^ *--- PASS: ([^ ]*) .*/\1/; T; s/#[0-9]+(\/|$)/\1/g; p' "$work"/scenes-*.log "$work/whole.log" | tr _ ' ' | sort | uniq -c
 fi

@@ -82,7 +82,7 @@ func TestLeaseIsGivenBack(t *testing.T) {
 	s := newScene(t, fleet.Options{})
 	s.Expect(s.fleet.Manager.Stop()).To(Succeed())
 	s.mayLead(fleet.ManagerUser)
-	for round := range 20 {
+	for round := range 12 {
 		s.Expect(s.fleet.StartManager(s.Context(), "--leader-elect", "--leader-elect-resource-namespace="+namespace)).To(Succeed())
 		s.Eventually(s.leader, soon, pace).ShouldNot(BeEmpty(), "round %d", round)
 		s.Expect(s.fleet.Manager.Stop()).To(Succeed(), "round %d", round)
