@@ -110,6 +110,7 @@ func TestBundleWithoutAdmissionPolicies(t *testing.T) {
 		(&admission{T: t, WithT: g, admin: c}).applyBundle(
 			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-		g.Expect(c.Create(t.Context(), maintenance("one"))).To(Succeed())
+		// A kind can be discovered a moment after its CRD is established.
+		g.Eventually(func() error { return c.Create(t.Context(), maintenance("one")) }, soon, pace).Should(Succeed())
 	})
 }
