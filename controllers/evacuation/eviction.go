@@ -26,9 +26,9 @@ import (
 const overdue = time.Second
 
 // hung is how long an eviction that isn't answered keeps the room of its budget from others. An API server that is busy may take
-// seconds, and another eviction would be refused then; one that takes longer hangs in an admission webhook, most of which have ten
-// seconds, and isn't waited for.
-const hung = 10 * time.Second
+// seconds, and another eviction would be refused then; one that hangs in an admission webhook is answered after ten, which is what most
+// of them have, and a little. What takes longer isn't waited for.
+const hung = 15 * time.Second
 
 // begin has the admitted Pods evicted, and doesn't wait for that: those of one budget one after the other, since the API server's
 // conflict retries make parallel ones slower, the rest side by side. What finds no place now is admitted again when there is one.
