@@ -63,13 +63,13 @@ test-node: ## Test what needs real nodes, with kubelets and containers (Linux, r
 	fi
 
 test-oldest: tools-controlplane tools-oldest ## Run the tests of admission against the API server of the oldest workload clusters.
-	go test -count=1 -run '^TestOldestVersion$$' -v ./test/integration
+	CAPNM_TEST_OLDEST=1 go test -count=1 -run '^TestOldestVersion$$' -v ./test/integration
 
 test-scale: tools-controlplane ## Run the test of a maintenance of many Nodes with SCALE_NODES (default: 5000).
 	go test -count=1 -timeout 60m -run '^TestManyNodes$$' -v ./test/integration -nodes $(SCALE_NODES)
 
 test-stress: tools-controlplane tools-oldest ## Hunt flakes: STRESS_SUITES (5) runs of the integration suite, STRESS_SCENES (50) plays of each scene.
-	@TEST_PARALLEL=$(TEST_PARALLEL) hack/stress.sh $(STRESS_SUITES) $(STRESS_SCENES)
+	@CAPNM_TEST_OLDEST=1 TEST_PARALLEL=$(TEST_PARALLEL) hack/stress.sh $(STRESS_SUITES) $(STRESS_SCENES)
 
 test-clusterctl: tools-controlplane ## Install, upgrade, move and remove the provider with the real clusterctl.
 	@go run ./hack/tools/install kustomize

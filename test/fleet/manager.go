@@ -91,6 +91,21 @@ func (f *Fleet) RunManager(ctx context.Context, name, user string, args ...strin
 	return &Manager{Process: process, metrics: diagnostics, profiler: profiler}, nil
 }
 
+// givesUp is how a manager ends that has waited for a worker of Cluster API's ClusterCache in vain, see shutdownTimeout in
+// cmd/manager.
+const givesUp = "failed waiting for all runnables to end within grace period of 8s"
+
+// Stop asks the manager to end, which it does by itself: without an error, or because it gives up in time.
+func (m *Manager) Stop() error {
+	if err := m.Process.Stop(); err != nil {
+		return err
+	}
+	if err := m.Wait(); err != nil && !strings.Contains(m.LogTail(1), givesUp) {
+		return errors.Wrapf(err, "the manager was asked to end; its log ends with:\n%s", m.LogTail(20))
+	}
+	return nil
+}
+
 // KillManager ends our manager with SIGKILL.
 func (f *Fleet) KillManager() {
 	if f.Manager != nil {

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"os"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -74,6 +75,9 @@ func TestOldestVersion(t *testing.T) {
 	version, built, err := controlplane.OldestVersion()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !built && os.Getenv("CAPNM_TEST_OLDEST") != "" {
+		t.Fatalf("kube-apiserver %s isn't built", version)
 	}
 	if !built {
 		t.Skipf("kube-apiserver %s isn't built: `make test-oldest` does", version)
