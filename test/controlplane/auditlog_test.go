@@ -1,7 +1,12 @@
 package controlplane
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 )
 
 func TestEvictionIsAudited(t *testing.T) {
@@ -50,6 +56,45 @@ func TestEvictionIsAudited(t *testing.T) {
 	g.Expect(evictions.Succeeded()).To(Equal(evictions[1:]))
 	g.Expect(events.By("evictor").Verb("delete").Resource("pods").Failed(403).Names()).To(Equal([]string{"app"}))
 	g.Expect(events.NotBy("evictor").Resource("pods", "eviction")).To(BeEmpty())
+}
+
+func TestCutOffRequestIsAudited(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	cluster := ForTest(t, Options{})
+	config := cluster.AdminConfig()
+	tlsConfig, err := rest.TLSConfigFor(config)
+	g.Expect(err).NotTo(HaveOccurred())
+	var connection net.Conn
+	transport := &http.Transport{
+		TLSClientConfig:       tlsConfig,
+		ForceAttemptHTTP2:     true,
+		ExpectContinueTimeout: patience, // the body isn't sent before
+		DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
+			connection, err = (&net.Dialer{}).DialContext(ctx, network, address)
+			return connection, err
+		},
+	}
+	defer transport.CloseIdleConnections()
+	mark, err := cluster.Audit().Mark()
+	g.Expect(err).NotTo(HaveOccurred())
+
+	isRead := &httptrace.ClientTrace{Got100Continue: func() { _ = connection.Close() }}
+	body := strings.NewReader(`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"app","namespace":"default"}}`)
+	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), isRead), http.MethodPost,
+		config.Host+"/api/v1/namespaces/default/pods/app/eviction", body)
+	g.Expect(err).NotTo(HaveOccurred())
+	request.Header = http.Header{"Content-Type": {"application/json"}, "Expect": {"100-continue"}}
+	_, err = transport.RoundTrip(request) //nolint:bodyclose // there is no answer
+	g.Expect(err).To(HaveOccurred())
+
+	g.Eventually(func(g Gomega) {
+		events, err := cluster.Audit().Since(mark)
+		g.Expect(err).NotTo(HaveOccurred())
+		evictions := events.Resource("pods", "eviction")
+		g.Expect(evictions).To(HaveLen(1))
+		g.Expect(evictions[0].IsCutOff()).To(BeTrue(), "%+v", evictions[0])
+	}, patience).Should(Succeed())
 }
 
 func TestAuditHasNoLag(t *testing.T) {

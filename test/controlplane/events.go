@@ -24,8 +24,9 @@ type Event struct {
 	Namespace   string
 	Name        string
 
-	// Code is the HTTP status of the response.
-	Code int
+	// Code is the HTTP status of the response, and Message what an error says.
+	Code    int
+	Message string
 	// Requested and Answered are when the API server got the request and ended the response.
 	Requested, Answered time.Time
 	// URI of the request, with its selectors.
@@ -51,7 +52,7 @@ func newEvent(recorded *auditv1.Event) Event {
 		event.Namespace, event.Name = object.Namespace, object.Name
 	}
 	if recorded.ResponseStatus != nil {
-		event.Code = int(recorded.ResponseStatus.Code)
+		event.Code, event.Message = int(recorded.ResponseStatus.Code), recorded.ResponseStatus.Message
 	}
 	if recorded.RequestObject != nil {
 		event.RequestObject = recorded.RequestObject.Raw
@@ -81,6 +82,12 @@ func (e Event) UIDPrecondition() types.UID {
 		return body.DeleteOptions.Preconditions.UID
 	}
 	return body.Preconditions.UID
+}
+
+// IsCutOff says that the caller was gone before the API server had read what it wants, so that nothing was done: a program was
+// killed while it sent.
+func (e Event) IsCutOff() bool {
+	return e.RequestObject == nil && e.Message == "client disconnected" // golang.org/x/net/http2: errClientDisconnected
 }
 
 // String is one line for a failure message.

@@ -23,6 +23,8 @@ import (
 //   - no eviction is refused, while budgets stay as they are and nobody else evicts;
 //   - Cluster API's core manager evicts nothing.
 //
+// A request that is cut off when the manager is killed is none.
+//
 // A test that provokes an exception says so, and why: mayBeRefused, leavesToCore.
 type invariants struct {
 	within  *invariants // of the test that this one is a part of
@@ -123,6 +125,7 @@ func (s *scene) readHistory() {
 		ours := strings.HasPrefix(event.UserAgent, fleet.ManagerAgent)
 		eviction := event.Resource == "pods" && event.Subresource == "eviction" && event.Verb == "create"
 		deletion := event.Resource == "pods" && event.Subresource == "" && event.Verb == "delete"
-		return eviction && (ours || strings.HasPrefix(event.UserAgent, fleet.CoreAgent)) || deletion && ours
+		core := strings.HasPrefix(event.UserAgent, fleet.CoreAgent)
+		return !event.IsCutOff() && (eviction && (ours || core) || deletion && ours)
 	})...)
 }
