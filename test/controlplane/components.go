@@ -154,7 +154,12 @@ func (c *ControlPlane) apiServerArgs() []string {
 }
 
 func (c *ControlPlane) controllerManagerArgs() []string {
-	return append(c.clientArgs(ControllerManager),
+	return append(c.commonArgs(ControllerManager),
+		"--kubeconfig=kube-controller-manager.kubeconfig",
+		// There is one, and an election takes seconds.
+		"--leader-elect=false",
+		// The default of 20 requests a second would be the slowest part of many tests.
+		"--kube-api-qps=300", "--kube-api-burst=600",
 		"--use-service-account-credentials=true",
 		"--service-account-private-key-file=pki/service-accounts.key", "--root-ca-file=pki/ca.crt",
 		"--cluster-signing-cert-file=pki/ca.crt", "--cluster-signing-key-file=pki/ca.key",
@@ -162,18 +167,16 @@ func (c *ControlPlane) controllerManagerArgs() []string {
 	)
 }
 
-func (c *ControlPlane) schedulerArgs() []string { return c.clientArgs(Scheduler) }
+func (c *ControlPlane) schedulerArgs() []string {
+	return append(c.commonArgs(Scheduler), "--config=scheduler.yaml")
+}
 
-// clientArgs are common to the controller manager and the scheduler.
-func (c *ControlPlane) clientArgs(component Component) []string {
+// commonArgs are those of the controller manager and the scheduler.
+func (c *ControlPlane) commonArgs(component Component) []string {
 	kubeconfig := string(component) + ".kubeconfig"
 	return []string{
-		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+		"--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports.of(component)),
 		"--tls-cert-file=pki/server.crt", "--tls-private-key-file=pki/server.key",
-		// There is one of each, and an election takes seconds.
-		"--leader-elect=false",
-		// The default of 20 requests a second would be the slowest part of many tests.
-		"--kube-api-qps=300", "--kube-api-burst=600",
 	}
 }

@@ -13,6 +13,11 @@ import (
 //go:embed audit-policy.yaml
 var auditPolicy []byte
 
+// schedulerConfig too.
+//
+//go:embed scheduler.yaml
+var schedulerConfig []byte
+
 // The addresses Services get, and of them the API server's.
 const (
 	serviceCIDR      = "10.96.0.0/16"
@@ -27,7 +32,7 @@ func (c *ControlPlane) path(elements ...string) string {
 func (c *ControlPlane) logFile(name string) string { return c.path("log", name+".log") }
 
 // writeFiles lays out what the components read: certificates, keys, kubeconfigs, the audit
-// policy and kwok's stages.
+// policy, the scheduler's configuration and kwok's stages.
 func (c *ControlPlane) writeFiles() error {
 	for _, dir := range []string{"pki", "log", "etcd", "run", "volume-plugins"} {
 		if err := os.MkdirAll(c.path(dir), 0o700); err != nil {
@@ -37,6 +42,7 @@ func (c *ControlPlane) writeFiles() error {
 	files := map[string][]byte{
 		c.path("pki", "ca.crt"):     c.authority.pem,
 		c.path("audit-policy.yaml"): auditPolicy,
+		c.path("scheduler.yaml"):    schedulerConfig,
 	}
 	for _, add := range []func(map[string][]byte) error{c.addKeys, c.addKubeconfigs, c.addStages} {
 		if err := add(files); err != nil {
