@@ -103,7 +103,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	inNamespace := client.InNamespace(request.Namespace)
 	policies, all, clusters := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineList{}, &clusterv1.ClusterList{}
 	for _, list := range []client.ObjectList{policies, all, clusters} {
-		if err := r.Client.List(ctx, list, inNamespace); err != nil {
+		if err := r.Client.List(ctx, list, inNamespace, client.UnsafeDisableDeepCopy); err != nil { // only read, and there may be many
 			return reconcile.Result{}, errors.Wrapf(err, "counting what follows MachineDrainPolicy %s", request.NamespacedName)
 		}
 	}

@@ -88,20 +88,24 @@ func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change rem
 	case change.Pod != nil:
 		key := types.NamespacedName{Namespace: change.Pod.Namespace, Name: evacuation.Name(change.Pod.UID, change.Pod.Name)}
 		queue.Add(remote.Request{Cluster: change.Cluster, Object: key})
-	case change.Node != nil || change.Surroundings:
-		remoteClient, err := r.Clusters.Client(ctx, change.Cluster)
-		if err != nil {
-			return // the next connection lists the Evacuations anew
-		}
-		evacuations := &v1alpha1.EvacuationList{}
-		if err := remoteClient.List(ctx, evacuations); err != nil {
-			return // likewise
-		}
-		for i := range evacuations.Items {
-			if e := &evacuations.Items[i]; change.Surroundings || e.Annotations[v1alpha1.EvacuationNodeAnnotation] == *change.Node {
-				queue.Add(remote.Request{Cluster: change.Cluster, Object: client.ObjectKeyFromObject(e)})
-			}
-		}
+	case change.Node != nil:
+		r.enqueueAll(ctx, queue, change.Cluster, client.MatchingFields{remote.EvacuationsByNode: *change.Node})
+	case change.Surroundings:
+		r.enqueueAll(ctx, queue, change.Cluster)
+	}
+}
+
+func (r *Reconciler) enqueueAll(ctx context.Context, queue remote.Queue, cluster types.NamespacedName, which ...client.ListOption) {
+	remoteClient, err := r.Clusters.Client(ctx, cluster)
+	if err != nil {
+		return // the next connection lists the Evacuations anew
+	}
+	evacuations := &v1alpha1.EvacuationList{}
+	if err := remoteClient.List(ctx, evacuations, append(which, client.UnsafeDisableDeepCopy)...); err != nil {
+		return // likewise
+	}
+	for i := range evacuations.Items {
+		queue.Add(remote.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(&evacuations.Items[i])})
 	}
 }
 
@@ -213,11 +217,11 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 		return nil
 	}
 	s.pod, s.facts = pod, evacuation.ObservedPod(ref, pod, podType)
-	maintenances := &v1alpha1.NodeMaintenanceList{} // only read, and there may be many
-	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
-		return errors.Wrap(err, "listing NodeMaintenances")
+	maintenances, err := remote.MaintenancesOf(ctx, s.client, pod.Spec.NodeName)
+	if err != nil {
+		return err
 	}
-	s.terms = evacuation.TermsOn(pod.Spec.NodeName, maintenances.Items, r.Machines.paused(ctx, s.request.Cluster))
+	s.terms = evacuation.TermsOn(pod.Spec.NodeName, maintenances, r.Machines.paused(ctx, s.request.Cluster))
 	var problems []evacuation.Problem
 	s.resolved, problems = evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType))
 	if len(s.evacuation.Spec.Evacuators) == 0 {

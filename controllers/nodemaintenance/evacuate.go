@@ -52,10 +52,7 @@ type component struct {
 
 // evacuate has the Pods of all Nodes concerned watched, and once they are known, asks those to leave that may go now.
 func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
-	c, err := r.component(ctx, s, true)
-	if err != nil {
-		return false, err
-	}
+	c := r.component(s, true)
 	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), sets.List(c.nodes)...)
 	if err != nil {
 		return false, err
@@ -81,11 +78,11 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 
 // component finds the maintenances to decide about together. With including false it leaves this one out: what the others
 // want of its Nodes.
-func (r *Reconciler) component(ctx context.Context, s *scope, including bool) (*component, error) {
+func (r *Reconciler) component(s *scope, including bool) *component {
 	c := &component{matchers: map[string]*rules.Matcher{}, rules: map[string][]v1alpha1.DrainRule{}, nodes: sets.New[string](), unreachable: sets.New[string]()}
 	draining := []*v1alpha1.NodeMaintenance{s.maintenance}
 	for i := range s.others {
-		if other := &s.others[i]; other.Spec.Stage == v1alpha1.StageDrain && other.DeletionTimestamp.IsZero() {
+		if other := &s.others[i]; drains(other) {
 			draining = append(draining, other)
 		}
 	}
@@ -93,10 +90,7 @@ func (r *Reconciler) component(ctx context.Context, s *scope, including bool) (*
 	for _, m := range draining {
 		nodes := s.nodes
 		if m != s.maintenance {
-			var err error
-			if nodes, err = selectedNodes(ctx, s.client, m); err != nil {
-				return nil, err
-			}
+			nodes = s.drainedBy[m.Name]
 		}
 		for _, node := range nodes {
 			if rules.Unreachable(node) {
@@ -114,7 +108,7 @@ func (r *Reconciler) component(ctx context.Context, s *scope, including bool) (*
 		c.matchers[m.Name] = rules.NewMatcher(c.rules[m.Name])
 		c.nodes.Insert(m.Nodes...)
 	}
-	return c, nil
+	return c
 }
 
 func asPlanned(m *v1alpha1.NodeMaintenance, nodes []*corev1.Node, now time.Time) plan.Maintenance {
@@ -322,10 +316,7 @@ func evacuationsOn(ctx context.Context, reader client.Reader, node string) ([]v1
 // all share one instigator finalizer. It doesn't wait for those that can't be cancelled.
 func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 	wanted := sets.New[types.UID]()
-	others, err := r.component(ctx, s, false)
-	if err != nil {
-		return false, err
-	}
+	others := r.component(s, false)
 	if len(others.maintenances) > 0 {
 		observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), sets.List(others.nodes)...)
 		if err != nil {

@@ -61,7 +61,7 @@ func leftNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 
 func drainedByOthers(s *scope, node *corev1.Node) bool {
 	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
-		return other.Spec.Stage == v1alpha1.StageDrain && other.DeletionTimestamp.IsZero() && selection.Selects(&other, node)
+		return drains(&other) && selection.Selects(&other, node)
 	})
 }
 

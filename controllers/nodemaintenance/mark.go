@@ -3,6 +3,7 @@ package nodemaintenance
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	"github.com/pkg/errors"
 	"golang.org/x/sync/errgroup"
@@ -63,26 +64,28 @@ func anyOther(ctx context.Context, reader client.Reader, than sets.Set[string], 
 // mark has the conditions of the Nodes say how they are maintained. It comes after report: conditions follow what is stored,
 // so that all maintenances of a Node agree on them.
 func (r *Reconciler) mark(ctx context.Context, s *scope) (bool, error) {
-	views := viewsOf(append(s.others, *s.before))
+	var err error
 	if _, byName := selection.Names(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle {
-		err := markNodes(ctx, s, s.nodes, views)
-		return err == nil, err
+		err = markNodes(ctx, s, s.nodes, viewsOf(append(s.others, *s.before)))
+	} else { // Nodes may have left the selection: labels change, and so may the nodeSelector in stage Idle
+		err = markAll(ctx, s, *s.before)
 	}
-	// Nodes may have left the selection: labels change, and so may the nodeSelector in stage Idle.
-	err := markAll(ctx, s, views)
 	return err == nil, err
 }
 
 // unmark takes back what only a maintenance that is gone had the conditions say.
-func (r *Reconciler) unmark(ctx context.Context, s *scope) error {
-	all := &v1alpha1.NodeMaintenanceList{}
-	if err := s.client.List(ctx, all); err != nil {
+func (r *Reconciler) unmark(ctx context.Context, s *scope) error { return markAll(ctx, s) }
+
+// markAll looks at all Nodes with conditions of ours. latest are maintenances that the cache may not have yet as they are stored.
+func markAll(ctx context.Context, s *scope, latest ...v1alpha1.NodeMaintenance) error {
+	maintenances := &v1alpha1.NodeMaintenanceList{}
+	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return errors.Wrap(err, "listing NodeMaintenances")
 	}
-	return markAll(ctx, s, viewsOf(all.Items))
-}
-
-func markAll(ctx context.Context, s *scope, views []*maintenanceView) error {
+	for i := range latest {
+		isOlder := func(m v1alpha1.NodeMaintenance) bool { return m.Name == latest[i].Name }
+		maintenances.Items = append(slices.DeleteFunc(maintenances.Items, isOlder), latest[i])
+	}
 	all := &corev1.NodeList{}
 	if err := s.client.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
 		return errors.Wrap(err, "listing Nodes")
@@ -97,7 +100,7 @@ func markAll(ctx context.Context, s *scope, views []*maintenanceView) error {
 			nodes = append(nodes, node)
 		}
 	}
-	return markNodes(ctx, s, nodes, views)
+	return markNodes(ctx, s, nodes, viewsOf(maintenances.Items))
 }
 
 // markNodes writes what has to change in the conditions of Nodes. Nodes are only read.

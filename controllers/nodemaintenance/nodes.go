@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,20 +24,54 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
-// selectNodes finds the Nodes of this maintenance, and the other maintenances.
+// selectNodes finds the Nodes of this maintenance, and the maintenances that it shares Nodes with.
 func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (bool, error) {
-	all := &v1alpha1.NodeMaintenanceList{}
-	if err := s.client.List(ctx, all); err != nil {
-		return false, errors.Wrap(err, "listing NodeMaintenances")
+	var err error
+	if s.nodes, err = selectedNodes(ctx, s.client, s.maintenance); err != nil {
+		return false, err
 	}
-	for i := range all.Items {
-		if all.Items[i].Name != s.maintenance.Name {
-			s.others = append(s.others, all.Items[i])
+	err = findNeighbours(ctx, s)
+	return err == nil, err
+}
+
+// findNeighbours finds the maintenances that have to do with Nodes of this one, and those that drain Nodes of such as drain: who may
+// go is decided for all of them together. It may find others as well.
+func findNeighbours(ctx context.Context, s *scope) error {
+	s.drainedBy = map[string][]*corev1.Node{}
+	asked, seen := selectedSet(s).Union(mentionedNodes(s.before)), sets.New(s.maintenance.Name)
+	for next := sets.List(asked); len(next) > 0; {
+		found, err := remote.MaintenancesOf(ctx, s.client, next...)
+		if err != nil {
+			return err
+		}
+		next = nil
+		for i := range found {
+			other := &found[i]
+			if seen.Has(other.Name) {
+				continue
+			}
+			seen.Insert(other.Name)
+			s.others = append(s.others, *other)
+			if !drains(other) {
+				continue
+			}
+			if s.drainedBy[other.Name], err = selectedNodes(ctx, s.client, other); err != nil {
+				return err
+			}
+			for _, node := range s.drainedBy[other.Name] {
+				if !asked.Has(node.Name) {
+					asked.Insert(node.Name)
+					next = append(next, node.Name)
+				}
+			}
 		}
 	}
-	var err error
-	s.nodes, err = selectedNodes(ctx, s.client, s.maintenance)
-	return err == nil, err
+	return nil
+}
+
+// drains says whether a maintenance has a say in who may leave its Nodes.
+func drains(m *v1alpha1.NodeMaintenance) bool {
+	return m.Spec.Stage == v1alpha1.StageDrain && m.DeletionTimestamp.IsZero()
 }
 
 // selectedNodes returns the Nodes that a maintenance selects. A Node of the recorded name with another UID isn't the one
@@ -124,7 +159,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change rem
 	case change.Node != nil:
 		keys = r.maintenancesOf(ctx, change.Cluster, *change.Node, nil)
 	case change.Surroundings:
-		keys = r.maintenancesWhere(ctx, change.Cluster, func(m *v1alpha1.NodeMaintenance) bool { return m.Spec.Stage == v1alpha1.StageDrain })
+		keys = r.draining(ctx, change.Cluster)
 	}
 	for _, key := range keys {
 		queue.Add(remote.Request{Cluster: change.Cluster, Object: key})
@@ -134,14 +169,21 @@ func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change rem
 // maintenancesOf returns the maintenances that select a Node, or have selected it, and those of whom the Node may show that they
 // don't select all Nodes. Where node is nil it is looked up.
 func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.NamespacedName, name string, node *corev1.Node) []types.NamespacedName {
+	remoteClient, err := r.Clusters.Client(ctx, cluster)
+	if err != nil {
+		return nil // the next connection lists them all
+	}
 	if node == nil {
 		node = &corev1.Node{}
-		remoteClient, err := r.Clusters.Client(ctx, cluster)
-		if err != nil || remoteClient.Get(ctx, types.NamespacedName{Name: name}, node) != nil {
+		if remoteClient.Get(ctx, types.NamespacedName{Name: name}, node) != nil {
 			node.Name = name // by name is all that can be said of a Node that is gone
 		}
 	}
-	return r.maintenancesWhere(ctx, cluster, func(m *v1alpha1.NodeMaintenance) bool {
+	maintenances, err := remote.MaintenancesOf(ctx, remoteClient, name)
+	if err != nil {
+		return nil // likewise
+	}
+	return keysWhere(maintenances, func(m *v1alpha1.NodeMaintenance) bool {
 		if names, only := selection.Names(m); only {
 			return slices.Contains(names, name) || selection.Doubted(m)
 		}
@@ -149,19 +191,24 @@ func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.Namespace
 	})
 }
 
-func (r *Reconciler) maintenancesWhere(ctx context.Context, cluster types.NamespacedName, condition func(*v1alpha1.NodeMaintenance) bool) []types.NamespacedName {
+// draining returns all maintenances in stage Drain.
+func (r *Reconciler) draining(ctx context.Context, cluster types.NamespacedName) []types.NamespacedName {
 	remoteClient, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
 		return nil // the next connection lists them all
 	}
 	all := &v1alpha1.NodeMaintenanceList{}
-	if err := remoteClient.List(ctx, all); err != nil {
+	if err := remoteClient.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
 		return nil // likewise
 	}
+	return keysWhere(all.Items, func(m *v1alpha1.NodeMaintenance) bool { return m.Spec.Stage == v1alpha1.StageDrain })
+}
+
+func keysWhere(maintenances []v1alpha1.NodeMaintenance, condition func(*v1alpha1.NodeMaintenance) bool) []types.NamespacedName {
 	var keys []types.NamespacedName
-	for i := range all.Items {
-		if condition(&all.Items[i]) {
-			keys = append(keys, client.ObjectKeyFromObject(&all.Items[i]))
+	for i := range maintenances {
+		if condition(&maintenances[i]) {
+			keys = append(keys, client.ObjectKeyFromObject(&maintenances[i]))
 		}
 	}
 	return keys
@@ -171,22 +218,25 @@ func (r *Reconciler) maintenancesWhere(ctx context.Context, cluster types.Namesp
 // others may do.
 func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(context.Context, *v1alpha1.NodeMaintenance) []types.NamespacedName {
 	return func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
-		keys := []types.NamespacedName{client.ObjectKeyFromObject(m)}
+		itself := []types.NamespacedName{client.ObjectKeyFromObject(m)}
 		remoteClient, err := r.Clusters.Client(ctx, cluster)
 		if err != nil {
-			return keys
+			return itself
 		}
 		nodes, err := selectedNodes(ctx, remoteClient, m)
 		if err != nil {
-			return keys
+			return itself
 		}
-		return append(keys, r.maintenancesWhere(ctx, cluster, func(other *v1alpha1.NodeMaintenance) bool {
-			for _, node := range nodes {
-				if other.Name != m.Name && selection.Selects(other, node) {
-					return true
-				}
-			}
-			return false
+		names := make([]string, 0, len(nodes))
+		for _, node := range nodes {
+			names = append(names, node.Name)
+		}
+		maintenances, err := remote.MaintenancesOf(ctx, remoteClient, names...)
+		if err != nil {
+			return itself
+		}
+		return append(itself, keysWhere(maintenances, func(other *v1alpha1.NodeMaintenance) bool {
+			return other.Name != m.Name && slices.ContainsFunc(nodes, selection.Of(other))
 		})...)
 	}
 }

@@ -72,8 +72,9 @@ type scope struct {
 	before      *v1alpha1.NodeMaintenance // as it was read
 	now         time.Time
 
-	others []v1alpha1.NodeMaintenance // all others in the workload cluster
-	nodes  []*corev1.Node             // the selected ones
+	nodes     []*corev1.Node             // the selected ones
+	others    []v1alpha1.NodeMaintenance // that have to do with these, and more; only read: they are the cache's
+	drainedBy map[string][]*corev1.Node  // the Nodes of those of the others that are in stage Drain
 
 	served    *served          // nil: it serves no Machine of ours
 	selection *selection.Facts // what is known of the selection, while it matters

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,12 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
-	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -104,9 +103,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return Rest(r.watch(ctx, req.NamespacedName))
 }
 
-// watch adds the watches that a workload cluster doesn't have yet, after the index that their controllers read by.
+// watch adds the watches that a workload cluster doesn't have yet, after the indexes that their controllers read by.
 func (r *Reconciler) watch(ctx context.Context, cluster types.NamespacedName) error {
-	watchers := []clustercache.Watcher{evacuationIndex{}}
+	watchers := slices.Clone(indexes)
 	for _, watches := range r.Watches {
 		watchers = append(watchers, watches(cluster)...)
 	}
@@ -167,29 +166,4 @@ func (r *Reconciler) drains(ctx context.Context, cluster types.NamespacedName) (
 		}
 	}
 	return false, errors.Wrapf(err, "listing the Machines of Cluster %s", cluster)
-}
-
-// EvacuationsByNode is the index of Evacuations in the caches of workload clusters: the Node that a Pod was found on.
-const EvacuationsByNode = "node"
-
-// evacuationIndex adds the index to a connection's cache. The ClusterCache's own index option would need the CRD to be there
-// before the first connection.
-type evacuationIndex struct{}
-
-// Name implements clustercache.Watcher.
-func (evacuationIndex) Name() string { return "workloadcluster-EvacuationsByNode" }
-
-// Object implements clustercache.Watcher.
-func (evacuationIndex) Object() client.Object { return &v1alpha1.Evacuation{} }
-
-// Watch implements clustercache.Watcher.
-func (evacuationIndex) Watch(cache ctrlcache.Cache) error {
-	byNode := func(object client.Object) []string {
-		node, noted := object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]
-		if !noted {
-			return nil
-		}
-		return []string{node}
-	}
-	return cache.IndexField(context.Background(), &v1alpha1.Evacuation{}, EvacuationsByNode, byNode)
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -36,6 +37,23 @@ func Of(m *v1alpha1.NodeMaintenance) func(*corev1.Node) bool {
 	}
 	parsed, err := nodeaffinity.NewNodeSelector(m.Spec.NodeSelector.Core())
 	return func(node *corev1.Node) bool { return err == nil && Means(m, node) && parsed.Match(node) }
+}
+
+// AnyNode is the key of maintenances that may have to do with any Node. No Node has that name.
+const AnyNode = "*"
+
+// Keys are what to look a maintenance up by: the names of all Nodes that it selects or mentions, or AnyNode, where it may select
+// others, or others may show that it doesn't select all.
+func Keys(m *v1alpha1.NodeMaintenance) []string {
+	names, only := Names(m)
+	if !only || Doubted(m) {
+		return []string{AnyNode}
+	}
+	keys := sets.New(names...)
+	for i := range m.Status.NodeStatuses {
+		keys.Insert(m.Status.NodeStatuses[i].NodeRef.Name)
+	}
+	return sets.List(keys)
 }
 
 // Mentions says whether the status of a maintenance speaks of a Node: it has selected it, and hasn't let go of it yet.

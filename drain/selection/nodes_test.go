@@ -61,6 +61,32 @@ func TestSelects(t *testing.T) {
 	}
 }
 
+func TestKeys(t *testing.T) {
+	named := func(name string) v1alpha1.NodeSelectorTerm {
+		return v1alpha1.NodeSelectorTerm{MatchFields: requirement("metadata.name", corev1.NodeSelectorOpIn, name)}
+	}
+	changed := selecting(named("two"))
+	changed.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}, {NodeRef: v1alpha1.NodeReference{Name: "two"}}}
+	doubted := selecting(named("one"))
+	doubted.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceSelectionPlausible, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonAllNodesSelected}}
+	for _, tc := range []struct {
+		name        string
+		maintenance *v1alpha1.NodeMaintenance
+		keys        []string
+	}{
+		{"names", selecting(named("two"), named("one")), []string{"one", "two"}},
+		{"a name, and one of before", changed, []string{"one", "two"}},
+		{"a label", selecting(v1alpha1.NodeSelectorTerm{MatchExpressions: requirement("pool", corev1.NodeSelectorOpIn, "a")}), []string{selection.AnyNode}},
+		{"the name of the only Node", doubted, []string{selection.AnyNode}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if keys := selection.Keys(tc.maintenance); !slices.Equal(keys, tc.keys) {
+				t.Errorf("its keys are %v", keys)
+			}
+		})
+	}
+}
+
 // FuzzSelects has any nodeSelector, as JSON, look at a Node.
 func FuzzSelects(f *testing.F) {
 	for _, term := range []v1alpha1.NodeSelectorTerm{
@@ -84,6 +110,9 @@ func FuzzSelects(f *testing.F) {
 		selected := selection.Selects(m, node)
 		if names, only := selection.Names(m); only && selected != slices.Contains(names, name) {
 			t.Errorf("by names %v it selects %s: %t", names, name, selected)
+		}
+		if keys := selection.Keys(m); selected && !slices.Contains(keys, name) && !slices.Contains(keys, selection.AnyNode) {
+			t.Errorf("it selects %s, and isn't found by it, but by %v", name, keys)
 		}
 		if node.UID += "x"; uid != "" && selection.Selects(m, node) {
 			t.Error("selects a Node with another UID")

@@ -67,11 +67,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 	if err := s.client.Get(ctx, request.Object, s.node); err != nil {
 		return remote.Rest(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
 	}
-	maintenances := &v1alpha1.NodeMaintenanceList{}
-	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil { // they are only read, and may be large
-		return remote.Rest(errors.Wrap(err, "listing NodeMaintenances"))
+	maintenances, err := remote.MaintenancesOf(ctx, s.client, request.Object.Name)
+	if err != nil {
+		return remote.Rest(err)
 	}
-	s.draining = daemonsets.On(s.node, maintenances.Items)
+	s.draining = daemonsets.On(s.node, maintenances)
 	kept, err := r.keepAway(ctx, s)
 	if err != nil || !kept {
 		return remote.Rest(err)

@@ -71,11 +71,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 	if err := c.Get(ctx, request.Object, node); err != nil {
 		return remote.Rest(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
 	}
-	maintenances := &v1alpha1.NodeMaintenanceList{}
-	if err := c.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil { // they are only read, and may be large
-		return remote.Rest(errors.Wrap(err, "listing NodeMaintenances"))
+	maintenances, err := remote.MaintenancesOf(ctx, c, request.Object.Name)
+	if err != nil {
+		return remote.Rest(err)
 	}
-	wanted, err := staticpods.Targets(node, maintenances.Items)
+	wanted, err := staticpods.Targets(node, maintenances)
 	if err != nil || wanted == node.Annotations[v1alpha1.StaticPodTargetsAnnotation] {
 		return remote.Rest(err)
 	}
