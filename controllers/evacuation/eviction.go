@@ -3,6 +3,7 @@ package evacuation
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/pkg/errors"
@@ -48,7 +49,8 @@ func (v *Evictor) begin(ctx context.Context, p *pass, admitted []budgets.Admitte
 		}
 	}
 	for budget, pods := range byBudget {
-		if p.record.flights.take(nameOf(budget)) {
+		hasPlace := func(each budgets.Admitted) bool { return p.record.flights.hasPlace(each.Pod.Node) }
+		if slices.ContainsFunc(pods, hasPlace) && p.record.flights.take(nameOf(budget)) {
 			go v.evictInTurn(ctx, p, budget, pods)
 		}
 	}

@@ -107,6 +107,10 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		v.forget(p.cluster)
 		return reconcile.Result{}, nil
 	}
+	p.record = v.recordOf(p.cluster)
+	if p.record.flights.isFull() {
+		return reconcile.Result{}, nil // an eviction that has ended tells
+	}
 	pdbs, known := p.observation.Budgets()
 	if !known && p.observation.BudgetsServed() {
 		return reconcile.Result{}, nil // a Change tells when
@@ -118,7 +122,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if p.live, err = v.Clusters.Live(ctx, p.cluster); err != nil {
 		return remote.Rest(err)
 	}
-	p.pdbs, p.record, p.paused = pdbs, v.recordOf(p.cluster), v.Machines.paused(ctx, p.cluster)
+	p.pdbs, p.paused = pdbs, v.Machines.paused(ctx, p.cluster)
 	candidates, err := p.collect(ctx)
 	if err != nil {
 		return remote.Rest(err)

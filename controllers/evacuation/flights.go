@@ -13,6 +13,8 @@ import (
 const (
 	evictionsOnNode    = 16
 	evictionsInCluster = 128
+	// placesTogether are worth a look at all Pods, after there was none.
+	placesTogether = 16
 )
 
 // flights are the evictions under way in one workload cluster.
@@ -21,6 +23,7 @@ type flights struct {
 	pods    map[types.UID]flight
 	onNode  map[string]int                // how many
 	budgets map[types.NamespacedName]bool // those whose Pods are being evicted one after the other
+	full    bool                          // there was no place for one, and there aren't placesTogether yet
 }
 
 // flight is one eviction under way.
@@ -37,12 +40,33 @@ func newFlights() *flights {
 func (f *flights) start(pod types.UID, node string, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, underWay := f.pods[pod]; underWay || len(f.pods) >= evictionsInCluster || f.onNode[node] >= evictionsOnNode {
+	if _, underWay := f.pods[pod]; underWay || !f.place(node) {
 		return false
 	}
 	f.pods[pod] = flight{node: node, begun: now}
 	f.onNode[node]++
 	return true
+}
+
+// place says whether one is free for a Pod of a Node.
+func (f *flights) place(node string) bool {
+	f.full = f.full || len(f.pods) >= evictionsInCluster
+	return len(f.pods) < evictionsInCluster && f.onNode[node] < evictionsOnNode
+}
+
+// hasPlace says whether an eviction on a Node could start.
+func (f *flights) hasPlace(node string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.place(node)
+}
+
+// isFull says whether it isn't worth looking for Pods to evict: none of them, or only a few of thousands, could go. The evictions under
+// way end, and each tells.
+func (f *flights) isFull() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.full
 }
 
 // end gives the place back.
@@ -54,6 +78,7 @@ func (f *flights) end(pod types.UID) {
 		return
 	}
 	delete(f.pods, pod)
+	f.full = f.full && len(f.pods) > evictionsInCluster-placesTogether
 	if f.onNode[ended.node]--; f.onNode[ended.node] == 0 {
 		delete(f.onNode, ended.node)
 	}

@@ -37,6 +37,27 @@ func TestFlights(t *testing.T) {
 			t.Errorf("%d are under way", begun)
 		}
 	})
+	t.Run("E23: who has found no place looks again when there are some", func(t *testing.T) {
+		f := newFlights()
+		for i := range evictionsInCluster {
+			f.start(uid("p", i), fmt.Sprintf("node-%d", i), now)
+		}
+		if f.isFull() {
+			t.Error("full, though nobody was turned away")
+		}
+		if f.hasPlace("another") || !f.isFull() {
+			t.Error("there is a place, or it isn't known that there is none")
+		}
+		for i := range placesTogether {
+			if !f.isFull() {
+				t.Errorf("not full with %d places", i)
+			}
+			f.end(uid("p", i))
+		}
+		if f.isFull() || !f.hasPlace("another") {
+			t.Error("full, though there are places")
+		}
+	})
 	t.Run("a Pod is evicted once at a time, and a budget has one who evicts", func(t *testing.T) {
 		f, budget := newFlights(), types.NamespacedName{Namespace: "default", Name: "web"}
 		if !f.start("a", "one", now) || f.start("a", "one", now.Add(time.Second)) {
