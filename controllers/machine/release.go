@@ -26,7 +26,7 @@ import (
 const fieldManager = "capnm-machine"
 
 // progressInterval is the least time between two conditions that differ in nothing but their message. Each has Cluster API's
-// controllers look at the Machine, and write to it and to its Node.
+// controllers look at the Machine, and write to it and to its Node. Where many Machines drain, it is longer: see pace.Writes.Share.
 const progressInterval = 5 * time.Second
 
 // release takes our hook off, and in the same patch keeps Cluster API from draining a second time what was drained here, or
@@ -97,7 +97,8 @@ func (r *Reconciler) early(s *scope, status metav1.ConditionStatus, result outco
 	if present == nil || present.Status != status || present.Reason != result.reason || present.Message == result.message {
 		return time.Time{}, false
 	}
-	due := r.conditions.Due(client.ObjectKeyFromObject(s.machine), s.now, progressInterval)
+	interval := max(progressInterval, r.conditions.Share(s.now, nil))
+	due := r.conditions.Due(client.ObjectKeyFromObject(s.machine), s.now, interval)
 	return due, s.now.Before(due)
 }
 

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
@@ -25,8 +26,7 @@ import (
 // each write is one that the workload cluster has to bear.
 const statusInterval = 2 * time.Second
 
-// report writes the status, where it has changed: at once when a stage, a condition or the selection has, else at most once in
-// statusInterval.
+// report writes the status, where it has changed: at once when a stage, a condition or the selection has, else when it is time.
 func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	before, m := s.before, s.maintenance
 	m.Status.ObservedGeneration = m.Generation
@@ -42,7 +42,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	matters := !apiequality.Semantic.DeepEqual(before.Status.Conditions, m.Status.Conditions) ||
 		!apiequality.Semantic.DeepEqual(before.Status.StageStatuses, m.Status.StageStatuses) ||
 		!mentionedNodes(before).Equal(mentionedNodes(m))
-	if due := r.statuses.Due(s.request, s.now, statusInterval); !matters && s.now.Before(due) {
+	if due := r.statuses.Due(s.request, s.now, r.interval(s)); !matters && s.now.Before(due) {
 		s.lookAgainAt(due)
 		return true, nil
 	}
@@ -63,6 +63,15 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	s.before = changed
 	s.maintenance.ResourceVersion = changed.ResourceVersion
 	return true, nil
+}
+
+// interval is the least time between two statuses of a maintenance that tell of progress alone. Drain targets have readers that act on
+// them; counts and messages give way where there are many drains.
+func (r *Reconciler) interval(s *scope) time.Duration {
+	if !apiequality.Semantic.DeepEqual(publishedTargets(s.before), publishedTargets(s.maintenance)) {
+		return statusInterval
+	}
+	return max(statusInterval, r.statuses.Share(s.now, func(other remote.Request) bool { return other.Cluster == s.request.Cluster }))
 }
 
 // tell writes the events of what the status says now and didn't say before.

@@ -26,6 +26,28 @@ func (w *Writes[K]) Due(key K, now time.Time, interval time.Duration) time.Time 
 	return last.Add(interval)
 }
 
+const (
+	// together is how often a second all objects of one API server are written.
+	together = 10
+	// lately is how long ago an object was written that is still being worked on.
+	lately = 2 * time.Minute
+)
+
+// Share is the least time between two writes of each object, so that all those that were written lately take no more than their share
+// of what their API server can do: a few are written as often as one likes, hundreds aren't. of picks the keys of that API server;
+// nil: all.
+func (w *Writes[K]) Share(now time.Time, of func(K) bool) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	objects := 0
+	for key, last := range w.last {
+		if now.Sub(last) < lately && (of == nil || of(key)) {
+			objects++
+		}
+	}
+	return time.Duration(objects) * time.Second / together
+}
+
 // Note remembers a write.
 func (w *Writes[K]) Note(key K, now time.Time) {
 	w.mu.Lock()

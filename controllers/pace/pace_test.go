@@ -20,3 +20,16 @@ func TestWrites(t *testing.T) {
 	writes.Forget("a")
 	g.Expect(writes.Due("a", start.Add(time.Second), time.Minute)).To(Equal(start.Add(time.Second)))
 }
+
+func TestShare(t *testing.T) {
+	g := NewWithT(t)
+	var writes Writes[int]
+	start := time.Unix(1_000_000, 0)
+	g.Expect(writes.Share(start, nil)).To(BeZero(), "who is alone needn't share")
+	for i := range 500 {
+		writes.Note(i, start)
+	}
+	g.Expect(writes.Share(start.Add(time.Minute), nil)).To(Equal(50 * time.Second))
+	g.Expect(writes.Share(start.Add(time.Minute), func(key int) bool { return key < 20 })).To(Equal(2*time.Second), "another API server has other objects")
+	g.Expect(writes.Share(start.Add(lately), nil)).To(BeZero(), "nothing was written lately")
+}
