@@ -107,7 +107,7 @@ func (s *scope) until(deadline *time.Time, waiting outcome) (over bool, _ outcom
 		return true, waiting
 	}
 	if waiting.at.IsZero() {
-		waiting.at = s.now.Add(infrastructureTTL)
+		waiting.at = s.now.Add(referencedTTL)
 	}
 	if deadline != nil && deadline.Before(waiting.at) {
 		waiting.at = *deadline

@@ -69,47 +69,47 @@ func (r *Reconciler) facts(ctx context.Context, s *scope) (machines.Facts, error
 	if err := r.countControlPlane(ctx, s, &facts); err != nil {
 		return facts, err
 	}
-	seen, err := r.infrastructure(ctx, s)
-	if err != nil {
-		return facts, err
+	if s.cluster.Spec.ControlPlaneRef.IsDefined() {
+		controlPlane, err := r.referenced(ctx, s.cluster, s.cluster.Spec.ControlPlaneRef)
+		if err != nil {
+			return facts, errors.Wrapf(err, "getting the control plane of Cluster %s", s.clusterKey())
+		}
+		facts.ControlPlaneDeleting, facts.ControlPlaneExternal = controlPlane.deleting, controlPlane.external
 	}
-	facts.ControlPlaneDeleting, facts.ControlPlaneExternal, facts.InfraMachineGone = seen.controlPlaneDeleting, seen.controlPlaneExternal, seen.infraMachineGone
+	infraMachine, err := r.referenced(ctx, s.machine, s.machine.Spec.InfrastructureRef)
+	if err != nil {
+		return facts, errors.Wrapf(err, "getting the infrastructure machine of Machine %s", klog.KObj(s.machine))
+	}
+	facts.InfraMachineGone = infraMachine.missing || infraMachine.deleting
 	return facts, nil
 }
 
-// infrastructureFacts are what is read of kinds that can't be watched: a provider's role lets us get them, no more.
-type infrastructureFacts struct {
-	machine                                                      types.UID
-	controlPlaneDeleting, controlPlaneExternal, infraMachineGone bool
+// referenced is what is read of an object of a kind that can't be watched: a provider's role lets us get it, no more.
+type referenced struct {
+	by                          types.UID // a Machine or a Cluster
+	missing, deleting, external bool
 }
 
 // Key implements cache.Entry.
-func (f infrastructureFacts) Key() string { return string(f.machine) }
+func (f referenced) Key() string { return string(f.by) }
 
-// infrastructureTTL is how long these facts count: four reads for each Machine and period, so that hundreds of drains at once
+// referencedTTL is how long these facts count: two reads for each Machine and Cluster and period, so that hundreds of drains at once
 // leave the management cluster's API server alone.
-const infrastructureTTL = 15 * time.Second
+const referencedTTL = 15 * time.Second
 
-func (r *Reconciler) infrastructure(ctx context.Context, s *scope) (infrastructureFacts, error) {
-	facts := infrastructureFacts{machine: s.machine.UID}
+func (r *Reconciler) referenced(ctx context.Context, by client.Object, ref clusterv1.ContractVersionedObjectReference) (referenced, error) {
+	facts := referenced{by: by.GetUID()}
 	if seen, known := r.seen.Has(facts.Key()); known {
 		return seen, nil
 	}
-	if s.cluster.Spec.ControlPlaneRef.IsDefined() {
-		controlPlane, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, s.cluster.Spec.ControlPlaneRef, s.cluster.Namespace)
-		if client.IgnoreNotFound(errors.Cause(err)) != nil {
-			return facts, errors.Wrapf(err, "getting the control plane of Cluster %s", s.clusterKey())
-		}
-		if err == nil {
-			facts.controlPlaneDeleting = !controlPlane.GetDeletionTimestamp().IsZero()
-			facts.controlPlaneExternal = util.IsExternalManagedControlPlane(controlPlane)
-		}
+	switch object, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, ref, by.GetNamespace()); {
+	case client.IgnoreNotFound(errors.Cause(err)) != nil:
+		return facts, errors.Wrapf(err, "getting %s %s", ref.Kind, ref.Name)
+	case err != nil:
+		facts.missing = true
+	default:
+		facts.deleting, facts.external = !object.GetDeletionTimestamp().IsZero(), util.IsExternalManagedControlPlane(object)
 	}
-	infraMachine, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, s.machine.Spec.InfrastructureRef, s.machine.Namespace)
-	if client.IgnoreNotFound(errors.Cause(err)) != nil {
-		return facts, errors.Wrapf(err, "getting the infrastructure machine of Machine %s", klog.KObj(s.machine))
-	}
-	facts.infraMachineGone = apierrors.IsNotFound(errors.Cause(err)) || !infraMachine.GetDeletionTimestamp().IsZero()
 	r.seen.Add(facts)
 	return facts, nil
 }

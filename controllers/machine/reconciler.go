@@ -55,7 +55,7 @@ type Reconciler struct {
 
 	recorder   record.EventRecorder
 	controller controller.Controller
-	seen       cache.Cache[infrastructureFacts]
+	seen       cache.Cache[referenced]
 
 	volumeFacts volumeFacts
 	conditions  pace.Writes[types.NamespacedName] // of conditions that tell of progress alone
@@ -64,7 +64,7 @@ type Reconciler struct {
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clusters clustercache.ClusterCache, options controller.Options) error {
 	r.recorder = mgr.GetEventRecorderFor("node-maintenance-machine") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
-	r.seen = cache.New[infrastructureFacts](ctx, infrastructureTTL)
+	r.seen = cache.New[referenced](ctx, referencedTTL)
 	log := ctrl.LoggerFrom(ctx)
 	var err error
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).
