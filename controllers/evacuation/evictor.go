@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -76,7 +77,7 @@ func (v *Evictor) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 		}),
 		remote.Watch("evictor-NodeMaintenances", v.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(context.Context, *v1alpha1.NodeMaintenance) []reconcile.Request {
 			return []reconcile.Request{{NamespacedName: cluster}}
-		}), termsChanged()),
+		}), predicate.Or(termsChanged(), hasCordoned())),
 	}
 }
 
@@ -95,11 +96,24 @@ func termsChanged() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 	}
 }
 
+// hasCordoned passes NodeMaintenances that have cordoned their Nodes.
+func hasCordoned() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
+	return predicate.TypedFuncs[*v1alpha1.NodeMaintenance]{
+		CreateFunc:  func(event.TypedCreateEvent[*v1alpha1.NodeMaintenance]) bool { return false },
+		DeleteFunc:  func(event.TypedDeleteEvent[*v1alpha1.NodeMaintenance]) bool { return false },
+		GenericFunc: func(event.TypedGenericEvent[*v1alpha1.NodeMaintenance]) bool { return false },
+		UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
+			return meta.IsStatusConditionTrue(e.ObjectNew.Status.Conditions, v1alpha1.NodeMaintenanceCordoned) &&
+				!meta.IsStatusConditionTrue(e.ObjectOld.Status.Conditions, v1alpha1.NodeMaintenanceCordoned)
+		},
+	}
+}
+
 // Reconcile evicts what may be evicted now in one workload cluster:
 //
 //	collect the Pods ─► ask drain/budgets who may go ─► begin their evictions ─► say why the others wait
 //
-// It doesn't wait for the evictions: when one has ended, it looks again.
+// While Nodes are about to be cordoned, none begins. It doesn't wait for the evictions: when one has ended, it looks again.
 func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
 	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), subjects: map[types.UID]*subject{}, stale: map[string]bool{}, blocked: map[string]int{}}
@@ -131,7 +145,9 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if known {
 		var admitted []budgets.Admitted
 		admitted, waiting = budgets.NewIndex(p.pdbs, p.isStale).Admit(budgets.FairOrder(candidates))
-		v.begin(ctrl.LoggerInto(v.life, ctrl.LoggerFrom(ctx)), p, admitted)
+		if !p.held {
+			v.begin(ctrl.LoggerInto(v.life, ctrl.LoggerFrom(ctx)), p, admitted)
+		}
 	}
 	if err := p.report(ctx, waiting); err != nil {
 		return remote.Rest(err)

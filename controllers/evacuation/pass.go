@@ -17,6 +17,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -41,6 +42,7 @@ type pass struct {
 	terms       map[string]evacuation.Terms // by Node
 	stale       map[string]bool             // budgets, by namespace/name
 	blocked     map[string]int              // how many Pods can't be evicted, by reason
+	held        bool                        // Nodes are about to be cordoned
 	nextTry     time.Time                   // when to look again if no event comes before, zero: never
 }
 
@@ -67,6 +69,9 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	}
 	if err := p.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, errors.Wrap(err, "listing NodeMaintenances")
+	}
+	if err := p.awaitCordons(ctx, maintenances.Items); err != nil {
+		return nil, err
 	}
 	p.terms = evacuation.TermsByNode(maintenances.Items, p.paused)
 	slices.SortFunc(evacuations.Items, func(a, b v1alpha1.Evacuation) int { // those that wait longest first
@@ -107,6 +112,23 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	}
 	p.record.keep(live)
 	return candidates, nil
+}
+
+// awaitCordons holds evictions while Nodes are about to be cordoned, so that no Pod moves from one Node that goes to another.
+func (p *pass) awaitCordons(ctx context.Context, maintenances []v1alpha1.NodeMaintenance) error {
+	for i := range maintenances {
+		nodes, until := cordon.Imminent(&maintenances[i], p.now)
+		for _, name := range nodes {
+			node := &corev1.Node{}
+			if err := p.client.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
+				return errors.Wrapf(err, "getting Node %s", name)
+			} else if err == nil && !node.Spec.Unschedulable {
+				p.held = true
+				p.tryAgainAt(until)
+			}
+		}
+	}
+	return nil
 }
 
 // holdsRoom says whether the eviction of a Pod is under way and may be about to take room.
