@@ -202,7 +202,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	maintenances := &nodemaintenance.Reconciler{
 		Clusters: clusters, Clock: realClock, ManagementCluster: managementCluster, Machines: mgr.GetClient(), NodeAgent: featureGates.Enabled(nodeAgentGate),
 	}
-	if err := maintenances.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
+	if err := maintenances.SetupWithManager(ctx, mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
 		return err
 	}
 	sweeper := &nodemaintenance.Sweeper{Clusters: clusters}

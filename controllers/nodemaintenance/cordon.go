@@ -49,6 +49,7 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, seen **corev1.Nod
 	if err := s.client.Get(ctx, client.ObjectKeyFromObject(*seen), node); err != nil || node.UID != (*seen).UID {
 		return errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", (*seen).Name)
 	}
+	node = r.written.latest(s.request.Cluster, node)
 	changed := node.DeepCopy()
 	if !applyMark(s, changed) {
 		*seen = node
@@ -65,6 +66,7 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, seen **corev1.Nod
 		return errors.Wrapf(client.IgnoreNotFound(err), "cordoning Node %s", node.Name)
 	}
 	*seen = changed
+	r.written.note(s.request.Cluster, changed)
 	ctrl.LoggerFrom(ctx).Info("Cordoned Node", "Node", klog.KObj(node), "again", flipped)
 	if flipped && r.conflicts.add(s, node) {
 		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventCordonConflict,

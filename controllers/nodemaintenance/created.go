@@ -10,8 +10,8 @@ import (
 )
 
 // createdGrace is how long a created Evacuation may take to come back by the watch before it is created once more. Normally
-// it is back within milliseconds; an API server that is busy with a burst of drains takes seconds.
-const createdGrace = 10 * time.Second
+// it is back within milliseconds; an API server that is busy with a burst of drains takes half a minute.
+const createdGrace = time.Minute
 
 // creations remembers the Evacuations that were created but haven't come back by the watch. Each of its siblings that does
 // come back brings a reconciliation, which would create the rest of them again: calls that are refused, when the API server has

@@ -66,18 +66,18 @@ func anyOther(ctx context.Context, reader client.Reader, than sets.Set[string], 
 func (r *Reconciler) mark(ctx context.Context, s *scope) (bool, error) {
 	var err error
 	if _, byName := selection.Names(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle {
-		err = markNodes(ctx, s, s.nodes, viewsOf(append(s.others, *s.before)))
+		err = r.markNodes(ctx, s, s.nodes, viewsOf(append(s.others, *s.before)))
 	} else { // Nodes may have left the selection: labels change, and so may the nodeSelector in stage Idle
-		err = markAll(ctx, s, *s.before)
+		err = r.markAll(ctx, s, *s.before)
 	}
 	return err == nil, err
 }
 
 // unmark takes back what only a maintenance that is gone had the conditions say.
-func (r *Reconciler) unmark(ctx context.Context, s *scope) error { return markAll(ctx, s) }
+func (r *Reconciler) unmark(ctx context.Context, s *scope) error { return r.markAll(ctx, s) }
 
 // markAll looks at all Nodes with conditions of ours. latest are maintenances that the cache may not have yet as they are stored.
-func markAll(ctx context.Context, s *scope, latest ...v1alpha1.NodeMaintenance) error {
+func (r *Reconciler) markAll(ctx context.Context, s *scope, latest ...v1alpha1.NodeMaintenance) error {
 	maintenances := &v1alpha1.NodeMaintenanceList{}
 	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return errors.Wrap(err, "listing NodeMaintenances")
@@ -90,35 +90,41 @@ func markAll(ctx context.Context, s *scope, latest ...v1alpha1.NodeMaintenance) 
 	if err := s.client.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
 		return errors.Wrap(err, "listing Nodes")
 	}
-	nodes := s.nodes
+	nodes := slices.Clone(s.nodes)
 	selected := sets.New[types.UID]()
 	for _, node := range nodes {
 		selected.Insert(node.UID)
 	}
 	for i := range all.Items {
 		if node := &all.Items[i]; !selected.Has(node.UID) && lifecycle.Carried(node.Status.Conditions) {
-			nodes = append(nodes, node)
+			nodes = append(nodes, r.written.latest(s.request.Cluster, node))
 		}
 	}
-	return markNodes(ctx, s, nodes, viewsOf(maintenances.Items))
+	return r.markNodes(ctx, s, nodes, viewsOf(maintenances.Items))
 }
 
 // markNodes writes what has to change in the conditions of Nodes. Nodes are only read.
-func markNodes(ctx context.Context, s *scope, nodes []*corev1.Node, views []*maintenanceView) error {
+func (r *Reconciler) markNodes(ctx context.Context, s *scope, nodes []*corev1.Node, views []*maintenanceView) error {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	for _, node := range nodes {
 		set, remove := lifecycle.Changes(node.Status.Conditions, lifecycle.Wanted(selecting(node, views)), s.now)
 		if len(set)+len(remove) > 0 {
-			group.Go(func() error { return patchConditions(ctx, s.client, node, set, remove) })
+			group.Go(func() error {
+				patched, err := patchConditions(ctx, s.client, node, set, remove)
+				if patched != nil {
+					r.written.note(s.request.Cluster, patched)
+				}
+				return err
+			})
 		}
 	}
 	return group.Wait()
 }
 
 // patchConditions sets and removes single conditions, and leaves those of kubelets alone. There is no optimistic lock, since
-// heartbeats would break it all the time.
-func patchConditions(ctx context.Context, c client.Client, node *corev1.Node, set []corev1.NodeCondition, remove []corev1.NodeConditionType) error {
+// heartbeats would break it all the time. It returns the Node as it is then, nil where it is gone.
+func patchConditions(ctx context.Context, c client.Client, node *corev1.Node, set []corev1.NodeCondition, remove []corev1.NodeConditionType) (*corev1.Node, error) {
 	conditions := make([]any, 0, len(set)+len(remove))
 	for _, condition := range set {
 		conditions = append(conditions, condition)
@@ -131,11 +137,13 @@ func patchConditions(ctx context.Context, c client.Client, node *corev1.Node, se
 		"status":   map[string]any{"conditions": conditions},
 	})
 	if err != nil {
-		return errors.Wrapf(err, "encoding the conditions of Node %s", node.Name)
+		return nil, errors.Wrapf(err, "encoding the conditions of Node %s", node.Name)
 	}
 	patched := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
-	err = c.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, patch))
-	return errors.Wrapf(client.IgnoreNotFound(err), "patching the conditions of Node %s", node.Name)
+	if err := c.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+		return nil, errors.Wrapf(client.IgnoreNotFound(err), "patching the conditions of Node %s", node.Name)
+	}
+	return patched, nil
 }
 
 // maintenanceView is a maintenance as its Nodes see it.

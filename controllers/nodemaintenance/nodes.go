@@ -30,6 +30,9 @@ func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (bool, error) {
 	if s.nodes, err = selectedNodes(ctx, s.client, s.maintenance); err != nil {
 		return false, err
 	}
+	for i := range s.nodes {
+		s.nodes[i] = r.written.latest(s.request.Cluster, s.nodes[i])
+	}
 	err = findNeighbours(ctx, s)
 	return err == nil, err
 }
@@ -114,6 +117,7 @@ func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
 }
 
 func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.Node, unconditionally bool) error {
+	node = r.written.latest(s.request.Cluster, node)
 	changed, restored := node.DeepCopy(), false
 	if !anotherOn(node, s, cordon.Holds) {
 		restored = cordon.Restore(changed, unconditionally)
@@ -127,6 +131,7 @@ func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.No
 	if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "uncordoning Node %s", node.Name)
 	}
+	r.written.note(s.request.Cluster, changed)
 	ctrl.LoggerFrom(ctx).Info("Left Node as it was found", "Node", klog.KObj(node), "unschedulable", changed.Spec.Unschedulable)
 	return nil
 }

@@ -40,11 +40,13 @@ type Reconciler struct {
 	controller controller.TypedController[remote.Request]
 	statuses   pace.Writes[remote.Request] // of statuses that tell of progress alone
 	created    creations
+	written    written
 	conflicts  conflicts
 }
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+	r.written = newWritten(ctx)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "nodemaintenance", r, options, r.enqueue)
 	return err

@@ -110,7 +110,7 @@ func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node,
 		}
 	}
 	if len(left.Conditions) > 0 {
-		if err := patchConditions(ctx, c, node, nil, left.Conditions); err != nil {
+		if _, err := patchConditions(ctx, c, node, nil, left.Conditions); err != nil {
 			return err
 		}
 	}
