@@ -14,12 +14,12 @@ const imminence = 10 * time.Second
 
 // Imminent names the Nodes that a new maintenance is about to cordon, as far as it names them, and until when that is worth waiting
 // for: a Pod that is evicted from another Node meanwhile may land there, and would be evicted once more. None, if it has cordoned
-// them or doesn't want to.
+// them or doesn't want to, or if it seems to be of the future: the workload cluster's clock isn't ours, and mustn't hold evictions.
 func Imminent(m *v1alpha1.NodeMaintenance, now time.Time) (nodes []string, until time.Time) {
-	until = m.CreationTimestamp.Add(imminence)
-	if !Holds(m) || meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned) || !now.Before(until) {
+	age := now.Sub(m.CreationTimestamp.Time)
+	if !Holds(m) || meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned) || age >= imminence || age < -imminence {
 		return nil, time.Time{}
 	}
 	nodes, _ = selection.Names(m)
-	return nodes, until
+	return nodes, m.CreationTimestamp.Add(imminence)
 }

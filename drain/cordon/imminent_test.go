@@ -27,6 +27,8 @@ func TestImminent(t *testing.T) {
 			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceCordoned, Status: metav1.ConditionTrue}}
 		}},
 		{name: "one that can't", after: time.Minute},
+		{name: "one whose API server's clock is a bit ahead", after: -time.Second, nodes: []string{"one"}},
+		{name: "one whose API server's clock is wrong", after: -time.Hour},
 		{name: "one that selects by label", change: func(m *v1alpha1.NodeMaintenance) {
 			m.Spec.NodeSelector.NodeSelectorTerms[0] = v1alpha1.NodeSelectorTerm{MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpExists}}}
 		}},
