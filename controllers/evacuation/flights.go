@@ -48,7 +48,7 @@ func (f *flights) start(pod types.UID, node string, now time.Time) bool {
 	return true
 }
 
-// place says whether one is free for a Pod of a Node.
+// place says whether one is free for a Pod of a Node, and notes if there is none at all.
 func (f *flights) place(node string) bool {
 	f.full = f.full || len(f.pods) >= evictionsInCluster
 	return len(f.pods) < evictionsInCluster && f.onNode[node] < evictionsOnNode

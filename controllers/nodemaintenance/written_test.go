@@ -1,12 +1,19 @@
 package nodemaintenance
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
 func TestWritten(t *testing.T) {
@@ -24,4 +31,30 @@ func TestWritten(t *testing.T) {
 	g.Expect(w.latest(cluster, node("uid", "11", false)).Spec.Unschedulable).To(BeFalse(), "somebody has written it since")
 	g.Expect(w.latest(cluster, node("another", "9", false)).Spec.Unschedulable).To(BeFalse(), "another Node of that name")
 	g.Expect(w.latest(other, node("uid", "9", false)).Spec.Unschedulable).To(BeFalse(), "a Node of another workload cluster")
+}
+
+// A client that reads what was there before all writes is a watch that lags.
+func TestNodeIsCordonedOnceWhileTheWatchLags(t *testing.T) {
+	g := NewWithT(t)
+	server := fake.NewClientBuilder().WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "uid"}}).Build()
+	before, writes := &corev1.Node{}, 0
+	g.Expect(server.Get(t.Context(), types.NamespacedName{Name: "one"}, before)).To(Succeed())
+	lagging := interceptor.NewClient(server, interceptor.Funcs{
+		Get: func(_ context.Context, _ client.WithWatch, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+			before.DeepCopyInto(object.(*corev1.Node))
+			return nil
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			writes++
+			return c.Patch(ctx, object, patch, options...)
+		},
+	})
+	r := &Reconciler{written: newWritten(t.Context())}
+	for range 3 {
+		s := &scope{client: lagging, maintenance: &v1alpha1.NodeMaintenance{}, now: time.Now()}
+		node := before.DeepCopy()
+		g.Expect(r.cordonNode(t.Context(), s, &node)).To(Succeed())
+		g.Expect(node.Spec.Unschedulable).To(BeTrue())
+	}
+	g.Expect(writes).To(Equal(1))
 }

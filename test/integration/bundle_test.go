@@ -76,10 +76,11 @@ func TestOldestVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !built && os.Getenv("CAPNM_TEST_OLDEST") != "" {
+	switch {
+	case built:
+	case os.Getenv("CAPNM_TEST_OLDEST") != "":
 		t.Fatalf("kube-apiserver %s isn't built", version)
-	}
-	if !built {
+	default:
 		t.Skipf("kube-apiserver %s isn't built: `make test-oldest` does", version)
 	}
 	all := newAdmission(t, controlplane.Options{Name: "oldest", OldestAPIServer: true})
