@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
@@ -112,7 +114,13 @@ func (l *bareLoop) run(ctx context.Context) error {
 			l.left.Insert(pod.UID)
 		}
 	}
-	podEvents, err := l.client.CoreV1().Pods(appNamespace).Watch(ctx, metav1.ListOptions{LabelSelector: l.pods, ResourceVersion: pods.ResourceVersion})
+	// An API server ends the watch of who is too slow for the events of a large drain.
+	podEvents, err := watchtools.NewRetryWatcherWithContext(ctx, pods.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.LabelSelector = l.pods
+			return l.client.CoreV1().Pods(appNamespace).Watch(ctx, options)
+		},
+	})
 	if err != nil {
 		return errors.Wrap(err, "watching pods")
 	}

@@ -72,7 +72,7 @@ func (c *ControlPlane) labelNode(ctx context.Context, node, value string) error 
 	return errors.Wrapf(err, "labeling node %s", node)
 }
 
-// stages tell kwok what kubelets do; each file is a template of a kwok Stage.
+// stages tell kwok what kubelets do: its configuration, and templates of a kwok Stage each.
 //
 //go:embed kwok/*.yaml
 var stages embed.FS
