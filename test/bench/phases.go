@@ -26,15 +26,18 @@ func measureMemory(ctx context.Context, c *crowd, f *figures) error {
 	if err != nil {
 		return err
 	}
-	perCluster := func(now, empty float64) float64 { return (now - empty) / float64(c.size.clusters) }
 	f.add("clusters", c.size.clusters, "connected")
 	f.add("rss_mb", ours.rss, "resident memory of our manager")
 	f.add("rss_mb_without_clusters", c.oursEmpty.rss, "the same before there was a Cluster")
-	f.add("rss_mb_per_idle_cluster", perCluster(ours.rss, c.oursEmpty.rss), "")
-	f.add("live_mb_per_idle_cluster", perCluster(ours.live, c.oursEmpty.live), "heap and stacks after a garbage collection")
-	f.add("capi_rss_mb_per_idle_cluster", perCluster(core.rss, c.coreEmpty.rss), "Cluster API's core manager in the same run")
-	f.add("capi_live_mb_per_idle_cluster", perCluster(core.live, c.coreEmpty.live), "")
+	f.add("rss_mb_per_idle_cluster", c.perCluster(ours.rss, c.oursEmpty.rss), "as soon as all are connected")
+	f.add("live_mb_per_idle_cluster", c.perCluster(ours.live, c.oursEmpty.live), "heap and stacks after a garbage collection")
+	f.add("capi_rss_mb_per_idle_cluster", c.perCluster(core.rss, c.coreEmpty.rss), "Cluster API's core manager in the same run")
+	f.add("capi_live_mb_per_idle_cluster", c.perCluster(core.live, c.coreEmpty.live), "")
 	return c.ours.saveProfiles(ctx, c.profiles, "heap", "goroutine")
+}
+
+func (c *crowd) perCluster(now, empty float64) float64 {
+	return (now - empty) / float64(c.size.clusters)
 }
 
 // measureRest counts what is asked and written while nothing happens.
@@ -55,6 +58,14 @@ func measureRest(ctx context.Context, c *crowd, f *figures) error {
 	if err != nil {
 		return err
 	}
+	ours, err := c.ours.rss()
+	if err != nil {
+		return err
+	}
+	core, err := c.core.rss()
+	if err != nil {
+		return err
+	}
 	management, workloads, err := c.since(before)
 	if err != nil {
 		return err
@@ -72,6 +83,8 @@ func measureRest(ctx context.Context, c *crowd, f *figures) error {
 	f.add("cpu_share", share(0), "of one core, our manager")
 	f.add("cpu_milliseconds_per_cluster_and_minute", share(0)*60000/float64(c.size.clusters), "")
 	f.add("capi_cpu_share", share(1), "of one core, Cluster API's core manager")
+	f.add("rss_mb_per_rested_cluster", c.perCluster(ours, c.oursEmpty.rss), "resident memory afterwards, our manager")
+	f.add("capi_rss_mb_per_rested_cluster", c.perCluster(core, c.coreEmpty.rss), "")
 	f.add("capi_writes", peers, "by Cluster API's core manager")
 	f.promise(len(written) == 0, "an idle fleet is written to %d times:\n%s", len(written), written)
 	f.promise(len(read) == 0, "an idle fleet is read %d times:\n%s", len(read), firstOf(read, 20))

@@ -108,6 +108,9 @@ func (p program) saveProfiles(ctx context.Context, dir string, names ...string) 
 	if dir == "" {
 		return nil
 	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return errors.Wrap(err, "creating the directory of profiles")
+	}
 	for _, name := range names {
 		content := &bytes.Buffer{}
 		if err := p.profile(ctx, name, content); err != nil {
