@@ -61,7 +61,7 @@ func (s *subject) status(now time.Time) *v1alpha1.Evacuation {
 	return changed
 }
 
-// collect finds the Pods whose turn of eviction it is, as drain/evacuation says.
+// collect finds the Pods to be evicted now, and those whose evictions are under way and hold room.
 func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	evacuations, maintenances := &v1alpha1.EvacuationList{}, &v1alpha1.NodeMaintenanceList{} // only read, and there may be many
 	if err := p.client.List(ctx, evacuations, client.UnsafeDisableDeepCopy); err != nil {
@@ -74,44 +74,59 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 		return nil, err
 	}
 	p.terms = evacuation.TermsByNode(maintenances.Items, p.paused)
-	slices.SortFunc(evacuations.Items, func(a, b v1alpha1.Evacuation) int { // those that wait longest first
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
 	var candidates []budgets.Candidate
 	live := map[types.UID]bool{}
-	for i := range evacuations.Items {
-		e := &evacuations.Items[i]
-		pod, found := remote.PodOf(p.observation, e)
-		if !found {
+	for _, s := range p.due(evacuations.Items) {
+		live[s.pod.UID] = true
+		if p.holdsRoom(s.pod.UID) {
+			candidates = append(candidates, p.candidate(s, true))
+		}
+		if p.isTried(s.pod.UID) {
 			continue
 		}
-		podType, known := rules.PodTypeOf(pod, p.observation.DaemonSetExists)
-		if !known {
-			continue
-		}
-		resolved, _ := evacuation.Resolve(evacuation.SubjectOf(e, pod, podType))
-		action := evacuation.Next(evacuation.Input{
-			Evacuation: e, Pod: evacuation.ObservedPod(e.Spec.PodRef, pod, podType), ResolvedEvacuators: resolved,
-			DrainEnds: p.terms[pod.Spec.NodeName].DrainEnds, Paused: p.terms[pod.Spec.NodeName].Rest(e), Now: p.now,
-		})
-		if action.Kind == evacuation.AwaitEvacuator { // its turn may end in silence, and then the Pod is ours
-			p.tryAgainAt(action.Deadline)
-		}
-		if action.Kind != evacuation.Evict {
-			continue
-		}
-		live[pod.UID] = true
-		if p.holdsRoom(pod.UID) {
-			candidates = append(candidates, p.candidate(e, pod, true))
-		}
-		if p.isTried(pod.UID) {
-			continue
-		}
-		p.subjects[pod.UID] = &subject{evacuation: e, pod: pod, action: action}
-		candidates = append(candidates, p.candidate(e, pod, false))
+		p.subjects[s.pod.UID] = s
+		candidates = append(candidates, p.candidate(s, false))
 	}
 	p.record.keep(live)
 	return candidates, nil
+}
+
+// due finds the Pods whose turn of eviction it is, those first that have waited longest.
+func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
+	var due []*subject
+	for i := range evacuations {
+		if s := p.subjectOf(&evacuations[i]); s != nil {
+			due = append(due, s)
+		}
+	}
+	slices.SortFunc(due, func(a, b *subject) int {
+		return cmp.Or(a.evacuation.CreationTimestamp.Compare(b.evacuation.CreationTimestamp.Time), cmp.Compare(a.evacuation.Name, b.evacuation.Name))
+	})
+	return due
+}
+
+// subjectOf returns the Pod of an Evacuation if it is to be evicted now, as drain/evacuation says, else nil.
+func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
+	pod, found := remote.PodOf(p.observation, e)
+	if !found || pod.DeletionTimestamp != nil { // which are most of them at the end of a burst
+		return nil
+	}
+	podType, known := rules.PodTypeOf(pod, p.observation.DaemonSetExists)
+	if !known {
+		return nil
+	}
+	resolved, _ := evacuation.Resolve(evacuation.SubjectOf(e, pod, podType))
+	action := evacuation.Next(evacuation.Input{
+		Evacuation: e, Pod: evacuation.ObservedPod(e.Spec.PodRef, pod, podType), ResolvedEvacuators: resolved,
+		DrainEnds: p.terms[pod.Spec.NodeName].DrainEnds, Paused: p.terms[pod.Spec.NodeName].Rest(e), Now: p.now,
+	})
+	if action.Kind == evacuation.AwaitEvacuator { // its turn may end in silence, and then the Pod is ours
+		p.tryAgainAt(action.Deadline)
+	}
+	if action.Kind != evacuation.Evict {
+		return nil
+	}
+	return &subject{evacuation: e, pod: pod, action: action}
 }
 
 // awaitCordons holds evictions while Nodes are about to be cordoned, so that no Pod moves from one Node that goes to another.
@@ -157,13 +172,14 @@ func (p *pass) isTried(pod types.UID) bool {
 	return true
 }
 
-func (p *pass) candidate(e *v1alpha1.Evacuation, pod *corev1.Pod, underWay bool) budgets.Candidate {
+func (p *pass) candidate(s *subject, underWay bool) budgets.Candidate {
+	pod := s.pod
 	return budgets.Candidate{
 		Pod: budgets.Pod{
 			UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
 			Labels: pod.Labels, Ready: rules.Ready(pod), Phase: pod.Status.Phase,
 		},
-		DeleteUnready: p.terms[pod.Spec.NodeName].DeletesUnready && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
+		DeleteUnready: p.terms[pod.Spec.NodeName].DeletesUnready && evacuation.HasInstigator(s.evacuation, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 		UnderWay:      underWay,
 	}
 }
