@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	goruntime "runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/pkg/errors"
@@ -58,6 +59,10 @@ const (
 	// the ClusterCache that has just connected may wait for ever for a controller that has stopped to hear of it (Cluster API
 	// v1.14.2, sendEventsToClusterSources).
 	shutdownTimeout = 8 * time.Second
+
+	// gcPercent is the GOGC of who doesn't set it. What idle clusters cost is memory, hardly any garbage: half the usual headroom
+	// is a fifth of the resident memory. docs/benchmarks.md has the figures.
+	gcPercent = 50
 )
 
 // version of the build; set by the linker.
@@ -67,6 +72,9 @@ var version = "dev"
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	o := newOptions()
 	o.addFlags(pflag.CommandLine)
 	pflag.CommandLine.SetNormalizeFunc(cliflag.WordSepNormalizeFunc)
