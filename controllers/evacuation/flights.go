@@ -84,12 +84,23 @@ func (f *flights) end(pod types.UID) {
 	}
 }
 
-// since says whether a Pod's eviction is under way, and when it has begun.
-func (f *flights) since(pod types.UID) (begun time.Time, underWay bool) {
+// all are the Pods whose evictions are under way, and when these have begun.
+func (f *flights) all() map[types.UID]time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	found, underWay := f.pods[pod]
-	return found.begun, underWay
+	begun := make(map[types.UID]time.Time, len(f.pods))
+	for pod, flight := range f.pods {
+		begun[pod] = flight.begun
+	}
+	return begun
+}
+
+// has says whether a Pod's eviction is under way.
+func (f *flights) has(pod types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, underWay := f.pods[pod]
+	return underWay
 }
 
 // take reserves a budget for those who evict its Pods one after the other. False: it is taken.

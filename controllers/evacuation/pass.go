@@ -74,18 +74,15 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 		return nil, err
 	}
 	p.terms = evacuation.TermsByNode(maintenances.Items, p.paused)
-	var candidates []budgets.Candidate
+	candidates := p.underWay()
 	live := map[types.UID]bool{}
 	for _, s := range p.due(evacuations.Items) {
 		live[s.pod.UID] = true
-		if p.holdsRoom(s.pod.UID) {
-			candidates = append(candidates, p.candidate(s, true))
-		}
 		if p.isTried(s.pod.UID) {
 			continue
 		}
 		p.subjects[s.pod.UID] = s
-		candidates = append(candidates, p.candidate(s, false))
+		candidates = append(candidates, p.candidate(s))
 	}
 	p.record.keep(live)
 	return candidates, nil
@@ -108,7 +105,7 @@ func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 // subjectOf returns the Pod of an Evacuation if it is to be evicted now, as drain/evacuation says, else nil.
 func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
 	pod, found := remote.PodOf(p.observation, e)
-	if !found || pod.DeletionTimestamp != nil { // which are most of them at the end of a burst
+	if !found || pod.DeletionTimestamp != nil { // as most of them at the end of a burst
 		return nil
 	}
 	podType, known := rules.PodTypeOf(pod, p.observation.DaemonSetExists)
@@ -146,14 +143,19 @@ func (p *pass) awaitCordons(ctx context.Context, maintenances []v1alpha1.NodeMai
 	return nil
 }
 
-// holdsRoom says whether the eviction of a Pod is under way and may be about to take room.
-func (p *pass) holdsRoom(pod types.UID) bool {
-	begun, underWay := p.record.flights.since(pod)
-	if !underWay || p.now.Sub(begun) >= hung {
-		return false
+// underWay finds the Pods whose evictions may be about to take room. They may end already: the watch of Pods may have shown that before
+// the watch of budgets shows the room that they took.
+func (p *pass) underWay() []budgets.Candidate {
+	var candidates []budgets.Candidate
+	for uid, begun := range p.record.flights.all() {
+		pod, found := p.observation.PodByUID(uid)
+		if !found || p.now.Sub(begun) >= hung {
+			continue
+		}
+		p.tryAgainAt(begun.Add(hung))
+		candidates = append(candidates, budgets.Candidate{Pod: budgetedPod(pod), UnderWay: true})
 	}
-	p.tryAgainAt(begun.Add(hung))
-	return true
+	return candidates
 }
 
 // isTried says whether the eviction of a Pod is under way, or was answered a moment ago. One that was refused stays blocked until
@@ -163,7 +165,7 @@ func (p *pass) isTried(pod types.UID) bool {
 	if rests {
 		p.tryAgainAt(until)
 	}
-	if _, underWay := p.record.flights.since(pod); !rests && !underWay {
+	if !rests && !p.record.flights.has(pod) {
 		return false
 	}
 	if reason := p.record.refusal(pod); reason != "" {
@@ -172,15 +174,18 @@ func (p *pass) isTried(pod types.UID) bool {
 	return true
 }
 
-func (p *pass) candidate(s *subject, underWay bool) budgets.Candidate {
-	pod := s.pod
+func (p *pass) candidate(s *subject) budgets.Candidate {
 	return budgets.Candidate{
-		Pod: budgets.Pod{
-			UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
-			Labels: pod.Labels, Ready: rules.Ready(pod), Phase: pod.Status.Phase,
-		},
-		DeleteUnready: p.terms[pod.Spec.NodeName].DeletesUnready && evacuation.HasInstigator(s.evacuation, v1alpha1.NodeMaintenanceInstigatorFinalizer),
-		UnderWay:      underWay,
+		Pod:           budgetedPod(s.pod),
+		DeleteUnready: p.terms[s.pod.Spec.NodeName].DeletesUnready && evacuation.HasInstigator(s.evacuation, v1alpha1.NodeMaintenanceInstigatorFinalizer),
+	}
+}
+
+// budgetedPod is what budgets look at.
+func budgetedPod(pod *corev1.Pod) budgets.Pod {
+	return budgets.Pod{
+		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
+		Labels: pod.Labels, Ready: rules.Ready(pod), Phase: pod.Status.Phase,
 	}
 }
 
