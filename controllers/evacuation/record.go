@@ -85,10 +85,14 @@ func (r *record) rests(pod types.UID, now time.Time) (until time.Time, rests boo
 	return until, tried && now.Before(until)
 }
 
-// observedAtLeast says that the budget was seen at this version, after evictions that it counts.
+// observedAtLeast says that the budget was seen at this version, after evictions that it counts. Of two who look at once, the later
+// version counts, whoever is answered first.
 func (r *record) observedAtLeast(budget types.UID, version string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if order, err := resourceversion.CompareResourceVersion(version, r.observed[budget]); err == nil && order < 0 {
+		return
+	}
 	r.observed[budget] = version
 }
 

@@ -55,6 +55,7 @@ func TestRecord(t *testing.T) {
 			t.Error("nothing was seen")
 		}
 		r.observedAtLeast("b", "100")
+		r.observedAtLeast("b", "98") // asked for before, and answered after
 		if !r.isStale(at("99")) {
 			t.Error("99 is before 100")
 		}
