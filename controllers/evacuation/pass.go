@@ -143,8 +143,8 @@ func (p *pass) awaitCordons(ctx context.Context, maintenances []v1alpha1.NodeMai
 	return nil
 }
 
-// underWay finds the Pods whose evictions may be about to take room. They may end already: the watch of Pods may have shown that before
-// the watch of budgets shows the room that they took.
+// underWay finds the Pods whose evictions may be about to take room. Those that end already count as if they didn't (budgets.Pod.Terminating
+// isn't set): the watch of Pods may have shown that before the watch of budgets shows the room that they took.
 func (p *pass) underWay() []budgets.Candidate {
 	var candidates []budgets.Candidate
 	for uid, begun := range p.record.flights.all() {

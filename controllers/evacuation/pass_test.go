@@ -70,7 +70,7 @@ func TestUnderWay(t *testing.T) {
 		{name: "one that hangs does no more", pod: pod, flight: "web", after: hung},
 		{name: "one of a Pod that nobody knows doesn't", pod: pod, flight: "gone", after: time.Second},
 	} {
-		t.Run("E23: "+tc.name, func(t *testing.T) {
+		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			p := &pass{observation: onePod{pod: tc.pod}, record: newRecord(), now: begun.Add(tc.after)}
 			g.Expect(p.record.flights.start(tc.flight, "one", begun)).To(BeTrue())
