@@ -17,8 +17,8 @@ func oneEvacuation(s *scene) {
 	s.run(one, two)
 	s.maintain(nm("r20", draining, of("r20")))
 	s.expectAsked(2, one, two)
-	created := s.ours().Resource("evacuations").Verb("create")
-	s.Expect(created).To(HaveLen(2))
+	created := func() controlplane.Events { return s.ours().Resource("evacuations").Verb("create") }
+	s.Eventually(created, soon, pace).Should(HaveLen(2), "an Evacuation may be seen before its creation is answered, and audited")
 	e := s.existing(one)
 	s.Expect(e.Spec.PodRef).To(Equal(v1alpha1.LocalPodReference{Name: one.Name, UID: string(one.UID)}))
 	s.Expect(e.Spec.ProgressDeadlineSeconds).To(BeEquivalentTo(1800))
@@ -51,7 +51,7 @@ func allPods(s *scene) {
 
 	s.create(s.workload.Client, bare("r21-later", "r21"))
 	s.Eventually(func() []string { return s.evictions().Succeeded().Names() }, soon, pace).Should(ConsistOf("r21-plain", "r21-later"))
-	s.Expect(s.ours().Resource("evacuations").Verb("create")).To(HaveLen(3))
+	s.Eventually(func() controlplane.Events { return s.ours().Resource("evacuations").Verb("create") }, soon, pace).Should(HaveLen(3))
 	s.expectInvariants()
 	s.ends("r21")
 }
