@@ -101,9 +101,14 @@ func hasCordoned() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 	cordoned := func(m *v1alpha1.NodeMaintenance) bool {
 		return meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned)
 	}
-	return predicate.TypedFuncs[*v1alpha1.NodeMaintenance]{UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
-		return cordoned(e.ObjectNew) && !cordoned(e.ObjectOld)
-	}}
+	return predicate.TypedFuncs[*v1alpha1.NodeMaintenance]{
+		CreateFunc:  func(event.TypedCreateEvent[*v1alpha1.NodeMaintenance]) bool { return false },
+		DeleteFunc:  func(event.TypedDeleteEvent[*v1alpha1.NodeMaintenance]) bool { return false },
+		GenericFunc: func(event.TypedGenericEvent[*v1alpha1.NodeMaintenance]) bool { return false },
+		UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
+			return cordoned(e.ObjectNew) && !cordoned(e.ObjectOld)
+		},
+	}
 }
 
 // Reconcile evicts what may be evicted now in one workload cluster:

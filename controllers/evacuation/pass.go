@@ -105,7 +105,7 @@ func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 // subjectOf returns the Pod of an Evacuation if it is to be evicted now, as drain/evacuation says, else nil.
 func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
 	pod, found := remote.PodOf(p.observation, e)
-	if !found || pod.DeletionTimestamp != nil { // as most of them at the end of a burst
+	if !found {
 		return nil
 	}
 	podType, known := rules.PodTypeOf(pod, p.observation.DaemonSetExists)
@@ -143,8 +143,7 @@ func (p *pass) awaitCordons(ctx context.Context, maintenances []v1alpha1.NodeMai
 	return nil
 }
 
-// underWay finds the Pods whose evictions may be about to take room. Those that end already count as if they didn't (budgets.Pod.Terminating
-// isn't set): the watch of Pods may have shown that before the watch of budgets shows the room that they took.
+// underWay finds the Pods whose evictions may be about to take room.
 func (p *pass) underWay() []budgets.Candidate {
 	var candidates []budgets.Candidate
 	for uid, begun := range p.record.flights.all() {
@@ -185,7 +184,7 @@ func (p *pass) candidate(s *subject) budgets.Candidate {
 func budgetedPod(pod *corev1.Pod) budgets.Pod {
 	return budgets.Pod{
 		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
-		Labels: pod.Labels, Ready: rules.Ready(pod), Phase: pod.Status.Phase,
+		Labels: pod.Labels, Ready: rules.Ready(pod), Phase: pod.Status.Phase, Terminating: pod.DeletionTimestamp != nil,
 	}
 }
 

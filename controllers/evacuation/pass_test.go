@@ -7,16 +7,29 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 )
 
+// workload is a pass over a workload cluster of these objects, as it is at a point in time.
+func workload(now time.Time, observation remote.Observation, objects ...client.Object) *pass {
+	scheme := runtime.NewScheme()
+	_ = corev1.AddToScheme(scheme)
+	_ = v1alpha1.AddToScheme(scheme)
+	return &pass{
+		client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), observation: observation,
+		record: newRecord(), now: now, paused: func(*v1alpha1.NodeMaintenance) bool { return false },
+	}
+}
+
 func TestAwaitCordons(t *testing.T) {
 	created := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	maintenance := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(created)}}
+	maintenance := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(created)}}
 	maintenance.Spec.Stage = v1alpha1.StageDrain
 	maintenance.Spec.NodeSelector.NodeSelectorTerms = []v1alpha1.NodeSelectorTerm{{MatchFields: []v1alpha1.NodeSelectorRequirement{
 		{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"one"}},
@@ -32,13 +45,15 @@ func TestAwaitCordons(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			known := fake.NewClientBuilder()
+			objects := []client.Object{maintenance}
 			if tc.node != nil {
 				tc.node.Name = "one"
-				known.WithObjects(tc.node)
+				objects = append(objects, tc.node)
 			}
-			p := &pass{client: known.Build(), now: created.Add(time.Second)}
-			g.Expect(p.awaitCordons(t.Context(), []v1alpha1.NodeMaintenance{maintenance})).To(Succeed())
+			p := workload(created.Add(time.Second), onePod{}, objects...)
+			candidates, err := p.collect(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(candidates).To(BeEmpty())
 			g.Expect(p.held).To(Equal(tc.held))
 			g.Expect(p.nextTry.IsZero()).To(Equal(!tc.held), "a cordon that never comes brings no event")
 		})
@@ -66,15 +81,16 @@ func TestUnderWay(t *testing.T) {
 		holds  bool
 	}{
 		{name: "an eviction that isn't answered yet keeps its room", pod: pod, flight: "web", after: time.Second, holds: true},
-		{name: "so does one whose Pod ends already: its budget may not have been seen since", pod: ending, flight: "web", after: time.Second, holds: true},
+		{name: "so may one whose Pod ends already, as drain/budgets says", pod: ending, flight: "web", after: time.Second, holds: true},
 		{name: "one that hangs does no more", pod: pod, flight: "web", after: hung},
 		{name: "one of a Pod that nobody knows doesn't", pod: pod, flight: "gone", after: time.Second},
 	} {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			p := &pass{observation: onePod{pod: tc.pod}, record: newRecord(), now: begun.Add(tc.after)}
+			p := workload(begun.Add(tc.after), onePod{pod: tc.pod})
 			g.Expect(p.record.flights.start(tc.flight, "one", begun)).To(BeTrue())
-			candidates := p.underWay()
+			candidates, err := p.collect(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
 			if !tc.holds {
 				g.Expect(candidates).To(BeEmpty())
 				return
@@ -82,6 +98,7 @@ func TestUnderWay(t *testing.T) {
 			g.Expect(candidates).To(HaveLen(1))
 			g.Expect(candidates[0].UnderWay).To(BeTrue())
 			g.Expect(candidates[0].Pod.Node).To(Equal("one"))
+			g.Expect(candidates[0].Pod.Terminating).To(Equal(tc.pod.DeletionTimestamp != nil))
 			g.Expect(p.nextTry).To(BeTemporally("==", begun.Add(hung)), "if it hangs, nothing else tells")
 		})
 	}

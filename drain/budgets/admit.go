@@ -34,7 +34,8 @@ type Candidate struct {
 	DeleteUnready bool
 
 	// UnderWay: its eviction has begun, and isn't answered yet. The pod isn't admitted again, and the room that it may be about to
-	// take is given to nobody else.
+	// take is given to nobody else, even where the pod is seen to end already: that it ends may be seen before its budget's new
+	// status is.
 	UnderWay bool
 }
 
@@ -84,7 +85,9 @@ func (i *Index) Admit(candidates []Candidate) (admitted []Admitted, waiting []Wa
 			continue
 		}
 		seen[c.Pod.identity()] = true
-		if decision := i.decide(c.Pod, taken); decision.needsRoom {
+		pod := c.Pod
+		pod.Terminating = false
+		if decision := i.decide(pod, taken); decision.needsRoom {
 			taken[decision.budget]++
 		}
 	}
