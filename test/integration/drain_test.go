@@ -27,6 +27,7 @@ func oneEvacuation(s *scene) {
 	s.setFinalizers(one, instigator)
 	s.Eventually(func() []string { return s.existing(one).Finalizers }, soon, pace).Should(ConsistOf(instigator, v1alpha1.NodeMaintenanceInstigatorFinalizer))
 	s.Expect(s.existing(one).UID).To(Equal(e.UID))
+	s.Expect(created()).To(HaveLen(2), "and no third one was")
 	s.setFinalizers(two) // nobody else asks for it: it is cancelled, or made again
 	s.expectAsked(2, one, two)
 
@@ -44,16 +45,18 @@ func allPods(s *scene) {
 	s.Expect(s.workload.Client.Delete(s.Context(), bare("r21-terminating", ""))).To(Succeed())
 	s.maintain(nm("r21", draining, of("r21")))
 	s.expectCordoned("r21")
-	s.Eventually(func() []string { return s.ours().Resource("evacuations").Verb("create").Names() }, soon, pace).Should(HaveLen(2))
+	created := func() controlplane.Events { return s.ours().Resource("evacuations").Verb("create") }
+	s.Eventually(created, soon, pace).Should(HaveLen(2))
 	s.Expect(s.pod("r21-terminating").DeletionTimestamp).NotTo(BeNil())
 	s.annotate(terminating, controlplane.PodDeletionDelayAnnotation, "10ms")
 	s.Eventually(func() string { return s.drained("r21") }, soon, pace).Should(Equal("True Drained"))
 
 	s.create(s.workload.Client, bare("r21-later", "r21"))
 	s.Eventually(func() []string { return s.evictions().Succeeded().Names() }, soon, pace).Should(ConsistOf("r21-plain", "r21-later"))
-	s.Eventually(func() controlplane.Events { return s.ours().Resource("evacuations").Verb("create") }, soon, pace).Should(HaveLen(3))
+	s.Eventually(created, soon, pace).Should(HaveLen(3))
 	s.expectInvariants()
 	s.ends("r21")
+	s.Expect(created()).To(HaveLen(3))
 }
 
 func byPriority(s *scene) {
