@@ -61,7 +61,7 @@ const (
 	shutdownTimeout = 8 * time.Second
 
 	// gcPercent is the GOGC of who doesn't set it. What idle clusters cost is memory, hardly any garbage: half the usual headroom
-	// is a fifth of the resident memory. docs/benchmarks.md has the figures.
+	// is an eighth of the resident memory. docs/benchmarks.md has the figures.
 	gcPercent = 50
 )
 
