@@ -8,6 +8,7 @@ import (
 	"embed"
 	"io"
 	"io/fs"
+	"sync"
 
 	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,20 +23,28 @@ const BundleVersion = 5
 //go:embed admission/*.yaml crd/*.yaml roles/*.yaml nodeagent/*.yaml
 var files embed.FS
 
+// The files are parsed once: after a restart every cluster of a fleet asks for them at the same time.
+var (
+	bundle    = sync.OnceValues(func() (objects, error) { return objectsOf("admission/*.yaml", "crd/*.yaml", "roles/*.yaml") })
+	nodeAgent = sync.OnceValues(func() (objects, error) { return objectsOf("nodeagent/*.yaml") })
+)
+
 // Bundle returns the objects of the bundle, in the order in which they are applied: who may write a kind is said before the
-// kind is there.
+// kind is there. They are the caller's own.
 func Bundle() ([]*unstructured.Unstructured, error) {
-	return objectsOf("admission/*.yaml", "crd/*.yaml", "roles/*.yaml")
+	parsed, err := bundle()
+	return parsed.deepCopy(), err
 }
 
 // NodeAgent returns the objects of the node agent, in the order in which they are applied, for workload clusters that are to have
-// it. What it may do is limited before it may do anything.
+// it. What it may do is limited before it may do anything. They are the caller's own.
 func NodeAgent(image string) ([]*unstructured.Unstructured, error) {
-	objects, err := objectsOf("nodeagent/*.yaml")
+	parsed, err := nodeAgent()
 	if err != nil {
 		return nil, err
 	}
-	for _, object := range objects {
+	agent := parsed.deepCopy()
+	for _, object := range agent {
 		if object.GetKind() != "DaemonSet" {
 			continue
 		}
@@ -52,11 +61,21 @@ func NodeAgent(image string) ([]*unstructured.Unstructured, error) {
 			return nil, errors.Wrap(err, "setting the image of the node agent")
 		}
 	}
-	return objects, nil
+	return agent, nil
 }
 
-func objectsOf(patterns ...string) ([]*unstructured.Unstructured, error) {
-	var objects []*unstructured.Unstructured
+type objects []*unstructured.Unstructured
+
+func (o objects) deepCopy() objects {
+	copied := make(objects, 0, len(o))
+	for _, object := range o {
+		copied = append(copied, object.DeepCopy())
+	}
+	return copied
+}
+
+func objectsOf(patterns ...string) (objects, error) {
+	var all objects
 	for _, pattern := range patterns {
 		names, err := fs.Glob(files, pattern)
 		if err != nil {
@@ -71,18 +90,18 @@ func objectsOf(patterns ...string) ([]*unstructured.Unstructured, error) {
 			if err != nil {
 				return nil, errors.Wrapf(err, "parsing %s of the embedded bundle", name)
 			}
-			objects = append(objects, documents...)
+			all = append(all, documents...)
 		}
 	}
-	return objects, nil
+	return all, nil
 }
 
-func parse(content []byte) ([]*unstructured.Unstructured, error) {
-	var objects []*unstructured.Unstructured
+func parse(content []byte) (objects, error) {
+	var documents objects
 	for reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content))); ; {
 		document, err := reader.Read()
 		if errors.Is(err, io.EOF) {
-			return objects, nil
+			return documents, nil
 		}
 		if err != nil {
 			return nil, err
@@ -92,7 +111,7 @@ func parse(content []byte) ([]*unstructured.Unstructured, error) {
 			return nil, err
 		}
 		if len(object.Object) > 0 {
-			objects = append(objects, object)
+			documents = append(documents, object)
 		}
 	}
 }

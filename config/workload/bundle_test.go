@@ -6,6 +6,7 @@ import (
 	celgo "github.com/google/cel-go/cel"
 	. "github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
@@ -65,4 +66,25 @@ func policies(t *testing.T) []*admissionregistrationv1.ValidatingAdmissionPolicy
 	}
 	g.Expect(policies).To(HaveLen(3))
 	return policies
+}
+
+func TestObjectsAreTheCallersOwn(t *testing.T) {
+	g := NewWithT(t)
+	for name, objects := range map[string]func() ([]*unstructured.Unstructured, error){
+		"the bundle":     workload.Bundle,
+		"the node agent": func() ([]*unstructured.Unstructured, error) { return workload.NodeAgent("example.com/agent") },
+	} {
+		mine, err := objects()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(mine).NotTo(BeEmpty(), name)
+		for _, object := range mine {
+			object.SetName("mine")
+		}
+		yours, err := objects()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(yours).To(HaveLen(len(mine)), name)
+		for _, object := range yours {
+			g.Expect(object.GetName()).NotTo(Equal("mine"), name)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"strconv"
+	"sync"
 
 	"github.com/pkg/errors"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -38,13 +39,13 @@ func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 		return Applied{}, err
 	}
 	applied := Applied{Established: true}
-	for _, object := range objects {
-		present, err := ensureObject(ctx, live, object)
+	for _, each := range lookUp(ctx, live, objects) {
+		present, err := each.ensure(ctx, live)
 		switch {
 		case err == nil:
 			applied.Established = applied.Established && isEstablished(present)
-		case isAdmission(object) && (meta.IsNoMatchError(err) || apierrors.IsInvalid(err)):
-			applied.Missing = append(applied.Missing, object.GetKind()+" "+object.GetName())
+		case isAdmission(each.wanted) && (meta.IsNoMatchError(err) || apierrors.IsInvalid(err)):
+			applied.Missing = append(applied.Missing, each.wanted.GetKind()+" "+each.wanted.GetName())
 		default:
 			return Applied{}, err
 		}
@@ -52,22 +53,41 @@ func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 	return applied, nil
 }
 
-// ensureObject returns the object as it is in the workload cluster now.
-func ensureObject(ctx context.Context, live client.Client, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	present := object.NewEmptyInstance().(*unstructured.Unstructured) //nolint:forcetypeassert // it makes its own kind
-	present.SetGroupVersionKind(object.GroupVersionKind())
-	err := live.Get(ctx, client.ObjectKeyFromObject(object), present)
-	switch {
-	case apierrors.IsNotFound(err):
-		return applyObject(ctx, live, object)
-	case err != nil:
-		return nil, errors.Wrapf(err, "getting %s %s", object.GetKind(), object.GetName())
-	case bundleVersion(present) < workload.BundleVersion:
-		return applyObject(ctx, live, object)
-	case bundleVersion(present) > workload.BundleVersion:
-		ctrl.LoggerFrom(ctx).V(2).Info("A newer bundle is there already, leaving it", object.GetKind(), object.GetName(), "version", bundleVersion(present))
+// found is what a workload cluster has of an object that is wanted there.
+type found struct {
+	wanted, present *unstructured.Unstructured
+	err             error
+}
+
+// lookUp reads the objects side by side: the drains of a cluster that has just been connected wait for it. What is to be written is
+// written later, in their order.
+func lookUp(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) []found {
+	all := make([]found, len(objects))
+	var reads sync.WaitGroup
+	for i, object := range objects {
+		reads.Go(func() {
+			present := object.NewEmptyInstance().(*unstructured.Unstructured) //nolint:forcetypeassert // it makes its own kind
+			present.SetGroupVersionKind(object.GroupVersionKind())
+			all[i] = found{object, present, live.Get(ctx, client.ObjectKeyFromObject(object), present)}
+		})
 	}
-	return present, nil
+	reads.Wait()
+	return all
+}
+
+// ensure returns the object as it is in the workload cluster now.
+func (f found) ensure(ctx context.Context, live client.Client) (*unstructured.Unstructured, error) {
+	switch version := bundleVersion(f.present); {
+	case apierrors.IsNotFound(f.err):
+		return applyObject(ctx, live, f.wanted)
+	case f.err != nil:
+		return nil, errors.Wrapf(f.err, "getting %s %s", f.wanted.GetKind(), f.wanted.GetName())
+	case version < workload.BundleVersion:
+		return applyObject(ctx, live, f.wanted)
+	case version > workload.BundleVersion:
+		ctrl.LoggerFrom(ctx).V(2).Info("A newer bundle is there already, leaving it", f.wanted.GetKind(), f.wanted.GetName(), "version", version)
+	}
+	return f.present, nil
 }
 
 func isAdmission(object *unstructured.Unstructured) bool {

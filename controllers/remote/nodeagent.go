@@ -6,6 +6,7 @@ import (
 
 	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,18 +41,25 @@ func applyNodeAgent(ctx context.Context, live client.Client, image string, wante
 	if err != nil {
 		return err
 	}
-	for _, object := range objects {
-		if wanted {
-			_, err := ensureObject(ctx, live, object)
-			if meta.IsNoMatchError(err) {
-				ctrl.LoggerFrom(ctx).Info("The workload cluster doesn't serve admission policies, so it gets no node agent")
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			continue
+	if !wanted {
+		return removeNodeAgent(ctx, live, objects)
+	}
+	for _, each := range lookUp(ctx, live, objects) {
+		_, err := each.ensure(ctx, live)
+		if meta.IsNoMatchError(err) {
+			ctrl.LoggerFrom(ctx).Info("The workload cluster doesn't serve admission policies, so it gets no node agent")
+			return nil
 		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeNodeAgent leaves a DaemonSet alone that somebody else has brought under the agent's name.
+func removeNodeAgent(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) error {
+	for _, object := range objects {
 		if object.GetKind() != "DaemonSet" {
 			continue
 		}
