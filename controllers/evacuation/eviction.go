@@ -80,16 +80,21 @@ func (v *Evictor) evictInTurn(ctx context.Context, p *pass, budget *budgets.Budg
 	v.again(p.cluster)
 }
 
-// evict begins one try to evict a Pod, if there is a place for it, which is the caller's to give back once it has ended.
+// evict begins one try to evict a Pod, if the manager isn't about to end and there is a place for it, which is the caller's to give back once it has ended.
 func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted) (ended <-chan struct{}, begun bool) {
 	s := p.subjects[admitted.Pod.UID]
+	if !v.lastCalls.begin() {
+		return nil, false
+	}
 	if !p.record.flights.start(s.pod.UID, s.pod.Spec.NodeName, v.Clock.Now()) {
+		v.lastCalls.end()
 		return nil, false
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName)))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer v.lastCalls.end()
 		if admitted.Delete {
 			v.land(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventDeletedUnready)
 			return

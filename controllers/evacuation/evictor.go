@@ -33,7 +33,8 @@ type Evictor struct {
 	Clock    clock.Clock
 
 	controller controller.TypedController[reconcile.Request]
-	life       context.Context            //nolint:containedctx // of evictions, which outlive the reconciliation that begins them
+	life       context.Context //nolint:containedctx // of evictions, which outlive the reconciliation that begins them, see lastCalls
+	lastCalls  *lastCalls
 	again      func(types.NamespacedName) // has a workload cluster looked at again
 
 	mu      sync.Mutex
@@ -42,14 +43,17 @@ type Evictor struct {
 
 // SetupWithManager adds the evictor to the manager.
 func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
-	v.records = map[types.NamespacedName]*record{}
+	v.records, v.lastCalls = map[types.NamespacedName]*record{}, &lastCalls{clock: v.Clock}
+	if err := mgr.Add(v.lastCalls); err != nil {
+		return errors.Wrap(err, "setting up the evictor")
+	}
 	options.Reconciler = v
 	var err error
 	if v.controller, err = controller.New("evictor", mgr, options); err != nil {
 		return errors.Wrap(err, "setting up the evictor")
 	}
 	err = v.controller.Watch(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		v.life = ctx
+		v.life = context.WithoutCancel(ctx)
 		v.again = func(cluster types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: cluster}) }
 		v.Clusters.Subscribe(func(change remote.Change) {
 			if change.Volumes == nil {

@@ -42,6 +42,7 @@ func TestEvictions(t *testing.T) {
 		{"E22: Pods of a Node that doesn't answer get a second", unreachableNode},
 		{"E18: a Pod of the same name elsewhere is never evicted in its place", sameNameElsewhere},
 		{"E23: a Node whose evictions hang doesn't slow down another", hangingNode},
+		{"E18: an eviction under way ends before the manager does", managerEnds},
 		{"E2: an Evacuation of a Pod that isn't there fails, and goes", podNotFound},
 		{"E4: an annotation that can't be used is an event on the Pod", invalidAnnotation},
 	} {
@@ -301,6 +302,26 @@ func hangingNode(s *scene) {
 	close(webhook.released)
 	s.expectLeave(stuck...)
 	s.ends("e23-stuck", "e23-free")
+}
+
+func managerEnds(s *scene) {
+	s.withNodes("e18-end")
+	pod := bare("e18-end", "e18-end")
+	s.run(pod)
+	webhook := s.hangEvictions(pod.Name)
+	s.maintain(nm("e18-end", draining, of("e18-end")))
+	s.Eventually(webhook.asked, soon).Should(Receive())
+	stopped := make(chan error)
+	go func() { stopped <- s.fleet.Manager.Stop() }()
+	s.Eventually(s.fleet.Manager.Log, soon, pace).Should(ContainSubstring("Stopping and waiting for leader election runnables"))
+	close(webhook.released)
+	s.Expect(<-stopped).To(Succeed())
+	s.Eventually(func() []string { return s.evictions().Succeeded().Names() }, soon, pace).Should(ConsistOf(pod.Name))
+
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.expectLeave(pod)
+	s.ends("e18-end")
+	s.Expect(s.evictions()).To(HaveLen(1))
 }
 
 func podNotFound(s *scene) {

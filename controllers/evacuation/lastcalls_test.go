@@ -1,0 +1,36 @@
+package evacuation
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	testingclock "k8s.io/utils/clock/testing"
+)
+
+func TestLastCalls(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		goOn func(*lastCalls, *testingclock.FakeClock)
+	}{
+		{"the manager's end waits for an eviction", func(l *lastCalls, _ *testingclock.FakeClock) { l.end() }},
+		{"but not for ever", func(_ *lastCalls, now *testingclock.FakeClock) { now.Step(patience) }},
+	} {
+		t.Run("E18: "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			now := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+			l := &lastCalls{clock: now}
+			g.Expect(l.begin()).To(BeTrue())
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- l.Start(ctx) }()
+			stop()
+			g.Eventually(now.HasWaiters).Should(BeTrue(), "it waits")
+			g.Expect(l.begin()).To(BeFalse(), "none begins any more")
+			g.Expect(ended).NotTo(Receive())
+			tc.goOn(l, now)
+			g.Eventually(ended).Should(Receive(BeNil()))
+		})
+	}
+}
