@@ -60,41 +60,47 @@ func TestEvictionIsAudited(t *testing.T) {
 
 func TestCutOffRequestIsAudited(t *testing.T) {
 	t.Parallel()
-	g := NewWithT(t)
 	cluster := ForTest(t, Options{})
 	config := cluster.AdminConfig()
 	tlsConfig, err := rest.TLSConfigFor(config)
-	g.Expect(err).NotTo(HaveOccurred())
-	var connection net.Conn
-	transport := &http.Transport{
-		TLSClientConfig:       tlsConfig,
-		ForceAttemptHTTP2:     true,
-		ExpectContinueTimeout: patience, // the body isn't sent before
-		DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
-			connection, err = (&net.Dialer{}).DialContext(ctx, network, address)
-			return connection, err
-		},
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	for _, tc := range []struct{ method, verb, subresource, body string }{
+		{http.MethodPost, "create", "eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"app","namespace":"default"}}`},
+		{http.MethodDelete, "delete", "", `{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"app"}}`},
+	} {
+		t.Run(tc.verb+" pods/"+tc.subresource, func(t *testing.T) {
+			g := NewWithT(t)
+			var connection net.Conn
+			transport := &http.Transport{
+				TLSClientConfig:       tlsConfig,
+				ForceAttemptHTTP2:     true,
+				ExpectContinueTimeout: patience, // the body isn't sent before
+				DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
+					connection, err = (&net.Dialer{}).DialContext(ctx, network, address)
+					return connection, err
+				},
+			}
+			defer transport.CloseIdleConnections()
+			mark, err := cluster.Audit().Mark()
+			g.Expect(err).NotTo(HaveOccurred())
+
+			isRead := &httptrace.ClientTrace{Got100Continue: func() { _ = connection.Close() }}
+			request, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), isRead), tc.method,
+				strings.TrimSuffix(config.Host+"/api/v1/namespaces/default/pods/app/"+tc.subresource, "/"), strings.NewReader(tc.body))
+			g.Expect(err).NotTo(HaveOccurred())
+			request.Header = http.Header{"Content-Type": {"application/json"}, "Expect": {"100-continue"}}
+			_, err = transport.RoundTrip(request) //nolint:bodyclose // there is no answer
+			g.Expect(err).To(HaveOccurred())
+
+			g.Eventually(func(g Gomega) {
+				events, err := cluster.Audit().Since(mark)
+				g.Expect(err).NotTo(HaveOccurred())
+				cutOff := events.Verb(tc.verb).Resource("pods", tc.subresource)
+				g.Expect(cutOff).To(HaveLen(1))
+				g.Expect(cutOff[0].IsCutOff()).To(BeTrue(), "%+v", cutOff[0])
+			}, patience).Should(Succeed())
+		})
 	}
-	defer transport.CloseIdleConnections()
-	mark, err := cluster.Audit().Mark()
-	g.Expect(err).NotTo(HaveOccurred())
-
-	isRead := &httptrace.ClientTrace{Got100Continue: func() { _ = connection.Close() }}
-	body := strings.NewReader(`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"app","namespace":"default"}}`)
-	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), isRead), http.MethodPost,
-		config.Host+"/api/v1/namespaces/default/pods/app/eviction", body)
-	g.Expect(err).NotTo(HaveOccurred())
-	request.Header = http.Header{"Content-Type": {"application/json"}, "Expect": {"100-continue"}}
-	_, err = transport.RoundTrip(request) //nolint:bodyclose // there is no answer
-	g.Expect(err).To(HaveOccurred())
-
-	g.Eventually(func(g Gomega) {
-		events, err := cluster.Audit().Since(mark)
-		g.Expect(err).NotTo(HaveOccurred())
-		evictions := events.Resource("pods", "eviction")
-		g.Expect(evictions).To(HaveLen(1))
-		g.Expect(evictions[0].IsCutOff()).To(BeTrue(), "%+v", evictions[0])
-	}, patience).Should(Succeed())
 }
 
 func TestAuditHasNoLag(t *testing.T) {
