@@ -80,7 +80,8 @@ func (v *Evictor) evictInTurn(ctx context.Context, p *pass, budget *budgets.Budg
 	v.again(p.cluster)
 }
 
-// evict begins one try to evict a Pod, if the manager isn't about to end and there is a place for it, which is the caller's to give back once it has ended.
+// evict begins one try to evict a Pod, if the manager isn't about to end and there is a place for it, which is the caller's to give
+// back once it has ended.
 func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted) (ended <-chan struct{}, begun bool) {
 	s := p.subjects[admitted.Pod.UID]
 	if !v.lastCalls.begin() {

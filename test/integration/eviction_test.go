@@ -311,7 +311,7 @@ func managerEnds(s *scene) {
 	webhook := s.hangEvictions(pod.Name)
 	s.maintain(nm("e18-end", draining, of("e18-end")))
 	s.Eventually(webhook.asked, soon).Should(Receive())
-	stopped := make(chan error)
+	stopped := make(chan error, 1)
 	go func() { stopped <- s.fleet.Manager.Stop() }()
 	s.Eventually(s.fleet.Manager.Log, soon, pace).Should(ContainSubstring("Stopping and waiting for leader election runnables"))
 	close(webhook.released)
