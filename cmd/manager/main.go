@@ -55,9 +55,8 @@ const (
 	controllerName   = "cluster-api-node-maintenance"
 	leaderElectionID = "controller-leader-election-capnm"
 
-	// shutdownTimeout is less than the Pod's terminationGracePeriodSeconds, so that the lease is given back in any case: a worker of
-	// the ClusterCache that has just connected may wait for ever for a controller that has stopped to hear of it (Cluster API
-	// v1.14.2, sendEventsToClusterSources).
+	// shutdownTimeout is less than the Pod's terminationGracePeriodSeconds, so that the lease is given back even where something
+	// doesn't end.
 	shutdownTimeout = 8 * time.Second
 
 	// gcPercent is the GOGC of who doesn't set it. What idle clusters cost is memory, hardly any garbage: half the usual headroom
@@ -200,7 +199,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	realClock := clock.RealClock{}
 	clusters := remote.NewClusters(mgr.GetClient(), cache, mgr.GetScheme(), remote.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, realClock)
 
-	watches, err := setupMachines(ctx, mgr, cache, clusters, realClock, managementCluster, o)
+	watches, err := setupMachines(ctx, mgr, clusters, realClock, managementCluster, o)
 	if err != nil {
 		return err
 	}
@@ -238,22 +237,22 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 }
 
 // setupMachines adds the controllers of Machines, and returns what they watch in workload clusters.
-func setupMachines(ctx context.Context, mgr ctrl.Manager, cache clustercache.ClusterCache, clusters *remote.Clusters, clock clock.PassiveClock, managementCluster string, o *options) ([]remote.Watches, error) {
+func setupMachines(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clusters, clock clock.PassiveClock, managementCluster string, o *options) ([]remote.Watches, error) {
 	concurrency := controller.Options{MaxConcurrentReconciles: o.machineConcurrency}
 	machines := &machine.Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clusters: clusters, Clock: clock,
 		ManagementCluster: managementCluster, WatchFilterValue: o.watchFilter,
 	}
-	if err := machines.SetupWithManager(ctx, mgr, cache, concurrency); err != nil {
+	if err := machines.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return nil, err
 	}
 	keeper := &ahead.Keeper{Client: mgr.GetClient(), ManagementCluster: managementCluster}
 	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Keeper: keeper, Clock: clock, WatchFilterValue: o.watchFilter}
-	if err := rollouts.SetupWithManager(ctx, mgr, cache, concurrency); err != nil {
+	if err := rollouts.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return nil, err
 	}
 	stages := &stage.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Keeper: keeper, Clock: clock, WatchFilterValue: o.watchFilter}
-	if err := stages.SetupWithManager(ctx, mgr, cache, concurrency); err != nil {
+	if err := stages.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return nil, err
 	}
 	return []remote.Watches{machines.Watches, rollouts.Watches, stages.Watches}, nil

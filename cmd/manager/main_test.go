@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 )
 
 func TestShutdownFitsIntoThePodsGrace(t *testing.T) {
@@ -23,5 +25,8 @@ func TestShutdownFitsIntoThePodsGrace(t *testing.T) {
 	}
 	if grace := time.Duration(seconds) * time.Second; shutdownTimeout >= grace {
 		t.Errorf("the manager gives up after %s, and is killed after %s: its lease isn't given back", shutdownTimeout, grace)
+	}
+	if evacuation.Patience >= shutdownTimeout {
+		t.Errorf("the manager waits for evictions for %s, and gives up after %s", evacuation.Patience, shutdownTimeout)
 	}
 }

@@ -87,7 +87,7 @@ func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted)
 	if !v.lastCalls.begin() {
 		return nil, false
 	}
-	if !p.record.flights.start(s.pod.UID, s.pod.Spec.NodeName, v.Clock.Now()) {
+	if !p.record.flights.start(admitted.Pod, v.Clock.Now()) {
 		v.lastCalls.end()
 		return nil, false
 	}

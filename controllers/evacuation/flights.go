@@ -1,10 +1,14 @@
 package evacuation
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
 // An eviction can take long: an admission webhook has its time, and the API server retries conflicts on a budget. So nobody waits
@@ -26,9 +30,10 @@ type flights struct {
 	full    bool                          // there was no place for one, and there aren't placesTogether yet
 }
 
-// flight is one eviction under way.
+// flight is one eviction under way, of a Pod as it was when it was admitted: that it ends, or is gone, may be seen before its budget's
+// new status is, and doesn't give its room away.
 type flight struct {
-	node  string
+	pod   budgets.Pod
 	begun time.Time
 }
 
@@ -37,14 +42,14 @@ func newFlights() *flights {
 }
 
 // start takes a place for the eviction of a Pod. False: there is none, or it is under way already.
-func (f *flights) start(pod types.UID, node string, now time.Time) bool {
+func (f *flights) start(pod budgets.Pod, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, underWay := f.pods[pod]; underWay || !f.place(node) {
+	if _, underWay := f.pods[pod.UID]; underWay || !f.place(pod.Node) {
 		return false
 	}
-	f.pods[pod] = flight{node: node, begun: now}
-	f.onNode[node]++
+	f.pods[pod.UID] = flight{pod: pod, begun: now}
+	f.onNode[pod.Node]++
 	return true
 }
 
@@ -79,20 +84,16 @@ func (f *flights) end(pod types.UID) {
 	}
 	delete(f.pods, pod)
 	f.full = f.full && len(f.pods) > evictionsInCluster-placesTogether
-	if f.onNode[ended.node]--; f.onNode[ended.node] == 0 {
-		delete(f.onNode, ended.node)
+	if f.onNode[ended.pod.Node]--; f.onNode[ended.pod.Node] == 0 {
+		delete(f.onNode, ended.pod.Node)
 	}
 }
 
-// all are the Pods whose evictions are under way, and when these have begun.
-func (f *flights) all() map[types.UID]time.Time {
+// all are the evictions under way.
+func (f *flights) all() []flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	begun := make(map[types.UID]time.Time, len(f.pods))
-	for pod, flight := range f.pods {
-		begun[pod] = flight.begun
-	}
-	return begun
+	return slices.Collect(maps.Values(f.pods))
 }
 
 // has says whether a Pod's eviction is under way.

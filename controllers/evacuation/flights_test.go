@@ -6,30 +6,33 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
 func TestFlights(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	uid := func(node string, i int) types.UID { return types.UID(fmt.Sprintf("%s-%d", node, i)) }
+	pod := func(node string, i int) budgets.Pod { return budgets.Pod{UID: uid(node, i), Node: node} }
 	t.Run("E23: one Node has its share of the places, and no more", func(t *testing.T) {
 		f := newFlights()
 		for i := range evictionsOnNode + 1 {
-			if got, want := f.start(uid("one", i), "one", now), i < evictionsOnNode; got != want {
+			if got, want := f.start(pod("one", i), now), i < evictionsOnNode; got != want {
 				t.Errorf("eviction %d: begun %v", i+1, got)
 			}
 		}
-		if !f.start(uid("two", 0), "two", now) {
+		if !f.start(pod("two", 0), now) {
 			t.Error("another Node has to wait for it")
 		}
 		f.end(uid("one", 3))
-		if !f.start(uid("one", evictionsOnNode), "one", now) {
+		if !f.start(pod("one", evictionsOnNode), now) {
 			t.Error("a place that was given back isn't there")
 		}
 	})
 	t.Run("E23: all Nodes together are bounded, too", func(t *testing.T) {
 		f, begun := newFlights(), 0
 		for i := range 2 * evictionsInCluster {
-			if f.start(uid("p", i), fmt.Sprintf("node-%d", i), now) {
+			if f.start(pod(fmt.Sprintf("node-%d", i), 0), now) {
 				begun++
 			}
 		}
@@ -40,7 +43,7 @@ func TestFlights(t *testing.T) {
 	t.Run("E23: who has found no place looks again when there are some", func(t *testing.T) {
 		f := newFlights()
 		for i := range evictionsInCluster {
-			f.start(uid("p", i), fmt.Sprintf("node-%d", i), now)
+			f.start(pod(fmt.Sprintf("node-%d", i), 0), now)
 		}
 		if f.isFull() {
 			t.Error("full, though nobody was turned away")
@@ -52,7 +55,7 @@ func TestFlights(t *testing.T) {
 			if !f.isFull() {
 				t.Errorf("not full with %d places", i)
 			}
-			f.end(uid("p", i))
+			f.end(uid(fmt.Sprintf("node-%d", i), 0))
 		}
 		if f.isFull() || !f.hasPlace("another") {
 			t.Error("full, though there are places")
@@ -60,10 +63,11 @@ func TestFlights(t *testing.T) {
 	})
 	t.Run("a Pod is evicted once at a time, and a budget has one who evicts", func(t *testing.T) {
 		f, budget := newFlights(), types.NamespacedName{Namespace: "default", Name: "web"}
-		if !f.start("a", "one", now) || f.start("a", "one", now.Add(time.Second)) {
+		a := budgets.Pod{UID: "a", Node: "one"}
+		if !f.start(a, now) || f.start(a, now.Add(time.Second)) {
 			t.Error("twice")
 		}
-		if all := f.all(); !f.has("a") || len(all) != 1 || !all["a"].Equal(now) {
+		if all := f.all(); !f.has("a") || len(all) != 1 || all[0].pod.UID != "a" || !all[0].begun.Equal(now) {
 			t.Errorf("under way: %v", all)
 		}
 		if !f.take(budget) || f.take(budget) || !f.taken(budget) {

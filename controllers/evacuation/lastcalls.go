@@ -8,9 +8,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// patience is how long the manager's end waits for evictions under way. Most take milliseconds; it is less than the time that the
+// Patience is how long the manager's end waits for evictions under way. Most take milliseconds; it is less than the time that the
 // whole manager has to end.
-const patience = 5 * time.Second
+const Patience = 5 * time.Second
 
 // lastCalls lets the evictions under way end before the manager does. The API server takes the room for an eviction from the budget,
 // and then deletes the Pod. If its caller goes away in between, the room is lost for two minutes (disruptedPods of a
@@ -35,7 +35,7 @@ func (l *lastCalls) begin() bool {
 
 func (l *lastCalls) end() { l.underWay.Done() }
 
-// Start implements manager.Runnable. It returns when the manager is about to end, and no eviction is under way or patience is over.
+// Start implements manager.Runnable. It returns when the manager is about to end, and no eviction is under way or Patience is over.
 func (l *lastCalls) Start(ctx context.Context) error {
 	<-ctx.Done()
 	l.mu.Lock()
@@ -48,7 +48,7 @@ func (l *lastCalls) Start(ctx context.Context) error {
 	}()
 	select {
 	case <-ended:
-	case <-l.clock.After(patience):
+	case <-l.clock.After(Patience):
 	}
 	return nil
 }

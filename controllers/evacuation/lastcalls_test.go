@@ -15,7 +15,7 @@ func TestLastCalls(t *testing.T) {
 		goOn func(*lastCalls, *testingclock.FakeClock)
 	}{
 		{"the manager's end waits for an eviction", func(l *lastCalls, _ *testingclock.FakeClock) { l.end() }},
-		{"but not for ever", func(_ *lastCalls, now *testingclock.FakeClock) { now.Step(patience) }},
+		{"but not for ever", func(_ *lastCalls, now *testingclock.FakeClock) { now.Step(Patience) }},
 	} {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -146,13 +146,12 @@ func (p *pass) awaitCordons(ctx context.Context, maintenances []v1alpha1.NodeMai
 // underWay finds the Pods whose evictions may be about to take room.
 func (p *pass) underWay() []budgets.Candidate {
 	var candidates []budgets.Candidate
-	for uid, begun := range p.record.flights.all() {
-		pod, found := p.observation.PodByUID(uid)
-		if !found || p.now.Sub(begun) >= hung {
+	for _, flight := range p.record.flights.all() {
+		if p.now.Sub(flight.begun) >= hung {
 			continue
 		}
-		p.tryAgainAt(begun.Add(hung))
-		candidates = append(candidates, budgets.Candidate{Pod: budgetedPod(pod), UnderWay: true})
+		p.tryAgainAt(flight.begun.Add(hung))
+		candidates = append(candidates, budgets.Candidate{Pod: flight.pod, UnderWay: true})
 	}
 	return candidates
 }

@@ -70,25 +70,28 @@ func (o onePod) PodByUID(uid types.UID) (*corev1.Pod, bool) { return o.pod, o.po
 
 func TestUnderWay(t *testing.T) {
 	begun := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}}
-	ending := pod.DeepCopy()
-	ending.DeletionTimestamp = &metav1.Time{Time: begun}
+	admitted := budgetedPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}})
+	seen := func(change func(*corev1.Pod)) *corev1.Pod {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}}
+		change(pod)
+		return pod
+	}
 	for _, tc := range []struct {
-		name   string
-		pod    *corev1.Pod
-		flight types.UID
-		after  time.Duration
-		holds  bool
+		name  string
+		pod   *corev1.Pod
+		after time.Duration
+		holds bool
 	}{
-		{name: "an eviction that isn't answered yet keeps its room", pod: pod, flight: "web", after: time.Second, holds: true},
-		{name: "so may one whose Pod ends already, as drain/budgets says", pod: ending, flight: "web", after: time.Second, holds: true},
-		{name: "one that hangs does no more", pod: pod, flight: "web", after: hung},
-		{name: "one of a Pod that nobody knows doesn't", pod: pod, flight: "gone", after: time.Second},
+		{name: "an eviction that isn't answered yet keeps its room", pod: seen(func(*corev1.Pod) {}), after: time.Second, holds: true},
+		{name: "one whose Pod ends already does", pod: seen(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: begun} }), after: time.Second, holds: true},
+		{name: "one whose Pod has failed does", pod: seen(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), after: time.Second, holds: true},
+		{name: "one whose Pod is gone does", pod: &corev1.Pod{}, after: time.Second, holds: true},
+		{name: "one that hangs does no more", pod: seen(func(*corev1.Pod) {}), after: hung},
 	} {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			p := workload(begun.Add(tc.after), onePod{pod: tc.pod})
-			g.Expect(p.record.flights.start(tc.flight, "one", begun)).To(BeTrue())
+			g.Expect(p.record.flights.start(admitted, begun)).To(BeTrue())
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			if !tc.holds {
@@ -97,8 +100,7 @@ func TestUnderWay(t *testing.T) {
 			}
 			g.Expect(candidates).To(HaveLen(1))
 			g.Expect(candidates[0].UnderWay).To(BeTrue())
-			g.Expect(candidates[0].Pod.Node).To(Equal("one"))
-			g.Expect(candidates[0].Pod.Terminating).To(Equal(tc.pod.DeletionTimestamp != nil))
+			g.Expect(candidates[0].Pod).To(Equal(admitted))
 			g.Expect(p.nextTry).To(BeTemporally("==", begun.Add(hung)), "if it hangs, nothing else tells")
 		})
 	}

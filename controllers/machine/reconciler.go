@@ -62,7 +62,7 @@ type Reconciler struct {
 }
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clusters clustercache.ClusterCache, options controller.Options) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	r.recorder = mgr.GetEventRecorderFor("node-maintenance-machine") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
 	r.seen = cache.New[referenced](ctx, referencedTTL)
 	log := ctrl.LoggerFrom(ctx)
@@ -74,7 +74,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clu
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.nextInLine), builder.WithPredicates(drainEnded{})).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.drainingMachinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(clusters.GetClusterSource("machine", r.machinesOfCluster, clustercache.WatchForProbeFailure(probeFailureWindow))).
+		WatchesRawSource(r.Clusters.Source("machine", r.machinesOfCluster, clustercache.WatchForProbeFailure(probeFailureWindow))).
 		WatchesRawSource(source.Func(r.watchVolumes)).
 		WithOptions(options).
 		Build(r)

@@ -9,9 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
 // Clusters reaches workload clusters.
@@ -49,6 +53,16 @@ func NewClusters(management client.Reader, cache clustercache.ClusterCache, sche
 // IsNotConnected says whether err means that there is no connection to the workload cluster at present.
 func IsNotConnected(err error) bool {
 	return errors.Is(err, clustercache.ErrClusterNotConnected)
+}
+
+// Source tells a controller of Clusters that are connected or disconnected, until the process ends: a worker of the ClusterCache
+// waits for whoever is to hear of a connection, for ever where that controller has stopped, and the manager can't end (Cluster API
+// v1.14.2, sendEventsToClusterSources).
+func (c *Clusters) Source(controller string, requests handler.MapFunc, options ...clustercache.GetClusterSourceOption) source.Source {
+	changes := c.cache.GetClusterSource(controller, requests, options...)
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		return changes.Start(context.WithoutCancel(ctx), queue) //nolint:wrapcheck // it is that source to its controller
+	})
 }
 
 // Client reads NodeMaintenances, Evacuations and Nodes from watches, and writes. It fails where there is no connection

@@ -51,7 +51,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&clusterv1.Cluster{}, r.Clusters.resumed()).
 		Watches(&clusterv1.Machine{}, r.Clusters.resumed()).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.clustersOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(r.Clusters.cache.GetClusterSource("workloadcluster", clusters)).
+		WatchesRawSource(r.Clusters.Source("workloadcluster", clusters)).
 		WithOptions(options).
 		Complete(r)
 	return errors.Wrap(err, "setting up the workload cluster controller")

@@ -27,7 +27,7 @@ import (
 type watcher = controller.Controller
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clusters clustercache.ClusterCache, options controller.Options) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	var err error
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).
 		Named("rollout").
@@ -38,7 +38,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clu
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.deploymentsOfCluster), builder.WithPredicates(
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.deploymentsOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(clusters.GetClusterSource("rollout", r.deploymentsOfCluster)).
+		WatchesRawSource(r.Clusters.Source("rollout", r.deploymentsOfCluster)).
 		WithOptions(options).
 		Build(r)
 	return errors.Wrap(err, "setting up the rollout controller")

@@ -25,7 +25,7 @@ import (
 type watcher = controller.Controller
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clusters clustercache.ClusterCache, options controller.Options) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	r.recorder = mgr.GetEventRecorderFor("node-maintenance-machine") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
 	var err error
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).
@@ -35,7 +35,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, clu
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesAsked), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.machinesAsked), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(clusters.GetClusterSource("machinestage", r.machinesOfCluster)).
+		WatchesRawSource(r.Clusters.Source("machinestage", r.machinesOfCluster)).
 		WithOptions(options).
 		Build(r)
 	return errors.Wrap(err, "setting up the machine stage controller")

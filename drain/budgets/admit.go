@@ -33,9 +33,8 @@ type Candidate struct {
 	// nobody, and to wait for the budget would be to wait for ever (E21).
 	DeleteUnready bool
 
-	// UnderWay: its eviction has begun, and isn't answered yet. The pod isn't admitted again, and the room that it may be about to
-	// take is given to nobody else, even where the pod is seen to end already: that it ends may be seen before its budget's new
-	// status is.
+	// UnderWay: its eviction has begun, and isn't answered yet. The pod, as it was then, isn't admitted again, and the room that it
+	// may be about to take is given to nobody else.
 	UnderWay bool
 }
 
@@ -85,9 +84,7 @@ func (i *Index) Admit(candidates []Candidate) (admitted []Admitted, waiting []Wa
 			continue
 		}
 		seen[c.Pod.identity()] = true
-		pod := c.Pod
-		pod.Terminating = false
-		if decision := i.decide(pod, taken); decision.needsRoom {
+		if decision := i.decide(c.Pod, taken); decision.needsRoom {
 			taken[decision.budget]++
 		}
 	}

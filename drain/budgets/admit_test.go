@@ -159,7 +159,6 @@ func TestRoomOfEvictionsUnderWay(t *testing.T) {
 		{"E18: the room of an eviction that isn't answered yet is given to nobody else", 1, []budgets.Candidate{pod("a"), underWay(pod("slow"))}, nil},
 		{"E18: what is left is", 2, []budgets.Candidate{pod("a"), pod("b"), underWay(pod("slow"))}, []string{"a"}},
 		{"E18: it isn't evicted twice", 2, []budgets.Candidate{underWay(pod("slow")), pod("slow")}, nil},
-		{"E18: nor is that of one whose pod ends already", 1, []budgets.Candidate{pod("a"), underWay(pod("slow", terminating))}, nil},
 		{"E18: one that needs no room takes none", 1, []budgets.Candidate{pod("a"), underWay(pod("slow", inPhase(corev1.PodPending)))}, []string{"a"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

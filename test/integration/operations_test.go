@@ -75,8 +75,8 @@ func TestWhatAManagerServes(t *testing.T) {
 	})
 }
 
-// TestLeaseIsGivenBack ends managers while they connect to a Cluster. Whatever doesn't end then has to be given up on before the
-// lease is kept: the next manager would wait until it runs out. One in four hangs, so there are some.
+// TestLeaseIsGivenBack ends managers while they connect to a Cluster: everything ends, and the lease is given back. Were it kept,
+// the next manager would wait until it runs out. One in four would hang (see Clusters.Source), so there are some.
 func TestLeaseIsGivenBack(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, fleet.Options{})
