@@ -70,8 +70,8 @@ func NodeAgent(image string) ([]*unstructured.Unstructured, error) {
 	return agent, nil
 }
 
-// manifests are objects as JSON. To keep the objects themselves would cost the heap a megabyte and more, as `make bench-smoke` shows, and
-// these are parsed in half a millisecond.
+// manifests are objects as JSON. Those of the bundle take 50 kB, and are parsed in half a millisecond. With the parsed objects kept
+// instead, `make bench-smoke` measured 1.32 to 1.36 MB for each of its twelve idle Clusters, and 1.19 to 1.27 with these.
 type manifests [][]byte
 
 func (m manifests) objects() ([]*unstructured.Unstructured, error) {

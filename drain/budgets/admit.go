@@ -33,8 +33,9 @@ type Candidate struct {
 	// nobody, and to wait for the budget would be to wait for ever (E21).
 	DeleteUnready bool
 
-	// UnderWay: its eviction has begun, and isn't answered yet. The pod, as it was then, isn't admitted again, and the room that it
-	// may be about to take is given to nobody else.
+	// UnderWay: its eviction has begun, and isn't answered yet. The pod isn't admitted again, and the room that it may be about to
+	// take is given to nobody else. Pod is as it was admitted, not as it is seen now: that it ends may be seen before its budget's
+	// new status is.
 	UnderWay bool
 }
 
