@@ -131,8 +131,8 @@ generate: ## Generate deepcopy functions, CRDs, roles and reference pages from t
 	@mkdir -p docs/reference
 	$(CRD_REF_DOCS) --source-path=api --config=hack/docs/crd-ref-docs.yaml --templates-dir=hack/docs/templates \
 		--renderer=markdown --output-path=docs/reference/api.md --log-level=WARN
-	go run ./hack/docs/requirements
 	go run ./hack/docs/configuration
+	go run ./hack/docs/requirements
 
 ##@ Check
 
