@@ -119,7 +119,7 @@ func render(stated []number, found []proof) []byte {
 
 // renderRequirement writes one row for each test. The first one has the anchor.
 func renderRequirement(b *bytes.Buffer, n number, found []proof) {
-	label := fmt.Sprintf(`<a id="%s"></a>[%s](../requirements.md#%s)`, n.anchor(), n, n.anchor())
+	label := fmt.Sprintf(`<a id=%q></a>[%s](../requirements.md#%s)`, n.anchor(), n, n.anchor())
 	escape := strings.NewReplacer("|", `\|`, "<", "&lt;")
 	tested := false
 	for _, p := range found {

@@ -70,7 +70,7 @@ func parseStatements(content string) (stated []number, problems []string) {
 // parseStatement requires the exact form, so that links to the statement and from it lead somewhere.
 func parseStatement(line string) (number, error) {
 	n := parseNumbers(line)[0]
-	prefix := fmt.Sprintf(`- <a id="%s"></a>[%s](reference/requirements.md#%s): `, n.anchor(), n, n.anchor())
+	prefix := fmt.Sprintf(`- <a id=%q></a>[%s](reference/requirements.md#%s): `, n.anchor(), n, n.anchor())
 	if !strings.HasPrefix(line, prefix) || len(line) == len(prefix) {
 		return number{}, errors.Errorf("start the line with %s", prefix)
 	}

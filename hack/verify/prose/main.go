@@ -1,0 +1,107 @@
+// Command prose checks the English of this repository against the vocabulary in vocabulary.go: Markdown, comments and string
+// literals of Go files, and the text of YAML files, shell scripts and Makefiles. Words in `backquotes` are code and not checked,
+// except in fenced blocks of Markdown, which show what the programs print.
+//
+//	go run ./hack/verify/prose [directory]
+//
+// Paths in unconverted.txt are not checked yet. Each of them must have a finding, so that the list only shrinks.
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/pkg/errors"
+)
+
+//go:embed unconverted.txt
+var unconverted string
+
+func main() {
+	root := "."
+	if len(os.Args) > 1 {
+		root = os.Args[1]
+	}
+	problems, err := check(os.DirFS(root), strings.Fields(unconverted))
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "prose: %v\n", err)
+		os.Exit(1)
+	}
+	for _, problem := range problems {
+		fmt.Fprintln(os.Stderr, problem)
+	}
+	if len(problems) > 0 {
+		fmt.Fprintf(os.Stderr, "prose: %d problems\n", len(problems))
+		os.Exit(1)
+	}
+}
+
+// check returns the findings as "file:line: why". Entries of skipped are files, or directories that end in a slash.
+func check(files fs.FS, skipped []string) ([]string, error) {
+	var problems []string
+	used := map[string]bool{}
+	err := fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && isForeign(name):
+			return fs.SkipDir
+		case entry.IsDir():
+			return nil
+		}
+		found, err := checkFile(files, name)
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		if at := slices.IndexFunc(skipped, func(each string) bool { return covers(each, name) }); at >= 0 {
+			used[skipped[at]] = true
+			return nil
+		}
+		problems = append(problems, found...)
+		return nil
+	})
+	for _, each := range skipped {
+		if !used[each] {
+			problems = append(problems, fmt.Sprintf("unconverted.txt: %s has no finding any more: remove it from the list", each))
+		}
+	}
+	return problems, errors.Wrap(err, "reading files")
+}
+
+func covers(entry, name string) bool {
+	return entry == name || strings.HasSuffix(entry, "/") && strings.HasPrefix(name, entry)
+}
+
+// isForeign is true for what is built, generated from files that are checked, or lists the vocabulary itself.
+func isForeign(directory string) bool {
+	return slices.Contains([]string{".git", "bin", "out", "testdata"}, path.Base(directory)) ||
+		slices.Contains([]string{"config/crd", "config/workload/crd", "docs/reference", "hack/verify/prose"}, directory)
+}
+
+func checkFile(files fs.FS, name string) ([]string, error) {
+	extract := extractorFor(name)
+	if extract == nil {
+		return nil, nil
+	}
+	content, err := fs.ReadFile(files, name)
+	if err != nil {
+		return nil, err
+	}
+	passages, err := extract(content)
+	if err != nil {
+		return nil, errors.Wrapf(err, "parsing %s", name)
+	}
+	var found []string
+	for _, p := range passages {
+		for _, f := range findings(p.text) {
+			line := 1 + strings.Count(string(content[:p.offset+f.offset]), "\n")
+			found = append(found, fmt.Sprintf("%s:%d: %q: say %s", name, line, strings.Join(strings.Fields(f.text), " "), f.say))
+		}
+	}
+	return found, nil
+}
