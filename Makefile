@@ -138,8 +138,8 @@ generate: ## Generate deepcopy functions, CRDs, roles and reference pages from t
 
 GO_DIRECTORIES := $(wildcard api cmd config controllers drain exp hack test)
 
-.PHONY: verify verify-generated verify-format verify-modules verify-docs verify-prose verify-monitoring vet lint lint-fix clean
-verify: verify-format verify-modules verify-docs verify-prose verify-monitoring vet verify-generated lint ## Check all that can be checked without running anything.
+.PHONY: verify verify-generated verify-format verify-modules verify-docs verify-prose verify-github verify-monitoring vet lint lint-fix clean
+verify: verify-format verify-modules verify-docs verify-prose verify-github verify-monitoring vet verify-generated lint ## Check all that can be checked without running anything.
 
 verify-generated: generate ## Check that what is generated is up to date.
 	@git diff --exit-code --stat -- $(GENERATED) || { echo "Generated files differ from what is committed: commit what 'make generate' makes."; exit 1; }
@@ -165,6 +165,12 @@ verify-docs: ## Check the links in Markdown files.
 
 verify-prose: ## Check the vocabulary of Markdown, comments and messages.
 	go run ./hack/verify/prose
+
+verify-github: ## Check the workflows, and that Dependabot knows every Go module.
+	$(ACTIONLINT) -shellcheck= -pyflakes= .github/workflows/*.yaml
+	@diff <(git ls-files -co --exclude-standard '*go.mod' | sed 's|^|/|; s|/go.mod$$||; s|^$$|/|' | sort) \
+		<(sed -n 's|^  - \(/.*\)|\1|p' .github/dependabot.yml | sort) || \
+		{ echo ".github/dependabot.yml must list exactly the Go modules of the repository (<: missing, >: does not exist)."; exit 1; }
 
 # Modules of their own, so that nobody who uses the main one gets what they need.
 MODULES := hack/release test/e2e

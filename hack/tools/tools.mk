@@ -11,6 +11,7 @@ CONTROLLER_GEN = $(eval CONTROLLER_GEN := $$(call installed,controller-gen))$(CO
 KUSTOMIZE      = $(eval KUSTOMIZE := $$(call installed,kustomize))$(KUSTOMIZE)
 GOLANGCI_LINT  = $(eval GOLANGCI_LINT := $$(call installed,golangci-lint))$(GOLANGCI_LINT)
 PROMTOOL       = $(eval PROMTOOL := $$(call installed,promtool))$(PROMTOOL)
+ACTIONLINT     = $(eval ACTIONLINT := $$(call installed,actionlint))$(ACTIONLINT)
 CRD_REF_DOCS   = $(eval CRD_REF_DOCS := $$(call installed,crd-ref-docs))$(CRD_REF_DOCS)
 KUBECTL        = $(eval KUBECTL := $$(call installed,kubectl))$(KUBECTL)
 CLUSTERCTL     = $(eval CLUSTERCTL := $$(call installed,clusterctl))$(CLUSTERCTL)

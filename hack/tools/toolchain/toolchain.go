@@ -79,6 +79,7 @@ var Programs = []Program{
 	{"kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "sigs.k8s.io/kustomize/kustomize/v5", Dev},
 	{"golangci-lint", "golangci-lint", "github.com/golangci/golangci-lint/v2", "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", Dev},
 	{"promtool", "prometheus", "github.com/prometheus/prometheus", "github.com/prometheus/prometheus/cmd/promtool", Dev},
+	{"actionlint", "actionlint", "github.com/rhysd/actionlint", "github.com/rhysd/actionlint/cmd/actionlint", Dev},
 	{"crd-ref-docs", "crd-ref-docs", "github.com/elastic/crd-ref-docs", "github.com/elastic/crd-ref-docs", Dev},
 }
 
