@@ -114,7 +114,7 @@ func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
 	}
 	resolved, _ := evacuation.Resolve(evacuation.SubjectOf(e, pod, podType))
 	action := evacuation.Next(evacuation.Input{
-		Evacuation: e, Pod: evacuation.ObservedPod(e.Spec.PodRef, pod, podType), ResolvedEvacuators: resolved,
+		Evacuation: e, Pod: evacuation.ObservedPod(e, pod, podType), ResolvedEvacuators: resolved,
 		DrainEnds: p.terms[pod.Spec.NodeName].DrainEnds, Paused: p.terms[pod.Spec.NodeName].Rest(e), Now: p.now,
 	})
 	if action.Kind == evacuation.AwaitEvacuator { // its turn may end in silence, and then the Pod is ours

@@ -181,7 +181,7 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 	if err := live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
 		return false, errors.Wrapf(err, "getting Pod %s", key)
 	}
-	if string(pod.UID) != e.Spec.PodRef.UID { // gone, or never there
+	if !evacuation.IsOf(e, pod) { // gone, or never there
 		s.facts.Known = true
 		return true, nil
 	}
@@ -205,7 +205,6 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	ref := s.evacuation.Spec.PodRef
 	pod, found := remote.PodOf(observation, s.evacuation)
 	if !found {
 		_, known := observation.PodsOn(node)
@@ -216,7 +215,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	if !known {
 		return nil
 	}
-	s.pod, s.facts = pod, evacuation.ObservedPod(ref, pod, podType)
+	s.pod, s.facts = pod, evacuation.ObservedPod(s.evacuation, pod, podType)
 	maintenances, err := remote.MaintenancesOf(ctx, s.client, pod.Spec.NodeName)
 	if err != nil {
 		return err

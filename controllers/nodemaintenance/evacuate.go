@@ -147,7 +147,6 @@ func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observati
 			return plan.Observation{}, false, nil
 		}
 		for i := range evacuations {
-			// Not one of another Namespace that has the UID of this Pod; see remote.PodOf.
 			if pod, found := remote.PodOf(observation, &evacuations[i]); found {
 				s.evacuations[pod.UID] = &evacuations[i]
 			}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -72,11 +73,11 @@ func Subject(o Observation, pod *corev1.Pod) rules.Pod {
 	}
 }
 
-// PodOf finds the Pod of an Evacuation among the watched Nodes. An Evacuation is of a Pod of its own Namespace: whoever may write
-// Evacuations in one must not get at the Pods of another by their UIDs.
+// PodOf finds the Pod of an Evacuation among the watched Nodes. A Pod that has the UID of its spec.podRef in another Namespace, or by
+// another name, is not found: see evacuation.IsOf.
 func PodOf(observation Observation, e *v1alpha1.Evacuation) (*corev1.Pod, bool) {
 	pod, found := observation.PodByUID(types.UID(e.Spec.PodRef.UID))
-	if !found || pod.Namespace != e.Namespace {
+	if !found || !evacuation.IsOf(e, pod) {
 		return nil, false
 	}
 	return pod, true

@@ -23,8 +23,8 @@ func (o observed) PodByUID(uid types.UID) (*corev1.Pod, bool) { return o.pod, o.
 func TestPodOf(t *testing.T) {
 	t.Run("E10: the UID of a Pod in another Namespace leads nowhere", func(t *testing.T) {
 		g := NewWithT(t)
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "theirs", UID: "uid"}}
-		e := &v1alpha1.Evacuation{Spec: v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{UID: "uid"}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "theirs", Name: "web", UID: "uid"}}
+		e := &v1alpha1.Evacuation{Spec: v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "web", UID: "uid"}}}
 		e.Namespace = "mine"
 		_, found := remote.PodOf(observed{pod: pod}, e)
 		g.Expect(found).To(BeFalse())
@@ -32,5 +32,12 @@ func TestPodOf(t *testing.T) {
 		mine, found := remote.PodOf(observed{pod: pod}, e)
 		g.Expect(found).To(BeTrue())
 		g.Expect(mine).To(BeIdenticalTo(pod))
+	})
+	t.Run("E35: does not find a Pod by its UID if its name is another one", func(t *testing.T) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid"}}
+		e := &v1alpha1.Evacuation{Spec: v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "decoy", UID: "uid"}}}
+		e.Namespace = "ns"
+		_, found := remote.PodOf(observed{pod: pod}, e)
+		NewWithT(t).Expect(found).To(BeFalse())
 	})
 }

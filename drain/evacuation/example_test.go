@@ -26,7 +26,7 @@ func Example() {
 	for range 3 {
 		action := evacuation.Next(evacuation.Input{
 			Evacuation: e,
-			Pod:        evacuation.ObservedPod(e.Spec.PodRef, pod, v1alpha1.PodTypeDefault),
+			Pod:        evacuation.ObservedPod(e, pod, v1alpha1.PodTypeDefault),
 			Now:        now,
 		})
 		action.Apply(e, now)

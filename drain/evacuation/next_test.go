@@ -184,7 +184,7 @@ func TestNextCancels(t *testing.T) {
 }
 
 func TestObservedPod(t *testing.T) {
-	ref := v1alpha1.LocalPodReference{Name: "web-0", UID: uid}
+	e := evacuation.New(podNamed("web-0"), nil, 0)
 	pod := func(change func(*corev1.Pod)) *corev1.Pod {
 		p := podNamed("web-0")
 		change(p)
@@ -197,13 +197,15 @@ func TestObservedPod(t *testing.T) {
 	}{
 		{"none", nil, "{Known:true Exists:false Terminating:false Finished:false Type: GracePeriod:0s}"},
 		{"E2: another UID is another Pod", pod(func(p *corev1.Pod) { p.UID = "other" }), "{Known:true Exists:false Terminating:false Finished:false Type: GracePeriod:0s}"},
+		{"E35: so is another name", pod(func(p *corev1.Pod) { p.Name = "web-1" }), "{Known:true Exists:false Terminating:false Finished:false Type: GracePeriod:0s}"},
+		{"E35: and another Namespace", pod(func(p *corev1.Pod) { p.Namespace = "other" }), "{Known:true Exists:false Terminating:false Finished:false Type: GracePeriod:0s}"},
 		{"running", pod(func(*corev1.Pod) {}), "{Known:true Exists:true Terminating:false Finished:false Type:Default GracePeriod:30s}"},
 		{"terminating", pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon} }), "{Known:true Exists:true Terminating:true Finished:false Type:Default GracePeriod:30s}"},
 		{"E16: succeeded", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), "{Known:true Exists:true Terminating:false Finished:true Type:Default GracePeriod:30s}"},
 		{"E16: failed", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), "{Known:true Exists:true Terminating:false Finished:true Type:Default GracePeriod:30s}"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := fmt.Sprintf("%+v", evacuation.ObservedPod(ref, test.pod, v1alpha1.PodTypeDefault)); got != test.want {
+			if got := fmt.Sprintf("%+v", evacuation.ObservedPod(e, test.pod, v1alpha1.PodTypeDefault)); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})

@@ -25,10 +25,17 @@ type Pod struct {
 	GracePeriod time.Duration
 }
 
-// ObservedPod describes the Pod that has the name and namespace which the Evacuation refers to, nil if there is none.
-// A Pod with another UID is not the one that is meant.
-func ObservedPod(ref v1alpha1.LocalPodReference, pod *corev1.Pod, podType v1alpha1.PodType) Pod {
-	if pod == nil || string(pod.UID) != ref.UID {
+// IsOf says whether an Evacuation refers to a Pod: the Pod has the Evacuation's namespace, and the name and the UID of its
+// spec.podRef. Admission asks who writes an Evacuation about the Pod with that namespace and name, so no other Pod may be evacuated by
+// it, whatever its UID.
+func IsOf(e *v1alpha1.Evacuation, pod *corev1.Pod) bool {
+	return pod.Namespace == e.Namespace && pod.Name == e.Spec.PodRef.Name && string(pod.UID) == e.Spec.PodRef.UID
+}
+
+// ObservedPod describes the Pod of an Evacuation. Nil, or a Pod that the Evacuation does not refer to, means that the Pod of the
+// Evacuation does not exist.
+func ObservedPod(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType) Pod {
+	if pod == nil || !IsOf(e, pod) {
 		return Pod{Known: true}
 	}
 	return Pod{

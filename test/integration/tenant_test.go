@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,6 +70,8 @@ func TestTenant(t *testing.T) {
 		s.clear()
 	})
 
+	t.Run("E35: an Evacuation with the name of one Pod and the UID of another evicts neither", func(t *testing.T) { all.sub(t).nameOfAnotherPod() })
+
 	t.Run("E10: a thousand Evacuations, some at the limits of all fields, cost a bounded number of writes, and hold no drain up", func(t *testing.T) {
 		s := all.sub(t)
 		s.runOn("m1", "web", 5, deployment("web", 5), budget("web", 1))
@@ -106,6 +109,55 @@ func TestTenant(t *testing.T) {
 	})
 }
 
+// nameOfAnotherPod has a user who may evict the Pod decoy alone ask for the Pod victim by its UID.
+func (s *scene) nameOfAnotherPod() {
+	defer s.clear()
+	user := s.evictorOf("decoy")
+	decoy, victim := bare("decoy", "m1"), bare("victim", "m1")
+	s.run(decoy, victim)
+	s.Expect(user.SubResource("eviction").Create(s.Context(), victim, &policyv1.Eviction{})).To(Satisfy(apierrors.IsForbidden))
+	s.Expect(user.Create(s.Context(), requestFor(victim))).To(Satisfy(apierrors.IsForbidden))
+
+	forged := requestFor(victim)
+	forged.Name, forged.Spec.PodRef.Name = string(victim.UID)+"-"+decoy.Name, decoy.Name
+	forged.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "m1"} // so that its Pod is looked for by its UID
+	s.Expect(user.Create(s.Context(), forged)).To(Succeed())
+	s.expectFailed(forged)
+	failed := s.ours().Resource("evacuations", "status").Named(namespace, forged.Name).Where(contains(v1alpha1.ReasonPodNotFound))
+	s.Expect(failed).To(HaveLen(1))
+	s.Expect(s.evictions()).To(BeEmpty())
+}
+
+// evictorOf is a client of a user who may write Evacuations, and may evict the Pod with this name.
+func (s *scene) evictorOf(pod string) client.Client {
+	s.Helper()
+	s.create(s.workload.Client,
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "evictor-of-" + pod}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"evacuations"}, Verbs: []string{"create"}},
+			{APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}, ResourceNames: []string{pod}},
+		}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "evictor-of-" + pod},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "evictor-of-" + pod}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "evictor-of-" + pod},
+		})
+	user := s.user("evictor-of-" + pod)
+	canary := bare(pod, "")
+	canary.UID = podUID
+	s.Eventually(func() error { return user.Create(s.Context(), requestFor(canary), client.DryRunAll) }, soon, pace).Should(Succeed())
+	return user
+}
+
+// user is a client of a user of the workload cluster.
+func (s *scene) user(name string) client.Client {
+	s.Helper()
+	config, err := s.workload.ConfigFor(name)
+	s.Expect(err).NotTo(HaveOccurred())
+	user, err := client.New(config, client.Options{Scheme: clusterapi.Scheme()})
+	s.Expect(err).NotTo(HaveOccurred())
+	return user
+}
+
 // newTenant makes the tenant, and their Namespace.
 func (s *scene) newTenant() client.Client {
 	s.Helper()
@@ -121,10 +173,7 @@ func (s *scene) newTenant() client.Client {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		})
 	}
-	config, err := s.workload.ConfigFor("tenant")
-	s.Expect(err).NotTo(HaveOccurred())
-	tenant, err := client.New(config, client.Options{Scheme: clusterapi.Scheme()})
-	s.Expect(err).NotTo(HaveOccurred())
+	tenant := s.user("tenant")
 	s.Eventually(func() error {
 		return tenant.Create(s.Context(), tenantEvacuation("canary", podUID), client.DryRunAll)
 	}, soon, pace).Should(Succeed())

@@ -102,6 +102,9 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 		if s.finder.Observation != nil {
 			pod, _ = s.finder.Observation.PodByUID(ref.UID)
 		}
+		if pod != nil && (pod.Namespace != s.key.Namespace || pod.Name != ref.Name) { // the baseline is a tenant's text
+			continue
+		}
 		if pod == nil { // its Node may not be watched any more
 			var err error
 			if pod, err = s.livePod(ctx, ref); err != nil {

@@ -67,7 +67,7 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 			continue
 		}
 		action := evacuation.Next(evacuation.Input{
-			Evacuation: e, Pod: evacuation.ObservedPod(e.Spec.PodRef, pod, v1alpha1.PodTypeDefault),
+			Evacuation: e, Pod: evacuation.ObservedPod(e, pod, v1alpha1.PodTypeDefault),
 			DrainEnds: terms[pod.Spec.NodeName].DrainEnds, Now: f.Now,
 		})
 		over := action.Kind == evacuation.Evict
