@@ -18,7 +18,7 @@ import (
 
 // BundleVersion counts the changes of the bundle. A manager never replaces what a newer bundle has brought: it goes up by
 // one with every change of the files beside this one.
-const BundleVersion = 5
+const BundleVersion = 6
 
 //go:embed admission/*.yaml crd/*.yaml roles/*.yaml nodeagent/*.yaml
 var files embed.FS

@@ -64,7 +64,7 @@ func policies(t *testing.T) []*admissionregistrationv1.ValidatingAdmissionPolicy
 			policies = append(policies, policy)
 		}
 	}
-	g.Expect(policies).To(HaveLen(3))
+	g.Expect(policies).To(HaveLen(5))
 	return policies
 }
 

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -9,9 +10,14 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lifecycle"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
@@ -29,6 +35,8 @@ func testAdmission(t *testing.T, all *admission) {
 	t.Helper()
 	t.Run("NodeMaintenance", func(t *testing.T) { testNodeMaintenanceAdmission(t, all.sub(t)) })
 	t.Run("NodeMaintenance updates", func(t *testing.T) { testNodeMaintenanceUpdates(t, all.sub(t)) })
+	t.Run("Owners", func(t *testing.T) { testOwnerAdmission(t, all.sub(t)) })
+	t.Run("Uncordons", func(t *testing.T) { testUncordonWarnings(t, all.sub(t)) })
 	t.Run("Node agent", func(t *testing.T) { testNodeAgentAdmission(t, all.sub(t)) })
 	t.Run("Evacuation", func(t *testing.T) { testEvacuationAdmission(t, all.sub(t)) })
 	t.Run("Cancellation", func(t *testing.T) { testCancellationAdmission(t, all.sub(t)) })
@@ -144,13 +152,10 @@ func testNodeMaintenanceUpdates(t *testing.T, all *admission) {
 		a.Expect(noNode.Status().Update(a.Context(), m)).To(Succeed())
 		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Labels = map[string]string{"a": "b"} })).To(Succeed())
 		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Annotations = map[string]string{"a": "b"} })).To(Succeed())
-		for _, key := range []string{
-			v1alpha1.NodeUIDAnnotation, v1alpha1.OwnerClusterAnnotation, v1alpha1.OwnerMachineAnnotation, v1alpha1.OwnerManagementClusterAnnotation,
-		} {
-			a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Annotations[key] = "x" })).To(deniedWith("may not maintain Node one:"))
-			a.Expect(changed(a, one, m, func(m *v1alpha1.NodeMaintenance) { m.Annotations[key] = "x" })).To(Succeed())
-			a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { delete(m.Annotations, key) })).To(deniedWith("may not maintain Node one:"))
-		}
+		const key = v1alpha1.NodeUIDAnnotation
+		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Annotations[key] = "x" })).To(deniedWith("may not maintain Node one:"))
+		a.Expect(changed(a, one, m, func(m *v1alpha1.NodeMaintenance) { m.Annotations[key] = "x" })).To(Succeed())
+		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { delete(m.Annotations, key) })).To(deniedWith("may not maintain Node one:"))
 		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.OwnerReferences = noSuchOwner() })).To(deniedWith("may not maintain Node one:"))
 	})
 	t.Run("R7: removing the last finalizer of one that is being deleted", func(t *testing.T) {
@@ -162,6 +167,94 @@ func testNodeMaintenanceUpdates(t *testing.T, all *admission) {
 		a.Expect(a.admin.Get(a.Context(), client.ObjectKeyFromObject(m), m)).To(Satisfy(apierrors.IsNotFound))
 	})
 }
+
+func testOwnerAdmission(t *testing.T, all *admission) {
+	t.Helper()
+	maintainer := all.user("owners-maintainer", mayDeleteNodes(), rbacv1.PolicyRule{
+		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"*"}, Verbs: []string{"*"},
+	})
+	manager := all.user("owners-manager", rbacv1.PolicyRule{
+		APIGroups: []string{"authorization." + v1alpha1.GroupVersion.Group}, Resources: []string{"managers"}, Verbs: []string{"impersonate"},
+	}, mayDeleteNodes())
+	for _, key := range []string{
+		v1alpha1.OwnerClusterAnnotation, v1alpha1.OwnerMachineAnnotation, v1alpha1.OwnerManagementClusterAnnotation, v1alpha1.RequestedForAnnotation,
+	} {
+		t.Run("M37: managers alone may write "+key, func(t *testing.T) {
+			a := all.sub(t)
+			refused := deniedWith("needs impersonate on managers.authorization.%s", v1alpha1.GroupVersion.Group)
+			set := func(m *v1alpha1.NodeMaintenance) { metav1.SetMetaDataAnnotation(&m.ObjectMeta, key, "x") }
+			unset := func(m *v1alpha1.NodeMaintenance) { delete(m.Annotations, key) }
+			a.Eventually(func() error { return maintainer.Create(a.Context(), maintenance("owned", set), client.DryRunAll) }, soon, pace).Should(refused)
+			a.Expect(a.admin.Create(a.Context(), maintenance("owned", set))).To(Succeed())
+			m := maintenance("owned")
+			a.Expect(changed(a, maintainer, m, unset)).To(refused)
+			a.Expect(changed(a, maintainer, m, func(m *v1alpha1.NodeMaintenance) { m.Spec.Reason, m.Labels = "why", map[string]string{"a": "b"} })).To(Succeed())
+			a.Expect(changed(a, manager, m, unset)).To(Succeed())
+			a.Expect(changed(a, maintainer, m, set)).To(refused)
+			a.Expect(changed(a, manager, m, set)).To(Succeed())
+			a.Expect(maintainer.Delete(a.Context(), m)).To(Succeed())
+		})
+	}
+}
+
+func testUncordonWarnings(t *testing.T, all *admission) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "uncordoned"}}
+	all.ensure(node)
+	warnings := &warnings{}
+	config := rest.CopyConfig(all.cp.AdminConfig())
+	config.WarningHandler = warnings
+	nodes := kubernetes.NewForConfigOrDie(config).CoreV1().Nodes()
+	// write changes the Node, and returns the warnings that it gets for that.
+	write := func(a *admission, change func(*corev1.Node)) []string {
+		warnings.texts = nil
+		a.Expect(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			present, err := nodes.Get(a.Context(), node.Name, metav1.GetOptions{})
+			a.Expect(err).NotTo(HaveOccurred())
+			change(present)
+			_, err = nodes.Update(a.Context(), present, metav1.UpdateOptions{})
+			return err
+		})).To(Succeed())
+		return warnings.texts
+	}
+	uncordon := func(n *corev1.Node) { n.Spec.Unschedulable = false }
+	uncordonWarns := ContainElement(ContainSubstring("Node uncordoned is under maintenance, which makes it unschedulable again: complete its NodeMaintenance to uncordon it"))
+
+	t.Run("R46: warns who uncordons a Node under maintenance, and lets it happen", func(t *testing.T) {
+		a := all.sub(t)
+		a.Eventually(func() []string {
+			a.Expect(write(a, func(n *corev1.Node) { cordon.Apply(n) })).To(BeEmpty())
+			return write(a, uncordon)
+		}, soon, pace).Should(uncordonWarns)
+		present, err := nodes.Get(a.Context(), node.Name, metav1.GetOptions{})
+		a.Expect(err).NotTo(HaveOccurred())
+		a.Expect(present.Spec.Unschedulable).To(BeFalse())
+	})
+	t.Run("R46: names the NodeMaintenance where the Node does", func(t *testing.T) {
+		a := all.sub(t)
+		write(a, func(n *corev1.Node) { cordon.Apply(n) })
+		present, err := nodes.Get(a.Context(), node.Name, metav1.GetOptions{})
+		a.Expect(err).NotTo(HaveOccurred())
+		present.Status.Conditions, _ = lifecycle.Changes(nil, lifecycle.Wanted([]lifecycle.Maintenance{{Name: "kernel", Stage: v1alpha1.StageCordon}}), time.Now())
+		_, err = nodes.UpdateStatus(a.Context(), present, metav1.UpdateOptions{})
+		a.Expect(err).NotTo(HaveOccurred())
+		a.Expect(write(a, uncordon)).To(And(uncordonWarns, ContainElement(ContainSubstring("NodeMaintenance kernel"))))
+	})
+	t.Run("R46: does not warn when a maintenance restores the Node, nor of a Node that is not under maintenance", func(t *testing.T) {
+		a := all.sub(t)
+		write(a, func(n *corev1.Node) { cordon.Apply(n) })
+		a.Expect(write(a, func(n *corev1.Node) { metav1.SetMetaDataLabel(&n.ObjectMeta, "a", "b") })).To(BeEmpty())
+		a.Expect(write(a, func(n *corev1.Node) { cordon.Restore(n, false) })).To(BeEmpty())
+		write(a, func(n *corev1.Node) { n.Spec.Unschedulable = true })
+		a.Expect(write(a, uncordon)).To(BeEmpty())
+	})
+}
+
+// warnings keeps those of an API server.
+type warnings struct{ texts []string }
+
+// HandleWarningHeader implements rest.WarningHandler.
+func (w *warnings) HandleWarningHeader(_ int, _, text string) { w.texts = append(w.texts, text) }
 
 func testNodeAgentAdmission(t *testing.T, all *admission) {
 	t.Helper()

@@ -46,13 +46,13 @@ func testBundleVersions(t *testing.T, all *admission) {
 			kinds = append(kinds, object.GetKind())
 		}
 		const policy, binding, crd, role = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "CustomResourceDefinition", "ClusterRole"
-		a.Expect(kinds).To(Equal([]string{policy, binding, policy, binding, policy, binding, crd, crd, role, role}))
+		a.Expect(kinds).To(Equal([]string{policy, binding, policy, binding, policy, binding, policy, binding, policy, binding, crd, crd, role, role}))
 	})
 	t.Run("R7: the expressions fit the types of the CRDs", func(t *testing.T) {
 		a := all.sub(t)
 		policies := &admissionregistrationv1.ValidatingAdmissionPolicyList{}
 		a.Expect(a.admin.List(a.Context(), policies)).To(Succeed())
-		a.Expect(policies.Items).To(HaveLen(3))
+		a.Expect(policies.Items).To(HaveLen(5))
 		for i := range policies.Items {
 			// They were checked before the CRDs were there; a copy is checked again.
 			again := &admissionregistrationv1.ValidatingAdmissionPolicy{
@@ -113,6 +113,7 @@ func TestBundleWithoutAdmissionPolicies(t *testing.T) {
 		_, err = c.RESTMapper().RESTMapping(policy.GroupVersionKind().GroupKind(), policy.GroupVersionKind().Version)
 		g.Expect(err).To(HaveOccurred(), "it is served")
 		(&admission{T: t, WithT: g, admin: c}).applyBundle(
+			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 		// A kind can be discovered a moment after its CRD is established.
