@@ -9,10 +9,13 @@ const (
 	ReasonWaitingForWorkloadCluster = "WaitingForWorkloadCluster"
 	ReasonWaitingForTurn            = "WaitingForTurn"
 	ReasonMachineDraining           = "Draining"
-	ReasonWaitingForVolumeDetach    = "WaitingForVolumeDetach"
-	ReasonTimedOut                  = "TimedOut"
-	ReasonSkipped                   = "Skipped"
-	ReasonMachineDrained            = "Drained"
+	// ReasonMaintenanceNameTaken: all names that the NodeMaintenance of the Node may have are taken by NodeMaintenances that the manager
+	// has not written for this Machine and Node.
+	ReasonMaintenanceNameTaken   = "NodeMaintenanceNameTaken"
+	ReasonWaitingForVolumeDetach = "WaitingForVolumeDetach"
+	ReasonTimedOut               = "TimedOut"
+	ReasonSkipped                = "Skipped"
+	ReasonMachineDrained         = "Drained"
 
 	// On Machines that aren't being deleted: the annotation's stage is reached, is on its way, or can't be.
 	ReasonMachineAnnounced  = "Announced"

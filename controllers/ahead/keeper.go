@@ -4,6 +4,7 @@ package ahead
 
 import (
 	"context"
+	"slices"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
@@ -34,9 +35,9 @@ type Wish struct {
 	For     string // v1alpha1.RequestedForRollout or RequestedForStage
 }
 
-// Present are the NodeMaintenances of a Cluster's Machines that were requested for the same, by Machine, from the watch. There
+// Present are the NodeMaintenances of some Machines of a Cluster that were requested for the same, by Machine, from the watch. There
 // are none where nothing has brought their CRD. They are the cache's: not to be changed.
-func (k *Keeper) Present(ctx context.Context, remote client.Client, cluster types.NamespacedName, requestedFor string) (map[types.NamespacedName]*v1alpha1.NodeMaintenance, error) {
+func (k *Keeper) Present(ctx context.Context, remote client.Client, cluster types.NamespacedName, of []clusterv1.Machine, requestedFor string) (map[types.NamespacedName]*v1alpha1.NodeMaintenance, error) {
 	if _, err := remote.RESTMapper().RESTMapping(v1alpha1.GroupVersion.WithKind("NodeMaintenance").GroupKind(), v1alpha1.GroupVersion.Version); err != nil {
 		if meta.IsNoMatchError(err) {
 			return nil, nil
@@ -47,12 +48,30 @@ func (k *Keeper) Present(ctx context.Context, remote client.Client, cluster type
 	if err := remote.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, errors.Wrap(err, "listing NodeMaintenances")
 	}
-	present := map[types.NamespacedName]*v1alpha1.NodeMaintenance{}
+	named := map[types.NamespacedName][]*v1alpha1.NodeMaintenance{}
 	for i := range list.Items {
 		m := &list.Items[i]
 		owner, ours := k.Serves(m, cluster)
 		if ours && m.DeletionTimestamp.IsZero() && m.Annotations[v1alpha1.RequestedForAnnotation] == requestedFor {
-			present[owner] = m
+			named[owner] = append(named[owner], m)
+		}
+	}
+	present := map[types.NamespacedName]*v1alpha1.NodeMaintenance{}
+	for i := range of {
+		key := client.ObjectKeyFromObject(&of[i])
+		if len(named[key]) == 0 {
+			continue
+		}
+		node := &corev1.Node{}
+		if err := remote.Get(ctx, types.NamespacedName{Name: of[i].Status.NodeRef.Name}, node, client.UnsafeDisableDeepCopy); err != nil {
+			if apierrors.IsNotFound(err) {
+				continue
+			}
+			return nil, errors.Wrapf(err, "getting Node %s", of[i].Status.NodeRef.Name)
+		}
+		id := machines.Identity{Cluster: cluster, Machine: &of[i], Node: node}
+		if at := slices.IndexFunc(named[key], id.Is); at >= 0 {
+			present[key] = named[key][at]
 		}
 	}
 	return present, nil
@@ -63,58 +82,65 @@ func (k *Keeper) Serves(m *v1alpha1.NodeMaintenance, cluster types.NamespacedNam
 	return machines.Served(m, k.ManagementCluster, cluster)
 }
 
-// Of returns the NodeMaintenance of a Machine, and its Node; nil where they aren't there, or nothing has brought the CRD.
-func (k *Keeper) Of(ctx context.Context, remote client.Client, machine *clusterv1.Machine) (*v1alpha1.NodeMaintenance, *corev1.Node, error) {
+// Of looks for the NodeMaintenance of a Machine, and for its Node: nil where the Node isn't there. Where nothing has brought the CRD
+// there is no NodeMaintenance.
+func (k *Keeper) Of(ctx context.Context, remote client.Client, cluster types.NamespacedName, m *clusterv1.Machine) (machines.Found, *corev1.Node, error) {
 	node := &corev1.Node{}
-	if !machine.Status.NodeRef.IsDefined() {
-		return nil, nil, nil
+	if !m.Status.NodeRef.IsDefined() {
+		return machines.Found{}, nil, nil
 	}
-	if err := remote.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); err != nil {
-		return nil, nil, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", machine.Status.NodeRef.Name)
+	if err := remote.Get(ctx, types.NamespacedName{Name: m.Status.NodeRef.Name}, node); err != nil {
+		return machines.Found{}, nil, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", m.Status.NodeRef.Name)
 	}
-	present, name := &v1alpha1.NodeMaintenance{}, machines.MaintenanceName(client.ObjectKeyFromObject(machine), node.Name, node.UID)
-	if err := remote.Get(ctx, types.NamespacedName{Name: name}, present); err != nil {
-		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-			return nil, node, nil
-		}
-		return nil, node, errors.Wrapf(err, "getting NodeMaintenance %s", name)
+	id := machines.Identity{Cluster: cluster, Machine: m, Node: node}
+	found, err := machine.FindMaintenance(ctx, remote, id)
+	if meta.IsNoMatchError(err) {
+		return machines.Found{Name: id.Names()[0]}, node, nil
 	}
-	return present, node, nil
+	return found, node, err
 }
 
 // Keep brings the NodeMaintenance of a Machine to what is wished, as far as it goes: stages only move forward. It returns it as
-// it is then. Rules that can't be compiled hold a drain up; problem names the first.
-func (k *Keeper) Keep(ctx context.Context, remote client.Client, w Wish) (kept *v1alpha1.NodeMaintenance, problem string, err error) {
-	present, node, err := k.Of(ctx, remote, w.Machine)
+// it is then. Problem says what keeps it from that: rules that can't be compiled hold a drain, and all names may be taken.
+func (k *Keeper) Keep(ctx context.Context, remote client.Client, w Wish) (kept *v1alpha1.NodeMaintenance, problem *Problem, err error) {
+	cluster := client.ObjectKeyFromObject(w.Cluster)
+	found, node, err := k.Of(ctx, remote, cluster, w.Machine)
 	if err != nil || node == nil {
-		return nil, "", err
+		return nil, nil, err
 	}
+	present := found.Maintenance
 	if present != nil && w.For == v1alpha1.RequestedForRollout && present.Annotations[v1alpha1.RequestedForAnnotation] != w.For {
-		return present, "", nil // somebody else's, who ends it; its end is an event
+		return present, nil, nil // somebody else's, who ends it; its end is an event
+	}
+	if found.Name == "" {
+		return nil, &Problem{Reason: v1alpha1.ReasonMaintenanceNameTaken, Message: found.TakenMessage()}, nil
 	}
 	compiled, err := machine.CompileRules(ctx, k.Client, w.Cluster, w.Machine, machines.DaemonSetPods(w.Policy, present))
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	if len(compiled.Problems) > 0 && w.Stage == v1alpha1.StageDrain {
-		return present, compiled.Problems[0].String(), nil
+		return present, &Problem{Reason: v1alpha1.ReasonMachineDraining, Message: "Waiting for a MachineDrainRule to be mended: " + compiled.Problems[0].String()}, nil
 	}
 	desired := machines.Maintenance(machines.Request{
-		ManagementCluster: k.ManagementCluster, Cluster: client.ObjectKeyFromObject(w.Cluster), Machine: w.Machine, Node: node,
+		ManagementCluster: k.ManagementCluster, Cluster: cluster, Machine: w.Machine, Node: node, Name: found.Name,
 		Policy: w.Policy, Rules: compiled.Rules, Stage: w.Stage, For: w.For,
 	})
 	if present == nil {
-		ctrl.LoggerFrom(ctx).Info("Requesting the maintenance of the Node", "Node", node.Name, "stage", w.Stage, "for", w.For)
+		ctrl.LoggerFrom(ctx).Info("Requesting the maintenance of the Node", "Node", node.Name, "stage", w.Stage, "for", w.For, "namesTaken", found.Taken)
 		err := remote.Create(ctx, desired)
-		return desired, "", errors.Wrapf(ignoreExists(err), "creating NodeMaintenance %s", desired.Name)
+		return desired, nil, errors.Wrapf(ignoreExists(err), "creating NodeMaintenance %s", desired.Name)
 	}
 	changed := present.DeepCopy()
 	if !present.DeletionTimestamp.IsZero() || !machines.Update(changed, desired) {
-		return present, "", nil
+		return present, nil, nil
 	}
 	err = remote.Patch(ctx, changed, client.MergeFromWithOptions(present, client.MergeFromWithOptimisticLock{}))
-	return changed, "", errors.Wrapf(client.IgnoreNotFound(err), "updating NodeMaintenance %s", desired.Name)
+	return changed, nil, errors.Wrapf(client.IgnoreNotFound(err), "updating NodeMaintenance %s", desired.Name)
 }
+
+// Problem says why a NodeMaintenance can't be kept, as the Machine's condition has it.
+type Problem struct{ Reason, Message string }
 
 // Withdraw completes a NodeMaintenance, so that the Node is left as it was found, and deletes it. One that has changed meanwhile
 // is left alone: the Machine's deletion may have gone on with it.

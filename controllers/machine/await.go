@@ -117,6 +117,9 @@ func (s *scope) until(deadline *time.Time, waiting outcome) (over bool, _ outcom
 
 func (s *scope) clock() machines.Clock {
 	clock := machines.ClockOf(s.machine, s.maintenance)
+	if s.mayDrain {
+		clock = clock.WithTurn(s.now)
+	}
 	if clock.Volumes == nil {
 		clock.Volumes = s.volumeWait
 	}

@@ -145,21 +145,20 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome,
 		}
 		return r.unreachable(ctx, s, errors.Wrapf(err, "getting Node %s", s.machine.Status.NodeRef.Name))
 	}
-	name := machines.MaintenanceName(client.ObjectKeyFromObject(s.machine), s.node.Name, s.node.UID)
-	present := &v1alpha1.NodeMaintenance{}
-	err = remoteClient.Get(ctx, types.NamespacedName{Name: name}, present)
-	if client.IgnoreNotFound(err) != nil {
-		return r.unreachable(ctx, s, errors.Wrapf(err, "getting NodeMaintenance %s", name))
+	if s.found, err = FindMaintenance(ctx, remoteClient, machines.Identity{Cluster: s.clusterKey(), Machine: s.machine, Node: s.node}); err != nil {
+		return r.unreachable(ctx, s, err)
 	}
-	if err == nil && present.Spec.Stage == v1alpha1.StageComplete { // somebody has ended it; a stage never goes back
-		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "The NodeMaintenance was completed by somebody, and is made anew"}, finish(ctx, remoteClient, present)
+	if s.found.Name == "" {
+		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
 	}
-	if err == nil {
-		s.maintenance = present
+	if m := s.found.Maintenance; m != nil && m.Spec.Stage == v1alpha1.StageComplete { // somebody has ended it; a stage never goes back
+		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "The NodeMaintenance was completed by somebody, and is made anew"}, finish(ctx, remoteClient, m)
 	}
+	s.maintenance = s.found.Maintenance
 	if s.turn, err = r.turn(ctx, s); err != nil {
 		return r.unreachable(ctx, s, err)
 	}
+	s.mayDrain = s.turn.Now()
 	desired, compiled, err := r.desired(ctx, s, machines.DaemonSetPods(s.policy, s.maintenance))
 	if err != nil {
 		return outcome{}, err
@@ -200,16 +199,22 @@ func finish(ctx context.Context, c client.Client, m *v1alpha1.NodeMaintenance) e
 // create requests the drain.
 func (r *Reconciler) create(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) (outcome, error) {
 	if err := s.client.Create(ctx, desired); err != nil {
-		if apierrors.IsAlreadyExists(err) { // its event is on the way
-			return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Drain requested"}, nil
+		if apierrors.IsAlreadyExists(err) { // its event is on the way, unless it is not ours
+			return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Drain requested", at: s.now.Add(existsRetry)}, nil
 		}
 		return r.unreachable(ctx, s, errors.Wrapf(err, "creating NodeMaintenance %s", desired.Name))
 	}
 	ctrl.LoggerFrom(ctx).Info("Requested the drain of the Node", "Node", klog.KObj(s.node), "NodeMaintenance", klog.KObj(desired))
 	r.recorder.Eventf(s.machine, corev1.EventTypeNormal, eventDrainRequested, "Requested the drain of Node %s by NodeMaintenance %s", s.node.Name, desired.Name)
+	if taken := s.found.TakenMessage(); taken != "" {
+		r.recorder.Event(s.machine, corev1.EventTypeWarning, eventMaintenanceNameTaken, taken)
+	}
 	s.maintenance = desired
 	return outcome{}, nil
 }
+
+// existsRetry is when to look again at a NodeMaintenance that exists and is not in the cache: one of another author is no event here.
+const existsRetry = time.Second
 
 // update brings the NodeMaintenance up to date with what it would be if it were made now.
 func (r *Reconciler) update(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) (outcome, error) {
@@ -232,7 +237,7 @@ func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alph
 	}
 	return machines.Maintenance(machines.Request{
 		ManagementCluster: r.ManagementCluster, Cluster: s.clusterKey(), Machine: s.machine, Node: s.node, Policy: s.policy, Rules: compiled.Rules,
-		Stage: stageAt(s.turn),
+		Name: s.found.Name, Stage: stageAt(s.turn),
 	}), compiled, nil
 }
 

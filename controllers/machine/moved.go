@@ -12,12 +12,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-// takeBack ends the drain of a Node whose Machine was being deleted when clusterctl move brought it here, where it runs. It is
-// looked for by its name, which is the same in every management cluster. Without a connection there is nothing to do: the next
+// takeBack ends the drain of a Node whose Machine was being deleted when clusterctl move brought it here, where it runs. Without a connection there is nothing to do: the next
 // one, and each event of the NodeMaintenance, comes back here.
 func (r *Reconciler) takeBack(ctx context.Context, machine *clusterv1.Machine, cluster *clusterv1.Cluster) error {
 	if !machine.Status.NodeRef.IsDefined() {
@@ -31,23 +29,23 @@ func (r *Reconciler) takeBack(ctx context.Context, machine *clusterv1.Machine, c
 	if err := remoteClient.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", machine.Status.NodeRef.Name)
 	}
-	left := &v1alpha1.NodeMaintenance{}
-	name := machines.MaintenanceName(client.ObjectKeyFromObject(machine), node.Name, node.UID)
-	if err := remoteClient.Get(ctx, types.NamespacedName{Name: name}, left); err != nil {
+	found, err := FindMaintenance(ctx, remoteClient, machines.Identity{Cluster: client.ObjectKeyFromObject(cluster), Machine: machine, Node: node})
+	if err != nil {
 		if meta.IsNoMatchError(err) { // the workload cluster doesn't have our bundle yet
 			return nil
 		}
-		return errors.Wrapf(client.IgnoreNotFound(err), "getting NodeMaintenance %s", name)
+		return err
 	}
-	if !machines.LeftByMove(left, machine, r.ManagementCluster) {
+	left := found.Maintenance
+	if left == nil || !machines.LeftByMove(left, machine, r.ManagementCluster) {
 		return nil
 	}
 	changed := left.DeepCopy()
 	machines.TakeBack(changed, r.ManagementCluster)
 	if err := remoteClient.Patch(ctx, changed, client.MergeFromWithOptions(left, client.MergeFromWithOptimisticLock{})); err != nil {
-		return errors.Wrapf(client.IgnoreNotFound(err), "completing NodeMaintenance %s, whose Machine isn't being deleted any more", name)
+		return errors.Wrapf(client.IgnoreNotFound(err), "completing NodeMaintenance %s, whose Machine isn't being deleted any more", left.Name)
 	}
-	ctrl.LoggerFrom(ctx).Info("The Machine's deletion was not carried over from another management cluster, taking its drain back", "NodeMaintenance", klog.KRef("", name))
+	ctrl.LoggerFrom(ctx).Info("The Machine's deletion was not carried over from another management cluster, taking its drain back", "NodeMaintenance", klog.KRef("", left.Name))
 	err = remoteClient.Delete(ctx, changed, client.Preconditions{UID: &changed.UID})
-	return errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s, whose Machine isn't being deleted any more", name)
+	return errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s, whose Machine isn't being deleted any more", left.Name)
 }

@@ -162,9 +162,11 @@ type scope struct {
 	// Of the workload cluster, once it is reached:
 	client      client.Client
 	node        *corev1.Node
+	found       machines.Found            // what is known of its NodeMaintenance
 	maintenance *v1alpha1.NodeMaintenance // once it is there
 	volumeWait  *time.Time                // once it has started
 	turn        machines.Turn
+	mayDrain    bool // it is known to be its turn
 
 	// drainOver and volumesOver: that part is done, or out of time, and Cluster API needn't do it again.
 	drainOver, volumesOver bool

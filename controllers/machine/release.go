@@ -55,6 +55,9 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 		if err := r.noteClock(ctx, s); err != nil {
 			return remote.Rest(err)
 		}
+		if taken := s.found.TakenMessage(); taken != "" && s.maintenance != nil && result.reason != "" {
+			result.message += "\n" + taken
+		}
 	}
 	status := metav1.ConditionFalse
 	if result.verdict != wait && result.reason != v1alpha1.ReasonTimedOut {

@@ -9,7 +9,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
@@ -42,14 +42,14 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machines.Turn, error) 
 	if err != nil {
 		return machines.Turn{}, err
 	}
-	self := machines.Contender{Name: s.machine.Name, Deleted: s.machine.DeletionTimestamp.Time}
+	self := machines.Contender{Name: s.machine.Name, Deleted: s.machine.DeletionTimestamp.Time, Timeout: drainTimeout(s.machine)}
 	return machines.TurnOf(self, all, machines.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
 }
 
 // contenders are the Machines of the Cluster that drain or wait to. Everything is read from watches. One that is paused doesn't
 // wait: nobody would begin its drain, and those behind it would wait with it.
 func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.Machine) (contenders []machines.Contender, workers int, err error) {
-	draining, err := r.drainingMachines(ctx, s)
+	draining, err := r.draining(ctx, s)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -69,28 +69,40 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 			}
 			return nil, 0, errors.Wrapf(err, "getting Node %s", machine.Status.NodeRef.Name)
 		}
-		drains := draining.Has(client.ObjectKeyFromObject(machine))
-		if !rules.Unreachable(node) && (drains || !annotations.HasPaused(machine)) {
-			contenders = append(contenders, machines.Contender{Name: machine.Name, Deleted: machine.DeletionTimestamp.Time, Draining: drains})
+		contender := machines.Contender{Name: machine.Name, Deleted: machine.DeletionTimestamp.Time, Timeout: drainTimeout(machine)}
+		id := machines.Identity{Cluster: s.clusterKey(), Machine: machine, Node: node}
+		for _, m := range draining[client.ObjectKeyFromObject(machine)] {
+			if id.Is(m) {
+				contender.Draining, contender.Began = true, machines.DrainBegan(m)
+			}
+		}
+		if !rules.Unreachable(node) && (contender.Draining || !annotations.HasPaused(machine)) {
+			contenders = append(contenders, contender)
 		}
 	}
 	return contenders, workers, nil
 }
 
-// drainingMachines are the Machines whose NodeMaintenances are in stage Drain.
-func (r *Reconciler) drainingMachines(ctx context.Context, s *scope) (sets.Set[types.NamespacedName], error) {
+// draining are the NodeMaintenances in stage Drain that name a Machine of the Cluster, by Machine. They are the cache's: not to be
+// changed.
+func (r *Reconciler) draining(ctx context.Context, s *scope) (map[types.NamespacedName][]*v1alpha1.NodeMaintenance, error) {
 	list := &v1alpha1.NodeMaintenanceList{}
 	if err := s.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, errors.Wrap(err, "listing NodeMaintenances")
 	}
-	draining := sets.New[types.NamespacedName]()
+	draining := map[types.NamespacedName][]*v1alpha1.NodeMaintenance{}
 	for i := range list.Items {
 		m := &list.Items[i]
 		if machine, ours := machines.Served(m, r.ManagementCluster, s.clusterKey()); ours && m.Spec.Stage == v1alpha1.StageDrain {
-			draining.Insert(machine)
+			draining[machine] = append(draining[machine], m)
 		}
 	}
 	return draining, nil
+}
+
+// drainTimeout is the drain timeout of a Machine, 0 for none.
+func drainTimeout(m *clusterv1.Machine) time.Duration {
+	return time.Duration(ptr.Deref(m.Spec.Deletion.NodeDrainTimeoutSeconds, 0)) * time.Second
 }
 
 // stageAt is the stage of a Machine's NodeMaintenance: while it waits for its turn its Node is cordoned, so that no Pod of those
@@ -108,8 +120,10 @@ func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 		return outcome{}, nil
 	}
 	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.turn.String(), at: s.now.Add(turnRetry)}
-	if !s.turn.Settles.IsZero() {
-		waiting.at = s.turn.Settles
+	for _, at := range []time.Time{s.turn.Settles, s.turn.Latest} {
+		if at.After(s.now) && at.Before(waiting.at) {
+			waiting.at = at
+		}
 	}
 	return waiting, nil
 }

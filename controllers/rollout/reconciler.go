@@ -87,7 +87,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
 	if s.remote, err = r.Clusters.Client(ctx, key); err != nil {
 		return err
 	}
-	s.present, err = r.Keeper.Present(ctx, s.remote, key, v1alpha1.RequestedForRollout)
+	s.present, err = r.Keeper.Present(ctx, s.remote, key, s.machines, v1alpha1.RequestedForRollout)
 	return err
 }
 

@@ -49,6 +49,7 @@ type scope struct {
 	policy  *v1alpha1.MachineDrainPolicy
 	asked   v1alpha1.NodeMaintenanceStage
 	remote  client.Client
+	found   machines.Found
 	present *v1alpha1.NodeMaintenance
 }
 
@@ -101,8 +102,10 @@ func (r *Reconciler) move(ctx context.Context, s *scope) (metav1.Condition, erro
 		return waiting(v1alpha1.ReasonInvalidStage, problem), nil
 	}
 	var err error
-	if s.remote, err = r.Clusters.Client(ctx, client.ObjectKeyFromObject(s.cluster)); err == nil {
-		s.present, _, err = r.Keeper.Of(ctx, s.remote, s.machine)
+	cluster := client.ObjectKeyFromObject(s.cluster)
+	if s.remote, err = r.Clusters.Client(ctx, cluster); err == nil {
+		s.found, _, err = r.Keeper.Of(ctx, s.remote, cluster, s.machine)
+		s.present = s.found.Maintenance
 	}
 	switch {
 	case remote.IsNotConnected(err) && s.asked == "":
@@ -137,10 +140,14 @@ func (r *Reconciler) keep(ctx context.Context, s *scope) (metav1.Condition, erro
 	if err != nil {
 		return metav1.Condition{}, err
 	}
-	if problem != "" {
-		return waiting(v1alpha1.ReasonMachineDraining, "Waiting for a MachineDrainRule to be mended: "+problem), nil
+	if problem != nil {
+		return waiting(problem.Reason, problem.Message), nil
 	}
-	return machines.StageCondition(s.asked, kept), nil
+	condition := machines.StageCondition(s.asked, kept)
+	if taken := s.found.TakenMessage(); taken != "" {
+		condition.Message += "\n" + taken
+	}
+	return condition, nil
 }
 
 // end completes the maintenance that was asked for, and then allows the Machine's remediation again. What a rollout has requested

@@ -17,7 +17,7 @@ type Clock struct {
 	Drain *time.Time
 	// Volumes is the start of the wait for volumes. Nil: there is none yet.
 	Volumes *time.Time
-	// pending: the NodeMaintenance is there, and hasn't started to drain: it waits for its turn, or is about to.
+	// pending: the NodeMaintenance is there, and has not started to drain: it waits for its turn, or has just got it.
 	pending bool
 }
 
@@ -34,6 +34,15 @@ func ClockOf(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) Clock 
 	}
 	clock.pending = clock.Drain == nil
 	return clock
+}
+
+// WithTurn starts the clock of a drain that has not begun although its turn has come: whatever keeps the NodeMaintenance from draining
+// the Node, the drain timeout counts.
+func (c Clock) WithTurn(now time.Time) Clock {
+	if c.pending {
+		c.Drain, c.pending = &now, false
+	}
+	return c
 }
 
 func noted(m *clusterv1.Machine, annotation string) *time.Time {

@@ -47,6 +47,27 @@ func draining(started int, drained ...int) *v1alpha1.NodeMaintenance {
 	return m
 }
 
+func TestWithTurn(t *testing.T) {
+	m, now := machine(isDeleted, timeouts(60, 0)), after(100)
+	pending := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon}}
+	for _, tc := range []struct {
+		name  string
+		clock machines.Clock
+		want  *time.Time
+	}{
+		{"M26: while a Machine waits for its turn its drain timeout does not count", machines.ClockOf(m, pending), nil},
+		{"M37: from its turn on it does, whatever the NodeMaintenance is doing", machines.ClockOf(m, pending).WithTurn(now), ptr.To(after(160))},
+		{"M37: a drain that has begun counts from there", machines.ClockOf(m, draining(30)).WithTurn(now), ptr.To(after(90))},
+		{"M13: where there never was a NodeMaintenance, from the Machine's deletion", machines.ClockOf(m, nil).WithTurn(now), ptr.To(after(60))},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := tc.clock.DrainDeadline(m); !reflect.DeepEqual(got, tc.want) {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestReleaseAt(t *testing.T) {
 	asked := func(status metav1.ConditionStatus, generation int64) *v1alpha1.NodeMaintenance {
 		m := draining(60)

@@ -21,6 +21,8 @@ type Request struct {
 	Cluster           types.NamespacedName
 	Machine           *clusterv1.Machine
 	Node              *corev1.Node
+	// Name is the first of Identity.Names where it isn't said.
+	Name string
 	// Policy that the Machine follows; nil where it has been removed while the hook was on: the defaults count then.
 	Policy *v1alpha1.MachineDrainPolicy
 	Rules  []v1alpha1.DrainRule
@@ -44,7 +46,7 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 	machine := types.NamespacedName{Namespace: r.Machine.Namespace, Name: r.Machine.Name}
 	m := &v1alpha1.NodeMaintenance{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: MaintenanceName(machine, r.Node.Name, r.Node.UID),
+			Name: cmp.Or(r.Name, MaintenanceName(machine, r.Node.Name, r.Node.UID)),
 			Annotations: map[string]string{
 				v1alpha1.OwnerManagementClusterAnnotation: r.ManagementCluster,
 				v1alpha1.OwnerClusterAnnotation:           r.Cluster.String(),

@@ -76,6 +76,14 @@ func DrainStart(m *v1alpha1.NodeMaintenance) *time.Time {
 	return nil
 }
 
+// DrainBegan is when a NodeMaintenance in stage Drain has begun to drain, as far as it is known: it has not before its creation.
+func DrainBegan(m *v1alpha1.NodeMaintenance) time.Time {
+	if start := DrainStart(m); start != nil {
+		return *start
+	}
+	return m.CreationTimestamp.Time
+}
+
 // Drained says whether the NodeMaintenance, as it is specified now, has no Pod left that must go.
 func Drained(m *v1alpha1.NodeMaintenance) bool {
 	if m.Spec.Stage != v1alpha1.StageDrain {

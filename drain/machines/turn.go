@@ -16,6 +16,24 @@ type Contender struct {
 	Deleted time.Time
 	// Draining: its NodeMaintenance has reached stage Drain. It keeps its turn, whatever comes.
 	Draining bool
+	// Began is when the drain began, where the Machine is draining.
+	Began time.Time
+	// Timeout is the drain timeout of the Machine, 0 for none.
+	Timeout time.Duration
+}
+
+// latest is when the turn of a Machine with a drain timeout comes, whatever the limit says: the timeout after its deletion, and after
+// the last drain of the Cluster began. While drains end and begin, the limit holds; where none does, it does not hold a Machine longer
+// than its drain timeout would. Zero: the Machine has no timeout.
+func (c Contender) latest(lastBegan time.Time) time.Time {
+	switch {
+	case c.Timeout <= 0:
+		return time.Time{}
+	case lastBegan.After(c.Deleted):
+		return lastBegan.Add(c.Timeout)
+	default:
+		return c.Deleted.Add(c.Timeout)
+	}
 }
 
 // settling is how long nobody begins after a deletion, which is told in whole seconds: until that second is over, and another one for
@@ -28,10 +46,14 @@ type Turn struct {
 	Draining, Before, Limit int
 	// Settles is when all that were deleted in the same second are known. Zero: they are.
 	Settles time.Time
+	// Latest is when the turn comes, whatever the limit says, unless another drain begins before. Zero: the Machine has no drain timeout.
+	Latest time.Time
+	// Overdue: it has come for this reason.
+	Overdue bool
 }
 
 // Now says whether it is the Machine's turn.
-func (t Turn) Now() bool { return t.Limit == 0 || t.place() && t.Settles.IsZero() }
+func (t Turn) Now() bool { return t.Limit == 0 || t.place() && t.Settles.IsZero() || t.Overdue }
 
 func (t Turn) place() bool { return t.Draining+t.Before < t.Limit }
 
@@ -45,7 +67,7 @@ func (t Turn) String() string {
 
 // TurnOf finds out whether it is a Machine's turn among all contenders of its Cluster: the oldest deletion first. Who is older is
 // the same for all that ask, so that they come to the same answer even where some haven't seen yet that another one has begun. A
-// limit of 0 is none.
+// limit of 0 is none. Of Machines that are overdue one begins, the oldest deletion first, and the others wait for the next time.
 func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if limit == 0 || self.Draining {
 		return Turn{}
@@ -54,6 +76,17 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if settles := self.Deleted.Add(settling); now.Before(settles) {
 		turn.Settles = settles
 	}
+	var lastBegan time.Time
+	for _, other := range all {
+		if other.Name != self.Name && other.Draining && other.Began.After(lastBegan) {
+			lastBegan = other.Began
+		}
+	}
+	overdue := func(c Contender) bool {
+		latest := c.latest(lastBegan)
+		return !latest.IsZero() && !now.Before(latest)
+	}
+	turn.Latest, turn.Overdue = self.latest(lastBegan), overdue(self)
 	for _, other := range all {
 		switch {
 		case other.Name == self.Name:
@@ -61,6 +94,7 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 			turn.Draining++
 		case compareContenders(other, self) < 0:
 			turn.Before++
+			turn.Overdue = turn.Overdue && !overdue(other)
 		}
 	}
 	return turn

@@ -22,6 +22,17 @@ func inDrain(c machines.Contender) machines.Contender {
 	return c
 }
 
+func began(c machines.Contender, second int) machines.Contender {
+	c.Draining, c.Began = true, time.Unix(int64(second), 0)
+	return c
+}
+
+// within gives a Machine a drain timeout.
+func within(seconds int, c machines.Contender) machines.Contender {
+	c.Timeout = time.Duration(seconds) * time.Second
+	return c
+}
+
 func TestTurnOf(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -39,6 +50,14 @@ func TestTurnOf(t *testing.T) {
 		{"M26: and then it does", contender("b", 1), []machines.Contender{contender("b", 1)}, 1, 3, true},
 		{"M26: one that drains keeps its turn", inDrain(contender("b", 2)), []machines.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 2, true},
 		{"M26: and an older one waits for it", contender("a", 1), []machines.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 9, false},
+		{"M37: without a drain timeout a Machine waits as long as others drain", contender("b", 2), []machines.Contender{began(contender("a", 1), 1)}, 1, 1000, false},
+		{"M37: with one it waits that long after its deletion", within(10, contender("b", 20)), []machines.Contender{began(contender("a", 1), 1)}, 1, 29, false},
+		{"M37: and no longer", within(10, contender("b", 20)), []machines.Contender{began(contender("a", 1), 1)}, 1, 30, true},
+		{"M37: a drain that began later counts anew", within(10, contender("c", 3)), []machines.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 34, false},
+		{"M37: until no drain has begun for so long", within(10, contender("c", 3)), []machines.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 35, true},
+		{"M37: of two that have waited so long the older begins", within(10, contender("b", 2)), []machines.Contender{began(contender("a", 1), 1), within(10, contender("c", 3))}, 1, 50, true},
+		{"M37: and the younger waits on", within(10, contender("c", 3)), []machines.Contender{began(contender("a", 1), 1), within(10, contender("b", 2))}, 1, 50, false},
+		{"M37: but not for one that has no drain timeout", within(10, contender("c", 3)), []machines.Contender{began(contender("a", 1), 1), contender("b", 2)}, 1, 50, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := machines.TurnOf(test.self, test.all, test.limit, time.Unix(int64(test.at), 0)); got.Now() != test.now {

@@ -35,12 +35,12 @@ const (
 	maxWritesEach = 4
 )
 
-// TestTenant is about somebody who may edit one Namespace of a workload cluster, and whom an administrator has given all rights on
-// Evacuations there.
+// TestTenant is about users with few rights in a workload cluster. The tenant may edit one Namespace, and has all rights on Evacuations
+// there.
 func TestTenant(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
-	all.withMachines("m1", "spare")
+	all.withMachines("m1", "m2", "m3", "m4", "m5", "m6", "m7", "spare")
 	tenant := all.newTenant()
 
 	t.Run("E10: a tenant can't cordon, and can't have Nodes maintained", func(t *testing.T) {
@@ -71,6 +71,13 @@ func TestTenant(t *testing.T) {
 	})
 
 	t.Run("E35: an Evacuation with the name of one Pod and the UID of another evicts neither", func(t *testing.T) { all.sub(t).nameOfAnotherPod() })
+
+	t.Run("M36: a NodeMaintenance of another author that has the expected name is not adopted: the Machine's own Node is drained", func(t *testing.T) {
+		all.sub(t).nameTaken("m2")
+	})
+	t.Run("M36: nor is one that names the Machine and selects another Node", func(t *testing.T) { all.sub(t).nameTakenUnguarded("m3") })
+	t.Run("M37: a NodeMaintenance of another Node that names a waiting Machine takes no turn", func(t *testing.T) { all.sub(t).forgedDrain("m4", "m5") })
+	t.Run("M37: a Machine waits for its turn no longer than its drain timeout", func(t *testing.T) { all.sub(t).turnTimesOut("m6", "m7") })
 
 	t.Run("E10: a thousand Evacuations, some at the limits of all fields, cost a bounded number of writes, and hold no drain up", func(t *testing.T) {
 		s := all.sub(t)

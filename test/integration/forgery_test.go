@@ -1,0 +1,138 @@
+package integration
+
+import (
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+)
+
+// nameTaken has a user who may delete the Node spare take the name of the NodeMaintenance of another Node, before its Machine is deleted.
+func (s *scene) nameTaken(machine string) {
+	s.drainsBesides(machine, func(name string) {
+		user := s.maintainerOf("spare")
+		s.Expect(user.Create(s.Context(), nm(name, v1alpha1.StageIdle, of("spare"), s.namesOwner(machine)))).To(Satisfy(apierrors.IsForbidden))
+		s.Expect(user.Create(s.Context(), nm(name, v1alpha1.StageIdle, of("spare")))).To(Succeed())
+	})
+}
+
+// nameTakenUnguarded does it as an administrator, whom no admission policy keeps from naming the Machine: the manager must see by itself
+// that another Node is selected.
+func (s *scene) nameTakenUnguarded(machine string) {
+	s.drainsBesides(machine, func(name string) {
+		s.create(s.workload.Client, nm(name, v1alpha1.StageIdle, of("spare"), s.namesOwner(machine)))
+	})
+}
+
+// drainsBesides deletes a Machine whose NodeMaintenance's name is taken, and expects its own Node, and no other, to be drained.
+func (s *scene) drainsBesides(machine string, take func(name string)) {
+	s.Helper()
+	defer s.clear()
+	other := bare("other", "spare")
+	s.run(other)
+	s.runOn(machine, "web", 2, deployment("web", 2), budget("web", 0))
+	name := machines.MaintenanceName(keyOf(machine), machine, s.node(machine).UID)
+	take(name)
+	s.deleteMachine(machine)
+	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(And(
+		ContainSubstring("waiting for disruption budget"),
+		ContainSubstring("NodeMaintenance "+name+" was not written by the manager for this Machine and Node")))
+	s.openBudget()
+	s.Eventually(func() bool { return s.isGone(machine) }, eventually, pace).Should(BeTrue())
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
+	s.Expect(s.evictions().Succeeded().Names()).To(HaveEach(HavePrefix("web-")))
+	s.Expect(s.pod("other").UID).To(Equal(other.UID))
+	s.Expect(s.node("spare").Spec.Unschedulable).To(BeFalse())
+
+	taken := &v1alpha1.NodeMaintenance{}
+	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, taken)).To(Succeed())
+	s.Expect(taken.Spec.Stage).To(Equal(v1alpha1.StageIdle))
+	s.ends(name)
+	s.expectGone(machine)
+}
+
+// namesOwner has a NodeMaintenance name a Machine as those of the manager do.
+func (s *scene) namesOwner(machine string) func(*v1alpha1.NodeMaintenance) {
+	s.Helper()
+	kubeSystem := &corev1.Namespace{}
+	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Name: metav1.NamespaceSystem}, kubeSystem)).To(Succeed())
+	node := s.node("spare").UID
+	return func(m *v1alpha1.NodeMaintenance) {
+		m.Annotations = map[string]string{
+			v1alpha1.OwnerManagementClusterAnnotation: string(kubeSystem.UID),
+			v1alpha1.OwnerClusterAnnotation:           s.cluster.Key().String(),
+			v1alpha1.OwnerMachineAnnotation:           keyOf(machine).String(),
+			v1alpha1.NodeUIDAnnotation:                string(node),
+			v1alpha1.RequestedForAnnotation:           v1alpha1.RequestedForDeletion,
+		}
+	}
+}
+
+// maintainerOf is a client of a user who may do everything with our kinds, and may delete one Node.
+func (s *scene) maintainerOf(node string) client.Client {
+	s.Helper()
+	name := "maintainer-of-" + node
+	s.create(s.workload.Client,
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"*"}, Verbs: []string{"*"}},
+			mayDeleteNodes(node),
+		}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: name}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		})
+	user := s.user(name)
+	s.Eventually(func() error {
+		return user.Create(s.Context(), nm("canary", v1alpha1.StageIdle, of(node)), client.DryRunAll)
+	}, soon, pace).Should(Succeed())
+	return user
+}
+
+// forgedDrain has a NodeMaintenance of another Node name the Machine that waits for its turn.
+func (s *scene) forgedDrain(first, second string) {
+	defer s.limitDrains()()
+	s.run(bare("first", first), bare("second", second))
+	s.create(s.workload.Client, nm("forged", v1alpha1.StageDrain, of("spare"), s.namesOwner(second)))
+	s.expectObserved("forged")
+	s.deleteMachine(first)
+	s.deleteMachine(second)
+	for _, machine := range []string{first, second} {
+		s.Eventually(func() bool { return s.isGone(machine) }, eventually, pace).Should(BeTrue())
+	}
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("first", "second"))
+	s.to("forged", v1alpha1.StageComplete)
+	s.ends("forged")
+	s.setUnschedulable("spare", false)
+}
+
+// turnTimesOut has a Machine wait for the turn of another one that is not drained, for ever.
+func (s *scene) turnTimesOut(first, second string) {
+	defer s.clear()
+	defer s.limitDrains()()
+	s.run(bare("waits", second))
+	s.blocked(first)
+	s.change(second, func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](5) })
+	s.deleteMachine(second)
+	s.Eventually(func() bool { return s.isGone(second) }, eventually, pace).Should(BeTrue())
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("waits"))
+	s.Expect(s.machine(first).Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	s.openBudget()
+	s.expectGone(first)
+}
+
+// limitDrains has one Node drained at a time, until the function that it returns is called.
+func (s *scene) limitDrains() (unlimited func()) {
+	s.Helper()
+	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1)) })
+	return func() { s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = nil }) }
+}
