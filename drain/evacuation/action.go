@@ -29,10 +29,8 @@ const (
 	Finish Kind = "Finish"
 	// Fail ends an Evacuation whose Pod never was there.
 	Fail Kind = "Fail"
-	// Cancel ends an Evacuation that nobody asks for any more.
+	// Cancel ends an Evacuation that all instigators have withdrawn from.
 	Cancel Kind = "Cancel"
-	// AwaitForbidden waits for the Pod to go: nobody asks for it any more, but the evacuator can't take back what it does.
-	AwaitForbidden Kind = "AwaitForbidden"
 	// Done leaves nothing to do: the Evacuation is deleted, and waits for the finalizers of others.
 	Done Kind = "Done"
 )

@@ -41,8 +41,6 @@ func (a Action) Apply(e *v1alpha1.Evacuation, now time.Time) {
 		a.evict(e, now)
 	case AwaitTermination:
 		a.awaitTermination(e, now)
-	case AwaitForbidden:
-		meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationEvicting)
 	case Fail:
 		if setCondition(e, v1alpha1.EvacuationFailed, metav1.ConditionTrue, a, now) {
 			e.Status.Message = a.Message

@@ -127,13 +127,6 @@ func TestApplyAwaitTermination(t *testing.T) { // E15
 	})
 }
 
-func TestApplyAwaitForbidden(t *testing.T) { // E9
-	status := anEvacuation("a:1").turnOf("a", 0).forbidding().evicting("EvacuatorSilent", "x").saying("mine").heldBy().apply(t).Status
-	if len(status.Conditions) != 0 || status.Message != "mine" || status.EvacuationCancellationPolicy != v1alpha1.CancellationForbid {
-		t.Errorf("the eviction ends, nothing else changes: got %+v", status)
-	}
-}
-
 func TestApplyEnds(t *testing.T) {
 	t.Run("E8, E9: instigators go, foreign finalizers stay, what was forbidden is allowed", func(t *testing.T) {
 		e := anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy(foreign, ours, theirs).podGone().apply(t)

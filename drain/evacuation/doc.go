@@ -28,7 +28,7 @@
 // And at any time:
 //
 //	Pod gone or finished            ──► Finish; or Fail, if the Pod was never seen
-//	no instigator left              ──► Cancel; or AwaitForbidden, where the evacuator forbids to cancel
+//	no instigator left              ──► Cancel, unless an evacuator does not allow it: then all goes on as above
 //	Pod not observed yet            ──► AwaitPod
 //	Pod terminating                 ──► AwaitTermination
 //	only foreign finalizers left    ──► Done

@@ -49,9 +49,9 @@ func Next(in Input) Action {
 	switch {
 	case in.Pod.gone():
 		return end(in)
-	case len(Instigators(in.Evacuation)) == 0:
-		// Before AwaitPod: once nobody asks for it, nobody may be watching the Pod either.
-		return withdraw(in.Evacuation)
+	case withdrawn(in.Evacuation) && !forbidden(in.Evacuation):
+		// Before AwaitPod: a cancelled Evacuation does not have its Pod watched.
+		return cancel(in.Evacuation)
 	case !in.Pod.Known:
 		return Action{Kind: AwaitPod, Message: "The Pod has not been observed yet."}
 	case in.Pod.Terminating:
@@ -59,7 +59,11 @@ func Next(in Input) Action {
 	case in.Paused:
 		return Action{Kind: AwaitResume, Message: "The Machine of the Node is paused."}
 	}
-	return withinDrain(in, turn(in))
+	action := withinDrain(in, turn(in))
+	if withdrawn(in.Evacuation) {
+		action.Message = "All instigators have withdrawn, but an evacuator does not allow cancellation. " + action.Message
+	}
+	return action
 }
 
 // withinDrain keeps the turns of evacuators out of what belongs to the eviction of the drain's time. A Pod that is never
@@ -102,16 +106,12 @@ func end(in Input) Action {
 	return action
 }
 
-// withdraw is for an Evacuation that nobody asks for any more, while the Pod is there.
-func withdraw(e *v1alpha1.Evacuation) Action {
-	switch {
-	case forbidden(e):
-		return Action{Kind: AwaitForbidden, Message: "Nobody asks for the Evacuation any more, but its evacuator forbids to cancel it."}
-	case e.DeletionTimestamp != nil:
+// cancel ends an Evacuation that all instigators have withdrawn from, while its Pod still runs.
+func cancel(e *v1alpha1.Evacuation) Action {
+	if e.DeletionTimestamp != nil {
 		return Action{Kind: Done, Message: "The Evacuation is cancelled."}
-	default:
-		return Action{Kind: Cancel, Delete: true, Message: "Nobody asks for the Evacuation any more."}
 	}
+	return Action{Kind: Cancel, Delete: true, Message: "All instigators have withdrawn."}
 }
 
 // turn says whose turn it is, as far as the evacuators go.
@@ -200,6 +200,11 @@ func podWasSeen(e *v1alpha1.Evacuation) bool {
 	return !undecided(e) || e.Status.Message != "" || len(e.Status.Conditions) > 0
 }
 
+// withdrawn says whether no instigator asks for the Evacuation.
+func withdrawn(e *v1alpha1.Evacuation) bool { return len(Instigators(e)) == 0 }
+
+// forbidden says whether an evacuator does not allow the Evacuation to be cancelled: then it continues as if no instigator had
+// withdrawn. Other evacuators have their turns, progress deadlines apply, and the Pod is evicted when no evacuator is left.
 func forbidden(e *v1alpha1.Evacuation) bool {
 	return e.Status.EvacuationCancellationPolicy == v1alpha1.CancellationForbid
 }

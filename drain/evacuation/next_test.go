@@ -175,11 +175,31 @@ func TestNextCancels(t *testing.T) {
 		{"E9: a DELETE is made once", anEvacuation().heldBy(foreign).deleted(), "Done"},
 		{"E9: nobody may watch the Pod then", anEvacuation().heldBy().pod(unknown), "Cancel delete"},
 		{"E9: the Pod terminates", anEvacuation().heldBy().pod(terminating), "Cancel delete"},
-		{"E9: the evacuator forbids it", anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy(), "AwaitForbidden"},
-		{"E9: nobody asks, so there is no next one, and no eviction", anEvacuation("a:2", "b:1").turnOf("a", 0).completed().forbidding().heldBy().at(time.Hour), "AwaitForbidden"},
 		{"E9: somebody who joins goes on", anEvacuation("a:2", "b:1").turnOf("a", 0).completed().forbidding().heldBy(theirs), "Activate b until 30m0s EvacuatorCompleted"},
 		{"E9: until the Pod is gone", anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy().podGone(), "Finish delete"},
 		{"E9: one that asks keeps a deleted one going", anEvacuation("a:1").turnOf("a", 0).heldBy(theirs).deleted(), "AwaitEvacuator a until 30m0s"},
+	})
+}
+
+func TestNextIgnoresTheWithdrawalUnderForbid(t *testing.T) {
+	runNext(t, []nextTest{
+		{"E31: waits for the active evacuator until its progress deadline", anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy().at(time.Minute), "AwaitEvacuator a until 30m0s"},
+		{"E31: activates the next evacuator when the active one has completed", anEvacuation("a:2", "b:1").turnOf("a", 0).completed().forbidding().heldBy(), "Activate b until 30m0s EvacuatorCompleted"},
+		{"E31: activates the next evacuator when the progress deadline of the active one is exceeded", anEvacuation("a:2", "b:1").turnOf("a", 0).forbidding().heldBy().at(30 * time.Minute), "Activate b until 1h0m0s EvacuatorSilent"},
+		{"E31: evicts the Pod when the last evacuator has completed", anEvacuation("a:1").turnOf("a", 0).completed().forbidding().heldBy(), "Evict EvacuatorCompleted"},
+		{"E31: evicts the Pod when the progress deadline of the last evacuator is exceeded", anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy().at(30 * time.Minute), "Evict EvacuatorSilent"},
+		{"E31: continues an eviction that has begun", anEvacuation("a:1").turnOf("a", 0).completed().forbidding().evicting("BudgetExhausted", "waiting").heldBy(), "Evict EvacuatorCompleted"},
+		{"E31: evicts the Pod although finalizers of others remain", anEvacuation("a:1").turnOf("a", 0).completed().forbidding().heldBy(foreign).deleted(), "Evict EvacuatorCompleted"},
+		{"E31: never evicts Pods of DaemonSets", anEvacuation("a:1").turnOf("a", 0).completed().forbidding().heldBy().of(daemonSet), "AwaitTermination PodTypeNeverEvicted"},
+		{"E31: waits for the Pod to be observed", anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy().pod(unknown), "AwaitPod"},
+		{"E31: waits for a Pod that terminates", anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy().pod(terminating), "AwaitTermination PodTerminating"},
+		{"E31: cancels when the evacuator allows it again", anEvacuation("a:1").turnOf("a", 0).heldBy(), "Cancel delete"},
+	})
+	t.Run("E31: tells why an Evacuation that is withdrawn continues", func(t *testing.T) {
+		g := anEvacuation("a:1").turnOf("a", 0).completed().forbidding().heldBy()
+		if status := g.apply(t).Status; !strings.HasPrefix(status.Message, "All instigators have withdrawn, but an evacuator does not allow cancellation. ") {
+			t.Errorf("got %q", status.Message)
+		}
 	})
 }
 

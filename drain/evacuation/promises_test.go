@@ -31,9 +31,12 @@ func (w *world) observe(r *rapid.T, a evacuation.Action) {
 		w.mayAwaitEvacuator(r, a)
 	case evacuation.Activate:
 		w.mayActivate(r, a)
-	case evacuation.AwaitPod, evacuation.AwaitTermination, evacuation.AwaitForbidden, evacuation.Done:
+	case evacuation.AwaitPod, evacuation.AwaitTermination, evacuation.Done:
 		if !a.Deadline.IsZero() {
 			r.Fatalf("%s has a deadline", a.Kind)
+		}
+		if a.Kind == evacuation.Done && w.forbidsCancellation() && w.pod.Exists && !w.pod.Finished {
+			r.Fatal("E31: nothing is left to do, but cancellation is not allowed and the Pod runs")
 		}
 	case evacuation.AwaitResume:
 		if !w.rests() || !w.pod.Exists || w.pod.Finished || w.pod.Terminating {
@@ -58,6 +61,9 @@ func (w *world) observe(r *rapid.T, a evacuation.Action) {
 
 func (w *world) asked() bool { return len(evacuation.Instigators(w.e)) > 0 }
 
+// wanted says whether the Evacuation must be carried out: an instigator asks for it, or cancellation is not allowed.
+func (w *world) wanted() bool { return w.asked() || w.forbidsCancellation() }
+
 func (w *world) deadline() time.Duration {
 	return time.Duration(w.e.Spec.ProgressDeadlineSeconds) * time.Second
 }
@@ -68,7 +74,7 @@ func (w *world) inTime() bool {
 }
 
 func (w *world) mayEvict(r *rapid.T) {
-	if w.pod.Type != v1alpha1.PodTypeDefault || w.pod.Terminating || w.pod.Finished || !w.pod.Exists || !w.pod.Known || !w.asked() {
+	if w.pod.Type != v1alpha1.PodTypeDefault || w.pod.Terminating || w.pod.Finished || !w.pod.Exists || !w.pod.Known || !w.wanted() {
 		r.Fatalf("E15: a Pod is evicted that must not be: %+v", w.pod)
 	}
 	if w.inTime() && !w.drainIsOver() {
@@ -96,7 +102,7 @@ func (w *world) mayActivate(r *rapid.T, a evacuation.Action) {
 	if slices.Contains(w.turns, a.Class) {
 		r.Fatalf("E12: the turn of %s comes twice, after %v", a.Class, w.turns)
 	}
-	if !a.Deadline.After(w.now) || !w.asked() {
+	if !a.Deadline.After(w.now) || !w.wanted() {
 		r.Fatalf("E11: a turn from %s until %s", w.now, a.Deadline)
 	}
 	if w.inTime() {
@@ -150,7 +156,7 @@ func (w *world) check(r *rapid.T) {
 		if !evicting {
 			r.Fatal("E14: evicts, and doesn't show it")
 		}
-	case evacuation.AwaitEvacuator, evacuation.Activate, evacuation.AwaitForbidden:
+	case evacuation.AwaitEvacuator, evacuation.Activate:
 		if evicting {
 			r.Fatalf("E14: %s, and shows that it evicts", action.Kind)
 		}

@@ -38,6 +38,7 @@ func TestThirdPartyEvacuator(t *testing.T) {
 		{"E17: it takes a Pod over, makes progress, and the Pod goes without an eviction", migratorMigrates},
 		{"E17: it crashes, and goes on where it was", migratorCrashes},
 		{"E9, E17: once it forbids that, the Evacuation can't be cancelled until the Pod is gone", migratorForbids},
+		{"E31: under Forbid, turns, progress deadlines and the eviction continue after the maintenance is withdrawn", forbidWithdrawn},
 		{"E12, E17: it declines, and the next one has its turn", migratorDeclines},
 		{"E14, E17: it hangs, and a timeout that is set meanwhile has the Pod evicted before the drain's time is up", migratorHangs},
 		{"E4, E17: with evacuators BuiltIn it isn't asked", migratorIsNotAsked},
@@ -100,6 +101,42 @@ func migratorForbids(s *scene) {
 	s.goes("e9")
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil())
 	s.Expect(s.evictions()).To(BeEmpty())
+}
+
+// forbidWithdrawn has two evacuators that do not allow cancellation: one completes, and one dies.
+func forbidWithdrawn(s *scene) {
+	process := s.migrator("--parts=100", "--behavior=forbid")
+	s.withNodes("e31")
+	completes, dies := bare("e31-completes", "e31", held), bare("e31-dies", "e31", migrated)
+	completes.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+"next.test"] = "100"
+	s.run(completes, dies)
+	s.maintain(nm("e31", draining, of("e31")))
+	s.expectSays(dies, "Copied ")
+	s.Eventually(func() string { return s.activeClass(completes) }, soon, pace).Should(Equal(evacuatorClass))
+	s.patchStatus(completes, `{"evacuationCancellationPolicy":"Forbid"}`)
+	s.ends("e31")
+	s.Eventually(func() []string { return s.asked(completes, dies) }, soon, pace).Should(BeEmpty())
+
+	s.completesTurn(completes)
+	s.Eventually(func() string { return s.activeClass(completes) }, soon, pace).Should(Equal("next.test"))
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.completesTurn(completes)
+	s.expectLeave(completes)
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e31-completes"))
+
+	process.Kill()
+	s.patchStatus(dies, fmt.Sprintf(`{"evacuationProgressTimestamp":%q}`, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))) // its last report
+	s.expectLeave(dies)
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e31-completes", "e31-dies"))
+	s.Eventually(func() []*v1alpha1.Evacuation {
+		return []*v1alpha1.Evacuation{s.evacuation(completes), s.evacuation(dies)}
+	}, soon, pace).Should(HaveEach(BeNil()))
+}
+
+// patchStatus changes the status of a Pod's Evacuation, as its evacuator may.
+func (s *scene) patchStatus(pod *corev1.Pod, status string) {
+	s.Helper()
+	s.Expect(s.workload.Client.Status().Patch(s.Context(), s.existing(pod), client.RawPatch(types.MergePatchType, []byte(`{"status":`+status+`}`)))).To(Succeed())
 }
 
 func migratorDeclines(s *scene) {
