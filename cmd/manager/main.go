@@ -209,16 +209,16 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	maintenances := &nodemaintenance.Reconciler{
 		Clusters: clusters, Clock: realClock, ManagementCluster: managementCluster, Machines: mgr.GetClient(), NodeAgent: featureGates.Enabled(nodeAgentGate),
 	}
-	if err := maintenances.SetupWithManager(ctx, mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
+	if err := maintenances.SetupWithManager(ctx, mgr, remote.FairOptions(o.nodeMaintenanceConcurrency, remote.ClusterOf)); err != nil {
 		return err
 	}
 	sweeper := &nodemaintenance.Sweeper{Clusters: clusters}
-	if err := sweeper.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
+	if err := sweeper.SetupWithManager(mgr, remote.FairOptions(o.nodeMaintenanceConcurrency, remote.ClusterOf)); err != nil {
 		return err
 	}
 	served := &evacuation.Machines{Reader: mgr.GetClient(), ManagementCluster: managementCluster}
 	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Clock: realClock}
-	if err := evacuations.SetupWithManager(ctx, mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.evacuationConcurrency}); err != nil {
+	if err := evacuations.SetupWithManager(ctx, mgr, remote.FairOptions(o.evacuationConcurrency, remote.ClusterOf)); err != nil {
 		return err
 	}
 	evictor := &evacuation.Evictor{Clusters: clusters, Machines: served, Clock: realClock}
@@ -238,31 +238,50 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 
 // setupMachines adds the controllers of Machines, and returns what they watch in workload clusters.
 func setupMachines(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clusters, clock clock.PassiveClock, managementCluster string, o *options) ([]remote.Watches, error) {
-	concurrency := controller.Options{MaxConcurrentReconciles: o.machineConcurrency}
+	ofMachine := remote.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, mgr.GetClient()))
+	ofDeployment := remote.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, mgr.GetClient()))
 	machines := &machine.Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clusters: clusters, Clock: clock,
 		ManagementCluster: managementCluster, WatchFilterValue: o.watchFilter,
 	}
-	if err := machines.SetupWithManager(ctx, mgr, concurrency); err != nil {
+	if err := machines.SetupWithManager(ctx, mgr, ofMachine); err != nil {
 		return nil, err
 	}
 	keeper := &ahead.Keeper{Client: mgr.GetClient(), ManagementCluster: managementCluster}
 	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Keeper: keeper, Clock: clock, WatchFilterValue: o.watchFilter}
-	if err := rollouts.SetupWithManager(ctx, mgr, concurrency); err != nil {
+	if err := rollouts.SetupWithManager(ctx, mgr, ofDeployment); err != nil {
 		return nil, err
 	}
 	stages := &stage.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Keeper: keeper, Clock: clock, WatchFilterValue: o.watchFilter}
-	if err := stages.SetupWithManager(ctx, mgr, concurrency); err != nil {
+	if err := stages.SetupWithManager(ctx, mgr, ofMachine); err != nil {
 		return nil, err
 	}
 	return []remote.Watches{machines.Watches, rollouts.Watches, stages.Watches}, nil
+}
+
+// clusterOfMachine returns the Cluster of a Machine. Machines that are gone share one key in each namespace.
+func clusterOfMachine(ctx context.Context, reader client.Reader) func(ctrl.Request) types.NamespacedName {
+	return func(request ctrl.Request) types.NamespacedName {
+		machine := &clusterv1.Machine{}
+		_ = reader.Get(ctx, request.NamespacedName, machine, client.UnsafeDisableDeepCopy)
+		return types.NamespacedName{Namespace: request.Namespace, Name: machine.Spec.ClusterName}
+	}
+}
+
+// clusterOfDeployment is clusterOfMachine for MachineDeployments.
+func clusterOfDeployment(ctx context.Context, reader client.Reader) func(ctrl.Request) types.NamespacedName {
+	return func(request ctrl.Request) types.NamespacedName {
+		deployment := &clusterv1.MachineDeployment{}
+		_ = reader.Get(ctx, request.NamespacedName, deployment, client.UnsafeDisableDeepCopy)
+		return types.NamespacedName{Namespace: request.Namespace, Name: deployment.Spec.ClusterName}
+	}
 }
 
 // setupWorkloads adds what prepares workload clusters, with the node agent where the feature gate is on.
 func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads *remote.Reconciler) error {
 	if featureGates.Enabled(nodeAgentGate) {
 		staticPods := &staticpod.Reconciler{Clusters: workloads.Clusters}
-		if err := staticPods.SetupWithManager(mgr, controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.nodeMaintenanceConcurrency}); err != nil {
+		if err := staticPods.SetupWithManager(mgr, remote.FairOptions(o.nodeMaintenanceConcurrency, remote.ClusterOf)); err != nil {
 			return err
 		}
 		workloads.Watches, workloads.NodeAgentImage = append(workloads.Watches, staticPods.Watches), o.nodeAgentImage
@@ -272,7 +291,7 @@ func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads
 
 // setupEvacuators adds the built-in evacuators.
 func setupEvacuators(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clusters, now clock.PassiveClock, o *options) ([]remote.Watches, error) {
-	concurrency := controller.TypedOptions[remote.Request]{MaxConcurrentReconciles: o.evacuationConcurrency}
+	concurrency := remote.FairOptions(o.evacuationConcurrency, remote.ClusterOf)
 	daemonSets := &daemonset.Reconciler{Clusters: clusters, Clock: now}
 	if err := daemonSets.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return nil, err

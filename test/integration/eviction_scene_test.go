@@ -162,7 +162,7 @@ func (s *scene) expectEventOn(name, reason, message string) {
 	}, soon, pace).Should(Succeed())
 }
 
-// hangingWebhook is an admission webhook that doesn't answer evictions of Pods whose names begin with a prefix, until it is released.
+// hangingWebhook is an admission webhook that doesn't answer requests for objects whose names begin with a prefix, until it is released.
 type hangingWebhook struct {
 	prefix   string
 	asked    chan string
@@ -171,6 +171,15 @@ type hangingWebhook struct {
 
 // hangEvictions starts a webhook that is asked about every eviction.
 func (s *scene) hangEvictions(prefix string) *hangingWebhook {
+	s.Helper()
+	return s.hang(s.workload.Client, prefix, admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
+	})
+}
+
+// hang starts a webhook that the API server of a client asks about requests that match a rule.
+func (s *scene) hang(c client.Client, prefix string, rule admissionregistrationv1.RuleWithOperations) *hangingWebhook {
 	s.Helper()
 	webhook := &hangingWebhook{prefix: prefix, asked: make(chan string, 1000), released: make(chan struct{})}
 	server := httptest.NewTLSServer(webhook)
@@ -183,18 +192,15 @@ func (s *scene) hangEvictions(prefix string) *hangingWebhook {
 			ClientConfig: admissionregistrationv1.WebhookClientConfig{
 				URL: ptr.To(server.URL), CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
 			},
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
-			}},
+			Rules: []admissionregistrationv1.RuleWithOperations{rule},
 		}},
 	}
-	s.create(s.workload.Client, configuration)
-	s.Cleanup(func() { _ = s.workload.Client.Delete(context.WithoutCancel(s.Context()), configuration) })
+	s.create(c, configuration)
+	s.Cleanup(func() { _ = c.Delete(context.WithoutCancel(s.Context()), configuration) })
 	return webhook
 }
 
-// ServeHTTP implements http.Handler: it allows all evictions, some of them late.
+// ServeHTTP implements http.Handler: it allows all requests, some of them late.
 func (w *hangingWebhook) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	review := &admissionv1.AdmissionReview{}
 	body, err := io.ReadAll(request.Body)
