@@ -42,6 +42,7 @@ const (
 	ReasonCordoned         = "Cordoned"
 	ReasonCordoning        = "Cordoning"
 	ReasonNotCordoned      = "NotCordoned"
+	ReasonCordonFailed     = "CordonFailed"
 	ReasonInvalidDrainRule = "InvalidDrainRule"
 
 	ReasonNodesSelected                = "NodesSelected"

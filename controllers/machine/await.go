@@ -16,7 +16,8 @@ func (r *Reconciler) awaitDrained(_ context.Context, s *scope) (outcome, error) 
 	if s.drainOver = s.drainOver || machines.Drained(s.maintenance); s.drainOver {
 		return outcome{}, nil
 	}
-	return s.untilDrainDeadline(outcome{verdict: wait, reason: v1alpha1.ReasonMachineDraining, message: machines.DrainMessage(s.maintenance)}), nil
+	reason, message := machines.DrainProgress(s.maintenance, r.maintenanceFailure(s))
+	return s.untilDrainDeadline(outcome{verdict: wait, reason: reason, message: message}), nil
 }
 
 // awaitVolumesDetached waits until the volumes that must detach from the Node have, or the time for that is up.

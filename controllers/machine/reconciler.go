@@ -59,6 +59,8 @@ type Reconciler struct {
 
 	volumeFacts volumeFacts
 	conditions  pace.Writes[types.NamespacedName] // of conditions that tell of progress alone
+	failures    remote.Failures[types.NamespacedName]
+	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again, whatever its backoff is
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -76,6 +78,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.drainingMachinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(r.Clusters.Source("machine", r.machinesOfCluster, clustercache.WatchForProbeFailure(probeFailureWindow))).
 		WatchesRawSource(source.Func(r.watchVolumes)).
+		WatchesRawSource(source.Func(r.keepQueue)).
 		WithOptions(options).
 		Build(r)
 	return errors.Wrap(err, "setting up the machine controller")
@@ -94,32 +97,45 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, nil
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(machine.Namespace, machine.Spec.ClusterName), "Machine", klog.KObj(machine)))
-	cluster, err := util.GetClusterByName(ctx, r.Client, machine.Namespace, machine.Spec.ClusterName)
+	s := &scope{machine: machine, now: r.Clock.Now()}
+	result, err := r.reconcile(ctx, s)
+	if machines.Draining(machine) {
+		result, err = r.reportFailure(ctx, s, result, err)
+	}
 	if err != nil {
+		return remote.Rest(err)
+	}
+	return result, nil
+}
+
+// reconcile sets or removes the hook of a running Machine, or goes on with the drain of a deleted one.
+func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Result, err error) {
+	machine, key := s.machine, client.ObjectKeyFromObject(s.machine)
+	if s.cluster, err = util.GetClusterByName(ctx, r.Client, machine.Namespace, machine.Spec.ClusterName); err != nil {
 		if !apierrors.IsNotFound(errors.Cause(err)) {
-			return reconcile.Result{}, errors.Wrapf(err, "getting the Cluster of Machine %s", request.NamespacedName)
+			return reconcile.Result{}, errors.Wrapf(err, "getting the Cluster of Machine %s", key)
 		}
 		if !machines.Held(machine) || machine.DeletionTimestamp.IsZero() {
 			return reconcile.Result{}, nil
 		}
-		return remote.Rest(r.setHook(ctx, machine, false)) // a hook that nobody can serve
+		return reconcile.Result{}, r.setHook(ctx, machine, false) // a hook that nobody can serve
 	}
-	if annotations.IsPaused(cluster, machine) {
+	if annotations.IsPaused(s.cluster, machine) {
 		return reconcile.Result{}, nil
 	}
 	policies := &v1alpha1.MachineDrainPolicyList{}
 	if err := r.Client.List(ctx, policies, client.InNamespace(machine.Namespace)); err != nil {
 		return reconcile.Result{}, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
 	}
-	policy := machines.PolicyFor(machine, cluster.Labels, policies.Items)
+	s.policy = machines.PolicyFor(machine, s.cluster.Labels, policies.Items)
 	switch {
 	case machine.DeletionTimestamp.IsZero():
-		return remote.Rest(r.reconcileRunning(ctx, machine, cluster, policy))
+		return reconcile.Result{}, r.reconcileRunning(ctx, machine, s.cluster, s.policy)
 	case !machines.Held(machine): // Cluster API's from here on; a Machine that is deleted without our hook never gets it
-		r.forget(request.NamespacedName)
+		r.forget(key)
 		return reconcile.Result{}, nil
 	default:
-		return r.reconcileDelete(ctx, &scope{machine: machine, cluster: cluster, policy: policy, now: r.Clock.Now()})
+		return r.reconcileDelete(ctx, s)
 	}
 }
 
@@ -203,7 +219,7 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.R
 	for _, step := range steps {
 		result, err := step(ctx, s)
 		if err != nil {
-			return remote.Rest(err)
+			return reconcile.Result{}, err
 		}
 		switch result.verdict {
 		case wait:
@@ -232,5 +248,6 @@ func (r *Reconciler) forget(machine types.NamespacedName) {
 	forgetDrain(machine)
 	r.volumeFacts.forget(machine)
 	r.conditions.Forget(machine)
+	r.failures.Note(machine, nil, time.Time{})
 	r.Clusters.Unobserve(owner(machine))
 }

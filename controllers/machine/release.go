@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
@@ -35,7 +34,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 	changed := s.machine.DeepCopy()
 	machines.Release(changed, s.drainOver, s.volumesOver)
 	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{})); err != nil {
-		return remote.Rest(errors.Wrapf(client.IgnoreNotFound(err), "releasing the hook of Machine %s", klog.KObj(s.machine)))
+		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "releasing the hook of Machine %s", klog.KObj(s.machine))
 	}
 	ctrl.LoggerFrom(ctx).Info("Released the hook of the Machine", "reason", result.reason, "message", result.message)
 	eventType := corev1.EventTypeNormal
@@ -53,7 +52,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	if result.verdict == wait {
 		if err := r.noteClock(ctx, s); err != nil {
-			return remote.Rest(err)
+			return reconcile.Result{}, err
 		}
 		if taken := s.found.TakenMessage(); taken != "" && s.maintenance != nil && result.reason != "" {
 			result.message += "\n" + taken

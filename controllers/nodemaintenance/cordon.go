@@ -9,28 +9,72 @@ import (
 	"github.com/pkg/errors"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
 // fieldManager is whom the API server records as the writer of what this manager writes: it takes that from the user agent.
 const fieldManager = "cluster-api-node-maintenance"
 
-// cordon keeps the selected Nodes unschedulable. A Node that can't be written now doesn't keep the others waiting.
+// refusedRetry is when a Node is cordoned again that could not be.
+const refusedRetry = 5 * time.Second
+
+// cordon keeps the selected Nodes unschedulable. Nodes whose write the API server refuses don't keep the others waiting: no Pod is
+// evicted from them, the status names them, and they are tried again.
 func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
+	refused := make([]error, len(s.nodes))
 	for i := range s.nodes {
 		if applyMark(s, s.nodes[i].DeepCopy()) {
-			group.Go(func() error { return r.cordonNode(ctx, s, &s.nodes[i]) })
+			group.Go(func() error {
+				err := r.cordonNode(ctx, s, &s.nodes[i])
+				if isAnswer(err) {
+					refused[i], err = err, nil
+				}
+				return err
+			})
 		}
 	}
 	err := group.Wait()
+	s.refused = map[string]error{}
+	for i, err := range refused {
+		if err != nil {
+			ctrl.LoggerFrom(ctx).Info("Failed to cordon Node", "Node", klog.KObj(s.nodes[i]), "err", err.Error())
+			s.refused[s.nodes[i].Name] = errors.Cause(err)
+			s.lookAgainAt(s.now.Add(refusedRetry))
+		}
+	}
 	return err == nil, err
+}
+
+// isAnswer says whether an error is an API server's answer to the one request: not that there is no answer, or that it is busy.
+func isAnswer(err error) bool {
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonTooManyRequests:
+		return false
+	default:
+		return true
+	}
+}
+
+// cordonRefused returns the message of the condition Cordoned while Nodes can't be cordoned.
+func (s *scope) cordonRefused() string {
+	names := sets.List(sets.KeySet(s.refused))
+	message := "Node " + names[0] + " cannot be cordoned: " + progress.Describe(s.refused[names[0]])
+	if more := len(names) - 1; more > 0 {
+		message += fmt.Sprintf(" (and %d more Nodes)", more)
+	}
+	return message
 }
 
 // applyMark makes the Node what this maintenance has it be, and says whether that changes it.
@@ -43,13 +87,29 @@ func applyMark(s *scope, node *corev1.Node) (changed bool) {
 }
 
 // cordonNode looks at the Node once more before it writes: others write Nodes all the time, and many may have been before
-// this one.
+// this one. What conflicts with the cache is tried once with the Node as the API server has it.
 func (r *Reconciler) cordonNode(ctx context.Context, s *scope, seen **corev1.Node) error {
 	node := &corev1.Node{}
 	if err := s.client.Get(ctx, client.ObjectKeyFromObject(*seen), node); err != nil || node.UID != (*seen).UID {
 		return errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", (*seen).Name)
 	}
-	node = r.written.latest(s.request.Cluster, node)
+	err := r.markCordoned(ctx, s, seen, r.written.latest(s.request.Cluster, node))
+	if !apierrors.IsConflict(err) {
+		return err
+	}
+	live, err := r.Clusters.Live(ctx, s.request.Cluster)
+	if err != nil {
+		return err
+	}
+	node = &corev1.Node{}
+	if err := live.Get(ctx, client.ObjectKeyFromObject(*seen), node); err != nil || node.UID != (*seen).UID {
+		return errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", (*seen).Name)
+	}
+	return r.markCordoned(ctx, s, seen, node)
+}
+
+// markCordoned writes what this maintenance has the Node be, where it isn't that yet.
+func (r *Reconciler) markCordoned(ctx context.Context, s *scope, seen **corev1.Node, node *corev1.Node) error {
 	changed := node.DeepCopy()
 	if !applyMark(s, changed) {
 		*seen = node
@@ -62,7 +122,7 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, seen **corev1.Nod
 			return err
 		}
 	}
-	if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := remote.PatchNode(ctx, s.client, node, changed); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "cordoning Node %s", node.Name)
 	}
 	*seen = changed

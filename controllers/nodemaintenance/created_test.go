@@ -5,6 +5,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
@@ -31,5 +32,33 @@ func TestCreations(t *testing.T) {
 
 	created.note(request, "pod", start)
 	created.forget(request)
-	g.Expect(created.at).To(BeEmpty())
+	g.Expect(created.last).To(BeEmpty())
+}
+
+func TestCreationsThatAreRefused(t *testing.T) {
+	g := NewWithT(t)
+	var created creations
+	request := remote.Request{Object: types.NamespacedName{Name: "maintenance"}}
+	now, refusal := time.Unix(1_000_000, 0), errors.New("exceeded quota")
+	there := func(types.UID) bool { return true }
+
+	for _, backoff := range []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute} {
+		created.refuse(request, "pod", refusal, now)
+		refused, retryAt := created.refusals(request, there)
+		g.Expect(refused).To(Equal(map[types.UID]error{"pod": refusal}))
+		g.Expect(retryAt).To(Equal(now.Add(backoff)))
+		until, awaited := created.awaited(request, "pod", now)
+		g.Expect(awaited).To(BeTrue())
+		g.Expect(until).To(Equal(retryAt))
+		now = until
+		_, awaited = created.awaited(request, "pod", now)
+		g.Expect(awaited).To(BeFalse(), "it is tried again when the backoff is over")
+	}
+	created.note(request, "pod", now)
+	refused, _ := created.refusals(request, there)
+	g.Expect(refused).To(BeEmpty(), "an Evacuation that is created is refused no longer")
+
+	created.refuse(request, "gone", refusal, now)
+	refused, _ = created.refusals(request, func(types.UID) bool { return false })
+	g.Expect(refused).To(BeEmpty(), "the refusal is forgotten with the Pod")
 }

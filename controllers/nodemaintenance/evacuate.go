@@ -22,6 +22,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonsets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/staticpods"
 )
@@ -239,12 +240,15 @@ func (s *scope) lookAgainAt(t time.Time) {
 	}
 }
 
-// settle makes the Evacuations of this maintenance's Nodes what the targets say.
+// settle makes the Evacuations of this maintenance's Nodes what the targets say. One that the API server refuses doesn't keep the others
+// waiting: the status names its Pod, and it is tried again.
 func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[types.UID]) error {
-	group, ctx := errgroup.WithContext(ctx)
+	var group errgroup.Group
 	group.SetLimit(parallelWrites)
+	there := sets.New[types.UID]()
 	for _, node := range s.nodes {
 		for _, view := range s.pods[node.Name] {
+			there.Insert(view.pod.UID)
 			e := s.evacuations[view.pod.UID]
 			targeted := targets.Has(view.pod.UID)
 			if e != nil {
@@ -254,16 +258,21 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 				continue
 			}
 			switch {
-			case targeted && e == nil:
+			case targeted && e == nil && s.refused[node.Name] == nil: // the Pod that replaces it may land on a Node that isn't cordoned
 				group.Go(func() error { return r.create(ctx, s, view) })
-			case targeted && e.DeletionTimestamp.IsZero() && !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
+			case targeted && e != nil && e.DeletionTimestamp.IsZero() && !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
 				group.Go(func() error { return setInstigator(ctx, s.client, e, evacuation.WithInstigator) })
 			case !targeted && e != nil && !view.finished && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
 				group.Go(func() error { return setInstigator(ctx, s.client, e, evacuation.WithoutInstigator) })
 			}
 		}
 	}
-	return group.Wait()
+	err := group.Wait()
+	var retryAt time.Time
+	if s.notCreated, retryAt = r.created.refusals(s.request, there.Has); len(s.notCreated) > 0 {
+		s.lookAgainAt(retryAt)
+	}
+	return err
 }
 
 // create asks for a Pod to leave. The evacuators of one whose type isn't known yet are resolved by the evacuation controller.
@@ -289,7 +298,13 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView) error {
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			return nil // its Pods go by themselves
 		}
-		return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod))
+		if !isAnswer(err) {
+			return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod))
+		}
+		ctrl.LoggerFrom(ctx).Info("Failed to create Evacuation", "Pod", klog.KObj(pod), "err", err.Error())
+		r.created.refuse(s.request, pod.UID, err, r.Clock.Now())
+		r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventEvacuationRefused, progress.Describe(err))
+		return nil
 	}
 	r.created.note(s.request, pod.UID, r.Clock.Now())
 	ctrl.LoggerFrom(ctx).V(4).Info("Created Evacuation", "Pod", klog.KObj(pod))

@@ -11,6 +11,8 @@ const (
 	eventCordonConflict = "CordonConflict"
 	// eventDaemonSetToleratesMaintenance on a NodeMaintenance: Pods of DaemonSets are left, since they would come back at once.
 	eventDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
+	// eventEvacuationRefused on a Pod: the API server refuses to create its Evacuation, as a ResourceQuota of its namespace may have it.
+	eventEvacuationRefused = "EvacuationRefused"
 	// eventMachineGone on a NodeMaintenance: the Machine that it serves is gone, and the Node is not.
 	eventMachineGone = "MachineGone"
 	// eventDeletedAtTimeout on a Pod: the drain of its Node runs out of time, so it is deleted without regard to its budget.

@@ -128,7 +128,7 @@ func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.No
 	if !restored {
 		return nil
 	}
-	if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := remote.PatchNode(ctx, s.client, node, changed); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "uncordoning Node %s", node.Name)
 	}
 	r.written.note(s.request.Cluster, changed)

@@ -30,6 +30,9 @@ func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	for _, node := range s.nodes {
+		if s.refused[node.Name] != nil { // the Pods that replace them may land there
+			continue
+		}
 		unreachable := rules.Unreachable(node)
 		for _, view := range s.pods[node.Name] {
 			if view.finished || view.pod.DeletionTimestamp != nil || !overtime.Left(view.podType, view.verdict, view.others) {

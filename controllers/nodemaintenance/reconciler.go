@@ -75,6 +75,7 @@ type scope struct {
 	now         time.Time
 
 	nodes     []*corev1.Node             // the selected ones
+	refused   map[string]error           // why Nodes could not be cordoned, by name
 	others    []v1alpha1.NodeMaintenance // that have to do with these, and more; only read: they are the cache's
 	drainedBy map[string][]*corev1.Node  // the Nodes of those of the others that are in stage Drain
 
@@ -85,6 +86,7 @@ type scope struct {
 	decision    *plan.MaintenanceDecision
 	pods        map[string][]podView // by Node
 	evacuations map[types.UID]*v1alpha1.Evacuation
+	notCreated  map[types.UID]error // why Evacuations could not be created, by Pod
 	requeueAt   time.Time
 	waiting     string // what the drain waits for before Pods can be looked at
 	ruleProblem []rules.Problem
@@ -108,9 +110,20 @@ type step func(context.Context, *scope) (done bool, err error)
 func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
-	var err error
-	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
+	err := r.reconcile(ctx, s)
+	if !remote.IsNotConnected(err) && !remote.IsPaused(err) {
+		r.Clusters.Failures.Note(request, err, s.now)
+	}
+	if err != nil || s.requeueAt.IsZero() {
 		return remote.Rest(err)
+	}
+	return reconcile.Result{RequeueAfter: max(s.requeueAt.Sub(s.now), time.Millisecond)}, nil
+}
+
+func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
+	request := s.request
+	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
+		return err
 	}
 	if err := s.client.Get(ctx, request.Object, s.before); err != nil {
 		if client.IgnoreNotFound(err) == nil {
@@ -119,20 +132,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 			if _, err = r.Clusters.Observe(ctx, request.Cluster, owner(request)); err == nil { // nothing is needed any more
 				err = r.unmark(ctx, s)
 			}
-			return remote.Rest(err)
+			return err
 		}
-		return reconcile.Result{}, errors.Wrapf(err, "getting NodeMaintenance %s", request.Object.Name)
+		return errors.Wrapf(err, "getting NodeMaintenance %s", request.Object.Name)
 	}
 	s.maintenance = s.before.DeepCopy()
 	for _, step := range r.steps(s.maintenance) {
 		if done, err := step(ctx, s); err != nil || !done {
-			return remote.Rest(err)
+			return err
 		}
 	}
-	if s.requeueAt.IsZero() {
-		return reconcile.Result{}, nil
-	}
-	return reconcile.Result{RequeueAfter: max(s.requeueAt.Sub(s.now), time.Millisecond)}, nil
+	return nil
 }
 
 // steps are what a NodeMaintenance needs. The deletionTimestamp is looked at first: the event of our own finalizer's removal

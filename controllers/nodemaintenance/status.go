@@ -141,6 +141,9 @@ func reportNodes(s *scope) {
 	var longest *v1alpha1.BlockedPod
 	for _, node := range s.nodes {
 		decided := s.decision.Nodes[node.Name]
+		if s.refused[node.Name] != nil && !decided.Drained {
+			decided.Message = waitingForCordon
+		}
 		blocked := blockedPods(s, node.Name)
 		statuses = append(statuses, v1alpha1.NodeMaintenanceNodeStatus{
 			NodeRef:               v1alpha1.NodeReference{Name: node.Name},
@@ -171,13 +174,16 @@ func reportNodes(s *scope) {
 	progress.Fit(m, statuses)
 }
 
+// waitingForCordon is said of a Node that could not be cordoned.
+const waitingForCordon = "Waiting for the Node to be cordoned"
+
 // blockedPods names the Pods of a Node that can't go yet.
 func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
 	pods := make([]progress.Pod, 0, len(s.pods[node]))
 	for _, view := range s.pods[node] {
 		pods = append(pods, progress.Pod{
 			Namespace: view.pod.Namespace, Name: view.pod.Name, Verdict: view.verdict, Finished: view.finished,
-			Deletion: view.pod.DeletionTimestamp, Evacuation: s.evacuations[view.pod.UID],
+			Deletion: view.pod.DeletionTimestamp, Evacuation: s.evacuations[view.pod.UID], Refused: s.notCreated[view.pod.UID],
 		})
 	}
 	return progress.Blocked(pods, ptr.Deref(stageStart(s.maintenance, v1alpha1.StageDrain), metav1.NewTime(s.now)), s.now)
@@ -204,6 +210,8 @@ func reportConditions(s *scope) {
 		set(v1alpha1.NodeMaintenanceCordoned, metav1.ConditionFalse, v1alpha1.ReasonNotCordoned, "")
 	case len(s.nodes) == 0:
 		set(v1alpha1.NodeMaintenanceCordoned, metav1.ConditionFalse, v1alpha1.ReasonNoNodesSelected, "The nodeSelector selects no Node")
+	case len(s.refused) > 0:
+		set(v1alpha1.NodeMaintenanceCordoned, metav1.ConditionFalse, v1alpha1.ReasonCordonFailed, s.cordonRefused())
 	default:
 		set(v1alpha1.NodeMaintenanceCordoned, metav1.ConditionTrue, v1alpha1.ReasonCordoned, "")
 	}

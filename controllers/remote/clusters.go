@@ -26,6 +26,9 @@ type Clusters struct {
 	evictions  Limits
 	clock      clock.PassiveClock
 
+	// Failures of NodeMaintenances, for the Machines that they serve.
+	Failures Failures[Request]
+
 	mu          sync.Mutex
 	watches     map[types.NamespacedName]*connectedWatch
 	recorders   map[types.NamespacedName]*eventRecorder
@@ -208,6 +211,7 @@ func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) 
 // Forget ends what belongs to a workload cluster that is not connected any more.
 func (c *Clusters) Forget(cluster types.NamespacedName) {
 	c.cache.forget(cluster)
+	c.Failures.Forget(func(request Request) bool { return request.Cluster == cluster })
 	if c.drop(cluster) {
 		c.notify(Change{Cluster: cluster}) // nothing is observed there any more
 	}

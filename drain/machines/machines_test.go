@@ -1,6 +1,7 @@
 package machines_test
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -252,5 +253,33 @@ func TestTallyOf(t *testing.T) {
 	}
 	if got := machines.TallyOf(&policies[1], policies, all, clusters); !reflect.DeepEqual(got, machines.Tally{}) {
 		t.Errorf("a policy that comes second has %+v", got)
+	}
+}
+
+func TestDrainProgress(t *testing.T) {
+	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	cordonFailed := m.DeepCopy()
+	cordonFailed.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceCordoned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCordonFailed, Message: "Node n cannot be cordoned: frozen"}}
+	for _, tc := range []struct {
+		name            string
+		maintenance     *v1alpha1.NodeMaintenance
+		failure         error
+		reason, message string
+	}{
+		{name: "a drain that continues", maintenance: m, reason: v1alpha1.ReasonMachineDraining, message: machines.DrainMessage(m)},
+		{
+			name: "M39: a Node that cannot be cordoned", maintenance: cordonFailed, reason: v1alpha1.ReasonCordonFailed,
+			message: machines.DrainMessage(m) + "\n* Node n cannot be cordoned: frozen",
+		},
+		{
+			name: "M39: a NodeMaintenance that cannot be reconciled", maintenance: m, failure: errors.New("no answer"), reason: v1alpha1.ReasonReconcileFailed,
+			message: machines.DrainMessage(m) + "\n* NodeMaintenance m cannot be reconciled: no answer. The request is retried; the log of the manager has more",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if reason, message := machines.DrainProgress(tc.maintenance, tc.failure); reason != tc.reason || message != tc.message {
+				t.Errorf("got %s %q, want %s %q", reason, message, tc.reason, tc.message)
+			}
+		})
 	}
 }

@@ -5,7 +5,10 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
 const (
@@ -14,6 +17,24 @@ const (
 	// drainGoesOn begins what is said of a drain that goes on.
 	drainGoesOn = "Drain not completed yet"
 )
+
+// DrainProgress returns reason and message of a Machine's condition while its drain goes on. failure is why the NodeMaintenance cannot be
+// reconciled, nil if it can.
+func DrainProgress(m *v1alpha1.NodeMaintenance, failure error) (reason, message string) {
+	reason, message = v1alpha1.ReasonMachineDraining, DrainMessage(m)
+	if cordoned := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned); cordoned != nil && cordoned.Reason == v1alpha1.ReasonCordonFailed {
+		reason, message = v1alpha1.ReasonCordonFailed, message+"\n* "+cordoned.Message
+	}
+	if failure != nil {
+		reason, message = v1alpha1.ReasonReconcileFailed, message+"\n* NodeMaintenance "+m.Name+" cannot be reconciled: "+progress.Describe(failure)
+	}
+	return reason, message
+}
+
+// FailureMessage returns the message of a Machine's condition while a step of its deletion fails.
+func FailureMessage(err error) string {
+	return "The drain cannot continue: " + progress.Describe(err)
+}
 
 // DrainMessage tells people, in the manner of Cluster API's own drain, how the drain of a Machine's Node goes: how far it
 // is, what waits, on which Pods, why. It is bounded: at most five reasons with three Pods each.

@@ -29,6 +29,8 @@ type Pod struct {
 	Deletion *metav1.Time
 	// Evacuation that asks it to leave, if there is one.
 	Evacuation *v1alpha1.Evacuation
+	// Refused is why its Evacuation could not be created, nil if it was not tried or is created.
+	Refused error
 }
 
 // Blocked names the Pods of a Node that can't go yet, with the reasons, those that wait longest first.
@@ -58,6 +60,8 @@ func (p Pod) blocked(drainStart metav1.Time, now time.Time) (why string, since m
 		return "", since
 	case p.Deletion != nil && now.After(p.Deletion.Add(overdue)): // the grace period is its own time
 		return "Its deletion is overdue", *p.Deletion
+	case p.Deletion == nil && p.Refused != nil:
+		return "Its Evacuation cannot be created: " + Describe(p.Refused), drainStart
 	case p.Deletion != nil || p.Evacuation == nil:
 		return "", since
 	default:

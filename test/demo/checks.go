@@ -250,6 +250,19 @@ func checkCordon(e evidence) check {
 
 // setsUnschedulable says what a request makes of spec.unschedulable, if anything.
 func setsUnschedulable(event controlplane.Event) (unschedulable, says bool) {
+	var operations []struct {
+		Op, Path string
+		Value    any
+	}
+	if json.Unmarshal(event.RequestObject, &operations) == nil { // a JSON patch, as ours are
+		for _, operation := range operations {
+			if operation.Path == "/spec/unschedulable" && operation.Op != "test" {
+				unschedulable, _ = operation.Value.(bool)
+				return unschedulable, true
+			}
+		}
+		return false, false
+	}
 	var node struct {
 		Spec map[string]any `json:"spec"`
 	}

@@ -170,6 +170,7 @@ func TestEachCheckCanFail(t *testing.T) {
 		"a Machine is never released by us":             {checkHooks, func(e *evidence) { e.Management = e.Management[:1] }, "0 times"},
 		"a Node is never cordoned":                      {checkCordon, drop(func(v controlplane.Event) bool { return string(v.RequestObject) == cordonPatch }), "never cordoned"},
 		"a Node is uncordoned by a merge patch":         {checkCordon, record(patchNode(650, "n", `{"spec":{"unschedulable":null}}`)), "patch nodes n"},
+		"a Node is uncordoned by a JSON patch":          {checkCordon, record(patchNode(650, "n", `[{"op":"test","path":"/spec/unschedulable","value":true},{"op":"remove","path":"/spec/unschedulable"}]`)), "patch nodes n"},
 		"a Node is uncordoned by an update":             {checkCordon, record(at(650, controlplane.Event{Verb: "update", Resource: "nodes", Name: "n", RequestObject: []byte(`{"spec":{"providerID":"x"}}`)})), "update nodes n"},
 		"a Node is seen schedulable again by the watch": {checkCordon, func(e *evidence) { e.Uncordoned = []string{"n"} }, "seen schedulable again: n"},
 	} {

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,9 +48,26 @@ func (s *scene) expectNoneRefused() {
 	s.Expect(s.evictions().Failed(429, 500)).To(BeEmpty())
 }
 
+// patches says whether a write is a JSON patch with an operation on a path whose value contains a text.
+func patches(event controlplane.Event, op, path, value string) bool {
+	var operations []struct {
+		Op, Path string
+		Value    json.RawMessage
+	}
+	if json.Unmarshal(event.RequestObject, &operations) != nil {
+		return false
+	}
+	for _, operation := range operations {
+		if operation.Op == op && operation.Path == path && strings.Contains(string(operation.Value), value) {
+			return true
+		}
+	}
+	return false
+}
+
 // setsUnschedulable picks the writes that cordon a Node.
 func setsUnschedulable(event controlplane.Event) bool {
-	return strings.Contains(string(event.RequestObject), `"unschedulable":true`)
+	return strings.Contains(string(event.RequestObject), `"unschedulable":true`) || patches(event, "add", "/spec/unschedulable", "true")
 }
 
 // expectGoneBefore checks that the last of the first Pods was gone before the first of the later ones was evicted. The kubelet's
@@ -80,7 +98,7 @@ func takesHookOff(event controlplane.Event) bool {
 // setsSchedulable picks the writes that uncordon a Node.
 func setsSchedulable(event controlplane.Event) bool {
 	body := string(event.RequestObject)
-	return strings.Contains(body, `"unschedulable":null`) || strings.Contains(body, `"unschedulable":false`)
+	return strings.Contains(body, `"unschedulable":null`) || strings.Contains(body, `"unschedulable":false`) || patches(event, "remove", "/spec/unschedulable", "")
 }
 
 // writesPerPod is what a plainly evicted Pod may cost the workload cluster: its Evacuation, what it waits for, its eviction, the

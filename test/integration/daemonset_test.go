@@ -371,4 +371,6 @@ func says(text string) func(controlplane.Event) bool {
 }
 
 // setsTaint picks the writes that put our taint on a Node.
-func setsTaint(event controlplane.Event) bool { return says(v1alpha1.NoDaemonSetPodsTaint)(event) }
+func setsTaint(event controlplane.Event) bool {
+	return patches(event, "add", "/spec/taints", v1alpha1.NoDaemonSetPodsTaint)
+}

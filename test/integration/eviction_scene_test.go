@@ -183,7 +183,10 @@ func (s *scene) hang(c client.Client, prefix string, rule admissionregistrationv
 	s.Helper()
 	webhook := &hangingWebhook{prefix: prefix, asked: make(chan string, 1000), released: make(chan struct{})}
 	server := httptest.NewTLSServer(webhook)
-	s.Cleanup(server.Close)
+	s.Cleanup(func() {
+		server.CloseClientConnections() // the API server may still wait for answers
+		server.Close()
+	})
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "hang"},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{{

@@ -1,15 +1,26 @@
 package integration
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	"golang.org/x/sync/errgroup"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
@@ -18,7 +29,13 @@ import (
 func TestHeldMachines(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
-	all.withMachines("fast")
+	all.withMachines("fast", "spare", "cordon", "refused", "quota", "busy")
+
+	t.Run("M39: a drain that the API server refuses is named on its Machine and ends with the drain timeout, and a Node that is written without pause is drained", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.clear()
+		s.heldByRefusals()
+	})
 
 	t.Run("M40: a workload cluster whose API server answers slowly does not slow the drain in another workload cluster", func(t *testing.T) {
 		s := all.sub(t)
@@ -62,9 +79,130 @@ func (s *scene) slowCluster(n int) *hangingWebhook {
 	var group errgroup.Group
 	group.SetLimit(20)
 	for i := range n {
-		group.Go(func() error { return s.fleet.Client.Create(s.Context(), nm(fmt.Sprintf("slow-%d", i), idle, of("none"))) })
+		group.Go(func() error {
+			return s.fleet.Client.Create(s.Context(), nm(fmt.Sprintf("slow-%d", i), idle, of("none")))
+		})
 	}
 	s.Expect(group.Wait()).To(Succeed())
 	s.Eventually(func() int { return len(webhook.asked) }, soon, pace).Should(BeNumerically(">=", 20))
 	return webhook
+}
+
+// heldByRefusals deletes Machines whose drains can't go on: admission refuses the cordon of one Node and the NodeMaintenance of another,
+// and a quota an Evacuation on the third. A kubelet that writes its Node without pause must hold none.
+func (s *scene) heldByRefusals() {
+	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.OnTimeout = v1alpha1.OnTimeoutDelete })
+	s.refuse("cordons", `object.metadata.name == "cordon" && has(object.spec.unschedulable) && object.spec.unschedulable`, admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"nodes"}},
+	})
+	s.refuse("maintenances", `has(object.metadata.annotations) && object.metadata.annotations[?"`+v1alpha1.OwnerMachineAnnotation+`"].orValue("") == "default/refused"`, admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"nodemaintenances"}},
+	})
+	s.withoutEvacuations("full")
+	staying, free, kept := bare("staying", "cordon"), bare("free", "quota"), bare("kept", "quota")
+	unevictable := bare("unevictable", "quota")
+	unevictable.Namespace = "full"
+	s.create(s.workload.Client, unevictable, needing("kept", 1))
+	s.run(staying, free, kept, bare("written", "busy"))
+	writes := s.writeWithoutPause("busy")
+
+	timeout := func(seconds int32) func(*clusterv1.Machine) {
+		return func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = &seconds }
+	}
+	s.change("refused", timeout(45))
+	for _, name := range []string{"cordon", "refused", "quota", "busy"} {
+		s.deleteMachine(name)
+	}
+	s.expectHeld("cordon", v1alpha1.ReasonCordonFailed, "Node cordon cannot be cordoned: ", "ValidatingAdmissionPolicy 'cordons'")
+	s.expectHeld("quota", v1alpha1.ReasonMachineDraining, "full/unevictable: Its Evacuation cannot be created: ", "quota: none")
+	s.change("quota", timeout(60)) // Pods are deleted after half of it
+	s.expectHeld("refused", v1alpha1.ReasonReconcileFailed, "The drain cannot continue: creating NodeMaintenance ", "ValidatingAdmissionPolicy 'maintenances'")
+	s.change("cordon", timeout(1))
+
+	s.expectGone("busy")
+	s.Expect(writes()).To(BeNumerically(">", 100), "nothing conflicts with few writes")
+	for name, end := range map[string]string{"busy": "True Drained", "cordon": "False TimedOut", "refused": "False TimedOut", "quota": "True Drained"} {
+		s.expectGone(name)
+		said := s.said(name)
+		s.Expect(said[len(said)-1]).To(Equal(end), name)
+	}
+	s.Expect(s.evictions().Succeeded().Where(func(e controlplane.Event) bool { return e.Name == "staying" })).To(BeEmpty(), "its Node isn't cordoned")
+	s.Expect(s.evictions().Succeeded().Where(func(e controlplane.Event) bool { return e.Name == "free" })).To(HaveLen(1))
+	released := s.released("quota").Requested
+	for _, pod := range []*corev1.Pod{kept, unevictable} {
+		deleted := s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods").Named(pod.Namespace, pod.Name).Succeeded()
+		s.Expect(deleted).NotTo(BeEmpty(), pod.Name)
+		s.Expect(deleted[0].Requested).To(BeTemporally("<", released), pod.Name)
+	}
+}
+
+// expectHeld waits until the condition of a Machine says why it is held.
+func (s *scene) expectHeld(machine, reason string, messages ...string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		condition := s.condition(machine)
+		g.Expect(condition.Reason).To(Equal(reason))
+		for _, message := range messages {
+			g.Expect(condition.Message).To(ContainSubstring(message))
+		}
+		g.Expect(condition.Message).To(ContainSubstring("Change the admission policy, webhook, quota or role that refuses the request"))
+	}, soon, pace).Should(Succeed())
+}
+
+// refuse is an admission policy that refuses requests that match a rule and an expression.
+func (s *scene) refuse(name, expression string, rule admissionregistrationv1.RuleWithOperations) {
+	s.Helper()
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy:    ptr.To(admissionregistrationv1.Fail),
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: rule}}},
+			Validations:      []admissionregistrationv1.Validation{{Expression: "!(" + expression + ")", Message: "frozen"}},
+		},
+	}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	}
+	s.create(s.workload.Client, policy, binding)
+	s.Cleanup(func() {
+		_ = s.workload.Client.Delete(context.WithoutCancel(s.Context()), binding)
+		_ = s.workload.Client.Delete(context.WithoutCancel(s.Context()), policy)
+	})
+}
+
+// withoutEvacuations makes a namespace whose quota allows no Evacuation, and waits until it is enforced.
+func (s *scene) withoutEvacuations(namespace string) {
+	s.Helper()
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "none"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceName("count/evacuations." + v1alpha1.GroupVersion.Group): resource.MustParse("0")}},
+	}
+	s.create(s.workload.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, quota)
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(quota), quota)).To(Succeed())
+		g.Expect(quota.Status.Hard).NotTo(BeEmpty())
+	}, soon, pace).Should(Succeed())
+}
+
+// writeWithoutPause annotates a Node until it is gone, as a kubelet may, and returns how to count the writes.
+func (s *scene) writeWithoutPause(node string) (writes func() int64) {
+	s.Helper()
+	var count atomic.Int64
+	object := s.node(node)
+	for range 3 {
+		go func() {
+			for s.Context().Err() == nil {
+				patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{"example.com/written":"%d"}}}`, object.UID, count.Add(1))
+				if err := s.workload.Client.Patch(s.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); apierrors.IsNotFound(err) {
+					return
+				}
+			}
+		}()
+	}
+	return count.Load
 }

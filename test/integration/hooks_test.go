@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
@@ -235,7 +237,9 @@ func (s *scene) loadBalancers() {
 	s.runOn("balanced", "web", 2, deployment("web", 2))
 	s.deleteMachine("balanced")
 	s.expectGone("balanced")
-	excluded := s.nodeWrites("balanced").Where(contains(corev1.LabelNodeExcludeBalancers))
+	excluded := s.nodeWrites("balanced").Where(func(event controlplane.Event) bool {
+		return patches(event, "add", "/metadata/labels/"+strings.ReplaceAll(corev1.LabelNodeExcludeBalancers, "/", "~1"), "")
+	})
 	s.expectOrder(s.first(excluded), s.first(s.evictions()))
 }
 

@@ -87,7 +87,7 @@ func (r *Reconciler) keepAway(ctx context.Context, s *scope) (bool, error) {
 	if !daemonsets.SetTaint(changed, wanted) {
 		return wanted, nil
 	}
-	if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(s.node, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := remote.PatchNode(ctx, s.client, s.node, changed); err != nil {
 		return false, errors.Wrapf(client.IgnoreNotFound(err), "setting the taint of Node %s", s.node.Name)
 	}
 	ctrl.LoggerFrom(ctx).Info("Changed whether Pods of DaemonSets are kept away from Node", "keptAway", wanted)

@@ -1,0 +1,39 @@
+package progress_test
+
+import (
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+)
+
+func TestDescribe(t *testing.T) {
+	nodes := schema.GroupResource{Resource: "nodes"}
+	for _, tc := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{
+			"a refusal", errors.Wrap(apierrors.NewForbidden(nodes, "n", errors.New("frozen.")), "cordoning Node n"),
+			`cordoning Node n: nodes "n" is forbidden: frozen. Change the admission policy, webhook, quota or role that refuses the request`,
+		},
+		{
+			"a conflict", apierrors.NewConflict(nodes, "n", errors.New("changed")),
+			`Operation cannot be fulfilled on nodes "n": changed. Another client changes the object without pause: find it in the audit log of the API server`,
+		},
+		{"another error, on one line", errors.New("no\n  answer"), "no answer. The request is retried; the log of the manager has more"},
+		{"a long error is cut", errors.New(strings.Repeat("ä", 10000)), strings.Repeat("ä", 359) + "…. The request is retried; the log of the manager has more"},
+	} {
+		t.Run("M39: "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(progress.Describe(tc.err)).To(Equal(tc.want))
+			g.Expect(progress.Short(progress.Describe(tc.err))).To(Equal(progress.Describe(tc.err)), "what to do is never cut")
+		})
+	}
+}
