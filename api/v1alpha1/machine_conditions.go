@@ -17,7 +17,7 @@ const (
 	ReasonSkipped                = "Skipped"
 	ReasonMachineDrained         = "Drained"
 	// ReasonReconcileFailed: a step of the drain has failed for 10 s or longer. The message has the error and what to do about it.
-	// ReasonCordonFailed is used as well: the Node cannot be cordoned.
+	// Where the Node cannot be cordoned, the reason is ReasonCordonFailed.
 	ReasonReconcileFailed = "ReconcileFailed"
 
 	// On Machines that aren't being deleted: the annotation's stage is reached, is on its way, or can't be.

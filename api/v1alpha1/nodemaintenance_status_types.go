@@ -34,14 +34,15 @@ const (
 	// ReasonDaemonSetToleratesMaintenance: a DaemonSet tolerates the taint NoDaemonSetPodsTaint, so it would replace its Pods.
 	ReasonDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
 
-	ReasonDrained          = "Drained"
-	ReasonDraining         = "Draining"
-	ReasonNotDraining      = "NotDraining"
-	ReasonNoNodesSelected  = "NoNodesSelected"
-	ReasonPodsNotObserved  = "PodsNotObserved"
-	ReasonCordoned         = "Cordoned"
-	ReasonCordoning        = "Cordoning"
-	ReasonNotCordoned      = "NotCordoned"
+	ReasonDrained         = "Drained"
+	ReasonDraining        = "Draining"
+	ReasonNotDraining     = "NotDraining"
+	ReasonNoNodesSelected = "NoNodesSelected"
+	ReasonPodsNotObserved = "PodsNotObserved"
+	ReasonCordoned        = "Cordoned"
+	ReasonCordoning       = "Cordoning"
+	ReasonNotCordoned     = "NotCordoned"
+	// ReasonCordonFailed: the API server refuses to cordon some of the Nodes. The message has the error and what to do about it.
 	ReasonCordonFailed     = "CordonFailed"
 	ReasonInvalidDrainRule = "InvalidDrainRule"
 
