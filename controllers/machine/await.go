@@ -11,12 +11,12 @@ import (
 )
 
 // awaitDrained waits until no Pod is left that must go, or the drain's time is up.
-func (r *Reconciler) awaitDrained(_ context.Context, s *scope) (outcome, error) {
+func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error) {
 	observeDrain(s)
 	if s.drainOver = s.drainOver || machines.Drained(s.maintenance); s.drainOver {
 		return outcome{}, nil
 	}
-	reason, message := machines.DrainProgress(s.maintenance, r.maintenanceFailure(s))
+	reason, message := machines.DrainProgress(s.maintenance, r.maintenanceFailure(ctx, s))
 	return s.untilDrainDeadline(outcome{verdict: wait, reason: reason, message: message}), nil
 }
 

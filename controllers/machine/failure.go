@@ -42,8 +42,12 @@ func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconci
 	return reconcile.Result{}, err
 }
 
-// maintenanceFailure is why the NodeMaintenance of the Machine has not been reconciled for a while, nil if it has.
-func (r *Reconciler) maintenanceFailure(s *scope) error {
+// maintenanceFailure is why the NodeMaintenance of the Machine has not been reconciled for a while, nil if it has. Where the API server
+// does not answer, that is told by contact.
+func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
+	if r.Clusters.LastContact(ctx, s.clusterKey()).ConsecutiveFailures > 0 {
+		return nil
+	}
 	request := remote.Request{Cluster: s.clusterKey(), Object: types.NamespacedName{Name: s.maintenance.Name}}
 	if failure := r.Clusters.Failures.Get(request); failure.Persists(s.now) {
 		return failure.Err

@@ -23,10 +23,10 @@ const (
 func FairOptions[T comparable](workers int, clusterOf func(T) types.NamespacedName) controller.TypedOptions[T] {
 	return controller.TypedOptions[T]{
 		MaxConcurrentReconciles: workers,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[T](minRetry, maxRetry),
-		NewQueue: func(name string, limiter workqueue.TypedRateLimiter[T]) workqueue.TypedRateLimitingInterface[T] {
+		NewQueue: func(name string, _ workqueue.TypedRateLimiter[T]) workqueue.TypedRateLimitingInterface[T] { // controllers may share options
 			return newFairQueue(priorityqueue.New(name, func(o *priorityqueue.Opts[T]) {
-				o.Log, o.RateLimiter = ctrl.Log.WithValues("controller", name), limiter
+				o.Log = ctrl.Log.WithValues("controller", name)
+				o.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[T](minRetry, maxRetry)
 			}), workers, clusterOf)
 		},
 	}
