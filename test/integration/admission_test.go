@@ -195,6 +195,22 @@ func testOwnerAdmission(t *testing.T, all *admission) {
 			a.Expect(maintainer.Delete(a.Context(), m)).To(Succeed())
 		})
 	}
+	t.Run("M37: and the UID of the Node, where the Machine is named", func(t *testing.T) { testOwnedNodeUID(all.sub(t), maintainer) })
+}
+
+func testOwnedNodeUID(a *admission, maintainer client.Client) {
+	a.Helper()
+	owned := maintenance("owned-uid", func(m *v1alpha1.NodeMaintenance) {
+		m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: "ns/m", v1alpha1.NodeUIDAnnotation: "uid"}
+	})
+	a.Expect(a.admin.Create(a.Context(), owned)).To(Succeed())
+	for _, change := range []func(*v1alpha1.NodeMaintenance){
+		func(m *v1alpha1.NodeMaintenance) { m.Annotations[v1alpha1.NodeUIDAnnotation] = "other" },
+		func(m *v1alpha1.NodeMaintenance) { delete(m.Annotations, v1alpha1.NodeUIDAnnotation) },
+	} {
+		a.Expect(changed(a, maintainer, owned, change)).To(deniedWith("needs impersonate on managers"))
+	}
+	a.Expect(a.admin.Delete(a.Context(), owned)).To(Succeed())
 }
 
 func testUncordonWarnings(t *testing.T, all *admission) {
