@@ -70,6 +70,11 @@ type MachineDrainPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="['Default', 'DaemonSet', 'Static'].all(t, self.filter(e, e.podType == t).map(e, e.podPriority * 2 + (has(e.podSelector) ? 0 : 1)).isSorted())",message="drainPlan is out of order: podPriority ascends within a podType, and at equal podPriority entries with a podSelector come first"
 	DrainPlan []DrainPlanEntry `json:"drainPlan,omitempty"`
 
+	// drainPlanDefaults is handed to each NodeMaintenance; see its spec.drainPlanDefaults. Absent: None without a drainPlan, so
+	// that the Pods of one MachineDrainRule order are evicted together, as Cluster API does; PriorityTiers with a drainPlan.
+	// +optional
+	DrainPlanDefaults DrainPlanDefaults `json:"drainPlanDefaults,omitempty"`
+
 	// daemonSetPods says what happens to the Pods of DaemonSets.
 	// +optional
 	// +default="Skip"

@@ -45,6 +45,18 @@ const (
 	DrainBehaviorWaitCompleted DrainBehavior = "WaitCompleted"
 )
 
+// DrainPlanDefaults says which entries complete a drain plan, so that every Pod has a step.
+// +kubebuilder:validation:Enum=PriorityTiers;None
+type DrainPlanDefaults string
+
+const (
+	// DrainPlanDefaultsPriorityTiers completes a drain plan with KEP-4212's twelve entries: four priorities for each Pod type.
+	DrainPlanDefaultsPriorityTiers DrainPlanDefaults = "PriorityTiers"
+	// DrainPlanDefaultsNone completes a drain plan with one entry for each Pod type, which selects the Pods that no other entry
+	// selects, whatever their priority.
+	DrainPlanDefaultsNone DrainPlanDefaults = "None"
+)
+
 // DrainPlanEntry is one step of a drain plan: the Pods of one type up to a priority.
 type DrainPlanEntry struct {
 	// podType selects Pods by their type.
@@ -113,6 +125,7 @@ type DrainRule struct {
 // The rules for drainPlan are R2 and R3 of the design: see docs/design.md, "Drain plans".
 // +kubebuilder:validation:XValidation:rule="self.nodeSelector == oldSelf.nodeSelector || oldSelf.stage == 'Idle'",message="nodeSelector is immutable once the stage has left Idle"
 // +kubebuilder:validation:XValidation:rule="has(self.drainPlan) == has(oldSelf.drainPlan)",message="drainPlan is immutable"
+// +kubebuilder:validation:XValidation:rule="self.drainPlanDefaults != 'None' || size(self.drainPlan) != 12 || !self.drainPlan.all(e, !has(e.podSelector) && e.podPriority in [1000000000, 2000000000, 2000001000, 2147483647])",message="drainPlanDefaults None requires a drainPlan: without one, drainPlan defaults to the entries of PriorityTiers"
 type NodeMaintenanceSpec struct {
 	// nodeSelector selects the Nodes to maintain. It can change only while the stage is Idle.
 	// +required
@@ -124,9 +137,9 @@ type NodeMaintenanceSpec struct {
 	// +kubebuilder:validation:XValidation:rule="oldSelf == self || oldSelf == 'Idle' || (oldSelf == 'Cordon' && self != 'Idle') || (oldSelf == 'Drain' && self == 'Complete')",message="stage only moves forward: Idle, Cordon, Drain, Complete"
 	Stage NodeMaintenanceStage `json:"stage,omitempty"`
 
-	// drainPlan is the order in which Pods go: by type (Default, then DaemonSet, then Static), then by priority, entries with
-	// a selector before those without. The twelve entries that this field defaults to are always in effect: where the list
-	// leaves one out, it is added in its sorted position wherever the plan is used. Immutable.
+	// drainPlan is the order in which Pods are evacuated: by type (Default, then DaemonSet, then Static), then by priority,
+	// entries with a selector before those without. Entries that the list leaves out are added in their sorted position wherever
+	// the plan is used; drainPlanDefaults says which. Immutable.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -139,6 +152,14 @@ type NodeMaintenanceSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.filter(e, e.podType == 'Default').map(e, e.podPriority).isSorted() && self.filter(e, e.podType == 'DaemonSet').map(e, e.podPriority).isSorted() && self.filter(e, e.podType == 'Static').map(e, e.podPriority).isSorted()",message="drainPlan is out of order: podPriority ascends within a podType"
 	// +kubebuilder:validation:XValidation:rule="['Default', 'DaemonSet', 'Static'].all(t, self.filter(e, e.podType == t).map(e, e.podPriority * 2 + (has(e.podSelector) ? 0 : 1)).isSorted())",message="drainPlan is out of order: at equal podType and podPriority, entries with a podSelector come first"
 	DrainPlan []DrainPlanEntry `json:"drainPlan,omitempty"`
+
+	// drainPlanDefaults says which entries complete the drainPlan. PriorityTiers: the twelve entries that drainPlan defaults to,
+	// so that critical Pods are evacuated after all others. None: one entry for each Pod type, so that the Pods of a type that no
+	// other entry selects are evacuated together, whatever their priority; it requires a drainPlan. Immutable.
+	// +optional
+	// +default="PriorityTiers"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="drainPlanDefaults is immutable"
+	DrainPlanDefaults DrainPlanDefaults `json:"drainPlanDefaults,omitempty"`
 
 	// drainRules decide about each Pod; the first one that matches counts. A Pod that none matches drains at order 0.
 	// They may change at any time.

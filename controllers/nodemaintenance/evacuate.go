@@ -114,11 +114,12 @@ func (r *Reconciler) component(s *scope, including bool) *component {
 
 func asPlanned(m *v1alpha1.NodeMaintenance, nodes []*corev1.Node, now time.Time) plan.Maintenance {
 	planned := plan.Maintenance{
-		Name:       m.Name,
-		DrainStart: now, // one that hasn't begun is the youngest
-		Created:    m.CreationTimestamp.Time,
-		Plan:       m.Spec.DrainPlan,
-		Published:  publishedTargets(m),
+		Name:         m.Name,
+		DrainStart:   now, // one that hasn't begun is the youngest
+		Created:      m.CreationTimestamp.Time,
+		Plan:         m.Spec.DrainPlan,
+		PlanDefaults: m.Spec.DrainPlanDefaults,
+		Published:    publishedTargets(m),
 	}
 	if start := stageStart(m, v1alpha1.StageDrain); start != nil {
 		planned.DrainStart = start.Time

@@ -172,6 +172,50 @@ func TestMaintenance(t *testing.T) {
 			t.Error("the edit is missing")
 		}
 	})
+	for name, test := range map[string]struct {
+		plan     []v1alpha1.DrainPlanEntry
+		defaults v1alpha1.DrainPlanDefaults
+		want     string
+	}{
+		"M35: a policy without a drainPlan has one step for each Pod type": {
+			want: "None Default:2147483647 DaemonSet:2147483647 Static:2147483647",
+		},
+		"M35: a drainPlan is completed with the tiers": {
+			plan: []v1alpha1.DrainPlanEntry{{PodType: "Default", PodPriority: 5}},
+			want: "PriorityTiers Default:5",
+		},
+		"M35: a drainPlan is completed with one step for each Pod type where the policy asks for it": {
+			plan: []v1alpha1.DrainPlanEntry{{PodType: "Default", PodPriority: 5}}, defaults: v1alpha1.DrainPlanDefaultsNone,
+			want: "None Default:5",
+		},
+		"M35: a policy asks for the tiers without a drainPlan": {
+			defaults: v1alpha1.DrainPlanDefaultsPriorityTiers,
+			want: "PriorityTiers Default:1000000000 Default:2000000000 Default:2000001000 Default:2147483647 DaemonSet:1000000000 DaemonSet:2000000000 " +
+				"DaemonSet:2000001000 DaemonSet:2147483647 Static:1000000000 Static:2000000000 Static:2000001000 Static:2147483647",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := request
+			request.Policy = ptr.To(policy("p", func(p *v1alpha1.MachineDrainPolicy) {
+				p.Spec.DrainPlan, p.Spec.DrainPlanDefaults = test.plan, test.defaults
+			}))
+			spec := machines.Maintenance(request).Spec
+			got := string(spec.DrainPlanDefaults)
+			for _, entry := range spec.DrainPlan {
+				got += fmt.Sprintf(" %s:%d", entry.PodType, entry.PodPriority)
+			}
+			if got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
+	t.Run("M35: a Machine without a policy has one step for each Pod type", func(t *testing.T) {
+		request := request
+		request.Policy = nil
+		if spec := machines.Maintenance(request).Spec; spec.DrainPlanDefaults != v1alpha1.DrainPlanDefaultsNone || len(spec.DrainPlan) != 3 {
+			t.Errorf("unexpected %v", spec.DrainPlan)
+		}
+	})
 	t.Run("R5: a stage never goes back", func(t *testing.T) {
 		present := made.DeepCopy()
 		present.Spec.Stage = v1alpha1.StageComplete

@@ -13,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 )
 
 // Request is what a Machine's NodeMaintenance is made of.
@@ -66,10 +67,29 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 			ExcludeFromLoadBalancers: r.Policy == nil || ptr.Deref(r.Policy.Spec.ExcludeFromLoadBalancers, true),
 		},
 	}
-	if r.Policy != nil {
-		m.Spec.DrainPlan = r.Policy.Spec.DrainPlan
-	}
+	m.Spec.DrainPlan, m.Spec.DrainPlanDefaults = drainPlan(r.Policy)
 	return m
+}
+
+// drainPlan returns the drain plan of a Machine, and what completes it. Where the policy asks for nothing else, the Pods of one
+// MachineDrainRule order are evicted together, as Cluster API does, whatever their priority (M35). The entries are written out:
+// the schema would default an absent plan to KEP-4212's tiers.
+func drainPlan(policy *v1alpha1.MachineDrainPolicy) ([]v1alpha1.DrainPlanEntry, v1alpha1.DrainPlanDefaults) {
+	var entries []v1alpha1.DrainPlanEntry
+	var defaults v1alpha1.DrainPlanDefaults
+	if policy != nil {
+		entries, defaults = policy.Spec.DrainPlan, policy.Spec.DrainPlanDefaults
+	}
+	if defaults == "" {
+		defaults = v1alpha1.DrainPlanDefaultsPriorityTiers
+		if len(entries) == 0 {
+			defaults = v1alpha1.DrainPlanDefaultsNone
+		}
+	}
+	if len(entries) == 0 {
+		entries = plan.Complete(nil, defaults)
+	}
+	return entries, defaults
 }
 
 // Update brings a NodeMaintenance that is there up to date with what it would be if it were made now, as far as it may

@@ -84,7 +84,8 @@ func (c *cluster) addMaintenance(t *rapid.T) {
 	c.clock += rapid.IntRange(0, 1).Draw(t, "time passes")
 	c.maintenances[name] = &plan.Maintenance{
 		Name: name, DrainStart: time.Unix(int64(c.clock), 0),
-		Plan: drawPlan(t), Nodes: drawNodes(t), Published: map[string][]v1alpha1.DrainTarget{},
+		Plan: drawPlan(t), PlanDefaults: rapid.SampledFrom([]v1alpha1.DrainPlanDefaults{"", "PriorityTiers", "None"}).Draw(t, "defaults"),
+		Nodes: drawNodes(t), Published: map[string][]v1alpha1.DrainTarget{},
 	}
 }
 

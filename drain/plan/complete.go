@@ -8,8 +8,8 @@ import (
 )
 
 var (
-	// defaultPriorities are the priorities at which every plan stops, for each Pod type.
-	defaultPriorities = []int32{
+	// tiers are the priorities of KEP-4212's default entries, which it has for each Pod type.
+	tiers = []int32{
 		1000000000,    // the highest one of user defined priority classes
 		2000000000,    // system-cluster-critical
 		2000001000,    // system-node-critical
@@ -19,11 +19,12 @@ var (
 	podTypes = []v1alpha1.PodType{v1alpha1.PodTypeDefault, v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic}
 )
 
-// Complete returns the plan that is in effect: the entries given, and those of KEP-4212's twelve defaults that they leave
-// out, in sorted position. An entry without a type is one of type Default. The entries given stay in their order, and
-// completing a complete plan changes nothing.
-func Complete(entries []v1alpha1.DrainPlanEntry) []v1alpha1.DrainPlanEntry {
-	plan := make([]v1alpha1.DrainPlanEntry, 0, len(entries)+len(podTypes)*len(defaultPriorities))
+// Complete returns the plan that is in effect: the given entries, and those of the defaults that they leave out, in sorted
+// position. An entry without a type has type Default. The given entries keep their order, and completing a complete plan
+// changes nothing.
+func Complete(entries []v1alpha1.DrainPlanEntry, defaults v1alpha1.DrainPlanDefaults) []v1alpha1.DrainPlanEntry {
+	priorities := prioritiesOf(defaults)
+	plan := make([]v1alpha1.DrainPlanEntry, 0, len(entries)+len(podTypes)*len(priorities))
 	for _, entry := range entries {
 		if entry.PodType == "" {
 			entry.PodType = v1alpha1.PodTypeDefault
@@ -31,11 +32,19 @@ func Complete(entries []v1alpha1.DrainPlanEntry) []v1alpha1.DrainPlanEntry {
 		plan = append(plan, entry)
 	}
 	for _, podType := range podTypes {
-		for _, priority := range defaultPriorities {
+		for _, priority := range priorities {
 			plan = withEntry(plan, v1alpha1.DrainPlanEntry{PodType: podType, PodPriority: priority})
 		}
 	}
 	return plan
+}
+
+// prioritiesOf returns the priorities of the default entries of each Pod type. The last one selects all Pods.
+func prioritiesOf(defaults v1alpha1.DrainPlanDefaults) []int32 {
+	if defaults == v1alpha1.DrainPlanDefaultsNone {
+		return []int32{math.MaxInt32}
+	}
+	return tiers
 }
 
 // withEntry adds an entry without a selector, unless the plan has it: before the first entry that is to come later.

@@ -39,7 +39,24 @@ func TestComplete(t *testing.T) {
 	untyped := entry{v1alpha1.DrainTarget{PodPriority: 1000000000}}
 	allOf := func(app string, priority int32) entry { return upTo(priority).app(app) }
 
-	for name, test := range map[string]struct{ given, expected []entry }{
+	last := func(change func(entry) entry) entry { return change(upTo(everyPriority)) }
+	for name, test := range map[string]struct {
+		given, expected []entry
+		defaults        v1alpha1.DrainPlanDefaults
+	}{
+		"R4: without defaults, no plan has one entry for each type": {
+			defaults: v1alpha1.DrainPlanDefaultsNone,
+			expected: []entry{upTo(everyPriority), last(entry.daemonSets), last(entry.statics)},
+		},
+		"R4: without defaults, the user's entries are followed by one entry for each type": {
+			defaults: v1alpha1.DrainPlanDefaultsNone,
+			given:    []entry{upTo(1000), allOf("postgres", 2000), upTo(7).statics()},
+			expected: []entry{upTo(1000), allOf("postgres", 2000), upTo(everyPriority), last(entry.daemonSets), upTo(7).statics(), last(entry.statics)},
+		},
+		"R4: PriorityTiers are the defaults": {
+			defaults: v1alpha1.DrainPlanDefaultsPriorityTiers,
+			expected: slices.Concat(pods, daemonSets, statics),
+		},
 		"R4: no plan has the twelve defaults": {
 			expected: slices.Concat(pods, daemonSets, statics),
 		},
@@ -72,11 +89,11 @@ func TestComplete(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			given := entries(test.given...)
 			before := fmt.Sprint(given)
-			completed := plan.Complete(given)
+			completed := plan.Complete(given, test.defaults)
 			if got, expected := showPlan(completed), showPlan(entries(test.expected...)); got != expected {
 				t.Errorf("\n     got %s\nexpected %s", got, expected)
 			}
-			if again := plan.Complete(completed); showPlan(again) != showPlan(completed) {
+			if again := plan.Complete(completed, test.defaults); showPlan(again) != showPlan(completed) {
 				t.Errorf("not idempotent:\n%s\n%s", showPlan(completed), showPlan(again))
 			}
 			if fmt.Sprint(given) != before {
@@ -88,7 +105,7 @@ func TestComplete(t *testing.T) {
 
 func TestCompleteKeepsSelectors(t *testing.T) {
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "postgres"}}
-	completed := plan.Complete([]v1alpha1.DrainPlanEntry{{PodPriority: 5, PodSelector: selector}})
+	completed := plan.Complete([]v1alpha1.DrainPlanEntry{{PodPriority: 5, PodSelector: selector}}, v1alpha1.DrainPlanDefaultsNone)
 	if completed[0].PodSelector != selector || completed[0].PodType != v1alpha1.PodTypeDefault {
 		t.Errorf("first entry: %v", completed[0])
 	}

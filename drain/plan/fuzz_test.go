@@ -47,7 +47,7 @@ func FuzzDecide(f *testing.F) {
 		}
 		o := plan.Observation{Maintenances: []plan.Maintenance{
 			{Name: "a", Plan: entries, Nodes: []string{"one", "two"}, Published: map[string][]v1alpha1.DrainTarget{"one": published}},
-			{Name: "b", Nodes: []string{"one"}},
+			{Name: "b", Nodes: []string{"one"}, PlanDefaults: v1alpha1.DrainPlanDefaultsNone},
 		}}
 		for i, podType := range []v1alpha1.PodType{"Default", "DaemonSet", "Static", "Other"} {
 			o.Pods = append(o.Pods,
@@ -66,8 +66,10 @@ func FuzzDecide(f *testing.F) {
 				}
 			}
 		}
-		if completed := plan.Complete(entries); showPlan(completed) != showPlan(plan.Complete(completed)) {
-			t.Errorf("completing a plan is not idempotent: %v", completed)
+		for _, defaults := range []v1alpha1.DrainPlanDefaults{"PriorityTiers", "None"} {
+			if completed := plan.Complete(entries, defaults); showPlan(completed) != showPlan(plan.Complete(completed, defaults)) {
+				t.Errorf("completing a plan is not idempotent: %v", completed)
+			}
 		}
 	})
 }

@@ -22,8 +22,9 @@ type Maintenance struct {
 	// DrainStart is when the Drain stage has started, Created when the object was created. They tell the older of two
 	// maintenances; of equally old ones it is the first by name.
 	DrainStart, Created time.Time
-	// Plan is the drain plan as in the spec. Decide completes it.
-	Plan []v1alpha1.DrainPlanEntry
+	// Plan is the drain plan as in the spec. Decide completes it with the entries of PlanDefaults.
+	Plan         []v1alpha1.DrainPlanEntry
+	PlanDefaults v1alpha1.DrainPlanDefaults
 	// Nodes are the names of the selected Nodes.
 	Nodes []string
 	// Published has the drain targets of the last status, by Node.

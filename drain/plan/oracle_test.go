@@ -29,7 +29,7 @@ func (p place) compare(q place) int {
 func newOracle(o plan.Observation) *oracle {
 	or := &oracle{o: o, plans: map[string][]v1alpha1.DrainPlanEntry{}, cursors: map[string]*place{}}
 	for _, m := range o.Maintenances {
-		or.plans[m.Name] = plan.Complete(m.Plan)
+		or.plans[m.Name] = plan.Complete(m.Plan, m.PlanDefaults)
 		for _, p := range o.Pods {
 			if !or.holds(m, p) {
 				continue

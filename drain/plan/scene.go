@@ -66,7 +66,7 @@ func (s *scene) addMaintenances(observed []Maintenance, byName map[string]*node)
 	slices.SortStableFunc(s.maintenances, func(a, b *maintenance) int { return older(a.Maintenance, b.Maintenance) })
 	for age, m := range s.maintenances {
 		m.age = age
-		m.plan = newPlan(m.Plan, s.selectors)
+		m.plan = newPlan(m.Maintenance, s.selectors)
 		m.selectors = m.plan.rowKeys()
 		for _, name := range m.Nodes {
 			n, ok := byName[name]

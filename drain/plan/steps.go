@@ -49,9 +49,9 @@ type entry struct {
 // plan has the entries of a completed drain plan by rank, each list in the order of the plan.
 type plan [ranks][]entry
 
-func newPlan(spec []v1alpha1.DrainPlanEntry, known selectors) plan {
+func newPlan(m *Maintenance, known selectors) plan {
 	var p plan
-	for _, e := range Complete(spec) {
+	for _, e := range Complete(m.Plan, m.PlanDefaults) {
 		if r := rankOf(e.PodType); r < ranks {
 			p[r] = append(p[r], entry{priority: e.PodPriority, selector: known.parse(e.PodSelector)})
 		}

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
 func TestMain(m *testing.M) {
@@ -38,7 +40,6 @@ func compareRandomWorlds(t *testing.T) {
 	for _, d := range intended() {
 		t.Logf("%6.2f%%  %s", 100*float64(met[d.name])/float64(max(total, 1)), d.name)
 	}
-	t.Logf("%6.2f%%  %s", 100*float64(met[finerOrder])/float64(max(total, 1)), finerOrder)
 }
 
 // TestIntended has an example of each difference that is meant, in which there is no other.
@@ -55,24 +56,33 @@ func TestIntended(t *testing.T) {
 			}
 		})
 	}
-	t.Run(finerOrder, func(t *testing.T) {
-		met, err := compare(oneWith(pod("dns", prioritized(2000000000)), pod("web", prioritized(0))).complete())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(met) != 1 || !met[finerOrder] {
-			t.Fatalf("the example has the differences %v", met)
+}
+
+func TestPriorities(t *testing.T) {
+	w := oneWith(pod("dns", prioritized(2000000000)), pod("web", prioritized(0))).complete()
+	t.Run("M35: Pods of one order are evicted together, whatever their priority, as Cluster API does", func(t *testing.T) {
+		their, our := evictedIn(trace(theirs{}, w)), evictedIn(trace(ours{}, w))
+		if len(our) != 1 || !slices.EqualFunc(their, our, slices.Equal) {
+			t.Fatalf("Cluster API evicts %v, we evict %v", their, our)
 		}
 	})
+	t.Run("M35: a policy with PriorityTiers evicts Pods of one order by priority", func(t *testing.T) {
+		if our := evictedIn(trace(tiered(), w)); len(our) != 2 || our[0][0] != "default/web" {
+			t.Fatalf("we evict %v", our)
+		}
+	})
+}
+
+// tiered is our side with a policy that asks for KEP-4212's priority tiers.
+func tiered() ours {
+	policy := &v1alpha1.MachineDrainPolicy{}
+	policy.Spec.DrainPlanDefaults = v1alpha1.DrainPlanDefaultsPriorityTiers
+	return ours{policy: policy}
 }
 
 func prioritized(value int32) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Priority = &value }
 }
-
-// finerOrder is the difference of the drain plan, which Cluster API has nothing like: the Pods that it evicts together go by
-// priority.
-const finerOrder = "M4: Pods of one order go by priority"
 
 // compare asks both sides, and returns the names of the differences that are meant, or an error with one that isn't.
 func compare(w world) (map[string]bool, error) {
@@ -85,7 +95,7 @@ func compare(w world) (map[string]bool, error) {
 	if err != nil {
 		return met, err
 	}
-	return met, compareOrder(w, met)
+	return met, compareOrder(w)
 }
 
 // compareStops takes out of the world what stops one side alone, as far as that is meant. Nothing is left of a world that stops
@@ -154,18 +164,17 @@ func explain(w world, pod *corev1.Pod, their, our answer) string {
 	return ""
 }
 
-// compareOrder compares the rounds. With priorities, only that ours are finer: Cluster API's rounds one after the other.
-func compareOrder(w world, met map[string]bool) error {
+// compareOrder compares the rounds: ours are Cluster API's, whatever the priorities of the Pods. With priority tiers, each of
+// Cluster API's rounds is one or more of ours.
+func compareOrder(w world) error {
 	their, our := trace(theirs{}, w), trace(ours{}, w)
-	if slices.EqualFunc(their, our, sameEvent) {
-		return nil
+	if !slices.EqualFunc(their, our, sameEvent) {
+		return errors.Errorf("the order differs.\nCluster API\n%s\nwe\n%s", describe(their), describe(our))
 	}
-	prioritized := slices.ContainsFunc(w.pods, func(pod *corev1.Pod) bool { return pod.Spec.Priority != nil })
-	if prioritized && isFiner(evictedIn(our), evictedIn(their)) {
-		met[finerOrder] = true
-		return nil
+	if finer := trace(tiered(), w); !isFiner(evictedIn(finer), evictedIn(their)) {
+		return errors.Errorf("priority tiers do more than split rounds.\nCluster API\n%s\nwe\n%s", describe(their), describe(finer))
 	}
-	return errors.Errorf("the order differs.\nCluster API\n%s\nwe\n%s", describe(their), describe(our))
+	return nil
 }
 
 func sameEvent(a, b event) bool { return a.what == b.what && slices.Equal(a.pods, b.pods) }

@@ -39,7 +39,7 @@ func drawWorld(t *rapid.T) world {
 	if oneIn(t, 2000, "very many rules") {
 		w.rules = append(w.rules, manyRules(300)...)
 	}
-	withPriorities := oneIn(t, 8, "priorities")
+	withPriorities := rapid.Bool().Draw(t, "priorities")
 	for i := range rapid.IntRange(1, 8).Draw(t, "Pods") {
 		w.pods = append(w.pods, drawPod(t, i, withPriorities))
 	}

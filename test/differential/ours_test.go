@@ -8,13 +8,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // ours decides as the controllers do: the rules are compiled once for the Machine, they give each Pod its verdict, and the plan
-// says who goes first.
-type ours struct{}
+// of the Machine's policy gives the order.
+type ours struct {
+	policy *v1alpha1.MachineDrainPolicy // nil: the defaults
+}
 
 const maintenance = "m"
 
@@ -32,7 +36,12 @@ func (ours) compile(w world) rules.Compiled {
 
 func (o ours) observe(w world) plan.Observation {
 	matcher := rules.NewMatcher(o.compile(w).Rules)
-	observed := plan.Observation{Maintenances: []plan.Maintenance{{Name: maintenance, Nodes: []string{nodeName}}}}
+	spec := machines.Maintenance(machines.Request{
+		Machine: w.machine, Node: &corev1.Node{ObjectMeta: metaOf("", nodeName, nil)}, Policy: o.policy,
+	}).Spec
+	observed := plan.Observation{Maintenances: []plan.Maintenance{{
+		Name: maintenance, Nodes: []string{nodeName}, Plan: spec.DrainPlan, PlanDefaults: spec.DrainPlanDefaults,
+	}}}
 	for _, pod := range w.pods {
 		labels, known := w.namespaces[pod.Namespace]
 		podType, typeKnown := rules.PodTypeOf(pod, func(namespace, name string, uid types.UID) (exists, known bool) {

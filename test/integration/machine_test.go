@@ -19,7 +19,7 @@ import (
 func TestDeletedMachines(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
-	all.withMachines("m1", "m2", "m3", "m4", "spare")
+	all.withMachines("m1", "m2", "m3", "m4", "m5", "spare")
 
 	t.Run("M27: a budget without room is named on Machine, NodeMaintenance and Evacuation; M7: a rule takes effect on the drain that runs", func(t *testing.T) {
 		s := all.sub(t)
@@ -91,6 +91,19 @@ func TestDeletedMachines(t *testing.T) {
 		s.expectGone("m4")
 		s.expectInvariants()
 		s.Expect(s.audited().Writes().Resource("nodes").Named("", "m4").Where(setsSchedulable)).To(BeEmpty())
+	})
+
+	t.Run("M35: a critical Pod is evicted although Pods with lower priority wait for their PodDisruptionBudget", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.clear()
+		s.runOn("m5", "web", 1, deployment("web", 1), budget("web", 0))
+		s.run(bare("critical", "m5", func(pod *corev1.Pod) { pod.Spec.PriorityClassName = "system-node-critical" }))
+		s.deleteMachine("m5")
+		s.Eventually(func() []string { return s.evictions().Succeeded().Names() }, soon, pace).Should(ConsistOf("critical"))
+		s.Expect(s.condition("m5").Message).To(ContainSubstring("waiting for disruption budget"))
+		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), budget("web", 0), client.InNamespace(namespace))).To(Succeed())
+		s.expectGone("m5")
+		s.expectInvariants()
 	})
 
 	t.Run("M10: the deletion of the whole Cluster isn't held", func(t *testing.T) {

@@ -150,13 +150,28 @@ func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 		v := all.sub(t)
 		m := maintenance("r4")
 		v.accepts(m)
-		v.Expect(m.Spec.DrainPlan).To(Equal(plan.Complete(nil)))
+		v.Expect(m.Spec.DrainPlan).To(Equal(plan.Complete(nil, v1alpha1.DrainPlanDefaultsPriorityTiers)))
 		short := maintenance("r4-short", planned(entry(v1alpha1.PodTypeDefault, 5)))
 		v.accepts(short)
 		again := maintenance("r4-short", planned(entry(v1alpha1.PodTypeDefault, 5)))
 		again.ResourceVersion = short.ResourceVersion
 		v.accepts(again)
 		v.Expect(again.Generation).To(Equal(short.Generation))
+	})
+	t.Run("R4: drainPlanDefaults is PriorityTiers unless set, requires a drainPlan when None, and is immutable", func(t *testing.T) {
+		v := all.sub(t)
+		m := maintenance("r4-defaults")
+		v.accepts(m)
+		v.Expect(m.Spec.DrainPlanDefaults).To(Equal(v1alpha1.DrainPlanDefaultsPriorityTiers))
+		m.Spec.DrainPlanDefaults = v1alpha1.DrainPlanDefaultsNone
+		v.refuses(m, "drainPlanDefaults is immutable")
+		none := func(m *v1alpha1.NodeMaintenance) { m.Spec.DrainPlanDefaults = v1alpha1.DrainPlanDefaultsNone }
+		v.refuses(maintenance("r4-none", none), "drainPlanDefaults None requires a drainPlan")
+		one := maintenance("r4-none-planned", none, planned(plan.Complete(nil, v1alpha1.DrainPlanDefaultsNone)...))
+		v.accepts(one)
+		one.Spec.DrainPlanDefaults = ""
+		v.refuses(one, "drainPlanDefaults is immutable")
+		v.refuses(maintenance("r4-unknown", func(m *v1alpha1.NodeMaintenance) { m.Spec.DrainPlanDefaults = "Some" }), "Unsupported value")
 	})
 	t.Run("R5: stages move forward only, any at creation", func(t *testing.T) {
 		v := all.sub(t)

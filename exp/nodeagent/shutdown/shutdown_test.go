@@ -141,7 +141,7 @@ func TestMaintenance(t *testing.T) {
 			t.Errorf("%v", m.Spec.DrainPlan)
 		}
 		order := []v1alpha1.PodType{v1alpha1.PodTypeDefault, v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic}
-		if !slices.IsSortedFunc(plan.Complete(m.Spec.DrainPlan), func(a, b v1alpha1.DrainPlanEntry) int {
+		if !slices.IsSortedFunc(plan.Complete(m.Spec.DrainPlan, m.Spec.DrainPlanDefaults), func(a, b v1alpha1.DrainPlanEntry) int {
 			return slices.Index(order, a.PodType) - slices.Index(order, b.PodType)
 		}) {
 			t.Error("it is out of order")
