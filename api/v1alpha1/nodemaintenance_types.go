@@ -45,6 +45,17 @@ const (
 	DrainBehaviorWaitCompleted DrainBehavior = "WaitCompleted"
 )
 
+// DrainLabelPolicy says whether a maintenance honors the drain label of Pods.
+// +kubebuilder:validation:Enum=Honor;Ignore
+type DrainLabelPolicy string
+
+const (
+	// DrainLabelPolicyHonor does what the label cluster.x-k8s.io/drain asks for.
+	DrainLabelPolicyHonor DrainLabelPolicy = "Honor"
+	// DrainLabelPolicyIgnore leaves the label to the drain rules.
+	DrainLabelPolicyIgnore DrainLabelPolicy = "Ignore"
+)
+
 // DrainPlanDefaults says which entries complete a drain plan, so that every Pod has a step.
 // +kubebuilder:validation:Enum=PriorityTiers;None
 type DrainPlanDefaults string
@@ -167,6 +178,14 @@ type NodeMaintenanceSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
 	DrainRules []DrainRule `json:"drainRules,omitempty"`
+
+	// drainLabelPolicy says whether the Pod label cluster.x-k8s.io/drain is honored. Honor: Pods labelled skip stay, and the drain
+	// waits for Pods labelled wait-completed to complete, before any of the drainRules is looked at. Where drainRules has a rule
+	// named drain-label-skip or drain-label-wait-completed, that rule replaces the built-in one. Ignore: only drainRules decide.
+	// It may change at any time.
+	// +optional
+	// +default="Honor"
+	DrainLabelPolicy DrainLabelPolicy `json:"drainLabelPolicy,omitempty"`
 
 	// evacuation is how Pods are evacuated.
 	// +optional

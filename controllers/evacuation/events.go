@@ -12,8 +12,8 @@ const (
 	eventEvictionRefused = "EvictionRefused"
 )
 
-// evictedBecause is how the message of an event on a Pod that goes begins.
-var evictedBecause = map[string]string{
-	eventEvicted:        "Evicted, since ",
-	eventDeletedUnready: "Deleted, since it isn't ready, its disruption budget can never have room, and ",
+// removed is how the message of an event on a removed Pod begins.
+var removed = map[string]string{
+	eventEvicted:        "Evicted: ",
+	eventDeletedUnready: "Deleted, because the Pod is not ready and its PodDisruptionBudget can never allow a disruption: ",
 }

@@ -114,7 +114,7 @@ func (v *Evictor) land(ctx context.Context, p *pass, s *subject, err error, said
 		evictions.WithLabelValues(resultEvicted).Inc()
 		evacuations.WithLabelValues("eviction").Inc()
 		p.record.rest(s.pod.UID, now.Add(watchLag))
-		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, said, evictedBecause[said]+"Node "+s.pod.Spec.NodeName+" is drained")
+		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, said, removed[said]+p.because(ctx, s))
 		return
 	case remote.IsPaused(err):
 		return
@@ -137,6 +137,23 @@ func (v *Evictor) land(ctx context.Context, p *pass, s *subject, err error, said
 	log.V(2).Info("Eviction was refused", "reason", why.reason, "message", why.message)
 	evictions.WithLabelValues(resultRefused).Inc()
 	v.tellRefusal(ctx, p, s, why, now)
+}
+
+// because says for the event on a removed Pod on whose behalf that is.
+func (p *pass) because(ctx context.Context, s *subject) string {
+	node := s.pod.Spec.NodeName
+	maintenances, err := remote.MaintenancesOf(ctx, p.client, node)
+	if err != nil { // the event says less
+		ctrl.LoggerFrom(ctx).Info("Failed to find the NodeMaintenances of a removed Pod", "err", err.Error())
+	}
+	var draining []*v1alpha1.NodeMaintenance
+	for i := range maintenances {
+		m := &maintenances[i]
+		if evacuation.Drains(m, node) && rules.NewMatcher(rules.InEffect(&m.Spec)).Decide(remote.Subject(p.observation, s.pod)).Behavior == v1alpha1.DrainBehaviorDrain {
+			draining = append(draining, m)
+		}
+	}
+	return evacuation.Because(s.evacuation, node, draining)
 }
 
 // tellRefusal counts a refused eviction on the Evacuation, and says why; the next try comes after a backoff.

@@ -69,7 +69,7 @@ func observeNode(observation remote.Observation, node *corev1.Node, m *v1alpha1.
 			seen.Attachments = append(seen.Attachments, volumes.NewAttachment(attachment.Name, volume))
 		}
 	}
-	matcher := rules.NewMatcher(m.Spec.DrainRules)
+	matcher := rules.NewMatcher(rules.InEffect(&m.Spec))
 	for _, pod := range pods {
 		verdict := matcher.Decide(remote.Subject(observation, pod))
 		stays := verdict.Behavior == v1alpha1.DrainBehaviorSkip

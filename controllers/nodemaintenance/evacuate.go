@@ -104,9 +104,10 @@ func (r *Reconciler) component(s *scope, including bool) *component {
 		if m.Name == s.maintenance.Name && !including {
 			continue
 		}
-		c.maintenances = append(c.maintenances, m)
-		c.rules[m.Name] = specs[m.Name].Spec.DrainRules
+		c.rules[m.Name] = rules.InEffect(&specs[m.Name].Spec)
 		c.matchers[m.Name] = rules.NewMatcher(c.rules[m.Name])
+		m.SkippedTypes = c.matchers[m.Name].SkippedTypes()
+		c.maintenances = append(c.maintenances, m)
 		c.nodes.Insert(m.Nodes...)
 	}
 	return c
@@ -262,6 +263,7 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 			case targeted && e == nil && s.refused[node.Name] == nil: // the Pod that replaces it may land on a Node that isn't cordoned
 				group.Go(func() error { return r.create(ctx, s, view) })
 			case targeted && e != nil && e.DeletionTimestamp.IsZero() && !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
+				r.reportInvalid(s, view.pod, nil) // its Evacuation has another instigator
 				group.Go(func() error { return setInstigator(ctx, s.client, e, evacuation.WithInstigator) })
 			case !targeted && e != nil && !view.finished && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
 				group.Go(func() error { return setInstigator(ctx, s.client, e, evacuation.WithoutInstigator) })
@@ -280,12 +282,13 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 func (r *Reconciler) create(ctx context.Context, s *scope, view podView) error {
 	pod, policy := view.pod, s.maintenance.Spec.Evacuation
 	var evacuators []v1alpha1.Evacuator
+	var problems []evacuation.Problem
 	if view.podType != "" {
 		builtIn := evacuation.BuiltIn(pod, view.podType, policy.Surge)
 		if view.byAgent {
 			builtIn = staticpods.Evacuators()
 		}
-		evacuators, _ = evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, BuiltIn: builtIn, Policy: policy.Evacuators})
+		evacuators, problems = evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, BuiltIn: builtIn, Policy: policy.Evacuators})
 	}
 	e := evacuation.New(pod, evacuators, policy.ProgressDeadlineSeconds)
 	e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: pod.Spec.NodeName}
@@ -308,8 +311,22 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView) error {
 		return nil
 	}
 	r.created.note(s.request, pod.UID, r.Clock.Now())
+	if len(evacuators) == 0 {
+		problems = nil // the evacuation controller resolves them again, and reports them
+	}
+	r.reportInvalid(s, pod, problems)
 	ctrl.LoggerFrom(ctx).V(4).Info("Created Evacuation", "Pod", klog.KObj(pod))
 	return nil
+}
+
+// reportInvalid writes events on a Pod about what its owner has written and has no effect: once, with its Evacuation.
+func (r *Reconciler) reportInvalid(s *scope, pod *corev1.Pod, problems []evacuation.Problem) {
+	for _, problem := range problems {
+		r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventInvalidEvacuator, problem.Message)
+	}
+	if message := rules.UnknownDrainLabel(s.maintenance, pod.Labels); message != "" {
+		r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventUnknownDrainLabel, message)
+	}
 }
 
 // setInstigator adds or removes our instigator finalizer, and leaves those of others alone.

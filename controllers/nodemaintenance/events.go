@@ -15,6 +15,10 @@ const (
 	eventEvacuationRefused = "EvacuationRefused"
 	// eventMachineGone on a NodeMaintenance: the Machine that it serves is gone, and the Node is not.
 	eventMachineGone = "MachineGone"
+	// eventUnknownDrainLabel on a Pod: its drain label has no effect, and it is drained.
+	eventUnknownDrainLabel = "UnknownDrainLabel"
+	// eventInvalidEvacuator on a Pod: one of its evacuator annotations can't be used.
+	eventInvalidEvacuator = "InvalidEvacuatorAnnotation"
 	// eventDeletedAtTimeout on a Pod: the drain of its Node runs out of time, so it is deleted without regard to its budget.
 	eventDeletedAtTimeout = "DeletedAtDrainTimeout"
 )

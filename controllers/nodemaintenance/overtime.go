@@ -13,6 +13,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonsets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/overtime"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -69,6 +70,6 @@ func (r *Reconciler) deletePod(ctx context.Context, s *scope, pod *corev1.Pod, g
 	}
 	ctrl.LoggerFrom(ctx).Info("Deleted a Pod that is left at the end of the drain's time", "Pod", klog.KObj(pod))
 	r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventDeletedAtTimeout,
-		"Deleted, since the time of the drain of Node "+pod.Spec.NodeName+" is nearly up")
+		"Deleted before the drain timeout: "+evacuation.Cause(s.maintenance, pod.Spec.NodeName))
 	return nil
 }

@@ -119,13 +119,14 @@ func publishedTargets(m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTa
 	return progress.Targets(&m.Status)
 }
 
-// reportNodes says how far each Node has come. Outside of stage Drain, and while Pods aren't known yet, what was said stays.
+// reportNodes lists the selected Nodes and, in stage Drain, says how far each one has come. In stage Complete, and while Pods aren't
+// known yet, what was said stays.
 func reportNodes(s *scope) {
 	m := s.maintenance
-	if m.Spec.Stage == v1alpha1.StageCordon || m.Spec.Stage == v1alpha1.StageDrain {
+	if m.Spec.Stage != v1alpha1.StageComplete {
 		mention(s)
 	}
-	if m.Spec.Stage == v1alpha1.StageCordon {
+	if m.Spec.Stage == v1alpha1.StageIdle || m.Spec.Stage == v1alpha1.StageCordon {
 		progress.Fit(m, m.Status.NodeStatuses)
 	}
 	if m.Spec.Stage != v1alpha1.StageDrain {

@@ -29,6 +29,9 @@
 // so fast-forwarded to what older ones have reached there. Only a verdict can take a Pod out again: one that says Skip, or
 // that the Pod is to complete by itself, or that isn't known.
 //
+// End. A maintenance without a live Pod has reached all entries of its plan, except for the Pod types that its rules skip, so that
+// what is created later is a target immediately.
+//
 // Deadlock. Plans and rules can contradict: one maintenance wants x to go before y, the other one y before x. Maintenances
 // that wait for one another in a circle would wait for ever, so the current step of the oldest in the circle goes first.
 //

@@ -25,6 +25,8 @@ type Maintenance struct {
 	// Plan is the drain plan as in the spec. Decide completes it with the entries of PlanDefaults.
 	Plan         []v1alpha1.DrainPlanEntry
 	PlanDefaults v1alpha1.DrainPlanDefaults
+	// SkippedTypes are the Pod types that the drain rules skip as a whole.
+	SkippedTypes []v1alpha1.PodType
 	// Nodes are the names of the selected Nodes.
 	Nodes []string
 	// Published has the drain targets of the last status, by Node.

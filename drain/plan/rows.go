@@ -98,9 +98,11 @@ func (r reaches) raiseTo(targets []v1alpha1.DrainTarget, known selectors) {
 // is higher, it counts for the selector too (see of), which is why in KEP-4212's example 1000/postgres stands beside 1000
 // before the entry for postgres is reached.
 //
-// A maintenance that nothing holds back has reached its first step. Its cursor isn't at the end, for what may still appear
-// (a Pod, a verdict that changes) is to go in order too; what it had reached, the floor knows.
+// A maintenance without a live Pod has reached all entries of its plan.
 func (m *maintenance) reachedRows() reaches {
+	if !m.live {
+		return m.allRows()
+	}
 	r := reaches{}
 	for rank := rankDefault; rank <= m.cursor.rank; rank++ {
 		for i, e := range m.plan[rank] {
@@ -115,6 +117,27 @@ func (m *maintenance) reachedRows() reaches {
 		}
 	}
 	return r
+}
+
+// allRows has all entries of the plan, so that a Pod that appears later is a target immediately, and Pods of DaemonSets are kept
+// away from a drained Node (R47). Types that the rules skip are left out: their rows would keep Pods of DaemonSets away that the
+// maintenance leaves alone, and that may be needed, as a CSI driver is to detach volumes.
+func (m *maintenance) allRows() reaches {
+	r := reaches{}
+	for at, entries := range m.plan {
+		if m.skips(rank(at)) {
+			continue
+		}
+		for _, e := range entries {
+			r.raise(rowKey{rank: rank(at), selector: e.selector}, reach{priority: e.priority})
+		}
+	}
+	return r
+}
+
+// skips says whether the rules of the maintenance skip all Pods of a type.
+func (m *maintenance) skips(r rank) bool {
+	return slices.ContainsFunc(m.SkippedTypes, func(podType v1alpha1.PodType) bool { return rankOf(podType) == r })
 }
 
 // rows returns what all maintenances of the Node have reached, and what had been published before. Those that nothing holds
@@ -147,17 +170,21 @@ func leastPowerful(maintenances []*maintenance) reaches {
 	return rows
 }
 
+// leastOf returns how far all of them have come with a row. Those without a live Pod have no say about types that they skip.
 func leastOf(maintenances []*maintenance, key rowKey) (least reach, ok bool) {
-	for i, m := range maintenances {
-		to, ok := m.reached.of(key)
-		if !ok {
+	for _, m := range maintenances {
+		if !m.live && m.skips(key.rank) {
+			continue
+		}
+		to, reached := m.reached.of(key)
+		if !reached {
 			return reach{}, false
 		}
-		if i == 0 || to.compare(least) < 0 {
-			least = to
+		if !ok || to.compare(least) < 0 {
+			least, ok = to, true
 		}
 	}
-	return least, true
+	return least, ok
 }
 
 // row is a drain target to publish.

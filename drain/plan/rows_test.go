@@ -75,13 +75,55 @@ func TestRows(t *testing.T) {
 			pod("x").on("one").app("x"), pod("y").on("one").app("y"),
 		).expect(node("one").of("a").targets(), node("one").of("b").targets())
 	})
-	t.Run("R26: a maintenance with nothing to drain shows its first step, and keeps what it had reached", func(t *testing.T) {
-		given(t, maintenance("m").draining("one").plan(upTo(10), upTo(20))).
-			expect(node("one").of("m").targets(upTo(10)).says("Drained")).
-			and(pod("p").on("one").priority(20)).expect(node("one").of("m").targets(upTo(20))).
-			gone("p").expect(node("one").of("m").targets(upTo(20)).says("Drained")).
-			and(pod("q").on("one").daemonSet()).
-			expect(node("one").of("m").targets(upTo(everyPriority), upTo(1000000000).daemonSets()))
+	all := []entry{upTo(everyPriority), upTo(everyPriority).app("db"), upTo(everyPriority).daemonSets(), upTo(everyPriority).statics()}
+	t.Run("R47: a maintenance without a live Pod publishes all rows of its plan, and Pods created later are targets immediately", func(t *testing.T) {
+		given(t, maintenance("m").draining("one").plan(upTo(10), upTo(20).app("db"))).
+			expect(node("one").of("m").targets(all...).says("Drained")).
+			and(pod("low").on("one").priority(5), pod("high").on("one").priority(30), pod("logs").on("one").daemonSet()).
+			expectTargeted("low", "high", "logs").
+			expect(node("one").of("m").targets(all...))
+	})
+	t.Run("R47: Pods with a drain order created later are drained in that order", func(t *testing.T) {
+		given(t, maintenance("m").draining("one")).
+			expectDrained("m", true).
+			and(pod("first").on("one").ordered(1, "m"), pod("second").on("one").ordered(2, "m")).
+			expectTargeted("first").
+			gone("first").expectTargeted("second")
+	})
+	t.Run("R47: rows stay in order while a Pod is live, and reach the end with the last one", func(t *testing.T) {
+		given(t,
+			maintenance("m").draining("one", "two").plan(upTo(10), upTo(20).app("db")),
+			pod("web").on("one").priority(5), pod("job").on("two").completesFor("m"),
+		).
+			expect(node("one").of("m").targets(upTo(10), upTo(10).app("db"))).
+			gone("web").expect(node("one").of("m").targets(upTo(10), upTo(10).app("db")).says("Drained")).
+			gone("job").expect(node("one").of("m").targets(all...), node("two").of("m").targets(all...))
+	})
+	t.Run("R47: Pod types that the rules skip have no rows ahead of time, and drain in order once the rules drain them", func(t *testing.T) {
+		m := maintenance("m").draining("one").skippingTypes(v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic)
+		s := given(t, m, pod("logs").on("one").daemonSet().skippedBy("m"), pod("network").on("one").daemonSet().priority(2000001000).skippedBy("m")).
+			expect(node("one").of("m").targets(upTo(everyPriority)).says("Drained"))
+		m.skippingTypes(v1alpha1.PodTypeStatic)
+		s.change("logs", func(p *podBuilder) { p.drainsFor("m") }).change("network", func(p *podBuilder) { p.drainsFor("m") }).
+			expectTargeted("logs").
+			expect(node("one").of("m").targets(upTo(everyPriority), upTo(1000000000).daemonSets())).
+			gone("logs").expectTargeted("network")
+	})
+	t.Run("R47: a maintenance that skips a Pod type does not limit the rows of one that drains it", func(t *testing.T) {
+		given(t,
+			maintenance("machine").draining("one").skippingTypes(v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic),
+			maintenance("m").draining("one"),
+		).expect(node("one").of("machine").targets(upTo(everyPriority), upTo(everyPriority).daemonSets(), upTo(everyPriority).statics()))
+	})
+	t.Run("R25, R47: a newer maintenance is fast-forwarded to the end, and still drains the Nodes that it does not share in order", func(t *testing.T) {
+		given(t,
+			maintenance("old").draining("one"),
+		).
+			expectDrained("old", true).
+			and(maintenance("new").draining("one", "two").plan(upTo(10)),
+				pod("late").on("one").priority(20), pod("low").on("two").priority(5), pod("high").on("two").priority(20)).
+			expectTargeted("late", "low").
+			gone("low").expectTargeted("late", "high")
 	})
 	t.Run("R26: a maintenance that nothing holds back doesn't limit the rows", func(t *testing.T) {
 		given(t,

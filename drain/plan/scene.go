@@ -24,7 +24,7 @@ type maintenance struct {
 	// live: some Pod holds the drain back, the first ones at the cursor.
 	live    bool
 	cursor  step
-	reached reaches // what the cursor has reached, whatever others say
+	reached reaches // what the maintenance has reached by itself, whatever others say
 
 	trail trail
 }

@@ -209,6 +209,11 @@ func (b *maintenanceBuilder) created(minute int) *maintenanceBuilder {
 	return b
 }
 
+func (b *maintenanceBuilder) skippingTypes(types ...v1alpha1.PodType) *maintenanceBuilder {
+	b.SkippedTypes = types
+	return b
+}
+
 func (b *maintenanceBuilder) published(node string, rows ...entry) *maintenanceBuilder {
 	if b.Published == nil {
 		b.Published = map[string][]v1alpha1.DrainTarget{}

@@ -115,15 +115,32 @@ func builtInRules(daemonSetPods v1alpha1.DaemonSetPodsPolicy) []v1alpha1.DrainRu
 	if daemonSetPods != v1alpha1.DaemonSetPodsDrain {
 		rules = append(rules, skip(RuleDaemonSetPods, v1alpha1.DrainRulePodSelector{PodType: v1alpha1.PodTypeDaemonSet}))
 	}
-	return append(rules,
-		SkipNodeAgent(),
+	return append(append(rules, SkipNodeAgent()), drainLabelRules()...)
+}
+
+// drainLabelRules do what the drain label of a Pod asks for. Pods of DaemonSets and static Pods never complete, so wait-completed
+// has no effect on them: waiting for one would never end.
+func drainLabelRules() []v1alpha1.DrainRule {
+	return []v1alpha1.DrainRule{
 		skip(RuleDrainLabelSkip, v1alpha1.DrainRulePodSelector{DrainLabel: v1alpha1.DrainBehaviorSkip}),
-		v1alpha1.DrainRule{
+		{
 			Name:     RuleDrainLabelWaitCompleted,
 			Behavior: v1alpha1.DrainBehaviorWaitCompleted,
-			Pods:     []v1alpha1.DrainRulePodSelector{{DrainLabel: v1alpha1.DrainBehaviorWaitCompleted}},
+			Pods:     []v1alpha1.DrainRulePodSelector{{DrainLabel: v1alpha1.DrainBehaviorWaitCompleted, PodType: v1alpha1.PodTypeDefault}},
 		},
-	)
+	}
+}
+
+// InEffect returns the rules by which a NodeMaintenance decides: those of its spec and, where it honors drain labels, before them
+// the built-in rules for drain labels that the spec does not have. The compiled rules of a Machine have them.
+func InEffect(spec *v1alpha1.NodeMaintenanceSpec) []v1alpha1.DrainRule {
+	if spec.DrainLabelPolicy == v1alpha1.DrainLabelPolicyIgnore {
+		return spec.DrainRules
+	}
+	missing := slices.DeleteFunc(drainLabelRules(), func(builtIn v1alpha1.DrainRule) bool {
+		return slices.ContainsFunc(spec.DrainRules, func(rule v1alpha1.DrainRule) bool { return rule.Name == builtIn.Name })
+	})
+	return append(missing, spec.DrainRules...)
 }
 
 // IsNodeAgent says whether a Pod is that of a node agent.

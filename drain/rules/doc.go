@@ -14,6 +14,8 @@
 //  4. drain-label-skip, drain-label-wait-completed: what the owner of the pod asks for with the label cluster.x-k8s.io/drain
 //  5. machine-drain-rule/<name> the MachineDrainRules that select the Machine, by name
 //
+// A NodeMaintenance that people write has the rules of its spec, with those of 4 before them unless it says otherwise: see InEffect.
+//
 // A pod that none of them matches drains at order 0. This is what Cluster API decides for the same input.
 //
 // # What can't be known

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"fmt"
 	"strings"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -35,6 +36,16 @@ func DrainLabel(labels map[string]string) (behavior v1alpha1.DrainBehavior, unkn
 	default:
 		return "", value
 	}
+}
+
+// UnknownDrainLabel says, for an event on a Pod that a maintenance drains, that its drain label has a value without an effect (M2).
+// Empty: it has not, or the maintenance ignores the label.
+func UnknownDrainLabel(m *v1alpha1.NodeMaintenance, labels map[string]string) string {
+	if _, unknownValue := DrainLabel(labels); unknownValue == "" || m.Spec.DrainLabelPolicy == v1alpha1.DrainLabelPolicyIgnore {
+		return ""
+	}
+	return fmt.Sprintf("Label %s has the unknown value %q, so NodeMaintenance %s drains the Pod. Valid values are %s and %s.",
+		clusterv1.PodDrainLabel, labels[clusterv1.PodDrainLabel], m.Name, labelSkip, labelWaitCompleted)
 }
 
 // labelText is how a drain label is named to people.

@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"slices"
+
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
@@ -52,6 +54,18 @@ func NewMatcher(rules []v1alpha1.DrainRule) *Matcher {
 		m.rules = append(m.rules, parseRule(&rules[i]))
 	}
 	return m
+}
+
+// SkippedTypes are the Pod types that the rules skip as a whole: the first rule for all Pods of the type says Skip.
+func (m *Matcher) SkippedTypes() []v1alpha1.PodType {
+	var skipped []v1alpha1.PodType
+	for _, podType := range []v1alpha1.PodType{v1alpha1.PodTypeDefault, v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic} {
+		i := slices.IndexFunc(m.rules, func(rule parsedRule) bool { return rule.selectsType(podType) })
+		if i >= 0 && m.rules[i].behavior == v1alpha1.DrainBehaviorSkip {
+			skipped = append(skipped, podType)
+		}
+	}
+	return skipped
 }
 
 // Problems are the rules that can't be parsed, in their order.

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/pkg/errors"
 
@@ -81,6 +82,14 @@ func (r parsedRule) err() error {
 		}
 	}
 	return nil
+}
+
+// selectsType says whether the rule is for all Pods of a type.
+func (r *parsedRule) selectsType(podType v1alpha1.PodType) bool {
+	all := func(e parsedEntry) bool {
+		return (e.podType == "" || e.podType == podType) && e.drainLabel == "" && e.broken == nil && e.pods.selectsAll() && e.namespaces.selectsAll()
+	}
+	return r.broken == nil && (len(r.entries) == 0 || slices.ContainsFunc(r.entries, all))
 }
 
 // decidesLike says whether it makes no difference which of two rules matches.

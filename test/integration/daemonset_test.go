@@ -35,6 +35,7 @@ func TestDaemonSets(t *testing.T) {
 		act{"E29, R40: during a rollout that surges the old and the new Pod go", (*scene).surgingRolloutIsDrained},
 		act{"E29, R40: one that is updated OnDelete stays away, too", (*scene).onDeleteStaysAway},
 		act{"E29, R40: the taint stays until the last maintenance of the Node ends, also by deletion", (*scene).taintIsShared},
+		act{"R47: a DaemonSet that is created after the drain starts no Pod on the Node", (*scene).laterDaemonSetStaysAway},
 		act{"E29, R40: a manager that is killed once the taint is there goes on", (*scene).killedAfterTaint},
 		act{"E29, R40: one that tolerates everything is reported, and its Pods are left", (*scene).tolerantIsLeft},
 		act{"E29, R38: without a drain that targets the Pod, nothing is done and nothing is said", (*scene).untargetedIsLeft},
@@ -145,6 +146,17 @@ func (s *scene) taintIsShared() {
 	s.expectNoneReturns("agent", "m2")
 	s.Expect(s.workload.Client.Delete(s.Context(), maintenance("second"))).To(Succeed())
 	s.expectBackOnce("agent", "m2")
+}
+
+func (s *scene) laterDaemonSetStaysAway() {
+	s = s.sub(s.T)
+	s.startDrain("kernel", "m1")
+	s.expectDrained("kernel")
+	s.Eventually(func() []corev1.Taint { return s.node("m1").Spec.Taints }, soon, pace).Should(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
+	s.runDaemonSet(daemonSet("later"))
+	s.expectNoneReturns("later", "m1")
+	s.complete("kernel")
+	s.expectBackOnce("later", "m1")
 }
 
 func (s *scene) killedAfterTaint() {

@@ -5,11 +5,14 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
@@ -34,7 +37,7 @@ func TestStages(t *testing.T) {
 
 // stageActs have Nodes of their own.
 var stageActs = []act{
-	{"R10: Idle touches no Node and no Pod", idleTouchesNothing},
+	{"R10, R47: Idle touches no Node and no Pod, and lists its Nodes", idleTouchesNothing},
 	{"R11: the finalizer is stored before the first side effect", finalizerFirst},
 	{"R12: an Idle one goes at once", idleGoesAtOnce},
 	{"R12: a deleted one completes first, and never cordons again", deletionCompletes},
@@ -58,6 +61,8 @@ var stageActs = []act{
 	{"R33: each stage that has started is noted once", stageStatuses},
 	{"R35: Drained in stage Drain alone, and again when a Pod has come and gone", drainedAgain},
 	{"R35: without a Node there is nothing drained", noNodes},
+	{"R45: honors the drain labels of Pods without any drain rule", drainLabels},
+	{"M2, E4, E33: events on a Pod report its invalid label and annotation, and name the NodeMaintenance and its reason", eventsOnPods},
 	{"R42: the guide, word for word", followGuide},
 	{"R43: what a maintenance that is gone has left is taken back on connect", leftoversAreSwept},
 }
@@ -72,6 +77,7 @@ func idleTouchesNothing(s *scene) {
 		g.Expect(s.ours().Resource("evacuations")).To(BeEmpty())
 	}, aMoment, pace).Should(Succeed())
 	s.Expect(s.stored("r10").Finalizers).To(BeEmpty())
+	s.Expect(s.stored("r10").Status.NodeStatuses).To(ConsistOf(HaveField("NodeRef.Name", "r10")))
 	s.ends("r10")
 }
 
@@ -380,6 +386,41 @@ func drainedAgain(s *scene) {
 	s.to("r35", complete)
 	s.Expect(s.drained("r35")).To(Equal("False " + v1alpha1.ReasonNotDraining))
 	s.ends("r35")
+}
+
+func drainLabels(s *scene) {
+	s.withNodes("r45")
+	labelled := func(value string) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.Labels[clusterv1.PodDrainLabel], pod.Spec.RestartPolicy = value, corev1.RestartPolicyNever
+		}
+	}
+	job := bare("r45-job", "r45", labelled("WaitCompleted"))
+	s.run(bare("r45-skip", "r45", labelled("Skip")), job, bare("r45-web", "r45"))
+	s.maintain(nm("r45", draining, of("r45")))
+	s.expectMessages("r45/r45: Waiting for pod default/r45-job to complete.")
+	s.annotate(job, controlplane.PodCompleteAfterAnnotation, "10ms")
+	s.Eventually(func() string { return s.drained("r45") }, soon, pace).Should(Equal("True Drained"))
+	s.Expect(s.evictions().Names()).To(ConsistOf("r45-web"))
+	s.Expect(s.nodeStatus("r45", "r45").PodsSkipped).To(BeEquivalentTo(1))
+	s.ends("r45")
+}
+
+// eventsOnPods has one Pod with an evacuator, as those of StatefulSets have, and one without.
+func eventsOnPods(s *scene) {
+	s.withNodes("e33")
+	s.run(
+		bare("e33-web", "e33", func(pod *corev1.Pod) { pod.Labels[clusterv1.PodDrainLabel] = "skipp" }),
+		bare("e33-held", "e33", held, func(pod *corev1.Pod) {
+			pod.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+"loud.example.com"] = "very high"
+		}),
+	)
+	s.maintain(nm("e33", draining, of("e33"), func(m *v1alpha1.NodeMaintenance) { m.Spec.Reason = "Kernel update" }))
+	s.expectEventOn("e33-web", "UnknownDrainLabel", `has the unknown value "skipp"`)
+	s.expectEventOn("e33-web", "EvictedForMaintenance", "NodeMaintenance e33 drains Node e33 (Kernel update)")
+	s.expectEventOn("e33-held", "InvalidEvacuatorAnnotation", "very high")
+	s.goes("e33-held")
+	s.ends("e33")
 }
 
 func noNodes(s *scene) {

@@ -19,6 +19,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonsets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -105,7 +106,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 		return errors.Wrapf(err, "listing the Evacuations of Node %s", s.node.Name)
 	}
 	for _, d := range s.draining {
-		s.matchers = append(s.matchers, rules.NewMatcher(d.Maintenance.Spec.DrainRules))
+		s.matchers = append(s.matchers, rules.NewMatcher(rules.InEffect(&d.Maintenance.Spec)))
 	}
 	var failure error // one Pod that can't be deleted doesn't hold up the others
 	for i := range evacuations.Items {
@@ -162,6 +163,6 @@ func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuatio
 	}
 	r.deleted.Add(deletion{s.cluster, pod.UID})
 	ctrl.LoggerFrom(ctx).V(2).Info("Deleted Pod", "Pod", klog.KObj(pod), "NodeMaintenance", klog.KRef("", by.Name))
-	r.Clusters.Event(s.cluster, pod, corev1.EventTypeNormal, eventDeleted, "Deleted, since Node "+s.node.Name+" is drained by NodeMaintenance "+by.Name)
+	r.Clusters.Event(s.cluster, pod, corev1.EventTypeNormal, eventDeleted, "Deleted: "+evacuation.Cause(by, s.node.Name))
 	return nil
 }

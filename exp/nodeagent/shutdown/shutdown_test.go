@@ -10,6 +10,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
 
@@ -141,6 +142,9 @@ func TestMaintenance(t *testing.T) {
 			t.Errorf("%v", m.Spec.DrainPlan)
 		}
 		order := []v1alpha1.PodType{v1alpha1.PodTypeDefault, v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic}
+		if got := rules.InEffect(&m.Spec); len(got) != 3 || got[0].Name != rules.RuleDrainLabelSkip {
+			t.Errorf("R45: drain labels are not honored: %v", got)
+		}
 		if !slices.IsSortedFunc(plan.Complete(m.Spec.DrainPlan, m.Spec.DrainPlanDefaults), func(a, b v1alpha1.DrainPlanEntry) int {
 			return slices.Index(order, a.PodType) - slices.Index(order, b.PodType)
 		}) {

@@ -1,0 +1,60 @@
+package evacuation
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// Bounds of the message of an event.
+const (
+	maxCauses      = 3
+	maxCauseReason = 200
+	maxBecause     = 900
+)
+
+// Drains says whether a maintenance drains a Node at present.
+func Drains(m *v1alpha1.NodeMaintenance, node string) bool {
+	if _, drains := termsOf(m); !drains {
+		return false
+	}
+	for i := range m.Status.NodeStatuses {
+		if m.Status.NodeStatuses[i].NodeRef.Name == node {
+			return true
+		}
+	}
+	return false
+}
+
+// Cause names a maintenance that drains a Node, and its reason.
+func Cause(m *v1alpha1.NodeMaintenance, node string) string {
+	cause := fmt.Sprintf("NodeMaintenance %s drains Node %s", m.Name, node)
+	if m.Spec.Reason == "" {
+		return cause
+	}
+	return cause + " (" + shorten(m.Spec.Reason, maxCauseReason) + ")"
+}
+
+func shorten(text string, limit int) string {
+	if runes := []rune(text); len(runes) > limit {
+		return string(runes[:limit]) + "…"
+	}
+	return text
+}
+
+// Because says on whose behalf a Pod of a Node is removed: the maintenances that drain it, with their reasons, or the instigators of
+// its Evacuation where there is none (E33). Users of a Namespace see it in an event; they cannot read NodeMaintenances.
+func Because(e *v1alpha1.Evacuation, node string, draining []*v1alpha1.NodeMaintenance) string {
+	if len(draining) == 0 || !HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
+		return shorten("requested by "+strings.Join(Instigators(e), ", "), maxBecause)
+	}
+	causes := make([]string, 0, maxCauses+1)
+	for _, m := range draining[:min(len(draining), maxCauses)] {
+		causes = append(causes, Cause(m, node))
+	}
+	if more := len(draining) - maxCauses; more > 0 {
+		causes = append(causes, fmt.Sprintf("%d more", more))
+	}
+	return shorten(strings.Join(causes, "; "), maxBecause)
+}
