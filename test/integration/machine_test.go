@@ -100,7 +100,7 @@ func TestDeletedMachines(t *testing.T) {
 		s.run(bare("critical", "m5", func(pod *corev1.Pod) { pod.Spec.PriorityClassName = "system-node-critical" }))
 		s.deleteMachine("m5")
 		s.Eventually(func() []string { return s.evictions().Succeeded().Names() }, soon, pace).Should(ConsistOf("critical"))
-		s.Expect(s.condition("m5").Message).To(ContainSubstring("waiting for disruption budget"))
+		s.Eventually(func() string { return s.condition("m5").Message }, soon, pace).Should(ContainSubstring("waiting for disruption budget"))
 		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), budget("web", 0), client.InNamespace(namespace))).To(Succeed())
 		s.expectGone("m5")
 		s.expectInvariants()
