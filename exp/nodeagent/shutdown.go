@@ -120,7 +120,8 @@ func (f *followed) saw(m *v1alpha1.NodeMaintenance, err error, at time.Time) {
 		return
 	}
 	f.state.Created = m.Spec.Stage == v1alpha1.StageDrain
-	f.state.Acting, f.state.Drained = shutdown.Progress(m)
+	acting, drained := shutdown.Progress(m)
+	f.state.Acting, f.state.Drained = acting, drained || f.state.Drained
 }
 
 // follow has the NodeMaintenance be there, and looks how it goes.
@@ -159,7 +160,7 @@ func (a *Agent) ensure(ctx context.Context, m *v1alpha1.NodeMaintenance) (*v1alp
 	}
 }
 
-// ending ends the Pods of the node without the API server.
+// ending ends the Pods of the node without the kubelet.
 type ending struct {
 	agent  *Agent
 	cancel context.CancelFunc
@@ -205,10 +206,11 @@ func (e *ending) stop(ctx context.Context) {
 	}
 }
 
-// endPods ends all Pods but the agent's own, phase by phase. The kubelet is stopped before, so that it restarts none.
+// endPods ends the Pods that the container runtime lists, phase by phase, until none is left but the agent's own or the time is up.
+// It stops the kubelet first, which would restart them. Where there is nothing to end, the kubelet runs on.
 func (a *Agent) endPods(ctx context.Context, left time.Duration) {
 	log := klog.FromContext(ctx)
-	start := time.Now()
+	deadline := time.Now().Add(left)
 	a.mu.Lock()
 	port := a.port()
 	a.mu.Unlock()
@@ -217,26 +219,45 @@ func (a *Agent) endPods(ctx context.Context, left time.Duration) {
 		a.refreshPriorities(asking, port)
 		cancel()
 	}
+	pods := a.otherPods(ctx)
+	if len(pods) == 0 {
+		return
+	}
 	if err := a.Keeper.StopKubelet(ctx); err != nil {
 		log.Error(err, "Failed to stop the kubelet: it may restart what is ended")
 	}
-	pods := a.runningPods(ctx)
+	// The kubelet may have started more before it stopped, and the runtime may fail to end a Pod: list them again.
+	for len(pods) > 0 && ctx.Err() == nil && time.Now().Before(deadline) {
+		a.endPhases(ctx, pods, time.Until(deadline))
+		if pods = a.otherPods(ctx); len(pods) > 0 {
+			log.Info("Pods remain", "count", len(pods))
+			pause(ctx, askEvery)
+		}
+	}
+}
+
+func (a *Agent) endPhases(ctx context.Context, pods []shutdown.Pod, left time.Duration) {
+	phases := shutdown.Within(shutdown.Occupied(a.Config.Phases(), pods), left)
+	for i, phase := range shutdown.Endings(phases, pods) {
+		if len(phase) == 0 || ctx.Err() != nil {
+			continue
+		}
+		klog.FromContext(ctx).Info("Ending Pods", "fromPriority", phases[i].From, "count", len(phase), "period", phases[i].Period)
+		a.endPhase(ctx, phase)
+	}
+}
+
+// otherPods returns the Pods that run on the node, with their priorities, without the agent's own.
+func (a *Agent) otherPods(ctx context.Context) []shutdown.Pod {
 	priorities := a.State.Priorities()
 	var others []shutdown.Pod
-	for _, pod := range pods {
+	for _, pod := range a.runningPods(ctx) {
 		if pod.UID != a.PodUID {
 			pod.Priority = priorities[pod.UID]
 			others = append(others, pod)
 		}
 	}
-	phases := shutdown.Within(a.Config.Phases(), left-time.Since(start))
-	for i, phase := range shutdown.Endings(phases, others) {
-		if len(phase) == 0 || ctx.Err() != nil {
-			continue
-		}
-		log.Info("Ending Pods", "fromPriority", phases[i].From, "count", len(phase), "period", phases[i].Period)
-		a.endPhase(ctx, phase)
-	}
+	return others
 }
 
 // runningPods asks until the container runtime answers: not to know the Pods must not look like there being none.
@@ -247,10 +268,15 @@ func (a *Agent) runningPods(ctx context.Context) []shutdown.Pod {
 			return pods
 		}
 		klog.FromContext(ctx).Error(err, "Failed to list the Pods of the node")
-		select {
-		case <-ctx.Done():
-		case <-time.After(askEvery):
-		}
+		pause(ctx, askEvery)
+	}
+}
+
+// pause waits, or until the context ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 

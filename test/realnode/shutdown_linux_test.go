@@ -2,6 +2,8 @@ package realnode_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode"
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
@@ -65,6 +68,32 @@ func TestShutdown(t *testing.T) {
 		s.Expect(journal.Of(spec.Who)).NotTo(ContainElement("stopped "+spec.Kubelet), "the kubelet ended the Pods")
 	})
 
+	t.Run("S15, S16: ends the Pods that remain on the drained Node by priority, before it releases the lock", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "remains"})
+		s.run(node, realnode.NewPod("r-regular", "1s"))
+		s.create(s.workload.Client,
+			tolerateAll(daemonSet("r-logs", node.Name(), realnode.Grace(60))),
+			tolerateAll(daemonSet("r-cni", node.Name(), realnode.Grace(60), realnode.In("kube-system"), realnode.Class("system-node-critical"))))
+		s.Expect(node.WriteStaticPod(realnode.NewPod("etcd", "500ms", realnode.In("kube-system"), realnode.Class("system-node-critical")))).To(Succeed())
+		for _, name := range []string{"r-logs", "r-cni", "etcd"} {
+			s.awaitStarted(node, name, 1)
+		}
+		begin, err := s.workload.Audit().Mark()
+		s.Expect(err).NotTo(HaveOccurred())
+		s.Expect(node.PowerButton()).To(Succeed())
+		journal := s.expectPoweredOff(node)
+		s.expectGraceful(journal, "r-regular", "r-logs", "r-cni", "etcd")
+		s.expectOrder(journal, []string{"r-regular"}, []string{"r-logs"})
+		s.expectOrder(journal, []string{"r-logs"}, []string{"r-cni", "etcd"})
+		for _, name := range []string{"r-logs", "r-cni", "etcd"} {
+			s.Expect(journal.Count(name, "started")).To(Equal(1), "the kubelet restarted %s", name)
+		}
+		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped "+spec.Kubelet), "the kubelet would restart what the agent ends")
+		s.expectDrained("shutdown-remains")
+		s.expectExcludedBeforeEviction(begin, "remains", "r-regular")
+	})
+
 	root.configure("{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}")
 	t.Run("S3: the agent is killed in the middle, and another lock holds until it goes on", func(t *testing.T) {
 		s := root.sub(t)
@@ -106,10 +135,12 @@ func TestShutdown(t *testing.T) {
 		m := s.maintenance(s, "shutdown-booted")
 		s.Expect(m.Spec.Stage).To(Equal(v1alpha1.StageDrain))
 		s.Expect(s.unschedulable("booted")).To(BeTrue(), "no Pod lands on it")
+		s.Expect(s.excluded("booted")).To(BeTrue(), "S16: load balancers send it no traffic")
 		before := m.DeepCopy()
 		m.Spec.Stage = v1alpha1.StageComplete
 		s.Expect(s.workload.Client.Patch(s.Context(), m, client.MergeFrom(before))).To(Succeed())
 		s.Eventually(func() bool { return s.unschedulable("booted") }, eventually, pace).Should(BeFalse())
+		s.Eventually(func() bool { return s.excluded("booted") }, eventually, pace).Should(BeFalse())
 	})
 
 	t.Run("S3: called off, the NodeMaintenance is completed and the lock is held again", func(t *testing.T) {
@@ -220,18 +251,57 @@ func TestShutdown(t *testing.T) {
 
 func (s *scene) unschedulable(name string) bool {
 	s.Helper()
+	return s.nodeObject(name).Spec.Unschedulable
+}
+
+// excluded says whether load balancers leave the Node out.
+func (s *scene) excluded(name string) bool {
+	s.Helper()
+	_, labelled := s.nodeObject(name).Labels[corev1.LabelNodeExcludeBalancers]
+	return labelled
+}
+
+func (s *scene) nodeObject(name string) *corev1.Node {
+	s.Helper()
 	node := &corev1.Node{}
 	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, node)).To(Succeed())
-	return node.Spec.Unschedulable
+	return node
+}
+
+// expectDrained expects that the NodeMaintenance reports its Nodes as drained.
+func (s *scene) expectDrained(name string) {
+	s.Helper()
+	s.Expect(s.maintenance(s, name).Status.Conditions).To(ContainElement(And(
+		HaveField("Type", v1alpha1.NodeMaintenanceDrained), HaveField("Status", metav1.ConditionTrue))))
+}
+
+// expectExcludedBeforeEviction expects that the Node is excluded from load balancers, and was before the Pod's eviction.
+func (s *scene) expectExcludedBeforeEviction(begin controlplane.Mark, node, pod string) {
+	s.Helper()
+	s.Expect(s.excluded(node)).To(BeTrue())
+	events, err := s.workload.Audit().Since(begin)
+	s.Expect(err).NotTo(HaveOccurred())
+	excluded := slices.IndexFunc(events, func(e controlplane.Event) bool {
+		return e.Resource == "nodes" && e.Name == node && strings.Contains(string(e.RequestObject), corev1.LabelNodeExcludeBalancers)
+	})
+	evicted := slices.IndexFunc(events, func(e controlplane.Event) bool { return e.Subresource == "eviction" && e.Name == pod })
+	s.Expect(excluded).To(BeNumerically(">=", 0), "the Node was never excluded")
+	s.Expect(evicted).To(BeNumerically(">", excluded), "Pod %s was evicted before its Node was excluded", pod)
 }
 
 // daemonSet has one Pod on a node, whose journal has it under the name of the DaemonSet.
-func daemonSet(name, node string) *appsv1.DaemonSet {
-	pod := realnode.NewPod(name, "500ms", realnode.On(node))
+func daemonSet(name, node string, changes ...func(*corev1.Pod)) *appsv1.DaemonSet {
+	pod := realnode.NewPod(name, "500ms", append(changes, realnode.On(node))...)
 	pod.Labels = map[string]string{"app": name}
 	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name}}
 	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: pod.Labels}
 	set.Spec.Template = corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}
+	return set
+}
+
+// tolerateAll has the Pods of the DaemonSet tolerate every taint, as network plugins and log shippers do.
+func tolerateAll(set *appsv1.DaemonSet) *appsv1.DaemonSet {
+	set.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	return set
 }
 

@@ -14,7 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/transport"
-	"k8s.io/utils/ptr"
+
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/manifests"
 )
 
 // limit bounds an answer: some hundred Pods are a few megabytes.
@@ -46,7 +47,8 @@ func (c *Client) EndsPods(ctx context.Context, port int32) (bool, error) {
 	return answer.Config.ShutdownGracePeriod.Duration > 0 || len(answer.Config.ShutdownGracePeriodByPodPriority) > 0, err
 }
 
-// Priorities returns the priorities of the Pods on the node, by UID.
+// Priorities returns the priorities of the Pods on the node, by UID. The kubelet knows static Pods as their manifests have them, in
+// which the priority isn't resolved.
 func (c *Client) Priorities(ctx context.Context, port int32) (map[string]int32, error) {
 	pods := &corev1.PodList{}
 	if err := c.get(ctx, port, "/pods", pods); err != nil {
@@ -54,7 +56,7 @@ func (c *Client) Priorities(ctx context.Context, port int32) (map[string]int32, 
 	}
 	priorities := map[string]int32{}
 	for i := range pods.Items {
-		priorities[string(pods.Items[i].UID)] = ptr.Deref(pods.Items[i].Spec.Priority, 0)
+		priorities[string(pods.Items[i].UID)] = manifests.Priority(&pods.Items[i])
 	}
 	return priorities, nil
 }

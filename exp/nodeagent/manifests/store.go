@@ -59,7 +59,7 @@ func parse(file string, content []byte) (hold.Manifest, bool) {
 	if err := yaml.Unmarshal(content, pod); err != nil || pod.Name == "" {
 		return hold.Manifest{}, false
 	}
-	m := hold.Manifest{File: file, Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels, Priority: priority(pod)}
+	m := hold.Manifest{File: file, Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels, Priority: Priority(pod)}
 	if m.Namespace == "" {
 		m.Namespace = metav1.NamespaceDefault
 	}
@@ -70,9 +70,9 @@ func parse(file string, content []byte) (hold.Manifest, bool) {
 	return m, true
 }
 
-// priority of a static Pod: the API server resolves the class for its mirror, and knows of classes that the node doesn't. Such
+// Priority of a static Pod: the API server resolves the class for its mirror, and knows of classes that the node doesn't. Such
 // a Pod counts as the highest that users can have, so that it goes rather too late than too early.
-func priority(pod *corev1.Pod) int32 {
+func Priority(pod *corev1.Pod) int32 {
 	const highestOfUsers, clusterCritical, nodeCritical = 1_000_000_000, 2_000_000_000, 2_000_001_000
 	switch {
 	case pod.Spec.Priority != nil:

@@ -100,6 +100,17 @@ func Total(phases []Phase) time.Duration {
 	return total
 }
 
+// Occupied returns the phases in which Pods remain to be ended. The others have no period, so that they take no share of a short time.
+func Occupied(phases []Phase, pods []Pod) []Phase {
+	occupied := slices.Clone(phases)
+	for i := range occupied {
+		if !slices.ContainsFunc(pods, func(pod Pod) bool { return PhaseOf(phases, pod.Priority) == i }) {
+			occupied[i].Period = 0
+		}
+	}
+	return occupied
+}
+
 // Within divides what is left of the time as the phases divide all of it.
 func Within(phases []Phase, left time.Duration) []Phase {
 	total := Total(phases)

@@ -16,10 +16,11 @@ type Observed struct {
 
 	// LastAnswer is when the API server last answered. Zero: not in this shutdown.
 	LastAnswer time.Time
-	// Created: our NodeMaintenance is there, in stage Drain. Acting: a management cluster acts on it. Drained: the Node is.
+	// Created: our NodeMaintenance is there, in stage Drain. Acting: a management cluster acts on it. Drained: the Node has been
+	// drained at some time in this shutdown. It stays true, since the kubelet must not be started again once the agent ends Pods.
 	Created, Acting, Drained bool
 
-	// Ended: the Pods of the node have been ended without the API server.
+	// Ended: the agent has ended the Pods that the container runtime listed.
 	Ended bool
 }
 
@@ -31,7 +32,7 @@ const (
 	Request Course = "Request"
 	// Await that the Node is drained.
 	Await Course = "Await"
-	// EndPods by ourselves.
+	// EndPods that the container runtime lists, without the kubelet.
 	EndPods Course = "EndPods"
 	// Release the lock.
 	Release Course = "Release"
@@ -50,12 +51,14 @@ func Decide(c Config, o Observed) (Course, string) {
 	switch {
 	case gone >= o.Budget:
 		return Release, "the time is up"
-	case o.Created && o.Drained:
-		return Release, "the Node is drained"
 	case o.Ended:
 		return Release, "all Pods have ended"
 	case o.KubeletEndsPods:
 		return leaveToKubelet(o.Created || silent >= apiPatience), "the kubelet ends the Pods"
+	case o.Drained:
+		// A drain leaves Pods behind: those of DaemonSets that tolerate every taint, static Pods of a control plane, and those that
+		// its rules skip.
+		return EndPods, "the Node is drained"
 	case silent >= apiPatience:
 		return EndPods, fmt.Sprintf("the API server hasn't answered for %s", apiPatience)
 	case (!o.Created || !o.Acting) && gone >= managementPatience:

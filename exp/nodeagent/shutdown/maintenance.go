@@ -30,10 +30,11 @@ func Maintenance(node, bootID string, c Config) *v1alpha1.NodeMaintenance {
 		NodeSelector: v1alpha1.NodeSelector{NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{
 			MatchFields: []v1alpha1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
 		}}},
-		Stage:      v1alpha1.StageDrain,
-		Reason:     reason,
-		DrainPlan:  drainPlan(c),
-		DrainRules: []v1alpha1.DrainRule{rules.SkipNodeAgent()},
+		Stage:                    v1alpha1.StageDrain,
+		Reason:                   reason,
+		DrainPlan:                drainPlan(c),
+		DrainRules:               []v1alpha1.DrainRule{rules.SkipNodeAgent()},
+		ExcludeFromLoadBalancers: true,
 	}
 	return m
 }

@@ -43,7 +43,10 @@ func TestDecide(t *testing.T) {
 	}{
 		"S3: asks for a NodeMaintenance":                                      {after(0), shutdown.Request},
 		"S3: awaits that the Node is drained":                                 {after(4*second, acting), shutdown.Await},
-		"S3: lets go when it is":                                              {after(4*second, drained), shutdown.Release},
+		"S15: ends the Pods that remain on the drained Node":                  {after(4*second, drained), shutdown.EndPods},
+		"S15: releases the lock when they have ended":                         {after(4*second, drained, ended), shutdown.Release},
+		"S15: continues when the API server stops answering":                  {after(20*second, drained, silentFor(15*second)), shutdown.EndPods},
+		"S15: releases the lock at the deadline":                              {after(60*second, drained), shutdown.Release},
 		"S3: lets go when the time is up":                                     {after(60*second, acting), shutdown.Release},
 		"S5: has a little patience with the API server":                       {after(4*second, never), shutdown.Request},
 		"S5: no API server from the start":                                    {after(5*second, never), shutdown.EndPods},
@@ -60,6 +63,7 @@ func TestDecide(t *testing.T) {
 		"S6: ... also when a management cluster doesn't act":                  {after(4*second, short, created), shutdown.EndPods},
 		"S7: the kubelet ends the Pods, and there is to be a NodeMaintenance": {after(0, kubelet), shutdown.Request},
 		"S7: once it is there, nothing is held up":                            {after(second, kubelet, created), shutdown.Release},
+		"S7: leaves the Pods that remain on the drained Node to the kubelet":  {after(4*second, kubelet, drained), shutdown.Release},
 		"S7: nor without the API server":                                      {after(5*second, kubelet, never), shutdown.Release},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,7 +136,38 @@ func TestTimeIsDivided(t *testing.T) {
 	})
 }
 
+func TestDividesTimeAmongOccupiedPhases(t *testing.T) {
+	phases := shutdown.Defaults().Phases() // 20 s for regular Pods, 10 s for critical ones
+	critical := shutdown.Pod{Name: "cni", Priority: 2_000_001_000}
+	regular := shutdown.Pod{Name: "web"}
+	for name, test := range map[string]struct {
+		pods []shutdown.Pod
+		left time.Duration
+		want []time.Duration
+	}{
+		"S15: a phase without Pods takes no share of a short time": {[]shutdown.Pod{critical}, 6 * time.Second, []time.Duration{0, 6 * time.Second}},
+		"S15: a phase never gets more than its configured period":  {[]shutdown.Pod{critical}, time.Minute, []time.Duration{0, 10 * time.Second}},
+		"S6: phases with Pods share a short time in proportion":    {[]shutdown.Pod{critical, regular}, 6 * time.Second, []time.Duration{4 * time.Second, 2 * time.Second}},
+		"S15: no Pods": {nil, time.Minute, []time.Duration{0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []time.Duration
+			for _, phase := range shutdown.Within(shutdown.Occupied(phases, test.pods), test.left) {
+				got = append(got, phase.Period)
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
 func TestMaintenance(t *testing.T) {
+	t.Run("S16: excludes the Node from load balancers", func(t *testing.T) {
+		if !shutdown.Maintenance("n1", "boot", shutdown.Defaults()).Spec.ExcludeFromLoadBalancers {
+			t.Error("the Node stays in load balancers while its Pods are evicted")
+		}
+	})
 	t.Run("S3: regular Pods first, critical ones last, DaemonSets and static Pods after; the agent stays", func(t *testing.T) {
 		m := shutdown.Maintenance("n1", "boot", shutdown.Defaults())
 		if m.Name != "shutdown-n1" || m.Spec.Stage != v1alpha1.StageDrain || m.Spec.Reason != "node shutdown" || m.Spec.DrainRules[0].Name != "node-agent" {
