@@ -72,6 +72,10 @@ const (
 	// The agent on the Node watches those.
 	StaticPodsOfLabel = "maintenance.cluster.x-k8s.io/static-pods-of"
 
+	// ShutdownConfigLabel on a Node names the configuration of its shutdown: <name>.yaml in the node agent's ConfigMap. Cluster API
+	// copies labels of this domain from Machines to their Nodes, so the template of a MachineDeployment can set it.
+	ShutdownConfigLabel = "maintenance.node.cluster.x-k8s.io/shutdown-config"
+
 	// StaticPodTargetsAnnotation on a Node has the drain targets, as JSON, that drains of the Node have published for its
 	// static Pods. The agent on the Node holds manifests as long as it is there.
 	StaticPodTargetsAnnotation = "maintenance.cluster.x-k8s.io/static-pod-targets"
@@ -132,6 +136,10 @@ const (
 	ReasonDelayedTooShort   = "DelayTooShort"
 	ReasonShutdownByKubelet = "KubeletGracefulShutdown"
 	ReasonNoSystemBus       = "ShutdownNotDelayed"
+
+	// ReasonShutdownConfigInvalid: the agent cannot use the configuration that applies to the Node. The message says why, and which one
+	// it uses instead.
+	ReasonShutdownConfigInvalid = "InvalidConfiguration"
 )
 
 // StaticPodsOf returns the value of StaticPodsOfLabel for a Node. A label is shorter than a name may be.

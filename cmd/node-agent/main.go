@@ -16,7 +16,6 @@ import (
 	"github.com/pkg/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/yaml"
 
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/cluster"
@@ -33,7 +32,7 @@ type options struct{ config, dbus, cri, staticPods, state string }
 
 func main() {
 	var o options
-	flag.StringVar(&o.config, "config", "/etc/node-agent/config.yaml", "Configuration of the shutdown. A file that isn't there is all defaults.")
+	flag.StringVar(&o.config, "config", "/etc/node-agent/config.yaml", "Configuration of the shutdown. A file that isn't there is all defaults. A label of the Node may name another file beside it.")
 	flag.StringVar(&o.dbus, "system-bus", "/run/dbus/system_bus_socket", "Socket of the system bus.")
 	flag.StringVar(&o.cri, "container-runtime", "/run/containerd/containerd.sock", "Socket of the container runtime.")
 	flag.StringVar(&o.staticPods, "static-pod-path", "/etc/kubernetes/manifests", "The kubelet's staticPodPath.")
@@ -54,29 +53,31 @@ func run(o options, mode string) error {
 		}
 		return nil
 	}
-	config, err := readConfig(o.config)
+	configs := nodeagent.Configs{File: o.config}
+	config, err := configs.Default()
 	if err != nil {
 		return err
 	}
+	if noted := state.Config(); noted != nil {
+		config = *noted
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	keeper := &logind.Keeper{
-		Socket: o.dbus, Who: "node-agent", Why: "Pods of the node end first",
-		Want: shutdown.Total(config.Phases()), DropInDir: config.LogindDropInDir,
-	}
+	keeper := &logind.Keeper{Socket: o.dbus, Who: "node-agent", Why: "Pods of the node end first"}
+	keeper.DelayFor(shutdown.Total(config.Phases()), config.LogindDropInDir)
 	switch mode {
 	case "lock":
 		keeper.Who = "node-agent-lock"
 		nodeagent.KeepLock(ctx, config, state, keeper)
 		return nil
 	case "":
-		return serve(ctx, o, config, state, keeper)
+		return serve(ctx, o, configs, config, state, keeper)
 	default:
 		return errors.Errorf("there is no %q", mode)
 	}
 }
 
-func serve(ctx context.Context, o options, config shutdown.Config, state nodeagent.State, keeper *logind.Keeper) error {
+func serve(ctx context.Context, o options, configs nodeagent.Configs, config shutdown.Config, state nodeagent.State, keeper *logind.Keeper) error {
 	node := os.Getenv("NODE_NAME")
 	if node == "" {
 		return errors.New("NODE_NAME is empty")
@@ -94,25 +95,10 @@ func serve(ctx context.Context, o options, config shutdown.Config, state nodeage
 		return err
 	}
 	agent := &nodeagent.Agent{
-		Node: node, PodUID: os.Getenv("POD_UID"), Config: config, State: state,
+		Node: node, PodUID: os.Getenv("POD_UID"), Configs: configs, State: state,
 		Keeper: keeper, Cluster: client, Runtime: runtime,
 		Kubelet: kubelet.New(tokenFile), Manifests: manifests.Store{Dir: o.staticPods},
 	}
-	agent.Run(ctx)
+	agent.Run(ctx, config)
 	return nil
-}
-
-func readConfig(file string) (shutdown.Config, error) {
-	config := shutdown.Defaults()
-	content, err := os.ReadFile(file) //nolint:gosec // whoever starts the agent says which
-	switch {
-	case os.IsNotExist(err):
-		return config, nil
-	case err != nil:
-		return config, errors.Wrap(err, "reading the configuration")
-	}
-	if err := yaml.UnmarshalStrict(content, &config); err != nil {
-		return config, errors.Wrap(err, "parsing the configuration")
-	}
-	return config, errors.Wrap(config.Validate(), "in the configuration")
 }

@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -31,7 +32,7 @@ const (
 type Agent struct {
 	// Node is its name, PodUID that of the agent's own Pod.
 	Node, PodUID string
-	Config       shutdown.Config
+	Configs      Configs
 	State        State
 	Keeper       *logind.Keeper
 	Cluster      *cluster.Client
@@ -41,20 +42,25 @@ type Agent struct {
 
 	mu          sync.Mutex
 	node        *corev1.Node
+	settings    Settings
 	kubeletEnds bool
 	nodeChanged chan struct{}
 	staticWake  chan struct{}
 }
 
-// Run serves until the context ends.
-func (a *Agent) Run(ctx context.Context) {
+// Run serves until the context ends. It begins with this configuration, until it knows the Node.
+func (a *Agent) Run(ctx context.Context, config shutdown.Config) {
 	a.nodeChanged, a.staticWake = make(chan struct{}, 1), make(chan struct{}, 1)
 	changed := a.Keeper.Changed()
+	a.mu.Lock()
+	a.settings.Config = config
+	a.mu.Unlock()
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, loop := range []func(context.Context){
 		a.Keeper.Run,
-		func(ctx context.Context) { a.Cluster.WatchNode(ctx, a.sawNode) },
+		func(ctx context.Context) { a.Cluster.WatchNode(ctx, func(node *corev1.Node) { a.sawNode(ctx, node) }) },
+		a.keepConfigured,
 		a.askKubelet,
 		a.serveStaticPods,
 		a.reportCondition,
@@ -74,9 +80,10 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 }
 
-func (a *Agent) sawNode(node *corev1.Node) {
+func (a *Agent) sawNode(ctx context.Context, node *corev1.Node) {
 	a.mu.Lock()
 	a.node = node
+	a.configure(ctx)
 	a.mu.Unlock()
 	for _, note := range []chan struct{}{a.nodeChanged, a.staticWake} {
 		wake(note)
@@ -170,14 +177,14 @@ func (a *Agent) reportCondition(ctx context.Context) {
 	defer retry.Stop()
 	for {
 		a.mu.Lock()
-		node, ends := a.node, a.kubeletEnds
+		node, ends, settings := a.node, a.kubeletEnds, a.settings
 		a.mu.Unlock()
 		state := a.Keeper.State()
 		if err := a.State.SetHeld(state.Held); err != nil {
 			klog.FromContext(ctx).Error(err, "Failed to say whether the agent is ready")
 		}
 		if node != nil {
-			a.setCondition(ctx, node, Condition(state, ends))
+			a.setCondition(ctx, node, Condition(state, ends, settings))
 		}
 		select {
 		case <-ctx.Done():
@@ -189,7 +196,7 @@ func (a *Agent) reportCondition(ctx context.Context) {
 }
 
 // Condition is what the agent says about itself.
-func Condition(state logind.State, kubeletEndsPods bool) corev1.NodeCondition {
+func Condition(state logind.State, kubeletEndsPods bool, settings Settings) corev1.NodeCondition {
 	condition := corev1.NodeCondition{Type: v1alpha1.NodeAgentReady, Status: corev1.ConditionTrue}
 	switch {
 	case !state.Held && !state.Preparing:
@@ -198,10 +205,15 @@ func Condition(state logind.State, kubeletEndsPods bool) corev1.NodeCondition {
 	case kubeletEndsPods:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonShutdownByKubelet
 		condition.Message = "The kubelet has a graceful shutdown of its own (shutdownGracePeriod), which ends the Pods. The agent only creates a NodeMaintenance."
+	case settings.Problem != "":
+		condition.Reason, condition.Message = v1alpha1.ReasonShutdownConfigInvalid, settings.Problem
 	case state.Problem != "":
 		condition.Reason, condition.Message = v1alpha1.ReasonDelayedTooShort, state.Problem
 	default:
-		condition.Reason, condition.Message = v1alpha1.ReasonShutdownDelayed, "A shutdown is delayed until the Node is drained, for "+state.DelayMax.String()+" at most."
+		condition.Reason, condition.Message = v1alpha1.ReasonShutdownDelayed, fmt.Sprintf("A shutdown is delayed until the Node is drained, for %s at most.", shutdown.Budget(settings.Config, state.DelayMax))
+		if settings.Name != "" {
+			condition.Message += fmt.Sprintf(" The Node has configuration %q.", settings.Name)
+		}
 	}
 	return condition
 }
@@ -221,7 +233,7 @@ func (a *Agent) setCondition(ctx context.Context, node *corev1.Node, wanted core
 		klog.FromContext(ctx).V(2).Info("Failed to set the condition of the Node", "reason", err.Error())
 		return
 	}
-	if wanted.Status != corev1.ConditionTrue {
+	if wanted.Status != corev1.ConditionTrue || wanted.Reason == v1alpha1.ReasonShutdownConfigInvalid {
 		a.event(ctx, corev1.EventTypeWarning, wanted.Reason, wanted.Message)
 	}
 }

@@ -30,7 +30,8 @@ func (a *Agent) shutDown(ctx context.Context) {
 			log.Error(err, "Failed to note the shutdown")
 		}
 	}
-	budget := shutdown.Budget(a.Config, a.Keeper.State().DelayMax)
+	config := a.configured().Config
+	budget := shutdown.Budget(config, a.Keeper.State().DelayMax)
 	log.Info("The node shuts down", "since", begun.Since, "budget", budget)
 
 	following, stop := context.WithCancel(ctx)
@@ -46,7 +47,7 @@ func (a *Agent) shutDown(ctx context.Context) {
 		a.mu.Lock()
 		observed.KubeletEndsPods = a.kubeletEnds
 		a.mu.Unlock()
-		next, why := shutdown.Decide(a.Config, observed)
+		next, why := shutdown.Decide(config, observed)
 		if next != course {
 			log.Info("Course of the shutdown", "course", next, "reason", why)
 			course = next
@@ -150,7 +151,7 @@ func (a *Agent) ensure(ctx context.Context, m *v1alpha1.NodeMaintenance) (*v1alp
 		if node := a.lastNode(); node != nil {
 			bootID = node.Status.NodeInfo.BootID
 		}
-		return nil, a.Cluster.CreateMaintenance(ctx, shutdown.Maintenance(a.Node, bootID, a.Config))
+		return nil, a.Cluster.CreateMaintenance(ctx, shutdown.Maintenance(a.Node, bootID, a.configured().Config))
 	case m.Spec.Stage == v1alpha1.StageComplete && m.DeletionTimestamp == nil:
 		return nil, a.Cluster.DeleteMaintenance(ctx, m.Name)
 	case m.DeletionTimestamp != nil:
@@ -237,7 +238,7 @@ func (a *Agent) endPods(ctx context.Context, left time.Duration) {
 }
 
 func (a *Agent) endPhases(ctx context.Context, pods []shutdown.Pod, left time.Duration) {
-	phases := shutdown.Within(shutdown.Occupied(a.Config.Phases(), pods), left)
+	phases := shutdown.Within(shutdown.Occupied(a.configured().Phases(), pods), left)
 	for i, phase := range shutdown.Endings(phases, pods) {
 		if len(phase) == 0 || ctx.Err() != nil {
 			continue
@@ -294,10 +295,11 @@ func (a *Agent) endPhase(ctx context.Context, pods []shutdown.Ending) {
 
 // completeAfterBoot completes the NodeMaintenance of a shutdown once the node has booted, where the configuration says so.
 func (a *Agent) completeAfterBoot(ctx context.Context) {
-	for done := ""; a.Config.CompleteOnBoot; {
-		if node := a.lastNode(); node != nil && node.Status.NodeInfo.BootID != done && !a.Keeper.State().Preparing {
+	for done := ""; ; {
+		config := a.configured().Config
+		if node := a.lastNode(); config.CompleteOnBoot && node != nil && node.Status.NodeInfo.BootID != done && !a.Keeper.State().Preparing {
 			m, err := a.Cluster.Maintenance(ctx, shutdown.NamePrefix+a.Node)
-			if err == nil && m != nil && shutdown.Completes(m, node.Status.NodeInfo.BootID, a.Config) {
+			if err == nil && m != nil && shutdown.Completes(m, node.Status.NodeInfo.BootID, config) {
 				err = a.Cluster.CompleteMaintenance(ctx, m.Name)
 			}
 			if err == nil {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
 
 // State is what outlives the agent's process, and not its node: a directory in memory that the containers of its Pod share.
@@ -22,6 +24,7 @@ type Shutdown struct {
 const (
 	shutdownFile   = "shutdown.json"
 	prioritiesFile = "priorities.json"
+	configFile     = "config.json"
 	heldFile       = "held"
 )
 
@@ -44,6 +47,18 @@ func (s State) Clear() error {
 	}
 	return nil
 }
+
+// Config returns the configuration that the agent acts on, nil where it hasn't noted one.
+func (s State) Config() *shutdown.Config {
+	config := &shutdown.Config{}
+	if !s.read(configFile, config) {
+		return nil
+	}
+	return config
+}
+
+// SetConfig notes it.
+func (s State) SetConfig(config shutdown.Config) error { return s.write(configFile, config) }
 
 // Priorities of Pods by UID, as last seen.
 func (s State) Priorities() map[string]int32 {

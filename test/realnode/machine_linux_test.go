@@ -22,9 +22,10 @@ import (
 // The rest of the product on a real kubelet: a Machine whose Node is real, among one of kwok's.
 func TestMachineWithRealNode(t *testing.T) {
 	s := newScene(t)
+	s.configureMore(map[string]string{"gpu.yaml": "{shutdownGracePeriod: 120s, shutdownGracePeriodCriticalPods: 20s}"})
 	node := s.node(realnode.Options{Name: "real", ProviderID: kwok.ProviderID("c1", "real")})
 	for _, name := range []string{"fake", "real"} {
-		s.create(s.fleet.Client, s.cluster.Machine(name)...)
+		s.create(s.fleet.Client, s.cluster.Machine(name, kwok.MachineLabels(map[string]string{v1alpha1.ShutdownConfigLabel: "gpu"}))...)
 	}
 	machine := func(g Gomega, name string) *clusterv1.Machine {
 		m := &clusterv1.Machine{}
@@ -47,6 +48,10 @@ func TestMachineWithRealNode(t *testing.T) {
 	s.run(node, pods("")...)
 	begin, err := s.workload.Audit().Mark()
 	s.Expect(err).NotTo(HaveOccurred())
+
+	t.Run("S17: the label of a Machine names the configuration of its Node's shutdown", func(t *testing.T) {
+		s.sub(t).awaitConfiguration("real", "gpu")
+	})
 
 	t.Run("E1, R41: a Machine's drain waits for Pods that take their time, and never evicts a mirror", func(t *testing.T) {
 		s := s.sub(t)

@@ -102,9 +102,15 @@ func (s *scene) reachAPIServer() {
 // configure writes the agents' configuration.
 func (s *scene) configure(config string) {
 	s.Helper()
+	s.configureMore(map[string]string{"config.yaml": config})
+}
+
+// configureMore writes the agents' configurations: the one for all Nodes and those that Nodes name.
+func (s *scene) configureMore(configs map[string]string) {
+	s.Helper()
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: agentName}}
 	s.Expect(client.IgnoreNotFound(s.workload.Client.Delete(s.Context(), object))).To(Succeed())
-	object = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: agentName}, Data: map[string]string{"config.yaml": config}}
+	object = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: agentName}, Data: configs}
 	s.create(s.workload.Client, object)
 }
 
@@ -137,6 +143,12 @@ func (s *scene) awaitAgent(node *realnode.Node) {
 		g.Expect(s.agentCondition(g, node.Name()).Reason).NotTo(BeEmpty())
 		g.Expect(node.Locks()).To(ContainElements("node-agent", "node-agent-lock"))
 	}, eventually, pace).Should(Succeed())
+}
+
+// awaitConfiguration waits until the agent on a Node acts on the configuration of this name.
+func (s *scene) awaitConfiguration(node, name string) {
+	s.Helper()
+	s.Eventually(func() string { return s.agentCondition(s, node).Message }, eventually, pace).Should(ContainSubstring("configuration %q", name))
 }
 
 func (s *scene) agentPod(g Gomega, node string) *corev1.Pod {

@@ -94,6 +94,25 @@ func TestShutdown(t *testing.T) {
 		s.expectExcludedBeforeEviction(begin, "remains", "r-regular")
 	})
 
+	t.Run("S17: a label of the Node names the configuration of its shutdown", func(t *testing.T) {
+		s := root.sub(t)
+		s.configureMore(map[string]string{
+			"config.yaml":  "{shutdownGracePeriod: 4s, shutdownGracePeriodCriticalPods: 1s}",
+			"patient.yaml": "{shutdownGracePeriod: 600s, shutdownGracePeriodCriticalPods: 20s}",
+		})
+		node := s.node(realnode.Options{Name: "patient", Labels: map[string]string{v1alpha1.ShutdownConfigLabel: "patient"}})
+		s.awaitConfiguration("patient", "patient")
+		s.run(node, realnode.NewPod("p-slow", "15s", realnode.Grace(60)))
+		s.Expect(node.PowerButton()).To(Succeed())
+		journal := s.expectPoweredOff(node)
+		s.expectGraceful(journal, "p-slow")
+		ended, _ := journal.First("p-slow", "ended")
+		for _, lock := range []string{"node-agent", "node-agent-lock"} {
+			released, _ := journal.First(spec.Who, spec.LockReleased+lock)
+			s.Expect(ended.Before(released)).To(BeTrue(), "lock %s was released before the Pod had ended", lock)
+		}
+	})
+
 	root.configure("{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}")
 	t.Run("S3: the agent is killed in the middle, and another lock holds until it goes on", func(t *testing.T) {
 		s := root.sub(t)

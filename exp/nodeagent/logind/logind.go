@@ -48,11 +48,13 @@ type Keeper struct {
 	Socket string
 	// Who and Why tell people whose lock it is.
 	Who, Why string
-	// Want is for how long a shutdown is to be delayed, and DropInDir where a drop-in may be written that has logind allow it.
-	Want      time.Duration
-	DropInDir string
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// want is for how long a shutdown is to be delayed, and dropInDir where a drop-in may be written that has logind allow it.
+	want      time.Duration
+	dropInDir string
+	asked     chan struct{}
+
 	lock  *os.File
 	state State
 	conn  *dbus.Conn
@@ -67,6 +69,32 @@ func (k *Keeper) Changed() <-chan struct{} {
 		k.note = make(chan struct{}, 1)
 	}
 	return k.note
+}
+
+// DelayFor says for how long a shutdown is to be delayed, and where a drop-in may be written that has logind allow it. Empty: nowhere.
+func (k *Keeper) DelayFor(want time.Duration, dropInDir string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.want == want && k.dropInDir == dropInDir {
+		return
+	}
+	k.want, k.dropInDir = want, dropInDir
+	if k.asked != nil {
+		select {
+		case k.asked <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// asks returns what DelayFor has been told, and a channel that is sent to when that changes.
+func (k *Keeper) asks() (want time.Duration, dropInDir string, changed <-chan struct{}) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.asked == nil {
+		k.asked = make(chan struct{}, 1)
+	}
+	return k.want, k.dropInDir, k.asked
 }
 
 // State returns what is known now.
@@ -142,11 +170,17 @@ func (k *Keeper) session(ctx context.Context) error {
 			return errors.Wrap(err, "subscribing")
 		}
 	}
+	_, _, asked := k.asks()
 	k.take(ctx, conn)
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-asked:
+			if k.State().Held { // else it is asked for with the next lock
+				problem := k.allow(ctx, conn, conn.Object(loginName, loginPath))
+				k.update(func(s *State) { s.Problem = problem })
+			}
 		case <-conn.Context().Done():
 			return errors.New("disconnected")
 		case signal, open := <-signals:
@@ -224,33 +258,34 @@ func (k *Keeper) take(ctx context.Context, conn *dbus.Conn) {
 
 // allow finds out for how long logind lets itself be delayed, and has it be longer where that is wanted and allowed.
 func (k *Keeper) allow(ctx context.Context, conn *dbus.Conn, logind dbus.BusObject) (problem string) {
+	want, dropInDir, _ := k.asks()
 	delay, err := delayMax(logind)
 	if err != nil {
 		return "no logind: " + err.Error()
 	}
-	if delay < k.Want && k.DropInDir != "" {
-		if err := k.extend(ctx, conn); err != nil {
+	if delay < want && dropInDir != "" {
+		if err := extend(ctx, conn, want, dropInDir); err != nil {
 			problem = err.Error()
 		}
 		if again, err := delayMax(logind); err == nil {
 			delay = again
 		}
 	}
-	if delay < k.Want {
-		problem = fmt.Sprintf("logind waits for %s only, not %s. %s", delay, k.Want, problem)
+	if delay < want {
+		problem = fmt.Sprintf("logind waits for %s only, not %s. %s", delay, want, problem)
 	}
 	k.update(func(s *State) { s.DelayMax = delay })
 	return problem
 }
 
 // extend has logind wait as long as is wanted. It reads its configuration again on SIGHUP.
-func (k *Keeper) extend(ctx context.Context, conn *dbus.Conn) error {
+func extend(ctx context.Context, conn *dbus.Conn, want time.Duration, dropInDir string) error {
 	// A second more: what logind counts is what we have to stay below.
-	content := fmt.Sprintf("# Written by the node agent of Cluster API Node Maintenance.\n[Login]\nInhibitDelayMaxSec=%.0f\n", (k.Want + time.Second).Seconds())
-	if err := os.MkdirAll(k.DropInDir, 0o755); err != nil { //nolint:gosec // logind's configuration is for everybody to read
+	content := fmt.Sprintf("# Written by the node agent of Cluster API Node Maintenance.\n[Login]\nInhibitDelayMaxSec=%.0f\n", (want + time.Second).Seconds())
+	if err := os.MkdirAll(dropInDir, 0o755); err != nil { //nolint:gosec // logind's configuration is for everybody to read
 		return errors.Wrap(err, "making the directory of logind's drop-ins")
 	}
-	if err := os.WriteFile(filepath.Join(k.DropInDir, dropIn), []byte(content), 0o644); err != nil { //nolint:gosec // likewise
+	if err := os.WriteFile(filepath.Join(dropInDir, dropIn), []byte(content), 0o644); err != nil { //nolint:gosec // likewise
 		return errors.Wrap(err, "writing a drop-in of logind")
 	}
 	call := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdName+".Manager.KillUnit", 0, "systemd-logind.service", "all", int32(syscall.SIGHUP))

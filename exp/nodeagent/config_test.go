@@ -1,0 +1,88 @@
+package nodeagent_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/logind"
+)
+
+func TestConfigs(t *testing.T) {
+	g := NewWithT(t)
+	dir := t.TempDir()
+	write := func(file, content string) {
+		g.Expect(os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600)).To(Succeed())
+	}
+	configs := nodeagent.Configs{File: filepath.Join(dir, "config.yaml")}
+	label := func(value string) map[string]string { return map[string]string{v1alpha1.ShutdownConfigLabel: value} }
+	var present nodeagent.Settings
+
+	t.Run("S17: a missing ConfigMap means the defaults", func(t *testing.T) {
+		g := NewWithT(t)
+		present = configs.For(nil, present)
+		g.Expect(present.ShutdownGracePeriod.Duration).To(Equal(30 * time.Second))
+		g.Expect(present.Problem).To(BeEmpty())
+	})
+	write("config.yaml", "shutdownGracePeriod: 60s")
+	write("patient.yaml", "shutdownGracePeriod: 600s")
+	write("mistyped.yaml", "shutdownGracePeriods: 600s")
+	for name, test := range map[string]struct {
+		labels  map[string]string
+		want    time.Duration
+		chosen  string
+		problem string
+	}{
+		"S17: a Node without the label has the configuration for all Nodes": {nil, time.Minute, "", ""},
+		"S17: a Node with the label has the configuration that it names":    {label("patient"), 10 * time.Minute, "patient", ""},
+		"S17: falls back from a configuration that doesn't exist":           {label("gpu"), time.Minute, "", "gpu.yaml"},
+		"S17: falls back from an invalid configuration":                     {label("mistyped"), time.Minute, "", "shutdownGracePeriods"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			got := configs.For(test.labels, present)
+			g.Expect(got.ShutdownGracePeriod.Duration).To(Equal(test.want))
+			g.Expect(got.Name).To(Equal(test.chosen))
+			g.Expect(got.Problem).To(ContainSubstring(test.problem))
+			g.Expect(got.Problem == "").To(Equal(test.problem == ""))
+		})
+	}
+	t.Run("S17: keeps the present configuration while that for all Nodes is invalid", func(t *testing.T) {
+		g := NewWithT(t)
+		present := configs.For(label("patient"), present)
+		write("config.yaml", "shutdownGracePeriod: 0s")
+		for _, labels := range []map[string]string{nil, label("gpu")} {
+			got := configs.For(labels, present)
+			g.Expect(got.ShutdownGracePeriod.Duration).To(Equal(10 * time.Minute))
+			g.Expect(got.Problem).NotTo(BeEmpty())
+		}
+		g.Expect(configs.For(label("patient"), present).Problem).To(BeEmpty())
+	})
+}
+
+func TestCondition(t *testing.T) {
+	held := logind.State{Held: true, DelayMax: 20 * time.Minute}
+	patient := nodeagent.Settings{Name: "patient"}
+	patient.ShutdownGracePeriod.Duration = 10 * time.Minute
+	t.Run("S17: reports the configuration and its time", func(t *testing.T) {
+		g := NewWithT(t)
+		condition := nodeagent.Condition(held, false, patient)
+		g.Expect(condition.Reason).To(Equal(v1alpha1.ReasonShutdownDelayed))
+		g.Expect(condition.Message).To(And(ContainSubstring("10m0s"), ContainSubstring(`configuration "patient"`)))
+	})
+	t.Run("S17: reports a configuration that can't be used", func(t *testing.T) {
+		g := NewWithT(t)
+		broken := patient
+		broken.Problem = "Cannot use it."
+		condition := nodeagent.Condition(held, false, broken)
+		g.Expect(condition.Status).To(Equal(corev1.ConditionTrue))
+		g.Expect(condition.Reason).To(Equal(v1alpha1.ReasonShutdownConfigInvalid))
+		g.Expect(condition.Message).To(Equal("Cannot use it."))
+	})
+}
