@@ -54,10 +54,7 @@ func run(o options, mode string) error {
 		return nil
 	}
 	configs := nodeagent.Configs{File: o.config}
-	config, err := configs.Default()
-	if err != nil {
-		return err
-	}
+	config := configs.For(nil, nodeagent.Settings{Config: shutdown.Defaults()}).Config
 	if noted := state.Config(); noted != nil {
 		config = *noted
 	}

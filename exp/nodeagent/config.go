@@ -31,39 +31,42 @@ type Settings struct {
 	Problem string
 }
 
-// Default returns the configuration for all Nodes. A file that doesn't exist is all defaults.
-func (c Configs) Default() (shutdown.Config, error) {
-	config, err := read(c.File)
-	if os.IsNotExist(errors.Cause(err)) {
-		return shutdown.Defaults(), nil
-	}
-	return config, err
-}
-
 // For returns the settings of a Node with these labels. Where its configuration can't be used, they are those for all Nodes; where
 // these can't be used either, the present ones.
 func (c Configs) For(labels map[string]string, present Settings) Settings {
 	name := labels[v1alpha1.ShutdownConfigLabel]
-	config, err := c.named(name)
-	if err == nil {
-		return Settings{Config: config, Name: name}
+	forAll, err := c.forAll()
+	switch {
+	case name == "" && err == nil:
+		return Settings{Config: forAll}
+	case name == "":
+		return present.despite(fmt.Sprintf("Cannot use the configuration for all Nodes: %v.", err))
 	}
-	problem := fmt.Sprintf("Cannot use the configuration of the node agent: %v.", err)
-	if name == "" {
-		return Settings{Config: present.Config, Name: present.Name, Problem: problem + " The agent continues with the one that it read before. Fix the ConfigMap."}
+	named, namedErr := read(filepath.Join(filepath.Dir(c.File), name+".yaml"))
+	problem := fmt.Sprintf("Cannot use configuration %q, which label %s of the Node names: %v.", name, v1alpha1.ShutdownConfigLabel, namedErr)
+	switch {
+	case namedErr == nil:
+		return Settings{Config: named, Name: name}
+	case err == nil:
+		return Settings{Config: forAll, Problem: problem + " The agent uses the configuration for all Nodes instead. Fix the ConfigMap or the label."}
+	default:
+		return present.despite(problem)
 	}
-	problem = fmt.Sprintf("Cannot use configuration %q, which label %s of the Node names: %v.", name, v1alpha1.ShutdownConfigLabel, err)
-	if config, err = c.Default(); err != nil {
-		return Settings{Config: present.Config, Name: present.Name, Problem: problem + " The agent continues with the one that it read before. Fix the ConfigMap."}
-	}
-	return Settings{Config: config, Problem: problem + " The agent uses the configuration for all Nodes instead. Fix the ConfigMap or the label."}
 }
 
-func (c Configs) named(name string) (shutdown.Config, error) {
-	if name == "" {
-		return c.Default()
+// despite returns the same settings, with a problem.
+func (s Settings) despite(problem string) Settings {
+	s.Problem = problem + " The agent continues with the configuration that it has. Fix the ConfigMap."
+	return s
+}
+
+// forAll returns the configuration for all Nodes. A file that doesn't exist is all defaults.
+func (c Configs) forAll() (shutdown.Config, error) {
+	config, err := read(c.File)
+	if errors.Is(err, os.ErrNotExist) {
+		return shutdown.Defaults(), nil
 	}
-	return read(filepath.Join(filepath.Dir(c.File), name+".yaml"))
+	return config, err
 }
 
 func read(file string) (shutdown.Config, error) {

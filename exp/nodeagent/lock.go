@@ -12,26 +12,23 @@ import (
 
 // KeepLock holds a second lock, in a process of its own, so that the node doesn't go down at once when the agent ends in the
 // middle of a shutdown: logind gives no new lock then. It lets go when the agent has, or the time is up. The agent notes the
-// configuration of the Node; this one holds until it has.
+// configuration of the Node; config applies until then.
 func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *logind.Keeper) {
 	go keeper.Run(ctx)
 	changed := keeper.Changed()
 	for ctx.Err() == nil {
-		if noted := state.Config(); noted != nil {
-			config = *noted
-		}
-		keeper.DelayFor(shutdown.Total(config.Phases()), config.LogindDropInDir)
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
 		case <-time.After(configEvery):
 		}
-		if !keeper.State().Preparing {
-			continue
-		}
 		if noted := state.Config(); noted != nil {
 			config = *noted
+			keeper.DelayFor(shutdown.Total(config.Phases()), config.LogindDropInDir)
+		}
+		if !keeper.State().Preparing {
+			continue
 		}
 		start := time.Now()
 		budget := shutdown.Budget(config, keeper.State().DelayMax)
