@@ -1,4 +1,4 @@
-# All that is needed is Go and make. `make` lists the targets.
+# Requires Go and make. `make` lists the targets.
 
 .DEFAULT_GOAL := help
 SHELL := /usr/bin/env bash -o pipefail
@@ -10,49 +10,49 @@ include hack/tools/tools.mk
 .PHONY: demo bench bench-smoke
 SCENARIO ?= drain
 
-demo: tools-controlplane ## Watch a Machine's Node being drained, on real control planes, on this machine.
+demo: tools-controlplane ## Delete a Machine on local control planes and show how its Node is drained.
 	go run ./test/demo
 
 bench: tools-controlplane ## Run the benchmark SCENARIO (default: drain) with BENCH_FLAGS; docs/benchmarks.md lists them.
 	go run ./test/bench -scenario $(SCENARIO) $(BENCH_FLAGS)
 
-bench-smoke: tools-controlplane ## Fail if calls, writes or memory have grown past what is recorded. Minutes.
+bench-smoke: tools-controlplane ## Fail if calls, writes or memory exceed the recorded values (minutes).
 	go run ./test/bench -scenario smoke
 
 ##@ Test
 
-# A package of test/ starts several control planes, each a handful of processes. Packages run side by side, but no more than
-# two, and no more than there are CPUs: with more, the control planes of one test take the CPU from those of the other.
+# A package of test/ starts several control planes with a few processes each. At most two packages run in parallel, and at most as many
+# as there are CPUs, since control planes compete for the CPU.
 CPUS          := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 TEST_PACKAGES ?= $(if $(filter 1,$(CPUS)),1,2)
 TEST_TIMEOUT  ?= 40m
-# Tests of a package that run side by side. Those with control planes wait most of their time, so it may be more than CPUs; each
-# takes about two gigabytes.
+# Parallel tests of a package. Tests with control planes mostly wait, so there may be more of them than CPUs; each takes about two
+# gigabytes.
 TEST_PARALLEL ?= 4
-# Inputs, not seconds: Go sometimes reports the end of the time as a failure (https://go.dev/issue/56238).
+# A number of inputs, not seconds: Go sometimes reports the end of the time as a failure (https://go.dev/issue/56238).
 FUZZ_TIME     ?= 1000x
 
-# How often test-stress runs the integration suite, and then plays each scene of the tests of NodeMaintenances.
+# How often test-stress runs the integration suite, and then each scene of the tests of NodeMaintenances.
 STRESS_SUITES ?= 5
 STRESS_SCENES ?= 50
 SCALE_NODES   ?= 5000
 
 .PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl
 test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
-	@go run -exec true ./cmd/manager >/dev/null # built before a test has to wait for it
+	@go run -exec true ./cmd/manager >/dev/null # builds it before tests need it
 	go test -p $(TEST_PACKAGES) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-differential
 	@$(MAKE) --no-print-directory test-fuzz
 
-test-race: tools-controlplane ## Run all tests with the race detector, in the manager too. It needs a C compiler, and twice the time.
+test-race: tools-controlplane ## Run all tests with the race detector, also in the manager. Needs a C compiler, and twice the time.
 	@go run -race -exec true ./cmd/manager
 	go test -race -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
 
-test-unit: ## Run the tests of what decides (drain/), which need no control plane.
+test-unit: ## Run the tests of drain/, which need no control plane.
 	go test ./drain/...
 
-# One at a time: what is asserted is in which order real processes end, and they need the CPU to do so.
-test-node: ## Test what needs real nodes, with kubelets and containers (Linux, root).
+# One package at a time: the tests assert on the order in which real processes end, which depends on available CPU.
+test-node: ## Run the tests on real nodes, with kubelets and containers (Linux, root).
 	@if [ "$$(uname -s)" != Linux ] || [ "$$(id -u)" != 0 ]; then \
 		echo "SKIPPED: make test-node needs root on Linux, for real kubelets and containers."; \
 	elif ! command -v dbus-daemon >/dev/null || [ "$$(go env CGO_ENABLED)" != 1 ]; then \
@@ -62,26 +62,26 @@ test-node: ## Test what needs real nodes, with kubelets and containers (Linux, r
 		CAPNM_TEST_NODE=1 go test -count=1 -p 1 -timeout $(TEST_TIMEOUT) ./test/realnode/...; \
 	fi
 
-test-oldest: tools-controlplane tools-oldest ## Run the tests of admission against the API server of the oldest workload clusters.
+test-oldest: tools-controlplane tools-oldest ## Run the tests of admission against the oldest supported API server.
 	CAPNM_TEST_OLDEST=1 go test -count=1 -run '^TestOldestVersion$$' -v ./test/integration
 
-test-scale: tools-controlplane ## Run the test of a maintenance of many Nodes with SCALE_NODES (default: 5000).
+test-scale: tools-controlplane ## Run the test of a NodeMaintenance with SCALE_NODES Nodes (default: 5000).
 	go test -count=1 -timeout 60m -run '^TestManyNodes$$' -v ./test/integration -nodes $(SCALE_NODES)
 
-test-stress: tools-controlplane tools-oldest ## Hunt flakes: STRESS_SUITES (5) runs of the integration suite, STRESS_SCENES (50) plays of each scene.
+test-stress: tools-controlplane tools-oldest ## Find flaky tests: STRESS_SUITES (5) runs of the integration suite, STRESS_SCENES (50) of each scene.
 	@CAPNM_TEST_OLDEST=1 TEST_PARALLEL=$(TEST_PARALLEL) hack/stress.sh $(STRESS_SUITES) $(STRESS_SCENES)
 
 test-clusterctl: tools-controlplane ## Install, upgrade, move and remove the provider with the real clusterctl.
 	@go run ./hack/tools/install kustomize
 	CAPNM_TEST_CLUSTERCTL=1 go test -count=1 -timeout $(TEST_TIMEOUT) ./test/clusterctl
 
-test-fuzz: ## Fuzz each target for FUZZ_TIME, inputs or seconds (default: 1000x).
+test-fuzz: ## Fuzz each target for FUZZ_TIME inputs or seconds (default: 1000x).
 	@hack/fuzz.sh $(FUZZ_TIME)
 
-# It has no goroutines, so it does without the race detector, which makes it several times slower.
+# Without the race detector, which makes it several times slower: it has no goroutines.
 CASES ?= 1000
 
-test-differential: ## Hold our decisions against those of Cluster API's own drain in CASES random cases (default: 1000).
+test-differential: ## Compare our decisions with those of Cluster API's drain in CASES random cases (default: 1000).
 	cd test/differential && go test -v -timeout $(TEST_TIMEOUT) ./... -rapid.checks=$(CASES) -rapid.nofailfile
 
 ##@ Build
@@ -92,18 +92,18 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 manager: ## Build the manager: bin/manager.
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/manager ./cmd/manager
 
-# Without VERSION, a release has that of the tag; see hack/release.
+# Without VERSION, the version is that of the tag; see hack/release.
 RELEASE_VERSION ?= $(if $(filter command line environment,$(origin VERSION)),$(VERSION))
 IMAGE           ?= ghcr.io/capnm/cluster-api-node-maintenance
 
 .PHONY: release release-manifests
-release: ## Make a release in out/release: components, binaries, images, bills of materials, checksums.
+release: ## Build a release in out/release: components, binaries, images, bills of materials, checksums.
 	cd hack/release && go run . -root ../.. -out ../../out/release -version "$(RELEASE_VERSION)" -image $(IMAGE) -kustomize $(KUSTOMIZE)
 
-release-manifests: ## Make what clusterctl reads of a release, and nothing else, in out/release.
+release-manifests: ## Build only the manifests of a release in out/release.
 	cd hack/release && go run . -manifests -root ../.. -out ../../out/release -version "$(RELEASE_VERSION)" -image $(IMAGE) -kustomize $(KUSTOMIZE)
 
-# Where `make generate` writes.
+# The output of `make generate`.
 KWOK_PROVIDER := test/infrastructure/kwok
 GENERATED := \
 	api/v1alpha1/zz_generated.deepcopy.go \
@@ -116,7 +116,7 @@ GENERATED := \
 	$(KWOK_PROVIDER)/config/crd \
 	$(wildcard $(KWOK_PROVIDER)/api/*/*/zz_generated.deepcopy.go)
 
-# controller-gen writes all CRDs into one directory, but ours live in two kinds of clusters.
+# controller-gen writes all CRDs into one directory, but ours are installed in two kinds of clusters.
 generate: ## Generate deepcopy functions, CRDs, roles and reference pages from the sources.
 	$(CONTROLLER_GEN) object paths=./api/... paths=./$(KWOK_PROVIDER)/api/...
 	@set -e; crds=$$(mktemp -d); trap 'rm -rf "$$crds"' EXIT; \
@@ -125,7 +125,7 @@ generate: ## Generate deepcopy functions, CRDs, roles and reference pages from t
 	mkdir -p config/crd/bases config/workload/crd; \
 	mv "$$crds"/*_machinedrainpolicies.yaml config/crd/bases/; \
 	mv "$$crds"/*_nodemaintenances.yaml "$$crds"/*_evacuations.yaml config/workload/crd/; \
-	if [ -n "$$(ls "$$crds")" ]; then echo "No place for $$(ls "$$crds"): say in the Makefile in which clusters it lives."; exit 1; fi
+	if [ -n "$$(ls "$$crds")" ]; then echo "Unknown CRDs: $$(ls "$$crds"). Add them to the Makefile, for management or workload clusters."; exit 1; fi
 	$(CONTROLLER_GEN) crd paths=./$(KWOK_PROVIDER)/api/... output:crd:dir=$(KWOK_PROVIDER)/config/crd
 	$(CONTROLLER_GEN) rbac:roleName=capnm-manager-role paths=./controllers/... paths=./cmd/... output:rbac:dir=config/rbac
 	@mkdir -p docs/reference
@@ -139,10 +139,10 @@ generate: ## Generate deepcopy functions, CRDs, roles and reference pages from t
 GO_DIRECTORIES := $(wildcard api cmd config controllers drain exp hack test)
 
 .PHONY: verify verify-generated verify-format verify-modules verify-docs verify-prose verify-github verify-monitoring vet lint lint-fix clean
-verify: verify-format verify-modules verify-docs verify-prose verify-github verify-monitoring vet verify-generated lint ## Check all that can be checked without running anything.
+verify: verify-format verify-modules verify-docs verify-prose verify-github verify-monitoring vet verify-generated lint ## Run all checks that need no control plane.
 
-verify-generated: generate ## Check that what is generated is up to date.
-	@git diff --exit-code --stat -- $(GENERATED) || { echo "Generated files differ from what is committed: commit what 'make generate' makes."; exit 1; }
+verify-generated: generate ## Check that generated files are up to date.
+	@git diff --exit-code --stat -- $(GENERATED) || { echo "Generated files differ from the committed ones: run 'make generate' and commit the result."; exit 1; }
 	@new=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
 	if [ -n "$$new" ]; then echo "Generated files are not committed: $$new"; exit 1; fi
 
@@ -150,12 +150,12 @@ verify-format: ## Check the formatting of Go files.
 	@unformatted=$$(gofmt -l -s $(GO_DIRECTORIES)); \
 	if [ -n "$$unformatted" ]; then echo "Not formatted (gofmt -s -w):"; echo "$$unformatted"; exit 1; fi
 
-verify-modules: ## Check that go.mod says what is used, and that the modules are what go.sum says.
+verify-modules: ## Check that go.mod and go.sum are complete and tidy.
 	go mod tidy -diff
 	go mod verify
 	cd test/differential && go mod tidy -diff
 	cd hack/release && go mod tidy -diff
-	@if grep -q '^replace' go.mod; then echo "go.mod replaces modules: nobody could use it as one."; exit 1; fi
+	@if grep -q '^replace' go.mod; then echo "go.mod replaces modules: other modules could not require it."; exit 1; fi
 
 verify-monitoring: ## Test the alerts.
 	go run ./hack/verify/monitoring $(PROMTOOL)
@@ -166,13 +166,13 @@ verify-docs: ## Check the links in Markdown files.
 verify-prose: ## Check the vocabulary of Markdown, comments and messages.
 	go run ./hack/verify/prose
 
-verify-github: ## Check the workflows, and that Dependabot knows every Go module.
+verify-github: ## Check the workflows, and that Dependabot updates every Go module.
 	$(ACTIONLINT) -shellcheck= -pyflakes= .github/workflows/*.yaml
 	@diff <(git ls-files -co --exclude-standard '*go.mod' | sed 's|^|/|; s|/go.mod$$||; s|^$$|/|' | sort) \
 		<(sed -n 's|^  - \(/.*\)|\1|p' .github/dependabot.yml | sort) || \
 		{ echo ".github/dependabot.yml must list exactly the Go modules of the repository (<: missing, >: does not exist)."; exit 1; }
 
-# Modules of their own, so that nobody who uses the main one gets what they need.
+# Separate modules, so that users of the main module do not get their dependencies.
 MODULES := hack/release test/e2e
 
 vet: ## Run go vet.
@@ -183,10 +183,10 @@ lint: ## Run golangci-lint.
 	$(GOLANGCI_LINT) run
 	cd test/differential && $(GOLANGCI_LINT) run
 
-lint-fix: ## Have golangci-lint mend what it can.
+lint-fix: ## Run golangci-lint and apply its fixes.
 	$(GOLANGCI_LINT) run --fix
 
-clean: ## Remove what was built here. Built tools stay; `go run ./hack/tools/install` says where.
+clean: ## Remove build output. Built tools stay in their cache.
 	rm -rf bin out
 
 ##@ Help

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of this module for a short while: hack/fuzz.sh [of each, as of go test -fuzztime; default 1000x]
-# What a target finds stays as a regression test in testdata/fuzz beside it.
+# Runs every fuzz target of this module for a limited time: hack/fuzz.sh [-fuzztime of each target; default 1000x]
+# Inputs that fail are kept as regression tests in testdata/fuzz beside the target.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 time=${1:-1000x}

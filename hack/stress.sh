@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Hunts flakes: hack/stress.sh <runs of the integration suite> <plays of each scene> [regular expression of tests whose scenes are played]
-# Everything runs with the race detector where there is a C compiler, unless RACE=0 says otherwise: it takes half the time then.
-# TEST_PARALLEL tests run side by side, and STRESS_FLEETS processes share the plays, since a fleet plays one scene after the other and
-# mostly waits. The first failure ends it; the log tells the rest.
+# Finds flaky tests: hack/stress.sh <runs of the integration suite> <repetitions of each scene> [regular expression of tests with scenes]
+# Everything runs with the race detector if a C compiler is available. RACE=0 disables it, which halves the time.
+# TEST_PARALLEL tests run in parallel, and STRESS_FLEETS processes share the repetitions, since a fleet runs one scene after the other and
+# mostly waits. The first failure stops the script; the log has the details.
 set -euo pipefail
 cd "$(dirname "$0")/../test/integration"
 suites=${1:-5} plays=${2:-50}
-# The tests of NodeMaintenances made of scenes, which are played again in the same fleet.
+# The tests of NodeMaintenances that consist of scenes, which are repeated in the same fleet.
 scenes=${3:-'^(TestStages|TestDaemonSets|TestManyNodes|TestAdmission|TestOldestVersion|TestNodeMaintenanceValidation)$'}
-# One that is a scene as a whole.
+# A test that is one scene.
 whole='^TestBundleWithoutAdmissionPolicies$'
 
 work=$(mktemp -d)
-trap 'jobs -p | xargs -r kill' EXIT # the other players, where one has failed
+trap 'jobs -p | xargs -r kill' EXIT # the other processes, if one has failed
 race=$([[ ${RACE:-$(go env CGO_ENABLED)} == 1 ]] && echo -race || true)
 echo "Building the tests${race:+ with the race detector} … (logs are in $work)"
 go test $race -c -o "$work/integration.test" .
 go run -exec true $race ../../cmd/manager >/dev/null
 
-# run <what it is> <log> <flags...>
+# run <description> <log> <flags...>
 run() {
 	local what=$1 log=$work/$2 begin=$SECONDS
 	shift 2
@@ -38,14 +38,14 @@ if ((plays > 0)); then
 	share=$(((plays + fleets - 1) / fleets))
 	players=()
 	for ((i = 1; i <= fleets; i++)); do
-		# A hundred Nodes are as many as a flake needs.
-		run "$share plays of each scene of $scenes, $i of $fleets" "scenes-$i.log" -test.run "$scenes" -repeat "$share" -nodes 100 &
+		# A hundred Nodes are enough to find a flaky test.
+		run "$share repetitions of each scene of $scenes, $i of $fleets" "scenes-$i.log" -test.run "$scenes" -repeat "$share" -nodes 100 &
 		players+=($!)
 	done
 	run "$plays runs of $whole" whole.log -test.run "$whole" -test.count "$plays" &
 	players+=($!)
 	for player in "${players[@]}"; do wait "$player"; done
-	echo "What was played, and how often:"
+	echo "Scenes and their repetitions:"
 	sed -nE 's/^ *--- PASS: ([^ ]*) .*/\1/; T; s/#[0-9]+(\/|$)/\1/g; p' "$work"/scenes-*.log "$work/whole.log" | tr _ ' ' | sort | uniq -c
 fi
 rm -rf "$work"

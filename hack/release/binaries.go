@@ -8,27 +8,27 @@ import (
 	"github.com/pkg/errors"
 )
 
-// architectures that are released, all for Linux.
+// architectures are the released architectures, all for Linux.
 var architectures = []string{"amd64", "arm64"}
 
-// program is one that is released, with an image of its own.
+// program is a released program. Each has its own image.
 type program struct {
-	// name of the program, its directory in cmd/, and the file in its image.
+	// name is the name of the program, of its directory in cmd/, and of the file in its image.
 	name string
-	// suffix of the image's name.
+	// suffix is appended to the image's name.
 	suffix string
-	// user of the image: a number, as Kubernetes wants to see it.
+	// user is the user of the image. It is numeric, since runAsNonRoot requires that.
 	user string
 }
 
 var programs = []program{
-	{name: "manager", user: "65532:65532"},                   // the number that distroless images call nonroot
-	{name: "node-agent", suffix: "-node-agent", user: "0:0"}, // the DaemonSet says what it may do
+	{name: "manager", user: "65532:65532"},                   // "nonroot" of distroless images
+	{name: "node-agent", suffix: "-node-agent", user: "0:0"}, // the DaemonSet restricts it
 }
 
 func (p program) binary(architecture string) string { return p.name + "-linux-" + architecture }
 
-// eachBinary does something for each program and architecture.
+// eachBinary calls do for each program and architecture.
 func eachBinary(do func(p program, architecture string) error) error {
 	for _, p := range programs {
 		for _, architecture := range architectures {
@@ -40,7 +40,7 @@ func eachBinary(do func(p program, architecture string) error) error {
 	return nil
 }
 
-// buildBinaries builds the programs. They keep their build info, which says what they are made of.
+// buildBinaries builds the programs. They keep their build info, from which the bill of materials is made.
 func (r *release) buildBinaries() error {
 	return eachBinary(func(p program, architecture string) error {
 		command := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -buildid= -X main.version="+r.version,

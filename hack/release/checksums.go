@@ -10,7 +10,7 @@ import (
 	"github.com/pkg/errors"
 )
 
-// writeChecksums writes what `sha256sum --check` reads.
+// writeChecksums writes checksums in the format of `sha256sum --check`.
 func (r *release) writeChecksums() error {
 	files, err := os.ReadDir(r.out)
 	if err != nil {
@@ -20,7 +20,7 @@ func (r *release) writeChecksums() error {
 	for _, file := range files {
 		content, err := os.ReadFile(filepath.Join(r.out, file.Name()))
 		if err != nil {
-			return errors.Wrap(err, "reading what is released")
+			return errors.Wrap(err, "reading a file of the release")
 		}
 		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), file.Name())
 	}

@@ -19,8 +19,8 @@ const (
 
 var tag = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+`)
 
-// deriveVersion is the tag of a released commit. Any other commit is a pre-release of the last series in metadata.yaml, so that
-// clusterctl takes it for one of that series, and for older than its release.
+// deriveVersion returns the tag of a released commit. Any other commit is a pre-release of the last series in metadata.yaml, so that
+// clusterctl accepts it as part of that series, and as older than its release.
 func (r *release) deriveVersion() (string, error) {
 	if exact, err := r.git("describe", "--tags", "--exact-match"); err == nil && tag.MatchString(exact) {
 		return exact, nil
@@ -54,11 +54,10 @@ func (r *release) writeMetadata() error {
 	return r.write(metadataFile, content)
 }
 
-// placeholders are the images in config/manager, by the program in them.
+// placeholders are the images in config/manager, by program.
 var placeholders = map[string]string{"manager": "manager:latest", "node-agent": "node-agent:latest"}
 
-// writeComponents builds config/default. kustomize's own way to set an image is to edit a file in the checkout; a release
-// leaves the checkout alone.
+// writeComponents builds config/default and replaces the images in the result. `kustomize edit set image` would modify the checkout.
 func (r *release) writeComponents() error {
 	components, err := exec.Command(r.kustomize, "build", filepath.Join(r.root, "config", "default")).Output()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // writeImages writes the image of each program, for all architectures, as an archive of an OCI layout, which skopeo, crane, podman,
-// containerd and docker load. It has one layer with one file: a static binary needs nothing else.
+// containerd and docker can load. An image has one layer with one file, the static binary.
 func (r *release) writeImages() error {
 	for _, p := range programs {
 		if err := r.writeImage(p); err != nil {
@@ -106,7 +106,7 @@ func (r *release) layer(p program, architecture string) (v1.Layer, error) {
 	return layer, errors.Wrap(err, "making the layer")
 }
 
-// archive puts the layout into one file, in the order of names and without the times of this run.
+// archive packs the layout into one file, sorted by name and without timestamps of this run, so that it is reproducible.
 func (r *release) archive(dir, to string) error {
 	var content bytes.Buffer
 	archive := tar.NewWriter(&content)

@@ -12,8 +12,7 @@ import (
 	"github.com/pkg/errors"
 )
 
-// licensePhrases tell licences by their text. The first that fits counts. Whoever adds a dependency with another licence hears of it
-// here.
+// licensePhrases identify licenses by their text. The first match decides. A dependency with another license fails the release here.
 var licensePhrases = []struct{ spdx, phrase string }{
 	{"Apache-2.0", "Apache License Version 2.0"},
 	{"Apache-2.0", "Licensed under the Apache License, Version 2.0"},
@@ -26,7 +25,7 @@ var licensePhrases = []struct{ spdx, phrase string }{
 	{"MIT", "Permission is hereby granted, free of charge"},
 }
 
-// moduleLicenses are the SPDX identifiers of the licences of all modules that the programs have packages of, by module.
+// moduleLicenses returns the SPDX identifiers of the licenses of all modules that contribute packages to the programs, by module.
 func (r *release) moduleLicenses() (map[string]string, error) {
 	args := []string{"list", "-deps", "-f", "{{with .Module}}{{.Path}} {{.Dir}}{{end}}"}
 	for _, p := range programs {
@@ -46,7 +45,7 @@ func (r *release) moduleLicenses() (map[string]string, error) {
 			continue
 		}
 		if licenses[module], err = licenseIn(dir); err != nil {
-			return nil, errors.Wrapf(err, "finding the licence of %s", module)
+			return nil, errors.Wrapf(err, "finding the license of %s", module)
 		}
 	}
 	return licenses, nil
@@ -77,12 +76,12 @@ func licenseIn(dir string) (string, error) {
 	}
 	slices.Sort(found)
 	if found = slices.Compact(found); len(found) == 0 {
-		return "", errors.Errorf("%s has no licence that is known", dir)
+		return "", errors.Errorf("%s has no known license", dir)
 	}
 	return strings.Join(found, " AND "), nil
 }
 
-// writeLicenses lists the licences of all dependencies.
+// writeLicenses lists the licenses of all dependencies.
 func (r *release) writeLicenses() (err error) {
 	if r.licenses, err = r.moduleLicenses(); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package main makes a release: everything that clusterctl and those who check what they install ask for, in one directory.
-// Nothing is pulled and no container engine is needed; two runs on the same commit with the same Go make the same bytes.
+// Command release builds a release in one directory: the components for clusterctl, binaries, images, checksums, licenses and bills of
+// materials. It pulls nothing and needs no container engine. Two runs on the same commit with the same Go version produce the same bytes.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/pkg/errors"
 )
 
-// release is what is made, and of what.
+// release is the configuration of one run.
 type release struct {
 	root, out string
 	// version is a semantic version, such as v0.1.0.
@@ -23,22 +23,22 @@ type release struct {
 	// image is the name under which the manager's image is published, without its tag.
 	image     string
 	kustomize string
-	// manifests alone are made: what clusterctl reads.
+	// manifests restricts the release to the manifests that clusterctl reads.
 	manifests bool
-	// licenses are those of all modules, by SPDX identifiers.
+	// licenses are the SPDX identifiers of the licenses of all modules, by module.
 	licenses map[string]string
-	// created is the time of the commit: what is made must not depend on when.
+	// created is the time of the commit, so that the output does not depend on the time of the run.
 	created time.Time
 }
 
 func main() {
 	r := &release{}
 	flag.StringVar(&r.root, "root", ".", "the checkout")
-	flag.StringVar(&r.out, "out", "out/release", "where the release is made; what is there goes")
+	flag.StringVar(&r.out, "out", "out/release", "directory of the release; its contents are removed first")
 	flag.StringVar(&r.version, "version", "", "the version; default: the tag of the commit, or a pre-release of metadata.yaml's last series")
 	flag.StringVar(&r.image, "image", "", "the name of the image, without a tag")
-	flag.StringVar(&r.kustomize, "kustomize", "kustomize", "the program kustomize")
-	flag.BoolVar(&r.manifests, "manifests", false, "make the manifests alone, which is quick")
+	flag.StringVar(&r.kustomize, "kustomize", "kustomize", "path of kustomize")
+	flag.BoolVar(&r.manifests, "manifests", false, "build only the manifests")
 	flag.Parse()
 	if err := r.make(); err != nil {
 		fmt.Fprintf(os.Stderr, "release: %v\n", err)
@@ -56,7 +56,7 @@ func (r *release) make() error {
 			return err
 		}
 	}
-	fmt.Printf("%s is in %s\n", r.version, r.out)
+	fmt.Printf("Built %s in %s\n", r.version, r.out)
 	return nil
 }
 
@@ -68,7 +68,7 @@ func (r *release) prepare() (err error) {
 		return errors.Wrap(err, "finding the checkout")
 	}
 	if r.out, err = filepath.Abs(r.out); err != nil {
-		return errors.Wrap(err, "finding where to make the release")
+		return errors.Wrap(err, "finding the directory of the release")
 	}
 	seconds, err := r.git("log", "-1", "--format=%ct")
 	if err != nil {

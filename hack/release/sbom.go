@@ -11,8 +11,8 @@ import (
 	"github.com/pkg/errors"
 )
 
-// writeSBOMs writes a CycloneDX bill of materials for each binary, from what the Go linker has noted in it: the modules of which
-// it has packages, and no others.
+// writeSBOMs writes a CycloneDX bill of materials for each binary from its build info, which lists exactly the modules whose packages
+// are linked.
 func (r *release) writeSBOMs() error {
 	return eachBinary(func(p program, architecture string) error {
 		bom, err := r.bom(p.binary(architecture))

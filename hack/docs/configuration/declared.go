@@ -14,7 +14,7 @@ import (
 	"github.com/pkg/errors"
 )
 
-// eachFile parses the Go files below a directory that aren't tests.
+// eachFile parses the Go files below a directory, except tests.
 func eachFile(root string, visit func(path string, file *ast.File)) error {
 	files := token.NewFileSet()
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -83,7 +83,7 @@ func options(expression ast.Expr) (name, help string) {
 	return name, help
 }
 
-// literals are the strings in an expression.
+// literals returns the strings in an expression.
 func literals(expression ast.Expr) []string {
 	var texts []string
 	ast.Inspect(expression, func(node ast.Node) bool {
@@ -97,7 +97,7 @@ func literals(expression ast.Expr) []string {
 	return texts
 }
 
-// events are the constants of each package's events.go.
+// events returns the constants of each package's events.go.
 func events() ([][]string, error) {
 	var rows [][]string
 	err := eachFile("controllers", func(path string, file *ast.File) {
@@ -114,7 +114,7 @@ func events() ([][]string, error) {
 	return rows, err
 }
 
-// conditions are the constants of the API that name types of conditions, and reasons.
+// conditions returns the constants of the API that name condition types and reasons.
 func conditions() ([][]string, error) {
 	var rows [][]string
 	err := eachFile("api", func(path string, file *ast.File) {
@@ -136,10 +136,10 @@ func conditions() ([][]string, error) {
 	return rows, err
 }
 
-// constant is a string that is declared.
+// constant is a declared string.
 type constant struct{ name, value, comment string }
 
-// constants are the string constants of a file, in the blocks in which they are declared.
+// constants returns the string constants of a file, grouped by declaration block.
 func constants(file *ast.File) [][]constant {
 	var blocks [][]constant
 	for _, declaration := range file.Decls {
@@ -162,7 +162,7 @@ func constants(file *ast.File) [][]constant {
 	return blocks
 }
 
-// sentence is a comment without the name that it begins with.
+// sentence returns a comment without the name that it begins with.
 func sentence(c constant) string {
 	comment := strings.TrimSpace(strings.ReplaceAll(c.comment, "\n", " "))
 	for _, prefix := range []string{c.name + ": ", c.name + " is ", c.name + " "} {

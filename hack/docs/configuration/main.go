@@ -1,5 +1,5 @@
-// Package main writes docs/reference/configuration.md from the code: the manager's flags as it prints them, the variables of the
-// manifests, and metrics, events and conditions as they are declared.
+// Command configuration writes docs/reference/configuration.md from the code: the flags that the manager prints, the variables of the
+// manifests, and the metrics, events and conditions that are declared.
 package main
 
 import (

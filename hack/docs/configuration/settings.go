@@ -11,7 +11,7 @@ import (
 
 var variable = regexp.MustCompile(`(?m)^\s*(?:- )?(\S+?)[:=] ?\$\{([A-Z0-9_]+):=([^}]*)\}`)
 
-// variables are those of the Deployment.
+// variables returns the variables of the Deployment.
 func variables() ([][]string, error) {
 	content, err := os.ReadFile("config/manager/manager.yaml")
 	if err != nil {
@@ -33,7 +33,7 @@ var (
 	flagContinue = regexp.MustCompile(`^ {20,}(\S.*)$`)
 )
 
-// flags are those that the manager prints.
+// flags returns the flags that the manager prints.
 func flags() ([][]string, error) {
 	output, err := exec.Command("go", "run", "./cmd/manager", "--help").CombinedOutput()
 	if len(output) == 0 {

@@ -7,7 +7,7 @@ import (
 
 var cell = strings.NewReplacer("|", `\|`, "<", "&lt;", "\n", " ")
 
-// table writes a table of Markdown.
+// table writes a Markdown table.
 func table(b *bytes.Buffer, columns []string, rows [][]string) {
 	line := func(cells []string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
 	line(columns)

@@ -1,4 +1,4 @@
-// Package certmanager pins the version of cert-manager of which test/clusterctl takes the CRDs: the one that the pinned clusterctl
+// Package certmanager pins the version of cert-manager whose CRDs test/clusterctl installs: the version that the pinned clusterctl
 // installs. Nothing of it is built.
 package certmanager
 

@@ -16,7 +16,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/hack/tools/toolchain"
 )
 
-// install builds those of the programs that are missing. They share a module.
+// install builds the missing programs. All of them share a module.
 func install(root string, programs []toolchain.Program) error {
 	if len(missing(root, programs)) == 0 {
 		return nil
@@ -31,7 +31,7 @@ func install(root string, programs []toolchain.Program) error {
 	}
 	defer unlock()
 
-	// Somebody else may have built them while we waited for the lock.
+	// Another process may have built them while this one waited for the lock.
 	programs = missing(root, programs)
 	if len(programs) == 0 {
 		return nil
@@ -69,8 +69,8 @@ func lock(cache, pin string) (unlock func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-// build runs one `go build` for all programs into a scratch directory beside their final
-// places and renames them there, so that an interrupted build leaves nothing half done.
+// build runs one `go build` for all programs into a scratch directory and renames the results,
+// so that an interrupted build leaves no incomplete program.
 func build(root, cache string, programs []toolchain.Program) error {
 	version, err := programs[0].Version(root)
 	if err != nil {
@@ -121,9 +121,9 @@ func keep(root, scratch string, program toolchain.Program) error {
 	return errors.Wrapf(os.Rename(filepath.Join(scratch, program.Output()), file), "moving %s into place", program.Name)
 }
 
-// ldflags strips symbols, which halves the programs, and tells Kubernetes and Cluster API
-// their versions: they expect their release builds to do so, and otherwise call themselves
-// v0.0.0-master, which others rightly refuse as too old.
+// ldflags strips symbols, which halves the size, and sets the versions of Kubernetes and Cluster
+// API as their release builds do. Without them they report v0.0.0-master, which other programs
+// refuse as too old.
 func ldflags(program toolchain.Program, version string) string {
 	flags := []string{"-s", "-w"}
 	switch program.Module {

@@ -7,8 +7,8 @@
 //	go run ./hack/tools/install kustomize kwok    # single programs
 //	go run ./hack/tools/install path kustomize    # build if missing, print the path
 //
-// What is there already is left alone, so running it again costs nothing. Programs of one
-// module are built by one `go build`, which shares their packages and fills all CPUs.
+// Existing programs are not rebuilt. Programs of one module are built by one `go build`, which
+// shares their packages and uses all CPUs.
 package main
 
 import (
@@ -59,8 +59,8 @@ func run(args []string) error {
 	return nil
 }
 
-// selection resolves names of programs and groups. None means the groups that everybody needs: a
-// real node takes minutes to build, and a C compiler.
+// selection resolves names of programs and groups. Without names it returns the groups
+// controlplane and dev; the others take minutes to build, or need a C compiler.
 func selection(names []string) ([]toolchain.Program, error) {
 	if len(names) == 0 {
 		names = []string{string(toolchain.ControlPlane), string(toolchain.Dev)}
@@ -85,7 +85,7 @@ func selection(names []string) ([]toolchain.Program, error) {
 	return selected, nil
 }
 
-// byPin gathers the programs of one module, in the order of their first appearance.
+// byPin groups programs by module, in the order of their first appearance.
 func byPin(programs []toolchain.Program) [][]toolchain.Program {
 	var gathered [][]toolchain.Program
 	for _, program := range programs {

@@ -1,16 +1,15 @@
-// Package toolchain knows every program this repository builds for itself: the tools of a
-// developer (controller-gen, kustomize, …) and the real control plane the tests run on
+// Package toolchain lists every program that this repository builds for development and tests:
+// development tools (controller-gen, kustomize, …) and the control plane of the tests
 // (etcd, kube-apiserver, kwok, the Cluster API core manager, …).
 //
-// Each program belongs to a small Go module under hack/tools that does nothing but pin it.
-// Those go.mod files are the only place where a version is written; this package reads it
-// there, and derives from it where the built program is kept:
+// Each program belongs to a small Go module under hack/tools that only pins its version. This
+// package reads the version from that go.mod and derives the path of the built program:
 //
 //	<cache>/<name>-<version>-<hash of go.mod and go.sum>/<name>
 //
-// The hash makes any change of a pin, of a dependency or of a checksum a different path, so
-// a stale binary is never picked up. hack/tools/install builds what is missing;
-// test/controlplane only looks the paths up.
+// Because of the hash, any change of a pin, a dependency or a checksum results in another path,
+// so a stale binary is never used. hack/tools/install builds missing programs;
+// test/controlplane only looks up the paths.
 package toolchain
 
 import (
@@ -28,7 +27,7 @@ import (
 	"github.com/pkg/errors"
 )
 
-// Group is a set of programs that are wanted together.
+// Group is a set of programs that are built together.
 type Group string
 
 const (
@@ -36,14 +35,14 @@ const (
 	ControlPlane Group = "controlplane"
 	// Dev programs generate, check and render what is in the repository.
 	Dev Group = "dev"
-	// Node programs make a real node of a directory: a kubelet and what it runs containers with. They
-	// are built for the tests of the node agent alone.
+	// Node programs are a kubelet and its container runtime. Only the tests of the node agent need
+	// them.
 	Node Group = "node"
 	// Oldest is the API server of the oldest workload clusters that the tests of admission run against.
 	Oldest Group = "oldest"
 )
 
-// Groups are all there are.
+// Groups lists all groups.
 var Groups = []Group{ControlPlane, Dev, Node, Oldest}
 
 // Program is one executable built from a pinned Go module.
@@ -59,7 +58,7 @@ type Program struct {
 	Group   Group
 }
 
-// Programs lists everything that can be built here.
+// Programs lists all programs.
 var Programs = []Program{
 	{"etcd", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", ControlPlane},
 	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", ControlPlane},
@@ -137,7 +136,7 @@ func (p Program) Version(root string) (string, error) {
 	if err != nil {
 		return "", errors.Wrapf(err, "reading the pinned version of %s", p.Name)
 	}
-	// A requirement is a line of its own, with or without the leading keyword.
+	// A requirement is a separate line, with or without the leading keyword.
 	requirement := regexp.MustCompile(`(?m)^\s*(?:require\s+)?` + regexp.QuoteMeta(p.Module) + `\s+(v\S+)`)
 	found := requirement.FindSubmatch(content)
 	if found == nil {
@@ -168,12 +167,13 @@ func (p Program) Path(root string) (string, error) {
 	return filepath.Join(cache, p.Name+"-"+version+"-"+key, p.Name), nil
 }
 
-// NeedsCompiler says that the program is built with a C compiler. runc enters namespaces in C.
+// NeedsCompiler returns whether the program is built with a C compiler. runc enters namespaces in C.
 func (p Program) NeedsCompiler() bool {
 	return p.Name == "runc"
 }
 
-// Tags are the build tags of the program. Of promtool, service discovery would be most of it, and isn't needed to test rules.
+// Tags returns the build tags of the program. They exclude service discovery from promtool, which is most of it and not needed to
+// test rules.
 func (p Program) Tags() string {
 	if p.Name == "promtool" {
 		return "remove_all_sd"
@@ -191,7 +191,7 @@ func (p Program) Output() string {
 	return name
 }
 
-// ModuleDir returns where the sources of a module are that the module hack/tools/<pin> requires, in the version that it requires.
+// ModuleDir returns the directory with the sources of a module that hack/tools/<pin> requires, in the required version.
 func ModuleDir(ctx context.Context, pin, module string) (string, error) {
 	root, err := Root()
 	if err != nil {
@@ -208,8 +208,8 @@ func ModuleDir(ctx context.Context, pin, module string) (string, error) {
 	return downloaded.Dir, errors.Wrapf(err, "looking for the module %s in %s", module, command.Dir)
 }
 
-// CacheDir is where built programs are kept. CAPNM_TOOLS_DIR moves it, e.g. to a directory
-// that a CI system keeps from run to run.
+// CacheDir returns the directory of built programs. CAPNM_TOOLS_DIR overrides it, for example
+// with a directory that a CI system caches.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("CAPNM_TOOLS_DIR"); dir != "" {
 		return filepath.Abs(dir)

@@ -12,7 +12,7 @@ import (
 	"unicode"
 )
 
-// document is what links are about in a Markdown file.
+// document is the links and anchors of a Markdown file.
 type document struct {
 	links   []link
 	anchors map[string]bool
@@ -32,8 +32,8 @@ var (
 	htmlAnchor = regexp.MustCompile(`<a\s+(?:name|id)="([^"]+)"`)
 )
 
-// parse finds links and anchors. It knows as much of Markdown as the documents of this repository use: fenced and inline
-// code, headings that start with #, links in the text and on lines of their own.
+// parse finds links and anchors. It supports the subset of Markdown that this repository uses: fenced and inline code, headings
+// that start with #, inline links and link definitions.
 func parse(content string) document {
 	d := document{anchors: map[string]bool{}}
 	open := "" // the fence of the code block that we are in
@@ -100,7 +100,7 @@ func slug(heading string) string {
 	}, heading)
 }
 
-// resolve says why a link leads nowhere; empty if it leads somewhere, or out of this repository.
+// resolve returns why a link is invalid, or an empty string if it is valid or leads out of this repository.
 func resolve(files fs.FS, documents map[string]document, from, target string) string {
 	parsed, err := url.Parse(target)
 	if err != nil {

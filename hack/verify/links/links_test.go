@@ -21,7 +21,7 @@ func TestLinks(t *testing.T) {
 		"the second of two headings": {readme: "[a](docs/guide.md#what-it-is-1)"},
 		"a heading of the same file": {readme: "[a](#here)\n# Here"},
 		"a definition":               {readme: "[a]: docs/nowhere.md", broken: []string{"README.md:1: docs/nowhere.md: there is no such file"}},
-		"elsewhere":                  {readme: "[a](https://example.com/nowhere) [b](mailto:nobody@example.com)"},
+		"elsewhere":                  {readme: "[a](https://example.com/nowhere) [b](mailto:user@example.com)"},
 		"no file":                    {readme: "\n[a](nowhere.md)", broken: []string{"README.md:2: nowhere.md: there is no such file"}},
 		"out of the repository":      {readme: "[a](../README.md)", broken: []string{"README.md:1: ../README.md: there is no such file"}},
 		"from the top":               {readme: "[a](/docs/guide.md)", broken: []string{"README.md:1: /docs/guide.md: make it relative to the file that it is in"}},

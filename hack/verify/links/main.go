@@ -1,5 +1,5 @@
-// Command links checks the links between the Markdown files of this repository: that the file or directory is there, and that
-// the heading is. Links to other places aren't followed, so that a check of this repository doesn't depend on them.
+// Command links checks the links between the Markdown files of this repository: that the file or directory exists, and the heading.
+// It does not follow links to other sites, so that the result does not depend on them.
 //
 //	go run ./hack/verify/links [directory]
 package main
@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// check returns what is broken, as "file:line: why".
+// check returns the invalid links, as "file:line: why".
 func check(files fs.FS) ([]string, error) {
 	documents, err := read(files)
 	if err != nil {
@@ -71,7 +71,7 @@ func read(files fs.FS) (map[string]document, error) {
 	return documents, errors.Wrap(err, "reading Markdown files")
 }
 
-// isForeign says which directories aren't ours: hidden ones, and what is built.
+// isForeign returns whether a directory is hidden or build output.
 func isForeign(directory string) bool {
 	return directory != "." && strings.HasPrefix(directory, ".") || directory == "bin" || directory == "out"
 }

@@ -1,5 +1,5 @@
-// Package main tests the alerts of config/monitoring with promtool, whose path is its argument. promtool reads files of rules, not
-// the objects of the Prometheus operator that they come in.
+// Command monitoring tests the alerts of config/monitoring with promtool, whose path is its argument. promtool reads rule files, so
+// the rules are extracted from the object of the Prometheus operator first.
 package main
 
 import (
@@ -48,7 +48,7 @@ func verify(promtool string) error {
 	return nil
 }
 
-// extract writes rules and tests as promtool reads them.
+// extract writes rules and tests in the format of promtool.
 func extract(to string) error {
 	content, err := os.ReadFile(filepath.Join(dir, rules))
 	if err != nil {
