@@ -25,47 +25,47 @@ import (
 
 const (
 	workloadName = "workload"
-	// managedLabel on a Machine makes it ours; a Machine without is left to Cluster API.
+	// managedLabel selects the Machines that our policy manages.
 	managedLabel = "bench.capnm.dev/managed"
-	// deploymentName is that of the MachineDeployment of a rollout.
+	// deploymentName is the name of the MachineDeployment of a rollout.
 	deploymentName = "workers"
-	// limitUser and kubectlUser act in the workload cluster.
+	// limitUser and kubectlUser are users in the workload cluster.
 	limitUser, kubectlUser = "bench-limit", "bench-kubectl"
 	systemMasters          = "system:masters"
-	// startTimeout covers building the manager on a busy machine, and hundreds of Machines that come up.
+	// startTimeout includes building the manager on a busy machine, and the start of hundreds of Machines.
 	startTimeout = 20 * time.Minute
 	pollInterval = 100 * time.Millisecond
-	// calm is how long everything rests after a reset: controllers finish what the reset has brought about.
+	// calm is the pause after a reset, in which controllers finish the work that the reset has caused.
 	calm = 2 * time.Second
 )
 
-// arena is the fleet that all candidates run on.
+// arena is the fleet that all candidates use.
 type arena struct {
 	*fleet.Fleet
 	load     load
 	workload *fleet.Workload
 	cluster  kwok.Cluster
-	// limit is what the bare loop works with: no client-side rate limit, a user of its own.
+	// limit is the client of the bare loop. It has no client-side rate limit and a separate user.
 	limit kubernetes.Interface
-	// kubeconfig of kubectl, a file.
+	// kubeconfig is the path of kubectl's kubeconfig.
 	kubeconfig string
-	// machines counts those that were ever created, for their names.
+	// machines counts all created Machines, for their names.
 	machines int
 }
 
-// target is what has to be drained in a run. A stand-alone Machine has the name of its Node.
+// target is the set of Nodes to drain in a run. A stand-alone Machine has the name of its Node.
 type target struct {
 	nodes []string
 	pods  []corev1.Pod
 }
 
-// newArena starts a fleet with the nodes that the load needs.
+// newArena starts a fleet with the Nodes that the load needs.
 func newArena(ctx context.Context, l load, o options) (_ *arena, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	f, err := fleet.Start(ctx, fleet.Options{
 		Workloads: []string{workloadName}, PodReadyDelay: l.readyDelay, PodDeletionDelay: l.deletionDelay,
-		// Cluster API is measured as it is released.
+		// Cluster API is measured with the rate limit of its release.
 		ReleasePace: true, KeepDir: o.keep, ManagerArgs: o.managerArgs(),
 		Progress: func(what string) { progress("%s", what) },
 	})
@@ -89,7 +89,7 @@ func newArena(ctx context.Context, l load, o options) (_ *arena, err error) {
 	}
 	progress("%d nodes are up", l.nodes)
 	if o.keep {
-		progress("data and logs stay in %s and %s", a.Management.Dir(), a.workload.Dir())
+		progress("data and logs are kept in %s and %s", a.Management.Dir(), a.workload.Dir())
 	}
 	return a, a.waitUntilServed(ctx)
 }
@@ -116,10 +116,10 @@ func (a *arena) writeKubeconfig(user string) (string, error) {
 	return file, errors.Wrap(os.WriteFile(file, content, 0o600), "writing a kubeconfig")
 }
 
-// policyName is the name of our policy.
+// policyName is the name of our MachineDrainPolicy.
 const policyName = "bench"
 
-// populate creates what outlasts all runs, and the first Machines.
+// populate creates the objects that all runs share, and the first Machines.
 func (a *arena) populate(ctx context.Context) error {
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace(), Name: policyName}}
 	policy.Spec.MachineSelector = &metav1.LabelSelector{MatchLabels: map[string]string{managedLabel: "true"}}
@@ -157,13 +157,13 @@ func (a *arena) populate(ctx context.Context) error {
 
 func (a *arena) namespace() string { return a.cluster.Key().Namespace }
 
-// roomForPods lets a node have as many pods as there may be.
+// roomForPods returns the Pod capacity of a Node.
 var roomForPods = kwok.With(func(machine *infrav1.KwokMachine) {
 	machine.Spec.Capacity = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10000")}
 })
 
-// addMachines creates the Machines that are missing. New ones have new names, so that nothing is mistaken for what was there
-// before. Those of a MachineDeployment come by themselves.
+// addMachines creates the missing Machines. They have new names, so that no object is mistaken for an earlier one. Machines of a
+// MachineDeployment are created by its controller.
 func (a *arena) addMachines(ctx context.Context) error {
 	present := &clusterv1.MachineList{}
 	if err := a.Client.List(ctx, present, client.InNamespace(a.namespace())); err != nil {
@@ -180,7 +180,7 @@ func (a *arena) addMachines(ctx context.Context) error {
 	return a.waitForMachines(ctx)
 }
 
-// waitForMachines has the patience that hundreds of Machines need.
+// waitForMachines repeats kwok.WaitForMachinesRunning when it times out, since hundreds of Machines may take long.
 func (a *arena) waitForMachines(ctx context.Context) error {
 	for {
 		err := kwok.WaitForMachinesRunning(ctx, a.Client, a.cluster.Key(), a.load.nodes)
@@ -191,26 +191,26 @@ func (a *arena) waitForMachines(ctx context.Context) error {
 	}
 }
 
-// waitUntilServed waits until our manager has prepared the workload cluster.
+// waitUntilServed waits until our manager has installed its CRDs in the workload cluster.
 func (a *arena) waitUntilServed(ctx context.Context) error {
 	return poll(ctx, "for our kinds to be served in the workload cluster", func(ctx context.Context) (bool, error) {
 		return isServed(ctx, a.workload.Client), nil
 	})
 }
 
-// isServed says whether our manager has brought our kinds.
+// isServed returns whether our CRDs are served.
 func isServed(ctx context.Context, c client.Client) bool {
 	for _, list := range []client.ObjectList{&v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}} {
 		if c.List(ctx, list, client.Limit(1)) != nil {
-			return false // their CRDs aren't there yet
+			return false // their CRDs are not installed yet
 		}
 	}
 	return true
 }
 
-// settle waits until nothing is left of a run: deleted Machines and their Nodes, and what our manager has created for them.
+// settle waits until the deleted Machines and their Nodes are gone, and the objects that our manager has created for them.
 func (a *arena) settle(ctx context.Context) error {
-	return poll(ctx, "for deleted Machines, NodeMaintenances and Evacuations to be gone", func(ctx context.Context) (bool, error) {
+	return poll(ctx, "for deleted Machines, NodeMaintenances and Evacuations to be removed", func(ctx context.Context) (bool, error) {
 		machines, maintenances, evacuations := &clusterv1.MachineList{}, &v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}
 		if err := a.Client.List(ctx, machines, client.InNamespace(a.namespace())); err != nil {
 			return false, errors.Wrap(err, "listing Machines")
@@ -230,7 +230,7 @@ func (a *arena) settle(ctx context.Context) error {
 	})
 }
 
-// stop ends the fleet. After a failure, the end of our manager's log is shown.
+// stop stops the fleet. After a failure it prints the end of our manager's log.
 func (a *arena) stop(failed bool) error {
 	if failed && a.Manager != nil {
 		progress("our manager's log ends with:\n%s", a.Manager.LogTail(40))
@@ -238,7 +238,7 @@ func (a *arena) stop(failed bool) error {
 	return a.Stop()
 }
 
-// poll asks until the answer is yes or the context ends.
+// poll calls condition until it is true or the context is done.
 func poll(ctx context.Context, what string, condition wait.ConditionWithContextFunc) error {
 	return errors.Wrapf(wait.PollUntilContextCancel(ctx, pollInterval, true, condition), "waiting %s", what)
 }

@@ -30,8 +30,8 @@ func TestUnusedRoom(t *testing.T) {
 		evictions controlplane.Events
 		want      []idle
 	}{
-		"nobody evicts": {history: []roomAt{{at(0), 2}}},
-		"room before the first eviction is start-up": {
+		"no evictions": {history: []roomAt{{at(0), 2}}},
+		"a disruption that is allowed before the first eviction belongs to the start": {
 			history:   []roomAt{{at(0), 1}, {at(12), 0}},
 			evictions: controlplane.Events{call(10, 15)},
 		},
@@ -40,17 +40,17 @@ func TestUnusedRoom(t *testing.T) {
 			evictions: controlplane.Events{call(10, 15), call(105, 110)},
 			want:      []idle{{5 * time.Millisecond, true}},
 		},
-		"between two calls under one room": {
+		"between two calls while disruptions stay allowed": {
 			history:   []roomAt{{at(0), 2}, {at(12), 1}, {at(19), 0}},
 			evictions: controlplane.Events{call(10, 15), call(18, 20)},
 			want:      []idle{{3 * time.Millisecond, false}},
 		},
-		"room that comes during a call isn't idle until the call ends": {
+		"a disruption that becomes allowed during a call is idle from the end of the call": {
 			history:   []roomAt{{at(0), 1}, {at(11), 0}, {at(14), 1}},
 			evictions: controlplane.Events{call(10, 20), call(30, 35)},
 			want:      []idle{{10 * time.Millisecond, false}},
 		},
-		"room after the last eviction is nobody's": {
+		"a disruption that becomes allowed after the last eviction is not idle": {
 			history:   []roomAt{{at(0), 1}, {at(12), 0}, {at(50), 2}},
 			evictions: controlplane.Events{call(10, 15)},
 		},
@@ -99,7 +99,7 @@ func TestJudge(t *testing.T) {
 	g.Expect(judge(options{}, load{drained: 3}, []sample{again})).To(BeEmpty())
 }
 
-// What wasn't measured must not look as if it were.
+// A candidate that did not run has no figures.
 func TestAbsentCandidates(t *testing.T) {
 	g := NewWithT(t)
 	r := &result{Candidates: []candidate{limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate}, Samples: []sample{{Candidate: "limit", Seconds: 10}}}
@@ -132,7 +132,7 @@ func TestScaled(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("can't be drained")))
 }
 
-// Each budget has the evictions of its own pods.
+// Each budget is matched with the evictions of its Pods.
 func TestUnusedIn(t *testing.T) {
 	g := NewWithT(t)
 	of := func(name string, from, to int) controlplane.Event {

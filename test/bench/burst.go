@@ -11,12 +11,12 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// burstLoad is a whole workload cluster whose Machines are all deleted at once. There are no budgets: what is measured is how
-// many evictions a second come out.
+// burstLoad is a workload cluster whose Machines are all deleted at once. There are no budgets: the burst measures the rate of
+// evictions.
 var burstLoad = load{nodes: 500, podsPerNode: 15, drained: 500, apps: 15, landings: 10, readyDelay: time.Second, deletionDelay: time.Second}
 
-// givenBack is how long after the burst the memory is looked at again: the garbage collector runs at least every two minutes,
-// and returns what is free to the system little by little.
+// givenBack is when memory is measured after the burst. The garbage collector runs at least every two minutes and returns free memory
+// to the system gradually.
 const givenBack = 3 * time.Minute
 
 var burstScenario = scenario{
@@ -45,14 +45,14 @@ func measureBurst(ctx context.Context, f *figures, l load, o options) (err error
 			err = stopErr
 		}
 	}()
-	f.add("manager_flags", o.managerFlags, "beside the defaults")
+	f.add("manager_flags", o.managerFlags, "in addition to the defaults")
 	f.add("nodes", l.drained, "whose Machines are deleted at once")
 	f.add("pods", l.drained*l.podsPerNode, "on them")
 	limit, err := a.burstOfLoops(ctx)
 	if err != nil {
 		return errors.Wrap(err, "running the bare loops")
 	}
-	f.add("limit_evictions_per_second", limit, "by 20 parallel loops that do nothing else")
+	f.add("limit_evictions_per_second", limit, "by 20 parallel bare loops")
 	ours, err := a.burstOfOurs(ctx, f)
 	if err != nil {
 		return errors.Wrap(err, "deleting the Machines")
@@ -70,7 +70,7 @@ func (a *arena) burstOfLoops(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	progress("the bare loops begin")
+	progress("starting the bare loops")
 	mark, err := a.workload.Audit().Mark()
 	if err != nil {
 		return 0, err
@@ -83,7 +83,7 @@ func (a *arena) burstOfLoops(ctx context.Context) (float64, error) {
 		return 0, err
 	}
 	rate := evictionRate(limitCandidate.requests(events))
-	progress("the bare loops have evicted %.1f pods a second", rate)
+	progress("the bare loops evicted %.1f Pods a second", rate)
 	return rate, nil
 }
 
@@ -101,7 +101,7 @@ func (a *arena) burstOfOurs(ctx context.Context, f *figures) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	progress("our burst begins")
+	progress("starting our burst")
 	mark, err := a.workload.Audit().Mark()
 	if err != nil {
 		return 0, err
@@ -130,7 +130,7 @@ func (a *arena) burstOfOurs(ctx context.Context, f *figures) (float64, error) {
 	f.add("calls_per_pod", float64(len(requests))/float64(len(t.pods)), "to the workload cluster")
 	f.add("writes_per_pod", float64(len(requests.Writes()))/float64(len(t.pods)), "to the workload cluster")
 	f.promise(len(evictions.Failed()) == 0, "%d evictions were refused:\n%s", len(evictions.Failed()), firstOf(evictions.Failed(), 20))
-	progress("waiting for memory to be given back")
+	progress("waiting for memory to be released")
 	if err := pause(ctx, givenBack); err != nil {
 		return 0, err
 	}
@@ -145,7 +145,7 @@ func (a *arena) burstOfOurs(ctx context.Context, f *figures) (float64, error) {
 	return evictionRate(requests), nil
 }
 
-// evictionRate is how many pods a second were evicted, from the first to the last.
+// evictionRate returns the evictions a second, from the first to the last.
 func evictionRate(requests controlplane.Events) float64 {
 	evictions := requests.Verb("create").Resource("pods", "eviction").Succeeded()
 	if len(evictions) < 2 {

@@ -18,9 +18,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// capnmCandidate is this product.
+// capnmCandidate is this provider.
 var capnmCandidate = candidate{
-	name: "capnm", about: "this product: deletion of the Machine to release of our hook",
+	name: "capnm", about: "this provider: deletion of the Machine to release of our hook",
 	runs:     func(o options) int { return o.runs },
 	run:      drainByHook,
 	requests: func(events controlplane.Events) controlplane.Events { return events.WithUserAgent(fleet.ManagerAgent) },
@@ -35,13 +35,13 @@ func drainByHook(ctx context.Context, a *arena, t target) (span, error) {
 	return taken, err
 }
 
-// isReleased tells the event by which a Machine has lost our hook.
+// isReleased returns whether an event shows a Machine without our hook.
 func isReleased(event watch.Event) bool {
 	machine, ok := event.Object.(*clusterv1.Machine)
 	return ok && (event.Type == watch.Deleted || !isHeld(machine))
 }
 
-// manage has our policy select Machines, and waits for the hooks.
+// manage makes our policy select Machines, and waits for the hooks.
 func (a *arena) manage(ctx context.Context, names []string) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelWrites)
@@ -58,7 +58,7 @@ func (a *arena) manage(ctx context.Context, names []string) error {
 	return a.awaitHooks(ctx, len(names))
 }
 
-// awaitHooks waits until so many Machines have our hook.
+// awaitHooks waits until count Machines have our hook.
 func (a *arena) awaitHooks(ctx context.Context, count int) error {
 	err := poll(ctx, fmt.Sprintf("for our hook on %d Machines", count), func(ctx context.Context) (bool, error) {
 		machines := &clusterv1.MachineList{}
@@ -76,7 +76,7 @@ func (a *arena) awaitHooks(ctx context.Context, count int) error {
 	if err != nil {
 		return err
 	}
-	return pause(ctx, calm) // Cluster API carries labels over to the Nodes
+	return pause(ctx, calm) // Cluster API propagates labels to the Nodes
 }
 
 func isHeld(machine *clusterv1.Machine) bool {
@@ -84,13 +84,13 @@ func isHeld(machine *clusterv1.Machine) bool {
 	return held
 }
 
-// ourSteps are the writes that lead to the first eviction, and that follow the end of the last pod.
+// ourSteps are the writes before the first eviction and after the end of the last Pod.
 func ourSteps(events controlplane.Events) []step {
 	evacuations := events.Verb("create").Resource("evacuations").Succeeded()
 	return []step{
 		{"NodeMaintenance created", first(events.Verb("create").Resource("nodemaintenances").Succeeded())},
 		{"Node cordoned", first(events.Verb("patch").Resource("nodes").Succeeded())},
-		{"watch of the Node's pods begun", first(events.Verb("watch").Resource("pods"))},
+		{"watch of the Node's Pods started", first(events.Verb("watch").Resource("pods"))},
 		{"first Evacuation created", first(evacuations)},
 		{"last Evacuation created", last(evacuations)},
 		{"first Evacuation to be evicted", first(events.Verb("patch").Resource("evacuations", "status").Succeeded())},

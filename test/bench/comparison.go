@@ -13,7 +13,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// The loads of the comparisons. A budget with a room of two is the common case, in which all depends on how soon room is used.
+// The loads of the comparisons. A budget that allows two disruptions is the common case. The time then depends on how soon an allowed
+// disruption is used.
 var (
 	drainLoad   = load{nodes: 10, podsPerNode: 20, drained: 1, apps: 1, maxUnavailable: 2, readyDelay: time.Second, deletionDelay: time.Second}
 	podsLoad    = load{nodes: 2, podsPerNode: 110, drained: 1, apps: 1, readyDelay: time.Second, deletionDelay: time.Second}
@@ -23,28 +24,28 @@ var (
 	rolloutLoad = load{nodes: 20, podsPerNode: 20, drained: 20, apps: 4, maxUnavailable: 5, rollout: true, maxSurge: intstr.FromString("25%"), readyDelay: time.Second, deletionDelay: time.Second}
 )
 
-// candidate is somebody who takes part in a comparison.
+// candidate is a participant of a comparison.
 type candidate struct {
 	name, about string
-	// runs says how often it runs.
+	// runs returns how often it runs.
 	runs func(options) int
-	// run does it once. Preparations come before the span begins.
+	// run runs it once. The span excludes preparations.
 	run func(context.Context, *arena, target) (span, error)
-	// requests are those that it makes to the workload cluster.
+	// requests returns its requests to the workload cluster.
 	requests func(controlplane.Events) controlplane.Events
-	// steps of a run on the way to its first eviction and after the last pod, for the breakdown; nil if it has none.
+	// steps returns the steps before the first eviction and after the last Pod, for the breakdown; nil if it has none.
 	steps func(controlplane.Events) []step
 }
 
-// span is the time that a run has taken by the candidate's own definition.
+// span is the duration of a run as the candidate defines it.
 type span struct {
 	started, ended time.Time
 }
 
-// runTimeout bounds one run. The slowest candidate takes some minutes for a node, and more for a rollout.
+// runTimeout limits one run. The slowest candidate takes some minutes for a Node, and more for a rollout.
 const runTimeout = time.Hour
 
-// compare makes a scenario in which candidates do the same in turn.
+// compare returns a scenario in which candidates run the same load in turn.
 func compare(name, about string, l load, candidates ...candidate) scenario {
 	return scenario{name: name, about: about, measure: func(ctx context.Context, s scenario, o options) ([]outcome, error) {
 		l, err := l.scaled(o)
@@ -60,7 +61,7 @@ func compare(name, about string, l load, candidates ...candidate) scenario {
 	}}
 }
 
-// measure runs all candidates in turn: a, b, c, a, b, c, … Those that run less often come in the last rounds.
+// measure runs all candidates in turn: a, b, c, a, b, c, … Candidates with fewer runs take part in the last rounds.
 func measure(ctx context.Context, s scenario, l load, all []candidate, o options) (_ []sample, err error) {
 	candidates := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool {
 		return c.runs(o) == 0 || (o.only != "" && !slices.Contains(strings.Split(o.only, ","), c.name))
@@ -70,7 +71,7 @@ func measure(ctx context.Context, s scenario, l load, all []candidate, o options
 		rounds = max(rounds, c.runs(o))
 	}
 	if rounds == 0 {
-		return nil, errors.New("no candidate is left to run")
+		return nil, errors.New("no candidate to run")
 	}
 	progress("%s: %s", s.name, s.about)
 	a, err := newArena(ctx, l, o)
@@ -99,7 +100,7 @@ func measure(ctx context.Context, s scenario, l load, all []candidate, o options
 	return samples, nil
 }
 
-// runOnce resets the arena, has the candidate run in it, and takes the sample.
+// runOnce resets the arena, runs the candidate and returns the sample.
 func runOnce(ctx context.Context, a *arena, c candidate) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
@@ -121,9 +122,9 @@ func runOnce(ctx context.Context, a *arena, c candidate) (sample, error) {
 		return sample{}, err
 	}
 	history := room.stop()
-	// What follows a run, such as taking objects away, belongs to what it costs.
+	// The costs include the clean-up after a run, such as the deletion of objects.
 	if err := a.settle(ctx); err != nil {
-		return sample{}, errors.Wrap(err, "waiting for what follows the run")
+		return sample{}, errors.Wrap(err, "waiting for the clean-up after the run")
 	}
 	events, err := a.workload.Audit().Since(mark)
 	if err != nil {
@@ -134,7 +135,7 @@ func runOnce(ctx context.Context, a *arena, c candidate) (sample, error) {
 	return result, nil
 }
 
-// judge says what is wrong with our own samples. Seconds fail nothing unless the command line says so.
+// judge returns the defects of our samples. Seconds are a defect only with -max-ratio.
 func judge(o options, l load, samples []sample) []string {
 	var wrong []string
 	for _, s := range samples {
@@ -144,19 +145,19 @@ func judge(o options, l load, samples []sample) []string {
 		if s.Refused > 0 {
 			wrong = append(wrong, fmt.Sprintf("%d of our evictions were refused: %v", s.Refused, s.Answers))
 		}
-		// Where several nodes go, a pod may land on one that goes later.
+		// With several Nodes, a Pod may land on one that is drained later.
 		if s.Evictions < s.Pods || s.Evictions > s.Pods && l.drained == 1 {
-			wrong = append(wrong, fmt.Sprintf("we have made %d evictions for %d pods", s.Evictions, s.Pods))
+			wrong = append(wrong, fmt.Sprintf("we made %d evictions for %d Pods", s.Evictions, s.Pods))
 		}
 		wrong = append(wrong, s.Violations...)
 	}
 	if ratio := ratioOf(samples); o.maxRatio > 0 && ratio > o.maxRatio {
-		wrong = append(wrong, fmt.Sprintf("we have taken %.2f times the limit, more than %.2f", ratio, o.maxRatio))
+		wrong = append(wrong, fmt.Sprintf("we took %.2f times the limit, more than %.2f", ratio, o.maxRatio))
 	}
 	return wrong
 }
 
-// ratioOf is how many times the limit we have taken; 0 if one of the two didn't run.
+// ratioOf returns our time as a multiple of the limit, or 0 if one of the two did not run.
 func ratioOf(samples []sample) float64 {
 	limit := median(values(samples, limitCandidate.name, func(s sample) float64 { return s.Seconds }))
 	if limit == 0 {

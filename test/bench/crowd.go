@@ -18,15 +18,15 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/tenants"
 )
 
-// crowdSize says how many Clusters there are, and what is done with them.
+// crowdSize is the number of Clusters, and how they are used.
 type crowdSize struct {
-	// clusters in all, on so many API servers.
+	// clusters is the total number of Clusters, hosts the number of their API servers.
 	clusters, hosts int
-	// drained clusters at once, of so many pods each; each phase that drains takes other ones.
+	// drained is the number of concurrent drains, pods the number of Pods of each. Each phase drains other Clusters.
 	drained, pods int
-	// unreachable clusters are drained as well, but the network to them is lost.
+	// unreachable is the number of additional Clusters that are drained while the network to them is cut.
 	unreachable int
-	// rest is how long the fleet is watched doing nothing.
+	// rest is how long the idle fleet is observed.
 	rest time.Duration
 }
 
@@ -55,30 +55,30 @@ func (s crowdSize) String() string {
 	return fmt.Sprintf("%d Clusters on %d API servers, each with a client certificate of its own", s.clusters, s.hosts)
 }
 
-// crowd is a fleet of many Clusters on few API servers.
+// crowd is a fleet with many Clusters on few API servers.
 type crowd struct {
 	*fleet.Fleet
 	size crowdSize
-	// profiles is where to write what our manager's memory consists of, "": nowhere.
+	// profiles is the directory for memory profiles of our manager, or "" for none.
 	profiles string
 	hosts    []*tenants.Host
 	tenants  []*tenants.Tenant
 	// core and ours are the managers.
 	core, ours program
-	// What they take without any Cluster.
+	// Their memory without any Cluster.
 	coreEmpty, oursEmpty memory
 }
 
 const (
-	// landingsPerHost take the pods of drained nodes.
+	// landingsPerHost is the number of Nodes for the Pods of drained Nodes.
 	landingsPerHost = 4
-	// podReadyDelay and podDeletionDelay of the crowd's pods.
+	// podReadyDelay and podDeletionDelay of the crowd's Pods.
 	podReadyDelay, podDeletionDelay = time.Second, time.Second
-	// settling is how long the fleet rests after all Clusters have been connected, before it is measured.
+	// settling is the pause after all Clusters have been connected, before measurements start.
 	settling = 20 * time.Second
 )
 
-// newCrowd starts a fleet without Clusters. With ours false, the managers are started by the caller.
+// newCrowd starts a fleet without Clusters. With ours false, the caller starts the managers.
 func newCrowd(ctx context.Context, size crowdSize, o options, ours bool) (_ *crowd, err error) {
 	profiler, err := fleet.FreeAddress()
 	if err != nil {
@@ -137,8 +137,7 @@ func (c *crowd) addHost(ctx context.Context, w *fleet.Workload) error {
 	return nil
 }
 
-// fill adds the Clusters, changed as they are to be, and waits until they are connected to the managers. The first ones have a
-// Machine.
+// fill adds the Clusters, modified by change, and waits until they are connected to the managers. The first ones have a Machine.
 func (c *crowd) fill(ctx context.Context, machines int, change func(i int, cluster kwok.Cluster) (kwok.Cluster, []kwok.Change)) error {
 	for i := range c.size.clusters {
 		cluster, changes := kwok.NewCluster(fmt.Sprintf("t%04d", i)).WithExternalControlPlane(), []kwok.Change(nil)
@@ -177,13 +176,13 @@ func (c *crowd) addTenant(ctx context.Context, i int, cluster kwok.Cluster, chan
 	return kwok.Create(ctx, c.Client, objects...)
 }
 
-// createPolicy opts all Machines of a namespace in.
+// createPolicy creates a policy that selects all Machines of a namespace.
 func (c *crowd) createPolicy(ctx context.Context, namespace string) error {
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "bench"}}
 	return kwok.Create(ctx, c.Client, []client.Object{policy})
 }
 
-// awaitConnections waits until each manager is connected to so many Clusters.
+// awaitConnections waits until each manager is connected to the given number of Clusters.
 func (c *crowd) awaitConnections(ctx context.Context, wanted map[program]int) error {
 	return poll(ctx, "for all Clusters to be connected", func(ctx context.Context) (bool, error) {
 		for manager, count := range wanted {
@@ -199,7 +198,7 @@ func (c *crowd) awaitConnections(ctx context.Context, wanted map[program]int) er
 	})
 }
 
-// awaitMachines waits until so many Machines run and have our hook.
+// awaitMachines waits until count Machines run and have our hook.
 func (c *crowd) awaitMachines(ctx context.Context, count int) error {
 	return poll(ctx, fmt.Sprintf("for %d Machines to run, with our hook", count), func(ctx context.Context) (bool, error) {
 		list := &clusterv1.MachineList{}
@@ -216,7 +215,7 @@ func (c *crowd) awaitMachines(ctx context.Context, count int) error {
 	})
 }
 
-// stop ends everything.
+// stop stops the fleet.
 func (c *crowd) stop(failed bool) error {
 	if failed && c.Manager != nil {
 		progress("our manager's log ends with:\n%s", c.Manager.LogTail(40))
@@ -250,7 +249,7 @@ func (c *crowd) mark() (m marks, err error) {
 	return m, nil
 }
 
-// since returns what has happened in the management cluster, and in all workload clusters.
+// since returns the events of the management cluster, and those of all workload clusters.
 func (c *crowd) since(m marks) (management, workloads controlplane.Events, err error) {
 	if management, err = c.Management.Audit().Since(m.management); err != nil {
 		return nil, nil, err

@@ -27,23 +27,23 @@ type (
 	objectKey = client.ObjectKey
 )
 
-// landingLabel is the value of tenants.Label on nodes that take everybody's pods.
+// landingLabel is the value of tenants.Label on Nodes for the Pods of all tenants.
 const landingLabel = "landing"
 
-// group are the tenants that a phase drains.
+// group is the set of tenants that a phase drains.
 func (c *crowd) group(phase int) []tenant {
 	return c.tenants[phase*c.size.drained : (phase+1)*c.size.drained]
 }
 
-// lost are the tenants behind a link that can be cut.
+// lost returns the tenants behind a link that can be cut.
 func (c *crowd) lost() []tenant {
 	return c.tenants[2*c.size.drained : 2*c.size.drained+c.size.unreachable]
 }
 
 func (c *crowd) clientOf(t tenant) client.WithWatch { return c.Workloads[t.Host.Name()].Client }
 
-// runPods has each tenant's node full of the pods of a Deployment, under a budget of one. While they are placed, the nodes that
-// take the drained ones are closed.
+// runPods fills each tenant's Node with the Pods of a Deployment, under a budget of one. Meanwhile the Nodes for drained Pods are
+// unschedulable.
 func (c *crowd) runPods(ctx context.Context, group []tenant) error {
 	if err := c.setLandings(ctx, true); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (c *crowd) runPods(ctx context.Context, group []tenant) error {
 		creations.Go(func() error {
 			for _, object := range []client.Object{c.deployment(t), budgetOf(t)} {
 				if err := c.clientOf(t).Create(createCtx, object); err != nil {
-					return errors.Wrapf(err, "creating what runs in %s", t.Name)
+					return errors.Wrapf(err, "creating the Deployment of %s", t.Name)
 				}
 			}
 			return nil
@@ -82,7 +82,7 @@ func (c *crowd) runPods(ctx context.Context, group []tenant) error {
 
 const appName = "web"
 
-// deployment puts its pods on the tenant's node, or where all may land.
+// deployment returns a Deployment whose Pods run on the tenant's Node or on a landing Node.
 func (c *crowd) deployment(t tenant) *appsv1.Deployment {
 	where := corev1.NodeSelectorRequirement{Key: tenants.Label, Operator: corev1.NodeSelectorOpIn, Values: []string{t.Name, landingLabel}}
 	affinity := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -139,7 +139,7 @@ func (c *crowd) watchRooms(ctx context.Context) ([]*roomWatch, error) {
 	return all, nil
 }
 
-// drain deletes the Machines of two groups at once, and returns when all of the first have been released.
+// drain deletes the Machines of two groups at once, and returns when all Machines of the first have been released.
 func (c *crowd) drain(ctx context.Context, group, others []tenant) (released map[string]time.Time, started time.Time, err error) {
 	watcher, err := lastingWatch(ctx, c.Client, &clusterv1.MachineList{})
 	if err != nil {
@@ -172,7 +172,7 @@ func (c *crowd) deleteMachines(ctx context.Context, group []tenant) error {
 	return deletions.Wait()
 }
 
-// awaitReleased waits until no Machine of a group is held by us any more.
+// awaitReleased waits until no Machine of a group has our hook.
 func (c *crowd) awaitReleased(ctx context.Context, group []tenant) error {
 	for _, t := range group {
 		err := poll(ctx, "for the release of Machine "+t.Name, func(ctx context.Context) (bool, error) {
@@ -187,10 +187,10 @@ func (c *crowd) awaitReleased(ctx context.Context, group []tenant) error {
 	return nil
 }
 
-// movingTimeout bounds the wait for drains to move.
+// movingTimeout limits the wait for the progress of drains.
 const movingTimeout = 5 * time.Minute
 
-// awaitEvictions waits until there was an eviction in each cluster of a group since the mark. It returns the first of each.
+// awaitEvictions waits for an eviction in each cluster of a group after the mark, and returns the first of each.
 func (c *crowd) awaitEvictions(ctx context.Context, since marks, group []tenant) (map[string]time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, movingTimeout)
 	defer cancel()
@@ -215,5 +215,5 @@ func (c *crowd) awaitEvictions(ctx context.Context, since marks, group []tenant)
 	return firsts, err
 }
 
-// tenantOf says whose credentials a request was made with.
+// tenantOf returns the tenant whose credentials a request used.
 func tenantOf(e controlplane.Event) string { return strings.TrimPrefix(e.User, tenants.UserPrefix) }

@@ -9,14 +9,14 @@ import (
 	"github.com/pkg/errors"
 )
 
-// figures are the outcome of a scenario that has numbers, and no candidates.
+// figures is the outcome of a scenario without candidates.
 type figures struct {
 	name, about string
 	rows        []figure
-	broken      []string
+	failed      []string
 }
 
-// figure is one number, or whatever JSON can say.
+// figure is a number or another JSON value.
 type figure struct {
 	key, about string
 	value      any
@@ -30,14 +30,14 @@ func (f *figures) add(key string, value any, about string) {
 	f.rows = append(f.rows, figure{key, about, value})
 }
 
-// promise notes what was broken, if it was.
+// promise records a failure unless kept is true.
 func (f *figures) promise(kept bool, format string, args ...any) {
 	if !kept {
-		f.broken = append(f.broken, fmt.Sprintf(format, args...))
+		f.failed = append(f.failed, fmt.Sprintf(format, args...))
 	}
 }
 
-// number returns a figure.
+// number returns the value of a figure.
 func (f *figures) number(key string) (float64, bool) {
 	at := slices.IndexFunc(f.rows, func(row figure) bool { return row.key == key })
 	if at < 0 {
@@ -54,7 +54,7 @@ func (f *figures) number(key string) (float64, bool) {
 
 func (f *figures) title() string { return f.name }
 
-func (f *figures) failures() []string { return f.broken }
+func (f *figures) failures() []string { return f.failed }
 
 func (f *figures) flat() map[string]any {
 	content := map[string]any{"about": f.about}

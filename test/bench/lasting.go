@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// lastingWatch lists a kind and watches it from then on. It outlives the watches that it is made of: an API server ends those that
-// read too slowly, as they may on a busy machine.
+// lastingWatch lists a kind and watches it from then on. It restarts watches that the API server closes because the client reads too
+// slowly, as it may on a busy machine.
 func lastingWatch(ctx context.Context, from client.WithWatch, kind client.ObjectList, of ...client.ListOption) (watch.Interface, error) {
 	if err := from.List(ctx, kind, of...); err != nil {
 		return nil, errors.Wrapf(err, "listing %T", kind)

@@ -22,28 +22,28 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// limitCandidate is as fast as a drain can be that asks the eviction API and respects budgets: loops that do nothing else.
+// limitCandidate is the lower bound of a drain that uses the eviction API and respects budgets: loops that do nothing else.
 var limitCandidate = candidate{
-	name: "limit", about: "bare loops that evict when the budget has room: cordon to last pod gone, and last volume detached",
+	name: "limit", about: "bare loops that evict when the budget allows a disruption: from the cordon until the last Pod is deleted and the last volume detached",
 	runs:     func(o options) int { return o.runs },
 	run:      drainByBareLoops,
 	requests: func(events controlplane.Events) controlplane.Events { return events.By(limitUser) },
 }
 
-// bareLoops is how many loops evict side by side where no budget makes them queue.
+// bareLoops is the number of parallel loops without budgets.
 const bareLoops = 20
 
-// bareLoop evicts the pods that a selector selects.
+// bareLoop evicts the Pods that a selector selects.
 type bareLoop struct {
 	client kubernetes.Interface
 	pods   string // a label selector
-	budget string // that they share; empty: none
+	budget string // name of their budget; empty: none
 	nodes  sets.Set[string]
 
 	waiting []corev1.Pod
 	left    sets.Set[types.UID]
-	// last is the pod that was evicted last. Until the watch shows it among the disrupted ones, what the watch shows is older
-	// than that eviction, and its room has been used.
+	// last is the last evicted Pod. Until the watch shows it among the disrupted Pods, the observed budget is older than that
+	// eviction.
 	last string
 }
 
@@ -53,7 +53,7 @@ func drainByBareLoops(ctx context.Context, a *arena, t target) (span, error) {
 		return span{}, err
 	}
 	group, loopCtx := errgroup.WithContext(ctx)
-	if a.load.ordered { // the next one begins when the last pod of the one before is gone
+	if a.load.ordered { // the next one starts when the last Pod of the previous one is deleted
 		group.SetLimit(1)
 	}
 	for _, loop := range a.bareLoops(t) {
@@ -82,7 +82,7 @@ func (a *arena) cordon(ctx context.Context, nodes []string) error {
 	return group.Wait()
 }
 
-// bareLoops has a loop for each budget and each order: evictions under one budget are fastest one after the other.
+// bareLoops returns a loop for each budget and each order: evictions under one budget are fastest one after the other.
 func (a *arena) bareLoops(t target) []*bareLoop {
 	nodes := sets.New(t.nodes...)
 	if a.load.maxUnavailable == 0 && !a.load.ordered {
@@ -99,7 +99,7 @@ func (a *arena) bareLoops(t target) []*bareLoop {
 	return loops
 }
 
-// run evicts the pods from the nodes, and returns when they are gone.
+// run evicts the Pods from the Nodes, and returns when they are deleted.
 func (l *bareLoop) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -114,7 +114,7 @@ func (l *bareLoop) run(ctx context.Context) error {
 			l.left.Insert(pod.UID)
 		}
 	}
-	// An API server ends the watch of who is too slow for the events of a large drain.
+	// An API server closes the watch of a client that is too slow for the events of a large drain.
 	podEvents, err := watchtools.NewRetryWatcherWithContext(ctx, pods.ResourceVersion, &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector = l.pods
@@ -131,7 +131,7 @@ func (l *bareLoop) run(ctx context.Context) error {
 		group.Go(func() error { return l.await(groupCtx, podEvents, watch.NewFake()) })
 		return group.Wait()
 	}
-	// It begins with an event of the budget as it is.
+	// The watch starts with an event for the current budget.
 	thisBudget := fields.OneTermEqualSelector("metadata.name", l.budget).String()
 	budgetEvents, err := l.client.PolicyV1().PodDisruptionBudgets(appNamespace).Watch(ctx, metav1.ListOptions{FieldSelector: thisBudget})
 	if err != nil {
@@ -141,20 +141,20 @@ func (l *bareLoop) run(ctx context.Context) error {
 	return l.await(ctx, podEvents, budgetEvents)
 }
 
-// await uses what room the budget gets, and ends with the last pod.
+// await evicts whenever the budget allows a disruption, and returns after the last Pod.
 func (l *bareLoop) await(ctx context.Context, pods, budgets watch.Interface) error {
 	for l.left.Len() > 0 {
 		select {
 		case event, open := <-pods.ResultChan():
 			if !open {
-				return errors.New("the watch of the pods has ended")
+				return errors.New("the watch of Pods was closed")
 			}
 			if pod, ok := event.Object.(*corev1.Pod); ok && event.Type == watch.Deleted {
 				l.left.Delete(pod.UID)
 			}
 		case event, open := <-budgets.ResultChan():
 			if !open {
-				return errors.New("the watch of the budget has ended")
+				return errors.New("the watch of the budget was closed")
 			}
 			if budget, ok := event.Object.(*policyv1.PodDisruptionBudget); ok {
 				if err := l.use(ctx, budget); err != nil {
@@ -162,14 +162,14 @@ func (l *bareLoop) await(ctx context.Context, pods, budgets watch.Interface) err
 				}
 			}
 		case <-ctx.Done():
-			return errors.Wrapf(ctx.Err(), "draining, with %d pods left", l.left.Len())
+			return errors.Wrapf(ctx.Err(), "draining, with %d Pods left", l.left.Len())
 		}
 	}
 	return nil
 }
 
-// use evicts as many pods as the budget has room for, one after the other: the API server's conflict retries make parallel
-// evictions under one budget slower.
+// use evicts as many Pods as the budget allows, one after the other: the API server's conflict retries make parallel evictions under
+// one budget slower.
 func (l *bareLoop) use(ctx context.Context, budget *policyv1.PodDisruptionBudget) error {
 	if _, seen := budget.Status.DisruptedPods[l.last]; l.last != "" && !seen {
 		return nil
@@ -179,7 +179,7 @@ func (l *bareLoop) use(ctx context.Context, budget *policyv1.PodDisruptionBudget
 		pod := l.waiting[0]
 		err := l.evict(ctx, pod)
 		if apierrors.IsTooManyRequests(err) {
-			return nil // no room after all; the next event tells
+			return nil // no disruption is allowed any more: wait for the next event
 		}
 		if err != nil {
 			return errors.Wrapf(err, "evicting pod %s", pod.Name)
@@ -189,7 +189,7 @@ func (l *bareLoop) use(ctx context.Context, budget *policyv1.PodDisruptionBudget
 	return nil
 }
 
-// evictAll evicts all pods, side by side.
+// evictAll evicts all Pods in parallel.
 func (l *bareLoop) evictAll(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(bareLoops)

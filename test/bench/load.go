@@ -16,27 +16,27 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
-// load is what runs in the arena, and how much of it has to go.
+// load describes the Pods in the arena, and how many Nodes are drained.
 type load struct {
 	nodes, podsPerNode int
-	// drained is how many of the nodes are drained at once.
+	// drained is the number of Nodes that are drained at once.
 	drained int
-	// apps is among how many Deployments the pods are divided. Each has as many pods on every node.
+	// apps is the number of Deployments. Each has the same number of Pods on every Node.
 	apps int
-	// maxUnavailable of each app's budget; 0: there are no budgets.
+	// maxUnavailable is that of each app's budget; 0: no budgets.
 	maxUnavailable int
-	// ordered: the apps go one after the other, each has a drain order of its own.
+	// ordered gives each app a separate drain order.
 	ordered bool
-	// detachDelay is the time from the end of the last pod on a node that uses an app's volume until the volume is detached
-	// from the node; 0: there are no volumes.
+	// detachDelay is the time from the end of the last Pod on a Node that uses an app's volume until the volume is detached
+	// from the Node; 0: no volumes.
 	detachDelay time.Duration
-	// rollout: the nodes are those of a MachineDeployment, and all of them are replaced.
+	// rollout replaces all Nodes, which belong to a MachineDeployment.
 	rollout bool
-	// maxSurge is how many new Machines a rollout is ahead.
+	// maxSurge is that of the MachineDeployment.
 	maxSurge intstr.IntOrString
-	// landings are nodes beside, which aren't anybody's Machines, for the pods when all nodes are drained.
+	// landings is the number of additional Nodes without Machines, for the Pods when all Nodes are drained.
 	landings int
-	// readyDelay is the time from a pod's binding until it is ready, deletionDelay from its deletion until it is gone.
+	// readyDelay is the time from a Pod's binding until it is ready, deletionDelay from its deletion until it is removed.
 	readyDelay, deletionDelay time.Duration
 }
 
@@ -44,7 +44,7 @@ func (l load) pods() int        { return l.nodes * l.podsPerNode }
 func (l load) podsPerApp() int  { return l.pods() / l.apps }
 func (l load) hasVolumes() bool { return l.detachDelay > 0 }
 
-// scaled is the load at the size that the command line asks for.
+// scaled returns the load with the sizes of the command line.
 func (l load) scaled(o options) (load, error) {
 	for _, change := range []struct {
 		to *int
@@ -69,7 +69,7 @@ func (l load) scaled(o options) (load, error) {
 	return l, nil
 }
 
-// String tells the load.
+// String describes the load.
 func (l load) String() string {
 	text := fmt.Sprintf("%d of %d nodes, %d pods each, of %d Deployment(s)", l.drained, l.nodes, l.podsPerNode, l.apps)
 	if l.maxUnavailable > 0 {
@@ -90,13 +90,13 @@ func (l load) String() string {
 	return text
 }
 
-// appLabel says of which app a pod is.
+// appLabel is the label with the app of a Pod.
 const (
 	appLabel     = "bench.capnm.dev/app"
 	appNamespace = metav1.NamespaceDefault
 )
 
-// appNames are in the order in which the apps go, if they have one. None is the beginning of another.
+// appNames returns the names in drain order. No name is the prefix of another.
 func (l load) appNames() []string {
 	names := make([]string, l.apps)
 	for i := range names {
@@ -107,9 +107,8 @@ func (l load) appNames() []string {
 
 func labelsOf(app string) map[string]string { return map[string]string{appLabel: app} }
 
-// deployment prefers the emptiest node for each pod. With nodes that are alike, that spreads the pods exactly evenly. A
-// constraint that forbids an uneven spread would also keep replacements of evicted pods waiting, for the moments until a
-// cordoned node has its taint.
+// deployment prefers the emptiest Node for each Pod, which spreads the Pods exactly evenly over equal Nodes. A constraint that
+// forbids an uneven spread would also delay the replacements of evicted Pods until a cordoned Node has its taint.
 func (l load) deployment(app string) *appsv1.Deployment {
 	deployment := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: appNamespace, Name: app, Labels: labelsOf(app)},
@@ -144,7 +143,7 @@ func (l load) budget(app string) *policyv1.PodDisruptionBudget {
 	}
 }
 
-// drainRules give the apps their order.
+// drainRules returns the MachineDrainRules with the order of the apps.
 func (l load) drainRules(namespace string) []*clusterv1.MachineDrainRule {
 	if !l.ordered {
 		return nil

@@ -18,7 +18,7 @@ import (
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
-// kubectlCandidate is what people do by hand.
+// kubectlCandidate runs kubectl drain.
 var kubectlCandidate = candidate{
 	name: "kubectl", about: "kubectl drain: wall time of the command",
 	runs:     func(o options) int { return o.runs },
@@ -26,7 +26,7 @@ var kubectlCandidate = candidate{
 	requests: func(events controlplane.Events) controlplane.Events { return events.By(kubectlUser) },
 }
 
-// drainByKubectl runs a command for each node, all at once.
+// drainByKubectl runs a concurrent command for each Node.
 func drainByKubectl(ctx context.Context, a *arena, t target) (span, error) {
 	kubectl, err := controlplane.Tool("kubectl")
 	if err != nil {
@@ -46,7 +46,7 @@ func drainByKubectl(ctx context.Context, a *arena, t target) (span, error) {
 	return taken, err
 }
 
-// capiCandidate is what Cluster API does with a Machine that no MachineDrainPolicy selects.
+// capiCandidate is Cluster API's drain of a Machine that no MachineDrainPolicy selects.
 var capiCandidate = candidate{
 	name: "capi", about: "Cluster API's own drain: deletion of the Machine to deletion of its infrastructure",
 	runs: func(o options) int { return o.capiRuns },
@@ -57,7 +57,7 @@ var capiCandidate = candidate{
 }
 
 func drainByClusterAPI(ctx context.Context, a *arena, t target) (span, error) {
-	// Once a Node is drained, the next thing that Cluster API does to the Machine is to delete its infrastructure.
+	// After the drain, Cluster API deletes the infrastructure of the Machine next.
 	deleting := func(event watch.Event) bool {
 		machine, ok := event.Object.(*infrav1.KwokMachine)
 		return ok && (event.Type == watch.Deleted || !machine.DeletionTimestamp.IsZero())
@@ -66,8 +66,8 @@ func drainByClusterAPI(ctx context.Context, a *arena, t target) (span, error) {
 	return taken, err
 }
 
-// deleteMachines deletes Machines at once, and waits for each until an event of an object of its name satisfies a condition.
-// released tells when.
+// deleteMachines deletes Machines concurrently, and waits for each until an event of an object of its name satisfies a condition. It
+// returns the time of that event.
 func (a *arena) deleteMachines(ctx context.Context, names []string, kind client.ObjectList, until func(watch.Event) bool) (taken span, released map[string]time.Time, err error) {
 	watcher, err := lastingWatch(ctx, a.Client, kind, client.InNamespace(a.namespace()))
 	if err != nil {
@@ -76,7 +76,7 @@ func (a *arena) deleteMachines(ctx context.Context, names []string, kind client.
 	defer watcher.Stop()
 	taken.started = time.Now()
 	deleted := make(chan error, 1)
-	// Beside the watch, whose events would else wait for the last deletion.
+	// Concurrent with the watch, whose events would otherwise wait for the last deletion.
 	go func() { deleted <- a.deleteAll(ctx, names) }()
 	released, err = awaitEach(ctx, watcher, sets.New(names...), until)
 	if deleteErr := <-deleted; err == nil {
@@ -98,14 +98,14 @@ func (a *arena) deleteAll(ctx context.Context, names []string) error {
 	return group.Wait()
 }
 
-// awaitEach waits until for each name there was an event that satisfies the condition.
+// awaitEach waits for an event that satisfies the condition for each name.
 func awaitEach(ctx context.Context, watcher watch.Interface, waiting sets.Set[string], until func(watch.Event) bool) (map[string]time.Time, error) {
 	seen := map[string]time.Time{}
 	for waiting.Len() > 0 {
 		select {
 		case event, open := <-watcher.ResultChan():
 			if !open {
-				return seen, errors.Errorf("the watch of %d Machines has ended", waiting.Len())
+				return seen, errors.Errorf("the watch of %d Machines was closed", waiting.Len())
 			}
 			if object, ok := event.Object.(client.Object); ok && waiting.Has(object.GetName()) && until(event) {
 				waiting.Delete(object.GetName())

@@ -13,10 +13,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// phase measures one thing on a crowd that is connected and rests.
+// phase is a measurement on a connected, idle crowd.
 type phase func(ctx context.Context, c *crowd, f *figures) error
 
-// measureMemory compares what the managers take with all Clusters connected with what they took without any.
+// measureMemory compares the memory of the managers with all Clusters connected and without any.
 func measureMemory(ctx context.Context, c *crowd, f *figures) error {
 	ours, err := c.ours.memory(ctx)
 	if err != nil {
@@ -40,9 +40,9 @@ func (c *crowd) perCluster(now, empty float64) float64 {
 	return (now - empty) / float64(c.size.clusters)
 }
 
-// measureRest counts what is asked and written while nothing happens.
+// measureRest counts the requests of an idle fleet.
 func measureRest(ctx context.Context, c *crowd, f *figures) error {
-	progress("doing nothing for %s", c.size.rest)
+	progress("observing the idle fleet for %s", c.size.rest)
 	before, err := c.mark()
 	if err != nil {
 		return err
@@ -76,9 +76,9 @@ func measureRest(ctx context.Context, c *crowd, f *figures) error {
 	watches := append(management.Verb("watch"), workloads.Verb("watch")...)
 	read := append(management.Verb("get", "list"), workloads.Verb("get", "list")...)
 	share := func(i int) float64 { return (after[i] - cpu[i]).Seconds() / c.size.rest.Seconds() }
-	f.add("idle_seconds", c.size.rest.Seconds(), "in which nothing happened")
+	f.add("idle_seconds", c.size.rest.Seconds(), "of observing the idle fleet")
 	f.add("writes", len(written), "by our manager, to all API servers")
-	f.add("reads", len(read), "of objects, health probes not counted")
+	f.add("reads", len(read), "of objects, without health probes")
 	f.add("watches", len(watches), "begun anew")
 	f.add("cpu_share", share(0), "of one core, our manager")
 	f.add("cpu_milliseconds_per_cluster_and_minute", share(0)*60000/float64(c.size.clusters), "")
@@ -106,7 +106,7 @@ func (c *crowd) cpuOf(programs ...program) ([]time.Duration, error) {
 	return used, nil
 }
 
-// measureDrains drains many clusters at once, while others can't be reached.
+// measureDrains drains many clusters concurrently, while others are unreachable.
 func measureDrains(ctx context.Context, c *crowd, f *figures) error {
 	group, lost := c.group(0), c.lost()
 	if err := c.runPods(ctx, append(slices.Clone(group), lost...)); err != nil {
@@ -123,7 +123,7 @@ func measureDrains(ctx context.Context, c *crowd, f *figures) error {
 	for _, tenant := range lost {
 		tenant.Cut()
 	}
-	progress("draining %d clusters at once, %d more can't be reached", len(group), len(lost))
+	progress("draining %d clusters concurrently, %d more are unreachable", len(group), len(lost))
 	released, started, err := c.drain(ctx, group, lost)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func measureDrains(ctx context.Context, c *crowd, f *figures) error {
 	f.add("unreachable_clusters", len(lost), "drained as well")
 	f.add("drain_seconds_median", median(seconds), "from the Machine's deletion to the release of the hook")
 	f.add("drain_seconds_max", slices.Max(seconds), "")
-	progress("waiting for the unreachable clusters, which are back")
+	progress("waiting for the clusters that were unreachable")
 	return c.awaitReleased(ctx, lost)
 }
 
@@ -156,7 +156,7 @@ func stopAll(watches []*roomWatch) []rooms {
 	return all
 }
 
-// reportDrains tells what the drains of a group have cost, and how soon room was used.
+// reportDrains reports the cost of a group's drains, and how soon allowed disruptions were used.
 func (c *crowd) reportDrains(f *figures, group []tenant, events controlplane.Events, seen []rooms) {
 	names := sets.New[string]()
 	for _, t := range group {
@@ -177,21 +177,21 @@ func (c *crowd) reportDrains(f *figures, group []tenant, events controlplane.Eve
 	pods := len(group) * c.size.pods
 	perPod := func(events controlplane.Events) float64 { return float64(len(events)) / float64(pods) }
 	f.add("drains", len(group), "at once")
-	f.add("pods", pods, "that had to go, each cluster's under a budget of one")
+	f.add("pods", pods, "evicted, under a budget of one for each cluster")
 	f.add("evictions", len(evictions), "")
 	f.add("refused", len(evictions.Failed()), "")
-	f.add("calls_per_pod", perPod(requests), "to the workload clusters, reads and watches included")
-	f.add("writes_per_pod", perPod(writes), "to the workload clusters, events left out")
-	f.add("p50_room_to_eviction_ms", quantile(waits, 0.5), "from room in a budget to the next eviction")
+	f.add("calls_per_pod", perPod(requests), "to the workload clusters, including reads and watches")
+	f.add("writes_per_pod", perPod(writes), "to the workload clusters, without events")
+	f.add("p50_room_to_eviction_ms", quantile(waits, 0.5), "from an allowed disruption to the next eviction")
 	f.add("p99_room_to_eviction_ms", quantile(waits, 0.99), "")
-	f.add("rooms", len(waits), "times there was room, and no eviction under way")
+	f.add("rooms", len(waits), "times that a disruption was allowed and no eviction in flight")
 	f.promise(len(evictions.Succeeded()) == pods, "%d evictions for %d pods", len(evictions.Succeeded()), pods)
 	for _, refused := range firstOf(evictions.Failed(), 20) {
 		progress("refused: %s", refused)
 	}
 }
 
-// measureRestart ends our manager while many clusters are drained, and has it start again.
+// measureRestart kills our manager while many clusters are drained, and starts it again.
 func measureRestart(ctx context.Context, c *crowd, f *figures) error {
 	group := c.group(1)
 	if err := c.runPods(ctx, group); err != nil {
@@ -219,7 +219,7 @@ func measureRestart(ctx context.Context, c *crowd, f *figures) error {
 		return err
 	}
 	c.ours = programOf(c.Manager)
-	progress("our manager was killed, and is up again")
+	progress("our manager was killed and is ready again")
 	moving, err := c.awaitEvictions(ctx, restart, group)
 	if err != nil {
 		return err
@@ -238,7 +238,7 @@ func measureRestart(ctx context.Context, c *crowd, f *figures) error {
 	return c.reportRestart(f, begin, restart)
 }
 
-// reportRestart tells what the restart has cost.
+// reportRestart reports the cost of the restart.
 func (c *crowd) reportRestart(f *figures, begin, restart marks) error {
 	management, workloads, err := c.since(restart)
 	if err != nil {
@@ -249,15 +249,15 @@ func (c *crowd) reportRestart(f *figures, begin, restart marks) error {
 		return err
 	}
 	evictions := all.WithUserAgent(fleet.ManagerAgent).Verb("create").Resource("pods", "eviction")
-	f.add("peak_management_requests_per_second", peakRate(management.By(fleet.ManagerUser)), "by our manager, to the management API server, watches included")
+	f.add("peak_management_requests_per_second", peakRate(management.By(fleet.ManagerUser)), "by our manager, to the management API server, including watches")
 	f.add("management_requests", len(management.By(fleet.ManagerUser)), "until the last drain was over")
 	f.add("peak_workload_requests_per_second", peakRate(workloads.WithUserAgent(fleet.ManagerAgent)), "to all workload API servers")
 	f.add("evictions", len(evictions), "")
-	f.add("refused", len(evictions.Failed()), "an eviction that was under way when the manager was killed may be made again")
+	f.add("refused", len(evictions.Failed()), "an eviction that was in flight when the manager was killed may be repeated")
 	return nil
 }
 
-// peakRate is the highest number of requests within a second of the clock.
+// peakRate returns the highest number of requests within a second of the clock.
 func peakRate(events controlplane.Events) int {
 	perSecond, peak := map[int64]int{}, 0
 	for _, event := range events {

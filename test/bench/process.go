@@ -18,16 +18,16 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// program is a running manager to be watched.
+// program is a running manager that is measured.
 type program struct {
 	pid                 int
 	metrics, profileURL string
 }
 
-// ticksPerSecond is USER_HZ, in which the kernel tells CPU time to programs, on all architectures that Go runs on.
+// ticksPerSecond is USER_HZ, the unit of CPU time in /proc, on all architectures that Go supports.
 const ticksPerSecond = 100
 
-// rss is the resident memory, in MB.
+// rss returns the resident memory, in MB.
 func (p program) rss() (float64, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
 	if err != nil {
@@ -43,10 +43,10 @@ func residentMemory(status string) (float64, error) {
 			return kilobytes / 1024, errors.Wrapf(err, "reading %q", line)
 		}
 	}
-	return 0, errors.New("there is no VmRSS")
+	return 0, errors.New("VmRSS is missing")
 }
 
-// cpu is the CPU time used so far.
+// cpu returns the CPU time used so far.
 func (p program) cpu() (time.Duration, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
 	if err != nil {
@@ -55,11 +55,11 @@ func (p program) cpu() (time.Duration, error) {
 	return cpuTime(string(content))
 }
 
-// cpuTime reads the 14th and 15th field: user and system time. The second field, the name in brackets, may contain anything.
+// cpuTime reads the 14th and 15th field: user and system time. The second field, the name in brackets, may contain any character.
 func cpuTime(stat string) (time.Duration, error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 13 {
-		return 0, errors.Errorf("%q isn't what is known of a process", stat)
+		return 0, errors.Errorf("%q is not the content of /proc/<pid>/stat", stat)
 	}
 	var ticks int64
 	for _, field := range fields[11:13] {
@@ -72,8 +72,8 @@ func cpuTime(stat string) (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
 }
 
-// live is what the program holds after a garbage collection, heap and stacks, in MB. It doesn't depend on when the collector
-// last ran, as the resident memory does.
+// live returns heap and stacks after a garbage collection, in MB. Unlike the resident memory, it does not depend on when the collector
+// last ran.
 func (p program) live(ctx context.Context) (float64, error) {
 	if err := p.profile(ctx, "heap?gc=1", io.Discard); err != nil {
 		return 0, err
@@ -103,7 +103,7 @@ func (p program) profile(ctx context.Context, name string, to io.Writer) error {
 	return errors.Wrapf(err, "reading the profile %s", name)
 }
 
-// saveProfiles writes profiles to files of a directory; "": nowhere.
+// saveProfiles writes profiles to a directory, unless it is "".
 func (p program) saveProfiles(ctx context.Context, dir string, names ...string) error {
 	if dir == "" {
 		return nil
@@ -124,7 +124,7 @@ func (p program) saveProfiles(ctx context.Context, dir string, names ...string) 
 	return nil
 }
 
-// memory is what a program takes at a moment, in MB.
+// memory is the memory of a program at one point in time, in MB.
 type memory struct{ rss, live float64 }
 
 func (p program) memory(ctx context.Context) (m memory, err error) {
@@ -135,7 +135,7 @@ func (p program) memory(ctx context.Context) (m memory, err error) {
 	return m, err
 }
 
-// peakWatch looks for the highest resident memory.
+// peakWatch records the highest resident memory.
 type peakWatch struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup

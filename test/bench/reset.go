@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// landingPrefix begins the names of nodes that take the pods of others.
+	// landingPrefix is the name prefix of Nodes for the Pods of drained Nodes.
 	landingPrefix = "landing-"
-	// resetAttempts bounds how often an uneven spread is tried again.
+	// resetAttempts limits how often Pods are recreated after an uneven spread.
 	resetAttempts = 3
-	// parallelWrites is how many of this program's own writes are under way at once.
+	// parallelWrites is the number of concurrent writes of this program.
 	parallelWrites = 20
 )
 
-// reset brings the arena to the state in which each run begins: all nodes there and schedulable, the pods new and exactly
-// evenly spread, all budgets free. It returns what comes next.
+// reset restores the initial state of a run: all Nodes exist and are schedulable, the Pods are new and exactly evenly spread, and no
+// budget has disrupted Pods. It returns the next target.
 func (a *arena) reset(ctx context.Context) (target, error) {
 	if err := a.addMachines(ctx); err != nil {
 		return target{}, err
@@ -45,13 +45,13 @@ func (a *arena) reset(ctx context.Context) (target, error) {
 			return a.next(ctx, byNode)
 		}
 		if attempt == resetAttempts {
-			return target{}, errors.Errorf("the pods aren't spread evenly after %d attempts", attempt)
+			return target{}, errors.Errorf("the Pods are not spread evenly after %d attempts", attempt)
 		}
-		progress("the pods aren't spread evenly, once more")
+		progress("the Pods are not spread evenly; retrying")
 	}
 }
 
-// recreate replaces all pods.
+// recreate replaces all Pods.
 func (a *arena) recreate(ctx context.Context) error {
 	if err := a.setLandings(ctx, false); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (a *arena) recreate(ctx context.Context) error {
 			return errors.Wrap(err, "creating a Deployment")
 		}
 	}
-	if err := poll(ctx, "for all pods to be ready and all budgets to be free", a.isRestored); err != nil {
+	if err := poll(ctx, "for all Pods to be ready and all budgets to allow disruptions", a.isRestored); err != nil {
 		return err
 	}
 	return a.setLandings(ctx, true)
@@ -79,7 +79,7 @@ func (a *arena) removePods(ctx context.Context) error {
 	if err != nil {
 		return errors.Wrap(err, "deleting the Deployments")
 	}
-	return poll(ctx, "for the pods to be gone", func(ctx context.Context) (bool, error) {
+	return poll(ctx, "for the Pods to be deleted", func(ctx context.Context) (bool, error) {
 		deployments, pods := &appsv1.DeploymentList{}, &corev1.PodList{}
 		for _, list := range []client.ObjectList{deployments, pods} {
 			if err := c.List(ctx, list, client.InNamespace(appNamespace), client.HasLabels{appLabel}, client.Limit(1)); err != nil {
@@ -116,8 +116,8 @@ func (a *arena) isRestored(ctx context.Context) (bool, error) {
 	return a.isAttached(ctx)
 }
 
-// uncordon makes all nodes schedulable, and waits until none has a taint: the taint of a cordoned one is taken off by a
-// controller of its own, after the fact.
+// uncordon makes all Nodes schedulable, and waits until none has a taint: another controller removes the taint of a cordoned Node
+// later.
 func (a *arena) uncordon(ctx context.Context) error {
 	return poll(ctx, "for all nodes to be schedulable", func(ctx context.Context) (bool, error) {
 		nodes := &corev1.NodeList{}
@@ -135,7 +135,7 @@ func (a *arena) uncordon(ctx context.Context) error {
 
 func isLanding(node string) bool { return strings.HasPrefix(node, landingPrefix) }
 
-// setLandings opens or closes the nodes that take the pods of drained ones: they are closed while pods are spread.
+// setLandings sets whether the Nodes for drained Pods are schedulable. They are not while Pods are spread.
 func (a *arena) setLandings(ctx context.Context, open bool) error {
 	nodes := &corev1.NodeList{}
 	if err := a.workload.Client.List(ctx, nodes); err != nil {
@@ -191,7 +191,7 @@ func (a *arena) isEven(byNode map[string][]corev1.Pod) bool {
 	return len(byNode) == a.load.nodes
 }
 
-// next are the nodes of the Machines that have been there longest, so that nodes take turns as far as their Machines survive.
+// next returns the Nodes of the oldest Machines, so that Nodes are drained in turn as far as their Machines survive.
 func (a *arena) next(ctx context.Context, byNode map[string][]corev1.Pod) (target, error) {
 	machines := &clusterv1.MachineList{}
 	if err := a.Client.List(ctx, machines, client.InNamespace(a.namespace())); err != nil {

@@ -1,12 +1,12 @@
 package main
 
-// result is what a comparison has come to.
+// result is the outcome of a comparison.
 type result struct {
 	Scenario string
 	About    string
 	Options  options
 	Load     load
-	// Candidates in the order of the scenario, those included that didn't run.
+	// Candidates in the order of the scenario, including those that did not run.
 	Candidates []candidate
 	Samples    []sample
 	Ratio      float64
@@ -24,7 +24,7 @@ func (r *result) title() string { return r.Scenario }
 
 func (r *result) failures() []string { return r.Failures }
 
-// flat has the medians; absent names the candidates that weren't measured.
+// flat returns the medians. The key "absent" has the candidates that were not measured.
 func (r *result) flat() map[string]any {
 	content := map[string]any{
 		"about": r.About, "runs": r.Options.runs, "samples": r.Samples,
@@ -53,7 +53,7 @@ func (r *result) flat() map[string]any {
 	return content
 }
 
-// breakdownOf has the median of each number.
+// breakdownOf returns the median of each number.
 func (r *result) breakdownOf(name string) breakdown {
 	of := func(number func(breakdown) float64) float64 {
 		return round(median(values(r.Samples, name, func(s sample) float64 { return number(s.Breakdown) })))

@@ -18,15 +18,15 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
-// The candidates of a rollout. kubectl can't do one, and a bare loop doesn't know what to do.
+// The candidates of a rollout. kubectl and a bare loop cannot do one.
 var (
-	capnmRolloutCandidate    = ourRollout("capnm", "this product, outdated nodes cordoned", v1alpha1.OutdatedNodesCordon)
-	announceRolloutCandidate = ourRollout("capnm-announce", "this product, outdated nodes announced", v1alpha1.OutdatedNodesAnnounce)
-	ignoreRolloutCandidate   = ourRollout("capnm-ignore", "this product, nothing done ahead", v1alpha1.OutdatedNodesIgnore)
+	capnmRolloutCandidate    = ourRollout("capnm", "this provider, outdated Nodes cordoned", v1alpha1.OutdatedNodesCordon)
+	announceRolloutCandidate = ourRollout("capnm-announce", "this provider, outdated Nodes announced", v1alpha1.OutdatedNodesAnnounce)
+	ignoreRolloutCandidate   = ourRollout("capnm-ignore", "this provider, outdated Nodes ignored", v1alpha1.OutdatedNodesIgnore)
 	capiRolloutCandidate     = rolloutBy(capiCandidate, "Cluster API's own drain", func(ctx context.Context, a *arena, t target) (span, error) { return a.rollOut(ctx, t, false) })
 )
 
-// ourRollout is a candidate whose policy does so with outdated nodes.
+// ourRollout returns a candidate with this policy for outdated Nodes.
 func ourRollout(name, about string, outdated v1alpha1.OutdatedNodesPolicy) candidate {
 	c := rolloutBy(capnmCandidate, about, func(ctx context.Context, a *arena, t target) (span, error) {
 		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace(), Name: policyName}}
@@ -45,7 +45,7 @@ func rolloutBy(c candidate, about string, run func(context.Context, *arena, targ
 	return c
 }
 
-// surgeBy has a rollout be so many new Machines ahead.
+// surgeBy sets the maxSurge of a MachineDeployment.
 func surgeBy(surge intstr.IntOrString) kwok.Change {
 	return kwok.With(func(deployment *clusterv1.MachineDeployment) {
 		deployment.Spec.Rollout.Strategy = clusterv1.MachineDeploymentRolloutStrategy{
@@ -57,13 +57,13 @@ func surgeBy(surge intstr.IntOrString) kwok.Change {
 	})
 }
 
-// rollOut has a MachineDeployment replace all its Machines, whose drains are ours if they are managed.
+// rollOut makes a MachineDeployment replace all its Machines. We drain them if they are managed.
 func (a *arena) rollOut(ctx context.Context, t target, managed bool) (span, error) {
 	hooks := 0
 	if managed {
 		hooks = len(t.nodes)
 	}
-	// Labels are carried over to the Machines that are there, without a rollout.
+	// Labels are propagated to existing Machines without a rollout.
 	err := a.changeDeployment(ctx, func(d *clusterv1.MachineDeployment) {
 		d.Spec.Template.Labels[managedLabel] = strconv.FormatBool(managed)
 	})
@@ -80,7 +80,7 @@ func (a *arena) rollOut(ctx context.Context, t target, managed bool) (span, erro
 	if err != nil {
 		return span{}, err
 	}
-	err = poll(ctx, "for the old Machines to be gone", func(ctx context.Context) (bool, error) { return a.areGone(ctx, t.nodes) })
+	err = poll(ctx, "for the old Machines to be deleted", func(ctx context.Context) (bool, error) { return a.areGone(ctx, t.nodes) })
 	taken.ended = time.Now()
 	return taken, err
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// roomAt is how many disruptions a budget allowed from a moment on.
+// roomAt is the number of disruptions that a budget allows from a point in time.
 type roomAt struct {
 	at      time.Time
 	allowed int32
 }
 
-// rooms are the histories of budgets.
+// rooms are the histories of budgets, by budget.
 type rooms map[client.ObjectKey][]roomAt
 
-// roomWatch writes down how the rooms of all budgets of a workload cluster change. The audit log knows who has written a
-// budget, and when, but not what.
+// roomWatch records the allowed disruptions of all budgets of a workload cluster. The audit log has the time and user of a budget's
+// status update, but not its content.
 type roomWatch struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -58,14 +58,14 @@ func (w *roomWatch) see(budget *policyv1.PodDisruptionBudget) {
 	w.seen[key] = append(w.seen[key], roomAt{time.Now(), budget.Status.DisruptionsAllowed})
 }
 
-// stop ends the watch and returns what it has seen.
+// stop stops the watch and returns the histories.
 func (w *roomWatch) stop() rooms {
 	w.cancel()
 	w.done.Wait()
 	return w.seen
 }
 
-// unusedIn returns the idle stretches of all budgets. The pods of a budget have names that begin with its own.
+// unusedIn returns the idle periods of all budgets. The name of a budget is the prefix of the names of its Pods.
 func unusedIn(seen rooms, evictions controlplane.Events) []idle {
 	var found []idle
 	for budget, history := range seen {
@@ -76,14 +76,14 @@ func unusedIn(seen rooms, evictions controlplane.Events) []idle {
 	return found
 }
 
-// idle is a stretch of time in which the budget had room and no eviction was under way.
+// idle is a period in which the budget allowed a disruption and no eviction was in flight.
 type idle struct {
 	length time.Duration
-	// round: it begins with the budget's change, not with the end of another eviction.
+	// round is true if it starts with the budget's change, and false if it starts with the end of another eviction.
 	round bool
 }
 
-// unused returns the idle stretches between the first eviction and the last one.
+// unused returns the idle periods between the first eviction and the last one.
 func unused(history []roomAt, evictions controlplane.Events) []idle {
 	if len(evictions) == 0 {
 		return nil

@@ -10,55 +10,55 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// sample is what was measured in one run of one candidate.
+// sample is the measurement of one run of one candidate.
 type sample struct {
 	Candidate string   `json:"candidate"`
 	Nodes     []string `json:"nodes"`
 	Pods      int      `json:"pods"`
 	Seconds   float64  `json:"seconds"`
-	// Evictions are the calls of the eviction API, Refused those that weren't answered with success.
+	// Evictions is the number of calls of the eviction API, Refused the number of those that failed.
 	Evictions int `json:"evictions"`
 	Refused   int `json:"refused"`
-	// EvictedPerPod is how often each pod, or the one that came for it, was evicted: 1 where none lands on a node that goes later.
+	// EvictedPerPod is how often each Pod, or its replacement, was evicted: 1 if none lands on a Node that is drained later.
 	EvictedPerPod float64 `json:"evicted_per_pod"`
-	// Answers counts the evictions by the HTTP status of their answers.
+	// Answers counts the evictions by the HTTP status of their responses.
 	Answers map[int]int `json:"answers"`
-	// Writes to the workload cluster by verb and resource, evictions included, events (the API objects) not.
+	// Writes to the workload cluster by verb and resource, including evictions, without events (the API objects).
 	Writes       map[string]int `json:"writes"`
 	WritesPerPod float64        `json:"writes_per_pod"`
-	// CallsPerPod counts reads and watches too.
+	// CallsPerPod includes reads and watches.
 	CallsPerPod float64   `json:"calls_per_pod"`
 	Breakdown   breakdown `json:"breakdown"`
 	Steps       []stepAt  `json:"steps,omitempty"`
-	// Violations of what evictions have to be like, see violations.
+	// Violations: see violations.
 	Violations []string `json:"violations,omitempty"`
-	// LoadAverage of the machine when the run began: how busy it was with other things.
+	// LoadAverage of the machine when the run started.
 	LoadAverage string `json:"load_average,omitempty"`
 }
 
 func (s sample) evictionsPerPod() float64 { return float64(s.Evictions) / float64(max(s.Pods, 1)) }
 
-// breakdown says where the time of a run has gone. It is made from the audit log's times and those of the budget's changes.
+// breakdown divides the time of a run, from the times in the audit log and those of the budget's changes.
 type breakdown struct {
 	// Start: from the start to the first eviction.
 	Start float64 `json:"start_seconds"`
-	// Rounds is how often room came up while no eviction was under way; RoundMedian and RoundMax are how long it took until
-	// the next one; Idle is how long in all there was room and nobody used it, from the first eviction to the last: the mean
-	// of all budgets.
+	// Rounds is how often a disruption became allowed while no eviction was in flight; RoundMedian and RoundMax are the time until
+	// the next eviction; Idle is the total time in which disruptions were allowed and unused, from the first eviction to the last:
+	// the mean of all budgets.
 	Rounds      int     `json:"rounds"`
 	RoundMedian float64 `json:"round_median_seconds"`
 	RoundMax    float64 `json:"round_max_seconds"`
 	Idle        float64 `json:"idle_seconds"`
-	// Calls is how long eviction calls were under way, one after the other.
+	// Calls is the total time of eviction calls.
 	Calls float64 `json:"calls_seconds"`
-	// End: from the end of the last pod to the end.
+	// End: from the end of the last Pod to the end of the run.
 	End float64 `json:"end_seconds"`
-	// Own is the part of the time that the candidate alone is responsible for: start, idle and end. The rest is that of eviction
-	// calls, and of waiting for room.
+	// Own is the part that only the candidate is responsible for: start, idle and end. The rest is the time of eviction calls, and
+	// of waiting for budgets.
 	Own float64 `json:"own_seconds"`
 }
 
-// step is a moment in a run; the zero time if it hasn't come.
+// step is a point in time of a run, or the zero time if it was not reached.
 type step struct {
 	name string
 	at   time.Time
@@ -97,9 +97,9 @@ func newSample(c candidate, l load, t target, taken span, events controlplane.Ev
 	gone := lastGone(t, events)
 	s.Breakdown = newBreakdown(taken, evictions, history, gone)
 	if c.steps != nil {
-		// What comes after the end of the span isn't on the way to it.
+		// Ignore steps after the end of the span.
 		steps := c.steps(requests.Where(func(e controlplane.Event) bool { return !e.Requested.After(taken.ended) }))
-		for _, each := range append(steps, step{"last pod gone", gone}, step{"end", taken.ended}) {
+		for _, each := range append(steps, step{"last Pod deleted", gone}, step{"end", taken.ended}) {
 			if !each.at.IsZero() {
 				s.Steps = append(s.Steps, stepAt{each.name, each.at.Sub(taken.started).Seconds()})
 			}
@@ -128,7 +128,7 @@ func newBreakdown(taken span, evictions controlplane.Events, history rooms, gone
 		}
 		b.Calls += eviction.Answered.Sub(eviction.Requested).Seconds()
 	}
-	// A watch may tell that a pod is gone before the kubelet has its answer.
+	// A watch may show that a Pod is deleted before the kubelet has its response.
 	b.Start, b.End = begin.Sub(taken.started).Seconds(), max(0, taken.ended.Sub(gone).Seconds())
 	var rounds []float64
 	budgets := float64(max(1, len(history)))
@@ -144,7 +144,7 @@ func newBreakdown(taken span, evictions controlplane.Events, history rooms, gone
 	return b
 }
 
-// lastGone is when the last pod of the target was gone.
+// lastGone returns when the last Pod of the target was deleted.
 func lastGone(t target, events controlplane.Events) time.Time {
 	names := sets.New[string]()
 	for i := range t.pods {
@@ -152,7 +152,7 @@ func lastGone(t target, events controlplane.Events) time.Time {
 	}
 	var gone time.Time
 	for _, event := range events.Verb("delete").Resource("pods").InNamespace(appNamespace).Succeeded() {
-		// The first deletion by the kubelet ends the pod. It sometimes asks twice, but then isn't told that it succeeded.
+		// The first deletion by the kubelet removes the Pod. A second one fails.
 		if names.Has(event.Name) && event.Answered.After(gone) {
 			gone = event.Answered
 		}
@@ -160,9 +160,9 @@ func lastGone(t target, events controlplane.Events) time.Time {
 	return gone
 }
 
-// violations says what is wrong with evictions by somebody who claims to evict each pod of the target once, and no other pod,
-// not even one that has come after it under its name. Where several nodes go, a pod may land on one that isn't cordoned yet,
-// and has to go again.
+// violations returns what is wrong with evictions by a candidate that is expected to evict each Pod of the target once and no other Pod,
+// not even a replacement of the same name. With several Nodes, a Pod may land on one that is not cordoned yet, and be evicted
+// again.
 func violations(l load, t target, evictions controlplane.Events) []string {
 	wanted, done := map[string]types.UID{}, sets.New[types.UID]()
 	for i := range t.pods {
@@ -173,11 +173,11 @@ func violations(l load, t target, evictions controlplane.Events) []string {
 		uid := eviction.UIDPrecondition()
 		switch {
 		case uid == "":
-			found = append(found, fmt.Sprintf("pod %s was evicted without the precondition of its UID", eviction.Name))
+			found = append(found, fmt.Sprintf("Pod %s was evicted without the precondition of its UID", eviction.Name))
 		case wanted[eviction.Name] != uid && l.drained == 1:
-			found = append(found, fmt.Sprintf("pod %s with UID %s isn't one that had to go", eviction.Name, uid))
+			found = append(found, fmt.Sprintf("Pod %s with UID %s did not have to be evicted", eviction.Name, uid))
 		case done.Has(uid):
-			found = append(found, fmt.Sprintf("pod %s was evicted twice", eviction.Name))
+			found = append(found, fmt.Sprintf("Pod %s was evicted twice", eviction.Name))
 		}
 		done.Insert(uid)
 	}

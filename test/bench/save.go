@@ -13,7 +13,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/hack/tools/toolchain"
 )
 
-// save writes an outcome, and what it was measured on, to a file of the scenario's name.
+// save writes an outcome and a description of the machine to a file with the scenario's name.
 func save(dir string, out outcome) error {
 	content := out.flat()
 	versions, err := versions()
@@ -34,7 +34,7 @@ func save(dir string, out outcome) error {
 	if err := os.WriteFile(file, append(encoded, '\n'), 0o600); err != nil {
 		return errors.Wrap(err, "writing the results")
 	}
-	progress("the results are in %s", file)
+	progress("wrote the results to %s", file)
 	return nil
 }
 
@@ -50,10 +50,10 @@ func versions() (map[string]string, error) {
 	return all, nil
 }
 
-// loadAtStart says how busy the machine was with other things before this program began.
+// loadAtStart is the load average of the machine before this program started.
 var loadAtStart = loadAverage()
 
-// loadAverage is that of the last minute, as far as the system tells.
+// loadAverage returns the load average of the last minute, where the system provides it.
 func loadAverage() string {
 	content, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

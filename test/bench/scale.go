@@ -9,23 +9,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// fleetSize is that of a large installation, as far as one machine can play it.
+// fleetSize is the size of a large installation that one machine can simulate.
 var fleetSize = crowdSize{clusters: 500, hosts: 3, drained: 100, pods: 20, unreachable: 10, rest: 5 * time.Minute}
 
-// scaleFiles are what is measured on one crowd.
+// scaleFiles describes the result files of one crowd.
 var scaleFiles = map[string]string{
-	"fleet":   "many idle clusters, and drains in some of them while others can't be reached",
-	"idle":    "the cost of nothing",
-	"restart": "the manager is killed and starts again, while drains run",
+	"fleet":   "many idle clusters, and drains in some of them while others are unreachable",
+	"idle":    "the cost of an idle fleet",
+	"restart": "the manager is killed and started again during drains",
 }
 
-// scalePhases come one after the other, each for one of the files. Those that need rest come first.
+// scalePhases run one after the other, each for one of the files. Those that need an idle fleet come first.
 var scalePhases = []struct {
 	file    string
 	measure phase
 }{{"fleet", measureMemory}, {"idle", measureRest}, {"fleet", measureDrains}, {"restart", measureRestart}}
 
-// atScale makes the scenario that measures for some of the files, on one crowd: it takes minutes to come up.
+// atScale returns a scenario for some of the files on one crowd, which takes minutes to start.
 func atScale(name, about string, files ...string) scenario {
 	return scenario{name: name, about: about, measure: func(ctx context.Context, s scenario, o options) ([]outcome, error) {
 		size, err := fleetSize.scaled(o)
@@ -56,7 +56,7 @@ func atScale(name, about string, files ...string) scenario {
 	}}
 }
 
-// onCrowd does something with a crowd that is connected and rests.
+// onCrowd calls do with a connected, idle crowd.
 func onCrowd(ctx context.Context, size crowdSize, o options, do func(*crowd) error) error {
 	c, err := startCrowd(ctx, size, o)
 	if err != nil {
@@ -69,7 +69,7 @@ func onCrowd(ctx context.Context, size crowdSize, o options, do func(*crowd) err
 	return err
 }
 
-// startCrowd starts a fleet with all Clusters connected and at rest.
+// startCrowd starts a fleet with all Clusters connected and idle.
 func startCrowd(ctx context.Context, size crowdSize, o options) (_ *crowd, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -100,8 +100,8 @@ func startCrowd(ctx context.Context, size crowdSize, o options) (_ *crowd, err e
 	return c, pause(ctx, settling)
 }
 
-// The goals of scale that don't depend on how fast the machine is are promises of the phases; these are those that do, or that
-// only a large fleet shows. They are told, and fail nothing.
+// The phases fail for missed goals that do not depend on the machine. These goals depend on it, or only a large fleet shows them. They
+// are reported and are no failures.
 var scaleGoals = []struct {
 	key  string
 	most float64
@@ -112,7 +112,7 @@ var scaleGoals = []struct {
 	{"seconds_until_all_move", 30},
 }
 
-// judgeScale says which goals were missed.
+// judgeScale records the missed goals.
 func (f *figures) judgeScale() {
 	var missed []string
 	for _, goal := range scaleGoals {

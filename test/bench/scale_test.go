@@ -21,7 +21,7 @@ func TestCrowdSize(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("too few")))
 }
 
-// What /proc says of a process whose name has spaces and brackets.
+// The name of a process may contain spaces and brackets.
 func TestProcessFigures(t *testing.T) {
 	g := NewWithT(t)
 	used, err := cpuTime("42 (a (b) c) S 1 42 42 0 -1 4194560 900 0 0 0 150 50 0 0 20 0 7 0 1000 0 0")
@@ -48,7 +48,7 @@ func TestHoldTo(t *testing.T) {
 	g.Expect(f.failures()).To(ConsistOf(ContainSubstring("9.5, more than the recorded 9")))
 }
 
-// A figure that nobody measures is not a low one.
+// A figure that was not measured is a failure.
 func TestHoldToWhatIsMissing(t *testing.T) {
 	g := NewWithT(t)
 	f := &figures{}
@@ -70,7 +70,7 @@ func TestJudgeScale(t *testing.T) {
 	f.add("p99_room_to_eviction_ms", 301.0, "")
 	f.judgeScale()
 	g.Expect(f.flat()).To(HaveKeyWithValue("goals_missed", []string{"p99_room_to_eviction_ms"}))
-	g.Expect(f.failures()).To(BeEmpty(), "what depends on the machine is told, and fails nothing")
+	g.Expect(f.failures()).To(BeEmpty(), "goals that depend on the machine are no failures")
 }
 
 func TestRates(t *testing.T) {

@@ -17,17 +17,17 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
-// shardsSize is small: what is shown is that each manager does its own half, and nothing else.
+// shardsSize is small: the scenario only shows that each manager handles its half, and nothing else.
 var shardsSize = crowdSize{clusters: 20, hosts: 1, drained: 6, pods: 5}
 
-// shardNames name the halves: a namespace, a value of the label that --watch-filter selects, and the manager's user.
+// shardNames are the names of the halves: of the namespace, of the value for --watch-filter, and of the manager's user.
 var shardNames = []string{"shard-a", "shard-b"}
 
-// shardings are the flags by which two managers share the Clusters. Each is shown by drains in other Clusters.
+// shardings are the flags by which two managers divide the Clusters. Each is tested with drains in other Clusters.
 var shardings = []struct{ by, flag string }{{"watch_filter", "--watch-filter="}, {"namespace", "--namespace="}}
 
 var shardsScenario = scenario{
-	name: "shards", about: "two managers side by side, each with its own half",
+	name: "shards", about: "two concurrent managers, each with its own half",
 	measure: func(ctx context.Context, s scenario, o options) ([]outcome, error) {
 		size, err := shardsSize.scaled(o)
 		if err != nil {
@@ -72,7 +72,7 @@ func measureShards(ctx context.Context, f *figures, size crowdSize, o options) (
 	return nil
 }
 
-// inShards puts Clusters into the shards by turns: into the namespace, and under the label on all objects.
+// inShards assigns Clusters to the shards alternately, by namespace and by a label on all objects.
 func inShards(i int, cluster kwok.Cluster) (kwok.Cluster, []kwok.Change) {
 	shard := shardNames[i%len(shardNames)]
 	label := func(object client.Object) {
@@ -83,7 +83,7 @@ func inShards(i int, cluster kwok.Cluster) (kwok.Cluster, []kwok.Change) {
 	return cluster.InNamespace(shard), []kwok.Change{label}
 }
 
-// shareBy runs a manager for each shard, has them drain a group, and looks who has done what.
+// shareBy runs a manager for each shard, drains a group, and checks which manager did what.
 func (c *crowd) shareBy(ctx context.Context, f *figures, by, flag string, group []tenant, machines int) error {
 	begin, err := c.mark()
 	if err != nil {
@@ -136,12 +136,12 @@ func (c *crowd) reportShards(ctx context.Context, f *figures, by string, begin m
 			return err
 		}
 		served = append(served, names)
-		// By label, both may serve Machines of one policy. Its status counts them all, and both say the same.
+		// With labels, both managers may serve Machines of one policy. Its status counts all of them, and both write the same.
 		elsewhere := management.By(shard).Writes().Where(func(e controlplane.Event) bool {
 			return e.Namespace != "" && e.Namespace != shard && e.Resource != "machinedrainpolicies"
 		})
 		f.add(by+"_"+shard+"_clusters", names.Len(), "connected to this manager")
-		f.promise(len(elsewhere) == 0, "the manager of %s writes elsewhere:\n%s", shard, elsewhere)
+		f.promise(len(elsewhere) == 0, "the manager of %s writes to other Clusters:\n%s", shard, elsewhere)
 	}
 	both := served[0].Intersection(served[1])
 	evictions := workloads.WithUserAgent(fleet.ManagerAgent).Verb("create").Resource("pods", "eviction")
@@ -153,7 +153,7 @@ func (c *crowd) reportShards(ctx context.Context, f *figures, by string, begin m
 	return nil
 }
 
-// connectedTo are the Clusters that a manager is connected to.
+// connectedTo returns the Clusters that a manager is connected to.
 func connectedTo(ctx context.Context, m *fleet.Manager) (sets.Set[string], error) {
 	metrics, err := m.Metrics(ctx)
 	if err != nil {

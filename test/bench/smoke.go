@@ -11,12 +11,12 @@ import (
 	"github.com/pkg/errors"
 )
 
-// smokeSize is what fits into a few minutes of continuous integration.
+// smokeSize takes a few minutes in continuous integration.
 var smokeSize = crowdSize{clusters: 12, hosts: 1, drained: 3, pods: 6, rest: 20 * time.Second}
 
-// smokeScenario looks at counts and sizes only, which don't depend on how busy the machine is.
+// smokeScenario measures only counts and sizes, which do not depend on the load of the machine.
 var smokeScenario = scenario{
-	name: "smoke", about: "counts and sizes against what is recorded",
+	name: "smoke", about: "counts and sizes compared with the recorded values",
 	measure: func(ctx context.Context, s scenario, o options) ([]outcome, error) {
 		size, err := smokeSize.scaled(o)
 		if err != nil {
@@ -43,18 +43,17 @@ var smokeScenario = scenario{
 	},
 }
 
-// smokeLimits has the most that each figure may be. When a change brings one down, or there is a good reason for more, the file
-// is changed with it.
+// smokeLimits has the maximum of each figure. A change that reduces a figure, or has a good reason to increase it, updates the file.
 //
 //go:embed smoke.json
 var smokeLimits []byte
 
 func recordedLimits() (map[string]float64, error) {
 	limits := map[string]float64{}
-	return limits, errors.Wrap(json.Unmarshal(smokeLimits, &limits), "reading what is recorded")
+	return limits, errors.Wrap(json.Unmarshal(smokeLimits, &limits), "reading the recorded values")
 }
 
-// holdTo compares figures with what they may be at most. One that isn't measured any more must not pass for one that is low.
+// holdTo compares figures with their maximum. A figure that was not measured is a failure.
 func (f *figures) holdTo(limits map[string]float64) {
 	for _, key := range slices.Sorted(maps.Keys(limits)) {
 		value, measured := f.number(key)

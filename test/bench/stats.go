@@ -9,7 +9,7 @@ import (
 	"github.com/pkg/errors"
 )
 
-// values takes a number from each sample of a candidate.
+// values returns a number of each sample of a candidate.
 func values(samples []sample, name string, number func(sample) float64) []float64 {
 	var all []float64
 	for _, s := range samples {
@@ -20,7 +20,7 @@ func values(samples []sample, name string, number func(sample) float64) []float6
 	return all
 }
 
-// median of nothing is 0.
+// median returns 0 for no values.
 func median(numbers []float64) float64 {
 	if len(numbers) == 0 {
 		return 0
@@ -33,7 +33,7 @@ func median(numbers []float64) float64 {
 	return (sorted[middle-1] + sorted[middle]) / 2
 }
 
-// quantile of nothing is 0. It is one of the numbers: the least that so large a part of them doesn't exceed.
+// quantile returns the smallest of the numbers that at least the fraction part of them do not exceed, or 0 for no numbers.
 func quantile(numbers []float64, part float64) float64 {
 	if len(numbers) == 0 {
 		return 0
@@ -42,10 +42,10 @@ func quantile(numbers []float64, part float64) float64 {
 	return sorted[max(0, int(math.Ceil(part*float64(len(sorted))))-1)]
 }
 
-// round to milliseconds, or to as much of a number as means anything here.
+// round rounds to three decimals.
 func round(number float64) float64 { return math.Round(number*1000) / 1000 }
 
-// pause rests, unless the context ends.
+// pause waits, unless the context is done.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -12,7 +12,7 @@ import (
 	"github.com/pkg/errors"
 )
 
-// print writes the result for people.
+// print writes the result as a table.
 func (r *result) print(w io.Writer) error {
 	text := &strings.Builder{}
 	fmt.Fprintf(text, "\n%s: %s\n\n", r.Scenario, r.About)
@@ -25,7 +25,7 @@ func (r *result) print(w io.Writer) error {
 		}
 	}
 	if r.Ratio > 0 {
-		fmt.Fprintf(text, "\nWe have taken %.2f times the limit.\n", r.Ratio)
+		fmt.Fprintf(text, "\nWe took %.2f times the limit.\n", r.Ratio)
 	}
 	_, err := io.WriteString(w, text.String())
 	return errors.Wrap(err, "writing the table")
@@ -54,9 +54,9 @@ func (r *result) tellResults(text *strings.Builder) {
 }
 
 func (r *result) tellBreakdown(text *strings.Builder) {
-	text.WriteString("\nWhere the time goes (medians, in seconds): until the first eviction (start); from room in a budget to the next eviction,\n" +
-		"each time and in all (idle); in eviction calls; from the end of the last pod to the end. Own is start, idle and end: what the\n" +
-		"candidate alone is responsible for.\n\n")
+	text.WriteString("\nTime (medians, in seconds): until the first eviction (start); from an allowed disruption to the next eviction, each and in\n" +
+		"total (idle); in eviction calls; from the end of the last Pod to the end of the run. Own is start, idle and end, for which only the\n" +
+		"candidate is responsible.\n\n")
 	rows := &strings.Builder{}
 	rows.WriteString("candidate\tstart\trounds\teach\tlongest\tidle\tcalls\tend\town\t\n")
 	for _, c := range r.Candidates {
@@ -69,7 +69,7 @@ func (r *result) tellBreakdown(text *strings.Builder) {
 	text.WriteString(align(rows.String(), tabwriter.AlignRight))
 }
 
-// tellSteps tells the way of a run, step by step.
+// tellSteps writes the steps of a run.
 func (r *result) tellSteps(text *strings.Builder, c candidate) {
 	at := map[string][]float64{}
 	for _, s := range r.Samples {
@@ -80,14 +80,14 @@ func (r *result) tellSteps(text *strings.Builder, c candidate) {
 			at[each.Name] = append(at[each.Name], each.Seconds)
 		}
 	}
-	fmt.Fprintf(text, "\nThe way of %s (medians, in seconds from the start):\n\n", c.name)
+	fmt.Fprintf(text, "\nSteps of %s (medians, in seconds from the start):\n\n", c.name)
 	inOrder := func(a, b string) int { return cmp.Compare(median(at[a]), median(at[b])) }
 	for _, name := range slices.SortedFunc(maps.Keys(at), inOrder) {
 		fmt.Fprintf(text, "  %8.3f  %s\n", median(at[name]), name)
 	}
 }
 
-// tellWrites tells what a run has written to the workload cluster.
+// tellWrites writes the number of writes of a run to the workload cluster.
 func (r *result) tellWrites(text *strings.Builder, c candidate) {
 	kinds := map[string]int{}
 	for _, s := range r.Samples {
@@ -98,13 +98,13 @@ func (r *result) tellWrites(text *strings.Builder, c candidate) {
 			kinds[kind] += count
 		}
 	}
-	fmt.Fprintf(text, "\nWhat %s writes to the workload cluster in a run (means, events left out):\n\n", c.name)
+	fmt.Fprintf(text, "\nWrites of %s to the workload cluster in a run (means, without events):\n\n", c.name)
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 		fmt.Fprintf(text, "  %7.1f  %s\n", float64(kinds[kind])/float64(r.runsOf(c)), kind)
 	}
 }
 
-// align turns lines of cells that end with tabs into columns. Writing to a strings.Builder doesn't fail.
+// align formats lines of cells that end with tabs as columns. Writing to a strings.Builder does not fail.
 func align(rows string, flags uint) string {
 	aligned := &strings.Builder{}
 	table := tabwriter.NewWriter(aligned, 0, 0, 2, ' ', flags)

@@ -15,13 +15,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
-// addVolumes gives each app a volume that all its pods use, and waits until they are bound: the attach/detach controller
-// looks again only after a minute at a pod whose claim wasn't.
+// addVolumes creates a volume for each app that all its Pods use, and waits until they are bound: the attach/detach controller retries a
+// Pod with an unbound claim only after a minute.
 func (a *arena) addVolumes(ctx context.Context) error {
 	if !a.load.hasVolumes() {
 		return nil
 	}
-	// It lives as long as the arena, not as long as the arena's start may take.
+	// It runs as long as the arena, not only during the arena's start.
 	if _, err := storage.StartAttacher(context.WithoutCancel(ctx), a.workload.Client, a.load.detachDelay); err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (a *arena) addVolumes(ctx context.Context) error {
 	})
 }
 
-// isAttached says whether each volume is attached to each node, and to no other.
+// isAttached returns whether each volume is attached to each of the Nodes, and to no other.
 func (a *arena) isAttached(ctx context.Context) (bool, error) {
 	if !a.load.hasVolumes() {
 		return true, nil
@@ -62,7 +62,7 @@ func (a *arena) isAttached(ctx context.Context) (bool, error) {
 	return len(all.Items) == a.load.apps*a.load.nodes, nil
 }
 
-// awaitDetached waits until no volume is attached to any of the nodes.
+// awaitDetached waits until no volume is attached to any of the Nodes.
 func (a *arena) awaitDetached(ctx context.Context, nodes []string) error {
 	if !a.load.hasVolumes() {
 		return nil
@@ -87,7 +87,7 @@ func (a *arena) awaitDetached(ctx context.Context, nodes []string) error {
 		select {
 		case event, open := <-watcher.ResultChan():
 			if !open {
-				return errors.New("the watch of the VolumeAttachments has ended")
+				return errors.New("the watch of VolumeAttachments was closed")
 			}
 			if attachment, ok := event.Object.(*storagev1.VolumeAttachment); ok && event.Type == watch.Deleted {
 				left.Delete(attachment.Name)

@@ -16,28 +16,28 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// User is whom the core manager acts as in the management cluster.
+// User is the user of the core manager in the management cluster.
 const User = "capi-core"
 
 // Options adjusts an installation; the zero value is a usable one.
 type Options struct {
-	// FeatureGates of the core manager, in addition to its defaults.
+	// FeatureGates are set in addition to the defaults of the core manager.
 	FeatureGates map[string]bool
-	// Verbosity of the log; zero is what a release has.
+	// Verbosity is the log verbosity. Zero is that of a release.
 	Verbosity int
-	// Args are appended to the flags, so they override the ones set here.
+	// Args are appended to the flags, so they override the flags set here.
 	Args []string
 }
 
-// Fast returns options that let the core manager reconcile an object more than once a second,
-// which a release doesn't: the way of a Machine, of which each step is a reconcile, gets twice
-// as fast. Not for measurements that are to be compared with real installations.
+// Fast returns options that allow the core manager to reconcile an object more than once a
+// second, unlike a release. The deletion of a Machine, where each step is a reconciliation,
+// takes half the time. Do not use it for measurements that are compared with real installations.
 func Fast() Options {
 	return Options{FeatureGates: map[string]bool{"ReconcilerRateLimiting": false}}
 }
 
-// Core is the core manager of an installed Cluster API. It ends with its control plane, if it
-// isn't ended before.
+// Core is the core manager of an installed Cluster API. It stops with its control plane, if not
+// before.
 type Core struct {
 	controlPlane *controlplane.ControlPlane
 	ports        ports
@@ -86,22 +86,22 @@ func (c *Core) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the core manager as a rollout of its Deployment would. CRDs and webhook
-// configurations stay, so until it is started again no Cluster API object can be written.
+// Stop terminates the core manager as a rollout of its Deployment would. CRDs and webhook
+// configurations stay, so no Cluster API object can be written until it is started again.
 func (c *Core) Stop() error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	return c.process.Stop()
 }
 
-// Kill ends the core manager at once.
+// Kill sends SIGKILL to the core manager.
 func (c *Core) Kill() {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	c.process.Kill()
 }
 
-// Log returns what the core manager has logged so far, restarts included.
+// Log returns the log of the core manager, including that before restarts.
 func (c *Core) Log() string {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -115,7 +115,7 @@ func (c *Core) PID() int {
 	return c.process.PID()
 }
 
-// MetricsURL is where the core manager serves its metrics, to anybody.
+// MetricsURL returns the URL of the core manager's metrics, which need no authorization.
 func (c *Core) MetricsURL() string { return "http://" + loopback(c.ports.diagnostics) + "/metrics" }
 
 func (c *Core) processSpec(opts Options) (controlplane.ProcessSpec, error) {
@@ -143,8 +143,8 @@ func (c *Core) processSpec(opts Options) (controlplane.ProcessSpec, error) {
 	return controlplane.ProcessSpec{Name: User, Path: program, Args: append(args, opts.Args...), Ready: c.ready}, nil
 }
 
-// writeCredentials writes what the manager shows to the API server (a kubeconfig) and what its
-// webhook server shows to the API server's calls (a serving certificate).
+// writeCredentials writes the kubeconfig of the manager and the serving certificate of its webhook
+// server.
 func (c *Core) writeCredentials(dir string) error {
 	kubeconfig, err := c.controlPlane.KubeconfigFor(User, "system:masters")
 	if err != nil {
@@ -175,7 +175,7 @@ func featureGates(wanted map[string]bool) string {
 	return strings.Join(settings, ",")
 }
 
-// ready asks the manager's readiness probe, which includes the webhook server.
+// ready calls the manager's readiness probe, which includes the webhook server.
 func (c *Core) ready(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+loopback(c.ports.health)+"/readyz", nil)
 	if err != nil {

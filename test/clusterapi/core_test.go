@@ -28,9 +28,9 @@ func TestInstall(t *testing.T) {
 	c, err := client.New(management.AdminConfig(), client.Options{Scheme: clusterapi.Scheme()})
 	g.Expect(err).NotTo(HaveOccurred())
 
-	t.Run("Webhooks default, validate and convert", func(t *testing.T) { webhooksWork(t, c) })
-	t.Run("The controllers reconcile", func(t *testing.T) { controllersWork(t, c) })
-	t.Run("Metrics are served", func(t *testing.T) {
+	t.Run("webhooks default, validate and convert", func(t *testing.T) { webhooksWork(t, c) })
+	t.Run("controllers reconcile", func(t *testing.T) { controllersWork(t, c) })
+	t.Run("metrics are served", func(t *testing.T) {
 		g := NewWithT(t)
 		response, err := http.Get(core.MetricsURL())
 		g.Expect(err).NotTo(HaveOccurred())
@@ -39,10 +39,10 @@ func TestInstall(t *testing.T) {
 		g.Expect(response.Body.Close()).To(Succeed())
 		g.Expect(string(content)).To(ContainSubstring("capi_reconcile_total"))
 	})
-	t.Run("A killed manager can be started again", func(t *testing.T) {
+	t.Run("a killed manager can be started again", func(t *testing.T) {
 		g := NewWithT(t)
 		core.Kill()
-		g.Expect(c.Create(ctx, machine("homeless"))).NotTo(Succeed(), "there is nobody to validate it")
+		g.Expect(c.Create(ctx, machine("homeless"))).NotTo(Succeed(), "the validating webhook is down")
 		g.Expect(core.Start(ctx)).To(Succeed())
 		g.Expect(c.Create(ctx, machine("homeless"))).To(Succeed())
 		g.Expect(core.Log()).To(ContainSubstring("Starting manager"))
@@ -83,10 +83,10 @@ func controllersWork(t *testing.T, c client.Client) {
 	}, soon).Should(ContainElement(clusterv1.ClusterFinalizer))
 }
 
-// nowhere refers to infrastructure of which not even the kind exists.
+// nowhere refers to infrastructure of a kind that does not exist.
 var nowhere = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.example.com", Kind: "None", Name: "none"}
 
-// machine returns a Machine of a cluster that doesn't exist.
+// machine returns a Machine of a Cluster that does not exist.
 func machine(name string) *clusterv1.Machine {
 	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
 	machine.Spec.ClusterName = "nowhere"

@@ -26,13 +26,13 @@ import (
 )
 
 const (
-	// namePrefix is what a release puts before the names of the webhook configurations.
+	// namePrefix is the prefix that a release adds to the names of the webhook configurations.
 	namePrefix = "capi-"
 	// crdTimeout is generous, for small machines that run many tests.
 	crdTimeout = 3 * time.Minute
 )
 
-// manifests is what the core manager needs in its cluster.
+// manifests are the objects that the core manager needs in its cluster.
 type manifests struct {
 	decoder    runtime.Decoder
 	crds       []*apiextensionsv1.CustomResourceDefinition
@@ -62,9 +62,9 @@ func readManifests(ctx context.Context) (*manifests, error) {
 	return m, nil
 }
 
-// configDir finds the manifests in the module cache, which has them because the program was
-// built from the same module. Its version is that of the tool, not that of the main module: the
-// two may differ for a while during an upgrade.
+// configDir finds the manifests in the module cache, which contains them because the program was
+// built from the same module. The version is that of the tool, not that of the main module: the
+// two may differ during an upgrade.
 func configDir(ctx context.Context) (string, error) {
 	program, err := toolchain.Find("capi-core")
 	if err != nil {
@@ -114,8 +114,7 @@ func (m *manifests) add(document []byte) error {
 	return nil
 }
 
-// serveFrom directs all webhooks to the server at url, which serves them on the same paths as
-// it does behind its Service.
+// serveFrom directs all webhooks to the server at url, with the same paths as behind its Service.
 func (m *manifests) serveFrom(url string, ca []byte) {
 	for _, crd := range m.crds {
 		crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
@@ -142,8 +141,7 @@ func (m *manifests) serveFrom(url string, ca []byte) {
 	}
 }
 
-// apply creates the manifests or, where an earlier attempt has left them, brings them up to
-// date, and waits until the CRDs are served.
+// apply creates or updates the manifests and waits until the CRDs are served.
 func (m *manifests) apply(ctx context.Context, config *rest.Config) error {
 	c, err := client.New(config, client.Options{Scheme: Scheme()})
 	if err != nil {
@@ -173,7 +171,7 @@ func (m *manifests) apply(ctx context.Context, config *rest.Config) error {
 	return errors.Wrap(err, "waiting for Cluster API's CRDs")
 }
 
-// keepLabels takes the labels of CRDs that are there already, such as those by which clusterctl knows what it has installed.
+// keepLabels preserves the labels of existing CRDs, such as those that clusterctl uses for its inventory.
 func (m *manifests) keepLabels(ctx context.Context, c client.Client) error {
 	for _, crd := range m.crds {
 		present := &apiextensionsv1.CustomResourceDefinition{}

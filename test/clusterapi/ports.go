@@ -7,13 +7,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// ports are those that a core manager listens on.
+// ports are the ports that a core manager listens on.
 type ports struct {
 	webhook, health, diagnostics int
 }
 
-// reservePorts takes ports that no other program of a test has, in this process or in another one. They are kept: a manager that is
-// started again has to come back on the ports that its webhooks are registered with.
+// reservePorts reserves ports that no other program of a test uses, in this process or in another one. They stay reserved across
+// restarts, since the webhooks are registered with them.
 func reservePorts() (ports, error) {
 	var reserved ports
 	for _, port := range []*int{&reserved.webhook, &reserved.health, &reserved.diagnostics} {

@@ -11,7 +11,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
-// Scheme returns a new scheme with every kind that tests handle, in management and in workload
+// Scheme returns a new scheme with every kind that tests use, in management and in workload
 // clusters: those of Kubernetes, of Cluster API, of this project and of the kwok provider.
 func Scheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()

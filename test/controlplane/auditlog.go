@@ -12,12 +12,12 @@ import (
 
 const auditLogName = "audit.log"
 
-// AuditLog is what the API server recorded about requests, in the order in which it answered
-// them; audit-policy.yaml says which.
+// AuditLog is the API server's record of requests, in the order of its responses.
+// audit-policy.yaml selects the requests.
 //
-// There is no lag to wait for. The API server writes an event, with a blocking write to the
-// file, before it ends the response that the event is about. So once a client has its answer,
-// the event can be read. A watch is recorded when it begins.
+// Readers need not wait for it. The API server writes an event to the file, with a blocking write,
+// before it ends the response. So once a client has its response, the event can be read. A watch is
+// recorded when it begins.
 type AuditLog struct {
 	path string
 }
@@ -32,8 +32,8 @@ func (c *ControlPlane) Audit() *AuditLog {
 	return &AuditLog{path: c.path("log", auditLogName)}
 }
 
-// Mark returns the current end of the log: what was answered before is before it, and what is
-// requested from now on is after it.
+// Mark returns the current end of the log. Earlier responses are before it, and later requests are
+// after it.
 func (a *AuditLog) Mark() (Mark, error) {
 	file, err := a.open()
 	if file == nil {
@@ -44,7 +44,7 @@ func (a *AuditLog) Mark() (Mark, error) {
 	if err != nil {
 		return Mark{}, errors.Wrapf(err, "finding the end of %s", a.path)
 	}
-	// The last line may be there in part, so look for the last end of a line.
+	// The last line may be incomplete, so look for the last end of a line.
 	const step = 64 << 10
 	for end > 0 {
 		begin := max(0, end-step)
@@ -66,7 +66,7 @@ func (a *AuditLog) Since(mark Mark) (Events, error) {
 	return events, err
 }
 
-// Next returns the events after a mark, and the mark that comes after them: to read on from there.
+// Next returns the events after a mark, and the mark after them, from which to continue.
 func (a *AuditLog) Next(mark Mark) (Events, Mark, error) {
 	file, err := a.open()
 	if file == nil {

@@ -74,7 +74,7 @@ func TestCutOffRequestIsAudited(t *testing.T) {
 			transport := &http.Transport{
 				TLSClientConfig:       tlsConfig,
 				ForceAttemptHTTP2:     true,
-				ExpectContinueTimeout: patience, // the body isn't sent before
+				ExpectContinueTimeout: patience, // the body is sent after that
 				DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
 					connection, err = (&net.Dialer{}).DialContext(ctx, network, address)
 					return connection, err
@@ -89,7 +89,7 @@ func TestCutOffRequestIsAudited(t *testing.T) {
 				strings.TrimSuffix(config.Host+"/api/v1/namespaces/default/pods/app/"+tc.subresource, "/"), strings.NewReader(tc.body))
 			g.Expect(err).NotTo(HaveOccurred())
 			request.Header = http.Header{"Content-Type": {"application/json"}, "Expect": {"100-continue"}}
-			_, err = transport.RoundTrip(request) //nolint:bodyclose // there is no answer
+			_, err = transport.RoundTrip(request) //nolint:bodyclose // there is no response
 			g.Expect(err).To(HaveOccurred())
 
 			g.Eventually(func(g Gomega) {

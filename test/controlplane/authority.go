@@ -14,8 +14,8 @@ import (
 	"github.com/pkg/errors"
 )
 
-// authority is the certificate authority of one cluster. It signs everybody's certificates:
-// those of servers, and those by which users and components say who they are.
+// authority is the certificate authority of one cluster. It signs all of its certificates: those of
+// servers, and the client certificates of users and components.
 type authority struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -47,7 +47,7 @@ func newAuthority(cluster string) (*authority, error) {
 	return &authority{key: key, cert: cert, pem: encodePEM("CERTIFICATE", der)}, nil
 }
 
-// signClient issues a certificate by which the API server takes its holder for that user.
+// signClient issues a client certificate for a user.
 func (a *authority) signClient(user string, groups []string) (certPEM, keyPEM []byte, err error) {
 	template, err := certificateTemplate(pkix.Name{CommonName: user, Organization: groups})
 	if err != nil {
@@ -99,7 +99,7 @@ func certificateTemplate(subject pkix.Name) (*x509.Certificate, error) {
 	return &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      subject,
-		// A little in the past, for clocks that are stepped back.
+		// In the past, for clocks that are set back.
 		NotBefore: time.Now().Add(-time.Hour),
 		NotAfter:  time.Now().Add(lifetime),
 	}, nil

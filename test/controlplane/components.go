@@ -10,20 +10,19 @@ import (
 	"github.com/pkg/errors"
 )
 
-// StopComponent ends a component as an administrator would, and if that takes too long (an API
-// server without etcd never comes to an end), as an impatient one would. StartComponent brings
-// it back with the same port and data.
+// StopComponent terminates a component, and kills it if that takes too long (an API server without
+// etcd does not terminate). StartComponent starts it again with the same port and data.
 func (c *ControlPlane) StopComponent(ctx context.Context, component Component) error {
 	process, err := c.takeComponent(component)
 	if err != nil {
 		return err
 	}
-	// It is gone in any case.
+	// The process has exited in any case.
 	_ = process.stop(ctx)
 	return nil
 }
 
-// KillComponent ends a component with SIGKILL, as a crash would.
+// KillComponent kills a component with SIGKILL, as in a crash.
 func (c *ControlPlane) KillComponent(_ context.Context, component Component) error {
 	process, err := c.takeComponent(component)
 	if err != nil {
@@ -33,13 +32,13 @@ func (c *ControlPlane) KillComponent(_ context.Context, component Component) err
 	return nil
 }
 
-// StartComponent starts a stopped component and waits until it is ready. It gets extra flags until it is started again.
+// StartComponent starts a stopped component and waits until it is ready. The extra flags apply until it is started again.
 func (c *ControlPlane) StartComponent(ctx context.Context, component Component, extraArgs ...string) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	if process := c.processes[component]; process != nil {
 		select {
-		case <-process.Done(): // It crashed; that is as good as stopped.
+		case <-process.Done(): // It crashed, which counts as stopped.
 		default:
 			return errors.Errorf("%s of %q is running", component, c.Name())
 		}
@@ -50,7 +49,7 @@ func (c *ControlPlane) StartComponent(ctx context.Context, component Component, 
 	return c.waitReady(ctx, component)
 }
 
-// ComponentLog returns what a running component has written so far.
+// ComponentLog returns the output of a running component.
 func (c *ControlPlane) ComponentLog(component Component) string {
 	return (&Process{spec: ProcessSpec{LogFile: c.logFile(string(component))}}).Log()
 }
@@ -81,8 +80,8 @@ func (c *ControlPlane) launch(component Component, extraArgs ...string) error {
 		Args:    slices.Concat(args, c.options.ExtraArgs[component], extraArgs),
 		Dir:     c.dir,
 		LogFile: c.logFile(string(component)),
-		// The heaps are small here: by default, an API server under load spends almost half of its
-		// time on collecting garbage. This way, a control plane takes about a gigabyte.
+		// The heaps are small here, so by default an API server under load spends almost half of its
+		// time on garbage collection. With this setting, a control plane takes about a gigabyte.
 		Env:         []string{"GOGC=200"},
 		StopTimeout: 5 * time.Second,
 	})
@@ -99,8 +98,8 @@ func (c *ControlPlane) waitReady(ctx context.Context, component Component) error
 	})
 }
 
-// args are the flags of each component. Paths are relative to the control plane's directory,
-// which is the working directory of all of them.
+// args returns the flags of each component. Paths are relative to the control plane's directory,
+// which is the working directory of all components.
 func (c *ControlPlane) args() map[Component][]string {
 	return map[Component][]string{
 		Etcd:              c.etcdArgs(),
@@ -118,7 +117,7 @@ func (c *ControlPlane) etcdArgs() []string {
 		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
 		"--initial-cluster=etcd=" + peer,
-		// The data survives the end of etcd in any case; only that of the machine is a danger.
+		// Without fsync, data survives a crash of etcd and is lost only with the machine.
 		"--unsafe-no-fsync",
 	}
 }
@@ -127,7 +126,7 @@ func (c *ControlPlane) apiServerArgs() []string {
 	return []string{
 		"--etcd-servers=http://" + loopback(c.ports.etcd()),
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports.of(APIServer)),
-		// A loopback address is not allowed in the endpoints of the service "kubernetes".
+		// A loopback address is not allowed in the endpoints of the Service "kubernetes".
 		"--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=" + serviceCIDR,
 		"--cert-dir=run", "--tls-cert-file=pki/server.crt", "--tls-private-key-file=pki/server.key",
@@ -137,18 +136,17 @@ func (c *ControlPlane) apiServerArgs() []string {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=pki/service-accounts.pub",
 		"--service-account-signing-key-file=pki/service-accounts.key",
-		// Without it, an API server that is asked to end waits a minute for its watches to.
+		// By default, a terminating API server waits a minute for its watches.
 		"--shutdown-watch-termination-grace-period=500ms",
-		// No aggregated API server exists, but without these settings the other components
-		// cannot set up their own authentication and say so again and again.
+		// No aggregated API server exists, but without these settings the other components cannot set
+		// up their authentication and log that repeatedly.
 		"--requestheader-client-ca-file=pki/ca.crt", "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--audit-policy-file=audit-policy.yaml", "--audit-log-path=" + filepath.Join("log", auditLogName),
-		// An event is in the file before the client has the end of its response, so that a
-		// test needs no waiting before it reads. See AuditLog.
+		// An event is in the file before the client has the end of its response: see AuditLog.
 		"--audit-log-mode=blocking",
-		// In megabytes: never rotate, so that a Mark stays an offset.
+		// In megabytes: the log never rotates, so that a Mark stays an offset.
 		"--audit-log-maxsize=1000000",
 	}
 }
@@ -156,9 +154,9 @@ func (c *ControlPlane) apiServerArgs() []string {
 func (c *ControlPlane) controllerManagerArgs() []string {
 	return append(c.commonArgs(ControllerManager),
 		"--kubeconfig=kube-controller-manager.kubeconfig",
-		// There is one, and an election takes seconds.
+		// There is only one instance, and an election takes seconds.
 		"--leader-elect=false",
-		// The default of 20 requests a second would be the slowest part of many tests.
+		// The default of 20 requests a second would be the bottleneck of many tests.
 		"--kube-api-qps=300", "--kube-api-burst=600",
 		"--use-service-account-credentials=true",
 		"--service-account-private-key-file=pki/service-accounts.key", "--root-ca-file=pki/ca.crt",
@@ -171,7 +169,7 @@ func (c *ControlPlane) schedulerArgs() []string {
 	return append(c.commonArgs(Scheduler), "--config=scheduler.yaml")
 }
 
-// commonArgs are those of the controller manager and the scheduler.
+// commonArgs returns the flags that the controller manager and the scheduler share.
 func (c *ControlPlane) commonArgs(component Component) []string {
 	kubeconfig := string(component) + ".kubeconfig"
 	return []string{

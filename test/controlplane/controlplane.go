@@ -35,9 +35,9 @@ type ControlPlane struct {
 	extra     []*Process
 }
 
-// Start starts a control plane and returns when it can be used: the API server is ready, all
-// other components are too, and a pod can be created in the default namespace. The context
-// bounds the start only; a control plane runs until Stop, or the end of this process.
+// Start starts a control plane and returns when it can be used: all components are ready, and a Pod
+// can be created in the default namespace. The context limits only the start; a control plane
+// runs until Stop or until this process exits.
 func Start(ctx context.Context, options Options) (*ControlPlane, error) {
 	const attempts = 3
 	for attempt := 1; ; attempt++ {
@@ -45,7 +45,7 @@ func Start(ctx context.Context, options Options) (*ControlPlane, error) {
 		if err == nil {
 			return c, nil
 		}
-		// Our ports were free a moment ago, but a stranger may be quicker.
+		// Another program may have taken a port since it was found free.
 		if attempt == attempts || !strings.Contains(err.Error(), "address already in use") {
 			return nil, errors.Wrapf(err, "starting control plane %q", options.Name)
 		}
@@ -90,11 +90,11 @@ func start(ctx context.Context, options Options) (c *ControlPlane, err error) {
 	return c, c.startAll(ctx)
 }
 
-// unfit is what a file name had better not contain.
+// unfit matches characters that file names should not contain.
 var unfit = regexp.MustCompile(`[^a-zA-Z0-9.-]+`)
 
-// startAll starts the API server together with its etcd, for which it waits by itself, and
-// everything else together once the API server is ready: its clients give up if it isn't.
+// startAll starts the API server together with its etcd, which it waits for, and all other
+// components once the API server is ready: they exit if it is not.
 func (c *ControlPlane) startAll(ctx context.Context) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -111,12 +111,12 @@ func (c *ControlPlane) startAll(ctx context.Context) error {
 			}
 		}
 	}
-	// Pods are refused in a namespace that has no default ServiceAccount yet.
+	// Pods are rejected in a namespace without a default ServiceAccount.
 	return c.processes[ControllerManager].waitUntil(ctx, c.health.defaultServiceAccount)
 }
 
-// Stop ends all processes and removes the directory, unless it is to be kept. An error means
-// that something is left; a process that had to be killed is none.
+// Stop stops all processes and removes the directory, unless it is kept. An error means that
+// something is left behind. A process that had to be killed is not an error.
 func (c *ControlPlane) Stop() error {
 	c.extraLock.Lock()
 	for _, process := range slices.Backward(c.extra) {
@@ -159,7 +159,7 @@ func (c *ControlPlane) cleanUp() error {
 	case err != nil || c.options.keepDir():
 		return err
 	case c.failed:
-		// The logs tell what happened; etcd's preallocated files are just large.
+		// Only the logs are useful; etcd's preallocated files are large.
 		return errors.Wrap(os.RemoveAll(c.path("etcd")), "removing the control plane's data")
 	default:
 		return errors.Wrap(os.RemoveAll(c.dir), "removing the control plane's directory")
@@ -170,12 +170,12 @@ func (c *ControlPlane) cleanUp() error {
 func (c *ControlPlane) Name() string { return c.options.Name }
 
 // Dir returns the directory of certificates, data and logs (in log/). It also has
-// admin.kubeconfig, for a look at a running cluster.
+// admin.kubeconfig, to inspect a running cluster.
 func (c *ControlPlane) Dir() string { return c.dir }
 
-// RunProcess runs one more program with the control plane, such as a controller under test:
-// it is stopped first when the control plane stops. Its log is in Dir()/log unless the spec
-// says otherwise.
+// RunProcess runs another program with the control plane, such as a controller under test. It is
+// stopped first when the control plane stops. Its log is in Dir()/log unless the spec names another
+// file.
 func (c *ControlPlane) RunProcess(ctx context.Context, spec ProcessSpec) (*Process, error) {
 	if spec.LogFile == "" {
 		spec.LogFile = filepath.Join(c.dir, "log", spec.Name+".log")

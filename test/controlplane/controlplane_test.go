@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// patience bounds every wait for something that should happen.
+// patience limits every wait for an expected condition.
 const patience = 30 * time.Second
 
 func clientFor(t *testing.T, config *rest.Config) *kubernetes.Clientset {
@@ -62,10 +62,10 @@ func TestUsersHaveTheirRights(t *testing.T) {
 	g := NewWithT(t)
 	cluster := ForTest(t, Options{})
 
-	nobody, err := cluster.ConfigFor("nobody")
+	nobody, err := cluster.ConfigFor("unprivileged")
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = clientFor(t, nobody).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	g.Expect(err).To(MatchError(ContainSubstring(`User "nobody" cannot list resource "nodes"`)))
+	g.Expect(err).To(MatchError(ContainSubstring(`User "unprivileged" cannot list resource "nodes"`)))
 
 	kubeconfig, err := cluster.KubeconfigFor("root", "system:masters")
 	g.Expect(err).NotTo(HaveOccurred())

@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// AdminUser is who AdminConfig speaks as.
+	// AdminUser is the user of AdminConfig.
 	AdminUser = "admin"
-	// harnessUser is who this package speaks as; the audit log omits it.
+	// harnessUser is the user of this package. The audit log omits its requests.
 	harnessUser   = "controlplane:harness"
 	kwokUser      = "kwok"
 	systemMasters = "system:masters"
 )
 
-// AdminConfig returns a client configuration that may do everything.
+// AdminConfig returns a client configuration with all permissions.
 func (c *ControlPlane) AdminConfig() *rest.Config {
 	return rest.CopyConfig(c.admin)
 }
 
 // ConfigFor returns a client configuration for a user in these groups, identified by a client
-// certificate. What the user may do is up to RBAC. There is no client-side rate limit.
+// certificate. RBAC decides what the user may do. There is no client-side rate limit.
 func (c *ControlPlane) ConfigFor(user string, groups ...string) (*rest.Config, error) {
 	cert, key, err := c.authority.signClient(user, groups)
 	if err != nil {
@@ -44,14 +44,14 @@ func (c *ControlPlane) ConfigFor(user string, groups ...string) (*rest.Config, e
 	}, nil
 }
 
-// KubeconfigFor returns a kubeconfig for a user in these groups that connects straight to the
-// API server.
+// KubeconfigFor returns a kubeconfig for a user in these groups that connects directly to the API
+// server.
 func (c *ControlPlane) KubeconfigFor(user string, groups ...string) ([]byte, error) {
 	return c.kubeconfig(c.url(), user, groups)
 }
 
-// ProxiedKubeconfigFor returns a kubeconfig for a user in these groups that connects over the
-// link which CutNetwork cuts.
+// ProxiedKubeconfigFor returns a kubeconfig for a user in these groups that connects over the link
+// that CutNetwork cuts.
 func (c *ControlPlane) ProxiedKubeconfigFor(user string, groups ...string) ([]byte, error) {
 	host, port := c.ProxiedHost()
 	return c.kubeconfig("https://"+net.JoinHostPort(host, strconv.Itoa(port)), user, groups)
@@ -73,12 +73,12 @@ func (c *ControlPlane) kubeconfig(server, user string, groups []string) ([]byte,
 	return content, errors.Wrapf(err, "writing a kubeconfig for %s", user)
 }
 
-// Host returns where the API server listens.
+// Host returns the address of the API server.
 func (c *ControlPlane) Host() (host string, port int) {
 	return "127.0.0.1", c.ports.of(APIServer)
 }
 
-// ProxiedHost returns where the link that CutNetwork cuts leads to the API server.
+// ProxiedHost returns the address of the link to the API server that CutNetwork cuts.
 func (c *ControlPlane) ProxiedHost() (host string, port int) {
 	return "127.0.0.1", c.link.Port()
 }
@@ -88,7 +88,7 @@ func (c *ControlPlane) url() string {
 	return (&url.URL{Scheme: "https", Host: net.JoinHostPort(host, strconv.Itoa(port))}).String()
 }
 
-// CAData returns the certificate, in PEM, that all certificates of the cluster are signed by.
+// CAData returns the certificate, in PEM, that signs all certificates of the cluster.
 func (c *ControlPlane) CAData() []byte {
 	return append([]byte(nil), c.authority.pem...)
 }

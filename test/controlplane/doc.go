@@ -1,24 +1,24 @@
 // Package controlplane runs real Kubernetes control planes for tests: etcd, kube-apiserver,
-// kube-controller-manager and, where asked for, kube-scheduler and kwok, which plays the
-// kubelets. Nothing is mocked: admission, RBAC, the eviction API with its budgets, garbage
+// kube-controller-manager and, on request, kube-scheduler and kwok, which simulates the kubelets.
+// Nothing is mocked: admission, RBAC, the eviction API with PodDisruptionBudgets, garbage
 // collection, taint eviction and watch semantics are those of a release build.
 //
 //	cluster := controlplane.ForTest(t, controlplane.Options{Name: "workload", Scheduler: true, Kwok: true})
 //	c, err := client.New(cluster.AdminConfig(), client.Options{})
 //	err = c.Create(ctx, controlplane.NewNode("n1"))
 //
-// A control plane is a handful of child processes on loopback with a directory of their own.
-// Any number run side by side: each has its own certificate authority and its own ports. They
-// are gone when Stop returns, and also when the test process is killed (see process_linux.go).
+// A control plane is a few child processes on loopback with a separate directory. Any number can
+// run in parallel: each has its own certificate authority and ports. They have exited when Stop
+// returns, and also exit when the test process is killed (see process_linux.go).
 //
-// What a test can do to a control plane:
+// A test can
 //
-//   - be anybody: ConfigFor and KubeconfigFor issue client certificates for a user and groups;
-//   - break it: StopComponent, KillComponent and StartComponent keep port and data;
-//   - lose it: CutNetwork black-holes the connections made through ProxiedKubeconfigFor;
-//   - stop one kubelet: StopKubelet, as if the machine were gone;
-//   - time pods: the annotations in kubelets.go set when a pod is ready, done and gone;
-//   - ask afterwards who did what to which object, in order: Audit.
+//   - act as any user: ConfigFor and KubeconfigFor issue client certificates for a user and groups;
+//   - stop and start components: StopComponent, KillComponent and StartComponent keep port and data;
+//   - cut the network: CutNetwork black-holes the connections made through ProxiedKubeconfigFor;
+//   - stop one kubelet: StopKubelet, as if the machine had lost power;
+//   - time Pods: the annotations in kubelets.go set when a Pod becomes ready, succeeds and is removed;
+//   - read afterwards which user did what to which object, in order: Audit.
 //
-// The programs are the ones hack/tools pins; `make tools` builds them.
+// hack/tools pins the programs; `make tools` builds them.
 package controlplane

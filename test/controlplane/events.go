@@ -12,7 +12,7 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// Event is one answered request.
+// Event is a request with its response.
 type Event struct {
 	User      string
 	UserAgent string
@@ -24,10 +24,10 @@ type Event struct {
 	Namespace   string
 	Name        string
 
-	// Code is the HTTP status of the response, and Message what an error says.
+	// Code is the HTTP status of the response, and Message the message of an error.
 	Code    int
 	Message string
-	// Requested and Answered are when the API server got the request and ended the response.
+	// Requested and Answered are the times when the API server received the request and ended the response.
 	Requested, Answered time.Time
 	// URI of the request, with its selectors.
 	URI string
@@ -63,8 +63,8 @@ func newEvent(recorded *auditv1.Event) Event {
 	return event
 }
 
-// UIDPrecondition returns the UID that the object of a deletion or eviction was required to
-// have, or "" if the request named none.
+// UIDPrecondition returns the UID precondition of a deletion or eviction, or "" if the request had
+// none.
 func (e Event) UIDPrecondition() types.UID {
 	type options struct {
 		Preconditions struct {
@@ -84,13 +84,13 @@ func (e Event) UIDPrecondition() types.UID {
 	return body.Preconditions.UID
 }
 
-// IsCutOff says that the caller was gone before the API server had read what it wants, so that nothing was done: a program was
-// killed while it sent.
+// IsCutOff returns whether the client disconnected before the API server had read the request, so that the request had no effect. That
+// happens when a program is killed while it sends.
 func (e Event) IsCutOff() bool {
 	return e.RequestObject == nil && e.Message == "client disconnected" // golang.org/x/net/http2: errClientDisconnected
 }
 
-// String is one line for a failure message.
+// String returns one line for a failure message.
 func (e Event) String() string {
 	resource := e.Resource
 	if e.Group != "" {
@@ -103,12 +103,12 @@ func (e Event) String() string {
 		strings.Trim(e.Namespace+"/"+e.Name, "/"), e.User, e.UserAgent)
 }
 
-// Events are answered requests in the order of their answers. Its methods narrow them down:
+// Events are requests in the order of their responses. The methods filter them:
 //
 //	events.By("alice").Verb("create").Resource("pods", "eviction").InNamespace("shop").Failed(429)
 type Events []Event
 
-// Where keeps the events for which a condition holds.
+// Where keeps the events for which keep returns true.
 func (es Events) Where(condition func(Event) bool) Events {
 	var kept Events
 	for _, event := range es {
@@ -119,17 +119,17 @@ func (es Events) Where(condition func(Event) bool) Events {
 	return kept
 }
 
-// By keeps what one of these users requested.
+// By keeps the requests of these users.
 func (es Events) By(users ...string) Events {
 	return es.Where(func(e Event) bool { return slices.Contains(users, e.User) })
 }
 
-// NotBy keeps what none of these users requested.
+// NotBy keeps the requests of all other users.
 func (es Events) NotBy(users ...string) Events {
 	return es.Where(func(e Event) bool { return !slices.Contains(users, e.User) })
 }
 
-// WithUserAgent keeps what was requested by programs whose user agent begins like that.
+// WithUserAgent keeps the requests whose user agent has this prefix.
 func (es Events) WithUserAgent(prefix string) Events {
 	return es.Where(func(e Event) bool { return strings.HasPrefix(e.UserAgent, prefix) })
 }
@@ -168,12 +168,12 @@ func (es Events) Named(namespace, name string) Events {
 	return es.InNamespace(namespace).Where(func(e Event) bool { return e.Name == name })
 }
 
-// Succeeded keeps the requests that were answered with success.
+// Succeeded keeps the successful requests.
 func (es Events) Succeeded() Events {
 	return es.Where(func(e Event) bool { return e.Code >= 200 && e.Code < 300 })
 }
 
-// Failed keeps the requests that were answered with one of these codes, or with any error.
+// Failed keeps the requests that failed with one of these codes, or with any error.
 func (es Events) Failed(codes ...int) Events {
 	return es.Where(func(e Event) bool {
 		return e.Code >= 400 && (len(codes) == 0 || slices.Contains(codes, e.Code))
@@ -183,7 +183,7 @@ func (es Events) Failed(codes ...int) Events {
 // Len is the number of events.
 func (es Events) Len() int { return len(es) }
 
-// Names are the names of the objects, in order, as often as they occur.
+// Names returns the names of the objects, in order and with repetitions.
 func (es Events) Names() []string {
 	names := make([]string, 0, len(es))
 	for _, event := range es {
@@ -192,7 +192,7 @@ func (es Events) Names() []string {
 	return names
 }
 
-// String has a line for each event.
+// String returns a line for each event.
 func (es Events) String() string {
 	var lines strings.Builder
 	for _, event := range es {

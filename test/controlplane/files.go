@@ -8,17 +8,17 @@ import (
 	"github.com/pkg/errors"
 )
 
-// auditPolicy is explained in the file itself.
+// auditPolicy is the API server's audit policy.
 //
 //go:embed audit-policy.yaml
 var auditPolicy []byte
 
-// schedulerConfig too.
+// schedulerConfig is the configuration of the scheduler.
 //
 //go:embed scheduler.yaml
 var schedulerConfig []byte
 
-// The addresses Services get, and of them the API server's.
+// The address range of Services, and the address of the API server in it.
 const (
 	serviceCIDR      = "10.96.0.0/16"
 	apiServerService = "10.96.0.1"
@@ -31,7 +31,7 @@ func (c *ControlPlane) path(elements ...string) string {
 
 func (c *ControlPlane) logFile(name string) string { return c.path("log", name+".log") }
 
-// writeFiles lays out what the components read: certificates, keys, kubeconfigs, the audit
+// writeFiles writes the files that the components read: certificates, keys, kubeconfigs, the audit
 // policy, the scheduler's configuration and kwok's stages.
 func (c *ControlPlane) writeFiles() error {
 	for _, dir := range []string{"pki", "log", "etcd", "run", "volume-plugins"} {
@@ -64,7 +64,7 @@ func (c *ControlPlane) addKeys(files map[string][]byte) error {
 	}
 	files[c.path("pki", "ca.key")] = caKey
 
-	// One serving certificate serves all components: they are all on this host.
+	// All components share one serving certificate, since they run on this host.
 	cert, key, err := c.authority.signServer([]string{
 		"127.0.0.1", "localhost", apiServerService,
 		"kubernetes", "kubernetes.default", "kubernetes.default.svc",
@@ -85,9 +85,9 @@ func (c *ControlPlane) addKeys(files map[string][]byte) error {
 	return err
 }
 
-// addKubeconfigs gives each component the identity for which Kubernetes' default RBAC has
-// roles. kwok needs more than a kubelet may, as it is all nodes at once. The administrator's
-// is for people: a failed test leaves it beside the logs.
+// addKubeconfigs gives each component the identity for which Kubernetes' default RBAC has roles. kwok
+// needs more permissions than a kubelet, since it simulates all Nodes. The administrator's
+// kubeconfig is for people; a failed test keeps it beside the logs.
 func (c *ControlPlane) addKubeconfigs(files map[string][]byte) error {
 	for name, identity := range map[string]struct {
 		user   string

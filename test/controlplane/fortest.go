@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// startTimeout is generous: a start takes a few seconds, but tests of several packages may
-// start several control planes at once on a small machine.
+// startTimeout is long: a start takes a few seconds, but tests of several packages may start
+// several control planes concurrently on a small machine.
 const startTimeout = 5 * time.Minute
 
-// ForTest starts a control plane that lasts as long as the test. If the test fails, the logs
-// are kept, and the test's output says where they are.
+// ForTest starts a control plane that runs as long as the test. If the test fails, the logs are
+// kept, and the test's output has their path.
 func ForTest(t testing.TB, options Options) *ControlPlane {
 	t.Helper()
 	if options.Name == "" {

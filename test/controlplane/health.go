@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// health asks the components whether they are ready.
+// health checks whether components are ready.
 type health struct {
 	client *http.Client
 	ports  *portBlock
@@ -30,14 +30,14 @@ func (c *ControlPlane) newHealth() (*health, error) {
 
 func (h *health) close() { h.client.CloseIdleConnections() }
 
-// ready returns nil if a component says that it is ready.
+// ready returns nil if a component reports that it is ready.
 func (h *health) ready(ctx context.Context, component Component) error {
 	scheme, path := "https", "/readyz"
 	switch component {
 	case Etcd, Kwok:
 		scheme = "http"
 	case ControllerManager:
-		path = "/healthz" // The only one it has.
+		path = "/healthz" // It has no other endpoint.
 	case APIServer, Scheduler:
 	}
 	return h.get(ctx, scheme+"://"+loopback(h.ports.of(component))+path)

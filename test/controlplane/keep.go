@@ -1,4 +1,4 @@
 package controlplane
 
-// KeepLogs leaves the logs behind when the control plane stops.
+// KeepLogs keeps the logs when the control plane stops.
 func (c *ControlPlane) KeepLogs() { c.failed = true }

@@ -15,33 +15,33 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// KubeletLabel on a Node, with the value KubeletLabelValue, gives it a kubelet played by kwok.
-// Taking the label away stops that kubelet: see StopKubelet.
+// KubeletLabel on a Node, with the value KubeletLabelValue, gives it a kubelet that kwok simulates.
+// Removing the label stops that kubelet: see StopKubelet.
 //
-// It has to be a label. kwok v0.8.0 can select nodes by annotation as well, but applies that
-// selector only to the state after an update and drops the update if it doesn't match: it
-// never learns that a node left the selection, and goes on renewing its lease and deleting
-// its pods. A label selector is part of kwok's watch; there the API server turns such an
-// update into a deletion.
+// It has to be a label. kwok v0.8.0 can select Nodes by annotation as well, but applies that
+// selector only to the state after an update and drops the update if it does not match. It does
+// not observe that a Node has left the selection, and continues to renew its lease and delete its
+// Pods. A label selector is part of kwok's watch, where the API server converts such an update
+// into a deletion.
 const (
 	KubeletLabel      = "kwok.x-k8s.io/node"
 	KubeletLabelValue = "fake"
 )
 
-// Annotations of pods that say how their kubelet treats them, as durations such as "1.5s".
-// Any update of the pod starts the current delay anew.
+// Annotations of Pods that control their kubelet, with durations such as "1.5s". Any update of the
+// Pod restarts the current delay.
 const (
 	// PodReadyDelayAnnotation overrides Options.PodReadyDelay.
 	PodReadyDelayAnnotation = "controlplane.test/pod-ready-delay"
 	// PodDeletionDelayAnnotation overrides Options.PodDeletionDelay.
 	PodDeletionDelayAnnotation = "controlplane.test/pod-deletion-delay"
-	// PodCompleteAfterAnnotation makes a pod succeed that long after it became ready. Without
-	// it, pods of Jobs succeed at once and others run forever.
+	// PodCompleteAfterAnnotation makes a Pod succeed that long after it became ready. Without it,
+	// Pods of Jobs succeed immediately and others run indefinitely.
 	PodCompleteAfterAnnotation = "controlplane.test/pod-complete-after"
 )
 
 // NewNode returns a Node that gets a kubelet when it is created: it becomes Ready and has
-// room for any number of pods.
+// capacity for any number of Pods.
 func NewNode(name string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name:   name,
@@ -49,15 +49,15 @@ func NewNode(name string) *corev1.Node {
 	}}
 }
 
-// StopKubelet stops the kubelet of a node, as if its machine had lost power: the lease is not
-// renewed, pods neither start nor end there. Until the node lifecycle controller notices, which
-// takes it 50 seconds, the Node looks healthy. A pod whose deletion delay is already running
-// is still removed at the end of it.
+// StopKubelet stops the kubelet of a Node, as if its machine had lost power: the lease is not
+// renewed, and Pods neither start nor terminate there. The Node looks healthy until the node
+// lifecycle controller notices, which takes 50 seconds. A Pod whose deletion delay has started is
+// still removed at its end.
 func (c *ControlPlane) StopKubelet(ctx context.Context, node string) error {
 	return c.labelNode(ctx, node, "null")
 }
 
-// StartKubelet undoes StopKubelet.
+// StartKubelet starts the kubelet again after StopKubelet.
 func (c *ControlPlane) StartKubelet(ctx context.Context, node string) error {
 	return c.labelNode(ctx, node, `"`+KubeletLabelValue+`"`)
 }
@@ -72,13 +72,13 @@ func (c *ControlPlane) labelNode(ctx context.Context, node, value string) error 
 	return errors.Wrapf(err, "labeling node %s", node)
 }
 
-// stages tell kwok what kubelets do: its configuration, and templates of a kwok Stage each.
+// stages define the behavior of kwok's kubelets: its configuration, and one template for each kwok Stage.
 //
 //go:embed kwok/*.yaml
 var stages embed.FS
 
-// addStages renders the stages into one configuration file. The delimiters are not those of
-// Go templates because kwok has templates of its own in there.
+// addStages renders the stages into one configuration file. The delimiters differ from the default
+// of Go templates because the stages contain kwok's own templates.
 func (c *ControlPlane) addStages(files map[string][]byte) error {
 	version, err := KubernetesVersion()
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/pkg/errors"
 )
 
-// A killed test process can't remove its control planes' directories, and each has tens of
-// megabytes. So every directory in use has a file that its owner holds a lock on, which the
-// kernel drops when the owner dies. Directories that are kept on purpose have no such file.
+// A killed test process cannot remove the directories of its control planes, and each has tens of
+// megabytes. So every directory in use has a file on which its owner holds a lock, which the
+// kernel releases when the owner dies. Directories that are kept on purpose have no such file.
 
 const (
 	dirPrefix = "controlplane-"
 	ownerFile = "owner.lock"
-	// keepLeftovers is the time to look at the logs of a test that was killed.
+	// keepLeftovers is how long the logs of a killed test are kept.
 	keepLeftovers = time.Hour
 )
 
@@ -33,15 +33,15 @@ func own(dir string) (*os.File, error) {
 	return owner, nil
 }
 
-// disown ends own. What is left in the directory then stays.
+// disown reverts own, so that the directory is kept.
 func disown(owner *os.File) error {
 	err := os.Remove(owner.Name())
 	_ = owner.Close()
 	return errors.Wrap(err, "unmarking the control plane's directory")
 }
 
-// removeLeftovers removes the directories under parent whose owners died a while ago. It is a
-// courtesy, so whatever can't be removed stays.
+// removeLeftovers removes the directories under parent whose owners have died more than
+// keepLeftovers ago. It ignores errors.
 func removeLeftovers(parent string, now time.Time) {
 	owners, _ := filepath.Glob(filepath.Join(parent, dirPrefix+"*", ownerFile))
 	for _, name := range owners {

@@ -22,7 +22,7 @@ func TestLeftoversAreRemoved(t *testing.T) {
 		owners[name] = owner
 	}
 	g.Expect(disown(owners["kept"])).To(Succeed())
-	g.Expect(owners["dead"].Close()).To(Succeed()) // As the kernel does it.
+	g.Expect(owners["dead"].Close()).To(Succeed()) // as the kernel does when a process dies
 	left := func() []string {
 		var names []string
 		entries, err := os.ReadDir(parent)

@@ -8,19 +8,19 @@ import (
 	"github.com/pkg/errors"
 )
 
-// CutNetwork loses the network between the API server and those who use ProxiedHost: open
-// connections go silent and new ones get no answer. Nobody sees a reset or an end of stream,
-// so clients notice only by their own timeouts, as with a real network.
+// CutNetwork cuts the network between the API server and the clients of ProxiedHost: open and new
+// connections deliver no data. They are neither reset nor closed, so clients notice only by
+// their own timeouts, as in a real network partition.
 //
-// One difference remains: a new connection is established (the kernel does that) and only
-// then goes silent, so a client runs into its TLS handshake timeout, not its dial timeout.
+// One difference remains: the kernel establishes a new connection before it becomes silent, so a
+// client hits its TLS handshake timeout and not its dial timeout.
 func (c *ControlPlane) CutNetwork() { c.link.Cut() }
 
-// RestoreNetwork ends CutNetwork. What was on its way is delivered, as TCP would by sending
-// it again.
+// RestoreNetwork reverts CutNetwork. Data that was sent meanwhile is delivered, as by TCP
+// retransmission.
 func (c *ControlPlane) RestoreNetwork() { c.link.Restore() }
 
-// NetworkLink is a TCP proxy whose traffic can be held up. A control plane has one; those who serve something else can have more.
+// NetworkLink is a TCP proxy whose traffic can be cut. Each control plane has one, and tests can create more.
 type NetworkLink struct {
 	listener net.Listener
 	target   string
@@ -34,7 +34,7 @@ type NetworkLink struct {
 	active sync.WaitGroup
 }
 
-// NewNetworkLink listens on a port of its own, and passes on what comes there to an address.
+// NewNetworkLink listens on a new port and forwards connections to an address.
 func NewNetworkLink(target string) (*NetworkLink, error) {
 	listener, err := net.Listen("tcp", loopback(0))
 	if err != nil {
@@ -52,10 +52,10 @@ func NewNetworkLink(target string) (*NetworkLink, error) {
 	return l, nil
 }
 
-// Port is where the link listens, on loopback.
+// Port returns the port of the link on loopback.
 func (l *NetworkLink) Port() int { return l.listener.Addr().(*net.TCPAddr).Port }
 
-// Cut makes connections go silent, as ControlPlane.CutNetwork says.
+// Cut stops the traffic: see ControlPlane.CutNetwork.
 func (l *NetworkLink) Cut() {
 	l.lock.Lock()
 	defer l.lock.Unlock()
@@ -64,7 +64,7 @@ func (l *NetworkLink) Cut() {
 	}
 }
 
-// Restore ends Cut.
+// Restore reverts Cut.
 func (l *NetworkLink) Restore() {
 	l.lock.Lock()
 	defer l.lock.Unlock()
@@ -74,7 +74,7 @@ func (l *NetworkLink) Restore() {
 	}
 }
 
-// Close ends all connections and returns when nothing of the link is left.
+// Close closes all connections and returns when the link has stopped.
 func (l *NetworkLink) Close() {
 	l.lock.Lock()
 	select {
@@ -90,7 +90,7 @@ func (l *NetworkLink) Close() {
 	l.active.Wait()
 }
 
-// passable blocks while the link is cut. It is false when the link has been closed.
+// passable blocks while the link is cut. It returns false when the link has been closed.
 func (l *NetworkLink) passable() bool {
 	for {
 		l.lock.Lock()
@@ -101,7 +101,7 @@ func (l *NetworkLink) passable() bool {
 			return false
 		case <-up:
 		}
-		// Cut again in the meantime?
+		// The link may have been cut again.
 		l.lock.Lock()
 		same := l.up == up
 		l.lock.Unlock()
@@ -136,7 +136,7 @@ func (l *NetworkLink) accept() {
 	for {
 		client, err := l.listener.Accept()
 		if err != nil {
-			return // Closed: nothing else makes a loopback listener fail for good.
+			return // The link was closed: nothing else makes a loopback listener fail permanently.
 		}
 		l.active.Go(func() { l.serve(client) })
 	}
@@ -152,7 +152,7 @@ func (l *NetworkLink) serve(client net.Conn) {
 	}
 	server, err := net.Dial("tcp", l.target)
 	if err != nil {
-		return // The API server is down; the client sees its connection closed.
+		return // The API server is down: the client's connection is closed.
 	}
 	if !l.track(server) {
 		return
@@ -165,8 +165,8 @@ func (l *NetworkLink) serve(client net.Conn) {
 	directions.Wait()
 }
 
-// forward copies one direction. Everything that arrives, the end of the stream included, is
-// passed on only while the link is up.
+// forward copies one direction. Data and the end of the stream are forwarded only while the link is
+// up.
 func (l *NetworkLink) forward(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {

@@ -30,11 +30,11 @@ func TestNetworkIsCutAndRestored(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred(), "only the link is cut, not the API server")
 	g.Consistently(watch.ResultChan(), time.Second).ShouldNot(Receive(), "neither events nor the end of the stream may arrive")
 
-	// Over the open connection, and over one made while the link is cut.
+	// One request uses the open connection, the other a connection made while the link is cut.
 	for _, connection := range []string{"open", "new"} {
 		client := remote
 		if connection == "new" {
-			// A transport of its own: identical configurations share one.
+			// A separate transport: identical configurations share one.
 			config.ServerName = "localhost"
 			client = clientFor(t, config)
 		}

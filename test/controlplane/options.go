@@ -9,7 +9,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/hack/tools/toolchain"
 )
 
-// Component is one process of a control plane, named like its program.
+// Component is a process of a control plane. Its name is that of the program.
 type Component string
 
 // The components of a control plane.
@@ -21,28 +21,28 @@ const (
 	Kwok              Component = "kwok"
 )
 
-// stopOrder is such that every component still has those it talks to while it ends: an API
-// server whose etcd went first hangs in its graceful shutdown. Those in a row end together.
+// stopOrder stops every component before those that it depends on: an API server without etcd hangs
+// in its graceful shutdown. Components in a row are stopped together.
 var stopOrder = [][]Component{{Kwok, Scheduler, ControllerManager}, {APIServer}, {Etcd}}
 
-// Options says what a control plane consists of. The zero value is a management cluster:
-// etcd, kube-apiserver and kube-controller-manager.
+// Options selects the components of a control plane. The zero value is a management cluster: etcd,
+// kube-apiserver and kube-controller-manager.
 type Options struct {
 	// Name of the cluster in logs, kubeconfigs and errors.
 	Name string
-	// Scheduler binds pods to nodes.
+	// Scheduler starts kube-scheduler.
 	Scheduler bool
-	// Kwok plays the kubelet of every Node that carries KubeletLabel.
+	// Kwok starts kwok, which simulates the kubelet of every Node with KubeletLabel.
 	Kwok bool
-	// PodReadyDelay is the time from a pod's binding until it is ready. Zero is at once.
+	// PodReadyDelay is the time from a Pod's binding until it is ready.
 	PodReadyDelay time.Duration
-	// PodDeletionDelay is the time from a pod's deletion until it is gone. Zero is at once.
+	// PodDeletionDelay is the time from a Pod's deletion until it is removed.
 	PodDeletionDelay time.Duration
-	// OldestAPIServer has the API server be of the oldest version of workload clusters that is tested; the rest is as usual.
+	// OldestAPIServer runs the oldest API server version that is tested. The other components are unchanged.
 	OldestAPIServer bool
 	// ExtraArgs are appended to a component's flags, so they override the flags set here.
 	ExtraArgs map[Component][]string
-	// KeepDir leaves certificates, data and logs behind when the control plane stops.
+	// KeepDir keeps certificates, data and logs when the control plane stops.
 	KeepDir bool
 }
 

@@ -23,7 +23,7 @@ func podTemplate(annotations map[string]string) corev1.PodTemplateSpec {
 	}
 }
 
-// withNode starts a cluster that has a node for pods.
+// withNode starts a cluster with a Node.
 func withNode(t *testing.T, options Options) (*ControlPlane, *kubernetes.Clientset) {
 	t.Helper()
 	options.Scheduler, options.Kwok = true, true
@@ -161,14 +161,14 @@ func TestKubeletStops(t *testing.T) {
 	g.Eventually(renewed, patience).ShouldNot(Equal(last))
 
 	g.Expect(cluster.StopKubelet(t.Context(), "n1")).To(Succeed())
-	// Once a renewal that was on its way has come in, there are no more.
+	// After a renewal that was in flight, there are no more.
 	g.Eventually(func(g Gomega) {
 		last, err := renewed()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Consistently(renewed, 3*time.Second, 100*time.Millisecond).Should(Equal(last))
 	}, patience).Should(Succeed())
 	g.Expect(client.CoreV1().Pods("default").Delete(t.Context(), "app", metav1.DeleteOptions{})).To(Succeed())
-	g.Consistently(phaseOf(t, client, "app"), time.Second).Should(Equal(corev1.PodRunning), "nobody is there to end it")
+	g.Consistently(phaseOf(t, client, "app"), time.Second).Should(Equal(corev1.PodRunning), "no kubelet terminates it")
 
 	g.Expect(cluster.StartKubelet(t.Context(), "n1")).To(Succeed())
 	g.Eventually(phaseOf(t, client, "app"), patience).Should(BeEquivalentTo("gone"))

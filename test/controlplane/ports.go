@@ -12,10 +12,10 @@ import (
 	"github.com/pkg/errors"
 )
 
-// Ports come in blocks below the range from which the kernel takes the local ports of
-// outgoing connections (from 32768 on Linux). From inside that range, a port could be taken
-// by anybody's connection between two runs of a component, or even by a client dialing the
-// stopped component: with the right local port, TCP connects a socket to itself.
+// Ports come in blocks below the range from which the kernel takes the local ports of outgoing
+// connections (from 32768 on Linux). Within that range, any connection could take a port between two
+// runs of a component, even a client that dials the stopped component: TCP can connect a socket to
+// itself.
 const (
 	firstPort = 20000
 	lastPort  = 32000
@@ -25,12 +25,12 @@ const (
 // portBlock is a set of ports that no other control plane on this machine uses.
 type portBlock struct {
 	first int
-	// lock is held until release: other test processes skip the block even while nothing
-	// listens in it. The kernel drops it when this process dies.
+	// lock is held until release, so that other test processes skip the block even while no program
+	// listens on it. The kernel releases it when this process dies.
 	lock *os.File
 }
 
-// reservePorts finds a block that no other control plane holds and on which nobody listens.
+// reservePorts finds a block that no other control plane holds and on which no program listens.
 func reservePorts() (*portBlock, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("capnm-ports-%d", os.Getuid()))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -76,7 +76,7 @@ func (b *portBlock) release() { _ = b.lock.Close() }
 func (b *portBlock) etcd() int     { return b.first }
 func (b *portBlock) etcdPeer() int { return b.first + 1 }
 
-// of returns the port on which a component serves.
+// of returns the port of a component.
 func (b *portBlock) of(component Component) int {
 	return map[Component]int{
 		Etcd:              b.etcd(),
@@ -89,8 +89,7 @@ func (b *portBlock) of(component Component) int {
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// ReservePort finds a port that no control plane on this machine has, for one more program on loopback, and keeps it until
-// release is called or this process dies.
+// ReservePort reserves a port on loopback that no control plane on this machine uses, until release is called or this process dies.
 func ReservePort() (port int, release func(), err error) {
 	block, err := reservePorts()
 	if err != nil {

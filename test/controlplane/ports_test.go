@@ -19,14 +19,14 @@ func TestPortBlocksAreExclusive(t *testing.T) {
 	g.Expect(free).NotTo(BeNil())
 	held, err := tryBlock(dir, block.first)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(held).To(BeNil(), "somebody holds it")
+	g.Expect(held).To(BeNil(), "another owner holds it")
 	free.release()
 
 	listener, err := net.Listen("tcp", loopback(block.of(Kwok)))
 	g.Expect(err).NotTo(HaveOccurred())
 	busy, err := tryBlock(dir, block.first)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(busy).To(BeNil(), "somebody listens there")
+	g.Expect(busy).To(BeNil(), "another program listens there")
 	g.Expect(listener.Close()).To(Succeed())
 	block.release()
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/pkg/errors"
 )
 
-// ProcessSpec says how to run a program.
+// ProcessSpec describes how to run a program.
 type ProcessSpec struct {
-	// Name in errors, and of the log file unless LogFile is given.
+	// Name is used in errors, and for the log file unless LogFile is set.
 	Name string
 	// Path of the program.
 	Path string
@@ -24,15 +24,15 @@ type ProcessSpec struct {
 	Env []string
 	// Dir is the working directory.
 	Dir string
-	// LogFile receives standard output and error. It is appended to.
+	// LogFile receives standard output and error. Output is appended.
 	LogFile string
-	// Ready, if given, is asked until it returns nil; RunProcess returns only then.
+	// Ready, if set, is called until it returns nil; RunProcess returns only then.
 	Ready func(context.Context) error
-	// StopTimeout is how long the program may take to end by itself. Zero is ten seconds.
+	// StopTimeout is how long the program may take to terminate before it is killed. Zero is ten seconds.
 	StopTimeout time.Duration
 }
 
-// Process is a running program. It dies with the test process, however that ends.
+// Process is a running program. It dies with the test process, however that exits.
 type Process struct {
 	spec ProcessSpec
 	cmd  *exec.Cmd
@@ -40,8 +40,8 @@ type Process struct {
 	err  error
 }
 
-// RunProcess starts a program that belongs to no control plane. The context bounds only the
-// wait for the program to be ready.
+// RunProcess starts a program that belongs to no control plane. The context limits only the wait for
+// the program to be ready.
 func RunProcess(ctx context.Context, spec ProcessSpec) (*Process, error) {
 	process, err := startProcess(spec)
 	if err != nil {
@@ -68,14 +68,14 @@ func startProcess(spec ProcessSpec) (*Process, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "opening the log file of %s", spec.Name)
 	}
-	// The child has its own descriptor once it is started.
+	// A started child has its own descriptor.
 	defer func() { _ = log.Close() }()
 
 	cmd := exec.Command(spec.Path, spec.Args...)
 	cmd.Dir = spec.Dir
 	cmd.Env = append(os.Environ(), spec.Env...)
-	// A file, not a writer: Wait then returns when the process ends, instead of when the
-	// last copy of its output pipe closes.
+	// With a file instead of a writer, Wait returns when the process exits, not when the last copy
+	// of its output pipe is closed.
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := startBound(cmd); err != nil {
 		return nil, errors.Wrapf(err, "starting %s", spec.Name)
@@ -94,16 +94,16 @@ func (p *Process) Name() string { return p.spec.Name }
 // PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed when the process has ended.
+// Done is closed when the process has exited.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait blocks until the process has ended; nil means that it exited with status 0.
+// Wait blocks until the process has exited. It returns nil for status 0.
 func (p *Process) Wait() error {
 	<-p.done
 	return p.err
 }
 
-// Signal sends a signal. A process that has ended already is no error.
+// Signal sends a signal. It is not an error if the process has exited.
 func (p *Process) Signal(signal os.Signal) error {
 	if err := p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return errors.Wrapf(err, "sending %s to %s", signal, p.spec.Name)
@@ -111,13 +111,12 @@ func (p *Process) Signal(signal os.Signal) error {
 	return nil
 }
 
-// Stop asks the process to end and kills it if it takes too long, which is an error that has the
-// end of its log; a Go program's says where its goroutines are. In either case the process is gone
-// when Stop returns. The exit status is Wait's to tell.
+// Stop terminates the process and kills it if that takes too long, which is an error with the end of
+// its log; the log of a Go program has its goroutines. The process has exited when Stop returns. Wait
+// returns the exit status.
 func (p *Process) Stop() error { return p.stop(context.Background()) }
 
-// stop is Stop with less patience: a process that is still there when the context ends is
-// killed, too.
+// stop is Stop with a context: it also kills the process when the context is done.
 func (p *Process) stop(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -130,11 +129,11 @@ func (p *Process) stop(ctx context.Context) error {
 	case <-ctx.Done():
 		p.dump()
 		p.Kill()
-		return errors.Errorf("%s didn't end within %s of SIGTERM and was killed; its log %s ends:\n%s", p.spec.Name, p.spec.StopTimeout, p.spec.LogFile, p.tail(1000))
+		return errors.Errorf("%s did not exit within %s of SIGTERM and was killed; its log %s ends:\n%s", p.spec.Name, p.spec.StopTimeout, p.spec.LogFile, p.tail(1000))
 	}
 }
 
-// dump has a Go program write where its goroutines are, of which it dies.
+// dump makes a Go program write the stacks of its goroutines and exit.
 func (p *Process) dump() {
 	if p.Signal(syscall.SIGQUIT) != nil {
 		return
@@ -145,14 +144,14 @@ func (p *Process) dump() {
 	}
 }
 
-// Kill ends the process at once and returns when it is gone.
+// Kill kills the process and returns when it has exited.
 func (p *Process) Kill() {
-	// The only errors are that it is gone already and that it never was.
+	// The only possible error is that the process has exited already.
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
 
-// Log returns what the process has written so far.
+// Log returns the output of the process.
 func (p *Process) Log() string {
 	content, err := os.ReadFile(p.spec.LogFile)
 	if err != nil {
@@ -175,8 +174,8 @@ func (p *Process) tail(lines int) string {
 	return string(content[start+1:])
 }
 
-// waitUntil asks ready again and again until it returns nil, the process ends, or the context
-// does. A failure carries the end of the process's log.
+// waitUntil calls ready until it returns nil, the process exits, or the context is done. The error has
+// the end of the process's log.
 func (p *Process) waitUntil(ctx context.Context, ready func(context.Context) error) error {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
@@ -188,7 +187,7 @@ func (p *Process) waitUntil(ctx context.Context, ready func(context.Context) err
 		select {
 		case <-ticker.C:
 		case <-p.done:
-			return errors.Errorf("%s ended before it was ready: %v; its log %s ends:\n%s", p.spec.Name, p.err, p.spec.LogFile, p.tail(25))
+			return errors.Errorf("%s exited before it was ready: %v; its log %s ends:\n%s", p.spec.Name, p.err, p.spec.LogFile, p.tail(25))
 		case <-ctx.Done():
 			return errors.Wrapf(ctx.Err(), "waiting for %s to be ready: %v; its log %s ends:\n%s", p.spec.Name, err, p.spec.LogFile, p.tail(25))
 		}

@@ -7,18 +7,16 @@ import (
 	"syscall"
 )
 
-// startBound starts a child that the kernel kills when this process ends, in whatever way:
-// a panic, a `go test` timeout or SIGKILL leave no control plane behind, and no cleanup code
-// has to run for it.
+// startBound starts a child that the kernel kills when this process exits for any reason: a panic, a
+// `go test` timeout or SIGKILL leave no control plane behind, without any cleanup code.
 //
-// The mechanism is the parent death signal, and it has a trap: "parent" means the thread that
-// forked, not the process. Go moves goroutines between threads, and ends a thread whose
-// goroutine exits while locked to it, so a child started from any goroutine could be killed
-// in the middle of a test. All children are therefore started by one goroutine that is locked
-// to its thread and never returns.
+// The mechanism is the parent death signal. "Parent" means the thread that forked, not the process.
+// Go moves goroutines between threads, and terminates a thread whose goroutine exits while locked to
+// it, so a child started from an arbitrary goroutine could be killed during a test. One goroutine that
+// is locked to its thread and never returns therefore starts all children.
 //
-// Each child leads a process group, so that a Ctrl-C in the terminal reaches only the test
-// process, and the children end in order if the test process cleans up.
+// Each child leads a process group, so that Ctrl-C in the terminal reaches only the test process,
+// which then stops the children in order.
 func startBound(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)

@@ -12,8 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// inChild makes the test binary run TestKilledProcessLeavesNothing as the process that is
-// killed.
+// inChild makes the test binary run TestKilledProcessLeavesNothing as the killed process.
 const inChild = "CONTROLPLANE_TEST_CHILD"
 
 func TestKilledProcessLeavesNothing(t *testing.T) {
@@ -43,7 +42,7 @@ func TestKilledProcessLeavesNothing(t *testing.T) {
 	}
 }
 
-// startAndHang is the child: it tells what it has started and never ends by itself.
+// startAndHang is the child: it reports what it has started and never exits.
 func startAndHang(t *testing.T) {
 	t.Helper()
 	cluster, err := Start(t.Context(), Options{Name: "orphan", Scheduler: true, Kwok: true})
@@ -70,8 +69,7 @@ func startedBy(lines *bufio.Scanner) (pids []int, dir string) {
 	return pids, ""
 }
 
-// alive is whether a process exists and isn't merely waiting for its new parent to take note
-// of its end.
+// alive returns whether a process exists and is not a zombie.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// startBound starts a child. Only Linux can bind its life to ours; elsewhere a test process
-// that is killed leaves its control planes running.
+// startBound starts a child. Only Linux can stop it with this process; elsewhere a killed test process
+// leaves its control planes running.
 func startBound(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd.Start()

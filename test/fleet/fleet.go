@@ -31,16 +31,16 @@ type Options struct {
 	PodReadyDelay, PodDeletionDelay time.Duration
 	// ManagerArgs are added to the manager's flags.
 	ManagerArgs []string
-	// WithoutManager leaves our manager out: StartManager starts it.
+	// WithoutManager omits our manager. StartManager starts it.
 	WithoutManager bool
-	// ReleasePace leaves Cluster API's core manager at the pace that its release has: it reconciles an object at most once a
-	// second. Benchmarks want that; tests don't depend on it and are twice as fast without.
+	// ReleasePace keeps the rate limit of Cluster API's release, which reconciles an object at most once a second. Benchmarks need
+	// that; tests do not depend on it and take half the time without.
 	ReleasePace bool
 	// CoreArgs are added to the flags of Cluster API's core manager.
 	CoreArgs []string
-	// KeepDir keeps data and logs behind.
+	// KeepDir keeps data and logs.
 	KeepDir bool
-	// Progress is told what is done, if not nil.
+	// Progress, if not nil, is called with the current step.
 	Progress func(string)
 }
 
@@ -49,9 +49,9 @@ type Fleet struct {
 	Management *controlplane.ControlPlane
 	Core       *clusterapi.Core
 	Workloads  map[string]*Workload
-	// Client of the management cluster, as an administrator.
+	// Client is an administrator's client of the management cluster.
 	Client client.WithWatch
-	// Manager is ours; nil while it isn't started.
+	// Manager is our manager, or nil while it is not started.
 	Manager *Manager
 
 	options  Options
@@ -62,11 +62,11 @@ type Fleet struct {
 // Workload is a workload cluster.
 type Workload struct {
 	*controlplane.ControlPlane
-	// Client of the workload cluster, as an administrator.
+	// Client is an administrator's client of the workload cluster.
 	Client client.WithWatch
 }
 
-// Start starts a fleet. What has been started ends with this process, if Stop doesn't end it before.
+// Start starts a fleet. All of its processes exit with this process, if not before.
 func Start(ctx context.Context, options Options) (_ *Fleet, err error) {
 	if len(options.Workloads) == 0 {
 		options.Workloads = []string{"workload"}
@@ -108,7 +108,7 @@ func Start(ctx context.Context, options Options) (_ *Fleet, err error) {
 	return f, nil
 }
 
-// ForTest starts a fleet that lasts as long as the test. Where the test fails, the logs are kept.
+// ForTest starts a fleet that runs as long as the test. If the test fails, the logs are kept.
 func ForTest(t testing.TB, options Options) *Fleet {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
@@ -142,9 +142,9 @@ func (f *Fleet) keep() {
 	}
 }
 
-// patientWithNodes has the node lifecycle controller leave Nodes alone whose leases are late, as they are on a busy machine, or where
-// an API server was away for a while: it takes the readiness of all their Pods, which no budget foresees. Tests of Nodes that don't
-// answer say so in the Node's condition.
+// patientWithNodes makes the node lifecycle controller tolerate late leases, which occur on a busy machine and after an API server was
+// stopped. It would set all Pods of such Nodes to not ready, independent of any PodDisruptionBudget. Tests of unreachable Nodes set the
+// Node's condition instead.
 const patientWithNodes = "--node-monitor-grace-period=1h"
 
 func (f *Fleet) startControlPlanes(ctx context.Context) error {
@@ -183,8 +183,8 @@ func (f *Fleet) startControlPlanes(ctx context.Context) error {
 	return err
 }
 
-// install applies what an installation brings to the management cluster: CRDs, and the roles that our manager has. The
-// infrastructure of these tests is of an API group of its own, which its role has to be aggregated for.
+// install applies the CRDs and the roles of an installation to the management cluster. The infrastructure of these tests has a separate
+// API group, so a role for it is aggregated to that of the manager.
 func (f *Fleet) install(ctx context.Context) error {
 	root, err := moduleRoot()
 	if err != nil {
@@ -242,8 +242,8 @@ func applyFile(ctx context.Context, c client.Client, file string) error {
 	return errors.Wrapf(err, "applying %s", file)
 }
 
-// Connect tells the infrastructure provider which workload cluster a Cluster is. Cluster API, and our manager, reach it over a
-// link that CutNetwork cuts.
+// Connect registers the workload cluster of a Cluster with the infrastructure provider. Cluster API and our manager reach it over the link
+// that CutNetwork cuts.
 func (f *Fleet) Connect(cluster kwok.Cluster, workload string) error {
 	link, err := kwok.Proxied(f.Workloads[workload].ControlPlane)
 	if err != nil {
@@ -253,12 +253,12 @@ func (f *Fleet) Connect(cluster kwok.Cluster, workload string) error {
 	return nil
 }
 
-// ConnectOver tells the infrastructure provider how a Cluster is reached.
+// ConnectOver registers how a Cluster is reached with the infrastructure provider.
 func (f *Fleet) ConnectOver(cluster kwok.Cluster, link kwok.Workload) {
 	f.links.Add(cluster.Key(), link)
 }
 
-// Stop ends all processes.
+// Stop stops all processes.
 func (f *Fleet) Stop() error {
 	var errs []error
 	if f.Manager != nil {

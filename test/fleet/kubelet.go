@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// InstallationNamespace is where an installation runs.
+	// InstallationNamespace is the namespace of an installation.
 	InstallationNamespace = "capnm-system"
-	// InstallationUser is whom an installed manager acts as.
+	// InstallationUser is the user of an installed manager.
 	InstallationUser = "system:serviceaccount:" + InstallationNamespace + ":capnm-manager"
 
 	installedPodLabel = "control-plane"
 	kubeletPace       = 100 * time.Millisecond
 )
 
-// Kubelet runs the Pods of an installation's Deployment. Nothing here runs images, so each Pod gets the manager as a process: with
-// the arguments of its container but for addresses, and a token of its ServiceAccount. Its readiness is that of the process.
+// Kubelet runs the Pods of an installation's Deployment. It cannot run images, so it runs the manager of each Pod as a process, with the
+// arguments of its container except for addresses, and a token of its ServiceAccount. The Pod is ready when the process is.
 type Kubelet struct {
 	management *controlplane.ControlPlane
 	client     client.Client
@@ -40,7 +40,7 @@ type Kubelet struct {
 	done   chan struct{}
 
 	mu      sync.Mutex
-	running map[string]*installed // by the name of the Pod
+	running map[string]*installed // by Pod name
 	err     error
 }
 
@@ -51,7 +51,7 @@ type installed struct {
 	ready               bool
 }
 
-// StartKubelet runs the Pods of the installation in a management cluster, until Stop. binary finds the program of an image.
+// StartKubelet runs the Pods of the installation in a management cluster until Stop. binary returns the program of an image.
 func StartKubelet(management *controlplane.ControlPlane, c client.Client, binary func(image string) (string, error)) *Kubelet {
 	ctx, cancel := context.WithCancel(context.Background())
 	k := &Kubelet{management: management, client: c, binary: binary, cancel: cancel, done: make(chan struct{}), running: map[string]*installed{}}
@@ -59,7 +59,7 @@ func StartKubelet(management *controlplane.ControlPlane, c client.Client, binary
 	return k
 }
 
-// Stop ends all managers. Their Pods stay as they are.
+// Stop stops all managers. Their Pods are not changed.
 func (k *Kubelet) Stop() {
 	k.cancel()
 	<-k.done
@@ -83,21 +83,21 @@ func (k *Kubelet) Running() ([]string, error) {
 	return names, k.err
 }
 
-// Diagnostics is the address at which the manager of a Pod serves diagnostics.
+// Diagnostics returns the diagnostics address of the manager of a Pod.
 func (k *Kubelet) Diagnostics(pod string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.running[pod].diagnostics
 }
 
-// Log is what the manager of a Pod has logged.
+// Log returns the log of the manager of a Pod.
 func (k *Kubelet) Log(pod string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.running[pod].process.Log()
 }
 
-// Kill ends the manager of a Pod with SIGKILL. It is started again, as a kubelet would.
+// Kill kills the manager of a Pod with SIGKILL. The manager is restarted, as by a kubelet.
 func (k *Kubelet) Kill(pod string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -121,7 +121,7 @@ func (k *Kubelet) run(ctx context.Context) {
 	}
 }
 
-// sync brings processes and Pods together.
+// sync starts and stops processes to match the Pods.
 func (k *Kubelet) sync(ctx context.Context) error {
 	pods := &corev1.PodList{}
 	if err := k.client.List(ctx, pods, client.InNamespace(InstallationNamespace), client.HasLabels{installedPodLabel}); err != nil {
@@ -140,7 +140,7 @@ func (k *Kubelet) sync(ctx context.Context) error {
 	defer k.mu.Unlock()
 	for name, manager := range k.running {
 		if !wanted[name] {
-			_ = manager.process.Stop() // one that had to be killed is gone, too
+			_ = manager.process.Stop() // a killed process has exited, too
 			delete(k.running, name)
 		}
 	}

@@ -19,28 +19,28 @@ import (
 )
 
 const (
-	// ManagerUser is whom our manager acts as in the management cluster. It has the role that an installation gives it.
+	// ManagerUser is the user of our manager in the management cluster. It has the role of an installation.
 	ManagerUser = "capnm-manager"
-	// managerGroup is whom that role is given to, so that managers side by side can be told apart.
+	// managerGroup has that role, so that concurrent managers can have different users.
 	managerGroup = "capnm-managers"
-	// ManagerAgent starts the user agent by which the requests of our manager are told from those of Cluster API's core manager
-	// in the audit log of a workload cluster: both use the Cluster's kubeconfig.
+	// ManagerAgent is the prefix of our manager's user agent. In the audit log of a workload cluster it distinguishes our requests
+	// from those of Cluster API's core manager, which uses the same kubeconfig.
 	ManagerAgent = "cluster-api-node-maintenance"
-	// CoreAgent starts the user agent of Cluster API's core manager.
+	// CoreAgent is the prefix of the user agent of Cluster API's core manager.
 	CoreAgent = "capi-core"
 )
 
-// Manager is our manager, a process of its own.
+// Manager is our manager, which runs as a separate process.
 type Manager struct {
 	*controlplane.Process
 	metrics  string // the address that serves them
 	profiler string // the address of pprof
 }
 
-// MetricsURL is where the manager serves its metrics, to anybody.
+// MetricsURL returns the URL of the manager's metrics, which need no authorization.
 func (m *Manager) MetricsURL() string { return "http://" + m.metrics + "/metrics" }
 
-// ProfilerURL is the root of its profiles.
+// ProfilerURL returns the root of its profiles.
 func (m *Manager) ProfilerURL() string { return "http://" + m.profiler + "/debug/pprof/" }
 
 // LogTail returns the last lines of its log.
@@ -49,13 +49,13 @@ func (m *Manager) LogTail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// StartManager builds our manager from the sources as they are, starts it, and waits until it is ready.
+// StartManager builds our manager from the current sources, starts it, and waits until it is ready.
 func (f *Fleet) StartManager(ctx context.Context, args ...string) (err error) {
 	f.Manager, err = f.RunManager(ctx, "manager", ManagerUser, args...)
 	return err
 }
 
-// RunManager starts one more manager of ours, which acts as a user of its own in the management cluster. It ends with the fleet.
+// RunManager starts another manager of ours, with a separate user in the management cluster. It stops with the fleet.
 func (f *Fleet) RunManager(ctx context.Context, name, user string, args ...string) (*Manager, error) {
 	path, err := managerBinary()
 	if err != nil {
@@ -82,7 +82,7 @@ func (f *Fleet) RunManager(ctx context.Context, name, user string, args ...strin
 	}, append(f.options.ManagerArgs, args...)...)
 	process, err := f.Management.RunProcess(ctx, controlplane.ProcessSpec{
 		Name: name, Path: path, Args: flags,
-		StopTimeout: time.Minute, // it gives up by itself on what doesn't end, and says so, on a busy machine late
+		StopTimeout: time.Minute, // the manager has its own shutdown timeout and logs what did not stop; on a busy machine that is late
 		Ready:       func(ctx context.Context) error { return get(ctx, "http://"+health+"/readyz") },
 	})
 	if err != nil {
@@ -91,15 +91,15 @@ func (f *Fleet) RunManager(ctx context.Context, name, user string, args ...strin
 	return &Manager{Process: process, metrics: diagnostics, profiler: profiler}, nil
 }
 
-// Stop asks the manager to end. It fails where the manager ends with an error: that it has given up on what doesn't end is one.
+// Stop terminates the manager. It returns an error if the manager exits with one, such as its shutdown timeout.
 func (m *Manager) Stop() error {
 	if err := m.Process.Stop(); err != nil {
 		return err
 	}
-	return errors.Wrapf(m.Wait(), "the manager was asked to end; its log ends with:\n%s", m.LogTail(20))
+	return errors.Wrapf(m.Wait(), "the manager was terminated; its log ends with:\n%s", m.LogTail(20))
 }
 
-// KillManager ends our manager with SIGKILL.
+// KillManager kills our manager with SIGKILL.
 func (f *Fleet) KillManager() {
 	if f.Manager != nil {
 		f.Manager.Kill()
@@ -123,21 +123,21 @@ func get(ctx context.Context, url string) error {
 	return nil
 }
 
-// FreeAddress is a loopback address that no other program of a test has. It isn't one that the kernel gives to outgoing
-// connections, of which there are many here: one of those may take a port between its choice and its use.
+// FreeAddress returns a loopback address that no other program of a test uses. Its port is outside the range for outgoing connections,
+// one of which could otherwise take it before it is used.
 func FreeAddress() (string, error) {
-	port, _, err := controlplane.ReservePort() // kept: a manager that is killed and started again has others
+	port, _, err := controlplane.ReservePort() // never released: a restarted manager gets other ports
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
 }
 
-// managerBinary builds our manager from the sources as they are, if they have changed: of what `go run` runs, the Go build cache
-// keeps the program too, so that a fleet needn't wait for the linker.
+// managerBinary builds our manager if its sources have changed. It uses `go run`, whose linked programs the Go build cache keeps, so
+// that a fleet does not wait for the linker.
 var managerBinary = sync.OnceValues(func() (path string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
 	}
-	// What has just been linked is run from a directory that doesn't last, and from the cache the next time.
+	// The first run after linking uses a temporary directory, the next one the cache.
 	for _, runner := range []string{"true", "echo"} {
 		command := exec.Command("go", slices.Concat([]string{"run", "-exec", runner}, managerBuildFlags, []string{"./cmd/manager"})...)
 		command.Dir = root

@@ -17,7 +17,7 @@ type Metrics map[string]*dto.MetricFamily
 // Metrics scrapes our manager.
 func (m *Manager) Metrics(ctx context.Context) (Metrics, error) { return Scrape(ctx, m.MetricsURL()) }
 
-// Scrape scrapes a manager: ours, or Cluster API's.
+// Scrape scrapes our manager or Cluster API's.
 func Scrape(ctx context.Context, url string) (Metrics, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -36,8 +36,8 @@ func Scrape(ctx context.Context, url string) (Metrics, error) {
 	return families, errors.Wrapf(err, "reading the metrics of %s", url)
 }
 
-// Sum adds up the values of the counters, gauges and histogram counts of a family that have at least these labels. A family
-// that isn't exposed has none.
+// Sum adds the values of the counters, gauges and histogram counts of a family that have at least these labels. It returns 0 for a
+// family that is not exposed.
 func (m Metrics) Sum(name string, labels map[string]string) float64 {
 	sum := 0.0
 	for _, metric := range m[name].GetMetric() {

@@ -2,5 +2,5 @@
 
 package fleet
 
-// managerBuildFlags has the manager look for data races where the tests do.
+// managerBuildFlags builds the manager with the race detector if the tests use it.
 var managerBuildFlags = []string{"-race"}

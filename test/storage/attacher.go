@@ -1,5 +1,5 @@
-// Package storage plays a CSI driver where no kubelet and no driver runs. Volumes are attached and detached by the real
-// attach/detach controller; what this package does is what an external attacher does: it confirms.
+// Package storage simulates a CSI driver without kubelet and driver. The real attach/detach controller attaches and detaches volumes;
+// this package confirms that, as an external attacher does.
 package storage
 
 import (
@@ -18,7 +18,7 @@ import (
 const (
 	// Driver is the name of the CSI driver.
 	Driver = "csi.test"
-	// attacherFinalizer is what an external attacher holds a VolumeAttachment with until it has detached the volume.
+	// attacherFinalizer is the finalizer of an external attacher on a VolumeAttachment until the volume is detached.
 	attacherFinalizer = "external-attacher/csi-test"
 )
 
@@ -31,8 +31,8 @@ type Attacher struct {
 	held map[string]bool // by PersistentVolume
 }
 
-// StartAttacher installs the driver in a cluster, and plays its attacher until the context ends. Volumes are attached at
-// once, and take a while to be detached: delay, from when the attach/detach controller asks for it.
+// StartAttacher installs the driver in a cluster, and simulates its attacher until the context is done. Volumes are attached
+// immediately, and detached after delay, counted from the request of the attach/detach controller.
 func StartAttacher(ctx context.Context, c client.WithWatch, delay time.Duration) (*Attacher, error) {
 	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: Driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(true)}}
 	if err := c.Create(ctx, driver); err != nil {
@@ -52,7 +52,7 @@ func StartAttacher(ctx context.Context, c client.WithWatch, delay time.Duration)
 					return
 				}
 				if attachment, ok := event.Object.(*storagev1.VolumeAttachment); ok && attachment.Spec.Attacher == Driver {
-					a.serve(ctx, attachment) // what fails is tried again with the next event, or shows as a volume that stays
+					a.serve(ctx, attachment) // a failure is retried with the next event, or the volume stays attached
 				}
 			case <-ctx.Done():
 				return
@@ -98,7 +98,7 @@ func (a *Attacher) Hold(volume string) {
 	a.held[volume] = true
 }
 
-// Detach lets go of a PersistentVolume that is held, and detaches it if that is due.
+// Detach releases a held PersistentVolume, and detaches it if that is due.
 func (a *Attacher) Detach(ctx context.Context, volume string) error {
 	a.mu.Lock()
 	delete(a.held, volume)
@@ -117,7 +117,7 @@ func (a *Attacher) Detach(ctx context.Context, volume string) error {
 	return nil
 }
 
-// VolumeOf is the PersistentVolume that a VolumeAttachment is about; empty for an inline volume.
+// VolumeOf returns the PersistentVolume of a VolumeAttachment, or "" for an inline volume.
 func VolumeOf(attachment *storagev1.VolumeAttachment) string {
 	return ptr.Deref(attachment.Spec.Source.PersistentVolumeName, "")
 }

@@ -7,13 +7,13 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Volume is a PersistentVolume of the driver that many may write to, and the claim of its name that it is bound to.
+// Volume returns a ReadWriteMany PersistentVolume of the driver and a claim of the same name that is bound to it.
 func Volume(namespace, name string) (*corev1.PersistentVolume, *corev1.PersistentVolumeClaim) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: ClaimOf(name)}
 	return VolumeFor(name, namespace, name), claim
 }
 
-// ClaimOf claims a PersistentVolume.
+// ClaimOf returns a claim of a PersistentVolume.
 func ClaimOf(volume string) corev1.PersistentVolumeClaimSpec {
 	return corev1.PersistentVolumeClaimSpec{
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, StorageClassName: ptr.To(""), VolumeName: volume,
@@ -21,7 +21,7 @@ func ClaimOf(volume string) corev1.PersistentVolumeClaimSpec {
 	}
 }
 
-// VolumeFor is a PersistentVolume of the driver for a claim of another name.
+// VolumeFor returns a PersistentVolume of the driver for a claim of another name.
 func VolumeFor(name, namespace, claim string) *corev1.PersistentVolume {
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	pv.Spec = corev1.PersistentVolumeSpec{
@@ -34,7 +34,7 @@ func VolumeFor(name, namespace, claim string) *corev1.PersistentVolume {
 	return pv
 }
 
-// Mount has Pods use claims, each under its own name.
+// Mount adds claims to a Pod spec, each as a volume of the claim's name.
 func Mount(spec *corev1.PodSpec, claims ...string) {
 	for _, claim := range claims {
 		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: claim, VolumeSource: corev1.VolumeSource{

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// UserPrefix begins the names that tenants have in the audit log.
+	// UserPrefix is the prefix of the tenants' users in the audit log.
 	UserPrefix = "tenant:"
-	// proxyUser is who the API server lets speak for others.
+	// proxyUser is the user that the API server allows to impersonate others.
 	proxyUser     = "front-proxy-client"
 	systemMasters = "system:masters"
 )
 
-// Host is an API server that tenants share.
+// Host is the API server that tenants share.
 type Host struct {
 	*controlplane.ControlPlane
 
@@ -36,7 +36,7 @@ type Host struct {
 	tenants map[string]*Tenant // by user
 }
 
-// NewHost starts the proxy before an API server. It runs until Stop.
+// NewHost starts the proxy of an API server. It runs until Stop.
 func NewHost(cp *controlplane.ControlPlane) (*Host, error) {
 	h := &Host{ControlPlane: cp, tenants: map[string]*Tenant{}}
 	certificate, key, err := cp.SignServerCert()
@@ -64,7 +64,7 @@ func NewHost(cp *controlplane.ControlPlane) (*Host, error) {
 	return h, nil
 }
 
-// Stop ends the proxy and the links of its tenants. The API server stays.
+// Stop stops the proxy and the links of its tenants, but not the API server.
 func (h *Host) Stop() error {
 	err := h.server.Close()
 	h.lock.Lock()
@@ -103,7 +103,7 @@ func (h *Host) proxy() (http.Handler, error) {
 				tenant.narrow(r.Out.URL)
 			}
 		},
-		// A client that goes away, or an API server that ends, is no news.
+		// Ignore disconnected clients and a stopped API server.
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	}
 	return proxy, nil
@@ -115,7 +115,7 @@ func (h *Host) tenantOf(user string) *Tenant {
 	return h.tenants[user]
 }
 
-// narrow makes lists and watches of all objects those of the tenant's own.
+// narrow restricts lists and watches of all objects to those of the tenant.
 func (t *Tenant) narrow(to *url.URL) {
 	selector := t.selectorFor(resourceOfAll(to.Path))
 	if selector == "" {
@@ -129,7 +129,7 @@ func (t *Tenant) narrow(to *url.URL) {
 	to.RawQuery = query.Encode()
 }
 
-// resourceOfAll returns the resource of a request for all objects of a kind, "" for other requests.
+// resourceOfAll returns the resource of a request for all objects of a kind, or "" for other requests.
 func resourceOfAll(path string) string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {

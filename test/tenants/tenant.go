@@ -19,14 +19,14 @@ import (
 // Label has the tenant's name on its Node.
 const Label = "bench.capnm.dev/tenant"
 
-// Tenant is a workload cluster on a shared API server. Its Node, its Namespace there, its Cluster and the Machine of its Node,
-// if it gets one, all have the same name.
+// Tenant is a workload cluster on a shared API server. Its Node, its Namespace, its Cluster and the Machine of its Node, if it has one,
+// have the same name.
 type Tenant struct {
 	Name    string
 	Cluster kwok.Cluster
 	Host    *Host
 
-	link        *controlplane.NetworkLink // nil if it can't be cut
+	link        *controlplane.NetworkLink // nil if it cannot be cut
 	maintenance string
 }
 
@@ -48,20 +48,20 @@ func (h *Host) Add(ctx context.Context, c client.Client, cluster kwok.Cluster) (
 	return t, nil
 }
 
-// BehindLink has the tenant reached over a link of its own, which Cut cuts. It must be called before Workload.
+// BehindLink makes the tenant reachable over a separate link, which Cut cuts. It must be called before Workload.
 func (t *Tenant) BehindLink() (err error) {
 	t.link, err = controlplane.NewNetworkLink(t.Host.listener.Addr().String())
 	return err
 }
 
-// Cut loses the network to the tenant, Restore brings it back.
+// Cut cuts the network to the tenant until Restore.
 func (t *Tenant) Cut() { t.link.Cut() }
 
-// Restore ends Cut.
+// Restore reverts Cut.
 func (t *Tenant) Restore() { t.link.Restore() }
 
-// Workload is what the infrastructure provider needs to know of the tenant. Each has a client certificate of its own: client-go
-// shares one connection among all that have the same.
+// Workload returns how the infrastructure provider reaches the tenant. Each tenant has a different client certificate, since client-go
+// shares one connection among equal ones.
 func (t *Tenant) Workload() (kwok.Workload, error) {
 	port := t.Host.port()
 	if t.link != nil {
@@ -83,7 +83,7 @@ func (t *Tenant) Workload() (kwok.Workload, error) {
 	return kwok.Workload{Endpoint: endpoint, Kubeconfig: kubeconfig, Config: provider}, nil
 }
 
-// redirect changes where a kubeconfig leads.
+// redirect changes the server of a kubeconfig.
 func redirect(kubeconfig []byte, port int) ([]byte, error) {
 	config, err := clientcmd.Load(kubeconfig)
 	if err != nil {
@@ -96,7 +96,7 @@ func redirect(kubeconfig []byte, port int) ([]byte, error) {
 	return content, errors.Wrap(err, "writing a tenant's kubeconfig")
 }
 
-// selectorFor narrows a list of all objects of a resource, "": it stays as it is.
+// selectorFor returns the field selector for a list of all objects of a resource, or "" to leave the list unrestricted.
 func (t *Tenant) selectorFor(resource string) string {
 	switch resource {
 	case "nodes", "namespaces":

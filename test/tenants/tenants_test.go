@@ -17,7 +17,7 @@ func TestNarrow(t *testing.T) {
 		"/apis/maintenance.cluster.x-k8s.io/v1alpha1/nodemaintenances?allowWatchBookmarks": "metadata.name=t1-abc",
 		"/apis/maintenance.cluster.x-k8s.io/v1alpha1/evacuations":                          "metadata.namespace=t1",
 
-		// One object, one namespace, or what all share: as it is.
+		// Requests for one object, one namespace or shared resources are not changed.
 		"/api/v1/nodes/t2":           "",
 		"/api/v1/namespaces/t2/pods": "",
 		"/apis/policy/v1":            "",
