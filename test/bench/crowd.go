@@ -52,7 +52,7 @@ func (s crowdSize) scaled(o options) (crowdSize, error) {
 }
 
 func (s crowdSize) String() string {
-	return fmt.Sprintf("%d Clusters on %d API servers, each with a client certificate of its own", s.clusters, s.hosts)
+	return fmt.Sprintf("%d Clusters on %d API servers, each with a separate client certificate", s.clusters, s.hosts)
 }
 
 // crowd is a fleet with many Clusters on few API servers.

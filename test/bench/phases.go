@@ -79,7 +79,7 @@ func measureRest(ctx context.Context, c *crowd, f *figures) error {
 	f.add("idle_seconds", c.size.rest.Seconds(), "of observing the idle fleet")
 	f.add("writes", len(written), "by our manager, to all API servers")
 	f.add("reads", len(read), "of objects, without health probes")
-	f.add("watches", len(watches), "begun anew")
+	f.add("watches", len(watches), "restarted")
 	f.add("cpu_share", share(0), "of one core, our manager")
 	f.add("cpu_milliseconds_per_cluster_and_minute", share(0)*60000/float64(c.size.clusters), "")
 	f.add("capi_cpu_share", share(1), "of one core, Cluster API's core manager")
