@@ -17,18 +17,18 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
-// play is a performance of the demo.
+// play is one run of the demo.
 type play struct {
 	*screen
 	*observer
 	fleet    *fleet.Fleet
 	workload *fleet.Workload
-	machine  string // that is drained in the first act
+	machine  string // drained in the first act
 	node     string
 	laps     []lap
 }
 
-// act does a part of the demo, and takes its time.
+// act runs a part of the demo and measures its duration.
 func (p *play) act(ctx context.Context, name string, do func(context.Context) error) error {
 	start := time.Now()
 	err := do(ctx)
@@ -53,11 +53,11 @@ func (p *play) raise(ctx context.Context) (err error) {
 	if err := p.fleet.StartManager(ctx); err != nil {
 		return err
 	}
-	progress("Cluster API Node Maintenance is up")
+	progress("Cluster API Node Maintenance is ready")
 	return nil
 }
 
-// populate creates the Cluster, its Machines and what the operator wants of their drains, and then the applications.
+// populate creates the Cluster, its Machines, the policy and rules for their drains, and then the applications.
 func (p *play) populate(ctx context.Context) error {
 	start := time.Now()
 	cluster := kwok.NewCluster(clusterName)
@@ -91,7 +91,7 @@ func (p *play) populate(ctx context.Context) error {
 	return p.chooseMachine(ctx)
 }
 
-// awaitMachines waits until all Machines run and have our hook: one that is deleted without is Cluster API's.
+// awaitMachines waits until all Machines run and have our hook. Cluster API drains Machines that are deleted without it.
 func (p *play) awaitMachines(ctx context.Context) error {
 	return p.await(ctx, "all Machines are running", func(w *world) (bool, string) {
 		running, seen := 0, []string{}
@@ -106,7 +106,7 @@ func (p *play) awaitMachines(ctx context.Context) error {
 	})
 }
 
-// awaitTypes waits until the manager has brought our types to the workload cluster.
+// awaitTypes waits until the manager has installed our CRDs in the workload cluster.
 func (p *play) awaitTypes(ctx context.Context) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -129,7 +129,7 @@ func (p *play) awaitApplications(ctx context.Context) error {
 	})
 }
 
-// chooseMachine sees to it that the Node that is drained has some of each kind.
+// chooseMachine waits until the Node that will be drained has a Pod of each application.
 func (p *play) chooseMachine(ctx context.Context) error {
 	if err := p.workload.Client.Create(ctx, report(p.node)); err != nil {
 		return errors.Wrap(err, "creating the Job")
@@ -145,7 +145,7 @@ func (p *play) chooseMachine(ctx context.Context) error {
 	})
 }
 
-// drain deletes one Machine and shows what happens, until it is gone.
+// drain deletes one Machine and shows its drain until it is deleted.
 func (p *play) drain(ctx context.Context) error {
 	p.say("kubectl delete machine %s", p.machine)
 	start := time.Now()
@@ -154,7 +154,7 @@ func (p *play) drain(ctx context.Context) error {
 		return errors.Wrapf(err, "deleting Machine %s", p.machine)
 	}
 	show := p.showDrain()
-	err := p.await(ctx, "Machine "+p.machine+" is gone", func(w *world) (bool, string) {
+	err := p.await(ctx, "Machine "+p.machine+" is deleted", func(w *world) (bool, string) {
 		picture := w.frameOf(p.machine, p.node, time.Since(start))
 		show(picture)
 		return !w.machines[p.machine].gone.IsZero(), fmt.Sprintf("condition %q, drain %q", picture.Condition, join(picture.Maintenance.Message, picture.Maintenance.Blocking))
@@ -163,8 +163,8 @@ func (p *play) drain(ctx context.Context) error {
 	return err
 }
 
-// showDrain redraws a table where that is possible. Elsewhere the table is written once, as soon as there are verdicts, and
-// after that what changes.
+// showDrain redraws a table on a terminal. Elsewhere it writes the table once, as soon as there are verdicts, and then only
+// changes.
 func (p *play) showDrain() func(frame) {
 	if p.live {
 		return func(now frame) {
@@ -189,7 +189,7 @@ func (p *play) showDrain() func(frame) {
 	}
 }
 
-// rollout changes the MachineDeployment's template, and shows how its Machines are replaced.
+// rollout changes the MachineDeployment's template and shows how its Machines are replaced.
 func (p *play) rollout(ctx context.Context) error {
 	old := map[string]bool{}
 	if err := p.await(ctx, "the deleted Machine is replaced", func(w *world) (bool, string) {
@@ -208,7 +208,7 @@ func (p *play) rollout(ctx context.Context) error {
 		return err
 	}
 	start, show := time.Now(), p.showRollout()
-	err := p.await(ctx, "all workers are new, and all Pods back", func(w *world) (bool, string) {
+	err := p.await(ctx, "all workers are new, and all Pods ready", func(w *world) (bool, string) {
 		picture := w.rolloutOf(old, start)
 		show(time.Since(start), picture)
 		return picture.done() && w.web.ready == webReplicas && w.ready(appStorage) == storageReplicas, picture.String()
@@ -217,7 +217,7 @@ func (p *play) rollout(ctx context.Context) error {
 	return err
 }
 
-// changeTemplate is what starts a rollout: the MachineDeployment refers to another machine template.
+// changeTemplate starts a rollout: the MachineDeployment refers to another machine template.
 func (p *play) changeTemplate(ctx context.Context) error {
 	template := newTemplate()
 	p.say("kubectl patch machinedeployment %s: infrastructureRef.name: %s", pool, template.Name)
@@ -233,7 +233,7 @@ func (p *play) changeTemplate(ctx context.Context) error {
 	return errors.Wrap(p.fleet.Client.Patch(ctx, deployment, client.MergeFrom(before)), "changing the MachineDeployment")
 }
 
-// showRollout redraws a list of Machines where that is possible. Elsewhere there is a line for each Machine that comes or goes.
+// showRollout redraws a list of Machines on a terminal. Elsewhere it writes a line for each Machine that is created or deleted.
 func (p *play) showRollout() func(time.Duration, rolloutFrame) {
 	last := ""
 	return func(elapsed time.Duration, now rolloutFrame) {

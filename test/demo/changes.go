@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// changes tells, in lines, what has changed from one frame to the next: for output that can't be redrawn. Pods that change
-// alike share a line. It is a pure function.
+// changes returns a line for each change between two frames, for output that cannot be redrawn. Pods with the same change share a
+// line. It is a pure function.
 func changes(before, now frame) []string {
 	var lines []string
 	at := fmt.Sprintf("%7s  ", seconds(now.Elapsed))
@@ -28,13 +28,13 @@ func changes(before, now frame) []string {
 	return lines
 }
 
-// reasonOf leaves out what a condition counts.
+// reasonOf removes the counts from a condition.
 func reasonOf(condition string) string {
 	reason, _, _ := strings.Cut(condition, ":")
 	return reason
 }
 
-// podChanges has a text for each group of Pods that have come to the same state, or wait for the same.
+// podChanges returns a text for each group of Pods that have changed to the same state, or wait for the same reason.
 func podChanges(before, now []podRow) []string {
 	was := map[types.UID]podRow{}
 	for _, row := range before {
@@ -68,7 +68,7 @@ func podChanges(before, now []podRow) []string {
 	return texts
 }
 
-// few names the first of many.
+// few lists the first of many names.
 func few(names []string) string {
 	const shown = 2
 	if len(names) <= shown+1 {

@@ -12,11 +12,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// check is one promise, and what the evidence says about it.
+// check is an expectation, and the result for the evidence.
 type check struct {
 	Promise  string
-	Basis    string   // what it was judged by, such as "88 evictions"
-	Problems []string // empty: it was kept
+	Basis    string   // the checked items, such as "88 evictions"
+	Problems []string // empty if the expectation is met
 }
 
 func (c check) ok() bool { return len(c.Problems) == 0 }
@@ -25,15 +25,15 @@ func (c *check) problem(format string, args ...any) {
 	c.Problems = append(c.Problems, fmt.Sprintf(format, args...))
 }
 
-// basis says what the promise was judged by. A promise that nothing could have broken isn't kept, but untested.
+// basis records the number of checked items. A check of no items fails, since it has not tested the expectation.
 func (c *check) basis(count int, of string) {
 	c.Basis = fmt.Sprintf("%d %s", count, of)
 	if count == 0 {
-		c.problem("it was not put to the test: 0 %s", of)
+		c.problem("not tested: 0 %s", of)
 	}
 }
 
-// checkAll judges the evidence by every promise.
+// checkAll runs all checks.
 func checkAll(e evidence) []check {
 	var checks []check
 	for _, judge := range []func(evidence) check{
@@ -46,7 +46,7 @@ func checkAll(e evidence) []check {
 }
 
 func checkLeftAlone(e evidence) check {
-	c := check{Promise: "No Pod that a rule skips, or waits for, was evicted"}
+	c := check{Promise: "No Pod with the verdict Skip or WaitCompleted was evicted"}
 	spared := 0
 	for _, pod := range e.Pods {
 		if pod.Behavior == v1alpha1.DrainBehaviorSkip || pod.Behavior == v1alpha1.DrainBehaviorWaitCompleted {
@@ -85,10 +85,10 @@ func checkEvictedOnce(e evidence) check {
 	count := map[types.UID]int{}
 	for _, v := range e.accepted() {
 		if v.UID == "" {
-			continue // checkPrecondition's business
+			continue // checkPrecondition reports it
 		}
 		if count[v.UID]++; count[v.UID] > 1 {
-			c.problem("once more: %s", v.Event)
+			c.problem("second eviction: %s", v.Event)
 		}
 	}
 	c.basis(len(count), "Pods")
@@ -96,7 +96,7 @@ func checkEvictedOnce(e evidence) check {
 }
 
 func checkPrecondition(e evidence) check {
-	c := check{Promise: "Every eviction named the UID of the Pod that it meant"}
+	c := check{Promise: "Every eviction had the UID of its Pod as precondition"}
 	all := e.evictions()
 	c.basis(len(all), "evictions")
 	for _, v := range all {
@@ -104,7 +104,7 @@ func checkPrecondition(e evidence) check {
 		case v.UID == "":
 			c.problem("without UID: %s", v.Event)
 		case !v.Seen:
-			c.problem("UID %s is nobody's: %s", v.UID, v.Event)
+			c.problem("UID %s is that of no Pod: %s", v.UID, v.Event)
 		case v.Pod.Namespace != v.Namespace || v.Pod.Name != v.Name:
 			c.problem("UID %s is that of %s: %s", v.UID, v.Pod, v.Event)
 		}
@@ -113,7 +113,7 @@ func checkPrecondition(e evidence) check {
 }
 
 func checkOrder(e evidence) check {
-	c := check{Promise: "Pods of a higher order went when all lower ones had left the Node"}
+	c := check{Promise: "Pods of a higher drain order were evicted after all Pods of lower orders had left the Node"}
 	over, later := e.over(), 0
 	for _, v := range e.accepted() {
 		if !v.Seen || v.Pod.Order == 0 {
@@ -126,7 +126,7 @@ func checkOrder(e evidence) check {
 				continue
 			}
 			if at, known := over[uid]; !known || !at.Before(v.Requested) {
-				c.problem("%s (order %d) was evicted at %s, when %s (order %d) was still there", v.Pod, v.Pod.Order, clock(v.Event), pod, pod.Order)
+				c.problem("%s (order %d) was evicted at %s, when %s (order %d) was still on the Node", v.Pod, v.Pod.Order, clock(v.Event), pod, pod.Order)
 			}
 		}
 	}
@@ -134,8 +134,8 @@ func checkOrder(e evidence) check {
 	return c
 }
 
-// checkBudget replays what the budget counts: a Pod is healthy from its kubelet's first report on, until it is evicted. The
-// report counts from its request on, and the eviction from its answer on: there may have been fewer, never more.
+// checkBudget computes the healthy Pods of the budget: a Pod is healthy from its kubelet's first report until it is evicted. The
+// report counts from its request, and the eviction from its response, so the actual number may be lower and is never higher.
 func checkBudget(e evidence) check {
 	c := check{Promise: fmt.Sprintf("Every eviction of a web Pod left %d others ready", e.WebNeeded)}
 	web := map[string]bool{}
@@ -164,18 +164,18 @@ func checkBudget(e evidence) check {
 }
 
 func checkReadyWeb(e evidence) check {
-	c := check{Promise: fmt.Sprintf("There were never fewer than %d ready web Pods", e.WebNeeded), Basis: fmt.Sprintf("at the worst time %d of %d", e.WebLeast, e.WebReplicas)}
+	c := check{Promise: fmt.Sprintf("There were never fewer than %d ready web Pods", e.WebNeeded), Basis: fmt.Sprintf("minimum: %d of %d", e.WebLeast, e.WebReplicas)}
 	switch {
 	case e.WebLeast < e.WebNeeded:
-		c.problem("at one time there were %d", e.WebLeast)
+		c.problem("the minimum was %d", e.WebLeast)
 	case e.WebLeast >= e.WebReplicas:
-		c.problem("it was not put to the test: all were ready all the time")
+		c.problem("not tested: all Pods were ready all the time")
 	}
 	return c
 }
 
 func checkCore(e evidence) check {
-	c := check{Promise: "Cluster API's own drain had nothing left to do"}
+	c := check{Promise: "Cluster API's own drain evicted and deleted no Pod"}
 	requests := e.Workload.WithUserAgent(fleet.CoreAgent)
 	c.basis(requests.Len(), "requests of its core manager")
 	for _, event := range append(requests.Verb("create").Resource("pods", "eviction"), requests.Verb("delete", "deletecollection").Resource("pods")...) {
@@ -185,7 +185,7 @@ func checkCore(e evidence) check {
 }
 
 func checkNoPlainDeletion(e evidence) check {
-	c := check{Promise: "This provider evicted, and deleted no Pod past its budget"}
+	c := check{Promise: "This provider evicted Pods, and deleted none directly"}
 	requests := e.Workload.WithUserAgent(fleet.ManagerAgent)
 	c.basis(requests.Verb("create").Resource("pods", "eviction").Len(), "evictions by it")
 	for _, event := range requests.Verb("delete", "deletecollection").Resource("pods") {
@@ -195,7 +195,7 @@ func checkNoPlainDeletion(e evidence) check {
 }
 
 func checkHooks(e evidence) check {
-	c := check{Promise: "Every Machine was released when its drain was over, and only then"}
+	c := check{Promise: "Every Machine was released once, after its drain"}
 	c.basis(len(e.Drains), "Machines")
 	over, releases := e.over(), e.releases()
 	for _, drain := range e.Drains {
@@ -210,7 +210,7 @@ func checkHooks(e evidence) check {
 				continue
 			}
 			if at, known := over[uid]; !known || !at.Before(released[0].Requested) {
-				c.problem("Machine %s was released at %s, when %s was still there", drain.Machine, clock(released[0]), pod)
+				c.problem("Machine %s was released at %s, when %s was still on the Node", drain.Machine, clock(released[0]), pod)
 			}
 		}
 		for _, v := range e.accepted() {
@@ -222,10 +222,10 @@ func checkHooks(e evidence) check {
 	return c
 }
 
-// checkCordon looks for requests that make a Node schedulable again after it was cordoned, and trusts the watch for what
-// it can't read, such as another patch format.
+// checkCordon looks for requests that make a Node schedulable after it was cordoned. The watch covers requests that it cannot parse,
+// such as other patch formats.
 func checkCordon(e evidence) check {
-	c := check{Promise: "No Node was uncordoned between its drain and its end"}
+	c := check{Promise: "No Node was uncordoned between its drain and its deletion"}
 	cordoned := map[string]bool{}
 	for _, event := range e.Workload.Verb("patch", "update").Resource("nodes").Succeeded() {
 		unschedulable, says := setsUnschedulable(event)
@@ -243,12 +243,12 @@ func checkCordon(e evidence) check {
 	}
 	c.basis(len(cordoned), "Nodes")
 	if len(e.Uncordoned) > 0 {
-		c.problem("seen schedulable again: %s", strings.Join(e.Uncordoned, ", "))
+		c.problem("observed as schedulable again: %s", strings.Join(e.Uncordoned, ", "))
 	}
 	return c
 }
 
-// setsUnschedulable says what a request makes of spec.unschedulable, if anything.
+// setsUnschedulable returns the value that a request sets spec.unschedulable to, if any.
 func setsUnschedulable(event controlplane.Event) (unschedulable, says bool) {
 	var operations []struct {
 		Op, Path string

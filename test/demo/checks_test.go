@@ -15,7 +15,7 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// at makes an event that takes 10 ms from so many milliseconds on.
+// at returns the event with a duration of 10 ms, starting at the given millisecond.
 func at(ms int, event controlplane.Event) controlplane.Event {
 	event.Requested = epoch.Add(time.Duration(ms) * time.Millisecond)
 	event.Answered = event.Requested.Add(10 * time.Millisecond)
@@ -53,8 +53,8 @@ const (
 	releasePatch = `{"metadata":{"annotations":{"` + v1alpha1.PreDrainHookAnnotation + `":null}}}`
 )
 
-// flawless is the evidence of a drain in which nothing went wrong: four web Pods, of which three are needed and one is on the
-// Node, a Pod that is waited for, a storage Pod, which goes last, and one that stays.
+// flawless is the evidence of a correct drain: four web Pods, of which three are needed and one is on the Node, a Pod with the verdict
+// WaitCompleted, a storage Pod, which is evicted last, and a skipped Pod.
 func flawless() evidence {
 	e := evidence{
 		WebReplicas: 4, WebNeeded: 3, WebLeast: 3,
@@ -98,7 +98,7 @@ func TestFlawlessEvidencePassesEveryCheck(t *testing.T) {
 	}
 }
 
-// Nothing is proved by nothing.
+// Empty evidence fails all checks.
 func TestEveryCheckFailsWithoutEvidence(t *testing.T) {
 	for _, c := range checkAll(evidence{}) {
 		if c.ok() {
@@ -107,7 +107,7 @@ func TestEveryCheckFailsWithoutEvidence(t *testing.T) {
 	}
 }
 
-// What can be done to flawless evidence.
+// Modifications of flawless evidence.
 
 func record(events ...controlplane.Event) func(*evidence) {
 	return func(e *evidence) { e.Workload = append(e.Workload, events...) }
@@ -129,7 +129,7 @@ func move(match func(controlplane.Event) bool, ms int) func(*evidence) {
 	}
 }
 
-// Each story breaks one promise, and the check of that promise says so.
+// Each case violates one expectation, and the check of that expectation reports it.
 func TestEachCheckCanFail(t *testing.T) {
 	refused := evict(250, appMonitoring, "monitoring", "u-monitor")
 	refused.Code = 429
@@ -144,35 +144,35 @@ func TestEachCheckCanFail(t *testing.T) {
 		spoil   func(*evidence)
 		problem string
 	}{
-		"a skipped Pod is evicted":                     {checkLeftAlone, record(evict(250, appMonitoring, "monitoring", "u-monitor")), "monitoring/monitoring is Skip"},
-		"it is tried to evict a skipped Pod":           {checkLeftAlone, record(refused), "monitoring/monitoring is Skip"},
-		"a Pod that is waited for is evicted":          {checkLeftAlone, record(evict(250, appReport, "report", "u-report")), "report/report is WaitCompleted"},
-		"a Pod of another Node is evicted":             {checkOnlyDrainedNodes, record(evict(250, appStorage, "storage-9", "u-away")), `Node "elsewhere"`},
-		"a Machine goes without a NodeMaintenance":     {checkOnlyDrainedNodes, func(e *evidence) { e.Drains[0].Maintenance = "" }, "without a NodeMaintenance"},
-		"a Pod is evicted twice":                       {checkEvictedOnce, record(evict(250, appWeb, "web-0", "u-web")), "once more"},
-		"an eviction has no precondition":              {checkPrecondition, record(evict(250, appWeb, "web-1", "")), "without UID"},
-		"an eviction has the UID of nobody":            {checkPrecondition, record(evict(250, appWeb, "web-1", "u-who")), "UID u-who is nobody's"},
-		"an eviction has the UID of another":           {checkPrecondition, record(evict(250, appWeb, "web-1", "u-away")), "is that of storage/storage-9"},
-		"storage goes while web terminates":            {checkOrder, move(storageGoes, 290), "when web/web-0 (order 0) was still there"},
-		"storage goes while the report runs":           {checkOrder, move(storageGoes, 390), "when report/report (order 0) was still there"},
-		"storage goes though web never does":           {checkOrder, drop(func(v controlplane.Event) bool { return v.Name == "web-0" && v.Verb == "delete" }), "web/web-0"},
-		"two web Pods go at once":                      {checkBudget, record(evict(205, appWeb, "web-1", "u-web-1")), "2 were left"},
-		"a web Pod goes before its successor is ready": {checkBudget, record(evict(350, appWeb, "web-1", "u-web-1"), kubeletDoes(400, "patch", "status", appWeb, "web-4")), "2 were left"},
-		"too few web Pods are ready":                   {checkReadyWeb, func(e *evidence) { e.WebLeast = 2 }, "there were 2"},
-		"Cluster API evicts":                           {checkCore, record(byCore(evict(250, appWeb, "web-1", "u-web-1"))), "pods/eviction"},
-		"Cluster API deletes":                          {checkCore, record(byCore(deletion)), "delete pods"},
-		"we delete a Pod":                              {checkNoPlainDeletion, record(deletion), "delete pods"},
-		"a Machine is released while storage is there": {checkHooks, func(e *evidence) { e.Management[1] = at(550, e.Management[1]) }, "when storage/storage-0 was still there"},
-		"a Machine is released before an eviction":     {checkHooks, func(e *evidence) { e.Management[1] = at(450, e.Management[1]) }, "before 12:00:00.510"},
+		"a skipped Pod is evicted":                             {checkLeftAlone, record(evict(250, appMonitoring, "monitoring", "u-monitor")), "monitoring/monitoring is Skip"},
+		"a skipped Pod's eviction is refused":                  {checkLeftAlone, record(refused), "monitoring/monitoring is Skip"},
+		"a Pod that is waited for is evicted":                  {checkLeftAlone, record(evict(250, appReport, "report", "u-report")), "report/report is WaitCompleted"},
+		"a Pod of another Node is evicted":                     {checkOnlyDrainedNodes, record(evict(250, appStorage, "storage-9", "u-away")), `Node "elsewhere"`},
+		"a Machine is deleted without NodeMaintenance":         {checkOnlyDrainedNodes, func(e *evidence) { e.Drains[0].Maintenance = "" }, "without a NodeMaintenance"},
+		"a Pod is evicted twice":                               {checkEvictedOnce, record(evict(250, appWeb, "web-0", "u-web")), "second eviction"},
+		"an eviction has no precondition":                      {checkPrecondition, record(evict(250, appWeb, "web-1", "")), "without UID"},
+		"an eviction has the UID of no Pod":                    {checkPrecondition, record(evict(250, appWeb, "web-1", "u-who")), "UID u-who is that of no Pod"},
+		"an eviction has the UID of another Pod":               {checkPrecondition, record(evict(250, appWeb, "web-1", "u-away")), "is that of storage/storage-9"},
+		"storage is evicted while web terminates":              {checkOrder, move(storageGoes, 290), "when web/web-0 (order 0) was still on the Node"},
+		"storage is evicted while the report runs":             {checkOrder, move(storageGoes, 390), "when report/report (order 0) was still on the Node"},
+		"storage is evicted although web never is":             {checkOrder, drop(func(v controlplane.Event) bool { return v.Name == "web-0" && v.Verb == "delete" }), "web/web-0"},
+		"two web Pods are evicted at once":                     {checkBudget, record(evict(205, appWeb, "web-1", "u-web-1")), "2 were left"},
+		"a web Pod is evicted before its replacement is ready": {checkBudget, record(evict(350, appWeb, "web-1", "u-web-1"), kubeletDoes(400, "patch", "status", appWeb, "web-4")), "2 were left"},
+		"too few web Pods are ready":                           {checkReadyWeb, func(e *evidence) { e.WebLeast = 2 }, "the minimum was 2"},
+		"Cluster API evicts":                                   {checkCore, record(byCore(evict(250, appWeb, "web-1", "u-web-1"))), "pods/eviction"},
+		"Cluster API deletes":                                  {checkCore, record(byCore(deletion)), "delete pods"},
+		"we delete a Pod":                                      {checkNoPlainDeletion, record(deletion), "delete pods"},
+		"a Machine is released while storage runs":             {checkHooks, func(e *evidence) { e.Management[1] = at(550, e.Management[1]) }, "when storage/storage-0 was still on the Node"},
+		"a Machine is released before an eviction":             {checkHooks, func(e *evidence) { e.Management[1] = at(450, e.Management[1]) }, "before 12:00:00.510"},
 		"a Machine is released while the report runs": {checkHooks, move(func(v controlplane.Event) bool {
 			return v.Name == "report" && v.Requested.After(epoch.Add(100*time.Millisecond))
-		}, 900), "when report/report was still there"},
-		"a Machine is never released by us":             {checkHooks, func(e *evidence) { e.Management = e.Management[:1] }, "0 times"},
-		"a Node is never cordoned":                      {checkCordon, drop(func(v controlplane.Event) bool { return string(v.RequestObject) == cordonPatch }), "never cordoned"},
-		"a Node is uncordoned by a merge patch":         {checkCordon, record(patchNode(650, "n", `{"spec":{"unschedulable":null}}`)), "patch nodes n"},
-		"a Node is uncordoned by a JSON patch":          {checkCordon, record(patchNode(650, "n", `[{"op":"test","path":"/spec/unschedulable","value":true},{"op":"remove","path":"/spec/unschedulable"}]`)), "patch nodes n"},
-		"a Node is uncordoned by an update":             {checkCordon, record(at(650, controlplane.Event{Verb: "update", Resource: "nodes", Name: "n", RequestObject: []byte(`{"spec":{"providerID":"x"}}`)})), "update nodes n"},
-		"a Node is seen schedulable again by the watch": {checkCordon, func(e *evidence) { e.Uncordoned = []string{"n"} }, "seen schedulable again: n"},
+		}, 900), "when report/report was still on the Node"},
+		"a Machine is never released by us":        {checkHooks, func(e *evidence) { e.Management = e.Management[:1] }, "0 times"},
+		"a Node is never cordoned":                 {checkCordon, drop(func(v controlplane.Event) bool { return string(v.RequestObject) == cordonPatch }), "never cordoned"},
+		"a Node is uncordoned by a merge patch":    {checkCordon, record(patchNode(650, "n", `{"spec":{"unschedulable":null}}`)), "patch nodes n"},
+		"a Node is uncordoned by a JSON patch":     {checkCordon, record(patchNode(650, "n", `[{"op":"test","path":"/spec/unschedulable","value":true},{"op":"remove","path":"/spec/unschedulable"}]`)), "patch nodes n"},
+		"a Node is uncordoned by an update":        {checkCordon, record(at(650, controlplane.Event{Verb: "update", Resource: "nodes", Name: "n", RequestObject: []byte(`{"spec":{"providerID":"x"}}`)})), "update nodes n"},
+		"a Node is schedulable again in the watch": {checkCordon, func(e *evidence) { e.Uncordoned = []string{"n"} }, "observed as schedulable again: n"},
 	} {
 		t.Run(story, func(t *testing.T) {
 			g := NewWithT(t)
@@ -183,7 +183,7 @@ func TestEachCheckCanFail(t *testing.T) {
 	}
 }
 
-// A StatefulSet's Pods share a name: the removal of the one doesn't count for the other.
+// A StatefulSet's Pods share a name: the deletion of one does not count for the other.
 func TestPodsOfOneNameAreToldApart(t *testing.T) {
 	g := NewWithT(t)
 	e := flawless()

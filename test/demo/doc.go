@@ -1,21 +1,21 @@
-// Package main is the demo: from nothing to a drain that one can watch, in a few minutes, without Docker and without network.
+// Command demo starts control planes and shows a drain, in a few minutes, without Docker and without network.
 //
 //	make demo
 //
-// It starts a management cluster with Cluster API's core manager and this provider, and a workload cluster with six workers,
-// all of them real control planes on loopback (see test/fleet). Then it plays two acts:
+// It starts a management cluster with Cluster API's core manager and this provider, and a workload cluster with six workers. Both
+// are real control planes on loopback (see test/fleet). Then it runs two acts:
 //
-//   - One Machine is deleted. Its Node has some of everything: web Pods with a tight budget, storage Pods that a
-//     MachineDrainRule orders last, monitoring that another one skips, a Job's Pod that asks to be waited for, and a
-//     DaemonSet's Pod. A table shows live what is decided about each Pod, by which rule, and what it waits for.
-//   - The MachineDeployment is rolled out, so that every worker is drained and replaced.
+//   - One Machine is deleted. Its Node has Pods of each application: web Pods with a strict budget, storage Pods that a
+//     MachineDrainRule orders last, monitoring that another rule skips, a Job's Pod that must complete, and a DaemonSet's Pod. A live
+//     table shows the verdict for each Pod, the rule that decides, and what the Pod waits for.
+//   - A rollout of the MachineDeployment drains and replaces every worker.
 //
-// In the end the demo proves what it has shown: it reads the audit logs of both API servers, and what its own watches have
-// seen, and checks that no promise was broken. It exits with status 1 if one was.
+// At the end the demo checks the expected behavior against the audit logs of both API servers and the history of its watches. It
+// exits with status 1 if a check fails.
 //
-//	KEEP=1 make demo      leaves all of it running afterwards and says how to look around, until Ctrl-C
-//	NO_COLOR=1, TERM=dumb as everywhere; without a terminal only changes are printed
+//	KEEP=1 make demo      keeps the clusters running afterwards, until Ctrl-C, and prints commands to inspect them
+//	NO_COLOR=1, TERM=dumb as usual; without a terminal only changes are printed
 //
-// The files: scene.go builds the objects, watch.go observes, world.go is what has been observed, frame.go makes of it what
-// table.go renders, screen.go writes to the terminal, acts.go plays, checks.go and its evidence judge, summary.go reports.
+// The files: scene.go builds the objects, watch.go observes them, world.go stores the observed state, frame.go converts it for table.go,
+// screen.go writes to the terminal, acts.go runs the acts, evidence.go and checks.go check the behavior, summary.go reports.
 package main

@@ -14,40 +14,40 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// evidence is all that the checks judge by. It is plain data, so that tests can make it up.
+// evidence is the input of the checks. It is plain data, so that tests can construct it.
 type evidence struct {
-	// Workload and Management are what the API servers recorded.
+	// Workload and Management are the audit logs of the API servers.
 	Workload, Management controlplane.Events
-	// Pods that the watch has seen, by UID; those that were never bound to a Node have no Node.
+	// Pods are the observed Pods by UID. Those that were never bound have no Node.
 	Pods map[types.UID]podFact
-	// Drains are the Machines that were deleted.
+	// Drains are the deleted Machines.
 	Drains []drainFact
-	// WebReplicas, WebNeeded and WebLeast are how many web Pods there are, have to be ready, and were ready at the worst time.
+	// WebReplicas is the number of web Pods, WebNeeded the number that must be ready, and WebLeast the observed minimum.
 	WebReplicas, WebNeeded, WebLeast int
-	// Uncordoned are the Nodes that the watch has seen schedulable again after they had been cordoned.
+	// Uncordoned are the Nodes that were observed as schedulable after they had been cordoned.
 	Uncordoned []string
 }
 
-// podFact is what is known of a Pod.
+// podFact describes a Pod.
 type podFact struct {
 	Namespace, Name, Node, App string
-	// Behavior and Order by the rules of the Node's NodeMaintenance; empty if it had none.
+	// Behavior and Order are the verdict of the Node's NodeMaintenance, empty if it had none.
 	Behavior v1alpha1.DrainBehavior
 	Order    int32
-	// Gone is when the watch has seen it gone; zero if it hasn't.
+	// Gone is when its deletion was observed, or zero.
 	Gone time.Time
 }
 
 func (p podFact) String() string { return p.Namespace + "/" + p.Name }
 
-// drainFact is a Machine that was deleted.
+// drainFact describes a deleted Machine.
 type drainFact struct {
 	Machine, Node string
-	Maintenance   string // name of the NodeMaintenance; empty if there was none
+	Maintenance   string // name of the NodeMaintenance, empty if there was none
 	Deleted, Gone time.Time
 }
 
-// evidenceOf takes down what the world has come to.
+// evidence returns the input of the checks.
 func (w *world) evidence() evidence {
 	e := evidence{Pods: map[types.UID]podFact{}, WebReplicas: webReplicas, WebNeeded: webNeeded, WebLeast: w.web.least}
 	matchers := map[string]*rules.Matcher{}
@@ -83,12 +83,12 @@ func (w *world) evidence() evidence {
 // eviction is one eviction request.
 type eviction struct {
 	controlplane.Event
-	UID  types.UID // it required the Pod to have; empty if it didn't
+	UID  types.UID // precondition of the request, empty if it had none
 	Pod  podFact
-	Seen bool // the watch knows this Pod
+	Seen bool // the watch has shown this Pod
 }
 
-// evictions returns all eviction requests of whomever, in the order of their answers.
+// evictions returns the eviction requests of all users, in the order of their responses.
 func (e evidence) evictions() []eviction {
 	var all []eviction
 	for _, event := range e.Workload.Verb("create").Resource("pods", "eviction") {
@@ -103,22 +103,22 @@ func (e evidence) evictions() []eviction {
 	return all
 }
 
-// accepted returns the evictions that were granted.
+// accepted returns the successful evictions.
 func (e evidence) accepted() []eviction {
 	return slices.DeleteFunc(e.evictions(), func(v eviction) bool { return v.Code < 200 || v.Code >= 300 })
 }
 
-// refused counts the evictions that weren't, since a budget had no room.
+// refused counts the evictions that were refused because of a budget.
 func (e evidence) refused() int {
 	return e.Workload.Verb("create").Resource("pods", "eviction").Failed(429).Len()
 }
 
-// kubelet is whom kwok acts as, which plays the kubelets.
+// kubelet is the user of kwok, which simulates the kubelets.
 const kubelet = "kwok"
 
-// left returns, for each Pod that left a Node, the earliest moment in which it may have been gone: when its kubelet asked the
-// API server to remove it. Whoever acts upon its absence does so later. Pods are told apart by the eviction that went
-// before, since the Pods of a StatefulSet share a name; of those that weren't evicted only the watch knows when they left.
+// left returns, for each deleted Pod, the earliest time of its deletion: the request of its kubelet. Reactions to the deletion are
+// later. The preceding eviction identifies the Pod, since the Pods of a StatefulSet share a name. For Pods that were not evicted,
+// it is the time in the watch.
 func (e evidence) left() map[types.UID]time.Time {
 	removals := map[string][]time.Time{}
 	for _, event := range e.Workload.By(kubelet).Verb("delete").Resource("pods").Succeeded() {
@@ -142,8 +142,8 @@ func (e evidence) left() map[types.UID]time.Time {
 	return left
 }
 
-// reports returns when the kubelet reported the status of each Pod: first that it is ready, and of a Pod that finishes by
-// itself last that it has.
+// reports returns when the kubelet reported the status of each Pod: first that it is ready, and last, for a Pod that completes, that
+// it has completed.
 func (e evidence) reports() map[string][]time.Time {
 	reports := map[string][]time.Time{}
 	for _, event := range e.Workload.By(kubelet).Verb("patch", "update").Resource("pods", "status").Succeeded() {
@@ -153,8 +153,8 @@ func (e evidence) reports() map[string][]time.Time {
 	return reports
 }
 
-// over returns when each Pod has ceased to hold a drain back: a Pod that drains when it is gone, one that is waited for
-// when it has finished.
+// over returns until when each Pod has blocked the drain: a drained Pod until it is deleted, and a Pod with WaitCompleted until it has
+// finished.
 func (e evidence) over() map[types.UID]time.Time {
 	over, reports := e.left(), e.reports()
 	for uid, pod := range e.Pods {
@@ -169,7 +169,7 @@ func (e evidence) over() map[types.UID]time.Time {
 	return over
 }
 
-// releases returns, by Machine, the requests that took our hook off a Machine.
+// releases returns, by Machine, the requests that removed our hook.
 func (e evidence) releases() map[string]controlplane.Events {
 	releases := map[string]controlplane.Events{}
 	patches := e.Management.By(fleet.ManagerUser).Verb("patch", "update").Resource("machines.cluster.x-k8s.io").Succeeded()
@@ -190,7 +190,7 @@ func (e evidence) releases() map[string]controlplane.Events {
 	return releases
 }
 
-// onNode returns the Pods that have been on a Node, sorted.
+// onNode returns all Pods that were on a Node, sorted.
 func (e evidence) onNode(node string) []types.UID {
 	var uids []types.UID
 	for uid, pod := range e.Pods {

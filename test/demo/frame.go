@@ -16,7 +16,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// frame is one picture of a drain.
+// frame is a snapshot of a drain.
 type frame struct {
 	Elapsed       time.Duration
 	Machine, Node string
@@ -26,13 +26,13 @@ type frame struct {
 	Pods          []podRow
 }
 
-// maintenanceView is what is shown of a NodeMaintenance; the zero value is one that isn't there yet.
+// maintenanceView is the displayed state of a NodeMaintenance. The zero value means that it does not exist yet.
 type maintenanceView struct {
 	Name, Stage, Drained, Message, Blocking string
 	Pending, Evacuating, Skipped            int32
 }
 
-// podState is how far a Pod has come.
+// podState is the progress of a Pod.
 type podState string
 
 const (
@@ -40,15 +40,15 @@ const (
 	stateWaiting     podState = "waiting"
 	stateEvacuating  podState = "evacuating"
 	stateTerminating podState = "terminating"
-	stateGone        podState = "gone"
-	stateStays       podState = "stays"
+	stateGone        podState = "deleted"
+	stateStays       podState = "skipped"
 	stateCompleting  podState = "completing"
 	stateCompleted   podState = "completed"
 )
 
-// podRow is what is shown of a Pod.
+// podRow is the displayed state of a Pod.
 type podRow struct {
-	// Pod is its name alone: the demo's Namespaces are named as the applications in them.
+	// Pod is the name without namespace: the demo's namespaces have the names of their applications.
 	Pod                  string
 	Verdict, Rule, Order string
 	State                podState
@@ -58,7 +58,7 @@ type podRow struct {
 	rank int64
 }
 
-// frameOf takes a picture of the drain of a Machine.
+// frameOf returns a snapshot of the drain of a Machine.
 func (w *world) frameOf(machine, node string, elapsed time.Duration) frame {
 	f := frame{Elapsed: elapsed, Machine: machine, Node: node, WebReady: w.web.ready, Condition: w.conditionOf(machine)}
 	m := w.maintenanceOf(machine)
@@ -90,7 +90,7 @@ func (w *world) conditionOf(machine string) string {
 	case seen == nil:
 		return ""
 	case !seen.gone.IsZero():
-		return "the Machine is gone"
+		return "the Machine is deleted"
 	}
 	condition := meta.FindStatusCondition(seen.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	if condition == nil {
@@ -100,7 +100,7 @@ func (w *world) conditionOf(machine string) string {
 	return fmt.Sprintf("%s %s: %s", condition.Status, condition.Reason, shownAbove.ReplaceAllString(first, ""))
 }
 
-// shownAbove is what a drain's message says that the frame says already.
+// shownAbove is the part of a drain's message that the frame shows elsewhere.
 var shownAbove = regexp.MustCompile(` \((started at|NodeMaintenance) [^)]*\)`)
 
 func viewOf(m *v1alpha1.NodeMaintenance) maintenanceView {
@@ -117,7 +117,7 @@ func viewOf(m *v1alpha1.NodeMaintenance) maintenanceView {
 	return view
 }
 
-// lowestOrder is the order of the Pods whose turn it is.
+// lowestOrder returns the lowest drain order of the remaining Pods.
 func lowestOrder(matcher *rules.Matcher, pods []*observedPod) int32 {
 	lowest := int32(math.MaxInt32)
 	for _, pod := range pods {
@@ -147,7 +147,7 @@ func (w *world) rowOf(pod *observedPod, verdict rules.Verdict, lowest int32) pod
 	return row
 }
 
-// stateOf says how far a Pod has come, and what it waits for.
+// stateOf returns the progress of a Pod, and what it waits for.
 func (w *world) stateOf(pod *observedPod, verdict rules.Verdict, lowest int32) (podState, string) {
 	evacuation := w.evacuations[pod.UID]
 	switch {
@@ -160,13 +160,13 @@ func (w *world) stateOf(pod *observedPod, verdict rules.Verdict, lowest int32) (
 	case !pod.gone.IsZero():
 		return stateGone, ""
 	case verdict.Behavior == v1alpha1.DrainBehaviorWaitCompleted:
-		return stateCompleting, "is left alone until it has finished"
+		return stateCompleting, "waiting for the Pod to complete"
 	case pod.DeletionTimestamp != nil:
 		return stateTerminating, ""
 	case evacuation != nil:
 		return stateEvacuating, evacuation.Status.Message
 	case verdict.Order > lowest:
-		return stateWaiting, fmt.Sprintf("its turn comes when those of order %d are gone", lowest)
+		return stateWaiting, fmt.Sprintf("waiting for Pods with drain order %d to terminate", lowest)
 	default:
 		return stateWaiting, ""
 	}

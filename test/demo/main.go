@@ -17,17 +17,17 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// timeout is far more than the demo takes anywhere.
+// timeout is much longer than the demo takes on a slow machine.
 const timeout = 10 * time.Minute
 
-// errInterrupted ends the demo when its audience leaves.
+// errInterrupted stops the demo on Ctrl-C.
 var errInterrupted = errors.New("interrupted")
 
 func main() {
 	os.Exit(run())
 }
 
-// run returns the exit status: 0 if all promises were kept, 1 if one wasn't or the demo failed, 130 after Ctrl-C.
+// run returns the exit status: 0 if all checks passed, 1 if one or the demo failed, 130 after Ctrl-C.
 func run() int {
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
@@ -37,7 +37,7 @@ func run() int {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-signals
-		signal.Stop(signals) // the next one ends the process at once, and all it has started
+		signal.Stop(signals) // the next one kills the process and its children
 		cancel(errInterrupted)
 	}()
 
@@ -60,11 +60,11 @@ func run() int {
 	return p.end(ctx, 1)
 }
 
-// perform plays all acts, and says whether all promises were kept.
+// perform runs all acts, and returns whether all checks passed.
 func (p *play) perform(ctx context.Context) (kept bool, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errors.Errorf("the demo takes longer than %s", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errors.Errorf("the demo took longer than %s", timeout))
 	defer cancel()
-	// The watches outlive an act, and end with the process.
+	// The watches run until the process exits, not only for an act.
 	p.title("Starting a management cluster and a workload cluster")
 	if err := p.act(ctx, "starting control planes and managers", p.raise); err != nil {
 		return false, err
@@ -73,7 +73,7 @@ func (p *play) perform(ctx context.Context) (kept bool, err error) {
 	if err := p.act(ctx, "creating Cluster and applications", p.populate); err != nil {
 		return false, err
 	}
-	p.title("Act one: one Machine goes")
+	p.title("Act one: one Machine is deleted")
 	if err := p.act(ctx, "deleting one Machine", p.drain); err != nil {
 		return false, err
 	}
@@ -84,7 +84,7 @@ func (p *play) perform(ctx context.Context) (kept bool, err error) {
 	return p.judge()
 }
 
-// judge collects the evidence and reports.
+// judge collects the evidence, checks it and reports the results.
 func (p *play) judge() (kept bool, err error) {
 	var e evidence
 	p.look(func(w *world) { e = w.evidence() })
@@ -97,7 +97,7 @@ func (p *play) judge() (kept bool, err error) {
 	return summarize(p.screen, p.laps, e, checkAll(e)), nil
 }
 
-// explain says what went wrong, and where to look.
+// explain prints an error and the end of the manager's log.
 func (p *play) explain(err error) {
 	p.say("\n%s the demo failed: %v", p.mark(false), err)
 	if p.fleet != nil && p.fleet.Manager != nil {
@@ -105,10 +105,10 @@ func (p *play) explain(err error) {
 	}
 }
 
-// keepRunning says whether all is to be left running for a look around.
+// keepRunning returns whether the clusters are kept running.
 func keepRunning() bool { return os.Getenv("KEEP") != "" }
 
-// end leaves all running if it is asked to, until Ctrl-C, and then cleans up.
+// end keeps the clusters running until Ctrl-C if KEEP is set, and then cleans up.
 func (p *play) end(ctx context.Context, status int) int {
 	if keepRunning() && p.fleet != nil && ctx.Err() == nil {
 		p.invite()
@@ -122,7 +122,7 @@ func (p *play) end(ctx context.Context, status int) int {
 	return status
 }
 
-// stop ends all processes and removes all files.
+// stop stops all processes and removes all files.
 func (p *play) stop() error {
 	var err error
 	if p.fleet != nil {
@@ -131,10 +131,10 @@ func (p *play) stop() error {
 	return err
 }
 
-// keepLogs leaves the logs behind when all ends.
+// keepLogs keeps the logs of the control planes.
 func (p *play) keepLogs() {
 	if p.fleet == nil {
-		p.say("\nWith %s=1 the logs of control planes that don't start are kept, in %s", controlplane.KeepDirVariable, os.TempDir())
+		p.say("\nSet %s=1 to keep the logs of control planes that do not start, in %s", controlplane.KeepDirVariable, os.TempDir())
 		return
 	}
 	p.fleet.Management.KeepLogs()
@@ -145,13 +145,13 @@ func (p *play) keepLogs() {
 func (p *play) managementLogs() string { return filepath.Join(p.fleet.Management.Dir(), "log") }
 func (p *play) workloadLogs() string   { return filepath.Join(p.workload.Dir(), "log") }
 
-// invite says how to look around in what is left running.
+// invite prints commands to inspect the running clusters.
 func (p *play) invite() {
 	kubectl, err := controlplane.Tool("kubectl")
 	if err != nil {
 		kubectl = "kubectl"
 	}
-	p.title("All of it is still running. To look around, in another terminal:")
+	p.title("The clusters are still running. To inspect them, in another terminal:")
 	p.say(`
   alias management="%[1]s --kubeconfig %[2]s"
   alias workload="%[1]s --kubeconfig %[3]s"

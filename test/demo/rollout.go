@@ -13,34 +13,34 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// rolloutFrame is one picture of a rollout.
+// rolloutFrame is a snapshot of a rollout.
 type rolloutFrame struct {
 	New, Running, Old, Evictions, WebReady int
 	Machines                               []machineRow
 }
 
-// machineRow is a Machine that was there when the rollout began, or has come since.
+// machineRow is a Machine that existed when the rollout started, or was created since.
 type machineRow struct {
 	Name  string
 	New   bool
 	State machineState
-	Left  int32 // Pods that are still to go, negative: not known yet
+	Left  int32 // Pods still to be evacuated; negative if unknown
 }
 
-// machineState is how far a Machine has come.
+// machineState is the progress of a Machine.
 type machineState string
 
 const (
 	machineCreating machineState = "being created"
 	machineRunning  machineState = "running"
-	machineDeleted  machineState = "deleted"
+	machineDeleted  machineState = "deleting"
 	machineDraining machineState = "draining"
 	machineDrained  machineState = "drained"
-	machineGone     machineState = "gone"
+	machineGone     machineState = "deleted"
 )
 
-// rolloutOf takes a picture of a rollout that has begun at some time. Old are the Machines that have one of these values of
-// the MachineDeployment's unique label.
+// rolloutOf returns a snapshot of a rollout that has started at the given time. Old Machines have one of these values of the
+// MachineDeployment's unique label.
 func (w *world) rolloutOf(old map[string]bool, begun time.Time) rolloutFrame {
 	f := rolloutFrame{Evictions: w.evictions(), WebReady: w.web.ready}
 	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
@@ -99,12 +99,12 @@ func (w *world) machineState(machine *observedMachine) (state machineState, left
 
 func (f rolloutFrame) done() bool { return f.Old == 0 && f.New == workers && f.Running == workers }
 
-// String is one line.
+// String returns one line.
 func (f rolloutFrame) String() string {
-	return fmt.Sprintf("%s  evicted so far %3d  draining: %s", f.counts(), f.Evictions, f.draining())
+	return fmt.Sprintf("%s  evicted %3d  draining: %s", f.counts(), f.Evictions, f.draining())
 }
 
-// milestone changes with Machines that come, go, or begin to be drained, but not with every Pod.
+// milestone changes when Machines are created, deleted or start to be drained, but not with every Pod.
 func (f rolloutFrame) milestone() string { return f.counts() + f.draining() }
 
 func (f rolloutFrame) counts() string {
@@ -124,11 +124,11 @@ func (f rolloutFrame) draining() string {
 	return strings.Join(names, ", ")
 }
 
-// renderRollout draws a rollout, with a line for each Machine, into at most so many columns and lines.
+// renderRollout renders a rollout, with a line for each Machine, with at most the given columns and lines.
 func renderRollout(f rolloutFrame, elapsed time.Duration, width, height int, s style) []string {
 	lines := []string{
 		fmt.Sprintf("MachineDeployment  %d new (%d running), %d old   %s", f.New, f.Running, f.Old, seconds(elapsed)),
-		fmt.Sprintf("Deployment web     %d of %d Pods ready, the budget demands %d", f.WebReady, webReplicas, webNeeded),
+		fmt.Sprintf("Deployment web     %d of %d Pods ready, %d required", f.WebReady, webReplicas, webNeeded),
 		fmt.Sprintf("Pods evicted       %d", f.Evictions),
 		"",
 	}

@@ -44,13 +44,13 @@ func TestRollout(t *testing.T) {
 		},
 	}, false, epoch)
 	f := w.rolloutOf(map[string]bool{"v1": true}, epoch)
-	g.Expect(f.String()).To(Equal("Machines 2 new (1 running), 2 old  evicted so far   0  draining: b"))
+	g.Expect(f.String()).To(Equal("Machines 2 new (1 running), 2 old  evicted   0  draining: b"))
 	g.Expect(strings.Join(renderRollout(f, time.Second, 60, 40, style{}), "\n")).To(Equal(strings.TrimPrefix(`
 MachineDeployment  2 new (1 running), 2 old   1.0 s
-Deployment web     0 of 60 Pods ready, the budget demands 58
+Deployment web     0 of 60 Pods ready, 58 required
 Pods evicted       0
 
-a                         old  gone
+a                         old  deleted
 b                         old  draining, 3 Pods left
 c                         old  running
 d                         new  running

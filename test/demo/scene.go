@@ -19,15 +19,15 @@ import (
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
-// What is on stage.
+// Names and sizes of the demo's objects.
 const (
 	clusterName   = "demo"
 	workloadName  = "workload"
 	pool          = "workers"
 	workers       = 6
 	namespace     = metav1.NamespaceDefault // of the Cluster, in the management cluster
-	podDelay      = time.Second             // until a Pod is ready, and until one is gone
-	reportRuntime = 12 * time.Second        // of the Job's Pod: longer than the web Pods take to leave
+	podDelay      = time.Second             // until a Pod is ready, and until a deleted one is removed
+	reportRuntime = 12 * time.Second        // of the Job's Pod: longer than the evictions of the web Pods take
 
 	appLabel        = "app"
 	appWeb          = "web"
@@ -36,16 +36,16 @@ const (
 	appReport       = "report"
 	appLogs         = "logs"
 	webReplicas     = 60
-	webUnavailable  = 2 // what the budget allows
+	webUnavailable  = 2 // maxUnavailable of the budget
 	storageReplicas = 2
 	storageOrder    = 100
 )
 
-// webNeeded is how many web Pods have to be ready at any time.
+// webNeeded is the number of web Pods that must be ready at any time.
 const webNeeded = webReplicas - webUnavailable
 
-// drainIntent is all that an operator writes to have Machines drained declaratively: a policy, which opts the Machines of
-// the Namespace in, and Cluster API's own MachineDrainRules.
+// drainIntent returns the objects of the operator: a policy, which opts in the Machines of the namespace, and Cluster API's
+// MachineDrainRules.
 func drainIntent() []client.Object {
 	return []client.Object{
 		&v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all-machines"}},
@@ -66,20 +66,20 @@ func drainIntent() []client.Object {
 	}
 }
 
-// machines are the Cluster, its control plane Machine and the MachineDeployment of workers.
+// machines returns the Cluster, its control plane Machine and the MachineDeployment of workers.
 func machines(cluster kwok.Cluster) []client.Object {
 	objects := append(cluster.Objects(), cluster.ControlPlaneMachine(clusterName+"-control-plane")...)
 	return append(objects, cluster.MachineDeployment(pool, workers)...)
 }
 
-// newTemplate is what the rollout changes the MachineDeployment to.
+// newTemplate returns the machine template for the rollout.
 func newTemplate() *infrav1.KwokMachineTemplate {
 	return &infrav1.KwokMachineTemplate{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: pool + "-v2", Labels: map[string]string{clusterv1.ClusterNameLabel: clusterName},
 	}}
 }
 
-// applications are what runs in the workload cluster. Those that should be on one Node prefer the favorite.
+// applications returns the applications of the workload cluster. Some of their Pods prefer the favorite Node.
 func applications(favorite string) []client.Object {
 	var objects []client.Object
 	for _, app := range []string{appWeb, appStorage, appMonitoring, appReport, appLogs} {
@@ -103,7 +103,7 @@ func applications(favorite string) []client.Object {
 	)
 }
 
-// report is a Job whose Pod asks, by the label that Cluster API defines, to be left alone until it has finished.
+// report returns a Job whose Pod has Cluster API's drain label wait-completed.
 func report(favorite string) *batchv1.Job {
 	template := podTemplate(appReport, favorite)
 	template.Labels[clusterv1.PodDrainLabel] = "wait-completed"
@@ -118,8 +118,8 @@ func selector(app string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{appLabel: app}}
 }
 
-// podTemplate prefers a Node, if one is given, more than it prefers to spread: a spread constraint with a large skew counts
-// next to nothing, and replaces the scheduler's default ones.
+// podTemplate prefers the given Node, if any, to spreading: a spread constraint with a large skew has almost no weight, and replaces the
+// scheduler's default constraints.
 func podTemplate(app, favorite string) corev1.PodTemplateSpec {
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{appLabel: app}},

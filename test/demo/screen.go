@@ -9,16 +9,16 @@ import (
 	"golang.org/x/term"
 )
 
-// screen is where the demo writes to: a terminal, on which a block of lines is redrawn in place, or anything else.
+// screen is the output of the demo. On a terminal, a block of lines is redrawn in place.
 type screen struct {
 	out   io.Writer
 	live  bool
 	style style
 	size  func() (width, height int)
-	drawn int // lines of the block that is redrawn
+	drawn int // lines of the redrawn block
 }
 
-// newScreen finds out what the output can do.
+// newScreen detects the capabilities of the output.
 func newScreen(out *os.File) *screen {
 	live := term.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb"
 	return &screen{
@@ -34,7 +34,7 @@ func newScreen(out *os.File) *screen {
 	}
 }
 
-// say writes a line that stays.
+// say writes a permanent line.
 func (s *screen) say(format string, args ...any) {
 	s.erase()
 	fmt.Fprintf(s.out, format+"\n", args...)
@@ -45,7 +45,7 @@ func (s *screen) title(format string, args ...any) {
 	s.say("\n%s", colored(fmt.Sprintf(format, args...), bold, s.style))
 }
 
-// draw redraws the block, in one write so that it doesn't flicker. It is for terminals only.
+// draw redraws the block in one write, which avoids flicker. It requires a terminal.
 func (s *screen) draw(lines []string) {
 	var b strings.Builder
 	if s.drawn > 0 {
@@ -59,7 +59,7 @@ func (s *screen) draw(lines []string) {
 	s.drawn = len(lines)
 }
 
-// leave lets the block stand as it is: what follows is written below.
+// leave keeps the current block and continues below it.
 func (s *screen) leave() { s.drawn = 0 }
 
 func (s *screen) erase() {
@@ -69,7 +69,7 @@ func (s *screen) erase() {
 	}
 }
 
-// mark is how a check that holds, or doesn't, begins.
+// mark returns the prefix of a passed or failed check.
 func (s *screen) mark(ok bool) string {
 	switch {
 	case ok && s.style.Unicode:

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// lap is a part of the demo and how long it took.
+// lap is a part of the demo and its duration.
 type lap struct {
 	name string
 	took time.Duration
 }
 
-// maxProblems is how many problems are shown of each check.
+// maxProblems is the number of problems that are shown for each check.
 const maxProblems = 5
 
-// summarize writes what has happened, and how each check has come out. It says whether all promises were kept.
+// summarize writes a summary and the result of each check. It returns whether all checks passed.
 func summarize(s *screen, laps []lap, e evidence, checks []check) bool {
 	s.title("Summary")
 	var text strings.Builder
@@ -26,14 +26,14 @@ func summarize(s *screen, laps []lap, e evidence, checks []check) bool {
 		fmt.Fprintf(table, "  %s\t%s\n", lap.name, seconds(lap.took))
 		total += lap.took
 	}
-	fmt.Fprintf(table, "  all together\t%s\n", seconds(total))
+	fmt.Fprintf(table, "  total\t%s\n", seconds(total))
 	fmt.Fprintf(table, "  Machines drained\t%d\n", len(e.Drains))
 	fmt.Fprintf(table, "  Pods evicted\t%d\n", len(e.accepted()))
 	fmt.Fprintf(table, "  evictions refused\t%d\n", e.refused())
 	_ = table.Flush()
 	s.say("%s", strings.TrimRight(text.String(), "\n"))
 
-	s.title("Checks, against the audit logs of both API servers and a watch from beginning to end")
+	s.title("Checks of the audit logs of both API servers and of a watch of the whole run")
 	kept := true
 	for _, c := range checks {
 		s.say("%s %s (%s)", s.mark(c.ok()), c.Promise, c.Basis)

@@ -11,7 +11,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// style is what the output may use.
+// style is the set of features that the output may use.
 type style struct {
 	Colors  bool
 	Unicode bool
@@ -32,18 +32,18 @@ var (
 		{"STATE", func(r podRow) string { return string(r.State) }},
 		{"WHY", func(r podRow) string { return r.Why }},
 	}
-	// rigid columns have their natural width or are left out, the last one first. RULE and WHY share what they leave.
+	// rigid columns have their natural width or are omitted, the last one first. RULE and WHY share the remaining width.
 	rigid = []string{"POD", "STATE", "VERDICT", "ORDER"}
 )
 
 const (
 	gap = 2
-	// elastic columns are left out where they would be narrower than least; RULE is shortened before WHY is narrower than ample.
+	// elastic columns are omitted if they would be narrower than least. RULE is shortened before WHY becomes narrower than ample.
 	least = 12
 	ample = 32
 )
 
-// render draws a frame into lines of at most width columns, of which there are at most height. It is a pure function.
+// render renders a frame as at most height lines of at most width columns. It is a pure function.
 func render(f frame, width, height int, s style) []string {
 	lines := header(f, s)
 	for i := range lines {
@@ -61,10 +61,10 @@ func render(f frame, width, height int, s style) []string {
 	return lines
 }
 
-// header says how the Machine, its NodeMaintenance and the application with the tight budget are.
+// header returns the state of the Machine, its NodeMaintenance and the application with the strict budget.
 func header(f frame, s style) []string {
 	m := f.Maintenance
-	maintenance := "not asked for yet"
+	maintenance := "not created yet"
 	if m.Name != "" {
 		maintenance = fmt.Sprintf("%s   %s   %d evacuating, %d pending, %d skipped", m.Name, stageText(m), m.Evacuating, m.Pending, m.Skipped)
 	}
@@ -73,11 +73,11 @@ func header(f frame, s style) []string {
 		"  NodeMaintenance  " + orDash(f.Condition, s),
 		"NodeMaintenance  " + maintenance,
 		"  drain            " + orDash(join(m.Message, m.Blocking), s),
-		fmt.Sprintf("Deployment web   %d of %d Pods ready, the budget demands %d", f.WebReady, webReplicas, webNeeded),
+		fmt.Sprintf("Deployment web   %d of %d Pods ready, %d required", f.WebReady, webReplicas, webNeeded),
 	}
 }
 
-// stageText leaves out what is drained in stage Complete: it is over then, and the condition doesn't tell.
+// stageText omits the condition Drained in stage Complete, where it has no meaning.
 func stageText(m maintenanceView) string {
 	if m.Stage == string(v1alpha1.StageComplete) {
 		return "stage " + m.Stage
@@ -85,7 +85,7 @@ func stageText(m maintenanceView) string {
 	return fmt.Sprintf("stage %s, Drained %s", m.Stage, m.Drained)
 }
 
-// join puts two sentences together, of which the second may say no more than the first.
+// join joins two sentences, unless the second one repeats the first.
 func join(message, blocking string) string {
 	if blocking == "" || message == "" || blocking == message {
 		return cmp.Or(message, blocking)
@@ -104,7 +104,7 @@ func orDash(text string, s style) string {
 	}
 }
 
-// table draws rows; the widths are those of all rows, so that the table stands still when some are hidden.
+// table renders rows. The widths are those of all rows, so that the layout is stable when some are hidden.
 func table(rows, all []podRow, width int, s style) []string {
 	widths := fit(all, width)
 	lines := []string{colored(line(widths, width, s, func(c column) string { return c.title }), bold, s)}
@@ -114,7 +114,7 @@ func table(rows, all []podRow, width int, s style) []string {
 	return lines
 }
 
-// fit decides how wide each column is; one that isn't in the result is left out.
+// fit returns the width of each column. Columns that are missing in the result are omitted.
 func fit(rows []podRow, width int) map[string]int {
 	widths, left := map[string]int{}, width
 	for _, title := range rigid {
@@ -160,14 +160,14 @@ func line(widths map[string]int, width int, s style, text func(column) string) s
 		}
 		cell := clip(text(c), w, s)
 		if c.title == "RULE" {
-			cell = clipStart(text(c), w, s) // rules differ in what their names end with
+			cell = clipStart(text(c), w, s) // names of rules differ at their end
 		}
 		b.WriteString(cell + strings.Repeat(" ", w-utf8.RuneCountInString(cell)+gap))
 	}
 	return clip(strings.TrimRight(b.String(), " "), width, s)
 }
 
-// clip shortens a text to so many columns, by its end.
+// clip shortens a text at its end.
 func clip(text string, width int, s style) string {
 	runes, keep := []rune(text), width-utf8.RuneCountInString(s.ellipsis())
 	switch {
@@ -180,7 +180,7 @@ func clip(text string, width int, s style) string {
 	}
 }
 
-// clipStart shortens a text by its start.
+// clipStart shortens a text at its start.
 func clipStart(text string, width int, s style) string {
 	runes, keep := []rune(text), width-utf8.RuneCountInString(s.ellipsis())
 	if len(runes) <= width || keep < 1 {

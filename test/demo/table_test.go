@@ -19,7 +19,7 @@ func drainFrame() frame {
 		Pods: []podRow{
 			{Pod: "web-1", Verdict: "Drain", Rule: "(none)", Order: "0", State: stateTerminating, uid: "1"},
 			{Pod: "web-2", Verdict: "Drain", Rule: "(none)", Order: "0", State: stateEvacuating, Why: "waiting for disruption budget web/web: needs 58 healthy pods", uid: "2"},
-			{Pod: "storage-0", Verdict: "Drain", Rule: "machine-drain-rule/storage-last", Order: "100", State: stateWaiting, Why: "its turn comes when those of order 0 are gone", uid: "3"},
+			{Pod: "storage-0", Verdict: "Drain", Rule: "machine-drain-rule/storage-last", Order: "100", State: stateWaiting, Why: "waiting for Pods with drain order 0 to terminate", uid: "3"},
 			{Pod: "monitoring-1", Verdict: "Skip", Rule: "machine-drain-rule/monitoring-stays", State: stateStays, uid: "4"},
 		},
 	}
@@ -36,16 +36,16 @@ Machine          workers-1   3.2 s
   NodeMaintenance  False Draining: Drain not completed yet
 NodeMaintenance  workers-1-ab12   stage Drain, Drained False   2 evacuating, 1 pending, 1 skipped
   drain            Evacuating. web/web-2: waiting for disruption budget web/web
-Deployment web   58 of 60 Pods ready, the budget demands 58
+Deployment web   58 of 60 Pods ready, 58 required
 
 POD           VERDICT  RULE              ORDER  STATE        WHY
 web-1         Drain    (none)            0      terminating
 web-2         Drain    (none)            0      evacuating   waiting for disruption budget web/web: needs 58 healthy pods
-storage-0     Drain    storage-last      100    waiting      its turn comes when those of order 0 are gone
-monitoring-1  Skip     monitoring-stays         stays`, "\n")))
+storage-0     Drain    storage-last      100    waiting      waiting for Pods with drain order 0 to terminate
+monitoring-1  Skip     monitoring-stays         skipped`, "\n")))
 }
 
-// No line is ever wider than the terminal, nor is the picture higher: either would spoil redrawing in place.
+// The output is never wider or higher than the terminal: either would break redrawing in place.
 func TestRenderFits(t *testing.T) {
 	for _, s := range []style{{}, {Unicode: true}} {
 		for width := 1; width < 200; width++ {
@@ -67,7 +67,7 @@ func TestRenderFits(t *testing.T) {
 func TestNarrowTerminalsLoseTheLeastImportantColumns(t *testing.T) {
 	for width, expected := range map[int]string{
 		160: "POD VERDICT RULE ORDER STATE WHY",
-		80:  "POD VERDICT ORDER STATE WHY", // a rule's name is worth less than why a Pod waits
+		80:  "POD VERDICT ORDER STATE WHY", // the reason is more important than the name of the rule
 		50:  "POD VERDICT ORDER STATE",
 		38:  "POD VERDICT STATE",
 		28:  "POD STATE",
@@ -97,7 +97,7 @@ func TestRulesAreShortenedByTheirStart(t *testing.T) {
 	rows := drainFrame().Pods
 	lines := table(rows, rows, 89, style{Unicode: true})
 	g.Expect(lines[3]).To(MatchRegexp(`Drain    storage-last +100    waiting`))
-	g.Expect(lines[4]).To(MatchRegexp(`Skip     …oring-stays         stays`))
+	g.Expect(lines[4]).To(MatchRegexp(`Skip     …oring-stays         skipped`))
 	g.Expect(clipStart("abcdef", 5, style{})).To(Equal("...ef"))
 }
 
@@ -116,17 +116,17 @@ func TestChangesAreOnlyWhatHasChanged(t *testing.T) {
 	g.Expect(changes(before, now)).To(BeEmpty())
 
 	now.Elapsed = 4 * time.Second
-	now.Condition = "False Draining: Drain not completed yet, but a little more" // counts aren't news
+	now.Condition = "False Draining: Drain not completed yet, but a little more" // counts are no change
 	now.Pods[0].State = stateGone
-	now.Pods[1].Why = "" // that it doesn't wait any more isn't, either
-	g.Expect(changes(before, now)).To(Equal([]string{"  4.0 s  gone         web-1"}))
+	now.Pods[1].Why = "" // neither is the end of a wait
+	g.Expect(changes(before, now)).To(Equal([]string{"  4.0 s  deleted      web-1"}))
 
 	now.Condition = "True Drained: The Node is drained"
 	now.Maintenance.Stage = "Complete"
 	g.Expect(changes(before, now)).To(Equal([]string{
 		"  4.0 s  NodeMaintenance: stage Complete",
 		"  4.0 s  Machine: True Drained: The Node is drained",
-		"  4.0 s  gone         web-1",
+		"  4.0 s  deleted      web-1",
 	}))
 }
 

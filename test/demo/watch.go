@@ -17,11 +17,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
 )
 
-// observer keeps the world up to date, by watches alone.
+// observer updates the world from watches.
 type observer struct {
 	mu    sync.Mutex
 	world *world
-	// changed has a message when something has changed since the last one was taken.
+	// changed has a message when the world has changed since the last message was received.
 	changed chan struct{}
 }
 
@@ -29,7 +29,7 @@ func newObserver() *observer {
 	return &observer{world: newWorld(), changed: make(chan struct{}, 1)}
 }
 
-// watchMachines observes the management cluster, until the context ends.
+// watchMachines observes the management cluster until the context is done.
 func (o *observer) watchMachines(ctx context.Context, management *rest.Config) error {
 	watches, err := startCache(ctx, management)
 	if err != nil {
@@ -65,7 +65,7 @@ func startCache(ctx context.Context, config *rest.Config) (ctrlcache.Cache, erro
 	return watches, nil
 }
 
-// follow tells the world of each event of one kind, in the order of the watch.
+// follow applies each event of one kind to the world, in the order of the watch.
 func follow[T client.Object](ctx context.Context, o *observer, watches ctrlcache.Cache, kind T, saw func(*world, T, bool, time.Time)) error {
 	informer, err := watches.GetInformer(ctx, kind)
 	if err != nil {
@@ -97,21 +97,21 @@ func (o *observer) change(apply func(*world)) {
 	}
 }
 
-// look reads the world; what it is given must not be kept.
+// look reads the world. read must not retain its argument.
 func (o *observer) look(read func(*world)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	read(o.world)
 }
 
-// Between two looks at the world lies at least drawInterval, since nobody can read faster, and at most lookInterval, so that
-// clocks on the screen move.
+// The world is read at most once in drawInterval, which is fast enough for readers, and at least once in lookInterval, so that clocks on
+// the screen advance.
 const (
 	drawInterval = 100 * time.Millisecond
 	lookInterval = 500 * time.Millisecond
 )
 
-// await looks at the world, whenever it has changed, until done says so. seen is for the error if that doesn't happen.
+// await reads the world whenever it has changed, until done returns true. The error contains seen.
 func (o *observer) await(ctx context.Context, what string, done func(*world) (ok bool, seen string)) error {
 	for {
 		var ok bool
@@ -122,7 +122,7 @@ func (o *observer) await(ctx context.Context, what string, done func(*world) (ok
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Wrapf(context.Cause(ctx), "waiting until %s; last seen: %s", what, seen)
+			return errors.Wrapf(context.Cause(ctx), "waiting until %s; last observed: %s", what, seen)
 		case <-time.After(drawInterval):
 		}
 		select {

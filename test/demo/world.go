@@ -14,36 +14,36 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// world is what has been observed so far, in both clusters. What is gone stays in it, marked so: the checks need it.
+// world is the observed state of both clusters. It keeps deleted objects, which the checks need.
 type world struct {
 	pods         map[types.UID]*observedPod
 	nodes        map[string]*observedNode
 	machines     map[string]*observedMachine
 	maintenances map[string]*v1alpha1.NodeMaintenance
-	evacuations  map[types.UID]*v1alpha1.Evacuation // by the Pod's UID, those that are there
+	evacuations  map[types.UID]*v1alpha1.Evacuation // existing Evacuations by Pod UID
 
 	web webCount
 }
 
 type observedPod struct {
 	*corev1.Pod
-	gone    time.Time // zero: it is there
-	evicted bool      // by the eviction API, which says so on the Pod
+	gone    time.Time // of its deletion; zero if it exists
+	evicted bool      // by the eviction API, which sets a condition on the Pod
 }
 
 type observedNode struct {
 	*corev1.Node
-	cordoned   bool // ever
-	uncordoned bool // ever, after it had been cordoned
+	cordoned   bool // at any time
+	uncordoned bool // at any time after it was cordoned
 	gone       bool
 }
 
 type observedMachine struct {
 	*clusterv1.Machine
-	deleted, gone time.Time // as observed, zero: not yet
+	deleted, gone time.Time // as observed; zero if not yet
 }
 
-// webCount counts the web Pods that are ready and not on their way out, as the budget does.
+// webCount counts the web Pods that are ready and not terminating, as the budget does.
 type webCount struct {
 	ready int
 	// complete is true once all replicas were ready; least is the smallest number since.
@@ -82,7 +82,7 @@ func (w *world) sawPod(pod *corev1.Pod, deleted bool, now time.Time) {
 	}
 }
 
-// counts says whether the Pod is a web Pod that the budget counts as healthy.
+// counts returns whether the Pod is a web Pod that the budget counts as healthy.
 func (p *observedPod) counts() bool {
 	return p.Pod != nil && p.Labels[appLabel] == appWeb && p.gone.IsZero() && p.DeletionTimestamp == nil && isReady(p.Pod)
 }
@@ -125,7 +125,7 @@ func (w *world) sawEvacuation(e *v1alpha1.Evacuation, deleted bool, _ time.Time)
 	w.evacuations[types.UID(e.Spec.PodRef.UID)] = e
 }
 
-// maintenanceOf returns the NodeMaintenance that serves a Machine, once its drain has been asked for.
+// maintenanceOf returns the NodeMaintenance of a Machine, if it exists.
 func (w *world) maintenanceOf(machine string) *v1alpha1.NodeMaintenance {
 	for _, m := range w.maintenances {
 		if m.Annotations[v1alpha1.OwnerMachineAnnotation] == namespace+"/"+machine && (m.Spec.Stage == v1alpha1.StageDrain || m.Spec.Stage == v1alpha1.StageComplete) {
@@ -135,7 +135,7 @@ func (w *world) maintenanceOf(machine string) *v1alpha1.NodeMaintenance {
 	return nil
 }
 
-// workersThere returns the names of the worker Machines that are there, sorted.
+// workersThere returns the names of the existing worker Machines, sorted.
 func (w *world) workersThere() []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
@@ -146,7 +146,7 @@ func (w *world) workersThere() []string {
 	return names
 }
 
-// podsOn returns all Pods that have ever been on a Node.
+// podsOn returns all Pods that were on a Node at any time.
 func (w *world) podsOn(node string) []*observedPod {
 	var pods []*observedPod
 	for _, pod := range w.pods {
@@ -157,7 +157,7 @@ func (w *world) podsOn(node string) []*observedPod {
 	return pods
 }
 
-// ready counts the Pods of an application that are ready.
+// ready counts the ready Pods of an application.
 func (w *world) ready(app string) int {
 	ready := 0
 	for _, pod := range w.pods {
@@ -184,7 +184,7 @@ func (m *observedMachine) isRunning() bool {
 		meta.IsStatusConditionTrue(m.Status.Conditions, clusterv1.MachineNodeReadyCondition)
 }
 
-// isEvicted looks for the condition that the eviction API puts on a Pod before it deletes it.
+// isEvicted returns whether a Pod has the condition that the eviction API sets before it deletes it.
 func isEvicted(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.DisruptionTarget && condition.Reason == "EvictionByEvictionAPI" {
@@ -203,12 +203,12 @@ func isReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// decide asks the product's own matcher what the rules of a maintenance say about a Pod.
+// decide returns the verdict of the provider's own matcher for a Pod.
 func decide(matcher *rules.Matcher, pod *corev1.Pod) rules.Verdict {
 	podType, known := rules.PodTypeOf(pod, func(string, string, types.UID) (exists, known bool) { return true, true })
 	return matcher.Decide(rules.Pod{
 		Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
-		// The demo's Namespaces have no labels but the one that every Namespace has.
+		// The demo's namespaces have only the label that every namespace has.
 		NamespaceLabels: map[string]string{corev1.LabelMetadataName: pod.Namespace}, NamespaceKnown: true,
 		Type: podType, TypeKnown: known, Finished: rules.Finished(pod),
 	})

@@ -60,7 +60,7 @@ func TestANodeThatIsSchedulableAgainIsRemembered(t *testing.T) {
 	g.Expect(w.evidence().Uncordoned).To(Equal([]string{"n"}))
 }
 
-// The demo's own MachineDrainRules, compiled and matched by the product, make the table that is promised.
+// The demo's MachineDrainRules, compiled and matched by the provider, result in the expected table.
 func TestFrameOfTheScene(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld()
@@ -98,9 +98,9 @@ func TestFrameOfTheScene(t *testing.T) {
 		"web-0|(none)|0|waiting|",
 		"web-1|(none)|0|evacuating|waiting for disruption budget",
 		"web-2|(none)|0|terminating|",
-		"web-gone|(none)|0|gone|",
-		"report|drain-label-wait-completed|0|completing|is left alone until it has finished",
-		"storage-0|machine-drain-rule/storage-last|100|waiting|its turn comes when those of order 0 are gone",
-		"monitoring|machine-drain-rule/monitoring-stays||stays|",
+		"web-gone|(none)|0|deleted|",
+		"report|drain-label-wait-completed|0|completing|waiting for the Pod to complete",
+		"storage-0|machine-drain-rule/storage-last|100|waiting|waiting for Pods with drain order 0 to terminate",
+		"monitoring|machine-drain-rule/monitoring-stays||skipped|",
 	}))
 }
