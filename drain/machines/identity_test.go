@@ -89,7 +89,12 @@ func TestIdentityFind(t *testing.T) {
 			g.Expect(found.Maintenance != nil).To(Equal(tc.found))
 			g.Expect(found.Name).To(Equal(tc.as))
 			g.Expect(found.Taken).To(Equal(tc.taken))
-			g.Expect(found.TakenMessage() == "").To(Equal(len(tc.taken) == 0))
+			for _, name := range tc.taken {
+				g.Expect(found.TakenMessage()).To(ContainSubstring(name))
+			}
+			if len(tc.taken) == 0 {
+				g.Expect(found.TakenMessage()).To(BeEmpty())
+			}
 		})
 	}
 	t.Run("M16: after clusterctl move it has a name that followed from another UID of the Machine", func(t *testing.T) {
