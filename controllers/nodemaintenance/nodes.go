@@ -110,7 +110,7 @@ func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	for _, node := range s.nodes {
-		group.Go(func() error { return r.uncordonNode(ctx, s, node, neverCordoned(s.maintenance)) })
+		group.Go(func() error { return r.uncordonNode(ctx, s, node, cordon.RestoresUnconditionally(s.maintenance)) })
 	}
 	err := group.Wait()
 	return err == nil, err
@@ -141,18 +141,6 @@ func anotherOn(node *corev1.Node, s *scope, does func(*v1alpha1.NodeMaintenance)
 	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
 		return does(&other) && selection.Selects(&other, node)
 	})
-}
-
-// neverCordoned says whether the maintenance went from Idle to Complete, before that has finished.
-func neverCordoned(m *v1alpha1.NodeMaintenance) bool {
-	idle := false
-	for _, stage := range m.Status.StageStatuses {
-		idle = idle || stage.Name == v1alpha1.StageIdle
-		if stage.Name != v1alpha1.StageIdle {
-			return false
-		}
-	}
-	return idle
 }
 
 // enqueue maps what a drain watch sees to NodeMaintenances.

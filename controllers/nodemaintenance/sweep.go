@@ -117,6 +117,7 @@ func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node,
 	if left.Record {
 		changed := node.DeepCopy()
 		cordon.Restore(changed, false)
+		cordon.Include(changed)
 		if err := remote.PatchNode(ctx, c, node, changed); err != nil {
 			return errors.Wrapf(client.IgnoreNotFound(err), "leaving Node %s as it was found", node.Name)
 		}

@@ -41,10 +41,26 @@ func Holds(m *v1alpha1.NodeMaintenance) bool {
 	return (m.Spec.Stage == v1alpha1.StageCordon || m.Spec.Stage == v1alpha1.StageDrain) && (m.DeletionTimestamp.IsZero() || serves)
 }
 
-// Restore leaves the Node as it was found, and removes the record. A Node without a record, or with one that nobody can
-// read, is left as it is. unconditionally is for a maintenance that goes from Idle to Complete: it makes Nodes schedulable
-// whoever cordoned them, as KEP-4212 has it. A record counts more: it tells of a maintenance that was further than its status
-// says.
+// RestoresUnconditionally reports whether a completing NodeMaintenance makes its Nodes schedulable, whoever cordoned them: one that
+// a user moved from Idle to Complete, as KEP-4212 specifies ("Supported Stage Transitions"). A NodeMaintenance that serves a Machine
+// never does. The manager completes it when a rollout no longer announces the Node, and a user may have cordoned the Node since.
+func RestoresUnconditionally(m *v1alpha1.NodeMaintenance) bool {
+	if _, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]; serves {
+		return false
+	}
+	idle := false
+	for _, stage := range m.Status.StageStatuses {
+		idle = idle || stage.Name == v1alpha1.StageIdle
+		if stage.Name != v1alpha1.StageIdle {
+			return false
+		}
+	}
+	return idle
+}
+
+// Restore restores the Node to its recorded state, and removes the record. A Node without a record, or with an invalid one, is not
+// changed, unless unconditionally is set (see RestoresUnconditionally). A record takes precedence: the NodeMaintenance cordoned the
+// Node, although its status does not show that yet.
 func Restore(node *corev1.Node, unconditionally bool) (changed bool) {
 	record, recorded := node.Annotations[v1alpha1.NodeOriginAnnotation]
 	if recorded {

@@ -57,6 +57,33 @@ func TestCordonAndRestore(t *testing.T) {
 	})
 }
 
+func TestRestoresUnconditionally(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		started []v1alpha1.NodeMaintenanceStage
+		machine string
+		want    bool
+	}{
+		{name: "R19: a user's NodeMaintenance that went from Idle to Complete", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle}, want: true},
+		{name: "R48: not one that serves a Machine", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle}, machine: "default/m1"},
+		{name: "R19: not one that was in stage Cordon", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon}},
+		{name: "R19: not one that was created in stage Complete"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := &v1alpha1.NodeMaintenance{}
+			for _, stage := range tc.started {
+				m.Status.StageStatuses = append(m.Status.StageStatuses, v1alpha1.StageStatus{Name: stage})
+			}
+			if tc.machine != "" {
+				m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: tc.machine}
+			}
+			if got := cordon.RestoresUnconditionally(m); got != tc.want {
+				t.Errorf("RestoresUnconditionally is %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestHolds(t *testing.T) {
 	deleted := metav1.Now()
 	for _, tc := range []struct {

@@ -29,6 +29,14 @@ func Exclude(node *corev1.Node) (changed bool) {
 	return true
 }
 
+// Recorded reports whether the Node carries a record of NodeMaintenances: how it was found, or that they excluded it from load
+// balancers.
+func Recorded(node *corev1.Node) bool {
+	_, found := node.Annotations[v1alpha1.NodeOriginAnnotation]
+	_, excluded := node.Annotations[v1alpha1.ExcludedFromLoadBalancersAnnotation]
+	return found || excluded
+}
+
 // Include takes the label back where a maintenance has set it, and removes the record.
 func Include(node *corev1.Node) (changed bool) {
 	if _, recorded := node.Annotations[v1alpha1.ExcludedFromLoadBalancersAnnotation]; !recorded {

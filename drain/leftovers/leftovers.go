@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lifecycle"
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
@@ -28,7 +29,8 @@ type Observation struct {
 
 // Left is what nobody minds any more.
 type Left struct {
-	// Record: the Node says how it was found. It is to be left so, see package drain/cordon.
+	// Record: the Node carries a record of a NodeMaintenance, see cordon.Recorded. The Node must be restored to its recorded state,
+	// and the records removed.
 	Record bool
 	// Conditions of ours on the Node.
 	Conditions []corev1.NodeConditionType
@@ -46,7 +48,7 @@ func On(o Observation) Left {
 	}
 	left := Left{}
 	if o.Node != nil {
-		_, left.Record = o.Node.Annotations[v1alpha1.NodeOriginAnnotation]
+		left.Record = cordon.Recorded(o.Node)
 		_, left.Conditions = lifecycle.Changes(o.Node.Status.Conditions, lifecycle.Wanted(o.planned()), time.Time{})
 	}
 	for i := range o.Evacuations {

@@ -42,6 +42,17 @@ func evacuations() []v1alpha1.Evacuation {
 	}
 }
 
+func TestExcludedFromLoadBalancers(t *testing.T) {
+	g := NewWithT(t)
+	excluded := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "one", Labels: map[string]string{corev1.LabelNodeExcludeBalancers: ""},
+		Annotations: map[string]string{v1alpha1.ExcludedFromLoadBalancersAnnotation: "true"},
+	}}
+	g.Expect(leftovers.On(leftovers.Observation{Name: "one", Node: excluded}).Record).To(BeTrue(), "R49: an exclusion without a cordon is left behind as well")
+	excluded.Annotations = nil
+	g.Expect(leftovers.On(leftovers.Observation{Name: "one", Node: excluded}).Nothing()).To(BeTrue(), "R49: a label without our record belongs to another actor")
+}
+
 func TestOn(t *testing.T) {
 	mentions := maintenance(v1alpha1.StageCordon, "two")
 	mentions.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}}

@@ -32,6 +32,20 @@ func maintainMachines(t *testing.T, all *scene) {
 		s.Expect(s.machine(maintained).Annotations).NotTo(HaveKey(clusterv1.MachineSkipRemediationAnnotation))
 	})
 
+	t.Run("R48: a Node that a user cordons in stage Idle stays cordoned when the annotation is removed", func(t *testing.T) {
+		s := all.sub(t)
+		s.askForStage(maintained, "Idle")
+		s.expectCondition(maintained, metav1.ConditionTrue, v1alpha1.ReasonMachineAnnounced)
+		s.expectNodeConditions(maintained, v1alpha1.NodeMaintenancePlanned)
+		s.setUnschedulable(maintained, true)
+		s.askForStage(maintained, "")
+		s.Eventually(func() *v1alpha1.NodeMaintenance { return s.maintenanceOf(maintained) }, soon, pace).Should(BeNil())
+		s.expectNodeConditions(maintained)
+		s.Expect(s.node(maintained).Spec.Unschedulable).To(BeTrue())
+		s.Expect(s.nodeWrites(maintained)).To(BeEmpty())
+		s.setUnschedulable(maintained, false)
+	})
+
 	t.Run("M30: the stage that is asked for is kept, and never goes back", func(t *testing.T) {
 		s := all.sub(t)
 		s.askForStage(maintained, "Idle")

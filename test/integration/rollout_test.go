@@ -46,6 +46,16 @@ func TestRollouts(t *testing.T) {
 		}
 	})
 
+	t.Run("R48: a Node that a user cordons while its maintenance is announced stays cordoned when the announcement is withdrawn", func(t *testing.T) {
+		s := all.sub(t)
+		s.setUnschedulable(waiting[0], true)
+		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Rollout.OutdatedNodes = v1alpha1.OutdatedNodesIgnore })
+		s.Eventually(func() []string { return both(waiting, s.staged("")) }, soon, pace).Should(BeEmpty())
+		s.Expect(s.node(waiting[0]).Spec.Unschedulable).To(BeTrue())
+		s.Expect(s.nodeWrites(waiting[0])).To(BeEmpty())
+		s.setUnschedulable(waiting[0], false)
+	})
+
 	t.Run("M24: with Cordon they are cordoned, and the updated one isn't", func(t *testing.T) {
 		s := all.sub(t)
 		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Rollout.OutdatedNodes = v1alpha1.OutdatedNodesCordon })

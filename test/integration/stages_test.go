@@ -64,7 +64,7 @@ var stageActs = []act{
 	{"R45: honors the drain labels of Pods without any drain rule", drainLabels},
 	{"M2, E4, E33: events on a Pod report its invalid label and annotation, and name the NodeMaintenance and its reason", eventsOnPods},
 	{"R42: the guide, word for word", followGuide},
-	{"R43: what a maintenance that is gone has left is taken back on connect", leftoversAreSwept},
+	{"R43, R49: restores Nodes on connect whose maintenance is gone, load balancers included", leftoversAreSwept},
 }
 
 func idleTouchesNothing(s *scene) {
@@ -433,7 +433,7 @@ func leftoversAreSwept(s *scene) {
 	s.withNodes("r43", "r43-kept")
 	left, kept := bare("r43", "r43", held), bare("r43-kept", "r43-kept", held)
 	s.run(left, kept)
-	s.maintain(nm("r43", draining, of("r43")))
+	s.maintain(nm("r43", draining, of("r43"), func(m *v1alpha1.NodeMaintenance) { m.Spec.ExcludeFromLoadBalancers = true }))
 	s.maintain(nm("r43-kept", draining, of("r43-kept")))
 	s.expectCordoned("r43", "r43-kept")
 	s.expectAsked(2, left, kept)
@@ -441,11 +441,15 @@ func leftoversAreSwept(s *scene) {
 		s.expectNodeConditions(node, v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
 	}
 
+	s.Expect(s.node("r43").Labels).To(HaveKey(corev1.LabelNodeExcludeBalancers))
+
 	s.fleet.KillManager()
 	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r43"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 	s.ends("r43") // by force
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.expectReleased("r43")
+	s.Expect(s.node("r43").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers), "R49")
+	s.Expect(s.node("r43").Annotations).NotTo(HaveKey(v1alpha1.ExcludedFromLoadBalancersAnnotation), "R49")
 	s.expectNodeConditions("r43")
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(left) }, soon, pace).Should(BeNil())
 	s.Expect(s.pod("r43").UID).To(Equal(left.UID))
