@@ -119,7 +119,7 @@ func hasCordoned() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 //
 //	collect the Pods ─► ask drain/budgets who may go ─► begin their evictions ─► say why the others wait
 //
-// While Nodes are about to be cordoned, none begins. It doesn't wait for the evictions: when one has ended, it looks again.
+// While Nodes are about to be cordoned, new Evacuations wait. It doesn't wait for the evictions: when one has ended, it looks again.
 func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
 	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), subjects: map[types.UID]*subject{}, stale: map[string]bool{}, blocked: map[string]int{}}
@@ -151,9 +151,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if known {
 		var admitted []budgets.Admitted
 		admitted, waiting = budgets.NewIndex(p.pdbs, p.isStale).Admit(budgets.FairOrder(candidates))
-		if !p.held {
-			v.begin(ctrl.LoggerInto(v.life, ctrl.LoggerFrom(ctx)), p, admitted)
-		}
+		v.begin(ctrl.LoggerInto(v.life, ctrl.LoggerFrom(ctx)), p, admitted)
 	}
 	if err := p.report(ctx, waiting); err != nil {
 		return remote.Rest(err)

@@ -42,7 +42,7 @@ type pass struct {
 	terms       map[string]evacuation.Terms // by Node
 	stale       map[string]bool             // budgets, by namespace/name
 	blocked     map[string]int              // how many Pods can't be evicted, by reason
-	held        bool                        // Nodes are about to be cordoned
+	cordoning   bool                        // Nodes are about to be cordoned
 	nextTry     time.Time                   // when to look again if no event comes before, zero: never
 }
 
@@ -70,7 +70,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	if err := p.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, errors.Wrap(err, "listing NodeMaintenances")
 	}
-	if err := p.awaitCordons(ctx, maintenances.Items); err != nil {
+	if err := p.findImminentCordons(ctx, maintenances.Items); err != nil {
 		return nil, err
 	}
 	p.terms = evacuation.TermsByNode(maintenances.Items, p.paused)
@@ -78,7 +78,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	live := map[types.UID]bool{}
 	for _, s := range p.due(evacuations.Items) {
 		live[s.pod.UID] = true
-		if p.isTried(s.pod.UID) {
+		if p.isTried(s.pod.UID) || p.awaitsCordons(s) {
 			continue
 		}
 		p.subjects[s.pod.UID] = s
@@ -126,21 +126,38 @@ func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
 	return &subject{evacuation: e, pod: pod, action: action}
 }
 
-// awaitCordons holds evictions while Nodes are about to be cordoned, so that no Pod moves from one Node that goes to another.
-func (p *pass) awaitCordons(ctx context.Context, maintenances []v1alpha1.NodeMaintenance) error {
+// findImminentCordons notes whether Nodes are about to be cordoned.
+func (p *pass) findImminentCordons(ctx context.Context, maintenances []v1alpha1.NodeMaintenance) error {
 	for i := range maintenances {
-		nodes, until := cordon.Imminent(&maintenances[i], p.now)
+		m := &maintenances[i]
+		nodes, until := cordon.Imminent(m, p.now)
+		if len(nodes) > 0 && p.paused(m) { // it cordons nothing while its Machine is paused
+			continue
+		}
 		for _, name := range nodes {
 			node := &corev1.Node{}
 			if err := p.client.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
 				return errors.Wrapf(err, "getting Node %s", name)
-			} else if err == nil && !node.Spec.Unschedulable {
-				p.held = true
+			} else if err == nil && cordon.CanCordon(m, node) {
+				p.cordoning = true
 				p.tryAgainAt(until)
 			}
 		}
 	}
 	return nil
+}
+
+// awaitsCordons reports whether the eviction of a Pod waits for Nodes to be cordoned, so that its replacement isn't scheduled onto
+// one of them and evicted again.
+func (p *pass) awaitsCordons(s *subject) bool {
+	if !p.cordoning {
+		return false
+	}
+	until, waits := cordon.Waits(s.evacuation.CreationTimestamp.Time, p.now)
+	if waits {
+		p.tryAgainAt(until)
+	}
+	return waits
 }
 
 // underWay finds the Pods whose evictions may be about to take room.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
 // workload is a pass over a workload cluster of these objects, as it is at a point in time.
@@ -54,8 +55,47 @@ func TestAwaitCordons(t *testing.T) {
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(candidates).To(BeEmpty())
-			g.Expect(p.held).To(Equal(tc.held))
+			g.Expect(p.cordoning).To(Equal(tc.held))
 			g.Expect(p.nextTry.IsZero()).To(Equal(!tc.held), "a cordon that never comes brings no event")
+		})
+	}
+}
+
+func TestWaitForCordonsIsBounded(t *testing.T) {
+	requested := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "two"}}
+	e := &v1alpha1.Evacuation{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: evacuation.Name(pod.UID, pod.Name), CreationTimestamp: metav1.NewTime(requested),
+			Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
+		},
+		Spec: v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: pod.Name, UID: string(pod.UID)}},
+	}
+	for _, tc := range []struct {
+		name     string
+		after    time.Duration
+		recreate time.Duration // before now
+		paused   bool
+		evicts   bool
+	}{
+		{name: "waits for a NodeMaintenance that is about to cordon", after: 5 * time.Second, recreate: time.Second},
+		{name: "waits no longer than half a minute, however often it is recreated", after: 30 * time.Second, recreate: time.Second, evicts: true},
+		{name: "waits ten seconds for each", after: 20 * time.Second, recreate: 10 * time.Second, evicts: true},
+		{name: "does not wait for one that serves a paused Machine", after: 5 * time.Second, recreate: time.Second, paused: true, evicts: true},
+	} {
+		t.Run("E36: "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			now := requested.Add(tc.after)
+			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(now.Add(-tc.recreate))}}
+			m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageCordon, v1alpha1.SelectNodes("one")
+			p := workload(now, onePod{pod: pod}, m, e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+			p.subjects, p.paused = map[types.UID]*subject{}, func(*v1alpha1.NodeMaintenance) bool { return tc.paused }
+			candidates, err := p.collect(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(candidates).To(HaveLen(map[bool]int{true: 1}[tc.evicts]))
+			if !tc.evicts {
+				g.Expect(p.nextTry).To(BeTemporally(">", now))
+			}
 		})
 	}
 }

@@ -43,6 +43,7 @@ func TestEvictions(t *testing.T) {
 		{"E18: a Pod of the same name elsewhere is never evicted in its place", sameNameElsewhere},
 		{"E23: a Node whose evictions hang doesn't slow down another", hangingNode},
 		{"E18: an eviction under way ends before the manager does", managerEnds},
+		{"E36: evicts Pods while a user recreates NodeMaintenances of a Node that cannot be cordoned", cordonsThatNeverCome},
 		{"E2: an Evacuation of a Pod that isn't there fails, and goes", podNotFound},
 		{"E4: an annotation that can't be used is an event on the Pod", invalidAnnotation},
 	} {
@@ -302,6 +303,35 @@ func hangingNode(s *scene) {
 	close(webhook.released)
 	s.expectLeave(stuck...)
 	s.ends("e23-stuck", "e23-free")
+}
+
+// cordonsThatNeverCome creates, until the Pod is evicted, NodeMaintenances of a Node that has another UID by now.
+func cordonsThatNeverCome(s *scene) {
+	s.withNodes("e36", "e36-victim")
+	pod := bare("e36", "e36")
+	s.run(pod)
+	attacks := 0
+	attack := func() (name string, at time.Time) {
+		attacks++
+		m := nm(fmt.Sprintf("e36-attack-%d", attacks), cordoned, of("e36-victim"), func(m *v1alpha1.NodeMaintenance) {
+			m.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: "11111111-2222-3333-4444-555555555555"}
+		})
+		s.maintain(m)
+		return m.Name, m.CreationTimestamp.Time
+	}
+	last, at := attack()
+	s.maintain(nm("e36", draining, of("e36")))
+	s.Eventually(func() int {
+		if time.Since(at) > 4*time.Second {
+			before := last
+			last, at = attack()
+			s.ends(before)
+		}
+		return len(s.evictions().Succeeded())
+	}, soon, pace).Should(Equal(1))
+	s.expectLeave(pod)
+	s.Expect(s.node("e36-victim").Spec.Unschedulable).To(BeFalse())
+	s.ends(last, "e36")
 }
 
 func managerEnds(s *scene) {
