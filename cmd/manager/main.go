@@ -183,7 +183,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		SecretClient:     secrets,
 		WatchFilterValue: o.watchFilter,
 		Cache: clustercache.CacheOptions{
-			DefaultTransform: ctrlcache.TransformStripManagedFields(),
+			DefaultTransform: remote.Trim,
 			ByObject:         cachedByObject(),
 		},
 		Client: clustercache.ClientOptions{

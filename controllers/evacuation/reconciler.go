@@ -7,6 +7,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -118,6 +119,7 @@ type scope struct {
 	facts      evacuation.Pod
 	resolved   []v1alpha1.Evacuator
 	terms      evacuation.Terms
+	lookAgain  time.Duration // zero: with the next event
 }
 
 // Reconcile moves one Evacuation on:
@@ -143,6 +145,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 		return reconcile.Result{}, nil // its last event is on its way
 	}
 	if located, err := r.locate(ctx, s); err != nil || !located {
+		if err == nil && s.lookAgain > 0 {
+			return reconcile.Result{RequeueAfter: s.lookAgain}, nil
+		}
 		return remote.Rest(err)
 	}
 	if err := r.observe(ctx, s); err != nil {
@@ -165,34 +170,82 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 // owner names an Evacuation among those who need a Node's Pods.
 func owner(request remote.Request) string { return "Evacuation/" + request.Object.String() }
 
-// locate finds the Node of the Pod and notes it on the Evacuation, so that nobody has to look for it again. NodeMaintenances
-// create theirs with the note; for the Evacuations of others it takes one read of the Pod. False: the note is on its way back.
+// locate finds the Node of the Pod and notes it on the Evacuation, so that nobody has to look for it again. NodeMaintenances create
+// theirs with the note. Where it takes one more watch to go by it, the Pod is read first (see evacuation.Noted). False: the note is on
+// its way back, or the Node does not exist.
 func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
-	e := s.evacuation
-	if _, noted := e.Annotations[v1alpha1.EvacuationNodeAnnotation]; noted {
+	note, noted := s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation]
+	if noted {
+		known, err := r.noted(ctx, s, note)
+		if err != nil || !known.NeedsPod() {
+			return err == nil, err
+		}
+	}
+	pod, err := r.livePod(ctx, s)
+	switch {
+	case err != nil:
+		return false, err
+	case pod == nil: // gone, or never there
+		s.facts.Known = true
+		_, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request)) // its Node isn't needed any more
+		return err == nil, err
+	case !noted || note != pod.Spec.NodeName:
+		return false, r.note(ctx, s, pod)
+	case note == "":
 		return true, nil
 	}
+	if err := s.client.Get(ctx, types.NamespacedName{Name: note}, &corev1.Node{}); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return false, errors.Wrapf(err, "getting Node %s", note)
+		}
+		s.lookAgain = noNodePace
+		return false, nil
+	}
+	return true, nil
+}
+
+// noNodePace is how often a Pod is read whose Node does not exist. Kubernetes deletes such Pods.
+const noNodePace = time.Minute
+
+// noted observes what is known about the Node that the Evacuation notes.
+func (r *Reconciler) noted(ctx context.Context, s *scope, name string) (evacuation.Noted, error) {
+	known := evacuation.Noted{Name: name, Watched: r.Clusters.Observes(s.request.Cluster, name)}
+	if known.Watched || name == "" {
+		return known, nil
+	}
+	node := &corev1.Node{}
+	if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
+		return known, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", name)
+	}
+	var err error
+	known.Node = node
+	known.Maintenances, err = remote.MaintenancesOf(ctx, s.client, name)
+	return known, err
+}
+
+// livePod reads the Pod of the Evacuation; nil if there is none with its UID.
+func (r *Reconciler) livePod(ctx context.Context, s *scope) (*corev1.Pod, error) {
 	live, err := r.Clusters.Live(ctx, s.request.Cluster)
 	if err != nil {
-		return false, client.IgnoreNotFound(err)
+		return nil, err
 	}
-	pod := &corev1.Pod{}
-	key := types.NamespacedName{Namespace: e.Namespace, Name: e.Spec.PodRef.Name}
+	pod, key := &corev1.Pod{}, types.NamespacedName{Namespace: s.evacuation.Namespace, Name: s.evacuation.Spec.PodRef.Name}
 	if err := live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
-		return false, errors.Wrapf(err, "getting Pod %s", key)
+		return nil, errors.Wrapf(err, "getting Pod %s", key)
 	}
-	if !evacuation.IsOf(e, pod) { // gone, or never there
-		s.facts.Known = true
-		return true, nil
+	if !evacuation.IsOf(s.evacuation, pod) {
+		return nil, nil //nolint:nilnil // no Pod is an answer
 	}
-	changed := e.DeepCopy()
+	return pod, nil
+}
+
+// note stores the Node of the Pod on the Evacuation, and the Pod's labels.
+func (r *Reconciler) note(ctx context.Context, s *scope, pod *corev1.Pod) error {
+	changed := s.evacuation.DeepCopy()
 	evacuation.Adopt(changed, pod)
-	if changed.Annotations == nil {
-		changed.Annotations = map[string]string{}
-	}
-	changed.Annotations[v1alpha1.EvacuationNodeAnnotation] = pod.Spec.NodeName
-	err = s.client.Patch(ctx, changed, client.MergeFromWithOptions(e, client.MergeFromWithOptimisticLock{}))
-	return false, errors.Wrapf(client.IgnoreNotFound(err), "noting the Node of Pod %s on its Evacuation", key)
+	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.EvacuationNodeAnnotation, pod.Spec.NodeName)
+	err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(s.evacuation, client.MergeFromWithOptimisticLock{}))
+	return errors.Wrapf(client.IgnoreNotFound(err), "noting the Node of Pod %s on its Evacuation", klog.KObj(pod))
 }
 
 // observe has the Pods of the Node watched, and sees what is known about the Pod.
@@ -209,7 +262,10 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	if !found {
 		_, known := observation.PodsOn(node)
 		s.facts = evacuation.Pod{Known: known}
-		return nil
+		if known { // its Node isn't needed any more, although a finalizer of another actor may keep the Evacuation
+			_, err = r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request))
+		}
+		return err
 	}
 	podType, known := rules.PodTypeOf(pod, observation.DaemonSetExists)
 	if !known {

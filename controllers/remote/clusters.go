@@ -155,6 +155,14 @@ func (c *Clusters) Observed(cluster types.NamespacedName) Observation {
 	return nil
 }
 
+// Observes reports whether the Pods of a Node of a workload cluster are watched.
+func (c *Clusters) Observes(cluster types.NamespacedName, node string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	watch := c.watches[cluster]
+	return watch != nil && watch.watches(node)
+}
+
 func (c *Clusters) begin(cluster types.NamespacedName, config *rest.Config) (*connectedWatch, error) {
 	evictions, err := newEvictionClient(config, c.evictions)
 	if err != nil {

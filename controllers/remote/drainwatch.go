@@ -151,6 +151,12 @@ func (w *drainWatch) need(owner string, nodes []string) (idle bool, err error) {
 	return len(w.needs) == 0, nil
 }
 
+func (w *drainWatch) watches(node string) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.nodes[node] != nil
+}
+
 func (w *drainWatch) startNode(node string) error {
 	if _, started := w.nodes[node]; started {
 		return nil

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
@@ -140,4 +142,24 @@ func TrimNode(object any) (any, error) {
 	node.ManagedFields = nil
 	node.Status = corev1.NodeStatus{Conditions: node.Status.Conditions, VolumesAttached: node.Status.VolumesAttached}
 	return node, nil
+}
+
+// evacuationAnnotations are those of Evacuations that decisions look at.
+var evacuationAnnotations = []string{v1alpha1.EvacuationNodeAnnotation, v1alpha1.EvacuatorsPolicyAnnotation}
+
+// maxAnnotation is the length of the longest value that such an annotation has: the name of a Node.
+const maxAnnotation = 253
+
+// Trim drops from cached objects of workload clusters what no decision looks at. Evacuations are tenants': their labels and
+// annotations may take megabytes.
+func Trim(object any) (any, error) {
+	e, ok := object.(*v1alpha1.Evacuation)
+	if !ok {
+		return ctrlcache.TransformStripManagedFields()(object)
+	}
+	e.ManagedFields, e.Labels = nil, nil
+	maps.DeleteFunc(e.Annotations, func(key, value string) bool {
+		return !slices.Contains(evacuationAnnotations, key) || len(value) > maxAnnotation
+	})
+	return e, nil
 }

@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -39,5 +40,30 @@ func TestPodOf(t *testing.T) {
 		e.Namespace = "ns"
 		_, found := remote.PodOf(observed{pod: pod}, e)
 		NewWithT(t).Expect(found).To(BeFalse())
+	})
+}
+
+func TestTrim(t *testing.T) {
+	t.Run("E37: keeps of an Evacuation's metadata what decisions look at", func(t *testing.T) {
+		g := NewWithT(t)
+		e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
+			Name: "e", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
+			Labels:        map[string]string{"large": "x"},
+			Annotations:   map[string]string{v1alpha1.EvacuationNodeAnnotation: "one", v1alpha1.EvacuatorsPolicyAnnotation: "BuiltIn", "large": strings.Repeat("x", 200_000)},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+		}}
+		trimmed, err := remote.Trim(e)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(trimmed).To(Equal(&v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
+			Name: "e", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
+			Annotations: map[string]string{v1alpha1.EvacuationNodeAnnotation: "one", v1alpha1.EvacuatorsPolicyAnnotation: "BuiltIn"},
+		}}))
+	})
+	t.Run("E37: drops a note that is longer than the name of a Node", func(t *testing.T) {
+		g := NewWithT(t)
+		e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.EvacuationNodeAnnotation: strings.Repeat("x", 254)}}}
+		_, err := remote.Trim(e)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(e.Annotations).To(BeEmpty())
 	})
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -57,13 +56,17 @@ type AutoscalerBaseline struct {
 type note struct {
 	Autoscaler types.UID `json:"autoscaler"`
 	Deployment types.UID `json:"deployment"`
-	Before     *int32    `json:"before,omitempty"`
-	Raised     int32     `json:"raised"`
+	// Name of the Deployment.
+	Name   string `json:"name"`
+	Before *int32 `json:"before,omitempty"`
+	Raised int32  `json:"raised"`
 }
 
 // BaselineOf reads the baseline of a Deployment. Nil: it isn't surged. An error: there is something that isn't its baseline.
-func BaselineOf(d *appsv1.Deployment) (*Baseline, error) {
-	value, found := d.Annotations[v1alpha1.SurgeAnnotation]
+func BaselineOf(d *appsv1.Deployment) (*Baseline, error) { return baselineOf(d) }
+
+func baselineOf(d metav1.Object) (*Baseline, error) {
+	value, found := d.GetAnnotations()[v1alpha1.SurgeAnnotation]
 	if !found {
 		return nil, nil //nolint:nilnil // none is as good an answer as any
 	}
@@ -72,7 +75,7 @@ func BaselineOf(d *appsv1.Deployment) (*Baseline, error) {
 		return nil, errors.Wrap(err, "reading the baseline")
 	}
 	switch {
-	case b.Deployment != d.UID:
+	case b.Deployment != d.GetUID():
 		return nil, errors.New("the baseline is that of another Deployment")
 	case b.Replicas < 1 || b.Surged <= b.Replicas || len(b.Pods) > maxPods || int(b.Surged-b.Replicas) > len(b.Pods):
 		return nil, errors.New("the baseline is none that was recorded here")
@@ -89,20 +92,16 @@ func SetBaseline(d *appsv1.Deployment, b *Baseline) {
 	markObject(d, b)
 }
 
-func noteOf(h *autoscalingv2.HorizontalPodAutoscaler) *note {
+func noteOf(h metav1.Object) *note {
 	n := &note{}
-	value, found := h.Annotations[v1alpha1.SurgeAnnotation]
-	if !found || json.Unmarshal([]byte(value), n) != nil || n.Autoscaler != h.UID {
+	value, found := h.GetAnnotations()[v1alpha1.SurgeAnnotation]
+	if !found || json.Unmarshal([]byte(value), n) != nil || n.Autoscaler != h.GetUID() {
 		return nil
 	}
 	return n
 }
 
 func markObject(object metav1.Object, content any) {
-	value, err := json.Marshal(content)
-	if err != nil {
-		panic(err) // structs of strings and numbers
-	}
 	annotations, labels := maps.Clone(object.GetAnnotations()), maps.Clone(object.GetLabels())
 	if annotations == nil {
 		annotations = map[string]string{}
@@ -110,7 +109,7 @@ func markObject(object metav1.Object, content any) {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	annotations[v1alpha1.SurgeAnnotation], labels[v1alpha1.SurgingLabel] = string(value), ""
+	annotations[v1alpha1.SurgeAnnotation], labels[v1alpha1.SurgingLabel] = toJSON(content), ""
 	object.SetAnnotations(annotations)
 	object.SetLabels(labels)
 }

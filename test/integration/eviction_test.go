@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +45,7 @@ func TestEvictions(t *testing.T) {
 		{"E23: a Node whose evictions hang doesn't slow down another", hangingNode},
 		{"E18: an eviction under way ends before the manager does", managerEnds},
 		{"E36: evicts Pods while a user recreates NodeMaintenances of a Node that cannot be cordoned", cordonsThatNeverCome},
+		{"E37: watches Pods only on Nodes that exist, whatever Evacuations note", forgedNotes},
 		{"E2: an Evacuation of a Pod that isn't there fails, and goes", podNotFound},
 		{"E4: an annotation that can't be used is an event on the Pod", invalidAnnotation},
 	} {
@@ -363,6 +365,40 @@ func podNotFound(s *scene) {
 	failed := s.ours().Resource("evacuations", "status").Named(namespace, e.Name).Where(contains(v1alpha1.ReasonPodNotFound))
 	removed := s.ours().Resource("evacuations").Named(namespace, e.Name).Verb("delete")
 	s.expectOrder(s.first(failed), s.first(removed))
+}
+
+// forgedNotes creates Evacuations that note Nodes which do not exist: some of Pods that do not exist either, and one of a Pod that runs
+// elsewhere.
+func forgedNotes(s *scene) {
+	const keep = "example.com/keep"
+	s.withNodes("e37")
+	pod := bare("e37", "e37")
+	s.run(pod)
+	var forged []*corev1.Pod
+	for i := range 20 {
+		missing := bare(fmt.Sprintf("e37-missing-%d", i), "")
+		missing.UID = types.UID(fmt.Sprintf("6a1f5c2e-9d0b-4c3a-8e7f-%012d", i))
+		forged = append(forged, missing)
+	}
+	for _, each := range append(forged, pod) {
+		e := requestFor(each)
+		e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "ghost-" + each.Name}
+		e.Finalizers = append(e.Finalizers, keep)
+		s.create(s.workload.Client, e)
+	}
+	for _, each := range forged {
+		s.Eventually(func() []string { return s.existing(each).Finalizers }, soon, pace).Should(Equal([]string{keep}), each.Name)
+	}
+	watches := func() controlplane.Events {
+		return s.audited().WithUserAgent(fleet.ManagerAgent).Verb("watch").Resource("pods")
+	}
+	s.Expect(watches().Where(func(event controlplane.Event) bool { return strings.Contains(event.URI, "ghost-") })).To(BeEmpty())
+	s.expectLeave(pod)
+	s.Eventually(func() []string { return s.existing(pod).Finalizers }, soon, pace).Should(Equal([]string{keep}))
+	s.Expect(watches().Where(func(event controlplane.Event) bool { return strings.Contains(event.URI, "spec.nodeName%3De37&") })).To(HaveLen(1), "%s", watches())
+	for _, each := range append(forged, pod) {
+		s.setFinalizers(each)
+	}
 }
 
 func invalidAnnotation(s *scene) {

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
@@ -36,6 +38,7 @@ func TestSurge(t *testing.T) {
 	t.Run("E25: a Deployment that is deleted in the middle leaves nothing behind", func(t *testing.T) { all.sub(t).deletedSurge() })
 	t.Run("E26: an autoscaler's minReplicas is raised and restored, and it scales back", func(t *testing.T) { all.sub(t).autoscaledMoves() })
 	t.Run("E25: wherever the manager is killed, the surge goes on and is taken back once", func(t *testing.T) { all.sub(t).surgeSurvivesCrashes() })
+	t.Run("E37: leaves Deployments alone that only carry the label of a surge, or the record of another one", func(t *testing.T) { all.sub(t).labelledDeployments() })
 	t.Run("E28: Pods of a StatefulSet leave from the highest ordinal down, one at a time", func(t *testing.T) { all.sub(t).statefulSetLeavesInOrder() })
 	t.Run("E26: where an autoscaler doesn't scale back, the recorded number is written", func(t *testing.T) {
 		ending := all.sub(t)
@@ -65,6 +68,41 @@ func (s *scene) singleReplicaMoves() {
 	s.Expect(string(writes[0].RequestObject)).NotTo(ContainSubstring(`"spec"`), "the baseline comes first")
 	s.Expect(s.ours().Resource("pods").Named(namespace, pod.Name)).To(HaveLen(1), "the mark")
 	s.ends("single")
+}
+
+// labelledDeployments has a tenant label Deployments as those that surge are. The last one carries a record of its own: when the manager
+// has ended that, it has seen the others.
+func (s *scene) labelledDeployments() {
+	const record = `{"deployment":%q,"replicas":1,"surged":2,"raised":true,"template":"another","pods":[{"name":"gone","uid":"gone"}]}`
+	var labelled []*appsv1.Deployment
+	for i := range 20 {
+		d := deployment(fmt.Sprintf("labelled-%d", i), 0)
+		d.Labels = map[string]string{v1alpha1.SurgingLabel: ""}
+		d.Annotations = map[string]string{
+			v1alpha1.SurgeAnnotation: []string{"", "not a record", fmt.Sprintf(record, "11111111-2222-3333-4444-555555555555")}[i%3],
+			"example.com/large":      strings.Repeat("x", 200_000),
+		}
+		s.create(s.workload.Client, d)
+		labelled = append(labelled, d)
+	}
+	last := deployment("labelled-last", 0)
+	s.create(s.workload.Client, last)
+	before := last.DeepCopy()
+	last.Labels = map[string]string{v1alpha1.SurgingLabel: ""}
+	last.Annotations = map[string]string{v1alpha1.SurgeAnnotation: fmt.Sprintf(record, last.UID)}
+	s.Expect(s.workload.Client.Patch(s.Context(), last, client.MergeFrom(before))).To(Succeed())
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(last), last)).To(Succeed())
+		g.Expect(last.Labels).NotTo(HaveKey(v1alpha1.SurgingLabel))
+	}, soon, pace).Should(Succeed())
+	byManager := s.audited().WithUserAgent(fleet.ManagerAgent).Resource("deployments").Verb("get", "patch")
+	s.Expect(byManager.Where(func(event controlplane.Event) bool {
+		return strings.HasPrefix(event.Name, "labelled-") && event.Name != last.Name
+	})).To(BeEmpty())
+	s.Expect(byManager.Named(namespace, last.Name)).NotTo(BeEmpty())
+	for _, d := range append(labelled, last) {
+		s.Expect(s.workload.Client.Delete(s.Context(), d)).To(Succeed())
+	}
 }
 
 func (s *scene) tenReplicasMove() {

@@ -125,13 +125,25 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 	return err
 }
 
-// findNotedAutoscalers finds, among those that are watched, the autoscalers with a note about the Deployment.
+// maxNoted is how many autoscalers with a note about the same Deployment are read. This manager writes no second one.
+const maxNoted = 5
+
+// findNotedAutoscalers finds, among those that are watched, the autoscalers with a note about the Deployment, and reads them.
 func (s *scope) findNotedAutoscalers(ctx context.Context) error {
-	list := &autoscalingv2.HorizontalPodAutoscalerList{}
-	if err := s.client.List(ctx, list, client.InNamespace(s.key.Namespace)); err != nil {
-		return errors.Wrapf(err, "listing the HorizontalPodAutoscalers of Namespace %s that surge", s.key.Namespace)
+	noted, err := listMetadata(ctx, s.client, autoscalingv2.SchemeGroupVersion, "HorizontalPodAutoscaler", s.key.Namespace)
+	if err != nil {
+		return err
 	}
-	s.addAutoscalers(list.Items)
+	noted = slices.DeleteFunc(noted, func(h metav1.PartialObjectMetadata) bool { return surge.TargetOf(&h) != s.key.Name })
+	for i := range noted[:min(len(noted), maxNoted)] {
+		h, err := get(ctx, s.live, client.ObjectKeyFromObject(&noted[i]), &autoscalingv2.HorizontalPodAutoscaler{})
+		if err != nil {
+			return err
+		}
+		if h != nil && surge.RaisedFor(h, s.key.Name) {
+			s.observed.Autoscalers = append(s.observed.Autoscalers, h)
+		}
+	}
 	return nil
 }
 

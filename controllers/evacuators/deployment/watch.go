@@ -2,10 +2,14 @@ package deployment
 
 import (
 	"context"
+	"slices"
 
+	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -13,6 +17,8 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/turns"
@@ -20,15 +26,53 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
-// Surging selects what is watched of Deployments and HorizontalPodAutoscalers: those that have been surged. The cache of a
-// connection has to be told, since else it would hold all of them.
+// Surging selects what is cached of Deployments and HorizontalPodAutoscalers: the identities of those that have the label of a surge.
+// The cache of a connection has to be told, since else it would hold all of them.
 func Surging() map[client.Object]ctrlcache.ByObject {
 	labelled, err := labels.NewRequirement(v1alpha1.SurgingLabel, selection.Exists, nil)
 	if err != nil {
 		panic(err) // a constant
 	}
-	selected := ctrlcache.ByObject{Label: labels.NewSelector().Add(*labelled)}
-	return map[client.Object]ctrlcache.ByObject{&appsv1.Deployment{}: selected, &autoscalingv2.HorizontalPodAutoscaler{}: selected}
+	trimmed := func(trim func(*metav1.PartialObjectMetadata)) ctrlcache.ByObject {
+		return ctrlcache.ByObject{Label: labels.NewSelector().Add(*labelled), Transform: func(object any) (any, error) {
+			if m, ok := object.(*metav1.PartialObjectMetadata); ok {
+				trim(m)
+			}
+			return object, nil
+		}}
+	}
+	return map[client.Object]ctrlcache.ByObject{
+		&appsv1.Deployment{}:                     trimmed(surge.TrimDeployment),
+		&autoscalingv2.HorizontalPodAutoscaler{}: trimmed(surge.TrimAutoscaler),
+	}
+}
+
+// metadataOf is the kind by which only the metadata of objects is watched: that of Deployments may be a small part of them.
+func metadataOf(group schema.GroupVersion, kind string) *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{}
+	m.SetGroupVersionKind(group.WithKind(kind))
+	return m
+}
+
+// listMetadata lists those of the watched objects of a kind in a Namespace that record a surge, to be read only.
+func listMetadata(ctx context.Context, watched client.Reader, group schema.GroupVersion, kind, namespace string) ([]metav1.PartialObjectMetadata, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(group.WithKind(kind + "List"))
+	if err := watched.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, errors.Wrapf(err, "listing the metadata of surging %ss in Namespace %s", kind, namespace)
+	}
+	return slices.DeleteFunc(list.Items, func(m metav1.PartialObjectMetadata) bool { return !surge.Recorded(&m) }), nil
+}
+
+// recorded passes the events of objects that record a surge, or did so before.
+func recorded() predicate.TypedPredicate[*metav1.PartialObjectMetadata] {
+	return predicate.TypedFuncs[*metav1.PartialObjectMetadata]{
+		CreateFunc: func(e event.TypedCreateEvent[*metav1.PartialObjectMetadata]) bool { return surge.Recorded(e.Object) },
+		UpdateFunc: func(e event.TypedUpdateEvent[*metav1.PartialObjectMetadata]) bool {
+			return surge.Recorded(e.ObjectOld) || surge.Recorded(e.ObjectNew)
+		},
+		DeleteFunc: func(e event.TypedDeleteEvent[*metav1.PartialObjectMetadata]) bool { return surge.Recorded(e.Object) },
+	}
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -42,17 +86,22 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 // what an earlier manager has left.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		remote.Watch("deployment-Deployments", r.controller, &appsv1.Deployment{}, remote.EnqueueObjects(cluster, remote.Itself[*appsv1.Deployment])),
-		remote.Watch("deployment-HorizontalPodAutoscalers", r.controller, &autoscalingv2.HorizontalPodAutoscaler{}, remote.EnqueueObjects(cluster, targetOf)),
+		remote.Watch("deployment-Deployments", r.controller, metadataOf(appsv1.SchemeGroupVersion, "Deployment"),
+			remote.EnqueueObjects(cluster, remote.Itself[*metav1.PartialObjectMetadata]), recorded()),
+		remote.Watch("deployment-HorizontalPodAutoscalers", r.controller, metadataOf(autoscalingv2.SchemeGroupVersion, "HorizontalPodAutoscaler"),
+			remote.EnqueueObjects(cluster, targetOf), recorded()),
 		remote.Watch("deployment-Evacuations", r.controller, &v1alpha1.Evacuation{}, remote.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 			return r.deploymentsOf(ctx, cluster, e)
 		})),
 	}
 }
 
-// targetOf returns what a HorizontalPodAutoscaler scales, which is a Deployment if the autoscaler surges.
-func targetOf(_ context.Context, h *autoscalingv2.HorizontalPodAutoscaler) []types.NamespacedName {
-	return []types.NamespacedName{{Namespace: h.Namespace, Name: h.Spec.ScaleTargetRef.Name}}
+// targetOf returns the Deployment that a HorizontalPodAutoscaler was raised for.
+func targetOf(_ context.Context, h *metav1.PartialObjectMetadata) []types.NamespacedName {
+	if target := surge.TargetOf(h); target != "" {
+		return []types.NamespacedName{{Namespace: h.Namespace, Name: target}}
+	}
+	return nil
 }
 
 // deploymentsOf returns the Deployment of an Evacuation that has, or has had, its turn with us. Where its Pod is not known, or gone,
@@ -68,13 +117,13 @@ func (r *Reconciler) deploymentsOf(ctx context.Context, cluster types.Namespaced
 	if err != nil {
 		return nil // the next connection lists all anew
 	}
-	deployments := &appsv1.DeploymentList{}
-	if err := watched.List(ctx, deployments, client.InNamespace(e.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+	deployments, err := listMetadata(ctx, watched, appsv1.SchemeGroupVersion, "Deployment", e.Namespace)
+	if err != nil {
 		return nil // likewise
 	}
-	keys := make([]types.NamespacedName, 0, len(deployments.Items))
-	for i := range deployments.Items {
-		keys = append(keys, client.ObjectKeyFromObject(&deployments.Items[i]))
+	keys := make([]types.NamespacedName, 0, len(deployments))
+	for i := range deployments {
+		keys = append(keys, client.ObjectKeyFromObject(&deployments[i]))
 	}
 	return keys
 }

@@ -1,0 +1,72 @@
+package surge
+
+import (
+	"encoding/json"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// Anyone who may edit a Deployment or a HorizontalPodAutoscaler can set the label by which this manager watches those that surge,
+// and can copy the record of another one. So of what is watched only identities are kept, and the label only where the record names
+// the UID of the very object, as each one does that this manager writes.
+
+// TrimDeployment drops from the metadata of a watched Deployment all but its identity, and the label unless it records a surge.
+func TrimDeployment(m *metav1.PartialObjectMetadata) {
+	b, err := baselineOf(m)
+	trim(m, b != nil && err == nil, "")
+}
+
+// TrimAutoscaler drops from the metadata of a watched HorizontalPodAutoscaler all but its identity and its note, and the label unless
+// the note is its own.
+func TrimAutoscaler(m *metav1.PartialObjectMetadata) {
+	n := noteOf(m)
+	if n == nil || len(n.Name) > maxNameLength {
+		trim(m, false, "")
+		return
+	}
+	trim(m, true, toJSON(n))
+}
+
+// maxNameLength is that of every object in Kubernetes.
+const maxNameLength = 253
+
+func trim(m *metav1.PartialObjectMetadata, recorded bool, record string) {
+	m.ObjectMeta = metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
+	if recorded {
+		m.Labels = map[string]string{v1alpha1.SurgingLabel: ""}
+	}
+	if record != "" {
+		m.Annotations = map[string]string{v1alpha1.SurgeAnnotation: record}
+	}
+}
+
+// Recorded reports whether a trimmed object records a surge.
+func Recorded(trimmed *metav1.PartialObjectMetadata) bool {
+	_, recorded := trimmed.Labels[v1alpha1.SurgingLabel]
+	return recorded
+}
+
+// TargetOf returns the name of the Deployment that a trimmed HorizontalPodAutoscaler was raised for; "" if there is none.
+func TargetOf(trimmed *metav1.PartialObjectMetadata) string {
+	if n := noteOf(trimmed); n != nil {
+		return n.Name
+	}
+	return ""
+}
+
+// RaisedFor reports whether a HorizontalPodAutoscaler carries the note that it was raised for the Deployment of that name.
+func RaisedFor(h *autoscalingv2.HorizontalPodAutoscaler, deployment string) bool {
+	n := noteOf(h)
+	return n != nil && n.Name == deployment
+}
+
+func toJSON(content any) string {
+	value, err := json.Marshal(content)
+	if err != nil {
+		panic(err) // structs of strings and numbers
+	}
+	return string(value)
+}

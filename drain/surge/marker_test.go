@@ -1,0 +1,44 @@
+package surge
+
+import (
+	"strings"
+	"testing"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+func TestTrimAutoscaler(t *testing.T) {
+	raised := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid"}}
+	markObject(raised, note{Autoscaler: "uid", Deployment: "deployment", Name: "web", Raised: 2})
+	for _, tc := range []struct {
+		name   string
+		change func(*metav1.PartialObjectMetadata)
+		target string
+	}{
+		{name: "keeps its own note", change: func(*metav1.PartialObjectMetadata) {}, target: "web"},
+		{name: "drops the rest of the metadata, and of the note", target: "web", change: func(m *metav1.PartialObjectMetadata) {
+			m.Labels["large"], m.Annotations["large"] = strings.Repeat("x", 1000), strings.Repeat("x", 1000)
+			m.Annotations[v1alpha1.SurgeAnnotation] = strings.Replace(m.Annotations[v1alpha1.SurgeAnnotation], "{", `{"large":"`+strings.Repeat("x", 1000)+`",`, 1)
+		}},
+		{name: "drops the note of another one", change: func(m *metav1.PartialObjectMetadata) { m.UID = "another" }},
+		{name: "drops what is no note", change: func(m *metav1.PartialObjectMetadata) { m.Annotations[v1alpha1.SurgeAnnotation] = "?" }},
+		{name: "drops a note with a name that no object has", change: func(m *metav1.PartialObjectMetadata) {
+			m.Annotations[v1alpha1.SurgeAnnotation] = strings.Replace(m.Annotations[v1alpha1.SurgeAnnotation], `"web"`, `"`+strings.Repeat("x", 1000)+`"`, 1)
+		}},
+	} {
+		t.Run("E37: "+tc.name, func(t *testing.T) {
+			m := &metav1.PartialObjectMetadata{ObjectMeta: *raised.ObjectMeta.DeepCopy()}
+			tc.change(m)
+			TrimAutoscaler(m)
+			if TargetOf(m) != tc.target || Recorded(m) != (tc.target != "") {
+				t.Errorf("recorded is %t, for Deployment %q", Recorded(m), TargetOf(m))
+			}
+			if kept := len(toJSON(m)); kept > 500 {
+				t.Errorf("%d bytes are kept", kept)
+			}
+		})
+	}
+}
