@@ -28,7 +28,7 @@ import (
 const (
 	// namePrefix is the prefix that a release adds to the names of the webhook configurations.
 	namePrefix = "capi-"
-	// crdTimeout is generous, for small machines that run many tests.
+	// crdTimeout is long, for small machines that run many tests.
 	crdTimeout = 3 * time.Minute
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
-// TestClusterctl is the life of an installation. Each part goes on where the one before has ended.
+// TestClusterctl covers the life of an installation. Each part continues from the end of the previous one.
 func TestClusterctl(t *testing.T) {
 	if os.Getenv("CAPNM_TEST_CLUSTERCTL") == "" {
 		t.Skip("make test-clusterctl runs it: it takes minutes")
@@ -46,7 +46,7 @@ func TestClusterctl(t *testing.T) {
 		w.Expect(description).To(MatchRegexp(v1alpha1.MachineNodeMaintenance + ` +False +` + v1alpha1.ReasonMachineDraining))
 	})
 
-	t.Run("upgrade: a drain in flight goes on under the new version", func(t *testing.T) {
+	t.Run("upgrade: a drain in progress continues under the new version", func(t *testing.T) {
 		w := all.sub(t)
 		w.Expect(first.clusterctl(t, "upgrade", "plan")).To(MatchRegexp(`runtime-extension-node-maintenance +` + fleet.InstallationNamespace + ` +RuntimeExtensionProvider +` + oldVersion + ` +` + newVersion))
 		first.clusterctl(t, "upgrade", "apply", "--runtime-extension="+fleet.InstallationNamespace+"/node-maintenance:"+newVersion)
@@ -57,7 +57,7 @@ func TestClusterctl(t *testing.T) {
 		w.expectEvictedOnce(evicted)
 	})
 
-	t.Run("two managers: the leader is killed in the middle of a drain, and the drain goes on", func(t *testing.T) {
+	t.Run("two managers: a drain continues when the leader is killed", func(t *testing.T) {
 		w := all.sub(t)
 		first.scale(t, 2)
 		w.addMachine("m6")
@@ -77,10 +77,10 @@ func TestClusterctl(t *testing.T) {
 		first.scale(t, 1)
 	})
 
-	t.Run("The manager asks for nothing that its role doesn't allow, and uses all that it allows", func(t *testing.T) {
+	t.Run("the manager uses exactly the permissions of its role", func(t *testing.T) {
 		w := all.sub(t)
 		w.probeProviderGroups()
-		w.drain("m7") // whoever leads now has drained, then, and drains
+		w.drain("m7") // so that the current leader has drained a Machine
 		evicted += podsOnNode
 		w.addMachine("m3")
 		w.beginDrain("m3")
@@ -93,7 +93,7 @@ func TestClusterctl(t *testing.T) {
 
 	second := newManagement(t, r, "second", newVersion, all.links)
 
-	t.Run("M16: clusterctl move takes a drain in flight back, and loses no hook", func(t *testing.T) {
+	t.Run("M16: clusterctl move reverts a drain in progress and keeps all hooks", func(t *testing.T) {
 		w := all.sub(t)
 		w.addMachine("m4")
 		w.beginDrain("m4")
@@ -104,7 +104,7 @@ func TestClusterctl(t *testing.T) {
 		w.at, all.at = second, second
 		w.Eventually(func(g Gomega) {
 			machine := w.machine(g, "m4")
-			g.Expect(machine.DeletionTimestamp).To(BeNil(), "clusterctl doesn't carry deletions over")
+			g.Expect(machine.DeletionTimestamp).To(BeNil(), "clusterctl does not preserve deletions")
 			g.Expect(machine.Annotations).To(HaveKeyWithValue(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner))
 			g.Expect(machine.Status.Phase).To(Equal(string(clusterv1.MachinePhaseRunning)))
 			g.Expect(w.node(g, "m4").Spec.Unschedulable).To(BeFalse())
@@ -114,7 +114,7 @@ func TestClusterctl(t *testing.T) {
 		w.Expect(second.client.Get(t.Context(), keyOf("all"), &v1alpha1.MachineDrainPolicy{})).To(Succeed())
 	})
 
-	t.Run("M16: deleted again after a move, the Machine is drained there, and no Pod is evicted twice", func(t *testing.T) {
+	t.Run("M16: a Machine that is deleted again after a move is drained, and no Pod is evicted twice", func(t *testing.T) {
 		w := all.sub(t)
 		w.liftBudget("m4")
 		w.Expect(second.client.Delete(t.Context(), w.machine(w, "m4"))).To(Succeed())
@@ -123,7 +123,7 @@ func TestClusterctl(t *testing.T) {
 		w.expectEvictedOnce(evicted)
 	})
 
-	t.Run("M17: delete, after the policies are gone, leaves no Machine waiting", func(t *testing.T) {
+	t.Run("M17: after the policies are deleted, clusterctl delete leaves no Machine waiting", func(t *testing.T) {
 		w := all.sub(t)
 		w.addMachine("m5")
 		w.Expect(second.client.DeleteAllOf(t.Context(), &v1alpha1.MachineDrainPolicy{}, client.InNamespace(namespace))).To(Succeed())
@@ -140,7 +140,7 @@ func TestClusterctl(t *testing.T) {
 	})
 }
 
-// againAfterDeletion has the NodeMaintenance of a drain deleted by somebody, and waits until it is there again.
+// againAfterDeletion deletes the NodeMaintenance of a drain, and waits until it is recreated.
 func (w *world) againAfterDeletion(machine string) {
 	w.Helper()
 	only := func(g Gomega) *v1alpha1.NodeMaintenance {

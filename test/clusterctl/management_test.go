@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	// eventually is generous: what is asserted are order and counts, never seconds.
+	// eventually is long: the tests assert on order and counts, never on seconds.
 	eventually = 3 * time.Minute
 	pace       = 100 * time.Millisecond
 )
@@ -43,7 +43,7 @@ type management struct {
 	kubeconfig string
 }
 
-// newManagement starts a management cluster and has clusterctl install Cluster API's core, an infrastructure provider and us.
+// newManagement starts a management cluster and installs Cluster API's core, an infrastructure provider and ours with clusterctl.
 func newManagement(t *testing.T, r *repository, name, version string, links *kwok.Workloads) *management {
 	t.Helper()
 	m := &management{ControlPlane: controlplane.ForTest(t, controlplane.Options{Name: name}), repository: r}
@@ -66,7 +66,7 @@ func newManagement(t *testing.T, r *repository, name, version string, links *kwo
 	return m
 }
 
-// clusterctl runs the real clusterctl, and returns what it writes to its standard output.
+// clusterctl runs the real clusterctl, and returns its standard output.
 func (m *management) clusterctl(t *testing.T, args ...string) string {
 	t.Helper()
 	r := m.repository.sub(t)
@@ -75,7 +75,7 @@ func (m *management) clusterctl(t *testing.T, args ...string) string {
 	return r.run(command)
 }
 
-// waitAvailable waits until the Deployment runs that version, and nothing else does.
+// waitAvailable waits until the Deployment runs only that version.
 func (m *management) waitAvailable(t *testing.T, version string) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega) {
@@ -91,7 +91,7 @@ func (m *management) waitAvailable(t *testing.T, version string) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// scale sets how many managers there are, and waits until they are ready.
+// scale sets the number of managers, and waits until they are ready.
 func (m *management) scale(t *testing.T, replicas int) {
 	t.Helper()
 	g := NewWithT(t)
@@ -99,11 +99,11 @@ func (m *management) scale(t *testing.T, replicas int) {
 	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
 	g.Expect(m.client.Patch(t.Context(), deployment, patch)).To(Succeed())
 	g.Eventually(m.kubelet.Running, eventually, pace).Should(HaveLen(replicas))
-	// One that was the leader gives the lease back when it ends.
+	// A leader releases the lease when it terminates.
 	g.Eventually(func(g Gomega) { g.Expect(m.leader(g)).NotTo(BeEmpty()) }, eventually, pace).Should(Succeed())
 }
 
-// leader is the identity that holds the lease.
+// leader returns the identity that holds the lease.
 func (m *management) leader(g Gomega) string {
 	lease := &coordinationv1.Lease{}
 	key := types.NamespacedName{Namespace: fleet.InstallationNamespace, Name: "controller-leader-election-capnm"}
@@ -111,7 +111,7 @@ func (m *management) leader(g Gomega) string {
 	return ptr.Deref(lease.Spec.HolderIdentity, "")
 }
 
-// killLeader kills the manager that leads, which is the only one that has ever said so.
+// killLeader kills the leader, which is the only manager that has logged so.
 func (m *management) killLeader(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
@@ -129,7 +129,7 @@ func (m *management) killLeader(t *testing.T) {
 
 var deploymentKey = types.NamespacedName{Namespace: fleet.InstallationNamespace, Name: "capnm-controller-manager"}
 
-// binaries are built once for each image: the tag is the version that the program says it has.
+// binaries are built once for each image. The tag is the version of the program.
 var binaries = struct {
 	sync.Mutex
 	dir string

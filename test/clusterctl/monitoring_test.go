@@ -18,15 +18,15 @@ var (
 	metricName = regexp.MustCompile(`\b(?:capnm|capi|controller_runtime|leader_election|workqueue|process)_[a-z_]+\b`)
 	grouping   = regexp.MustCompile(`\b(?:by|without) \(([^)]*)\)`)
 	selector   = regexp.MustCompile(`([a-z_]+) *(?:=|!=|=~|!~) *"`)
-	// ofSeries are the series that a histogram has beside its name.
+	// ofSeries are the suffixes of the series of a histogram.
 	ofSeries = regexp.MustCompile(`_(?:bucket|count|sum)$`)
 )
 
-// addedByPrometheus are labels that a PodMonitor adds to what it scrapes.
+// addedByPrometheus are labels that a PodMonitor adds to metrics.
 var addedByPrometheus = []string{"namespace", "pod", "le"}
 
-// expectQueriesAnswered checks that every query of the alerts and of the dashboard is about metrics that the manager exposes, and
-// about labels that these have.
+// expectQueriesAnswered checks that every query of the alerts and of the dashboard uses only metrics that the manager exposes, and
+// labels that these have.
 func (w *world) expectQueriesAnswered(scraped string) {
 	w.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -41,7 +41,7 @@ func (w *world) expectQueriesAnswered(scraped string) {
 			if family == nil {
 				family = families[ofSeries.ReplaceAllString(name, "")]
 			}
-			w.Expect(family).NotTo(BeNil(), "%s, of the query %s, isn't exposed", name, query)
+			w.Expect(family).NotTo(BeNil(), "%s, of the query %s, is not exposed", name, query)
 			for _, metric := range family.GetMetric() {
 				for _, label := range metric.GetLabel() {
 					has[label.GetName()] = true
@@ -67,7 +67,7 @@ func labelsOf(query string) []string {
 	return slices.Sorted(maps.Keys(labels))
 }
 
-// queries are those of config/monitoring.
+// queries returns the queries of config/monitoring.
 func (w *world) queries() []string {
 	w.Helper()
 	dir := filepath.Join(w.at.repository.root, "config", "monitoring")

@@ -25,10 +25,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// permission is one thing that a role allows.
+// permission is a verb on a resource that a role allows.
 type permission struct{ group, resource, verb string }
 
-// expectLeastPrivilege compares what the installed manager has asked its management cluster for, ever, with what its roles allow.
+// expectLeastPrivilege compares all requests of the installed manager to its management cluster with the permissions of its roles.
 func (w *world) expectLeastPrivilege() {
 	w.Helper()
 	events, err := w.at.Audit().Since(controlplane.Mark{})
@@ -44,7 +44,7 @@ func (w *world) expectLeastPrivilege() {
 			if event.Subresource != "" {
 				resource += "/" + event.Subresource
 			}
-			// A watch begins with a list, but API servers from 1.34 on send it in the watch.
+			// A watch starts with a list, but API servers from 1.34 on send it in the watch.
 			verbs := event.Verb == allowed.verb || event.Verb == "watch" && allowed.verb == "list"
 			return event.Group == allowed.group && verbs && (resource == allowed.resource || allowed.resource == rbacv1.ResourceAll)
 		})
@@ -52,10 +52,10 @@ func (w *world) expectLeastPrivilege() {
 			unused = append(unused, allowed)
 		}
 	}
-	w.Expect(unused).To(BeEmpty(), "the role allows what nothing has asked for")
+	w.Expect(unused).To(BeEmpty(), "unused permissions of the role")
 }
 
-// permissions are those of all roles that are bound to the manager's ServiceAccount.
+// permissions returns those of all roles that are bound to the manager's ServiceAccount.
 func (w *world) permissions() []permission {
 	w.Helper()
 	var rules []rbacv1.PolicyRule
@@ -96,8 +96,8 @@ func isOurs(subjects []rbacv1.Subject) bool {
 	})
 }
 
-// probeProviderGroups deletes a Machine whose infrastructure and control plane are of the API groups that most providers are of:
-// those of the provider in these tests aren't.
+// probeProviderGroups deletes a Machine whose infrastructure and control plane have the API groups of most providers. The provider of
+// these tests has others.
 func (w *world) probeProviderGroups() {
 	w.Helper()
 	infrastructure := w.kind("infrastructure.cluster.x-k8s.io", "Probe")
@@ -126,7 +126,7 @@ func (w *world) probeProviderGroups() {
 	}, eventually, pace).Should(Succeed())
 }
 
-// kind makes a kind that follows Cluster API's contract as far as our manager looks, and one object of it.
+// kind creates a kind that fulfills Cluster API's contract as far as our manager reads it, and one object of that kind.
 func (w *world) kind(group, kind string) clusterv1.ContractVersionedObjectReference {
 	w.Helper()
 	plural := strings.ToLower(kind) + "s"
@@ -151,8 +151,8 @@ func (w *world) kind(group, kind string) clusterv1.ContractVersionedObjectRefere
 	return clusterv1.ContractVersionedObjectReference{APIGroup: group, Kind: kind, Name: "probe"}
 }
 
-// scrape reads metrics, and a profile, at the diagnostics address of the installed manager: not without a token, not with that of
-// somebody who may not, and with that of somebody who may.
+// scrape reads metrics and a profile at the diagnostics address of the installed manager. It checks that requests without a token, and
+// with that of an unauthorized user, are rejected.
 func (w *world) scrape() (metrics string) {
 	w.Helper()
 	scraper := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "scraper"}}
@@ -162,7 +162,7 @@ func (w *world) scrape() (metrics string) {
 	running, err := w.at.kubelet.Running()
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(running).To(HaveLen(1))
-	// The certificate is one that the manager has made for itself.
+	// The manager's certificate is self-signed.
 	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	get := func(path, token string) (int, string) {
 		request, err := http.NewRequestWithContext(w.Context(), http.MethodGet, "https://"+w.at.kubelet.Diagnostics(running[0])+path, nil)

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// The versions of ours that are installed, and upgraded to. They are the same sources; the image's tag tells them apart.
+	// Our versions before and after the upgrade. The sources are the same; the image's tag differs.
 	oldVersion, newVersion = "v0.1.0", "v0.1.1"
 
 	imageName = "registry.example.com/node-maintenance"
 )
 
-// repository is a directory of releases, and the configuration by which clusterctl finds them.
+// repository is a directory of releases with the configuration of clusterctl.
 type repository struct {
 	*testing.T
 	*WithT
@@ -61,7 +61,7 @@ func (r *repository) sub(t *testing.T) *repository {
 	return &sub
 }
 
-// addOurs has hack/release make the manifests of a version.
+// addOurs builds the manifests of a version with hack/release.
 func (r *repository) addOurs(version string) {
 	r.Helper()
 	out := r.versionDir("runtime-extension-node-maintenance", version)
@@ -71,7 +71,7 @@ func (r *repository) addOurs(version string) {
 	r.run(release)
 }
 
-// addCore builds Cluster API's core components from the module that its manager was built from.
+// addCore builds Cluster API's core components from the module of its manager.
 func (r *repository) addCore() {
 	r.Helper()
 	program, err := toolchain.Find("capi-core")
@@ -86,8 +86,8 @@ func (r *repository) addCore() {
 	r.write(filepath.Join(dir, "metadata.yaml"), r.read(filepath.Join(sources, "metadata.yaml")))
 }
 
-// addInfrastructure makes a provider of the CRDs of test/infrastructure/kwok, whose controllers run in the test, and of the role
-// that lets our manager read its kinds, as its documentation would have it.
+// addInfrastructure builds a provider from the CRDs of test/infrastructure/kwok, whose controllers run in the test, and a role that allows
+// our manager to read its kinds, as the installation guide describes.
 func (r *repository) addInfrastructure() {
 	r.Helper()
 	dir := r.versionDir("infrastructure-kwok-test", "v0.1.0")
@@ -112,8 +112,8 @@ releaseSeries: [{major: 0, minor: 1, contract: v1beta2}]
 `)
 }
 
-// addCertManager takes cert-manager's CRDs, without which clusterctl installs nothing. Certificates aren't issued: the webhooks of
-// Cluster API's core manager have theirs from the control plane.
+// addCertManager adds cert-manager's CRDs, which clusterctl requires. No certificates are issued: the webhooks of Cluster API's core
+// manager have those of the control plane.
 func (r *repository) addCertManager() (version string) {
 	r.Helper()
 	sources, err := toolchain.ModuleDir(r.Context(), "cert-manager", "github.com/cert-manager/cert-manager")
@@ -162,7 +162,7 @@ func (r *repository) write(file, content string) {
 	r.Expect(os.WriteFile(file, []byte(content), 0o600)).To(Succeed())
 }
 
-// run runs a program, and returns what it writes to its standard output.
+// run runs a program, and returns its standard output.
 func (r *repository) run(command *exec.Cmd) string {
 	r.Helper()
 	var stderr bytes.Buffer

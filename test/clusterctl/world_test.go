@@ -24,12 +24,12 @@ import (
 
 const (
 	namespace = metav1.NamespaceDefault
-	// podsOnNode is how many Pods are on each Node that is drained. Their budget lets a drain begin, and no more, until it is
-	// lifted: whatever happens to the manager happens in the middle.
+	// podsOnNode is the number of Pods on each drained Node. Their budget allows one eviction, and no more until it is deleted, so that
+	// the drain stays in progress.
 	podsOnNode = 4
 )
 
-// world is a workload cluster, and the management cluster that its Cluster is in at present.
+// world is a workload cluster and the current management cluster of its Cluster.
 type world struct {
 	*testing.T
 	*WithT
@@ -84,7 +84,7 @@ func (w *world) node(g Gomega, name string) *corev1.Node {
 	return node
 }
 
-// drain deletes a new Machine with Pods that nothing holds, and waits until all is gone.
+// drain deletes a new Machine with Pods that no budget blocks, and waits until Machine, Node and Pods are deleted.
 func (w *world) drain(name string) {
 	w.Helper()
 	w.addMachine(name)
@@ -93,8 +93,8 @@ func (w *world) drain(name string) {
 	w.expectGone(name)
 }
 
-// beginDrain puts Pods on a Machine's Node, under a budget that lets one go, deletes the Machine, and waits until the drain can't
-// go on.
+// beginDrain creates Pods on a Machine's Node, under a budget that allows one eviction, deletes the Machine, and waits until the drain is
+// blocked.
 func (w *world) beginDrain(name string) {
 	w.Helper()
 	w.addPods(name, podsOnNode-1)
@@ -128,7 +128,7 @@ func (w *world) addPods(node string, minAvailable int) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// liftBudget lets all Pods of a Node go.
+// liftBudget deletes the budget of a Node's Pods.
 func (w *world) liftBudget(node string) {
 	w.Helper()
 	budget := &policyv1.PodDisruptionBudget{}
@@ -145,7 +145,7 @@ func (w *world) podsOf(g Gomega, node string) []corev1.Pod {
 	return pods.Items
 }
 
-// expectGone waits until a Machine is gone, and with it its Node and all that the drain has made.
+// expectGone waits until a Machine, its Node and all objects of the drain are deleted.
 func (w *world) expectGone(name string) {
 	w.Helper()
 	w.Eventually(func() error { return w.at.client.Get(w.Context(), keyOf(name), &clusterv1.Machine{}) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
@@ -164,7 +164,7 @@ func (w *world) expectNothingLeft() {
 	}, eventually, pace).Should(Succeed())
 }
 
-// expectEvictedOnce checks, of the whole story so far, that n Pods were evicted, each once, and all of them by us.
+// expectEvictedOnce checks that n Pods were evicted since the start of the test, each once and all of them by us.
 func (w *world) expectEvictedOnce(n int) {
 	w.Helper()
 	events, err := w.workload.Audit().Since(controlplane.Mark{})

@@ -46,7 +46,7 @@ var vocabulary = compile(map[string]string{
 })
 
 // allowed are phrases that a pattern matches and that mean what they say in Kubernetes and elsewhere.
-var allowed = regexp.MustCompile(`(?i)in[- ]flight|(keep|bear) in mind|never mind|Static Pods alone`)
+var allowed = regexp.MustCompile(`(?i)in[- ]flight|(keep|bear) in mind|never mind|there is none|Static Pods alone`)
 
 type entry struct {
 	pattern *regexp.Regexp

@@ -7,10 +7,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Change is a change to the objects that a Cluster makes; it leaves other kinds alone.
+// Change modifies the objects of a Cluster. It ignores other kinds.
 type Change func(client.Object)
 
-// With changes the objects of one kind:
+// With returns a Change of the objects of one kind:
 //
 //	prod.MachineDeployment("workers", 3,
 //		kwok.With(func(d *clusterv1.MachineDeployment) { d.Spec.Template.Spec.Deletion = … }),
@@ -23,7 +23,7 @@ func With[T client.Object](change func(T)) Change {
 	}
 }
 
-// Machines changes Machines: one that stands alone, or all those of a MachineDeployment.
+// Machines returns a Change of Machines: a stand-alone one, or all Machines of a MachineDeployment.
 func Machines(change func(metadata *clusterv1.ObjectMeta, spec *clusterv1.MachineSpec)) Change {
 	return func(object client.Object) {
 		switch typed := object.(type) {

@@ -18,7 +18,7 @@ import (
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
-// clusterReconciler introduces the workload cluster to Cluster API.
+// clusterReconciler provides the workload cluster's endpoint and kubeconfig to Cluster API.
 type clusterReconciler struct {
 	client.Client
 	workload func(client.ObjectKey) (Workload, bool)
@@ -26,17 +26,17 @@ type clusterReconciler struct {
 
 func (r *clusterReconciler) setup(manager ctrl.Manager) error {
 	kind := infrav1.GroupVersion.WithKind(infrav1.KwokClusterKind)
-	// The mapping logs to the context it is made with, not to the one it is called with.
+	// The mapping logs to the context of its creation, not to that of its call.
 	ctx := ctrl.LoggerInto(context.Background(), manager.GetLogger())
 	fromCluster := util.ClusterToInfrastructureMapFunc(ctx, kind, r.Client, &infrav1.KwokCluster{})
 	return ctrl.NewControllerManagedBy(manager).
 		For(&infrav1.KwokCluster{}).
-		// A Cluster tells of the end of a pause.
+		// The end of a pause is an event of the Cluster.
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(fromCluster)).
 		Complete(r)
 }
 
-// Reconcile has nothing to undo on deletion: the Secret goes with the Cluster, its owner.
+// Reconcile need not clean up on deletion: the Cluster owns the Secret.
 func (r *clusterReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	kwokCluster := &infrav1.KwokCluster{}
 	if err := r.Get(ctx, request.NamespacedName, kwokCluster); err != nil {
@@ -53,8 +53,8 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 	if !known {
 		return ctrl.Result{RequeueAfter: unknownWorkloadRetry}, nil
 	}
-	// The Secret comes first: Cluster API connects as soon as the cluster is provisioned, and a
-	// connection that fails is not tried again for half a minute.
+	// The Secret comes first: Cluster API connects as soon as the cluster is provisioned, and retries a
+	// failed connection only after half a minute.
 	if err := r.applyKubeconfig(ctx, cluster, workload); err != nil {
 		return ctrl.Result{}, err
 	}

@@ -12,8 +12,8 @@ import (
 	controlplanev1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/controlplane/v1beta1"
 )
 
-// controlPlaneReconciler says what there is to say of a control plane that is somebody else's:
-// that it is there, and that no Machines run it.
+// controlPlaneReconciler sets the status of a managed control plane: it is initialized and has no
+// Machines.
 type controlPlaneReconciler struct {
 	client.Client
 }

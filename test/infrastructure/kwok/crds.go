@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// crdTimeout is generous, for small machines that run many tests.
+// crdTimeout is long, for small machines that run many tests.
 const crdTimeout = 3 * time.Minute
 
 //go:embed config/crd/*.yaml

@@ -1,16 +1,16 @@
 // Package kwok is a small Cluster API infrastructure provider for tests: real Machines and
-// MachineDeployments get real Nodes, whose kubelets are played by kwok.
+// MachineDeployments get real Nodes, whose kubelets kwok simulates.
 //
-// Cluster API's core manager delegates what it doesn't know to objects of other kinds and reads
-// a few agreed fields of them, the contract (https://cluster-api.sigs.k8s.io/developer/providers/contracts).
-// This package is the other side of that contract, and no more than that:
+// Cluster API's core manager delegates infrastructure to objects of other kinds and reads the fields
+// of the contract (https://cluster-api.sigs.k8s.io/developer/providers/contracts). This package
+// implements that contract, and nothing more:
 //
-//	KwokCluster       tells where the workload cluster is, and writes its kubeconfig Secret
-//	KwokMachine       creates one Node; when deleted, the kubelet of that Node stops
-//	KwokControlPlane  declares the control plane somebody else's business
+//	KwokCluster       provides the endpoint and the kubeconfig Secret of the workload cluster
+//	KwokMachine       creates one Node; its deletion stops the kubelet of that Node
+//	KwokControlPlane  declares the control plane as externally managed
 //
-// All Machines are given their bootstrap data, so no bootstrap provider is needed. The workload
-// cluster is a control plane that the test has started, with kwok running in it:
+// All Machines have bootstrap data, so no bootstrap provider is needed. The workload cluster is a
+// control plane with kwok that the test has started:
 //
 //	core, err := clusterapi.Install(ctx, management, clusterapi.Options{})
 //	workload, err := kwok.Direct(controlPlane)
@@ -23,8 +23,8 @@
 //		prod.MachineDeployment("prod-workers", 3))
 //	err = kwok.WaitForMachinesRunning(ctx, c, prod.Key(), 4)
 //
-// Cluster API drains and deletes Nodes only in a cluster that has a control plane Machine, or
-// whose control plane is external (Cluster.WithExternalControlPlane): give each cluster either.
+// Cluster API drains and deletes Nodes only in a cluster that has a control plane Machine or an
+// external control plane (Cluster.WithExternalControlPlane): each cluster needs one of them.
 package kwok
 
 //go:generate sh -c "$(go run ../../../hack/tools/install path controller-gen) object crd paths=./api/... output:crd:dir=config/crd"

@@ -22,7 +22,7 @@ import (
 )
 
 // environment is a management cluster with Cluster API and the provider, and a workload cluster.
-// Each test makes a Cluster of its own; to Cluster API, the Nodes of the others are strangers'.
+// Each test creates a separate Cluster; for Cluster API, the Nodes of the others are unknown.
 type environment struct {
 	management, workload client.Client
 	controlPlane         *controlplane.ControlPlane
@@ -31,7 +31,7 @@ type environment struct {
 
 func start(t *testing.T) *environment {
 	t.Helper()
-	// What the libraries log beside the provider's own log.
+	// The log of libraries, in addition to the provider's.
 	ctrl.SetLogger(logr.New(log.NullLogSink{}))
 	g, ctx := NewWithT(t), t.Context()
 	management := controlplane.ForTest(t, controlplane.Options{Name: "management"})

@@ -18,15 +18,15 @@ import (
 
 const (
 	soon = 3 * time.Minute
-	// a while is long enough for a kubelet that is alive to act.
+	// aWhile is long enough for a running kubelet to act.
 	aWhile = 2 * time.Second
 )
 
 func TestKwok(t *testing.T) {
 	env := start(t)
-	t.Run("Machines get Nodes, and a deleted one is replaced", env.machinesGetNodes)
-	t.Run("Delete the infra machine stops the kubelet", env.deletionStopsTheKubelet)
-	t.Run("An external control plane needs no Machines", env.externalControlPlane)
+	t.Run("Machines get Nodes, and a deleted Machine is replaced", env.machinesGetNodes)
+	t.Run("deleting the infrastructure machine stops the kubelet", env.deletionStopsTheKubelet)
+	t.Run("an external control plane needs no Machines", env.externalControlPlane)
 }
 
 func (e *environment) machinesGetNodes(t *testing.T) {
@@ -78,7 +78,7 @@ func (e *environment) deletionStopsTheKubelet(t *testing.T) {
 
 	g.Expect(e.node(t, "lab-1").Labels).NotTo(HaveKey(controlplane.KubeletLabel))
 	g.Expect(e.workload.Delete(ctx, pod)).To(Succeed())
-	g.Consistently(e.gone(ctx, e.workload, pod), aWhile).Should(BeFalse(), "nobody is left to end the pod")
+	g.Consistently(e.gone(ctx, e.workload, pod), aWhile).Should(BeFalse(), "no kubelet terminates the Pod")
 }
 
 func (e *environment) externalControlPlane(t *testing.T) {

@@ -49,7 +49,7 @@ func (r *machineReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 	}
 	if !kwokMachine.DeletionTimestamp.IsZero() {
 		if _, moved := kwokMachine.Annotations[clusterctlv1.DeleteForMoveAnnotation]; moved {
-			return ctrl.Result{}, nil // clusterctl removes the finalizer; the machine runs on
+			return ctrl.Result{}, nil // clusterctl removes the finalizer; the machine keeps running
 		}
 		return ctrl.Result{}, r.reconcileDelete(ctx, kwokMachine)
 	}
@@ -70,17 +70,16 @@ func (r *machineReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 	return ctrl.Result{}, r.provision(ctx, workload, machine, kwokMachine)
 }
 
-// isDue says whether it is time to create the Node: not before the cluster and the bootstrap
-// data are there, and only once. Nobody recreates the Node of a machine that runs, as a kubelet
-// doesn't register again.
+// isDue returns whether to create the Node: after the cluster and the bootstrap data exist, and only
+// once. The Node of a running machine is never recreated, as a kubelet registers only once.
 func isDue(cluster *clusterv1.Cluster, machine *clusterv1.Machine, kwokMachine *infrav1.KwokMachine) bool {
 	return ptr.Deref(cluster.Status.Initialization.InfrastructureProvisioned, false) &&
 		machine.Spec.Bootstrap.DataSecretName != nil &&
 		!ptr.Deref(kwokMachine.Status.Initialization.Provisioned, false)
 }
 
-// provision is idempotent up to its last step. The Node is there before the Machine is told its
-// provider ID, so that Cluster API finds it at first sight.
+// provision is idempotent up to its last step. The Node exists before the Machine gets its provider
+// ID, so that Cluster API finds it immediately.
 func (r *machineReconciler) provision(ctx context.Context, workload Workload, machine *clusterv1.Machine, kwokMachine *infrav1.KwokMachine) error {
 	before := kwokMachine.DeepCopy()
 	if controllerutil.AddFinalizer(kwokMachine, infrav1.KwokMachineFinalizer) {
@@ -106,14 +105,14 @@ func (r *machineReconciler) provision(ctx context.Context, workload Workload, ma
 	return errors.Wrap(r.Status().Patch(ctx, kwokMachine, client.MergeFrom(before)), "reporting the KwokMachine as provisioned")
 }
 
-// reconcileDelete is what a power switch does: the kubelet stops, the Node object stays.
-// Deleting that is left to Cluster API.
+// reconcileDelete stops the kubelet, as a power switch does. Cluster API deletes the Node
+// object.
 func (r *machineReconciler) reconcileDelete(ctx context.Context, kwokMachine *infrav1.KwokMachine) error {
 	before := kwokMachine.DeepCopy()
 	if !controllerutil.RemoveFinalizer(kwokMachine, infrav1.KwokMachineFinalizer) {
 		return nil
 	}
-	// Without a workload cluster there is no kubelet left.
+	// Without a workload cluster there is no kubelet.
 	if workload, known := r.workload(clusterOf(kwokMachine)); known {
 		if err := stopKubelet(ctx, workload, kwokMachine); err != nil {
 			return err
@@ -122,7 +121,7 @@ func (r *machineReconciler) reconcileDelete(ctx context.Context, kwokMachine *in
 	return errors.Wrap(client.IgnoreNotFound(r.Patch(ctx, kwokMachine, client.MergeFrom(before))), "removing the finalizer")
 }
 
-// clusterOf relies on the label that Cluster API puts on every infrastructure machine.
+// clusterOf uses the label that Cluster API sets on every infrastructure machine.
 func clusterOf(kwokMachine *infrav1.KwokMachine) client.ObjectKey {
 	return client.ObjectKey{Namespace: kwokMachine.Namespace, Name: kwokMachine.Labels[clusterv1.ClusterNameLabel]}
 }

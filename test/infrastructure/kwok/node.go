@@ -23,12 +23,12 @@ import (
 
 const (
 	roleLabelControlPlane = "node-role.kubernetes.io/control-plane"
-	// attachDetachAnnotation is set by every kubelet that leaves attaching volumes to the
-	// controller manager, as all do by default.
+	// attachDetachAnnotation makes the controller manager attach volumes. Every kubelet sets it by
+	// default.
 	attachDetachAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
 )
 
-// ProviderID returns the provider ID that a KwokMachine and its Node get.
+// ProviderID returns the provider ID of a KwokMachine and its Node.
 func ProviderID(cluster, machine string) string {
 	return fmt.Sprintf("kwok:///%s/%s", cluster, machine)
 }
@@ -39,7 +39,7 @@ func newNode(machine *clusterv1.Machine, kwokMachine *infrav1.KwokMachine) *core
 	node.Annotations = map[string]string{attachDetachAnnotation: "true"}
 	node.Labels[corev1.LabelTopologyZone] = zoneOf(machine, kwokMachine)
 	node.Spec.ProviderID = ProviderID(machine.Spec.ClusterName, kwokMachine.Name)
-	// Bootstrap providers add this taint, so that no pod lands before the Machine's labels do.
+	// Bootstrap providers add this taint, so that no Pod is scheduled before the Machine's labels are set.
 	node.Spec.Taints = []corev1.Taint{clusterv1.NodeUninitializedTaint}
 	if util.IsControlPlaneMachine(machine) {
 		node.Labels[roleLabelControlPlane] = ""
@@ -89,13 +89,13 @@ func register(ctx context.Context, workload Workload, node *corev1.Node) error {
 		return errors.Wrapf(err, "reading Node %s", node.Name)
 	}
 	if existing.Spec.ProviderID != node.Spec.ProviderID {
-		return errors.Errorf("Node %s is somebody else's: its provider ID is %q", node.Name, existing.Spec.ProviderID)
+		return errors.Errorf("Node %s belongs to another machine: its provider ID is %q", node.Name, existing.Spec.ProviderID)
 	}
 	return nil
 }
 
-// stopKubelet takes the Node away from kwok: it neither reports the Node's health any longer
-// nor starts or ends the Node's pods.
+// stopKubelet removes the Node from kwok, which then neither reports the Node's health nor starts
+// or terminates its Pods.
 func stopKubelet(ctx context.Context, workload Workload, kwokMachine *infrav1.KwokMachine) error {
 	nodes, err := nodesOf(workload)
 	if err != nil {
@@ -113,8 +113,8 @@ func stopKubelet(ctx context.Context, workload Workload, kwokMachine *infrav1.Kw
 	return errors.Wrapf(client.IgnoreNotFound(err), "stopping the kubelet of Node %s", node.Name)
 }
 
-// nodesOf creates a client each time. Clients of one configuration share their connections, and
-// a typed one needs no discovery, so there is nothing worth keeping.
+// nodesOf creates a client each time, which is cheap: clients of one configuration share their
+// connections, and a typed client needs no discovery.
 func nodesOf(workload Workload) (typedcorev1.NodeInterface, error) {
 	nodes, err := typedcorev1.NewForConfig(workload.Config)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
-// Cluster makes the objects of one cluster, for a test to create. It is a value: each With or
-// In returns a changed copy.
+// Cluster builds the objects of one cluster for a test. It is a value: each With or In returns a
+// modified copy.
 type Cluster struct {
 	namespace, name, version string
 	externalControlPlane     bool
@@ -25,7 +25,7 @@ type Cluster struct {
 // NewCluster returns a cluster in namespace default, of the Kubernetes version that
 // test/controlplane runs, whose control plane consists of stand-alone Machines, if any.
 func NewCluster(name string) Cluster {
-	// Outside a checkout the version is not known; Cluster API can do without.
+	// The version is unknown outside a checkout. Cluster API does not require it.
 	version, _ := controlplane.KubernetesVersion()
 	return Cluster{namespace: metav1.NamespaceDefault, name: name, version: version}
 }
@@ -48,12 +48,12 @@ func (c Cluster) WithExternalControlPlane() Cluster {
 	return c
 }
 
-// Key is the name and namespace of the Cluster.
+// Key returns the namespace and name of the Cluster.
 func (c Cluster) Key() client.ObjectKey {
 	return client.ObjectKey{Namespace: c.namespace, Name: c.name}
 }
 
-// Objects returns the Cluster and what it refers to.
+// Objects returns the Cluster and the objects that it refers to.
 func (c Cluster) Objects(changes ...Change) []client.Object {
 	cluster := &clusterv1.Cluster{ObjectMeta: c.meta(c.name)}
 	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
@@ -72,20 +72,20 @@ func (c Cluster) Objects(changes ...Change) []client.Object {
 	return apply(changes, objects)
 }
 
-// Machine returns a worker Machine that stands alone, and its KwokMachine.
+// Machine returns a stand-alone worker Machine and its KwokMachine.
 func (c Cluster) Machine(name string, changes ...Change) []client.Object {
 	machine := &clusterv1.Machine{ObjectMeta: c.meta(name), Spec: c.machineSpec(infrav1.KwokMachineKind, name)}
 	return apply(changes, []client.Object{&infrav1.KwokMachine{ObjectMeta: c.meta(name)}, machine})
 }
 
-// ControlPlaneMachine returns a control plane Machine that stands alone, and its KwokMachine.
-// It doesn't run the control plane, but Cluster API takes it for the one that does.
+// ControlPlaneMachine returns a stand-alone control plane Machine and its KwokMachine. It does not
+// run the control plane, but Cluster API treats it as if it did.
 func (c Cluster) ControlPlaneMachine(name string, changes ...Change) []client.Object {
 	return c.Machine(name, append([]Change{MachineLabels(map[string]string{clusterv1.MachineControlPlaneLabel: ""})}, changes...)...)
 }
 
-// MachineDeployment returns a MachineDeployment and its KwokMachineTemplate. With more than
-// one in a cluster, each has its Machines labelled with its name.
+// MachineDeployment returns a MachineDeployment and its KwokMachineTemplate. Its Machines have a label
+// with its name, so that a cluster can have more than one.
 func (c Cluster) MachineDeployment(name string, replicas int32, changes ...Change) []client.Object {
 	pool := map[string]string{clusterv1.MachineDeploymentNameLabel: name}
 	labels := maps.Clone(pool)
@@ -114,8 +114,8 @@ func (c Cluster) machineSpec(kind, name string) clusterv1.MachineSpec {
 	return clusterv1.MachineSpec{
 		ClusterName: c.name,
 		Version:     c.version,
-		// Giving the name of the Secret makes a bootstrap provider unnecessary. The Secret need
-		// not exist: only the machine itself would read it.
+		// With the name of a Secret, no bootstrap provider is needed. The Secret need not exist: only the
+		// machine would read it.
 		Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To("not-used")},
 		InfrastructureRef: clusterv1.ContractVersionedObjectReference{
 			APIGroup: infrav1.GroupVersion.Group, Kind: kind, Name: name,
@@ -123,7 +123,7 @@ func (c Cluster) machineSpec(kind, name string) clusterv1.MachineSpec {
 	}
 }
 
-// Create creates objects in the order given.
+// Create creates objects in the given order.
 func Create(ctx context.Context, c client.Client, groups ...[]client.Object) error {
 	for _, objects := range groups {
 		for _, object := range objects {

@@ -38,7 +38,7 @@ func TestChanges(t *testing.T) {
 	noted := MachineAnnotations(map[string]string{"note": "x"})
 
 	deployment := find[*clusterv1.MachineDeployment](t, prod.MachineDeployment("workers", 1, gold, noted))
-	g.Expect(deployment.Labels).NotTo(HaveKey("tier"), "it is for the Machines")
+	g.Expect(deployment.Labels).NotTo(HaveKey("tier"), "the label is for the Machines")
 	g.Expect(deployment.Spec.Template.Labels).To(HaveKeyWithValue("tier", "gold"))
 	g.Expect(deployment.Spec.Template.Labels).To(HaveKey(clusterv1.ClusterNameLabel))
 	g.Expect(deployment.Spec.Template.Annotations).To(HaveKeyWithValue("note", "x"))
@@ -51,7 +51,7 @@ func TestChanges(t *testing.T) {
 	g.Expect(kwokMachine.Spec.Zone).To(Equal("z"))
 }
 
-func TestZone(t *testing.T) { // The nearest to the machine decides.
+func TestZone(t *testing.T) { // the most specific zone applies
 	g := NewWithT(t)
 	machine, kwokMachine := &clusterv1.Machine{}, &infrav1.KwokMachine{}
 	g.Expect(zoneOf(machine, kwokMachine)).To(HavePrefix("zone-"))

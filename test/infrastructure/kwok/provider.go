@@ -21,30 +21,30 @@ import (
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
-// Options says what a provider works with.
+// Options configures a provider.
 type Options struct {
-	// Management is the management cluster, with Cluster API's CRDs already in it.
+	// Management is the management cluster, where Cluster API's CRDs are installed.
 	Management *rest.Config
-	// Workload finds the workload cluster of a Cluster; false means that there is none yet.
+	// Workload finds the workload cluster of a Cluster. It returns false if there is none yet.
 	Workload func(cluster client.ObjectKey) (Workload, bool)
-	// WithoutCRDs says that the CRDs are there already: somebody else, such as clusterctl, has installed them.
+	// WithoutCRDs does not install the CRDs, for example because clusterctl has installed them.
 	WithoutCRDs bool
-	// Log of the provider; the zero value discards it.
+	// Log is the provider's logger. The zero value discards the log.
 	Log logr.Logger
 }
 
-// Provider runs inside the test process until it is stopped.
+// Provider runs in the test process until it is stopped.
 type Provider struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error
 }
 
-// unknownWorkloadRetry is when to ask again for a workload cluster: nothing tells us about it.
+// unknownWorkloadRetry is the interval for looking up a missing workload cluster, which causes no event.
 const unknownWorkloadRetry = 500 * time.Millisecond
 
-// Start installs the provider's CRDs, unless they are there, and runs its controllers until the context ends or Stop
-// is called. When it returns, the controllers are working.
+// Start installs the provider's CRDs, unless WithoutCRDs is set, and runs its controllers until the context is done or Stop
+// is called. When it returns, the controllers are running.
 func Start(ctx context.Context, opts Options) (*Provider, error) {
 	if !opts.WithoutCRDs {
 		if err := InstallCRDs(opts.Management); err != nil {
@@ -70,7 +70,7 @@ func Start(ctx context.Context, opts Options) (*Provider, error) {
 	}
 }
 
-// Stop ends the controllers and returns when they have ended. Their objects stay.
+// Stop stops the controllers and waits for them. It keeps their objects.
 func (p *Provider) Stop() error {
 	p.cancel()
 	<-p.done
@@ -89,7 +89,7 @@ func newManager(opts Options) (ctrl.Manager, error) {
 		return nil, errors.Wrap(err, "registering kinds")
 	}
 	if opts.Log.IsZero() {
-		// Not logr.Discard: the manager takes that for no logger at all.
+		// Not logr.Discard, which the manager treats as no logger.
 		opts.Log = logr.New(log.NullLogSink{})
 	}
 	manager, err := ctrl.NewManager(opts.Management, ctrl.Options{

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// machinesTimeout bounds WaitForMachinesRunning where the context doesn't.
+// machinesTimeout limits WaitForMachinesRunning in addition to the context.
 const machinesTimeout = 2 * time.Minute
 
 // WaitForMachinesRunning returns when the cluster has exactly n Machines and all of them are

@@ -11,31 +11,29 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// Workload is what the provider needs to know of a workload cluster.
+// Workload describes how to reach a workload cluster.
 type Workload struct {
-	// Endpoint of the API server, as Cluster API gets to know it.
+	// Endpoint of the API server for Cluster API.
 	Endpoint clusterv1.APIEndpoint
-	// Kubeconfig that Cluster API connects with.
+	// Kubeconfig for Cluster API.
 	Kubeconfig []byte
-	// Config that the provider itself connects with. Infrastructure is not affected by the
-	// network between Cluster API and the workload cluster, so this is never a link that
-	// tests cut.
+	// Config is used by the provider. It never uses a link that tests cut, since the network between
+	// Cluster API and the workload cluster does not affect infrastructure.
 	Config *rest.Config
 }
 
-// The users that act in workload clusters. They are what tells the requests of one from those
-// of the other in an audit log.
+// The users in workload clusters, which distinguish their requests in an audit log.
 const (
-	// ClusterAPIUser is whom the kubeconfig Secret is issued to: Cluster API's core manager, and
-	// all other controllers that use its connection.
+	// ClusterAPIUser is the user of the kubeconfig Secret: Cluster API's core manager, and all other
+	// controllers that use it.
 	ClusterAPIUser = "capi"
-	// ProviderUser is this provider.
+	// ProviderUser is the user of this provider.
 	ProviderUser = "kwok-infrastructure"
 
 	systemMasters = "system:masters"
 )
 
-// Direct describes a workload cluster that Cluster API connects straight to.
+// Direct describes a workload cluster that Cluster API connects to directly.
 func Direct(controlPlane *controlplane.ControlPlane) (Workload, error) {
 	kubeconfig, err := controlPlane.KubeconfigFor(ClusterAPIUser, systemMasters)
 	if err != nil {
@@ -68,14 +66,14 @@ func newWorkload(controlPlane *controlplane.ControlPlane, host string, port int,
 	}, nil
 }
 
-// Workloads remembers which workload cluster belongs to which Cluster. The zero value is empty.
+// Workloads maps Clusters to workload clusters. The zero value is empty.
 type Workloads struct {
 	lock      sync.RWMutex
 	byCluster map[client.ObjectKey]Workload
 }
 
-// Add makes a workload cluster known. The Cluster need not exist yet, but a Cluster that does
-// waits for this.
+// Add adds the workload cluster of a Cluster. The Cluster need not exist yet; an existing one waits
+// until it is added.
 func (w *Workloads) Add(cluster client.ObjectKey, workload Workload) {
 	w.lock.Lock()
 	defer w.lock.Unlock()
@@ -85,15 +83,15 @@ func (w *Workloads) Add(cluster client.ObjectKey, workload Workload) {
 	w.byCluster[cluster] = workload
 }
 
-// Remove forgets a workload cluster, e.g. because its control plane has been stopped: the
-// provider no longer waits for it when Machines are deleted.
+// Remove removes a workload cluster, for example after its control plane has been stopped. The
+// provider then no longer waits for it when Machines are deleted.
 func (w *Workloads) Remove(cluster client.ObjectKey) {
 	w.lock.Lock()
 	defer w.lock.Unlock()
 	delete(w.byCluster, cluster)
 }
 
-// Find returns the workload cluster of a Cluster; it fits Options.Workload.
+// Find returns the workload cluster of a Cluster. It can be used as Options.Workload.
 func (w *Workloads) Find(cluster client.ObjectKey) (Workload, bool) {
 	w.lock.RLock()
 	defer w.lock.RUnlock()

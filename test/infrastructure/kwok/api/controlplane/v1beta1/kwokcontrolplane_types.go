@@ -16,27 +16,26 @@ type KwokControlPlaneSpec struct {
 	Version string `json:"version,omitempty"`
 }
 
-// KwokControlPlaneStatus is what the contract asks of a control plane's status.
+// KwokControlPlaneStatus has the status fields of a control plane that the contract requires.
 // +kubebuilder:validation:MinProperties=1
 type KwokControlPlaneStatus struct {
-	// initialization says what has been done once and for all.
+	// initialization is the progress of the initialization.
 	// +optional
 	Initialization KwokControlPlaneInitializationStatus `json:"initialization,omitempty,omitzero"`
 
-	// externalManagedControlPlane tells Cluster API not to look for control plane Machines before it drains
-	// and deletes Nodes.
+	// externalManagedControlPlane makes Cluster API drain and delete Nodes without control plane Machines.
 	// +optional
 	ExternalManagedControlPlane *bool `json:"externalManagedControlPlane,omitempty"`
 
-	// version is the version that runs. Equal to spec.version, it tells Cluster API that no upgrade is going
-	// on, during which it would create no Machines.
+	// version is the running version. While it differs from spec.version, Cluster API assumes an upgrade and
+	// creates no Machines.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Version string `json:"version,omitempty"`
 }
 
-// KwokControlPlaneInitializationStatus says what has been done once and for all.
+// KwokControlPlaneInitializationStatus is the progress of the initialization.
 // +kubebuilder:validation:MinProperties=1
 type KwokControlPlaneInitializationStatus struct {
 	// controlPlaneInitialized is true when the control plane can be used.
@@ -44,7 +43,7 @@ type KwokControlPlaneInitializationStatus struct {
 	ControlPlaneInitialized *bool `json:"controlPlaneInitialized,omitempty"`
 }
 
-// KwokControlPlane is a control plane that no Machines run: that of a managed service, as it were.
+// KwokControlPlane is a control plane without Machines, as that of a managed service.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=cluster-api

@@ -1,5 +1,5 @@
-// Package v1beta1 holds the infrastructure kinds of the kwok provider: just enough of Cluster
-// API's v1beta2 contract for real Machines to get Nodes.
+// Package v1beta1 has the infrastructure kinds of the kwok provider. They implement the part of
+// Cluster API's v1beta2 contract that Machines need to get Nodes.
 //
 // +kubebuilder:object:generate=true
 // +groupName=infrastructure.test.capnm.dev

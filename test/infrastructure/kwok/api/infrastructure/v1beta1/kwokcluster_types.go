@@ -8,30 +8,30 @@ import (
 // KwokClusterKind is the kind of a KwokCluster.
 const KwokClusterKind = "KwokCluster"
 
-// KwokClusterSpec is what the contract asks of an infrastructure cluster's spec.
+// KwokClusterSpec has the spec fields of an infrastructure cluster that the contract requires.
 type KwokClusterSpec struct {
-	// controlPlaneEndpoint is where Cluster API reaches the workload cluster. The provider fills it in.
+	// controlPlaneEndpoint is the address of the workload cluster. The provider sets it.
 	// +optional
 	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 }
 
-// KwokClusterStatus is what the contract asks of an infrastructure cluster's status.
+// KwokClusterStatus has the status fields of an infrastructure cluster that the contract requires.
 // +kubebuilder:validation:MinProperties=1
 type KwokClusterStatus struct {
-	// initialization says what has been done once and for all.
+	// initialization is the progress of the initialization.
 	// +optional
 	Initialization KwokClusterInitializationStatus `json:"initialization,omitempty,omitzero"`
 }
 
-// KwokClusterInitializationStatus says what has been done once and for all.
+// KwokClusterInitializationStatus is the progress of the initialization.
 // +kubebuilder:validation:MinProperties=1
 type KwokClusterInitializationStatus struct {
-	// provisioned is true when the workload cluster can be reached and the kubeconfig Secret is there.
+	// provisioned is true when the workload cluster is reachable and the kubeconfig Secret exists.
 	// +optional
 	Provisioned *bool `json:"provisioned,omitempty"`
 }
 
-// KwokCluster is a workload cluster whose control plane a test has started already.
+// KwokCluster is a workload cluster whose control plane a test has started.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=cluster-api

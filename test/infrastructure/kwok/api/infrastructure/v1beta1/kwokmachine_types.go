@@ -9,33 +9,33 @@ import (
 const (
 	// KwokMachineKind is the kind of a KwokMachine.
 	KwokMachineKind = "KwokMachine"
-	// KwokMachineFinalizer holds a KwokMachine until its kubelet has been stopped.
+	// KwokMachineFinalizer is removed when the kubelet of a KwokMachine has been stopped.
 	KwokMachineFinalizer = "kwokmachine.infrastructure.test.capnm.dev"
 )
 
 // KwokMachineSpec describes a machine.
 type KwokMachineSpec struct {
-	// providerID is what the Machine and its Node have in common. The provider fills it in.
+	// providerID identifies the Node of the Machine. The provider sets it.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// capacity of the Node; what is not given is that of an ordinary machine.
+	// capacity of the Node. Missing resources have the values of a typical machine.
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 
-	// zone of the Node. When absent, the Machine's failure domain, or else one derived from the name.
+	// zone of the Node. The default is the Machine's failure domain, or else a zone derived from the name.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Zone string `json:"zone,omitempty"`
 }
 
-// KwokMachineStatus is what the contract asks of an infrastructure machine's status.
+// KwokMachineStatus has the status fields of an infrastructure machine that the contract requires.
 // +kubebuilder:validation:MinProperties=1
 type KwokMachineStatus struct {
-	// initialization says what has been done once and for all.
+	// initialization is the progress of the initialization.
 	// +optional
 	Initialization KwokMachineInitializationStatus `json:"initialization,omitempty,omitzero"`
 
@@ -46,7 +46,7 @@ type KwokMachineStatus struct {
 	Addresses []clusterv1.MachineAddress `json:"addresses,omitempty"`
 }
 
-// KwokMachineInitializationStatus says what has been done once and for all.
+// KwokMachineInitializationStatus is the progress of the initialization.
 // +kubebuilder:validation:MinProperties=1
 type KwokMachineInitializationStatus struct {
 	// provisioned is true when the machine's Node has been created.
@@ -54,8 +54,8 @@ type KwokMachineInitializationStatus struct {
 	Provisioned *bool `json:"provisioned,omitempty"`
 }
 
-// KwokMachine is a machine with a Node and a kubelet, which kwok plays. There is one Node for
-// each KwokMachine, of the same name; it is created once, as a kubelet registers once.
+// KwokMachine is a machine with a Node and a kubelet that kwok simulates. Each KwokMachine has one
+// Node of the same name, which is created once, as a kubelet registers once.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=cluster-api

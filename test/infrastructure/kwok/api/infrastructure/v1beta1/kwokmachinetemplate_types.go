@@ -8,14 +8,14 @@ import (
 // KwokMachineTemplateKind is the kind of a KwokMachineTemplate.
 const KwokMachineTemplateKind = "KwokMachineTemplate"
 
-// KwokMachineTemplateSpec holds the template.
+// KwokMachineTemplateSpec has the template.
 type KwokMachineTemplateSpec struct {
-	// template is what KwokMachines are made from.
+	// template of KwokMachines.
 	// +required
 	Template KwokMachineTemplateResource `json:"template"`
 }
 
-// KwokMachineTemplateResource is what KwokMachines are made from.
+// KwokMachineTemplateResource is the template of KwokMachines.
 type KwokMachineTemplateResource struct {
 	// metadata of the KwokMachines.
 	// +optional
@@ -25,7 +25,7 @@ type KwokMachineTemplateResource struct {
 	Spec KwokMachineSpec `json:"spec"`
 }
 
-// KwokMachineTemplate is what MachineDeployments make KwokMachines from.
+// KwokMachineTemplate is the template from which MachineDeployments create KwokMachines.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=cluster-api
