@@ -95,10 +95,14 @@ func (s *scene) heldByRefusals() {
 	s.refuse("cordons", `object.metadata.name == "cordon" && has(object.spec.unschedulable) && object.spec.unschedulable`, admissionregistrationv1.RuleWithOperations{
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
 		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"nodes"}},
+	}, func() error {
+		return s.workload.Client.Patch(s.Context(), s.node("cordon"), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)), client.DryRunAll)
 	})
-	s.refuse("maintenances", `has(object.metadata.annotations) && object.metadata.annotations[?"`+v1alpha1.OwnerMachineAnnotation+`"].orValue("") == "default/refused"`, admissionregistrationv1.RuleWithOperations{
+	s.refuse("maintenances", `object.metadata.name == "probe" || has(object.metadata.annotations) && object.metadata.annotations[?"`+v1alpha1.OwnerMachineAnnotation+`"].orValue("") == "default/refused"`, admissionregistrationv1.RuleWithOperations{
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
 		Rule:       admissionregistrationv1.Rule{APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"nodemaintenances"}},
+	}, func() error {
+		return s.workload.Client.Create(s.Context(), nm("probe", idle, of("none")), client.DryRunAll)
 	})
 	s.withoutEvacuations("full")
 	staying, free, kept := bare("staying", "cordon"), bare("free", "quota"), bare("kept", "quota")
@@ -152,8 +156,8 @@ func (s *scene) expectHeld(machine, reason string, messages ...string) {
 	}, soon, pace).Should(Succeed())
 }
 
-// refuse is an admission policy that refuses requests that match a rule and an expression.
-func (s *scene) refuse(name, expression string, rule admissionregistrationv1.RuleWithOperations) {
+// refuse makes an admission policy that refuses requests that match a rule and an expression, and waits until it refuses the probe.
+func (s *scene) refuse(name, expression string, rule admissionregistrationv1.RuleWithOperations, probe func() error) {
 	s.Helper()
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -174,6 +178,7 @@ func (s *scene) refuse(name, expression string, rule admissionregistrationv1.Rul
 		_ = s.workload.Client.Delete(context.WithoutCancel(s.Context()), binding)
 		_ = s.workload.Client.Delete(context.WithoutCancel(s.Context()), policy)
 	})
+	s.Eventually(probe, soon, pace).Should(MatchError(ContainSubstring("frozen")))
 }
 
 // withoutEvacuations makes a namespace whose quota allows no Evacuation, and waits until it is enforced.
