@@ -74,7 +74,7 @@ func observeNode(observation remote.Observation, node *corev1.Node, m *v1alpha1.
 		verdict := matcher.Decide(remote.Subject(observation, pod))
 		stays := verdict.Behavior == v1alpha1.DrainBehaviorSkip
 		if stays || !rules.Finished(pod) { // a kubelet unmounts the volumes of a Pod that has finished
-			seen.Pods = append(seen.Pods, volumes.Pod{Claims: volumes.ClaimsOf(pod), Stays: stays})
+			seen.Pods = append(seen.Pods, volumes.Pod{Claims: volumes.ClaimsOf(pod), Skipped: stays})
 		}
 	}
 	return seen, true

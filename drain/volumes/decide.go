@@ -9,54 +9,54 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// Kind says what is known of a volume that is waited for.
+// Kind classifies a volume that the Machine waits for by how it was identified.
 type Kind string
 
-// The kinds, in the order in which they are told.
+// The kinds, in the order of Message.
 const (
-	// Claimed: the volume of a PersistentVolumeClaim, by which it is named.
+	// Claimed is a volume that is bound to a PersistentVolumeClaim. It is named by its claim.
 	Claimed Kind = "PersistentVolumeClaims"
-	// Unclaimed: a PersistentVolume that no claim is bound to.
+	// Unclaimed is a PersistentVolume that is not bound to a claim.
 	Unclaimed Kind = "PersistentVolumes without a claim"
-	// VolumeGone: a VolumeAttachment whose PersistentVolume isn't there.
-	VolumeGone Kind = "VolumeAttachments whose PersistentVolume isn't there"
-	// Inline: a VolumeAttachment that names no PersistentVolume.
+	// VolumeNotFound is a VolumeAttachment whose PersistentVolume does not exist.
+	VolumeNotFound Kind = "VolumeAttachments whose PersistentVolume does not exist"
+	// Inline is a VolumeAttachment that names no PersistentVolume.
 	Inline Kind = "VolumeAttachments that name no PersistentVolume"
-	// Unmatched: an entry of node.status.volumesAttached that is no known PersistentVolume.
+	// Unmatched is an entry of node.status.volumesAttached that matches no known PersistentVolume.
 	Unmatched Kind = "attached volumes that match no known PersistentVolume"
-	// Unread: there are so many VolumeAttachments that not all of them are looked up.
-	Unread Kind = "VolumeAttachments that are too many to be looked up"
+	// NotLookedUp is a VolumeAttachment beyond the first maxReads.
+	NotLookedUp Kind = "VolumeAttachments beyond the limit of lookups"
 )
 
-var kinds = []Kind{Claimed, Unclaimed, VolumeGone, Inline, Unmatched, Unread}
+var kinds = []Kind{Claimed, Unclaimed, VolumeNotFound, Inline, Unmatched, NotLookedUp}
 
-// maxReads bounds how many PersistentVolumes, and how many claims, one decision asks for. No Node has as many volumes; what a
-// workload cluster says it has is another matter.
+// maxReads limits how many PersistentVolumes, and how many claims, one decision asks for. No real Node has that many volumes, but
+// the workload cluster is not trusted.
 const maxReads = 512
 
 // Decision says which volumes must still detach.
 type Decision struct {
-	// Missing has to be read before there is a decision.
+	// Missing are the objects that must be read before the other fields are set.
 	Missing Missing
-	// Waiting are the names of the volumes to wait for. Sorted.
+	// Waiting are the sorted names of the volumes that must detach.
 	Waiting map[Kind][]string
-	// Ignored are the volumes of Pods that stay, named by their claims. Sorted.
+	// Ignored are the sorted names of the claims whose volumes only skipped Pods use.
 	Ignored []string
 }
 
-// Missing are objects that the decision depends on and that haven't been read.
+// Missing are the objects that the decision depends on and that have not been read.
 type Missing struct {
 	Volumes []string
 	Claims  []types.NamespacedName
 }
 
-// None says that nothing is missing.
+// None reports whether nothing is missing.
 func (m Missing) None() bool { return len(m.Volumes) == 0 && len(m.Claims) == 0 }
 
-// Detached says that nothing is left to wait for.
+// Detached reports whether all volumes that must detach have detached.
 func (d Decision) Detached() bool { return d.Missing.None() && len(d.Waiting) == 0 }
 
-// Count is how many volumes are waited for.
+// Count returns the number of volumes that must still detach.
 func (d Decision) Count() int {
 	n := 0
 	for _, names := range d.Waiting {
@@ -65,16 +65,15 @@ func (d Decision) Count() int {
 	return n
 }
 
-// Decide says which volumes of a Node must still detach. It asks for what it has to know in at most three rounds: the
-// PersistentVolumes of the VolumeAttachments; where that doesn't explain all attached names, the claims of Pods that stay;
-// and the PersistentVolumes of these.
+// Decide returns which volumes of a Node must still detach. It asks for objects in at most three rounds: the PersistentVolumes of the
+// VolumeAttachments; if these do not explain all attached names, the claims of skipped Pods; and the PersistentVolumes of those claims.
 func Decide(o Observation) Decision {
-	d := &decider{observation: o, ignoring: ignoring(o.Pods), waiting: map[Kind]sets.Set[string]{}, ignored: sets.New[string](), byName: map[string]Volume{}}
+	d := &decider{observation: o, ignorable: claimsOfSkippedPods(o.Pods), waiting: map[Kind]sets.Set[string]{}, ignored: sets.New[string](), byUniqueName: map[string]Volume{}}
 	for _, attachment := range o.Attachments {
-		d.attachment(attachment)
+		d.addAttachment(attachment)
 	}
 	if len(d.missing.Volumes) == 0 {
-		d.names()
+		d.addAttachedNames()
 	}
 	if !d.missing.None() {
 		slices.Sort(d.missing.Volumes)
@@ -83,16 +82,16 @@ func Decide(o Observation) Decision {
 	return d.decision()
 }
 
-// ignoring are the claims that are used by Pods that stay, and by no other Pod.
-func ignoring(pods []Pod) sets.Set[types.NamespacedName] {
+// claimsOfSkippedPods returns the claims that only skipped Pods use.
+func claimsOfSkippedPods(pods []Pod) sets.Set[types.NamespacedName] {
 	claims := sets.New[types.NamespacedName]()
 	for _, pod := range pods {
-		if pod.Stays {
+		if pod.Skipped {
 			claims.Insert(pod.Claims...)
 		}
 	}
 	for _, pod := range pods {
-		if !pod.Stays {
+		if !pod.Skipped {
 			claims.Delete(pod.Claims...)
 		}
 	}
@@ -100,53 +99,53 @@ func ignoring(pods []Pod) sets.Set[types.NamespacedName] {
 }
 
 type decider struct {
-	observation Observation
-	ignoring    sets.Set[types.NamespacedName]
-	missing     Missing
-	waiting     map[Kind]sets.Set[string]
-	ignored     sets.Set[string]
-	byName      map[string]Volume // the volumes that are known to be attached here or used here, by their unique names
+	observation  Observation
+	ignorable    sets.Set[types.NamespacedName]
+	missing      Missing
+	waiting      map[Kind]sets.Set[string]
+	ignored      sets.Set[string]
+	byUniqueName map[string]Volume // the volumes that are attached to this Node or used on it
 }
 
 func (d *decider) wait(kind Kind, name string) {
 	if d.waiting[kind] == nil {
 		d.waiting[kind] = sets.New[string]()
 	}
-	d.waiting[kind].Insert(shown(name))
+	d.waiting[kind].Insert(printable(name))
 }
 
-// volume waits for a PersistentVolume, unless only Pods that stay use it.
-func (d *decider) volume(name string, v Volume) {
+// addVolume waits for a PersistentVolume unless only skipped Pods use it.
+func (d *decider) addVolume(name string, v Volume) {
 	switch {
 	case v.Claim == nil:
 		d.wait(Unclaimed, name)
-	case d.ignoring.Has(*v.Claim):
-		d.ignored.Insert(shown(v.Claim.String()))
+	case d.ignorable.Has(*v.Claim):
+		d.ignored.Insert(printable(v.Claim.String()))
 	default:
 		d.wait(Claimed, v.Claim.String())
 	}
 }
 
-func (d *decider) attachment(a Attachment) {
+func (d *decider) addAttachment(a Attachment) {
 	if a.PersistentVolume == "" {
 		d.wait(Inline, a.Name)
 		return
 	}
 	v, read := d.observation.Volumes[a.PersistentVolume]
 	switch {
-	case !read && !d.needVolume(a.PersistentVolume):
-		d.wait(Unread, a.Name)
+	case !read && !d.requestVolume(a.PersistentVolume):
+		d.wait(NotLookedUp, a.Name)
 	case !read:
 	case !v.Found:
-		d.wait(VolumeGone, a.Name)
+		d.wait(VolumeNotFound, a.Name)
 	default:
-		d.volume(a.PersistentVolume, v)
-		d.know(v)
+		d.addVolume(a.PersistentVolume, v)
+		d.index(v)
 	}
 }
 
-// needVolume asks for a PersistentVolume. False: it is one too many.
-func (d *decider) needVolume(name string) bool {
+// requestVolume adds a PersistentVolume to Missing. It returns false if that would exceed maxReads.
+func (d *decider) requestVolume(name string) bool {
 	if slices.Contains(d.missing.Volumes, name) {
 		return true
 	}
@@ -157,36 +156,36 @@ func (d *decider) needVolume(name string) bool {
 	return true
 }
 
-func (d *decider) know(v Volume) {
+func (d *decider) index(v Volume) {
 	for _, name := range v.UniqueNames {
-		d.byName[name] = v
+		d.byUniqueName[name] = v
 	}
 }
 
-// names explains the entries of node.status.volumesAttached. Those of the VolumeAttachments' volumes have been decided.
-func (d *decider) names() {
+// addAttachedNames decides the entries of node.status.volumesAttached whose volumes no VolumeAttachment names.
+func (d *decider) addAttachedNames() {
 	var unexplained []string
 	for _, name := range d.observation.Attached {
-		if _, known := d.byName[name]; !known {
+		if _, known := d.byUniqueName[name]; !known {
 			unexplained = append(unexplained, name)
 		}
 	}
-	if len(unexplained) == 0 || !d.knowClaims() {
+	if len(unexplained) == 0 || !d.indexIgnorableClaims() {
 		return
 	}
 	for _, name := range unexplained {
-		if v, known := d.byName[name]; known {
-			d.ignored.Insert(shown(v.Claim.String()))
+		if v, known := d.byUniqueName[name]; known {
+			d.ignored.Insert(printable(v.Claim.String()))
 		} else {
 			d.wait(Unmatched, name)
 		}
 	}
 }
 
-// knowClaims finds the volumes of the claims that are ignored, which are the only ones that make a difference for a name that
-// nothing else explains. False: some have to be read first.
-func (d *decider) knowClaims() bool {
-	for _, key := range slices.SortedFunc(maps.Keys(d.ignoring), compareKeys) {
+// indexIgnorableClaims indexes the volumes of the claims that only skipped Pods use: no other claim can change the decision about a name
+// that nothing else explains. It returns false while some must be read first.
+func (d *decider) indexIgnorableClaims() bool {
+	for _, key := range slices.SortedFunc(maps.Keys(d.ignorable), compareKeys) {
 		claim, read := d.observation.Claims[key]
 		if !read && len(d.observation.Claims)+len(d.missing.Claims) < maxReads {
 			d.missing.Claims = append(d.missing.Claims, key)
@@ -196,9 +195,9 @@ func (d *decider) knowClaims() bool {
 		}
 		v, read := d.observation.Volumes[claim.Volume]
 		if !read {
-			d.needVolume(claim.Volume)
-		} else if v.Claim != nil && *v.Claim == key { // whoever owns a claim can name any volume in it, the volume has the say
-			d.know(v)
+			d.requestVolume(claim.Volume)
+		} else if v.Claim != nil && *v.Claim == key { // the author of a claim can name any volume in it, so the volume must name the claim too
+			d.index(v)
 		}
 	}
 	return d.missing.None()

@@ -32,39 +32,39 @@ func TestDecide(t *testing.T) {
 		ignored []string
 		reads   int
 	}{
-		{name: "M19: nothing is attached, and nothing is read", seen: volumes.Observation{Pods: []volumes.Pod{stays("a")}}, cluster: holding(csi("a", "a"))},
-		{name: "M19: a CSI volume is known by either place, and counts once", seen: attached(volumes.Observation{}, "a"), cluster: holding(csi("a", "data")),
+		{name: "M19: reads nothing while nothing is attached", seen: volumes.Observation{Pods: []volumes.Pod{skipped("a")}}, cluster: holding(csi("a", "a"))},
+		{name: "M19: counts a CSI volume once that both places list", seen: attached(volumes.Observation{}, "a"), cluster: holding(csi("a", "data")),
 			waiting: waiting{volumes.Claimed: {"default/data"}}, reads: 1},
-		{name: "M19: the VolumeAttachment alone, while it detaches", cluster: holding(csi("a", "data")),
+		{name: "M19: waits for a VolumeAttachment that the Node's status no longer lists", cluster: holding(csi("a", "data")),
 			seen:    volumes.Observation{Attachments: []volumes.Attachment{{Name: "x", PersistentVolume: "a"}}},
 			waiting: waiting{volumes.Claimed: {"default/data"}}, reads: 1},
-		{name: "M19: a PersistentVolume without a claim", cluster: holding(csi("a", "")), seen: attached(volumes.Observation{}, "a"),
+		{name: "M19: waits for a PersistentVolume without a claim", cluster: holding(csi("a", "")), seen: attached(volumes.Observation{}, "a"),
 			waiting: waiting{volumes.Unclaimed: {"a"}}, reads: 1},
-		{name: "M19, M22: an in-tree name that no Pod that stays explains", seen: volumes.Observation{Attached: []string{lun}}, cluster: holding(iscsi),
+		{name: "M19, M22: waits for an in-tree volume that no skipped Pod uses", seen: volumes.Observation{Attached: []string{lun}}, cluster: holding(iscsi),
 			waiting: waiting{volumes.Unmatched: {lun}}},
-		{name: "M19, M20: an in-tree volume of a Pod that stays, by claim and PersistentVolume", cluster: holding(iscsi),
-			seen:    volumes.Observation{Attached: []string{lun}, Pods: []volumes.Pod{stays("legacy")}},
+		{name: "M19, M20: ignores an in-tree volume of a skipped Pod, found by its claim and PersistentVolume", cluster: holding(iscsi),
+			seen:    volumes.Observation{Attached: []string{lun}, Pods: []volumes.Pod{skipped("legacy")}},
 			ignored: []string{"default/legacy"}, reads: 2},
-		{name: "M20: a volume of a Pod that stays isn't waited for, and its claim needn't be read", cluster: holding(csi("a", "data"), csi("b", "other")),
-			seen:    attached(volumes.Observation{Pods: []volumes.Pod{stays("data")}}, "a", "b"),
+		{name: "M20: ignores the volume of a skipped Pod without reading its claim", cluster: holding(csi("a", "data"), csi("b", "other")),
+			seen:    attached(volumes.Observation{Pods: []volumes.Pod{skipped("data")}}, "a", "b"),
 			waiting: waiting{volumes.Claimed: {"default/other"}}, ignored: []string{"default/data"}, reads: 2},
-		{name: "M20: nor one that is attached without a VolumeAttachment", cluster: holding(csi("a", "data")),
-			seen:    volumes.Observation{Attached: []string{attachedName("a")}, Pods: []volumes.Pod{stays("data")}},
+		{name: "M20: ignores the volume of a skipped Pod that has no VolumeAttachment", cluster: holding(csi("a", "data")),
+			seen:    volumes.Observation{Attached: []string{attachedName("a")}, Pods: []volumes.Pod{skipped("data")}},
 			ignored: []string{"default/data"}, reads: 2},
-		{name: "M20: one that a Pod which must go uses as well is waited for", cluster: holding(csi("a", "data")),
-			seen:    attached(volumes.Observation{Pods: []volumes.Pod{stays("data"), mustGo("data")}}, "a"),
+		{name: "M20: waits for a volume that a skipped Pod shares with a Pod that drains", cluster: holding(csi("a", "data")),
+			seen:    attached(volumes.Observation{Pods: []volumes.Pod{skipped("data"), drained("data")}}, "a"),
 			waiting: waiting{volumes.Claimed: {"default/data"}}, reads: 1},
-		{name: "M20: a claim of a Pod that stays doesn't excuse a volume that isn't bound to it", cluster: stolen,
-			seen:    volumes.Observation{Attached: []string{attachedName("a")}, Pods: []volumes.Pod{stays("mine")}},
+		{name: "M20: waits for a volume that the claim of a skipped Pod names but that is not bound to it", cluster: stolen,
+			seen:    volumes.Observation{Attached: []string{attachedName("a")}, Pods: []volumes.Pod{skipped("mine")}},
 			waiting: waiting{volumes.Unmatched: {attachedName("a")}}, reads: 2},
-		{name: "M20: a claim that isn't bound, or isn't there, excuses nothing", cluster: holding(),
-			seen:    volumes.Observation{Attached: []string{attachedName("a")}, Pods: []volumes.Pod{stays("pending")}},
+		{name: "M20: ignores no volume for a claim that is unbound or missing", cluster: holding(),
+			seen:    volumes.Observation{Attached: []string{attachedName("a")}, Pods: []volumes.Pod{skipped("pending")}},
 			waiting: waiting{volumes.Unmatched: {attachedName("a")}}, reads: 1},
-		{name: "M22: a VolumeAttachment that names no PersistentVolume", cluster: holding(),
+		{name: "M22: waits for a VolumeAttachment that names no PersistentVolume", cluster: holding(),
 			seen:    volumes.Observation{Attachments: []volumes.Attachment{{Name: "inline"}}},
 			waiting: waiting{volumes.Inline: {"inline"}}},
-		{name: "M22: a VolumeAttachment whose PersistentVolume is gone", cluster: holding(), seen: volumes.Observation{Attachments: []volumes.Attachment{{Name: "x", PersistentVolume: "gone"}}},
-			waiting: waiting{volumes.VolumeGone: {"x"}}, reads: 1},
+		{name: "M22: waits for a VolumeAttachment whose PersistentVolume does not exist", cluster: holding(), seen: volumes.Observation{Attachments: []volumes.Attachment{{Name: "x", PersistentVolume: "gone"}}},
+			waiting: waiting{volumes.VolumeNotFound: {"x"}}, reads: 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, reads := tc.cluster.decide(t, tc.seen)
@@ -85,11 +85,11 @@ func TestDecide(t *testing.T) {
 }
 
 func TestBounds(t *testing.T) {
-	t.Run("M22: a workload cluster can't have us read without end", func(t *testing.T) {
+	t.Run("M22: limits how many objects a workload cluster makes the manager read", func(t *testing.T) {
 		o := volumes.Observation{Attached: []string{"unknown"}}
 		for i := range 2000 {
 			o.Attachments = append(o.Attachments, volumes.Attachment{Name: fmt.Sprint("a", i), PersistentVolume: fmt.Sprint("v", i)})
-			o.Pods = append(o.Pods, stays(fmt.Sprint("c", i)))
+			o.Pods = append(o.Pods, skipped(fmt.Sprint("c", i)))
 		}
 		decision, reads := holding().decide(t, o)
 		if reads > 2*512 || decision.Detached() || decision.Count() != 2001 {
@@ -106,12 +106,12 @@ func TestUniqueNames(t *testing.T) {
 		source corev1.PersistentVolumeSource
 		want   string
 	}{
-		"M19: CSI":                         {corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "ebs.csi.aws.com", VolumeHandle: "vol-1"}}, "kubernetes.io/csi/ebs.csi.aws.com^vol-1"},
-		"M19: iSCSI":                       {corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{TargetPortal: "p", IQN: "iqn"}}, "kubernetes.io/iscsi/p:iqn:0"},
-		"M19: FC":                          {corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{TargetWWNs: []string{"a", "b"}, Lun: ptr.To[int32](1)}}, "kubernetes.io/fc/[a b]:1"},
-		"M19: FC by its own names":         {corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{WWIDs: []string{"w"}}}, "kubernetes.io/fc/[w]"},
-		"M19: FC that names nothing":       {corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{}}, ""},
-		"M19: NFS isn't attached anywhere": {corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}, ""},
+		"M19: CSI":                   {corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "ebs.csi.aws.com", VolumeHandle: "vol-1"}}, "kubernetes.io/csi/ebs.csi.aws.com^vol-1"},
+		"M19: iSCSI":                 {corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{TargetPortal: "p", IQN: "iqn"}}, "kubernetes.io/iscsi/p:iqn:0"},
+		"M19: FC":                    {corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{TargetWWNs: []string{"a", "b"}, Lun: ptr.To[int32](1)}}, "kubernetes.io/fc/[a b]:1"},
+		"M19: FC with WWIDs":         {corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{WWIDs: []string{"w"}}}, "kubernetes.io/fc/[w]"},
+		"M19: FC without names":      {corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{}}, ""},
+		"M19: NFS is not attachable": {corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			volume := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: tc.source}}
@@ -123,7 +123,7 @@ func TestUniqueNames(t *testing.T) {
 }
 
 func TestClaimsOf(t *testing.T) {
-	t.Run("M20: claims, and those of generic ephemeral volumes", func(t *testing.T) {
+	t.Run("M20: returns the claims of a Pod and of its generic ephemeral volumes", func(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-0"}}
 		pod.Spec.Volumes = []corev1.Volume{
 			{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}}},
@@ -137,7 +137,7 @@ func TestClaimsOf(t *testing.T) {
 }
 
 func TestMessage(t *testing.T) {
-	t.Run("M27: which volumes, of what kind, since when; three of a kind", func(t *testing.T) {
+	t.Run("M27: names the kind of the volumes, three of each, and the start of the wait", func(t *testing.T) {
 		decision := volumes.Decision{
 			Waiting: waiting{volumes.Claimed: {"default/a", "default/b", "default/c", "default/d", "default/e"}, volumes.Inline: {"csi-1"}},
 			Ignored: []string{"default/x", "default/y"},
@@ -145,7 +145,7 @@ func TestMessage(t *testing.T) {
 		want := `Waiting for Node volumes to be detached (started at 2026-01-01T00:00:00Z)
 * PersistentVolumeClaims: default/a, default/b, default/c, ... (2 more)
 * VolumeAttachments that name no PersistentVolume: csi-1
-Not waited for, since only Pods that stay use them: 2`
+Ignored, because only skipped Pods use them: 2`
 		if got := decision.Message(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)); got != want {
 			t.Errorf("got:\n%s\nwant:\n%s", got, want)
 		}

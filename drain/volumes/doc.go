@@ -1,14 +1,14 @@
-// Package volumes decides which volumes a drained Node has yet to detach before its Machine may go.
+// Package volumes decides which volumes must detach from a drained Node before its Machine is released.
 //
-// A volume shows in two places, and both count:
+// A volume is attached while either of two places lists it:
 //
-//   - node.status.volumesAttached: what the attach/detach controller takes for attached, under the unique names of volume
-//     plugins ("kubernetes.io/csi/<driver>^<handle>"). An entry goes before the detach begins.
-//   - VolumeAttachments: CSI volumes alone, by the name of the PersistentVolume. One goes when the detach is done.
+//   - node.status.volumesAttached lists what the attach/detach controller considers attached, by the unique names of volume
+//     plugins ("kubernetes.io/csi/<driver>^<handle>"). The controller removes an entry before it begins to detach.
+//   - VolumeAttachments exist for CSI volumes only and name the PersistentVolume. They are deleted when the detach has finished.
 //
-// Volumes of Pods that stay (those that the drain rules skip) never detach, so they aren't waited for. Those that a Pod which
-// must go uses as well are, for as long as that Pod is there; after that only the Pod that stays holds them.
+// Volumes of Pods that the drain rules skip never detach, so Decide ignores them. It waits for a volume that such a Pod shares with a
+// Pod that drains as long as the latter exists.
 //
-// Nothing is listed to find that out. Decide says which PersistentVolumes and claims it has to know, by name, and is asked
-// again when the caller has read them. What can't be matched is waited for, and said: an unknown volume may be anybody's data.
+// Nothing is listed. Decide returns the names of the PersistentVolumes and claims that it needs, and the caller reads them and calls
+// Decide again. Decide waits for a volume that it cannot match, and names it: an unknown volume may hold data of any Pod.
 package volumes

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// maxNames is how many volumes of a kind are named.
+// maxNames is how many volumes of each kind Message names.
 const maxNames = 3
 
-// Message tells people, in the manner of Cluster API's own wait, which volumes are waited for. It is bounded: a line for
-// each kind, with three names each.
+// Message describes the volumes that must detach in the style of Cluster API's own wait: one line for each kind, with at most three
+// names in each.
 func (d Decision) Message(since time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Waiting for Node volumes to be detached (started at %s)", since.UTC().Format(time.RFC3339))
@@ -25,7 +25,7 @@ func (d Decision) Message(since time.Time) string {
 		}
 	}
 	if n := len(d.Ignored); n > 0 {
-		fmt.Fprintf(&b, "\nNot waited for, since only Pods that stay use them: %d", n)
+		fmt.Fprintf(&b, "\nIgnored, because only skipped Pods use them: %d", n)
 	}
 	return b.String()
 }

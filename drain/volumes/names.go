@@ -8,12 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// UniqueNames returns the names that a PersistentVolume may have in node.status.volumesAttached; none where it can't be
-// attached. The volume plugins make them:
+// UniqueNames returns the names that a PersistentVolume may have in node.status.volumesAttached, and nil for a volume that is not
+// attachable. The volume plugins define them:
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/volume/util/util.go (GetUniqueVolumeName).
 //
-// Volumes of the cloud providers' former plugins have the names of their CSI drivers; whoever reads a PersistentVolume
-// translates it first.
+// Volumes of migrated in-tree cloud plugins have the names of their CSI drivers: the caller translates such a PersistentVolume first.
 func UniqueNames(volume *corev1.PersistentVolume) []string {
 	source := volume.Spec.PersistentVolumeSource
 	switch {
@@ -30,11 +29,11 @@ func UniqueNames(volume *corev1.PersistentVolume) []string {
 	}
 }
 
-// maxName is how much of a name is shown: CSI drivers make up volume handles as they like.
+// maxName is the length, in runes, to which names are cut: a CSI driver may choose any volume handle.
 const maxName = 128
 
-// shown makes a name from a workload cluster fit to be shown to people.
-func shown(name string) string {
+// printable replaces the unprintable runes of a name from a workload cluster, and cuts it to maxName.
+func printable(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r

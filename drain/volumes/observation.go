@@ -5,7 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Observation is what is attached to a Node, which Pods are there, and what has been read of their volumes.
+// Observation is what is attached to a Node, the live Pods of the Node, and what has been read about their volumes.
 type Observation struct {
 	// Attached are the names in node.status.volumesAttached.
 	Attached []string
@@ -16,43 +16,43 @@ type Observation struct {
 	Facts
 }
 
-// Attachment is what counts of a VolumeAttachment.
+// Attachment is a VolumeAttachment, reduced to the fields that decide.
 type Attachment struct {
 	Name string
-	// PersistentVolume is its name. Empty: the VolumeAttachment has an inline volume.
+	// PersistentVolume is the name of the volume. It is empty if the VolumeAttachment has an inline volume.
 	PersistentVolume string
 }
 
 // Pod is a Pod on the Node.
 type Pod struct {
-	// Claims that it uses, see ClaimsOf.
+	// Claims are the PersistentVolumeClaims that the Pod uses, see ClaimsOf.
 	Claims []types.NamespacedName
-	// Stays: the drain rules skip it.
-	Stays bool
+	// Skipped means that the drain rules skip the Pod, so that it stays on the Node.
+	Skipped bool
 }
 
-// Facts are the answers to Missing. What has been read and isn't there has a zero value.
+// Facts are the answers to Missing. An object that does not exist has a zero value.
 type Facts struct {
 	Claims  map[types.NamespacedName]Claim
 	Volumes map[string]Volume
 }
 
-// Claim is what counts of a PersistentVolumeClaim.
+// Claim is a PersistentVolumeClaim, reduced to the fields that decide.
 type Claim struct {
-	// Volume is the PersistentVolume that it is bound to, empty while it isn't.
+	// Volume is the name of the PersistentVolume that the claim is bound to, empty while it is unbound.
 	Volume string
 }
 
-// Volume is what counts of a PersistentVolume.
+// Volume is a PersistentVolume, reduced to the fields that decide.
 type Volume struct {
 	Found bool
-	// UniqueNames are the result of the function of that name.
+	// UniqueNames are the result of the function UniqueNames.
 	UniqueNames []string
-	// Claim that it is bound to, nil if it isn't.
+	// Claim is the claim that the volume is bound to, nil while it is unbound.
 	Claim *types.NamespacedName
 }
 
-// VolumeOf returns what counts of a PersistentVolume.
+// VolumeOf reduces a PersistentVolume to a Volume.
 func VolumeOf(volume *corev1.PersistentVolume) Volume {
 	v := Volume{Found: true, UniqueNames: UniqueNames(volume)}
 	if ref := volume.Spec.ClaimRef; ref != nil && (ref.Kind == "" || ref.Kind == "PersistentVolumeClaim") {
@@ -61,8 +61,8 @@ func VolumeOf(volume *corev1.PersistentVolume) Volume {
 	return v
 }
 
-// ClaimsOf returns the claims that a Pod uses, those of its generic ephemeral volumes included. Their name is the Pod's and
-// the volume's: https://kubernetes.io/docs/concepts/storage/ephemeral-volumes/#persistentvolumeclaim-naming.
+// ClaimsOf returns the claims that a Pod uses. Those of its generic ephemeral volumes are named after the Pod and the volume:
+// https://kubernetes.io/docs/concepts/storage/ephemeral-volumes/#persistentvolumeclaim-naming.
 func ClaimsOf(pod *corev1.Pod) []types.NamespacedName {
 	var claims []types.NamespacedName
 	for _, volume := range pod.Spec.Volumes {
@@ -76,7 +76,7 @@ func ClaimsOf(pod *corev1.Pod) []types.NamespacedName {
 	return claims
 }
 
-// NewAttachment returns what counts of a VolumeAttachment, whose source may have no PersistentVolume.
+// NewAttachment returns an Attachment. persistentVolume is nil for a VolumeAttachment with an inline volume.
 func NewAttachment(name string, persistentVolume *string) Attachment {
 	if persistentVolume == nil {
 		return Attachment{Name: name}

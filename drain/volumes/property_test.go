@@ -18,7 +18,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
-// drawScene makes a few volumes, bound or not, attached in one place, the other, or both, and Pods that use their claims.
+// drawScene draws a few volumes, bound or not, that one place, the other or both list as attached, and Pods that use their claims.
 func drawScene(t *rapid.T) (cluster, volumes.Observation) {
 	var all []*corev1.PersistentVolume
 	o := volumes.Observation{}
@@ -39,20 +39,19 @@ func drawScene(t *rapid.T) (cluster, volumes.Observation) {
 	}
 	pod := rapid.Custom(func(t *rapid.T) volumes.Pod {
 		claims := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"c0", "c1", "c2", "c3", "c4", "c5", "unbound"}), 0, 3, rapid.ID[string]).Draw(t, "claims")
-		return volumes.Pod{Stays: rapid.Bool().Draw(t, "stays"), Claims: keys(claims)}
+		return volumes.Pod{Skipped: rapid.Bool().Draw(t, "stays"), Claims: keys(claims)}
 	})
 	o.Pods = rapid.SliceOfN(pod, 0, 5).Draw(t, "pods")
 	return holding(all...), o
 }
 
-// TestDecisions compares with the plainest reading: a volume is waited for unless its claim is used by a Pod that stays and by
-// no other Pod.
+// TestDecisions compares Decide with its definition: a volume must detach unless its claim is used by a skipped Pod and by no other Pod.
 func TestDecisions(t *testing.T) { // M19, M20, M22
 	rapid.Check(t, func(rt *rapid.T) {
 		c, o := drawScene(rt)
 		used, needed := sets.New[types.NamespacedName](), sets.New[types.NamespacedName]()
 		for _, pod := range o.Pods {
-			if pod.Stays {
+			if pod.Skipped {
 				used.Insert(pod.Claims...)
 			} else {
 				needed.Insert(pod.Claims...)
@@ -95,12 +94,12 @@ func TestDecisions(t *testing.T) { // M19, M20, M22
 	})
 }
 
-// TestPodsThatGo: that a Pod which must go has gone never makes a Machine wait for more.
-func TestPodsThatGo(t *testing.T) { // M20
+// TestDrainedPods checks that a Machine never waits for more volumes after a Pod has drained.
+func TestDrainedPods(t *testing.T) { // M20
 	rapid.Check(t, func(rt *rapid.T) {
 		c, o := drawScene(rt)
 		before, _ := c.decide(t, o)
-		o.Pods = slices.DeleteFunc(o.Pods, func(pod volumes.Pod) bool { return !pod.Stays })
+		o.Pods = slices.DeleteFunc(o.Pods, func(pod volumes.Pod) bool { return !pod.Skipped })
 		after, _ := c.decide(t, o)
 		if after.Count() > before.Count() {
 			rt.Fatalf("waits for %v, before for %v", after.Waiting, before.Waiting)
@@ -108,8 +107,8 @@ func TestPodsThatGo(t *testing.T) { // M20
 	})
 }
 
-// FuzzNames gives Decide whatever CSI drivers and users may write for names. A name is ignored only where it is, letter by
-// letter, that of the volume of a Pod that stays.
+// FuzzNames gives Decide arbitrary names of CSI drivers and volumes. Decide ignores a name only if it equals the name of the volume of
+// a skipped Pod.
 func FuzzNames(f *testing.F) {
 	for _, seed := range []struct{ attached, driver, handle string }{
 		{"kubernetes.io/csi/ebs.csi.aws.com^vol-1", "ebs.csi.aws.com", "vol-1"},
@@ -124,7 +123,7 @@ func FuzzNames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, attached, driver, handle string, withAttachment bool) {
 		volume := csi("v", "data")
 		volume.Spec.CSI.Driver, volume.Spec.CSI.VolumeHandle = driver, handle
-		o := volumes.Observation{Attached: []string{attached}, Pods: []volumes.Pod{stays("data")}}
+		o := volumes.Observation{Attached: []string{attached}, Pods: []volumes.Pod{skipped("data")}}
 		if withAttachment {
 			o.Attachments = []volumes.Attachment{{Name: "x", PersistentVolume: "v"}}
 		}

@@ -10,10 +10,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
-// maxRounds is how often Decide may ask before it decides.
+// maxRounds is how often Decide may ask for objects before it decides.
 const maxRounds = 3
 
-// cluster is what can be read in a workload cluster.
+// cluster holds the objects of a workload cluster.
 type cluster struct {
 	volumes map[string]*corev1.PersistentVolume
 	claims  map[types.NamespacedName]string // the volume in its spec
@@ -23,7 +23,7 @@ func key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "default", Name: name}
 }
 
-// csi is a PersistentVolume of the driver "d" whose handle is "h-" and its name, bound to a claim if that isn't empty.
+// csi returns a PersistentVolume of the driver "d" with the handle "h-" and its name. It is bound to the claim unless that is empty.
 func csi(name, claim string) *corev1.PersistentVolume {
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	volume.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h-" + name}
@@ -46,7 +46,7 @@ func holding(all ...*corev1.PersistentVolume) cluster {
 	return c
 }
 
-// decide asks until nothing is missing, and reads nothing twice.
+// decide calls Decide until nothing is missing, and fails if an object is read twice.
 func (c cluster) decide(t testing.TB, o volumes.Observation) (decision volumes.Decision, reads int) {
 	t.Helper()
 	o.Facts = volumes.Facts{Claims: map[types.NamespacedName]volumes.Claim{}, Volumes: map[string]volumes.Volume{}}
@@ -77,9 +77,9 @@ func (c cluster) decide(t testing.TB, o volumes.Observation) (decision volumes.D
 	return volumes.Decision{}, reads
 }
 
-func stays(claims ...string) volumes.Pod { return volumes.Pod{Stays: true, Claims: keys(claims)} }
+func skipped(claims ...string) volumes.Pod { return volumes.Pod{Skipped: true, Claims: keys(claims)} }
 
-func mustGo(claims ...string) volumes.Pod { return volumes.Pod{Claims: keys(claims)} }
+func drained(claims ...string) volumes.Pod { return volumes.Pod{Claims: keys(claims)} }
 
 func keys(names []string) []types.NamespacedName {
 	var all []types.NamespacedName
@@ -89,7 +89,7 @@ func keys(names []string) []types.NamespacedName {
 	return all
 }
 
-// attached is a volume that is attached in both places.
+// attached adds volumes that both places list as attached.
 func attached(o volumes.Observation, all ...string) volumes.Observation {
 	for _, name := range all {
 		o.Attached = append(o.Attached, attachedName(name))

@@ -155,7 +155,7 @@ func (s *scene) unmatched() {
 	s.deleteMachine("unmatched")
 	s.expectWaitsForVolumes("unmatched",
 		"VolumeAttachments that name no PersistentVolume: va-inline",
-		"VolumeAttachments whose PersistentVolume isn't there: va-gone",
+		"VolumeAttachments whose PersistentVolume does not exist: va-gone",
 		"attached volumes that match no known PersistentVolume: "+string(inTree))
 	s.Expect(errorLines(s.fleet.Manager.Log())).NotTo(ContainElement(ContainSubstring("va-inline")))
 	s.removeAttachment("va-inline")
