@@ -58,7 +58,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, nil
 	}
 	now := r.Clock.Now()
-	decided := rollouts.Decide(rollouts.Of(s.cluster, s.deployment, s.machines, s.policyOf), now)
+	decided := rollouts.Decide(rollouts.Observe(s.cluster, s.deployment, s.machines, s.policyOf), now)
 	for i := range s.machines {
 		if err := r.apply(ctx, s, &s.machines[i], decided.Stages[s.machines[i].Name]); err != nil {
 			return remote.Rest(err)

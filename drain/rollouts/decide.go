@@ -6,37 +6,44 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// ProgressTimeout is how long a rollout may go without progress before its Nodes are schedulable again.
+// ProgressTimeout is how long a rollout keeps its outdated Nodes cordoned without making progress.
 const ProgressTimeout = 10 * time.Minute
 
-// Rollout is what is looked at in a MachineDeployment.
+// Rollout is a MachineDeployment with its Machines, reduced to what decides.
 type Rollout struct {
-	// Paused: the MachineDeployment is. Deleting: it is, or its Cluster.
-	Paused, Deleting bool
-	// RollingUpdate: outdated Machines are replaced without anybody asking for each of them.
+	// Paused means that the MachineDeployment is paused.
+	Paused bool
+	// Deleting means that the MachineDeployment or its Cluster is being deleted.
+	Deleting bool
+	// RollingUpdate means that the strategy replaces outdated Machines automatically.
 	RollingUpdate bool
 	Machines      []Machine
 }
 
-// Machine is what is looked at in a Machine of a MachineDeployment.
+// Machine is a Machine of a MachineDeployment, reduced to what decides.
 type Machine struct {
 	Name string
-	// Policy is what its MachineDrainPolicy says about outdated Nodes; empty if it follows none.
+	// Policy is rollout.outdatedNodes of the MachineDrainPolicy that the Machine follows, empty if it follows none.
 	Policy v1alpha1.OutdatedNodesPolicy
-	// Outdated: it is to be replaced. Available: it is ready to run Pods.
-	Outdated, Available, Deleting bool
-	// LastProgress is when something has last happened to it that brings the rollout further.
+	// Outdated means that the rollout replaces the Machine.
+	Outdated bool
+	// Available means that the Machine's Node can run Pods.
+	Available bool
+	Deleting  bool
+	// LastProgress is the last time at which a change of the Machine was progress of the rollout.
 	LastProgress time.Time
 }
 
-// Decision has the stage of the NodeMaintenance of each Machine that is to have one ahead of its deletion, by name. All other
-// Machines that aren't being deleted are to have none. Until, if not zero, is when to decide again if nothing happens.
+// Decision lists the NodeMaintenances that Machines need before they are deleted.
 type Decision struct {
+	// Stages are the stages of these NodeMaintenances by the names of the Machines. The other Machines that are not being deleted need no
+	// NodeMaintenance.
 	Stages map[string]v1alpha1.NodeMaintenanceStage
-	Until  time.Time
+	// Until is when the decision expires if nothing changes before. Zero means never.
+	Until time.Time
 }
 
-// Decide says which Nodes are announced, and which are cordoned, ahead of their Machines' deletion.
+// Decide returns which Nodes are announced, and which are cordoned, before their Machines are deleted.
 func Decide(r Rollout, now time.Time) Decision {
 	d := Decision{Stages: map[string]v1alpha1.NodeMaintenanceStage{}}
 	if r.Paused || r.Deleting {
@@ -57,8 +64,7 @@ func Decide(r Rollout, now time.Time) Decision {
 	return d
 }
 
-// mayCordon says whether the rollout goes well enough to take its outdated Nodes from the scheduler, and until when, if nothing
-// happens.
+// mayCordon reports whether the rollout makes enough progress to cordon its outdated Nodes, and until when if nothing changes.
 func (r Rollout) mayCordon(now time.Time) (may bool, until time.Time) {
 	if !r.RollingUpdate {
 		return false, time.Time{}

@@ -1,12 +1,13 @@
-// Package rollouts decides what happens, ahead of time, to the Nodes that the rollout of a MachineDeployment is going to replace.
+// Package rollouts decides which NodeMaintenances the Nodes of outdated Machines get before the rollout of a MachineDeployment deletes
+// these Machines. The policy's rollout.outdatedNodes says what each Node gets:
 //
-//	Ignore    nothing
-//	Announce  Idle: application owners see in the workload cluster which Nodes go next
-//	Cordon    Cordon: no Pod that is evicted from one Node lands on the next one to go
+//	Ignore    no NodeMaintenance
+//	Announce  stage Idle: application owners see in the workload cluster which Nodes are replaced next
+//	Cordon    stage Cordon: the scheduler places no Pod that is evicted from one Node on a Node that is replaced next
 //
-// Cordoned Nodes are capacity that is taken away, so Cordon is careful. It wants a rollout that replaces Machines by itself
-// (RollingUpdate), an updated Machine that is available, for the Pods to go to, and progress: a rollout in which nothing has
-// happened for ten minutes may have failed, and gets its Nodes back. Until it goes on they are announced, no more.
+// Cordoned Nodes reduce the capacity of the cluster. So Cordon requires the strategy RollingUpdate, an updated and available Machine that
+// can take the Pods, and progress: after ten minutes without progress the rollout may have failed, and its Nodes are only announced until
+// it makes progress again.
 //
-// Nothing is remembered: when something has happened last is read from the Machines.
+// The time of the last progress is read from the Machines, so a restart of the manager changes nothing.
 package rollouts

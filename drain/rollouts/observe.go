@@ -11,8 +11,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Of reads a rollout from Cluster API's objects. policyOf returns the policy that a Machine follows, nil if it follows none.
-func Of(cluster *clusterv1.Cluster, deployment *clusterv1.MachineDeployment, machines []clusterv1.Machine, policyOf func(*clusterv1.Machine) *v1alpha1.MachineDrainPolicy) Rollout {
+// Observe reduces Cluster API's objects to a Rollout. policyOf returns the policy that a Machine follows, nil if it follows none.
+func Observe(cluster *clusterv1.Cluster, deployment *clusterv1.MachineDeployment, machines []clusterv1.Machine, policyOf func(*clusterv1.Machine) *v1alpha1.MachineDrainPolicy) Rollout {
 	strategy := deployment.Spec.Rollout.Strategy.Type
 	_, annotated := deployment.Annotations[clusterv1.PausedAnnotation]
 	r := Rollout{
@@ -26,7 +26,7 @@ func Of(cluster *clusterv1.Cluster, deployment *clusterv1.MachineDeployment, mac
 	return r
 }
 
-// outdatedNodes is what a policy says about a Machine. One without a Node has nothing to announce.
+// outdatedNodes returns rollout.outdatedNodes of a Machine's policy. It is empty for a Machine without a Node, which cannot be announced.
 func outdatedNodes(machine *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) v1alpha1.OutdatedNodesPolicy {
 	switch {
 	case policy == nil || !machine.Status.NodeRef.IsDefined():
@@ -38,9 +38,8 @@ func outdatedNodes(machine *clusterv1.Machine, policy *v1alpha1.MachineDrainPoli
 	}
 }
 
-// machineOf reads a Machine. Whether it is outdated is Cluster API's to say: it knows of rolloutAfter, and of Machines that are
-// updated in place, which aren't going to be replaced. A rollout makes progress when a Machine is created, becomes available, is
-// found outdated, or begins to be deleted.
+// machineOf reduces a Machine. Cluster API's condition UpToDate says whether the Machine is outdated, because it takes rolloutAfter and
+// in-place updates into account. A rollout makes progress when a Machine is created, becomes available, becomes outdated or is deleted.
 func machineOf(machine *clusterv1.Machine, policy v1alpha1.OutdatedNodesPolicy) Machine {
 	upToDate := meta.FindStatusCondition(machine.Status.Conditions, clusterv1.MachineUpToDateCondition)
 	available := meta.FindStatusCondition(machine.Status.Conditions, clusterv1.MachineAvailableCondition)

@@ -52,20 +52,20 @@ func TestDecide(t *testing.T) {
 		want    stages
 		until   time.Time
 	}{
-		{"M24: outdated Nodes are cordoned once an updated one is available", goingWell, at(2), stages{"a": "Cordon", "b": "Cordon"}, at(11)},
-		{"M24: they are announced until then", rolling(outdated("a"), updated("new", false, at(1))), at(2), stages{"a": "Idle"}, time.Time{}},
-		{"M24: an updated one that is being deleted doesn't count", rolling(outdated("a"), deleting(updated("new", true, at(1)))), at(2), stages{"a": "Idle"}, time.Time{}},
-		{"M24: with OnDelete they are announced", with(goingWell, func(r *rollouts.Rollout) { r.RollingUpdate = false }), at(2), stages{"a": "Idle", "b": "Idle"}, time.Time{}},
+		{"M24: cordons outdated Nodes once an updated Machine is available", goingWell, at(2), stages{"a": "Cordon", "b": "Cordon"}, at(11)},
+		{"M24: announces outdated Nodes until an updated Machine is available", rolling(outdated("a"), updated("new", false, at(1))), at(2), stages{"a": "Idle"}, time.Time{}},
+		{"M24: does not count an updated Machine that is being deleted", rolling(outdated("a"), deleting(updated("new", true, at(1)))), at(2), stages{"a": "Idle"}, time.Time{}},
+		{"M24: announces outdated Nodes with strategy OnDelete", with(goingWell, func(r *rollouts.Rollout) { r.RollingUpdate = false }), at(2), stages{"a": "Idle", "b": "Idle"}, time.Time{}},
 		{"M24: Announce never cordons", rolling(policy(v1alpha1.OutdatedNodesAnnounce, outdated("a"), updated("new", true, at(1)))...), at(2), stages{"a": "Idle"}, time.Time{}},
-		{"M24: Ignore does nothing", rolling(policy(v1alpha1.OutdatedNodesIgnore, outdated("a"), updated("new", true, at(1)))...), at(2), stages{}, time.Time{}},
-		{"M24: nor does no policy", rolling(policy("", outdated("a"), updated("new", true, at(1)))...), at(2), stages{}, time.Time{}},
-		{"M24: after ten minutes without progress the cordons are lifted", goingWell, at(11), stages{"a": "Idle", "b": "Idle"}, time.Time{}},
-		{"M24: a Machine that begins to be deleted is progress", rolling(outdated("a"), deleting(progress(outdated("b"), at(9))), updated("new", true, at(1))), at(18), stages{"a": "Cordon"}, at(19)},
-		{"M24: when it goes on, they are cordoned again", rolling(outdated("a"), updated("new", true, at(1)), updated("newer", false, at(30))), at(31), stages{"a": "Cordon"}, at(40)},
-		{"M25: a paused rollout takes them back", with(goingWell, func(r *rollouts.Rollout) { r.Paused = true }), at(2), stages{}, time.Time{}},
-		{"M25: so does one that is rolled back: its Machines are up to date", rolling(updated("a", true, at(3)), updated("b", true, at(3)), outdated("new")), at(4), stages{"new": "Cordon"}, at(13)},
-		{"M25: so does the deletion of the MachineDeployment", with(goingWell, func(r *rollouts.Rollout) { r.Deleting = true }), at(2), stages{}, time.Time{}},
-		{"M24: a Machine that is being deleted is not decided about here", rolling(deleting(outdated("a")), updated("new", true, at(1))), at(2), stages{}, time.Time{}},
+		{"M24: Ignore requests no NodeMaintenance", rolling(policy(v1alpha1.OutdatedNodesIgnore, outdated("a"), updated("new", true, at(1)))...), at(2), stages{}, time.Time{}},
+		{"M24: requests no NodeMaintenance without a policy", rolling(policy("", outdated("a"), updated("new", true, at(1)))...), at(2), stages{}, time.Time{}},
+		{"M24: only announces Nodes after ten minutes without progress", goingWell, at(11), stages{"a": "Idle", "b": "Idle"}, time.Time{}},
+		{"M24: counts the deletion of a Machine as progress", rolling(outdated("a"), deleting(progress(outdated("b"), at(9))), updated("new", true, at(1))), at(18), stages{"a": "Cordon"}, at(19)},
+		{"M24: cordons Nodes again when the rollout makes progress again", rolling(outdated("a"), updated("new", true, at(1)), updated("newer", false, at(30))), at(31), stages{"a": "Cordon"}, at(40)},
+		{"M25: withdraws the NodeMaintenances of a paused rollout", with(goingWell, func(r *rollouts.Rollout) { r.Paused = true }), at(2), stages{}, time.Time{}},
+		{"M25: withdraws the NodeMaintenances of Machines that are up to date after a rollback", rolling(updated("a", true, at(3)), updated("b", true, at(3)), outdated("new")), at(4), stages{"new": "Cordon"}, at(13)},
+		{"M25: withdraws the NodeMaintenances of a MachineDeployment that is being deleted", with(goingWell, func(r *rollouts.Rollout) { r.Deleting = true }), at(2), stages{}, time.Time{}},
+		{"M24: leaves out a Machine that is being deleted", rolling(deleting(outdated("a")), updated("new", true, at(1))), at(2), stages{}, time.Time{}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := rollouts.Decide(test.rollout, test.now)
@@ -86,8 +86,8 @@ func progress(m rollouts.Machine, at time.Time) rollouts.Machine {
 	return m
 }
 
-// TestCordonIsCareful: whatever a rollout looks like, no Node is cordoned that isn't to go, and none while there is no updated
-// one, or nothing has happened for long. A decision that has an end is another one then.
+// TestCordonIsCareful checks for random rollouts that only Nodes of outdated Machines are cordoned, and none without an available updated
+// Machine or without recent progress, and that a decision changes when it expires.
 func TestCordonIsCareful(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := rollouts.Rollout{Paused: rapid.Bool().Draw(t, "paused"), Deleting: rapid.Bool().Draw(t, "deleting"), RollingUpdate: rapid.Bool().Draw(t, "rolling")}
@@ -142,13 +142,13 @@ func TestOf(t *testing.T) {
 		machine clusterv1.Machine
 		want    rollouts.Machine
 	}{
-		{"M24: Cluster API says which Machines are outdated", machine(condition("UpToDate", "False", clusterv1.MachineNotUpToDateReason, 3), available), rollouts.Machine{Outdated: true, Available: true, LastProgress: at(3)}},
-		{"M24: one that is updated in place isn't replaced", machine(condition("UpToDate", "False", clusterv1.MachineUpToDateUpdatingReason, 3)), rollouts.Machine{LastProgress: at(3)}},
-		{"M24: one that nothing is known of isn't", machine(), rollouts.Machine{LastProgress: began}},
-		{"M24: an updated one that becomes available is progress", machine(condition("UpToDate", "True", "UpToDate", 0), available), rollouts.Machine{Available: true, LastProgress: at(5)}},
+		{"M24: reads from condition UpToDate which Machines are outdated", machine(condition("UpToDate", "False", clusterv1.MachineNotUpToDateReason, 3), available), rollouts.Machine{Outdated: true, Available: true, LastProgress: at(3)}},
+		{"M24: does not count a Machine that is updated in place as outdated", machine(condition("UpToDate", "False", clusterv1.MachineUpToDateUpdatingReason, 3)), rollouts.Machine{LastProgress: at(3)}},
+		{"M24: does not count a Machine without conditions as outdated", machine(), rollouts.Machine{LastProgress: began}},
+		{"M24: counts an updated Machine that becomes available as progress", machine(condition("UpToDate", "True", "UpToDate", 0), available), rollouts.Machine{Available: true, LastProgress: at(5)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := rollouts.Of(&clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, []clusterv1.Machine{test.machine},
+			got := rollouts.Observe(&clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, []clusterv1.Machine{test.machine},
 				func(*clusterv1.Machine) *v1alpha1.MachineDrainPolicy { return &v1alpha1.MachineDrainPolicy{} })
 			test.want.Name, test.want.Policy = "m", v1alpha1.OutdatedNodesAnnounce
 			if len(got.Machines) != 1 || got.Machines[0] != test.want || !got.RollingUpdate || got.Paused || got.Deleting {
@@ -167,23 +167,23 @@ func TestOf(t *testing.T) {
 		policy  *v1alpha1.MachineDrainPolicy
 		want    v1alpha1.OutdatedNodesPolicy
 	}{
-		{"M24: the policy says what becomes of outdated Nodes", machine(), follows(v1alpha1.OutdatedNodesCordon), v1alpha1.OutdatedNodesCordon},
-		{"M24: they are announced by default", machine(), follows(""), v1alpha1.OutdatedNodesAnnounce},
-		{"M24: without a policy nothing is done", machine(), nil, ""},
-		{"M24: nor without a Node", withoutNode, follows(v1alpha1.OutdatedNodesCordon), ""},
+		{"M24: takes rollout.outdatedNodes from the policy", machine(), follows(v1alpha1.OutdatedNodesCordon), v1alpha1.OutdatedNodesCordon},
+		{"M24: announces outdated Nodes by default", machine(), follows(""), v1alpha1.OutdatedNodesAnnounce},
+		{"M24: does nothing without a policy", machine(), nil, ""},
+		{"M24: does nothing for a Machine without a Node", withoutNode, follows(v1alpha1.OutdatedNodesCordon), ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := rollouts.Of(&clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, []clusterv1.Machine{test.machine},
+			got := rollouts.Observe(&clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, []clusterv1.Machine{test.machine},
 				func(*clusterv1.Machine) *v1alpha1.MachineDrainPolicy { return test.policy })
 			if got.Machines[0].Policy != test.want {
 				t.Errorf("got %q, want %q", got.Machines[0].Policy, test.want)
 			}
 		})
 	}
-	t.Run("M25: a MachineDeployment is paused by its annotation, or by its spec", func(t *testing.T) {
+	t.Run("M25: a MachineDeployment is paused by its annotation or its spec", func(t *testing.T) {
 		annotated := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{clusterv1.PausedAnnotation: ""}}}
 		said := &clusterv1.MachineDeployment{Spec: clusterv1.MachineDeploymentSpec{Paused: ptr.To(true)}}
-		if !rollouts.Of(&clusterv1.Cluster{}, annotated, nil, nil).Paused || !rollouts.Of(&clusterv1.Cluster{}, said, nil, nil).Paused {
+		if !rollouts.Observe(&clusterv1.Cluster{}, annotated, nil, nil).Paused || !rollouts.Observe(&clusterv1.Cluster{}, said, nil, nil).Paused {
 			t.Error("not paused")
 		}
 	})
