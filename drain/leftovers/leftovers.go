@@ -1,6 +1,6 @@
-// Package leftovers decides what maintenances that are gone have left behind: they may have been deleted by force, or restored
-// from a backup, or their manager was away for good. Whatever some maintenance still minds is left to it, since it takes back
-// itself what it has done, and knows what others want.
+// Package leftovers finds what deleted NodeMaintenances have left behind in a workload cluster: they may have been deleted without their
+// finalizer, or a restore may have brought their objects back. A Node that an existing NodeMaintenance is responsible for has no
+// orphans: that NodeMaintenance restores the Node itself when it completes.
 package leftovers
 
 import (
@@ -16,32 +16,34 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
-// Observation is a Node, with all that may have to do with it.
+// Observation is a Node with all objects that may refer to it.
 type Observation struct {
-	// Name of the Node, which may be gone: then Node is nil.
+	// Name is the name of the Node.
 	Name string
+	// Node is nil if the Node does not exist.
 	Node *corev1.Node
-	// Evacuations are those that are noted to be of its Pods.
+	// Evacuations are the Evacuations of Pods of the Node, by their annotation.
 	Evacuations []v1alpha1.Evacuation
-	// Maintenances are all of the cluster.
+	// Maintenances are all NodeMaintenances of the workload cluster.
 	Maintenances []v1alpha1.NodeMaintenance
 }
 
-// Left is what nobody minds any more.
+// Left is what no existing NodeMaintenance is responsible for.
 type Left struct {
-	// Record: the Node carries a record of a NodeMaintenance, see cordon.Recorded. The Node must be restored to its recorded state,
-	// and the records removed.
+	// Record means that the Node has a record of a NodeMaintenance, see cordon.Recorded: the Node must be restored to its recorded state, and
+	// the records removed.
 	Record bool
-	// Conditions of ours on the Node.
+	// Conditions are the types of this project's conditions on the Node.
 	Conditions []corev1.NodeConditionType
-	// Evacuations that NodeMaintenances ask for. That is to be withdrawn; they end by themselves when nobody else asks.
+	// Evacuations have NodeMaintenances as their instigator, which must withdraw. An Evacuation without another instigator is then
+	// cancelled.
 	Evacuations []*v1alpha1.Evacuation
 }
 
-// Nothing says whether all is in order.
+// Nothing reports whether nothing is left behind.
 func (l Left) Nothing() bool { return !l.Record && len(l.Conditions) == 0 && len(l.Evacuations) == 0 }
 
-// On finds what is left on a Node.
+// On returns what is left behind on a Node.
 func On(o Observation) Left {
 	if slices.ContainsFunc(o.Maintenances, o.minds) {
 		return Left{}

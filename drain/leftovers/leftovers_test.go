@@ -66,19 +66,19 @@ func TestOn(t *testing.T) {
 		gone         bool // the Node
 		left         []string
 	}{
-		{name: "R43: all is left where there is no maintenance", left: everything},
-		{name: "R43: a maintenance of another Node minds nothing", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "two")}, left: everything},
-		{name: "R43: nor does one of another Node of that name", maintenances: []v1alpha1.NodeMaintenance{another}, left: everything},
-		{name: "R43: one in stage Cordon takes back its own", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageCordon, "one")}},
-		{name: "R43: one in stage Drain", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")}},
-		{name: "R43: one in stage Complete", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageComplete, "one")}},
-		{name: "R43: one whose Node has left the selection", maintenances: []v1alpha1.NodeMaintenance{mentions}},
+		{name: "R43: everything is orphaned without a maintenance", left: everything},
+		{name: "R43: a maintenance of another Node is not responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "two")}, left: everything},
+		{name: "R43: a maintenance of an earlier Node of that name is not responsible", maintenances: []v1alpha1.NodeMaintenance{another}, left: everything},
+		{name: "R43: a maintenance in stage Cordon is responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageCordon, "one")}},
+		{name: "R43: a maintenance in stage Drain is responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")}},
+		{name: "R43: a maintenance in stage Complete is responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageComplete, "one")}},
+		{name: "R43: a maintenance is responsible for a Node that has left its selection", maintenances: []v1alpha1.NodeMaintenance{mentions}},
 		{
-			name: "R43: one in stage Idle only announces itself", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageIdle, "one")},
+			name: "R43: a maintenance in stage Idle is responsible for the condition MaintenancePlanned only", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageIdle, "one")},
 			left: []string{"record", "MaintenanceInProgress", "Drained", "ours", "shared"},
 		},
-		{name: "R43: where the Node is gone Evacuations may be left", gone: true, left: []string{"ours", "shared"}},
-		{name: "R43: where the Node is gone its maintenance minds them", gone: true, maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")}},
+		{name: "R43: Evacuations of a deleted Node are orphaned without a maintenance", gone: true, left: []string{"ours", "shared"}},
+		{name: "R43: the maintenance of a deleted Node is responsible for its Evacuations", gone: true, maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)

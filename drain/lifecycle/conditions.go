@@ -1,14 +1,14 @@
-// Package lifecycle decides which conditions a Node carries while it is maintained, so that whoever looks at Nodes alone can
-// see it. The conditions are those of KEP-5683, as Kubernetes 1.37 names them.
+// Package lifecycle decides which conditions a Node has while it is under maintenance, so that a user or controller that reads only Nodes
+// can see the maintenance. The conditions are those of KEP-5683, as Kubernetes 1.37 names them.
 //
-// The maintenances that select a Node say together what it carries, so it doesn't matter which of them is looked at first:
+// All maintenances that select a Node determine its conditions together, independent of the order in which they are reconciled:
 //
 //	stage Idle            MaintenancePlanned
 //	stage Cordon, Drain   MaintenanceInProgress
 //	stage Drain           Drained once all of them have drained the Node, DrainInProgress until then
 //
-// Kubernetes names no owner of these conditions. Ours carry the reason NodeMaintenance; others' are neither taken away nor
-// written over, unless they deny what is so.
+// Kubernetes defines no owner of these conditions. This project's have the reason NodeMaintenance. A condition with another reason is
+// neither removed nor overwritten, unless a maintenance requires it to be True and it is not.
 package lifecycle
 
 import (
@@ -23,25 +23,25 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Types of the conditions, in the order in which they are set.
+// Types are the types of the conditions, in the order in which they are set.
 var Types = []corev1.NodeConditionType{
 	v1alpha1.NodeMaintenancePlanned, v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress, v1alpha1.NodeDrained,
 }
 
-// maxNamed is how many maintenances a condition names.
+// maxNamed is how many NodeMaintenances the message of a condition names.
 const maxNamed = 5
 
-// Maintenance is a maintenance that selects a Node, as it is seen from there.
+// Maintenance is a NodeMaintenance that selects the Node.
 type Maintenance struct {
 	Name  string
 	Stage v1alpha1.NodeMaintenanceStage
-	// Ending: it is being deleted. It wants nothing of the Node any more.
+	// Ending means that the NodeMaintenance is being deleted, and requires no conditions.
 	Ending bool
-	// Drained: it has no live Pod left on the Node that must go.
+	// Drained means that the maintenance has drained the Node.
 	Drained bool
 }
 
-// Wanted says which conditions a Node is to carry, each with its message.
+// Wanted returns the conditions that the Node must have, with their messages.
 func Wanted(maintenances []Maintenance) map[corev1.NodeConditionType]string {
 	var planned, inProgress, draining, drained []string
 	for _, m := range maintenances {
@@ -61,13 +61,13 @@ func Wanted(maintenances []Maintenance) map[corev1.NodeConditionType]string {
 		}
 	}
 	wanted := map[corev1.NodeConditionType]string{}
-	want := func(conditionType corev1.NodeConditionType, says string, names []string) {
+	want := func(conditionType corev1.NodeConditionType, state string, names []string) {
 		if len(names) > 0 {
-			wanted[conditionType] = says + " by " + list(names)
+			wanted[conditionType] = state + " by " + list(names)
 		}
 	}
 	want(v1alpha1.NodeMaintenancePlanned, "Maintenance is planned", planned)
-	want(v1alpha1.NodeMaintenanceInProgress, "Maintained", inProgress)
+	want(v1alpha1.NodeMaintenanceInProgress, "Under maintenance", inProgress)
 	want(v1alpha1.NodeDrainInProgress, "Being drained", draining)
 	if len(draining) == 0 {
 		want(v1alpha1.NodeDrained, "Drained", drained)
@@ -86,8 +86,8 @@ func list(names []string) string {
 	return "NodeMaintenances " + strings.Join(names, ", ")
 }
 
-// Changes says what must be done to a Node's conditions so that it carries those that are wanted: which to set, and which of
-// ours to remove. Both are empty where nothing is to be done.
+// Changes returns which conditions must be set on the Node, and which of this project's conditions must be removed. Both are empty if the
+// Node has the wanted conditions.
 func Changes(present []corev1.NodeCondition, wanted map[corev1.NodeConditionType]string, now time.Time) (set []corev1.NodeCondition, remove []corev1.NodeConditionType) {
 	for _, conditionType := range Types {
 		message, isWanted := wanted[conditionType]
@@ -110,7 +110,7 @@ func Changes(present []corev1.NodeCondition, wanted map[corev1.NodeConditionType
 	return set, remove
 }
 
-// Carried says whether a Node carries a condition of ours.
+// Carried reports whether the Node has a condition of this project.
 func Carried(present []corev1.NodeCondition) bool {
 	for _, conditionType := range Types {
 		if condition, isThere := find(present, conditionType); isThere && isOurs(condition) {
@@ -120,8 +120,7 @@ func Carried(present []corev1.NodeCondition) bool {
 	return false
 }
 
-// Same says whether two states of a Node's conditions are the same as far as this package looks at them. What kubelets
-// report is none of it.
+// Same reports whether two states of a Node's conditions agree in the types of this package.
 func Same(before, after []corev1.NodeCondition) bool {
 	for _, conditionType := range Types {
 		a, inBefore := find(before, conditionType)

@@ -26,23 +26,23 @@ func TestWanted(t *testing.T) {
 		by   []lifecycle.Maintenance
 		want says
 	}{
-		{name: "R37: without a maintenance none", want: says{}},
+		{name: "R37: no conditions without a maintenance", want: says{}},
 		{name: "R37: Idle", by: []lifecycle.Maintenance{idle}, want: says{"MaintenancePlanned": "Maintenance is planned by NodeMaintenance idle"}},
-		{name: "R37: Cordon", by: []lifecycle.Maintenance{cordon}, want: says{"MaintenanceInProgress": "Maintained by NodeMaintenance cordon"}},
+		{name: "R37: Cordon", by: []lifecycle.Maintenance{cordon}, want: says{"MaintenanceInProgress": "Under maintenance by NodeMaintenance cordon"}},
 		{name: "R37: Drain", by: []lifecycle.Maintenance{draining}, want: says{
-			"MaintenanceInProgress": "Maintained by NodeMaintenance draining", "DrainInProgress": "Being drained by NodeMaintenance draining",
+			"MaintenanceInProgress": "Under maintenance by NodeMaintenance draining", "DrainInProgress": "Being drained by NodeMaintenance draining",
 		}},
-		{name: "R37: drained by one, not by the other", by: []lifecycle.Maintenance{draining, drained}, want: says{
-			"MaintenanceInProgress": "Maintained by NodeMaintenances drained, draining", "DrainInProgress": "Being drained by NodeMaintenance draining",
+		{name: "R37: DrainInProgress until all maintenances have drained the Node", by: []lifecycle.Maintenance{draining, drained}, want: says{
+			"MaintenanceInProgress": "Under maintenance by NodeMaintenances drained, draining", "DrainInProgress": "Being drained by NodeMaintenance draining",
 		}},
-		{name: "R37: drained, and more is planned", by: []lifecycle.Maintenance{drained, idle}, want: says{
-			"MaintenanceInProgress": "Maintained by NodeMaintenance drained", "Drained": "Drained by NodeMaintenance drained",
+		{name: "R37: Drained beside MaintenancePlanned", by: []lifecycle.Maintenance{drained, idle}, want: says{
+			"MaintenanceInProgress": "Under maintenance by NodeMaintenance drained", "Drained": "Drained by NodeMaintenance drained",
 			"MaintenancePlanned": "Maintenance is planned by NodeMaintenance idle",
 		}},
-		{name: "R37: a maintenance that ends wants nothing", by: []lifecycle.Maintenance{
+		{name: "R37: a maintenance that is being deleted requires no conditions", by: []lifecycle.Maintenance{
 			{Name: "a", Stage: v1alpha1.StageComplete}, {Name: "b", Stage: v1alpha1.StageDrain, Ending: true},
 		}, want: says{}},
-		{name: "R37: of many, a few are named", by: []lifecycle.Maintenance{
+		{name: "R37: names at most five maintenances", by: []lifecycle.Maintenance{
 			{Name: "1", Stage: v1alpha1.StageIdle}, {Name: "2", Stage: v1alpha1.StageIdle}, {Name: "3", Stage: v1alpha1.StageIdle},
 			{Name: "4", Stage: v1alpha1.StageIdle}, {Name: "5", Stage: v1alpha1.StageIdle}, {Name: "6", Stage: v1alpha1.StageIdle},
 		}, want: says{"MaintenancePlanned": "Maintenance is planned by NodeMaintenances 1, 2, 3, 4, 5 and 1 more"}},
@@ -73,15 +73,15 @@ func TestChanges(t *testing.T) {
 		wanted      says
 		set, remove []corev1.NodeConditionType
 	}{
-		{name: "R37: what is missing is set", wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"}},
-		{name: "R37: what is there isn't written", present: []corev1.NodeCondition{condition("Drained", "True", ours, "m")}, wanted: says{"Drained": "m"}},
-		{name: "R37: what has changed is", present: []corev1.NodeCondition{condition("Drained", "True", ours, "n")}, wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"}},
-		{name: "R37: what is over is removed", present: []corev1.NodeCondition{condition("Drained", "True", ours, "m")}, remove: []corev1.NodeConditionType{"Drained"}},
-		{name: "R37: others' conditions are left to them", present: []corev1.NodeCondition{condition("Drained", "True", "kubectl", "m"), condition("Ready", "True", ours, "m")}},
-		{name: "R37: others say the same", present: []corev1.NodeCondition{condition("Drained", "True", "kubectl", "n")}, wanted: says{"Drained": "m"}},
-		{name: "R37: others deny it", present: []corev1.NodeCondition{condition("Drained", "False", "kubectl", "m")}, wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"}},
+		{name: "R37: sets a missing condition", wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"}},
+		{name: "R37: does not write an unchanged condition", present: []corev1.NodeCondition{condition("Drained", "True", ours, "m")}, wanted: says{"Drained": "m"}},
+		{name: "R37: writes a changed message", present: []corev1.NodeCondition{condition("Drained", "True", ours, "n")}, wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"}},
+		{name: "R37: removes a condition that no maintenance requires", present: []corev1.NodeCondition{condition("Drained", "True", ours, "m")}, remove: []corev1.NodeConditionType{"Drained"}},
+		{name: "R37: does not change the conditions of other actors", present: []corev1.NodeCondition{condition("Drained", "True", "kubectl", "m"), condition("Ready", "True", ours, "m")}},
+		{name: "R37: accepts the same condition of another actor", present: []corev1.NodeCondition{condition("Drained", "True", "kubectl", "n")}, wanted: says{"Drained": "m"}},
+		{name: "R37: overwrites a condition of another actor that is False", present: []corev1.NodeCondition{condition("Drained", "False", "kubectl", "m")}, wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"}},
 		{
-			name: "R37: from draining to drained", present: []corev1.NodeCondition{condition("DrainInProgress", "True", ours, "m")}, wanted: says{"Drained": "m"},
+			name: "R37: replaces DrainInProgress by Drained", present: []corev1.NodeCondition{condition("DrainInProgress", "True", ours, "m")}, wanted: says{"Drained": "m"},
 			set: []corev1.NodeConditionType{"Drained"}, remove: []corev1.NodeConditionType{"DrainInProgress"},
 		},
 	} {
@@ -102,7 +102,7 @@ func TestChanges(t *testing.T) {
 			}
 		})
 	}
-	t.Run("R37: a new message is no transition", func(t *testing.T) {
+	t.Run("R37: keeps the transition time when only the message changes", func(t *testing.T) {
 		present := condition("Drained", "True", ours, "before")
 		set, _ := lifecycle.Changes([]corev1.NodeCondition{present}, says{"Drained": "after"}, now)
 		if !set[0].LastTransitionTime.Equal(&present.LastTransitionTime) {
@@ -111,7 +111,7 @@ func TestChanges(t *testing.T) {
 	})
 }
 
-// Whatever a Node carries: once the changes are made, nothing more is to be done, and what isn't ours is as it was.
+// For random conditions of a Node, applying the changes leaves nothing to change, and conditions of other actors as they were.
 func TestChangesSettle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		status := rapid.SampledFrom([]corev1.ConditionStatus{"True", "False", "Unknown"})
@@ -162,9 +162,9 @@ func TestSame(t *testing.T) {
 	heartbeat := []corev1.NodeCondition{condition("Ready", "False", "KubeletNotReady", "?"), condition("Drained", "True", "a", "m")}
 	heartbeat[1].LastHeartbeatTime = metav1.NewTime(now)
 	if !lifecycle.Same(before, heartbeat) {
-		t.Error("R37: a kubelet's heartbeat is no change")
+		t.Error("R37: a kubelet's heartbeat counts as a change")
 	}
 	if lifecycle.Same(before, before[:1]) || lifecycle.Same(before, []corev1.NodeCondition{before[0], condition("Drained", "False", "a", "m")}) {
-		t.Error("R37: a change by others is none")
+		t.Error("R37: a change by another actor does not count as a change")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Names returns the names that a maintenance's nodeSelector consists of, where it selects by name alone.
+// Names returns the names that the nodeSelector of a maintenance selects. only is false if it does not select by name alone.
 func Names(m *v1alpha1.NodeMaintenance) (names []string, only bool) {
 	for _, term := range m.Spec.NodeSelector.NodeSelectorTerms {
 		if len(term.MatchExpressions) > 0 || len(term.MatchFields) != 1 || term.MatchFields[0].Operator != corev1.NodeSelectorOpIn || len(term.MatchFields[0].Values) != 1 {
@@ -21,16 +21,16 @@ func Names(m *v1alpha1.NodeMaintenance) (names []string, only bool) {
 	return names, true
 }
 
-// Means says whether a Node is one that the maintenance is about: where a UID is recorded, another Node of that name isn't.
+// Means reports whether a Node has the UID that the maintenance records. It is true if the maintenance records none.
 func Means(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
 	uid := m.Annotations[v1alpha1.NodeUIDAnnotation]
 	return uid == "" || uid == string(node.UID)
 }
 
-// Selects says whether a maintenance selects a Node.
+// Selects reports whether a maintenance selects a Node.
 func Selects(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool { return Of(m)(node) }
 
-// Of tells the Nodes that a maintenance selects from others. A nodeSelector that can't be read selects none.
+// Of returns a function that reports whether a maintenance selects a Node. An invalid nodeSelector selects none.
 func Of(m *v1alpha1.NodeMaintenance) func(*corev1.Node) bool {
 	if names, only := Names(m); only {
 		return func(node *corev1.Node) bool { return slices.Contains(names, node.Name) && Means(m, node) }
@@ -39,11 +39,11 @@ func Of(m *v1alpha1.NodeMaintenance) func(*corev1.Node) bool {
 	return func(node *corev1.Node) bool { return err == nil && Means(m, node) && parsed.Match(node) }
 }
 
-// AnyNode is the key of maintenances that may have to do with any Node. No Node has that name.
+// AnyNode is the index key of maintenances that any Node may concern. It is not a valid name of a Node.
 const AnyNode = "*"
 
-// Keys are what to look a maintenance up by: the names of all Nodes that it selects or mentions, or AnyNode, where it may select
-// others, or others may show that it doesn't select all.
+// Keys returns the index keys of a maintenance: the names of all Nodes that it selects or that its status lists. It returns AnyNode if the
+// maintenance selects by label, or if any other Node may change its condition SelectionPlausible.
 func Keys(m *v1alpha1.NodeMaintenance) []string {
 	names, only := Names(m)
 	if !only || Doubted(m) {
@@ -56,7 +56,7 @@ func Keys(m *v1alpha1.NodeMaintenance) []string {
 	return sets.List(keys)
 }
 
-// Mentions says whether the status of a maintenance speaks of a Node: it has selected it, and hasn't let go of it yet.
+// Mentions reports whether the status of a maintenance lists a Node: the maintenance has selected the Node and has not released it yet.
 func Mentions(m *v1alpha1.NodeMaintenance, node string) bool {
 	return slices.ContainsFunc(m.Status.NodeStatuses, func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == node })
 }

@@ -32,16 +32,16 @@ func TestSelects(t *testing.T) {
 		selected    []string // of the Nodes one (pool a), two (pool b) and another one
 		byName      bool
 	}{
-		{name: "R12: a name, whoever has it", maintenance: selecting(named), selected: []string{"one/1", "one/2"}, byName: true},
-		{name: "R12: a name with a UID", maintenance: recorded, selected: []string{"one/1"}, byName: true},
-		{name: "R15: a label", maintenance: selecting(labelled), selected: []string{"one/1"}},
-		{name: "R15: a name or a label", maintenance: selecting(named, labelled), selected: []string{"one/1", "one/2"}},
+		{name: "R12: selects by name, with any UID", maintenance: selecting(named), selected: []string{"one/1", "one/2"}, byName: true},
+		{name: "R12: selects by name and recorded UID", maintenance: recorded, selected: []string{"one/1"}, byName: true},
+		{name: "R15: selects by label", maintenance: selecting(labelled), selected: []string{"one/1"}},
+		{name: "R15: selects by name or label", maintenance: selecting(named, labelled), selected: []string{"one/1", "one/2"}},
 		{
-			name:        "R15: a name with a label",
+			name:        "R15: selects by name and label",
 			maintenance: selecting(v1alpha1.NodeSelectorTerm{MatchFields: named.MatchFields, MatchExpressions: labelled.MatchExpressions}), selected: []string{"one/1"},
 		},
-		{name: "R15: all but a name", maintenance: selecting(v1alpha1.NodeSelectorTerm{MatchFields: requirement("metadata.name", corev1.NodeSelectorOpNotIn, "one")}), selected: []string{"two/3"}},
-		{name: "R15: what can't be read selects nothing", maintenance: selecting(v1alpha1.NodeSelectorTerm{MatchExpressions: requirement("pool", "Like", "a")})},
+		{name: "R15: selects all Nodes except one name", maintenance: selecting(v1alpha1.NodeSelectorTerm{MatchFields: requirement("metadata.name", corev1.NodeSelectorOpNotIn, "one")}), selected: []string{"two/3"}},
+		{name: "R15: an invalid selector selects nothing", maintenance: selecting(v1alpha1.NodeSelectorTerm{MatchExpressions: requirement("pool", "Like", "a")})},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var selected []string
@@ -87,7 +87,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// FuzzSelects has any nodeSelector, as JSON, look at a Node.
+// FuzzSelects matches arbitrary nodeSelectors, as JSON, with a Node.
 func FuzzSelects(f *testing.F) {
 	for _, term := range []v1alpha1.NodeSelectorTerm{
 		{MatchFields: requirement("metadata.name", corev1.NodeSelectorOpIn, "one")},

@@ -1,5 +1,5 @@
-// Package selection says which Nodes a maintenance selects, and what is odd about them. Admission can't list Nodes, so that is
-// told afterwards, as a warning.
+// Package selection decides which Nodes a maintenance selects, and whether that selection is plausible. Admission cannot list Nodes, so the
+// controller reports an implausible selection after the fact.
 package selection
 
 import (
@@ -11,21 +11,21 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Facts about the Nodes that a maintenance selects.
+// Facts describe the Nodes that a maintenance selects.
 type Facts struct {
-	// Selected counts the selected Nodes, ControlPlane those of them that are of the control plane.
+	// Selected is the number of selected Nodes, ControlPlane the number of control plane Nodes among them.
 	Selected, ControlPlane int
-	// OtherNode and OtherControlPlaneNode: there is one that isn't selected.
+	// OtherNode means that there is a Node that is not selected, OtherControlPlaneNode that there is such a control plane Node.
 	OtherNode, OtherControlPlaneNode bool
 }
 
-// Judge returns whether the selection is plausible, with reason and message of the condition that says so.
+// Judge returns whether the selection is plausible, with the reason and message of condition SelectionPlausible.
 func Judge(f Facts) (plausible bool, reason, message string) {
 	switch {
 	case f.Selected == 0:
 		return false, v1alpha1.ReasonNoNodesSelected, "The nodeSelector selects no Node"
 	case !f.OtherNode:
-		return false, v1alpha1.ReasonAllNodesSelected, "The nodeSelector selects every Node: nothing that must go has a place to go to"
+		return false, v1alpha1.ReasonAllNodesSelected, "The nodeSelector selects every Node: evicted Pods cannot be scheduled to another one"
 	case f.ControlPlane > 0 && !f.OtherControlPlaneNode:
 		return false, v1alpha1.ReasonAllControlPlaneNodesSelected, fmt.Sprintf("The nodeSelector selects every control plane Node (%d)", f.ControlPlane)
 	default:
@@ -33,7 +33,8 @@ func Judge(f Facts) (plausible bool, reason, message string) {
 	}
 }
 
-// Doubted says whether a maintenance is said to select all Nodes, or all of the control plane: any Node may show that it doesn't.
+// Doubted reports whether condition SelectionPlausible says that the maintenance selects all Nodes, or all control plane Nodes. Any new
+// Node may change that.
 func Doubted(m *v1alpha1.NodeMaintenance) bool {
 	judged := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceSelectionPlausible)
 	return judged != nil && judged.Status == metav1.ConditionFalse && judged.Reason != v1alpha1.ReasonNoNodesSelected

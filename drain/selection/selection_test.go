@@ -15,12 +15,12 @@ func TestJudge(t *testing.T) {
 		facts  selection.Facts
 		reason string
 	}{
-		{name: "R8: no Node", facts: selection.Facts{OtherNode: true}, reason: "NoNodesSelected"},
-		{name: "R8: no Node of none", reason: "NoNodesSelected"},
-		{name: "R8: every Node", facts: selection.Facts{Selected: 3, ControlPlane: 1}, reason: "AllNodesSelected"},
-		{name: "R8: every control plane Node", facts: selection.Facts{Selected: 3, ControlPlane: 3, OtherNode: true}, reason: "AllControlPlaneNodesSelected"},
-		{name: "R8: every worker", facts: selection.Facts{Selected: 3, OtherNode: true}, reason: "NodesSelected"},
-		{name: "R8: some of the control plane", facts: selection.Facts{Selected: 3, ControlPlane: 2, OtherNode: true, OtherControlPlaneNode: true}, reason: "NodesSelected"},
+		{name: "R8: reports that no Node is selected", facts: selection.Facts{OtherNode: true}, reason: "NoNodesSelected"},
+		{name: "R8: reports that no Node is selected in a cluster without Nodes", reason: "NoNodesSelected"},
+		{name: "R8: reports that every Node is selected", facts: selection.Facts{Selected: 3, ControlPlane: 1}, reason: "AllNodesSelected"},
+		{name: "R8: reports that every control plane Node is selected", facts: selection.Facts{Selected: 3, ControlPlane: 3, OtherNode: true}, reason: "AllControlPlaneNodesSelected"},
+		{name: "R8: accepts a selection of every worker", facts: selection.Facts{Selected: 3, OtherNode: true}, reason: "NodesSelected"},
+		{name: "R8: accepts a selection of some control plane Nodes", facts: selection.Facts{Selected: 3, ControlPlane: 2, OtherNode: true, OtherControlPlaneNode: true}, reason: "NodesSelected"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			plausible, reason, message := selection.Judge(tc.facts)
@@ -37,10 +37,10 @@ func TestDoubted(t *testing.T) {
 		facts   selection.Facts
 		doubted bool
 	}{
-		{name: "R8: every Node may show that not all are selected", facts: selection.Facts{Selected: 3}, doubted: true},
-		{name: "R8: every Node may be one of the control plane", facts: selection.Facts{Selected: 3, ControlPlane: 3, OtherNode: true}, doubted: true},
-		{name: "R8: that none is selected a Node shows that is selected", facts: selection.Facts{OtherNode: true}},
-		{name: "R8: what is plausible isn't looked at for every Node", facts: selection.Facts{Selected: 3, OtherNode: true}},
+		{name: "R8: checks again for any new Node when every Node is selected", facts: selection.Facts{Selected: 3}, doubted: true},
+		{name: "R8: checks again for any new Node when every control plane Node is selected", facts: selection.Facts{Selected: 3, ControlPlane: 3, OtherNode: true}, doubted: true},
+		{name: "R8: does not check again for other Nodes when no Node is selected", facts: selection.Facts{OtherNode: true}},
+		{name: "R8: does not check a plausible selection again for other Nodes", facts: selection.Facts{Selected: 3, OtherNode: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			plausible, reason, _ := selection.Judge(tc.facts)
