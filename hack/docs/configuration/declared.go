@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -56,7 +55,7 @@ func metrics() ([][]string, error) {
 			return true
 		})
 	})
-	slices.SortFunc(rows, func(a, b []string) int { return cmp.Compare(a[0], b[0]) })
+	slices.SortFunc(rows, slices.Compare)
 	return rows, err
 }
 
@@ -110,7 +109,7 @@ func events() ([][]string, error) {
 			}
 		}
 	})
-	slices.SortFunc(rows, func(a, b []string) int { return cmp.Compare(a[0], b[0]) })
+	slices.SortFunc(rows, slices.Compare)
 	return rows, err
 }
 
