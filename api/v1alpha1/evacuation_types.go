@@ -97,6 +97,10 @@ const (
 	ReasonEvacuatorSilent = "EvacuatorSilent"
 	ReasonEvacuatorDone   = "EvacuatorCompleted"
 
+	// ReasonReplacementReturned is the reason of Evicting=False while the Evacuation of a Pod is deferred, because the Pod was created
+	// on a cordoned Node after other Pods of its controller were evicted there.
+	ReasonReplacementReturned = "ReplacementReturned"
+
 	// Reasons of Evicting while the API server refuses the eviction. What a budget makes the Pod wait for before it is tried has
 	// the reasons of drain/budgets.
 

@@ -113,6 +113,12 @@ type BlockedPod struct {
 	// +kubebuilder:validation:MaxLength=512
 	Pod string `json:"pod,omitempty"`
 
+	// reason is the reason of the condition Evicting of the Pod's Evacuation, for programs. It is absent while the Pod waits for
+	// something else than its eviction.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason,omitempty"`
+
 	// why says what the Pod waits for.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
@@ -170,6 +176,45 @@ type NodeMaintenanceNodeStatus struct {
 	Blocked []BlockedPod `json:"blocked,omitempty"`
 }
 
+// ReplacementStatus records the evictions of Pods that one controller created on a Node after the Node was cordoned. The next
+// evictions of such Pods back off.
+type ReplacementStatus struct {
+	// node is the name of the Node. It is absent, as is controller, in the last entry of a full list: that entry counts for all
+	// controllers without an entry of their own.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node,omitempty"`
+
+	// controller is the kind, namespace and name of the Pods' controller: "Deployment default/web". For Pods without a controller it
+	// is that of the Pod.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Controller string `json:"controller,omitempty"`
+
+	// evictions is the number of evictions. Pods that are evicted at the same time count as one.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Evictions int32 `json:"evictions,omitempty"`
+
+	// firstEvictionTime is the time of the first eviction.
+	// +required
+	FirstEvictionTime metav1.Time `json:"firstEvictionTime,omitempty,omitzero"`
+
+	// evictionTime is the time of the last eviction. It is in the future while the eviction is waited for.
+	// +required
+	EvictionTime metav1.Time `json:"evictionTime,omitempty,omitzero"`
+
+	// newestPodUID is the UID of the newest of the Pods that are evicted at evictionTime.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	NewestPodUID string `json:"newestPodUID,omitempty"`
+
+	// newestPodCreationTime is the creation time of that Pod. Older Pods are evicted with it, newer ones are its replacements.
+	// +required
+	NewestPodCreationTime metav1.Time `json:"newestPodCreationTime,omitempty,omitzero"`
+}
+
 // DrainTargetSet is a list of drain targets that several Nodes share.
 type DrainTargetSet struct {
 	// drainTargets of the Nodes that refer to this set.
@@ -214,6 +259,12 @@ type NodeMaintenanceStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=5000
 	NodeStatuses []NodeMaintenanceNodeStatus `json:"nodeStatuses,omitempty"`
+
+	// replacements lists the controllers that created Pods on a Node after the Node was cordoned, once one of these Pods was evicted.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Replacements []ReplacementStatus `json:"replacements,omitempty"`
 }
 
 // NodeMaintenanceSummary answers "how far, what blocks" at a glance.

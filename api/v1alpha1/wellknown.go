@@ -84,6 +84,10 @@ const (
 	// the value is an EvacuatorsPolicy.
 	EvacuatorsPolicyAnnotation = "maintenance.cluster.x-k8s.io/evacuators"
 
+	// EvacuateAfterAnnotation on an Evacuation defers it: no evacuator is activated and the Pod is not evicted before this time, in the
+	// format of RFC 3339. NodeMaintenances set it for replacements that return to a cordoned Node.
+	EvacuateAfterAnnotation = "maintenance.cluster.x-k8s.io/evacuate-after"
+
 	// PreDrainHookAnnotation is our Machine deletion hook. CAPI doesn't drain a deleted Machine while it is there.
 	PreDrainHookAnnotation = "pre-drain.delete.hook.machine.cluster.x-k8s.io/node-maintenance"
 

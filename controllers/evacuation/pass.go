@@ -120,6 +120,10 @@ func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
 	if action.Kind == evacuation.AwaitEvacuator { // its turn may end in silence, and then the Pod is ours
 		p.tryAgainAt(action.Deadline)
 	}
+	if action.Kind == evacuation.AwaitBackoff {
+		p.blocked[action.Reason]++
+		p.tryAgainAt(action.Deadline)
+	}
 	if action.Kind != evacuation.Evict {
 		return nil
 	}

@@ -245,6 +245,10 @@ func (s *scope) lookAgainAt(t time.Time) {
 // settle makes the Evacuations of this maintenance's Nodes what the targets say. One that the API server refuses doesn't keep the others
 // waiting: the status names its Pod, and it is tried again.
 func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[types.UID]) error {
+	after, err := r.scheduleReplacements(ctx, s, targets)
+	if err != nil {
+		return err
+	}
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	there := sets.New[types.UID]()
@@ -261,7 +265,7 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 			}
 			switch {
 			case targeted && e == nil && s.refused[node.Name] == nil: // the Pod that replaces it may land on a Node that isn't cordoned
-				group.Go(func() error { return r.create(ctx, s, view) })
+				group.Go(func() error { return r.create(ctx, s, view, after[view.pod.UID]) })
 			case targeted && e != nil && e.DeletionTimestamp.IsZero() && !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
 				r.reportInvalid(s, view.pod, nil) // its Evacuation has another instigator
 				group.Go(func() error { return setInstigator(ctx, s.client, e, evacuation.WithInstigator) })
@@ -270,7 +274,7 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 			}
 		}
 	}
-	err := group.Wait()
+	err = group.Wait()
 	var retryAt time.Time
 	if s.notCreated, retryAt = r.created.refusals(s.request, there.Has); len(s.notCreated) > 0 {
 		s.lookAgainAt(retryAt)
@@ -278,8 +282,9 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 	return err
 }
 
-// create asks for a Pod to leave. The evacuators of one whose type isn't known yet are resolved by the evacuation controller.
-func (r *Reconciler) create(ctx context.Context, s *scope, view podView) error {
+// create asks for a Pod to leave, not before after. The evacuators of one whose type isn't known yet are resolved by the evacuation
+// controller.
+func (r *Reconciler) create(ctx context.Context, s *scope, view podView, after time.Time) error {
 	pod, policy := view.pod, s.maintenance.Spec.Evacuation
 	var evacuators []v1alpha1.Evacuator
 	var problems []evacuation.Problem
@@ -297,6 +302,9 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView) error {
 	}
 	if policy.Evacuators == v1alpha1.EvacuatorsBuiltIn {
 		e.Annotations[v1alpha1.EvacuatorsPolicyAnnotation] = string(policy.Evacuators)
+	}
+	if !after.IsZero() {
+		e.Annotations[v1alpha1.EvacuateAfterAnnotation] = after.UTC().Format(time.RFC3339)
 	}
 	if err := s.client.Create(ctx, e); err != nil && !apierrors.IsAlreadyExists(err) {
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {

@@ -19,6 +19,8 @@ const (
 	eventUnknownDrainLabel = "UnknownDrainLabel"
 	// eventInvalidEvacuator on a Pod: one of its evacuator annotations can't be used.
 	eventInvalidEvacuator = "InvalidEvacuatorAnnotation"
+	// eventReplacementReturned on a NodeMaintenance: a controller replaces its evicted Pods on the cordoned Node.
+	eventReplacementReturned = "ReplacementReturned"
 	// eventDeletedAtTimeout on a Pod: the drain of its Node runs out of time, so it is deleted without regard to its budget.
 	eventDeletedAtTimeout = "DeletedAtDrainTimeout"
 )

@@ -34,16 +34,19 @@ func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
 		if s.refused[node.Name] != nil { // the Pods that replace them may land there
 			continue
 		}
-		unreachable := rules.Unreachable(node)
 		for _, view := range s.pods[node.Name] {
-			if view.finished || view.pod.DeletionTimestamp != nil || !overtime.Left(view.podType, view.verdict, view.others) {
+			at, left := deleteAt(drain, node, view)
+			if !left {
 				continue
 			}
-			period, seconds := daemonsets.GracePeriod(view.pod, unreachable)
-			if at := drain.DeleteAt(period); s.now.Before(at) {
+			if until := deferredUntil(s, node, view, at); at.Before(until) {
+				at = until
+			}
+			if s.now.Before(at) {
 				s.lookAgainAt(at)
 				continue
 			}
+			_, seconds := daemonsets.GracePeriod(view.pod, rules.Unreachable(node))
 			group.Go(func() error { return r.deletePod(ctx, s, view.pod, seconds) })
 		}
 	}
@@ -52,6 +55,15 @@ func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
 		s.lookAgainAt(s.now.Add(deleteRetry))
 	}
 	return true, nil
+}
+
+// deleteAt returns the time to delete a Pod, where the drain deletes those that are left at the end of its time.
+func deleteAt(drain *overtime.Drain, node *corev1.Node, view podView) (at time.Time, left bool) {
+	if drain == nil || !drain.Deletes || view.finished || view.pod.DeletionTimestamp != nil || !overtime.Left(view.podType, view.verdict, view.others) {
+		return time.Time{}, false
+	}
+	period, _ := daemonsets.GracePeriod(view.pod, rules.Unreachable(node))
+	return drain.DeleteAt(period), true
 }
 
 // drainTime is the time that the drain has. Nil: it has no limit, or starts only now.

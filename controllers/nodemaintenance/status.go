@@ -185,6 +185,7 @@ func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
 		pods = append(pods, progress.Pod{
 			Namespace: view.pod.Namespace, Name: view.pod.Name, Verdict: view.verdict, Finished: view.finished,
 			Deletion: view.pod.DeletionTimestamp, Evacuation: s.evacuations[view.pod.UID], Refused: s.notCreated[view.pod.UID],
+			Returned: returnedSince(s, view),
 		})
 	}
 	return progress.Blocked(pods, ptr.Deref(stageStart(s.maintenance, v1alpha1.StageDrain), metav1.NewTime(s.now)), s.now)

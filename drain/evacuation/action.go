@@ -14,6 +14,9 @@ const (
 	AwaitPod Kind = "AwaitPod"
 	// AwaitResume leaves the Pod alone: those who ask for its Evacuation are paused.
 	AwaitResume Kind = "AwaitResume"
+	// AwaitBackoff defers the evacuation of a replacement that returned to a cordoned Node until Action.Deadline, see package
+	// replacements.
+	AwaitBackoff Kind = "AwaitBackoff"
 	// ResolveEvacuators stores Action.Evacuators in the spec. Ask Next again at once.
 	ResolveEvacuators Kind = "Resolve"
 	// Activate gives evacuator Action.Class its turn, until Action.Deadline.

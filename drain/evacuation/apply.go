@@ -41,6 +41,9 @@ func (a Action) Apply(e *v1alpha1.Evacuation, now time.Time) {
 		a.evict(e, now)
 	case AwaitTermination:
 		a.awaitTermination(e, now)
+	case AwaitBackoff:
+		setCondition(e, v1alpha1.EvacuationEvicting, metav1.ConditionFalse, a, now)
+		e.Status.Message = a.Message
 	case Fail:
 		if setCondition(e, v1alpha1.EvacuationFailed, metav1.ConditionTrue, a, now) {
 			e.Status.Message = a.Message
@@ -87,7 +90,7 @@ func (a Action) awaitTermination(e *v1alpha1.Evacuation, now time.Time) {
 		}
 		return
 	}
-	if meta.IsStatusConditionFalse(e.Status.Conditions, v1alpha1.EvacuationEvicting) {
+	if evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting); evicting != nil && evicting.Status == metav1.ConditionFalse && evicting.Reason == a.Reason {
 		return
 	}
 	setCondition(e, v1alpha1.EvacuationEvicting, metav1.ConditionFalse, a, now)

@@ -46,6 +46,24 @@ func TestApplyResolve(t *testing.T) { // E4
 	}
 }
 
+func TestApplyAwaitBackoff(t *testing.T) {
+	t.Run("R44: names the controller and the Node, and is followed by the eviction", func(t *testing.T) {
+		g := anEvacuation().after(time.Minute).pod(func(p *evacuation.Pod) { p.Node, p.Controller = "worker", "Deployment shop/web" })
+		status := g.apply(t).Status
+		evicting := meta.FindStatusCondition(status.Conditions, v1alpha1.EvacuationEvicting)
+		if evicting == nil || evicting.Status != metav1.ConditionFalse || evicting.Reason != v1alpha1.ReasonReplacementReturned || evicting.Message != status.Message {
+			t.Errorf("got %+v, message %q", evicting, status.Message)
+		}
+		const want = "A replacement of Deployment shop/web returned to cordoned Node worker; waiting until 2026-03-01T12:01:00Z to evict it. "
+		if !strings.HasPrefix(status.Message, want) {
+			t.Errorf("got %q", status.Message)
+		}
+		if status := g.at(time.Minute).apply(t).Status; !meta.IsStatusConditionTrue(status.Conditions, v1alpha1.EvacuationEvicting) {
+			t.Errorf("got %+v", status)
+		}
+	})
+}
+
 func TestApplyEvict(t *testing.T) { // E14
 	t.Run("it shows, and why", func(t *testing.T) {
 		status := anEvacuation().apply(t).Status

@@ -101,6 +101,16 @@ func (g *given) turnOf(class string, progress time.Duration) *given {
 	return g
 }
 
+// after defers the evacuation until so long after noon.
+func (g *given) after(afterNoon time.Duration) *given {
+	return g.annotated(v1alpha1.EvacuateAfterAnnotation, noon.Add(afterNoon).Format(time.RFC3339))
+}
+
+func (g *given) annotated(key, value string) *given {
+	metav1.SetMetaDataAnnotation(&g.Evacuation.ObjectMeta, key, value)
+	return g
+}
+
 func (g *given) paused() *given {
 	g.Paused = true
 	return g

@@ -30,6 +30,7 @@
 //	Pod gone or finished            ──► Finish; or Fail, if the Pod was never seen
 //	no instigator left              ──► Cancel, unless an evacuator does not allow it: then all goes on as above
 //	Pod not observed yet            ──► AwaitPod
+//	Pod returned to a cordoned Node ──► AwaitBackoff
 //	Pod terminating                 ──► AwaitTermination
 //	only foreign finalizers left    ──► Done
 //

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
 )
 
 const (
@@ -59,11 +60,45 @@ func Next(in Input) Action {
 	case in.Paused:
 		return Action{Kind: AwaitResume, Message: "The Machine of the Node is paused."}
 	}
+	if until := deferredUntil(in); in.Now.Before(until) {
+		return awaitBackoff(in.Pod, until)
+	}
 	action := withinDrain(in, turn(in))
 	if withdrawn(in.Evacuation) {
 		action.Message = "All instigators have withdrawn, but an evacuator does not allow cancellation. " + action.Message
 	}
 	return action
+}
+
+// deferredUntil returns the time before which the Pod is not evacuated, see v1alpha1.EvacuateAfterAnnotation. The annotation may have
+// been changed by others: it defers for replacements.MaxBackoff at most.
+func deferredUntil(in Input) time.Time {
+	e := in.Evacuation
+	until, err := time.Parse(time.RFC3339, e.Annotations[v1alpha1.EvacuateAfterAnnotation])
+	if err != nil {
+		return time.Time{}
+	}
+	if latest := e.CreationTimestamp.Add(replacements.MaxBackoff + ClockSkew); latest.Before(until) {
+		until = latest
+	}
+	if in.DrainEnds != nil {
+		until = replacements.Advance(until, e.CreationTimestamp, lastEviction(in))
+	}
+	return until
+}
+
+func awaitBackoff(pod Pod, until time.Time) Action {
+	return Action{
+		Kind: AwaitBackoff, Deadline: until, Reason: v1alpha1.ReasonReplacementReturned,
+		Message: fmt.Sprintf("A replacement of %s returned to cordoned Node %s; waiting until %s to evict it. "+
+			"Change its tolerations, node affinity or nodeName so that it runs on other Nodes, or add a drain rule with behavior Skip.",
+			pod.Controller, pod.Node, until.UTC().Format(time.RFC3339)),
+	}
+}
+
+// lastEviction is the time from which on only the eviction of the Pod has time before the drain ends.
+func lastEviction(in Input) time.Time {
+	return in.DrainEnds.Add(-EvictionMargin - in.Pod.GracePeriod)
 }
 
 // withinDrain keeps the turns of evacuators out of what belongs to the eviction of the drain's time. A Pod that is never
@@ -73,7 +108,7 @@ func withinDrain(in Input, action Action) Action {
 	if in.DrainEnds == nil || !in.Pod.evictable() || !takesTime {
 		return action
 	}
-	last := in.DrainEnds.Add(-EvictionMargin - in.Pod.GracePeriod)
+	last := lastEviction(in)
 	if !in.Now.Before(last) {
 		return exhausted(in.Pod, ReasonDrainEnds,
 			fmt.Sprintf("The time of the drain ends at %s, too soon for evacuators", in.DrainEnds.UTC().Format(time.RFC3339)))

@@ -168,6 +168,20 @@ func TestNextEnds(t *testing.T) {
 	})
 }
 
+func TestNextDefers(t *testing.T) {
+	runNext(t, []nextTest{
+		{"R44: a replacement waits for its backoff", anEvacuation().after(time.Minute), "AwaitBackoff until 1m0s ReplacementReturned"},
+		{"R44: and so do its evacuators", anEvacuation().after(time.Minute).resolving("a:1"), "AwaitBackoff until 1m0s ReplacementReturned"},
+		{"R44: until its backoff is over", anEvacuation().after(time.Minute).at(time.Minute), "Evict NoEvacuator"},
+		{"R44: for 5 min at most, whatever the annotation says", anEvacuation().after(time.Hour), "AwaitBackoff until 5m30s ReplacementReturned"},
+		{"R44: it has a final eviction attempt before the drain timeout", anEvacuation().after(5 * time.Minute).drainEnds(3 * time.Minute), "AwaitBackoff until 2m0s ReplacementReturned"},
+		{"R44: unless it returns too late for one", anEvacuation().after(time.Minute).drainEnds(time.Minute), "AwaitBackoff until 1m0s ReplacementReturned"},
+		{"R44: a paused Machine takes precedence", anEvacuation().after(time.Minute).paused(), "AwaitResume"},
+		{"R44: one that terminates is not deferred", anEvacuation().after(time.Minute).pod(terminating), "AwaitTermination PodTerminating"},
+		{"R44: an annotation that is no time defers nothing", anEvacuation().annotated(v1alpha1.EvacuateAfterAnnotation, "tomorrow"), "Evict NoEvacuator"},
+	})
+}
+
 func TestNextCancels(t *testing.T) {
 	runNext(t, []nextTest{
 		{"E9: nobody asks any more", anEvacuation("a:1").turnOf("a", 0).heldBy(), "Cancel delete"},
@@ -207,6 +221,7 @@ func TestObservedPod(t *testing.T) {
 	e := evacuation.New(podNamed("web-0"), nil, 0)
 	pod := func(change func(*corev1.Pod)) *corev1.Pod {
 		p := podNamed("web-0")
+		p.Spec.NodeName = "one"
 		change(p)
 		return p
 	}
@@ -215,14 +230,14 @@ func TestObservedPod(t *testing.T) {
 		pod  *corev1.Pod
 		want string
 	}{
-		{"none", nil, "{Known:true Exists:false Terminating:false Finished:false Type: GracePeriod:0s}"},
-		{"E2: another UID is another Pod", pod(func(p *corev1.Pod) { p.UID = "other" }), "{Known:true Exists:false Terminating:false Finished:false Type: GracePeriod:0s}"},
-		{"E35: so is another name", pod(func(p *corev1.Pod) { p.Name = "web-1" }), "{Known:true Exists:false Terminating:false Finished:false Type: GracePeriod:0s}"},
-		{"E35: and another Namespace", pod(func(p *corev1.Pod) { p.Namespace = "other" }), "{Known:true Exists:false Terminating:false Finished:false Type: GracePeriod:0s}"},
-		{"running", pod(func(*corev1.Pod) {}), "{Known:true Exists:true Terminating:false Finished:false Type:Default GracePeriod:30s}"},
-		{"terminating", pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon} }), "{Known:true Exists:true Terminating:true Finished:false Type:Default GracePeriod:30s}"},
-		{"E16: succeeded", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), "{Known:true Exists:true Terminating:false Finished:true Type:Default GracePeriod:30s}"},
-		{"E16: failed", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), "{Known:true Exists:true Terminating:false Finished:true Type:Default GracePeriod:30s}"},
+		{"none", nil, "{Known:true Exists:false Terminating:false Finished:false Type: Node: Controller: GracePeriod:0s}"},
+		{"E2: another UID is another Pod", pod(func(p *corev1.Pod) { p.UID = "other" }), "{Known:true Exists:false Terminating:false Finished:false Type: Node: Controller: GracePeriod:0s}"},
+		{"E35: so is another name", pod(func(p *corev1.Pod) { p.Name = "web-1" }), "{Known:true Exists:false Terminating:false Finished:false Type: Node: Controller: GracePeriod:0s}"},
+		{"E35: and another Namespace", pod(func(p *corev1.Pod) { p.Namespace = "other" }), "{Known:true Exists:false Terminating:false Finished:false Type: Node: Controller: GracePeriod:0s}"},
+		{"running", pod(func(*corev1.Pod) {}), "{Known:true Exists:true Terminating:false Finished:false Type:Default Node:one Controller:Pod shop/web-0 GracePeriod:30s}"},
+		{"terminating", pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon} }), "{Known:true Exists:true Terminating:true Finished:false Type:Default Node:one Controller:Pod shop/web-0 GracePeriod:30s}"},
+		{"E16: succeeded", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), "{Known:true Exists:true Terminating:false Finished:true Type:Default Node:one Controller:Pod shop/web-0 GracePeriod:30s}"},
+		{"E16: failed", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), "{Known:true Exists:true Terminating:false Finished:true Type:Default Node:one Controller:Pod shop/web-0 GracePeriod:30s}"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := fmt.Sprintf("%+v", evacuation.ObservedPod(e, test.pod, v1alpha1.PodTypeDefault)); got != test.want {

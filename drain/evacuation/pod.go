@@ -7,6 +7,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
 )
 
 // Pod is what is known about the Pod of an Evacuation.
@@ -21,6 +22,8 @@ type Pod struct {
 	Finished bool
 	// Type decides whether it may be evicted.
 	Type v1alpha1.PodType
+	// Node that it runs on, and what recreates it, see replacements.ControllerOf.
+	Node, Controller string
 	// GracePeriod is the time that it may take to stop.
 	GracePeriod time.Duration
 }
@@ -44,6 +47,8 @@ func ObservedPod(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodTy
 		Terminating: pod.DeletionTimestamp != nil,
 		Finished:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 		Type:        podType,
+		Node:        pod.Spec.NodeName,
+		Controller:  replacements.ControllerOf(pod),
 		GracePeriod: time.Duration(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)) * time.Second,
 	}
 }

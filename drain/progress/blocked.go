@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -31,6 +32,8 @@ type Pod struct {
 	Evacuation *v1alpha1.Evacuation
 	// Refused is why its Evacuation could not be created, nil if it was not tried or is created.
 	Refused error
+	// Returned is the time of the first eviction of a Pod that it replaces on the cordoned Node. Nil: it replaces none.
+	Returned *metav1.Time
 }
 
 // Blocked names the Pods of a Node that can't go yet, with the reasons, those that wait longest first.
@@ -38,7 +41,7 @@ func Blocked(pods []Pod, drainStart metav1.Time, now time.Time) []v1alpha1.Block
 	var blocked []v1alpha1.BlockedPod
 	for _, pod := range pods {
 		if why, since := pod.blocked(drainStart, now); why != "" {
-			blocked = append(blocked, v1alpha1.BlockedPod{Pod: pod.Namespace + "/" + pod.Name, Why: Short(why), Since: &since})
+			blocked = append(blocked, v1alpha1.BlockedPod{Pod: pod.Namespace + "/" + pod.Name, Reason: pod.reason(), Why: Short(why), Since: &since})
 		}
 	}
 	slices.SortStableFunc(blocked, func(a, b v1alpha1.BlockedPod) int {
@@ -64,9 +67,22 @@ func (p Pod) blocked(drainStart metav1.Time, now time.Time) (why string, since m
 		return "Its Evacuation cannot be created: " + Describe(p.Refused), drainStart
 	case p.Deletion != nil || p.Evacuation == nil:
 		return "", since
+	case p.Returned != nil:
+		return p.Evacuation.Status.Message, *p.Returned
 	default:
 		return p.Evacuation.Status.Message, p.Evacuation.CreationTimestamp
 	}
+}
+
+// reason is why the Pod is not evicted, for programs.
+func (p Pod) reason() string {
+	if p.Evacuation == nil || p.Verdict.Undecided != "" || p.Verdict.Behavior != v1alpha1.DrainBehaviorDrain || p.Deletion != nil {
+		return ""
+	}
+	if evicting := meta.FindStatusCondition(p.Evacuation.Status.Conditions, v1alpha1.EvacuationEvicting); evicting != nil {
+		return evicting.Reason
+	}
+	return ""
 }
 
 // Short cuts a text to what a status or a condition may say.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -59,6 +60,20 @@ func TestBlocked(t *testing.T) {
 			g.Expect(blocked).To(Equal([]v1alpha1.BlockedPod{{Pod: "ns/pod", Why: tc.why, Since: &tc.since}}))
 		})
 	}
+}
+
+func TestBlockedReason(t *testing.T) {
+	t.Run("R44: a replacement that returned is named with its reason, since the first eviction of its controller", func(t *testing.T) {
+		g := NewWithT(t)
+		e := asked("A replacement of Deployment shop/web returned", later)
+		meta.SetStatusCondition(&e.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.EvacuationEvicting, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonReplacementReturned,
+		})
+		pod := progress.Pod{Namespace: "ns", Name: "pod", Verdict: drains, Evacuation: e, Returned: &drainStart}
+		g.Expect(progress.Blocked([]progress.Pod{pod}, drainStart, later.Add(time.Hour))).To(Equal([]v1alpha1.BlockedPod{
+			{Pod: "ns/pod", Reason: v1alpha1.ReasonReplacementReturned, Why: e.Status.Message, Since: &drainStart},
+		}))
+	})
 }
 
 func TestBlockedIsShort(t *testing.T) {

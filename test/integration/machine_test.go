@@ -19,7 +19,7 @@ import (
 func TestDeletedMachines(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
-	all.withMachines("m1", "m2", "m3", "m4", "m5", "spare")
+	all.withMachines("m1", "m2", "m3", "m4", "m5", "returns", "spare")
 
 	t.Run("M27: a budget without room is named on Machine, NodeMaintenance and Evacuation; M7: a rule takes effect on the drain that runs", func(t *testing.T) {
 		s := all.sub(t)
@@ -105,6 +105,8 @@ func TestDeletedMachines(t *testing.T) {
 		s.expectGone("m5")
 		s.expectInvariants()
 	})
+
+	t.Run("R44: evicts replacements that return to a cordoned Node with a backoff, and names their controllers", func(t *testing.T) { all.sub(t).replacementsReturn("returns") })
 
 	t.Run("M10: the deletion of the whole Cluster isn't held", func(t *testing.T) {
 		s := all.sub(t)

@@ -1,0 +1,107 @@
+package nodemaintenance
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
+)
+
+// scheduleReplacements decides when the targeted Pods are evicted that were created after their Node was cordoned, and stores that: a
+// restart must not evict them sooner. It returns the times of the evictions that are deferred.
+func (r *Reconciler) scheduleReplacements(ctx context.Context, s *scope, targets sets.Set[types.UID]) (map[types.UID]time.Time, error) {
+	decision := replacements.Decide(replacements.Observation{
+		Records: s.maintenance.Status.Replacements, Others: othersReplacements(s), Nodes: selectedSet(s),
+		Pods: r.unscheduled(s, targets), Now: s.now,
+	})
+	if !decision.Changed {
+		return decision.After, nil
+	}
+	changed := s.before.DeepCopy()
+	changed.Status.Replacements = decision.Records
+	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return nil, errors.Wrapf(err, "storing the replacements in the status of NodeMaintenance %s", s.maintenance.Name)
+	}
+	s.before = changed
+	s.maintenance.ResourceVersion, s.maintenance.Status.Replacements = changed.ResourceVersion, decision.Records
+	for _, record := range decision.Returned {
+		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventReplacementReturned, record.Controller+
+			" replaces its evicted Pods on cordoned Node "+record.Node+"; evicting the replacements with a backoff")
+	}
+	return decision.After, nil
+}
+
+// unscheduled returns the Pods without an Evacuation that may be replacements, and that are to be evicted, or deleted at the end of the
+// drain's time.
+func (r *Reconciler) unscheduled(s *scope, targets sets.Set[types.UID]) []replacements.Pod {
+	var pods []replacements.Pod
+	for _, node := range s.nodes {
+		if s.refused[node.Name] != nil { // it is not cordoned, so none of its Pods is evicted
+			continue
+		}
+		for _, view := range s.pods[node.Name] {
+			if view.pod.DeletionTimestamp != nil || s.evacuations[view.pod.UID] != nil || !mayReplace(s, node, view) {
+				continue
+			}
+			at, left := deleteAt(drainTime(s), node, view)
+			_, awaited := r.created.awaited(s.request, view.pod.UID, s.now)
+			if targets.Has(view.pod.UID) && !awaited || left && !s.now.Before(at) {
+				pods = append(pods, replacements.PodOf(view.pod))
+			}
+		}
+	}
+	return pods
+}
+
+// mayReplace says whether a Pod may replace one that this drain has evicted. The mirrors of static Pods replace none: their kubelet
+// creates them.
+func mayReplace(s *scope, node *corev1.Node, view podView) bool {
+	start := stageStart(s.maintenance, v1alpha1.StageDrain)
+	return start != nil && view.podType != v1alpha1.PodTypeStatic && replacements.CreatedAfterCordon(view.pod, node, start.Time)
+}
+
+// returnedSince returns the time of the first eviction of a Pod that this one replaces, nil if it replaces none.
+func returnedSince(s *scope, view podView) *metav1.Time {
+	e := s.evacuations[view.pod.UID]
+	if e == nil || e.Annotations[v1alpha1.EvacuateAfterAnnotation] == "" {
+		return nil
+	}
+	if record := replacements.Find(s.maintenance.Status.Replacements, replacements.PodOf(view.pod)); record != nil {
+		return &record.FirstEvictionTime
+	}
+	return nil
+}
+
+// deferredUntil returns the time before which a Pod is not deleted, where at is the time to delete the Pods that are left: its
+// replacements would be left as well. Zero: it is not deferred.
+func deferredUntil(s *scope, node *corev1.Node, view podView, at time.Time) time.Time {
+	if !mayReplace(s, node, view) {
+		return time.Time{}
+	}
+	records := slices.Concat(s.maintenance.Status.Replacements, othersReplacements(s))
+	record := replacements.Find(records, replacements.PodOf(view.pod))
+	if record == nil {
+		return time.Time{}
+	}
+	return replacements.Advance(record.EvictionTime.Time, view.pod.CreationTimestamp, at)
+}
+
+// othersReplacements returns the records of the other maintenances that drain Nodes.
+func othersReplacements(s *scope) []v1alpha1.ReplacementStatus {
+	var records []v1alpha1.ReplacementStatus
+	for i := range s.others {
+		if drains(&s.others[i]) {
+			records = append(records, s.others[i].Status.Replacements...)
+		}
+	}
+	return records
+}

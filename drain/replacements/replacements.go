@@ -1,0 +1,244 @@
+// Package replacements decides when Pods are evicted that return to a cordoned Node.
+//
+// A Pod that tolerates the taint of a cordoned Node, or names the Node in spec.nodeName, is replaced on that Node as soon as it is
+// evicted. Evicting its replacements at once never empties the Node: it only creates Pods, as fast as the API server allows. So the
+// first Pod of a controller that was created after the cordon is evicted at once, and each eviction of the ones that follow it waits
+// for a backoff: 20 s, doubling to 5 min.
+//
+// What was evicted before follows from the records in the status of the NodeMaintenance. A record is stored before its Pods are
+// evicted. Creation times of Pods are only compared with one another: the clock of the workload cluster is not ours.
+package replacements
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+)
+
+const (
+	firstBackoff = 20 * time.Second
+	// MaxBackoff is the longest time between two evictions of replacements.
+	MaxBackoff = 5 * time.Minute
+
+	// maxRecords is the limit of v1alpha1.NodeMaintenanceStatus.Replacements. The last one counts for all controllers without a
+	// record of their own.
+	maxRecords = 128
+
+	// Limits of names that tenants choose.
+	maxKind, maxName = 63, 253
+
+	// clockSkew is the tolerated difference between the clock of the workload cluster and ours.
+	clockSkew = 30 * time.Second
+)
+
+// Pod is a Pod that was created on a Node after the Node was cordoned, see CreatedAfterCordon.
+type Pod struct {
+	UID        types.UID
+	Created    metav1.Time
+	Node       string
+	Controller string // see ControllerOf
+}
+
+// PodOf describes a Pod.
+func PodOf(pod *corev1.Pod) Pod {
+	return Pod{UID: pod.UID, Created: pod.CreationTimestamp, Node: pod.Spec.NodeName, Controller: ControllerOf(pod)}
+}
+
+// ControllerOf names what recreates a Pod after its eviction: kind, namespace and name of its controller. The controller of a
+// ReplicaSet is its Deployment. A Pod without a controller is recreated with the same name or generateName.
+func ControllerOf(pod *corev1.Pod) string {
+	kind, name := "Pod", cmp.Or(pod.GenerateName, pod.Name)
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		kind, name = owner.Kind, owner.Name
+		if deployment := surge.DeploymentOf(pod); deployment != "" {
+			kind, name = "Deployment", deployment
+		}
+	}
+	return cut(kind, maxKind) + " " + pod.Namespace + "/" + cut(name, maxName)
+}
+
+func cut(text string, length int) string {
+	if len(text) <= length {
+		return text
+	}
+	runes := []rune(text)
+	return string(runes[:min(len(runes), length)])
+}
+
+// CreatedAfterCordon says whether a Pod was created after its Node was cordoned or, if that was later, after the drain started. In
+// doubt it was: its controller gets a record then, and its first eviction is not deferred.
+func CreatedAfterCordon(pod *corev1.Pod, node *corev1.Node, drainStart time.Time) bool {
+	since := drainStart
+	for _, taint := range node.Spec.Taints {
+		if taint.Key == corev1.TaintNodeUnschedulable && taint.TimeAdded != nil && taint.TimeAdded.Time.Before(since) {
+			since = taint.TimeAdded.Time
+		}
+	}
+	return !pod.CreationTimestamp.Time.Before(since.Truncate(time.Second))
+}
+
+// Observation is all that Decide looks at. It is not changed.
+type Observation struct {
+	// Records are those of the NodeMaintenance that evicts the Pods.
+	Records []v1alpha1.ReplacementStatus
+	// Others are those of the other NodeMaintenances that drain the same Nodes.
+	Others []v1alpha1.ReplacementStatus
+	// Nodes that the NodeMaintenance selects. Records of other Nodes are dropped.
+	Nodes sets.Set[string]
+	// Pods to be evicted that have no Evacuation yet.
+	Pods []Pod
+	Now  time.Time
+}
+
+// Decision says when the Pods are evicted.
+type Decision struct {
+	// Records are to be stored before the Evacuations of the Pods are created.
+	Records []v1alpha1.ReplacementStatus
+	// Changed says whether they are to be stored.
+	Changed bool
+	// After has the times of the evictions that are deferred.
+	After map[types.UID]time.Time
+	// Returned are the records of controllers whose Pods are deferred for the first time.
+	Returned []v1alpha1.ReplacementStatus
+}
+
+// Decide schedules the evictions of Pods that were created after the cordon of their Nodes. The Pods of a controller that exist at
+// the same time are evicted at the same time.
+func Decide(o Observation) Decision {
+	s := &schedule{others: o.Others}
+	for _, record := range o.Records {
+		if record.Node == "" || o.Nodes.Has(record.Node) {
+			s.records = append(s.records, record)
+		}
+	}
+	pods := slices.SortedFunc(slices.Values(o.Pods), func(a, b Pod) int {
+		return cmp.Or(a.Created.Compare(b.Created.Time), cmp.Compare(a.UID, b.UID))
+	})
+	d := Decision{After: map[types.UID]time.Time{}}
+	scheduled := map[int]bool{} // the records that were scheduled for these Pods
+	for _, pod := range pods {
+		i := s.recordOf(pod)
+		record := &s.records[i]
+		switch {
+		case record.Evictions == 0 || !scheduled[i] && !o.Now.Before(record.EvictionTime.Time) && isNewer(pod, record):
+			evictNext(record, o.Now)
+			scheduled[i] = true
+			join(record, pod)
+			if record.Evictions == 2 {
+				d.Returned = append(d.Returned, *record)
+			}
+		case scheduled[i] || o.Now.Before(record.EvictionTime.Time):
+			join(record, pod)
+		}
+		if record.EvictionTime.After(o.Now) {
+			d.After[pod.UID] = record.EvictionTime.Time
+		}
+	}
+	d.Records, d.Changed = s.records, !slices.Equal(o.Records, s.records)
+	return d
+}
+
+// evictNext schedules the next eviction of a controller's Pods.
+func evictNext(record *v1alpha1.ReplacementStatus, now time.Time) {
+	at := now.UTC().Truncate(time.Second)
+	if record.Evictions == 0 {
+		record.FirstEvictionTime = metav1.NewTime(at)
+	} else if earliest := record.EvictionTime.Add(backoff(record.Evictions)); at.Before(earliest) {
+		at = earliest
+	}
+	record.EvictionTime = metav1.NewTime(at)
+	record.Evictions++
+}
+
+// backoff is the time from one eviction to the next: 20 s, doubling to 5 min.
+func backoff(evictions int32) time.Duration {
+	wait := firstBackoff
+	for i := int32(1); i < evictions && wait < MaxBackoff; i++ {
+		wait *= 2
+	}
+	return min(wait, MaxBackoff)
+}
+
+// join has a Pod evicted with the others of its controller.
+func join(record *v1alpha1.ReplacementStatus, pod Pod) {
+	if isNewer(pod, record) {
+		record.NewestPodUID, record.NewestPodCreationTime = string(pod.UID), pod.Created
+	}
+}
+
+// isNewer says whether a Pod was created after those that the record is about. Creation times are in seconds: where they are equal, a
+// replacement is the likelier case.
+func isNewer(pod Pod, record *v1alpha1.ReplacementStatus) bool {
+	return string(pod.UID) != record.NewestPodUID && !pod.Created.Time.Before(record.NewestPodCreationTime.Time)
+}
+
+// schedule is the list of records while it is changed.
+type schedule struct{ records, others []v1alpha1.ReplacementStatus }
+
+// recordOf returns the position of the record for a Pod. It is added where there is none: without evictions, or as another
+// NodeMaintenance has it.
+func (s *schedule) recordOf(pod Pod) int {
+	var elsewhere *v1alpha1.ReplacementStatus
+	for i := range s.others {
+		if covers(s.others[i], pod) && (elsewhere == nil || elsewhere.EvictionTime.Before(&s.others[i].EvictionTime)) {
+			elsewhere = &s.others[i]
+		}
+	}
+	i := find(s.records, pod)
+	if i < 0 {
+		if len(s.records) >= maxRecords-1 {
+			return s.shared()
+		}
+		i = len(s.records)
+		s.records = append(s.records, v1alpha1.ReplacementStatus{Node: pod.Node, Controller: pod.Controller})
+	}
+	if elsewhere != nil && s.records[i].EvictionTime.Before(&elsewhere.EvictionTime) {
+		s.records[i] = *elsewhere
+	}
+	return i
+}
+
+// shared returns the position of the record of all controllers for which the list has no room.
+func (s *schedule) shared() int {
+	i := slices.IndexFunc(s.records, func(record v1alpha1.ReplacementStatus) bool { return record.Node == "" })
+	if i < 0 {
+		i = len(s.records)
+		s.records = append(s.records, v1alpha1.ReplacementStatus{})
+	}
+	return i
+}
+
+// Find returns the record that counts for a Pod, nil if there is none.
+func Find(records []v1alpha1.ReplacementStatus, pod Pod) *v1alpha1.ReplacementStatus {
+	for _, of := range []Pod{pod, {}} { // the shared record is the one of no Node
+		if i := find(records, of); i >= 0 {
+			return &records[i]
+		}
+	}
+	return nil
+}
+
+func find(records []v1alpha1.ReplacementStatus, pod Pod) int {
+	return slices.IndexFunc(records, func(record v1alpha1.ReplacementStatus) bool { return covers(record, pod) })
+}
+
+func covers(record v1alpha1.ReplacementStatus, pod Pod) bool {
+	return record.Node == pod.Node && record.Controller == pod.Controller
+}
+
+// Advance returns the earlier of until and last, the time of the final eviction attempt before the drain timeout. A Pod that was
+// created shortly before last, or later, has no final attempt: its replacements would have one, too.
+func Advance(until time.Time, created metav1.Time, last time.Time) time.Time {
+	if last.Before(until) && created.Add(clockSkew).Before(last) {
+		return last
+	}
+	return until
+}
