@@ -124,8 +124,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
 	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), subjects: map[types.UID]*subject{}, stale: map[string]bool{}, blocked: map[string]int{}}
 	if p.observation = v.Clusters.Observed(p.cluster); p.observation == nil {
-		v.forget(p.cluster)
-		return reconcile.Result{}, nil
+		return v.forget(p.cluster, p.now), nil
 	}
 	p.record = v.recordOf(p.cluster)
 	if p.record.flights.isFull() {
@@ -171,9 +170,19 @@ func (v *Evictor) recordOf(cluster types.NamespacedName) *record {
 	return v.records[cluster]
 }
 
-func (v *Evictor) forget(cluster types.NamespacedName) {
+// forget drops the record of a workload cluster in which nothing is observed, once no eviction is in flight and no Pod is left alone:
+// nothing is observed either for a moment after a pause, and the Pods are the same afterwards.
+func (v *Evictor) forget(cluster types.NamespacedName, now time.Time) reconcile.Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	delete(v.records, cluster)
 	podsBlocked.DeletePartialMatch(map[string]string{"cluster_namespace": cluster.Namespace, "cluster": cluster.Name})
+	r := v.records[cluster]
+	if r == nil || len(r.flights.all()) > 0 { // an eviction that ends has the cluster reconciled again
+		return reconcile.Result{}
+	}
+	if until := r.restsUntil(); now.Before(until) {
+		return reconcile.Result{RequeueAfter: until.Sub(now)}
+	}
+	delete(v.records, cluster)
+	return reconcile.Result{}
 }

@@ -2,13 +2,36 @@ package evacuation
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
+
+func TestForget(t *testing.T) {
+	cluster, now := types.NamespacedName{Namespace: "ns", Name: "c1"}, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	pod := budgets.Pod{UID: "web", Namespace: "ns", Name: "web", Node: "one"}
+	t.Run("E38: the evictor remembers an eviction in flight while nothing is observed, and the Pod until its eviction is observed", func(t *testing.T) {
+		g := NewWithT(t)
+		v := &Evictor{records: map[types.NamespacedName]*record{}}
+		r := v.recordOf(cluster)
+		g.Expect(r.flights.start(pod, now)).To(BeTrue())
+		g.Expect(v.forget(cluster, now).RequeueAfter).To(BeZero(), "the end of the eviction tells")
+		g.Expect(v.recordOf(cluster)).To(BeIdenticalTo(r))
+		r.flights.end(pod.UID)
+		r.rest(pod.UID, now.Add(watchLag))
+		g.Expect(v.forget(cluster, now).RequeueAfter).To(Equal(watchLag))
+		g.Expect(v.recordOf(cluster)).To(BeIdenticalTo(r))
+		g.Expect(v.forget(cluster, now.Add(watchLag)).RequeueAfter).To(BeZero())
+		g.Expect(v.records).To(BeEmpty())
+		g.Expect(v.forget(cluster, now).RequeueAfter).To(BeZero())
+	})
+}
 
 func TestHasCordoned(t *testing.T) {
 	g := NewWithT(t)

@@ -84,7 +84,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 		p.subjects[s.pod.UID] = s
 		candidates = append(candidates, p.candidate(s))
 	}
-	p.record.keep(live)
+	p.record.keep(live, p.now)
 	return candidates, nil
 }
 

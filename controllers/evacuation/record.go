@@ -34,12 +34,13 @@ func newRecord() *record {
 	}
 }
 
-// keep drops what concerns none of the live Pods.
-func (r *record) keep(live map[types.UID]bool) {
+// keep drops the Pods that are neither live nor left alone at present. A Pod whose Machine is paused is not live, and must not be evicted
+// again when that is resumed before the watch shows its eviction.
+func (r *record) keep(live map[types.UID]bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for uid := range r.resting {
-		if !live[uid] {
+	for uid, until := range r.resting {
+		if !live[uid] && !now.Before(until) {
 			delete(r.resting, uid)
 			delete(r.silences, uid)
 			delete(r.refusals, uid)
@@ -76,6 +77,19 @@ func (r *record) refusal(pod types.UID) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.refusals[pod]
+}
+
+// restsUntil returns the time until which some Pod is left alone. Zero: none is.
+func (r *record) restsUntil() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var last time.Time
+	for _, until := range r.resting {
+		if last.Before(until) {
+			last = until
+		}
+	}
+	return last
 }
 
 func (r *record) rests(pod types.UID, now time.Time) (until time.Time, rests bool) {

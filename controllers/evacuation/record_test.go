@@ -24,11 +24,15 @@ func TestRecord(t *testing.T) {
 			t.Error("it rests for ever")
 		}
 	})
-	t.Run("what concerns no live Pod is dropped", func(t *testing.T) {
+	t.Run("E38: a Pod that is not live is dropped once it does not rest any more", func(t *testing.T) {
 		r := newRecord()
-		r.rest("a", now.Add(time.Hour))
-		r.rest("b", now.Add(time.Hour))
-		r.keep(map[types.UID]bool{"b": true})
+		r.rest("a", now.Add(time.Minute))
+		r.rest("b", now.Add(time.Minute))
+		r.keep(map[types.UID]bool{"b": true}, now)
+		if _, rests := r.rests("a", now); !rests {
+			t.Error("its Machine may be paused, and its eviction not be observed yet")
+		}
+		r.keep(map[types.UID]bool{"b": true}, now.Add(time.Minute))
 		if len(r.resting) != 1 {
 			t.Errorf("%d are left", len(r.resting))
 		}
@@ -41,7 +45,7 @@ func TestRecord(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 		r.rest("a", now.Add(watchLag))
-		r.keep(map[types.UID]bool{"a": true})
+		r.keep(map[types.UID]bool{"a": true}, now)
 		if r.refusal("a") != "" || r.refusal("b") != "" {
 			t.Error("it is still known")
 		}

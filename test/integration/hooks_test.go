@@ -34,12 +34,14 @@ const (
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
-	all.withMachines("paused", "resting", "halted", "frozen", "moved", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "spare")
+	all.withMachines("paused", "resting", "halted", "frozen", "moved", "slow", "slower", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "spare")
 
 	t.Run("M16: a paused Machine isn't touched", func(t *testing.T) { all.sub(t).paused() })
 	t.Run("M16: nor is one of a paused Cluster", func(t *testing.T) { all.sub(t).pausedCluster() })
 	t.Run("M16: a drain rests while its Cluster is paused, and goes on then", func(t *testing.T) { all.sub(t).pausedInTheMiddle("halted", (*scene).pauseCluster) })
 	t.Run("M16: and while its Machine is", func(t *testing.T) { all.sub(t).pausedInTheMiddle("frozen", pauseMachine("frozen")) })
+	t.Run("E38: evicts no Pod twice when its Machine is paused and resumed during slow evictions", func(t *testing.T) { all.sub(t).pausedDuringEviction("slow", pauseMachine("slow")) })
+	t.Run("E38: evicts no Pod twice when its Cluster is paused and resumed during slow evictions", func(t *testing.T) { all.sub(t).pausedDuringEviction("slower", (*scene).pauseCluster) })
 	t.Run("M12: a Machine that was moved in the middle of its deletion starts anew", func(t *testing.T) { all.sub(t).moved() })
 	t.Run("M13: with onTimeout Delete what is left is deleted before the time is up", func(t *testing.T) { all.sub(t).deletedAtTimeout() })
 	t.Run("M13: Pods whose step hasn't come are asked to leave before the Machine is released", func(t *testing.T) { all.sub(t).lastCall() })
@@ -128,6 +130,26 @@ func (s *scene) pausedInTheMiddle(machine string, pause func(s *scene, paused bo
 	pause(s, false)
 	s.expectGone(machine)
 	s.Expect(s.evictions().Names()).To(ConsistOf(machine))
+}
+
+// pausedDuringEviction pauses and resumes while an admission webhook delays the eviction of a Pod. The eviction of another Pod shows
+// that the evictor has considered all Pods of the workload cluster again.
+func (s *scene) pausedDuringEviction(machine string, pause func(s *scene, paused bool)) {
+	webhook := s.hangEvictions(machine + "-hangs")
+	slow, free := bare(machine+"-hangs", machine), bare(machine+"-free", "spare")
+	s.run(slow, free)
+	s.deleteMachine(machine)
+	s.Eventually(webhook.asked, soon).Should(Receive())
+
+	s.untilSeen(func() { pause(s, true) })
+	s.untilSeen(func() { pause(s, false) })
+	s.maintain(nm(free.Name, draining, of("spare")))
+	s.expectLeave(free)
+	s.ends(free.Name)
+
+	close(webhook.released)
+	s.expectGone(machine)
+	s.Expect(s.evictions().Names()).To(ConsistOf(slow.Name, free.Name))
 }
 
 // untilSeen changes a Machine or Cluster, and waits until our manager knows: changes of the workload cluster come to it by another way.
