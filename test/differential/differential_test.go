@@ -19,9 +19,9 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// TestSameAsClusterAPI is about M1 to M6, and M8. rapid prints the seed of a case that fails, and makes the case small.
+// TestSameAsClusterAPI covers M1 to M6, and M8. rapid prints the seed of a failing case and shrinks it.
 func TestSameAsClusterAPI(t *testing.T) {
-	t.Run("M1: random Pods get the verdict that Cluster API's drain gives them, and go in the same order", compareRandomWorlds)
+	t.Run("M1: decides about random Pods as Cluster API's drain does, and evicts them in the same order", compareRandomWorlds)
 }
 
 func compareRandomWorlds(t *testing.T) {
@@ -36,13 +36,13 @@ func compareRandomWorlds(t *testing.T) {
 			met[name]++
 		}
 	})
-	t.Logf("%d cases; the differences that are meant, and the share of the cases that have them:", total)
+	t.Logf("%d cases; intended differences and their share of the cases:", total)
 	for _, d := range intended() {
 		t.Logf("%6.2f%%  %s", 100*float64(met[d.name])/float64(max(total, 1)), d.name)
 	}
 }
 
-// TestIntended has an example of each difference that is meant, in which there is no other.
+// TestIntended checks the example of each intended difference, which has no other difference.
 func TestIntended(t *testing.T) {
 	for _, d := range intended() {
 		t.Run(d.name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestPriorities(t *testing.T) {
 	})
 }
 
-// tiered is our side with a policy that asks for KEP-4212's priority tiers.
+// tiered is our side with a policy for KEP-4212's priority tiers.
 func tiered() ours {
 	policy := &v1alpha1.MachineDrainPolicy{}
 	policy.Spec.DrainPlanDefaults = v1alpha1.DrainPlanDefaultsPriorityTiers
@@ -84,7 +84,7 @@ func prioritized(value int32) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Priority = &value }
 }
 
-// compare asks both sides, and returns the names of the differences that are meant, or an error with one that isn't.
+// compare compares both sides, and returns the names of intended differences, or an error with an unintended one.
 func compare(w world) (map[string]bool, error) {
 	met := map[string]bool{}
 	w, err := compareStops(w, met)
@@ -98,8 +98,8 @@ func compare(w world) (map[string]bool, error) {
 	return met, compareOrder(w)
 }
 
-// compareStops takes out of the world what stops one side alone, as far as that is meant. Nothing is left of a world that stops
-// both.
+// compareStops removes what stops only one side from the world, as far as that is intended. A world that stops both sides becomes
+// empty.
 func compareStops(w world, met map[string]bool) (world, error) {
 	for {
 		_, theirsStopped := theirs{}.ask(w)
@@ -110,28 +110,28 @@ func compareStops(w world, met map[string]bool) (world, error) {
 		case theirsStopped != nil && oursStopped != nil:
 			return world{}, nil
 		}
-		mended, name := mend(w, theirsStopped)
+		fixed, name := withoutCause(w, theirsStopped)
 		if name == "" {
 			return w, errors.Errorf("only one side stops: theirs %v, ours %v", theirsStopped, oursStopped)
 		}
-		met[name], w = true, mended
+		met[name], w = true, fixed
 	}
 }
 
-func mend(w world, theirsStopped error) (world, string) {
+func withoutCause(w world, theirsStopped error) (world, string) {
 	for _, d := range ofTheWhole() {
 		oursStops := strings.HasPrefix(d.name, "M6: more rules")
 		if oursStops != (theirsStopped == nil) {
 			continue
 		}
-		if mended, ok := d.mend(w); ok {
-			return mended, d.name
+		if fixed, ok := d.fix(w); ok {
+			return fixed, d.name
 		}
 	}
 	return w, ""
 }
 
-// compareVerdicts compares the answers about each Pod, and returns the world without those Pods that they differ about.
+// compareVerdicts compares the answers about each Pod, and returns the world without the Pods that have different answers.
 func compareVerdicts(w world, met map[string]bool) (world, error) {
 	their, err := theirs{}.ask(w)
 	if err != nil {
@@ -189,7 +189,7 @@ func evictedIn(events []event) [][]string {
 	return rounds
 }
 
-// isFiner says whether fine is coarse with some rounds split.
+// isFiner returns whether fine is coarse with some rounds split.
 func isFiner(fine, coarse [][]string) bool {
 	for _, round := range coarse {
 		var together []string

@@ -12,8 +12,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// Generators draw from few keys, values and names, so that matches and collisions are common. What is rare in life is rare
-// here, too: a world in which everything is broken says nothing about the rest.
+// Generators draw from few keys, values and names, so that matches and collisions are common. Errors are rare, since a world full of
+// errors tests nothing else.
 
 func drawWorld(t *rapid.T) world {
 	w := world{

@@ -10,41 +10,41 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// A difference that is meant. Those of one Pod have about; those in which one side stops the whole drain have mend.
+// difference is an intended difference. Those about one Pod set about; those where one side stops the whole drain set fix.
 type difference struct {
 	name, why string
-	// about says whether this is why the answers about a Pod differ.
+	// about returns whether this is the reason for different answers about a Pod.
 	about func(w world, pod *corev1.Pod, theirs, ours answer) bool
-	// mend takes the cause out of the world, or returns false where there is none.
-	mend func(w world) (world, bool)
-	// example is a world with this difference and no other.
+	// fix removes the cause from the world, or returns false if there is none.
+	fix func(w world) (world, bool)
+	// example is a world with only this difference.
 	example world
 }
 
-// intended are the differences that are meant.
+// intended lists the intended differences.
 func intended() []difference { return append(ofOnePod(), ofTheWhole()...) }
 
 func ofOnePod() []difference {
 	return []difference{
 		{
-			name: "M8: finished Pods are left alone",
-			why:  "they hold nothing back, and the record of a Job's Pod is somebody's; Cluster API evicts them",
+			name: "M8: does not evict finished Pods",
+			why:  "they block nothing, and users may need the record of a Job's Pod; Cluster API evicts them",
 			about: func(_ world, pod *corev1.Pod, theirs, ours answer) bool {
 				return isFinished(pod) && theirs == evicts && ours == leaves
 			},
 			example: oneWith(pod("done", finished)),
 		},
 		{
-			name: "M5: a Pod that has completed is not waited for",
-			why:  "Cluster API waits until it is gone (https://github.com/kubernetes-sigs/cluster-api/issues/12920)",
+			name: "M5: does not wait for a Pod that has completed",
+			why:  "Cluster API waits until it is deleted (https://github.com/kubernetes-sigs/cluster-api/issues/12920)",
 			about: func(_ world, pod *corev1.Pod, theirs, ours answer) bool {
 				return isFinished(pod) && theirs == waits && ours == leaves
 			},
 			example: oneWith(pod("job", labelled("wait-completed"), finished)),
 		},
 		{
-			name: "M8: a DaemonSet is known by its UID",
-			why:  "the Pod of one that was deleted is an orphan, also when another of that name is there; Cluster API looks at the name",
+			name: "M8: identifies a DaemonSet by its UID",
+			why:  "the Pod of a deleted DaemonSet is an orphan, also if another one of that name exists; Cluster API compares the name",
 			about: func(w world, pod *corev1.Pod, theirs, _ answer) bool {
 				owner := metav1.GetControllerOf(pod)
 				uid, found := w.daemonSets[daemonSetKey(pod.Namespace, nameOf(owner))]
@@ -56,8 +56,8 @@ func ofOnePod() []difference {
 			},
 		},
 		{
-			name: "M8: a DaemonSet is one of API group apps",
-			why:  "other projects have kinds of that name, whose Pods don't come back to the Node; Cluster API looks at the kind",
+			name: "M8: requires a DaemonSet to be in the API group apps",
+			why:  "other projects have kinds of that name, whose Pods do not return to the Node; Cluster API compares only the kind",
 			about: func(w world, pod *corev1.Pod, theirs, _ answer) bool {
 				owner := metav1.GetControllerOf(pod)
 				_, found := w.daemonSets[daemonSetKey(pod.Namespace, nameOf(owner))]
@@ -69,8 +69,8 @@ func ofOnePod() []difference {
 			},
 		},
 		{
-			name: "M6: a DaemonSet that can't be read holds its own Pods back, where it matters",
-			why:  "Cluster API means to stop there, but its later filters overwrite the error: it evicts them, or asks the rules",
+			name: "M6: an unreadable DaemonSet blocks only its own Pods, where it matters",
+			why:  "Cluster API intends to stop, but its later filters overwrite the error: it evicts them, or evaluates the rules",
 			about: func(w world, pod *corev1.Pod, _, ours answer) bool {
 				owner := metav1.GetControllerOf(pod)
 				return w.unreadable && owner != nil && owner.Kind == "DaemonSet" && owner.APIVersion == "apps/v1" && ours == undecided
@@ -81,8 +81,8 @@ func ofOnePod() []difference {
 			},
 		},
 		{
-			name: "M1: our node agent stays",
-			why:  "it has to outlive the drain that it serves",
+			name: "M1: skips our node agent",
+			why:  "it must outlive the drain that it serves",
 			about: func(_ world, pod *corev1.Pod, theirs, ours answer) bool {
 				return pod.Namespace == agentNamespace && pod.Labels[agentLabel] == agentName && theirs != leaves && ours == leaves
 			},
@@ -97,35 +97,35 @@ func ofOnePod() []difference {
 func ofTheWhole() []difference {
 	return []difference{
 		{
-			name: "M6: a broken rule is not the business of Machines that it doesn't select",
+			name: "M6: an invalid rule does not affect Machines that it does not select",
 			why:  "Cluster API stops every drain of the namespace",
-			mend: func(w world) (world, bool) {
+			fix: func(w world) (world, bool) {
 				if len((ours{}).compile(w).Problems) > 0 {
 					return w, false
 				}
-				return w.withoutRules(func(rule rule) bool { return rule.broken() })
+				return w.withoutRules(func(rule rule) bool { return rule.invalid() })
 			},
 			example: world{
-				rules: []rule{namedRule("broken", "Skip", forMachines(selecting("os", "windows")), forPods(unparsable()))},
+				rules: []rule{namedRule("invalid", "Skip", forMachines(selecting("os", "windows")), forPods(unparsable()))},
 				pods:  []*corev1.Pod{pod("web")},
 			},
 		},
 		{
-			name: "M6: a Namespace that isn't known holds its own Pods back, and only where rules ask for it",
-			why:  "a cache that lags is no reason to stop; Cluster API stops the drain of the Node",
+			name: "M6: an unknown Namespace blocks only its own Pods, and only where rules depend on it",
+			why:  "watch lag is no reason to stop; Cluster API stops the drain of the Node",
 			about: func(w world, pod *corev1.Pod, _, ours answer) bool {
 				_, known := w.namespaces[pod.Namespace]
 				return !known && ours == undecided
 			},
-			mend: func(w world) (world, bool) {
+			fix: func(w world) (world, bool) {
 				return w.withoutPods(func(pod *corev1.Pod) bool { _, known := w.namespaces[pod.Namespace]; return !known })
 			},
 			example: oneWith(pod("web", func(pod *corev1.Pod) { pod.Namespace = "unknown" })),
 		},
 		{
-			name: "M6: more rules than a NodeMaintenance holds stop the drain",
-			why:  "they are said to be too many, until the timeout; Cluster API has no limit",
-			mend: func(w world) (world, bool) {
+			name: "M6: more rules than a NodeMaintenance can have stop the drain",
+			why:  "this is reported, until the timeout; Cluster API has no limit",
+			fix: func(w world) (world, bool) {
 				count := 0
 				return w.withoutRules(func(rule) bool { count++; return count > rules.MaxRules/2 })
 			},
@@ -147,14 +147,14 @@ func nameOf(owner *metav1.OwnerReference) string {
 	return owner.Name
 }
 
-// withoutRules is the world without some rules; ok says whether there were any.
+// withoutRules returns the world without some rules, and whether there were any.
 func (w world) withoutRules(gone func(rule) bool) (_ world, ok bool) {
 	before := len(w.rules)
 	w.rules = slices.DeleteFunc(slices.Clone(w.rules), gone)
 	return w, len(w.rules) < before
 }
 
-// withoutPods is the world without some Pods; ok says whether there were any.
+// withoutPods returns the world without some Pods, and whether there were any.
 func (w world) withoutPods(gone func(*corev1.Pod) bool) (_ world, ok bool) {
 	before := len(w.pods)
 	w = w.without(gone)

@@ -14,8 +14,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// ours decides as the controllers do: the rules are compiled once for the Machine, they give each Pod its verdict, and the plan
-// of the Machine's policy gives the order.
+// ours decides as the controllers do: the rules, compiled once for the Machine, decide about each Pod, and the plan of the Machine's
+// policy defines the order.
 type ours struct {
 	policy *v1alpha1.MachineDrainPolicy // nil: the defaults
 }
@@ -64,7 +64,7 @@ func (o ours) observe(w world) plan.Observation {
 
 func (o ours) ask(w world) (verdicts, error) {
 	if problems := o.compile(w).Problems; len(problems) > 0 {
-		return nil, errors.Errorf("waiting for a rule to be mended: %s", problems[0])
+		return nil, errors.Errorf("waiting for an invalid rule to be fixed: %s", problems[0])
 	}
 	answers := verdicts{}
 	for _, pod := range o.observe(w).Pods {

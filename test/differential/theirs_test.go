@@ -22,7 +22,7 @@ type theirs struct{}
 func (theirs) helper(w world) (*drain.Helper, *recorder) {
 	recorder := &recorder{}
 	helper := &drain.Helper{Client: objects{world: w}, RemoteClient: objects{world: w, evictions: recorder}, GracePeriodSeconds: -1}
-	if w.unreachable { // as Cluster API's Machine controller does, see drainNode
+	if w.unreachable { // as Cluster API's Machine controller does: see drainNode
 		helper.SkipWaitForDeleteTimeoutSeconds, helper.GracePeriodSeconds = 1, 1
 	}
 	return helper, recorder
@@ -41,7 +41,7 @@ func (t theirs) ask(w world) (verdicts, error) {
 	for _, pod := range list.Pods() {
 		answers[key(pod)] = evicts
 	}
-	// Which of the latter are to complete is told by the eviction's result alone.
+	// Only the eviction's result says which of the latter must complete.
 	result := helper.EvictPods(context.Background(), list)
 	for _, pod := range slices.Concat(result.PodsToWaitCompletedNow, result.PodsToWaitCompletedLater) {
 		answers[key(pod)] = waits
@@ -69,7 +69,7 @@ func (t theirs) left(w world) bool {
 // recorder collects evictions.
 type recorder struct{ evicted []string }
 
-// objects serves a world as far as Cluster API's drain reads it. Anything else is a nil pointer, which a test would see.
+// objects serves the part of a world that Cluster API's drain reads. Other calls panic with a nil pointer.
 type objects struct {
 	client.Client
 	world     world
@@ -89,12 +89,12 @@ func (o objects) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 		}
 	case *clusterv1.MachineDrainRuleList:
 		for _, rule := range o.world.rules {
-			if rule.Namespace == machineNamespace { // the only one that is ever asked for
+			if rule.Namespace == machineNamespace { // Cluster API lists no other namespace
 				list.Items = append(list.Items, rule.MachineDrainRule)
 			}
 		}
 	default:
-		return errors.Errorf("nobody was expected to list %T", list)
+		return errors.Errorf("unexpected list of %T", list)
 	}
 	return nil
 }
@@ -103,10 +103,10 @@ func (o objects) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 func (o objects) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	daemonSet, ok := object.(*appsv1.DaemonSet)
 	if !ok {
-		return errors.Errorf("nobody was expected to get %T", object)
+		return errors.Errorf("unexpected get of %T", object)
 	}
 	if o.world.unreadable {
-		return apierrors.NewServiceUnavailable("no answer")
+		return apierrors.NewServiceUnavailable("no response")
 	}
 	uid, found := o.world.daemonSets[key.String()]
 	if !found {
@@ -130,7 +130,7 @@ type evictionClient struct {
 // Create implements client.SubResourceWriter.
 func (c evictionClient) Create(_ context.Context, pod, _ client.Object, _ ...client.SubResourceCreateOption) error {
 	if c.name != "eviction" {
-		return errors.Errorf("nobody was expected to create a %s", c.name)
+		return errors.Errorf("unexpected create of %s", c.name)
 	}
 	c.recorder.evicted = append(c.recorder.evicted, client.ObjectKeyFromObject(pod).String())
 	return nil

@@ -11,17 +11,17 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// The words in which worlds are described, by examples and generators alike.
+// Builders of worlds, for examples and generators.
 
 type rule = machineDrainRule
 
-// machineDrainRule is Cluster API's, with a word about its selectors.
+// machineDrainRule is a MachineDrainRule with a check of its selectors.
 type machineDrainRule struct {
 	clusterv1.MachineDrainRule
 }
 
-// broken says whether a selector of the rule can't be parsed.
-func (r machineDrainRule) broken() bool {
+// invalid returns whether a selector of the rule cannot be parsed.
+func (r machineDrainRule) invalid() bool {
 	var all []*metav1.LabelSelector
 	for _, machines := range r.Spec.Machines {
 		all = append(all, machines.Selector, machines.ClusterSelector)
@@ -80,7 +80,7 @@ func unparsable() *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Resembles"}}}
 }
 
-// pod runs in namespace default.
+// pod returns a Pod in namespace default.
 func pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metaOf("default", name, nil), Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 	p.Spec.NodeName = nodeName
@@ -92,7 +92,7 @@ func pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 
 func finished(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
 
-// labelled has the drain label.
+// labelled sets the drain label.
 func labelled(value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Labels = map[string]string{clusterv1.PodDrainLabel: value} }
 }
@@ -103,7 +103,7 @@ func ownedBy(apiVersion, name string, uid types.UID) func(*corev1.Pod) {
 	}
 }
 
-// terminating since, or until, long enough ago or ahead that the moment of the test doesn't matter.
+// terminating sets a deletion timestamp so far in the past or future that the time of the test does not matter.
 func terminating(after time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.DeletionTimestamp = ptr.To(metav1.NewTime(time.Now().Add(after)))
@@ -113,7 +113,7 @@ func terminating(after time.Duration) func(*corev1.Pod) {
 
 func oneWith(pods ...*corev1.Pod) world { return world{pods: pods} }
 
-// complete fills in what a world doesn't say.
+// complete sets defaults.
 func (w world) complete() world {
 	if w.machine == nil {
 		w.machine = &clusterv1.Machine{ObjectMeta: metaOf(machineNamespace, "machine", map[string]string{"os": "linux"})}

@@ -10,16 +10,16 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// world is all that a drain looks at.
+// world is the input of a drain.
 type world struct {
 	machine    *clusterv1.Machine
 	cluster    *clusterv1.Cluster
 	rules      []rule
 	namespaces map[string]map[string]string // labels, by name
 	daemonSets map[string]types.UID         // by namespace/name
-	// unreadable: the API server doesn't answer questions about DaemonSets.
+	// unreadable: the API server fails requests for DaemonSets.
 	unreadable bool
-	// unreachable: nobody has heard of the Node's kubelet for a while.
+	// unreachable: the Node's kubelet does not report.
 	unreachable bool
 	pods        []*corev1.Pod
 	now         time.Time
@@ -30,7 +30,7 @@ const (
 	nodeName         = "node"
 )
 
-// without is the world without some Pods.
+// without returns the world without some Pods.
 func (w world) without(gone func(*corev1.Pod) bool) world {
 	w.pods = slices.DeleteFunc(slices.Clone(w.pods), gone)
 	return w
@@ -42,17 +42,17 @@ func isFinished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// answer is what a drain does with one Pod.
+// answer is the decision about one Pod.
 type answer string
 
 const (
-	evicts    answer = "evicts it" // or waits for its end, where it ends already
+	evicts    answer = "evicts it" // or waits until it has terminated
 	waits     answer = "waits for it to complete"
 	leaves    answer = "leaves it"
 	undecided answer = "can't decide about it"
 )
 
-// event of a drain: the Pods that are evicted in one round, or the one that somebody else had to end before the drain went on.
+// event is a step of a drain: the Pods that are evicted in one round, or a Pod that had to terminate before the drain continued.
 type event struct {
 	what string
 	pods []string
@@ -63,16 +63,16 @@ type verdicts map[string]answer
 
 // drainer is one side of the comparison.
 type drainer interface {
-	// ask says what is done with each Pod, or why nothing at all is done.
+	// ask returns the answer about each Pod, or why the drain stops.
 	ask(w world) (answers verdicts, stopped error)
-	// evictedNow are the keys of the Pods that are evicted now, sorted, of a world that doesn't stop the drain.
+	// evictedNow returns the sorted keys of the Pods that are evicted in this round. The world must not stop the drain.
 	evictedNow(w world) []string
-	// left says whether the drain isn't done.
+	// left returns whether the drain is not done.
 	left(w world) bool
 }
 
-// trace plays a drain to its end. Pods that are evicted are gone in the next round. When none is, the end of one that
-// terminates or is to complete comes from elsewhere: the first by name. Each such end shows what it has held back.
+// trace runs a drain to its end. Evicted Pods are deleted in the next round. If no Pod is evicted, the first terminating or completing
+// Pod by name is deleted. Each such deletion shows which Pods it has blocked.
 func trace(d drainer, w world) []event {
 	var events []event
 	for d.left(w) {

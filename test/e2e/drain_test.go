@@ -84,7 +84,7 @@ var _ = Describe("A Cluster whose Machines follow a policy", Ordered, func() {
 			g.Expect(healthy(ctx, g, workload, "web")).To(BeNumerically(">=", replicas-1))
 			if management.GetClient().Get(ctx, client.ObjectKeyFromObject(machine), &clusterv1.Machine{}) == nil {
 				for _, pod := range before {
-					g.Expect(workload.Get(ctx, client.ObjectKeyFromObject(&pod), &corev1.Pod{})).To(Succeed(), "a Pod that stays was evicted")
+					g.Expect(workload.Get(ctx, client.ObjectKeyFromObject(&pod), &corev1.Pod{})).To(Succeed(), "a skipped Pod was evicted")
 				}
 			}
 		}, "30s", "1s").Should(Succeed())
@@ -93,7 +93,7 @@ var _ = Describe("A Cluster whose Machines follow a policy", Ordered, func() {
 		}, e2eConfig.GetIntervals("default", "wait-machine-deleted")...).Should(Satisfy(apierrors.IsNotFound))
 	})
 
-	It("rolls a MachineDeployment out, and the application keeps its budget", func(ctx context.Context) {
+	It("rolls out a MachineDeployment while the application keeps its budget", func(ctx context.Context) {
 		old := map[string]bool{}
 		for _, machine := range machinesOf(ctx, result) {
 			old[machine.Name] = true
@@ -119,7 +119,7 @@ func machinesOf(ctx context.Context, result *clusterctl.ApplyClusterTemplateAndW
 	})
 }
 
-// application is a Deployment that may miss one Pod.
+// application returns a Deployment whose budget allows one disruption.
 func application(name string) []client.Object {
 	labels := map[string]string{"app": name}
 	meta := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}
@@ -137,7 +137,7 @@ func application(name string) []client.Object {
 	}
 }
 
-// skip has Pods left where they are.
+// skip returns a MachineDrainRule that skips Pods.
 func skip(namespace, app string) *clusterv1.MachineDrainRule {
 	return &clusterv1.MachineDrainRule{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("skip-%s", app)},
@@ -154,7 +154,7 @@ func expectReady(ctx context.Context, c client.Client, app string) {
 	}, e2eConfig.GetIntervals("default", "wait-application")...).Should(Succeed())
 }
 
-// healthy counts as the budget does.
+// healthy counts healthy Pods as the budget does.
 func healthy(ctx context.Context, g Gomega, c client.Client, app string) int32 {
 	budget := &policyv1.PodDisruptionBudget{}
 	g.Expect(c.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: app}, budget)).To(Succeed())

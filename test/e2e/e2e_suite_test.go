@@ -1,5 +1,5 @@
-// Package e2e runs the provider on kind, with Cluster API's test framework and its docker infrastructure provider. It needs Docker;
-// README.md says how it is run, and that it wasn't, yet.
+// Package e2e runs the provider on kind, with Cluster API's test framework and its docker infrastructure provider. It needs Docker.
+// README.md describes how to run it. It has not been run yet.
 package e2e
 
 import (
@@ -29,7 +29,7 @@ var (
 
 func init() {
 	flag.StringVar(&configPath, "e2e.config", "config/docker.yaml", "the configuration of the suite")
-	flag.StringVar(&artifacts, "e2e.artifacts", "_artifacts", "where logs and the repository of clusterctl go")
+	flag.StringVar(&artifacts, "e2e.artifacts", "_artifacts", "directory for logs and the repository of clusterctl")
 }
 
 func TestE2E(t *testing.T) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Brings what the suite needs of Cluster API's release into data/.
+# Downloads the files of Cluster API's release that the suite needs into data/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=v1.14.2
