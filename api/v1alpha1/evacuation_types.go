@@ -92,6 +92,18 @@ const (
 	// reason is one of package drain/surge.
 	EvacuationSurged = "Surged"
 
+	// EvacuationOrdered is False while the Pod waits for other Pods of its StatefulSet: its message names the one that it waits for.
+	EvacuationOrdered = "Ordered"
+
+	// Reasons of Ordered.
+
+	// ReasonWaitingForReplica: another replica of the StatefulSet is being evicted or is not ready.
+	ReasonWaitingForReplica = "WaitingForReplica"
+	// ReasonWaitingForMissingReplica: another replica of the StatefulSet does not exist.
+	ReasonWaitingForMissingReplica = "WaitingForMissingReplica"
+	// ReasonWaitingForHigherOrdinals: Pods with higher ordinals are evicted before.
+	ReasonWaitingForHigherOrdinals = "WaitingForHigherOrdinals"
+
 	ReasonPodNotFound     = "PodNotFound"
 	ReasonNoEvacuator     = "NoEvacuator"
 	ReasonEvacuatorSilent = "EvacuatorSilent"

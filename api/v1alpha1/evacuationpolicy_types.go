@@ -13,6 +13,19 @@ const (
 	SurgeAlways SurgePolicy = "Always"
 )
 
+// StatefulSetPodsPolicy says whether the Pods of a StatefulSet are evicted in order.
+// +kubebuilder:validation:Enum=Ordered;Unordered
+type StatefulSetPodsPolicy string
+
+const (
+	// StatefulSetPodsOrdered evicts the Pods of a StatefulSet from the highest ordinal down, one at a time. The next Pod waits
+	// until the replacement of the last one is ready, for at most 3 minutes each. A replica that was not ready, or did not exist,
+	// before the drain began is not waited for. The order is a courtesy: PodDisruptionBudgets protect availability.
+	StatefulSetPodsOrdered StatefulSetPodsPolicy = "Ordered"
+	// StatefulSetPodsUnordered evicts the Pods of a StatefulSet as PodDisruptionBudgets allow it, like other Pods.
+	StatefulSetPodsUnordered StatefulSetPodsPolicy = "Unordered"
+)
+
 // EvacuatorsPolicy says which evacuators may take over Pods.
 // +kubebuilder:validation:Enum=Any;BuiltIn
 type EvacuatorsPolicy string
@@ -59,6 +72,12 @@ type EvacuationPolicy struct {
 	// +optional
 	// +default="Never"
 	Surge SurgePolicy `json:"surge,omitempty"`
+
+	// statefulSetPods says whether the Pods of a StatefulSet are evicted in order, one at a time. It concerns StatefulSets with
+	// podManagementPolicy OrderedReady and update strategy RollingUpdate. Where several NodeMaintenances drain a Node, Ordered wins.
+	// +optional
+	// +default="Ordered"
+	StatefulSetPods StatefulSetPodsPolicy `json:"statefulSetPods,omitempty"`
 
 	// evacuators says which evacuators may take over Pods.
 	// +optional

@@ -85,6 +85,12 @@ type MachineDrainPolicySpec struct {
 	// +default="Never"
 	Surge SurgePolicy `json:"surge,omitempty"`
 
+	// statefulSetPods says whether the Pods of a StatefulSet are evicted in order, one at a time. It concerns StatefulSets with
+	// podManagementPolicy OrderedReady and update strategy RollingUpdate.
+	// +optional
+	// +default="Ordered"
+	StatefulSetPods StatefulSetPodsPolicy `json:"statefulSetPods,omitempty"`
+
 	// progressDeadlineSeconds is how long an evacuator may go without reporting progress.
 	// +optional
 	// +default=1800

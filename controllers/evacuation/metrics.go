@@ -24,7 +24,7 @@ var (
 
 	podsBlocked = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "capnm_pods_blocked",
-		Help: "Pods that wait to be evicted, by reason: that of their budget, or that of the last refusal.",
+		Help: "Pods that wait to be evicted, by reason: that of their budget, of the order of their StatefulSet, or of the last refusal.",
 	}, []string{"cluster_namespace", "cluster", "reason"})
 
 	evacuations = prometheus.NewCounterVec(prometheus.CounterOpts{

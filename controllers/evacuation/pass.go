@@ -20,6 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/statefulsets"
 )
 
 // parallelReports is how many Evacuations are told at once what they wait for.
@@ -119,6 +120,9 @@ func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
 	})
 	if action.Kind == evacuation.AwaitEvacuator { // its turn may end in silence, and then the Pod is ours
 		p.tryAgainAt(action.Deadline)
+		if reason := statefulsets.WaitReason(e); reason != "" && action.Class == v1alpha1.EvacuatorClassStatefulSet {
+			p.blocked[reason]++
+		}
 	}
 	if action.Kind == evacuation.AwaitBackoff {
 		p.blocked[action.Reason]++

@@ -289,7 +289,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView, after t
 	var evacuators []v1alpha1.Evacuator
 	var problems []evacuation.Problem
 	if view.podType != "" {
-		builtIn := evacuation.BuiltIn(pod, view.podType, policy.Surge)
+		builtIn := evacuation.BuiltIn(pod, view.podType, policy)
 		if view.byAgent {
 			builtIn = staticpods.Evacuators()
 		}

@@ -67,6 +67,7 @@ func (a Action) activate(e *v1alpha1.Evacuation, now time.Time) {
 	e.Status.ExpectedEvacuationFinishTime = nil
 	e.Status.Message = a.Message
 	meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationEvicting)
+	meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationOrdered)
 }
 
 // evict tells once that the Pod is evicted. What the eviction waits for is told later, by Waiting and Refused, and stays.
@@ -79,6 +80,7 @@ func (a Action) evict(e *v1alpha1.Evacuation, now time.Time) {
 		return
 	}
 	setCondition(e, v1alpha1.EvacuationEvicting, metav1.ConditionTrue, a, now)
+	meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationOrdered) // of a turn that has ended at its deadline
 	e.Status.Message = a.Message
 }
 

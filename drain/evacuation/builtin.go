@@ -9,19 +9,19 @@ import (
 )
 
 // BuiltIn says which of our own evacuators serve a Pod: the one of the workload that controls it. It is the one place that
-// knows: whoever resolves the evacuators of a Pod asks it. policy is what the Pod's maintenance asks for.
+// knows: whoever resolves the evacuators of a Pod asks it. policy is that of the maintenance which asks for its evacuation.
 //
 // Static Pods have none that follows from their type: see package staticpods.
-func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.SurgePolicy) []v1alpha1.Evacuator {
+func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.EvacuationPolicy) []v1alpha1.Evacuator {
 	var class string
 	switch {
 	case podType == v1alpha1.PodTypeDaemonSet:
 		class = v1alpha1.EvacuatorClassDaemonSet
 	case podType != v1alpha1.PodTypeDefault:
 		return nil
-	case policy != "" && policy != v1alpha1.SurgeNever && surge.DeploymentOf(pod) != "":
+	case policy.Surge != "" && policy.Surge != v1alpha1.SurgeNever && surge.DeploymentOf(pod) != "":
 		class = v1alpha1.EvacuatorClassDeployment
-	case statefulsets.SetOf(pod) != "":
+	case policy.StatefulSetPods != v1alpha1.StatefulSetPodsUnordered && statefulsets.SetOf(pod) != "":
 		class = v1alpha1.EvacuatorClassStatefulSet
 	default:
 		return nil
@@ -36,7 +36,7 @@ func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.SurgePol
 func SubjectOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType) Subject {
 	return Subject{
 		Annotations: pod.Annotations,
-		BuiltIn:     BuiltIn(pod, podType, v1alpha1.SurgeNever),
+		BuiltIn:     BuiltIn(pod, podType, v1alpha1.EvacuationPolicy{}),
 		Policy:      v1alpha1.EvacuatorsPolicy(e.Annotations[v1alpha1.EvacuatorsPolicyAnnotation]),
 	}
 }

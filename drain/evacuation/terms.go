@@ -14,6 +14,10 @@ import (
 type Terms struct {
 	// DrainEnds is when the time of the first of its drains is up. Nil: never.
 	DrainEnds *time.Time
+	// DrainStart is when the first of its drains began. Nil: none has begun.
+	DrainStart *time.Time
+	// Unordered: all of its drains evict the Pods of StatefulSets in any order.
+	Unordered bool
 	// DeletesUnready: all of its drains let Pods that aren't ready be deleted, where their budget can never have room (E21).
 	DeletesUnready bool
 	// Paused: all of its drains serve Machines that are paused.
@@ -81,17 +85,31 @@ func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
 	if m == nil || m.Spec.Stage != v1alpha1.StageDrain || !m.DeletionTimestamp.IsZero() {
 		return Terms{}, false
 	}
-	return Terms{DrainEnds: DrainEnds(m), DeletesUnready: m.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride}, true
+	return Terms{
+		DrainEnds:      DrainEnds(m),
+		DrainStart:     drainStart(m),
+		Unordered:      m.Spec.Evacuation.StatefulSetPods == v1alpha1.StatefulSetPodsUnordered,
+		DeletesUnready: m.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride,
+	}, true
 }
 
 func sameNode(a, b v1alpha1.NodeMaintenanceNodeStatus) bool { return a.NodeRef == b.NodeRef }
 
 func (t Terms) and(more Terms) Terms {
-	both := Terms{DrainEnds: t.DrainEnds, DeletesUnready: t.DeletesUnready && more.DeletesUnready, Paused: t.Paused && more.Paused}
-	if both.DrainEnds == nil || more.DrainEnds != nil && more.DrainEnds.Before(*both.DrainEnds) {
-		both.DrainEnds = more.DrainEnds
+	return Terms{
+		DrainEnds:      earlier(t.DrainEnds, more.DrainEnds),
+		DrainStart:     earlier(t.DrainStart, more.DrainStart),
+		Unordered:      t.Unordered && more.Unordered,
+		DeletesUnready: t.DeletesUnready && more.DeletesUnready,
+		Paused:         t.Paused && more.Paused,
 	}
-	return both
+}
+
+func earlier(a, b *time.Time) *time.Time {
+	if a == nil || b != nil && b.Before(*a) {
+		return b
+	}
+	return a
 }
 
 // DrainEnds is when the time of a maintenance's drain is up, counted from the start of the stage. Nil: never, or not begun.
@@ -100,10 +118,31 @@ func DrainEnds(m *v1alpha1.NodeMaintenance) *time.Time {
 	if timeout == nil || *timeout <= 0 {
 		return nil
 	}
+	start := drainStart(m)
+	if start == nil {
+		return nil
+	}
+	ends := start.Add(time.Duration(*timeout) * time.Second)
+	return &ends
+}
+
+// FirstDrain is when the first of the drains in progress began. Nil: there is none.
+func FirstDrain(maintenances []v1alpha1.NodeMaintenance) *time.Time {
+	var first *time.Time
+	for i := range maintenances {
+		if terms, drains := termsOf(&maintenances[i]); drains {
+			first = earlier(first, terms.DrainStart)
+		}
+	}
+	return first
+}
+
+// drainStart is when the stage Drain of a maintenance began. Nil: it hasn't.
+func drainStart(m *v1alpha1.NodeMaintenance) *time.Time {
 	for _, stage := range m.Status.StageStatuses {
 		if stage.Name == v1alpha1.StageDrain {
-			ends := stage.StartTimestamp.Add(time.Duration(*timeout) * time.Second)
-			return &ends
+			start := stage.StartTimestamp.Time
+			return &start
 		}
 	}
 	return nil

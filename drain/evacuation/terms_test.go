@@ -30,6 +30,10 @@ func overriding(m *v1alpha1.NodeMaintenance) {
 	m.Spec.Evacuation.UnhealthyBudget = v1alpha1.UnhealthyBudgetOverride
 }
 
+func unordered(m *v1alpha1.NodeMaintenance) {
+	m.Spec.Evacuation.StatefulSetPods = v1alpha1.StatefulSetPodsUnordered
+}
+
 func ofPaused(m *v1alpha1.NodeMaintenance) { m.Name = "of-paused" }
 
 func isOfPaused(m *v1alpha1.NodeMaintenance) bool { return m.Name == "of-paused" }
@@ -57,6 +61,8 @@ func TestTerms(t *testing.T) {
 		{"M16: a drain rests whose Machine is paused", list{drain(ofPaused, "one")}, "never, paused"},
 		{"M16: not while another drains the Node as well", list{drain(unlimited, "one"), drain(ofPaused, "one")}, "never"},
 		{"M16: another Node's doesn't rest", list{drain(ofPaused, "two"), drain(unlimited, "one")}, "never"},
+		{"E30: Pods of StatefulSets are evicted in any order where all say so", list{drain(unordered, "one"), drain(unordered, "one")}, "never, unordered"},
+		{"E30: and in order where one does", list{drain(unordered, "one"), drain(unlimited, "one")}, "never"},
 		{"E21: nobody drains it, nobody overrides", nil, "never"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -73,6 +79,9 @@ func describe(terms evacuation.Terms) string {
 	text := "never"
 	if terms.DrainEnds != nil {
 		text = fmt.Sprintf("until %s", terms.DrainEnds.Sub(noon))
+	}
+	if terms.Unordered {
+		text += ", unordered"
 	}
 	if terms.DeletesUnready {
 		text += ", deletes unready"

@@ -128,6 +128,7 @@ func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
 	policy := v1alpha1.EvacuationPolicy{
 		ProgressDeadlineSeconds: 1800,
 		Surge:                   v1alpha1.SurgeNever,
+		StatefulSetPods:         v1alpha1.StatefulSetPodsOrdered,
 		Evacuators:              v1alpha1.EvacuatorsAny,
 		UnhealthyBudget:         v1alpha1.UnhealthyBudgetRespect,
 		OnTimeout:               v1alpha1.OnTimeoutRelease,
@@ -144,6 +145,9 @@ func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
 	}
 	if spec.Surge != "" {
 		policy.Surge = spec.Surge
+	}
+	if spec.StatefulSetPods != "" {
+		policy.StatefulSetPods = spec.StatefulSetPods
 	}
 	if spec.Evacuators != "" {
 		policy.Evacuators = spec.Evacuators

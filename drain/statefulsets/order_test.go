@@ -37,8 +37,8 @@ func podsOf(s *appsv1.StatefulSet) (pods []corev1.Pod) {
 		name := fmt.Sprintf("db-%d", n)
 		pods = append(pods, corev1.Pod{
 			Spec:       corev1.PodSpec{NodeName: "node-of-" + name},
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: s.UID, Controller: ptr.To(true)}}},
-			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(begin.Add(-time.Hour)), OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: s.UID, Controller: ptr.To(true)}}},
+			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(begin.Add(-time.Hour))}}},
 		})
 	}
 	return pods
@@ -46,35 +46,226 @@ func podsOf(s *appsv1.StatefulSet) (pods []corev1.Pod) {
 
 func waiting(names ...string) (all []statefulsets.Waiting) {
 	for _, name := range names {
-		all = append(all, statefulsets.Waiting{Name: name, UID: types.UID(name), Progress: begin, Deadline: begin.Add(30 * time.Minute)})
+		all = append(all, statefulsets.Waiting{Name: name, UID: types.UID(name), Progress: begin, Deadline: begin.Add(30 * time.Minute), DrainStart: begin})
 	}
 	return all
 }
 
 func released(d statefulsets.Decision) (pods []types.UID) {
 	for _, report := range d.Reports {
-		if report.Release {
+		if report.Reason == "" {
 			pods = append(pods, report.Pod)
 		}
 	}
 	return pods
 }
 
-func TestDecide(t *testing.T) {
-	unready := func(name string) func(*statefulsets.Observation) {
-		return func(o *statefulsets.Observation) {
-			for i := range o.Pods {
-				if o.Pods[i].Name == name {
-					o.Pods[i].Status.Conditions[0].Status = corev1.ConditionFalse
-				}
+func unreadySince(name string, since time.Time) func(*statefulsets.Observation) {
+	return func(o *statefulsets.Observation) {
+		for i := range o.Pods {
+			if o.Pods[i].Name == name {
+				o.Pods[i].Status.Conditions[0].Status = corev1.ConditionFalse
+				o.Pods[i].Status.Conditions[0].LastTransitionTime = metav1.NewTime(since)
 			}
 		}
 	}
-	without := func(name string) func(*statefulsets.Observation) {
-		return func(o *statefulsets.Observation) {
-			o.Pods = slices.DeleteFunc(o.Pods, func(p corev1.Pod) bool { return p.Name == name })
+}
+
+func without(name string) func(*statefulsets.Observation) {
+	return func(o *statefulsets.Observation) {
+		o.Pods = slices.DeleteFunc(o.Pods, func(p corev1.Pod) bool { return p.Name == name })
+	}
+}
+
+// replacedAt has a Pod be one that was created then, and that is not ready.
+func replacedAt(name string, at time.Time) func(*statefulsets.Observation) {
+	return func(o *statefulsets.Observation) {
+		for i := range o.Pods {
+			if o.Pods[i].Name == name {
+				o.Pods[i].CreationTimestamp = metav1.NewTime(at)
+				o.Pods[i].Status.Conditions = nil // it has not been scheduled
+			}
 		}
 	}
+}
+
+func deletedAt(name string, at time.Time) func(*statefulsets.Observation) {
+	return func(o *statefulsets.Observation) {
+		for i := range o.Pods {
+			if o.Pods[i].Name == name {
+				o.Pods[i].DeletionTimestamp = ptr.To(metav1.NewTime(at.Add(10 * time.Minute)))
+				o.Pods[i].DeletionGracePeriodSeconds = ptr.To[int64](600)
+			}
+		}
+	}
+}
+
+// waits plays the evacuator of the Pods db-0 and db-1, whose drain began at begin, until one of them is released: each look stores what
+// was reported. It returns how long they have waited for Pods that the changes make unavailable, and the reasons that were told.
+func waits(t *testing.T, changes ...func(*statefulsets.Observation)) (waited time.Duration, reasons []string) {
+	t.Helper()
+	s := set(3)
+	o := statefulsets.Observation{Set: s, Pods: podsOf(s), Waiting: waiting("db-0", "db-1"), FirstDrain: begin, Now: begin.Add(5 * time.Second)}
+	for i := range o.Waiting {
+		o.Waiting[i].Progress = o.Now
+	}
+	from := o.Now
+	for o.Now.Before(begin.Add(time.Hour)) {
+		for _, change := range changes {
+			change(&o)
+		}
+		d := statefulsets.Decide(o)
+		if pods := released(d); len(pods) > 0 {
+			if !slices.Equal(pods, []types.UID{"db-1"}) {
+				t.Fatalf("released %v", pods)
+			}
+			return o.Now.Sub(from), reasons
+		}
+		for _, report := range d.Reports {
+			at := slices.IndexFunc(o.Waiting, func(w statefulsets.Waiting) bool { return w.UID == report.Pod })
+			o.Waiting[at].Message, o.Waiting[at].Progress = report.Message, o.Now.Truncate(time.Second)
+			if report.Pod == "db-1" {
+				reasons = append(reasons, report.Reason)
+			}
+		}
+		if !d.LookAgain.After(o.Now) {
+			t.Fatalf("look again at %s, now is %s", d.LookAgain, o.Now)
+		}
+		o.Now = d.LookAgain
+	}
+	t.Fatal("no Pod was released in an hour")
+	return 0, nil
+}
+
+func TestOrderIsABoundedCourtesy(t *testing.T) {
+	const replica, missing = v1alpha1.ReasonWaitingForReplica, v1alpha1.ReasonWaitingForMissingReplica
+	year := 365 * 24 * time.Hour
+	anyChange := func(changes ...func(*statefulsets.Observation)) []func(*statefulsets.Observation) { return changes }
+	for _, tc := range []struct {
+		name    string
+		changes []func(*statefulsets.Observation)
+		want    time.Duration
+		reasons []string
+	}{
+		{"E30: does not wait for a replica that was not ready before the drain", anyChange(unreadySince("db-2", begin.Add(-time.Second))), 0, nil},
+		{"E30: does not wait for a replica that was pending before the drain", anyChange(replacedAt("db-2", begin.Add(-time.Minute))), 0, nil},
+		{"E30: does not wait for a replica that was created in the second in which the drain began", anyChange(replacedAt("db-2", begin)), 0, nil},
+		{"E30: waits for a replica that was deleted in the second in which the drain began", anyChange(deletedAt("db-2", begin)), 3*time.Minute - 5*time.Second, []string{replica}},
+		{"E30: does not wait for a replica that was deleted before the drain", anyChange(deletedAt("db-2", begin.Add(-time.Second))), 0, nil},
+		{"E30: waits 10 s for a replica that does not exist", anyChange(without("db-2")), 10 * time.Second, []string{missing}},
+		{"E30: waits 3 min for a replica that is not ready since the drain", anyChange(unreadySince("db-2", begin.Add(5*time.Second))), 3 * time.Minute, []string{replica}},
+		{"E30: waits 3 min for a replacement from its creation", anyChange(replacedAt("db-2", begin.Add(2*time.Second))), 3*time.Minute - 3*time.Second, []string{replica}},
+		{"E30: waits 3 min for a replica that is being evicted", anyChange(func(o *statefulsets.Observation) {
+			o.Evicting = map[types.UID]time.Time{"db-2": begin.Add(5 * time.Second)}
+		}), 3 * time.Minute, []string{replica}},
+		{"E30: waits 3 min for a replica that terminates, whatever its grace period", anyChange(deletedAt("db-2", begin.Add(5*time.Second))), 3 * time.Minute, []string{replica}},
+		{"E30: waits 3 min for each of two replicas", anyChange(func(o *statefulsets.Observation) {
+			o.Set = set(4)
+			o.Pods = podsOf(o.Set)
+		}, unreadySince("db-3", begin.Add(5*time.Second)), func(o *statefulsets.Observation) {
+			if !o.Now.Before(begin.Add(3 * time.Minute)) {
+				unreadySince("db-2", begin.Add(3*time.Minute+5*time.Second))(o)
+			}
+		}), 6 * time.Minute, []string{replica, replica}},
+		{"E30: a replica that becomes ready and unready in turns does not prolong it", anyChange(func(o *statefulsets.Observation) { unreadySince("db-2", o.Now)(o) }), 3 * time.Minute, []string{replica}},
+		{"E30: a readiness transition in the future does not prolong it", anyChange(unreadySince("db-2", begin.Add(year))), 3 * time.Minute, []string{replica}},
+		{"E30: a deletion in the future does not prolong it", anyChange(deletedAt("db-2", begin.Add(year))), 3 * time.Minute, []string{replica}},
+		{"E30: a replica that is gone for a moment after its eviction is waited for on", anyChange(func(o *statefulsets.Observation) {
+			if o.Now.Before(begin.Add(2 * time.Minute)) {
+				deletedAt("db-2", begin.Add(5*time.Second))(o)
+			} else {
+				without("db-2")(o)
+			}
+		}), 3 * time.Minute, []string{replica}},
+		{"E30: a replica that is not recreated while a lower ordinal is not ready is not waited for", anyChange(without("db-2"), unreadySince("db-0", begin.Add(-time.Hour))), 0, nil},
+		{"E30: nor while the next Pod itself is not ready", anyChange(without("db-2"), unreadySince("db-1", begin.Add(-time.Hour))), 0, nil},
+		{"E30: waits for a replica that another drain may have evicted before", anyChange(func(o *statefulsets.Observation) { o.FirstDrain = begin.Add(-time.Minute) }, replacedAt("db-2", begin.Add(-10*time.Second))), 3*time.Minute - 15*time.Second, []string{replica}},
+		{"E30: but not for one that was there before, and not ready", anyChange(func(o *statefulsets.Observation) { o.FirstDrain = begin.Add(-time.Minute) }, unreadySince("db-2", begin.Add(-10*time.Second))), 0, nil},
+		{"E30: nor for one that was created long before, while another drain was in progress", anyChange(func(o *statefulsets.Observation) { o.FirstDrain = begin.Add(-time.Hour) }, replacedAt("db-2", begin.Add(-31*time.Second))), 0, nil},
+		{"E30: the end of the other drain does not end the wait", anyChange(replacedAt("db-2", begin.Add(-10*time.Second)), func(o *statefulsets.Observation) {
+			if o.FirstDrain = begin; o.Now.Before(begin.Add(time.Minute)) {
+				o.FirstDrain = begin.Add(-time.Minute)
+			}
+		}), 3*time.Minute - 15*time.Second, []string{replica}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			waited, reasons := waits(t, tc.changes...)
+			if waited != tc.want || !slices.Equal(reasons, tc.reasons) {
+				t.Errorf("waited %s, told %v; want %s, %v", waited, reasons, tc.want, tc.reasons)
+			}
+		})
+	}
+	t.Run("E30: Pods of an unordered maintenance are released at once, and others of the StatefulSet wait", func(t *testing.T) {
+		o := statefulsets.Observation{Set: set(4), Pods: podsOf(set(4)), Waiting: waiting("db-0", "db-1", "db-2"), FirstDrain: begin, Now: begin.Add(time.Minute)}
+		unreadySince("db-3", begin.Add(time.Second))(&o)
+		o.Waiting[0].Unordered, o.Waiting[2].Unordered = true, true
+		d := statefulsets.Decide(o)
+		if got := released(d); !slices.Equal(got, []types.UID{"db-0", "db-2"}) || len(d.Reports) != 3 {
+			t.Errorf("got %+v", d.Reports)
+		}
+	})
+	t.Run("E30: names the replica on the Evacuation, in a condition that ends with the turn", func(t *testing.T) {
+		o := statefulsets.Observation{Set: set(2), Pods: podsOf(set(2)), Waiting: waiting("db-0"), FirstDrain: begin, Now: begin.Add(time.Minute)}
+		unreadySince("db-1", begin.Add(time.Second))(&o)
+		report, e := statefulsets.Decide(o).Reports[0], &v1alpha1.Evacuation{}
+		report.Apply(e, o.Now)
+		if e.Status.Message != "Waiting at most 3m0s for Pod shop/db-1 of StatefulSet shop/db to be replaced and ready." || statefulsets.WaitReason(e) != replica {
+			t.Errorf("got %+v", e.Status)
+		}
+		statefulsets.Report{Message: "next"}.Apply(e, o.Now)
+		if statefulsets.WaitReason(e) != "" || !e.Status.ActiveEvacuatorCompleted {
+			t.Errorf("got %+v", e.Status)
+		}
+	})
+	t.Run("E30: conditions of others that fill the list do not prevent the report", func(t *testing.T) {
+		e := &v1alpha1.Evacuation{}
+		for i := range 32 {
+			e.Status.Conditions = append(e.Status.Conditions, metav1.Condition{Type: fmt.Sprint("Other", i)})
+		}
+		statefulsets.Report{Reason: replica, Message: "waiting"}.Apply(e, begin)
+		if len(e.Status.Conditions) != 32 || e.Status.Message != "waiting" {
+			t.Errorf("got %+v", e.Status)
+		}
+	})
+	t.Run("E30: a reason that others have written is not counted", func(t *testing.T) {
+		e := &v1alpha1.Evacuation{}
+		e.Status.Conditions = []metav1.Condition{{Type: v1alpha1.EvacuationOrdered, Status: metav1.ConditionFalse, Reason: "Other"}}
+		if got := statefulsets.WaitReason(e); got != "" {
+			t.Errorf("got %s", got)
+		}
+	})
+}
+
+// TestOrderIsBounded has replicas be unavailable in whatever way: the next Pod is released within the courtesies of all replicas.
+func TestOrderIsBounded(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		at := func(what string) time.Time {
+			return begin.Add(time.Duration(rapid.IntRange(-600, 600).Draw(r, what)) * time.Second)
+		}
+		waited, _ := waits(t, func(o *statefulsets.Observation) {
+			o.Pods = podsOf(o.Set)
+			delete(o.Evicting, "db-2")
+			switch rapid.SampledFrom([]string{"unready", "replaced", "deleted", "gone", "evicting"}).Draw(r, "state") {
+			case "unready":
+				unreadySince("db-2", at("unready"))(o)
+			case "replaced":
+				replacedAt("db-2", at("created"))(o)
+			case "deleted":
+				deletedAt("db-2", at("deleted"))(o)
+			case "gone":
+				without("db-2")(o)
+			case "evicting":
+				o.Evicting = map[types.UID]time.Time{"db-2": at("evicting")}
+			}
+		})
+		if waited > statefulsets.Courtesy+10*time.Second {
+			r.Fatalf("waited %s", waited)
+		}
+	})
+}
+
+func TestDecide(t *testing.T) {
+	unready := func(name string) func(*statefulsets.Observation) { return unreadySince(name, begin.Add(time.Second)) }
 	for _, tc := range []struct {
 		name    string
 		set     *appsv1.StatefulSet
@@ -86,10 +277,10 @@ func TestDecide(t *testing.T) {
 		{"E28: the next one waits until the Pod is back", set(3), []string{"db-1"}, without("db-2"), nil},
 		{"E28: and until it is ready", set(3), []string{"db-1"}, unready("db-2"), nil},
 		{"E28: a Pod that terminates doesn't serve, ready or not", set(3), []string{"db-1"}, func(o *statefulsets.Observation) {
-			o.Pods[2].DeletionTimestamp = ptr.To(metav1.Now())
+			o.Pods[2].DeletionTimestamp = ptr.To(metav1.NewTime(begin))
 		}, nil},
 		{"E28: nor does one whose turn has come, and that its budget still holds", set(3), []string{"db-1"}, func(o *statefulsets.Observation) {
-			o.Going = map[types.UID]bool{"db-2": true}
+			o.Evicting = map[types.UID]time.Time{"db-2": begin}
 		}, nil},
 		{"E28: one that isn't ready itself goes all the same", set(3), []string{"db-1"}, unready("db-1"), []types.UID{"db-1"}},
 		{"E28: somebody else's Pod of that name is none of the StatefulSet", set(3), []string{"db-1"}, func(o *statefulsets.Observation) { o.Pods[2].OwnerReferences = nil }, nil},
@@ -102,7 +293,7 @@ func TestDecide(t *testing.T) {
 		{"E28: nobody waits", set(3), nil, nil, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			o := statefulsets.Observation{Set: tc.set, Waiting: waiting(tc.waiting...), Now: begin}
+			o := statefulsets.Observation{Set: tc.set, Waiting: waiting(tc.waiting...), FirstDrain: begin, Now: begin}
 			if tc.set != nil {
 				o.Pods = podsOf(tc.set)
 			}
@@ -119,7 +310,7 @@ func TestDecide(t *testing.T) {
 		})
 	}
 	t.Run("E28: those of the same Node with higher ordinals have a moment to be asked for", func(t *testing.T) {
-		o := statefulsets.Observation{Set: set(3), Pods: podsOf(set(3)), Waiting: waiting("db-0", "db-1"), Now: begin}
+		o := statefulsets.Observation{Set: set(3), Pods: podsOf(set(3)), Waiting: waiting("db-0", "db-1"), FirstDrain: begin, Now: begin}
 		for i := range o.Pods {
 			o.Pods[i].Spec.NodeName = "one"
 		}
@@ -133,7 +324,7 @@ func TestDecide(t *testing.T) {
 		}
 	})
 	t.Run("E28: it is told once, and anew when there is progress before the turn ends in silence", func(t *testing.T) {
-		o := statefulsets.Observation{Set: set(3), Pods: podsOf(set(3)), Waiting: waiting("db-0", "db-1"), Going: map[types.UID]bool{"db-2": true}, Now: begin}
+		o := statefulsets.Observation{Set: set(3), Pods: podsOf(set(3)), Waiting: waiting("db-0", "db-1"), Evicting: map[types.UID]time.Time{"db-2": begin}, FirstDrain: begin, Now: begin}
 		for _, report := range statefulsets.Decide(o).Reports {
 			for i := range o.Waiting {
 				if o.Waiting[i].UID == report.Pod {
@@ -144,9 +335,9 @@ func TestDecide(t *testing.T) {
 		if again := statefulsets.Decide(o); len(again.Reports) > 0 {
 			t.Errorf("told twice: %v", again.Reports)
 		}
-		o.Going, o.Now = nil, begin.Add(10*time.Minute)
+		o.Evicting, o.Now = nil, begin.Add(10*time.Minute)
 		reports := statefulsets.Decide(o).Reports
-		if len(reports) != 2 || !reports[0].Release || reports[1].Release || reports[1].Pod != "db-0" || reports[1].Message == "" {
+		if len(reports) != 2 || reports[0].Reason != "" || reports[1].Reason == "" || reports[1].Pod != "db-0" || reports[1].Message == "" {
 			t.Fatalf("got %v", reports)
 		}
 		e := &v1alpha1.Evacuation{}
@@ -161,7 +352,7 @@ func TestDecide(t *testing.T) {
 func TestOneAtATime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := set(rapid.Int32Range(1, 6).Draw(t, "replicas"))
-		o := statefulsets.Observation{Set: s, Pods: podsOf(s), Going: map[types.UID]bool{}, Now: begin}
+		o := statefulsets.Observation{Set: s, Pods: podsOf(s), Evicting: map[types.UID]time.Time{}, FirstDrain: begin, Now: begin.Add(time.Minute)}
 		for i := range o.Pods {
 			if rapid.Bool().Draw(t, "leaves") {
 				o.Waiting = append(o.Waiting, waiting(o.Pods[i].Name)...)
@@ -173,14 +364,15 @@ func TestOneAtATime(t *testing.T) {
 			case "decide":
 				for _, uid := range released(statefulsets.Decide(o)) {
 					o.Waiting = slices.DeleteFunc(o.Waiting, func(w statefulsets.Waiting) bool { return w.UID == uid })
-					o.Going[uid] = true
+					o.Evicting[uid] = o.Now
 					order = append(order, uid)
 				}
 			case "evict":
 				for i := range o.Pods {
-					if uid := o.Pods[i].UID; o.Going[uid] {
-						delete(o.Going, uid)
+					if _, evicting := o.Evicting[o.Pods[i].UID]; evicting {
+						delete(o.Evicting, o.Pods[i].UID)
 						o.Pods[i].UID += "-new"
+						o.Pods[i].CreationTimestamp = metav1.NewTime(o.Now)
 						o.Pods[i].Status.Conditions[0].Status = corev1.ConditionFalse
 					}
 				}
@@ -189,7 +381,7 @@ func TestOneAtATime(t *testing.T) {
 					o.Pods[i].Status.Conditions[0].Status = corev1.ConditionTrue
 				}
 			}
-			away := len(o.Going)
+			away := len(o.Evicting)
 			for i := range o.Pods {
 				if o.Pods[i].Status.Conditions[0].Status != corev1.ConditionTrue {
 					away++

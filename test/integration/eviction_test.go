@@ -46,6 +46,8 @@ func TestEvictions(t *testing.T) {
 		{"E18: an eviction under way ends before the manager does", managerEnds},
 		{"E36: evicts Pods while a user recreates NodeMaintenances of a Node that cannot be cordoned", cordonsThatNeverCome},
 		{"E37: watches Pods only on Nodes that exist, whatever Evacuations note", forgedNotes},
+		{"E30: a replica of a StatefulSet that was pending before the drain does not hold others", pendingReplica},
+		{"E30: the replica that a Pod waits for is named and counted, and Unordered ends the wait", namedReplica},
 		{"E2: an Evacuation of a Pod that isn't there fails, and goes", podNotFound},
 		{"E4: an annotation that can't be used is an event on the Pod", invalidAnnotation},
 	} {
@@ -354,6 +356,57 @@ func managerEnds(s *scene) {
 	s.expectLeave(pod)
 	s.ends("e18-end")
 	s.Expect(s.evictions()).To(HaveLen(1))
+}
+
+func pendingReplica(s *scene) {
+	s.withNodes("pending-1 pool=pending", "pending-2 pool=pending")
+	set := statefulSet("pending", 3)
+	set.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "pending"}
+	set.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: labelSelector("app", "pending"), TopologyKey: corev1.LabelHostname}},
+	}}
+	s.create(s.workload.Client, set)
+	s.Eventually(func(g Gomega) { // a Pod for each Node
+		pods := s.podsOf("pending")
+		g.Expect(pods).To(HaveLen(3))
+		g.Expect(pods).To(ContainElement(And(HaveField("Name", "pending-2"), HaveField("Status.Phase", corev1.PodPending), HaveField("Spec.NodeName", ""),
+			HaveField("Status.Conditions", ContainElement(HaveField("Reason", corev1.PodReasonUnschedulable))))))
+	}, eventually, pace).Should(Succeed())
+	first := s.pod("pending-0")
+	s.create(s.workload.Client, nm("pending", v1alpha1.StageDrain, of(first.Spec.NodeName)))
+	s.expectDrained("pending")
+	s.Expect(s.evictions().Succeeded().Where(ofApp("pending")).Names()).To(Equal([]string{"pending-0"}))
+	s.Expect(s.reportsOf(first)).NotTo(ContainElement(ContainSubstring(v1alpha1.EvacuationOrdered)), "it has waited")
+	s.ends("pending")
+	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
+}
+
+func namedReplica(s *scene) {
+	s.withNodes("named-1 pool=named")
+	set := statefulSet("named", 2)
+	set.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "named"}
+	s.create(s.workload.Client, set)
+	s.Eventually(func() []corev1.Pod { return s.podsOf("named") }, eventually, pace).Should(And(HaveLen(2), HaveEach(HaveField("Status.Phase", corev1.PodRunning))))
+	first := s.pod("named-0")
+	s.create(s.workload.Client, nm("named", v1alpha1.StageDrain, of("named-1"))) // there is no Node for the replacement of named-1
+	why := "Waiting at most 3m0s for Pod default/named-1 of StatefulSet default/named to be replaced and ready."
+	s.expectSays(first, why)
+	s.Expect(s.evictions().Succeeded().Where(ofApp("named")).Names()).To(Equal([]string{"named-1"}))
+	s.Eventually(func() []v1alpha1.BlockedPod { return s.nodeStatus("named", "named-1").Blocked }, soon, pace).Should(ConsistOf(And(HaveField("Pod", "default/named-0"), HaveField("Why", why))))
+	s.Eventually(func() float64 {
+		return s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": v1alpha1.ReasonWaitingForReplica})
+	}, soon, pace).Should(BeEquivalentTo(1))
+
+	unordered := []byte(`{"spec":{"evacuation":{"statefulSetPods":"Unordered"}}}`)
+	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("named"), client.RawPatch(types.MergePatchType, unordered))).To(Succeed())
+	s.expectDrained("named")
+	s.Expect(s.evictions().Succeeded().Where(ofApp("named")).Names()).To(Equal([]string{"named-1", "named-0"}))
+	s.Expect(s.reportsOf(first)).To(ContainElement(ContainSubstring("does not ask for an order")))
+	s.Eventually(func() float64 {
+		return s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": v1alpha1.ReasonWaitingForReplica})
+	}, soon, pace).Should(BeZero())
+	s.ends("named")
+	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
 }
 
 func podNotFound(s *scene) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -99,17 +100,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 	case len(found) == 0:
 		return reconcile.Result{}, nil
 	}
-	observed, byPod := statefulsets.Observation{Now: finder.Now, Going: map[types.UID]bool{}}, map[types.UID]turns.Turn{}
-	for _, turn := range found {
-		if turn.Over {
-			observed.Going[turn.Pod.UID] = true
-			continue
-		}
-		byPod[turn.Pod.UID] = turn
-		observed.Waiting = append(observed.Waiting, statefulsets.Waiting{
-			Name: turn.Pod.Name, UID: turn.Pod.UID, Progress: turn.Progress, Deadline: turn.Deadline, Message: turn.Evacuation.Status.Message,
-		})
-	}
+	observed, byPod := observe(finder.Now, found)
 	if observed.Set, observed.Pods, err = read(ctx, live, request.Object); err != nil {
 		return remote.Rest(err)
 	}
@@ -123,6 +114,30 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: max(decision.LookAgain.Sub(finder.Now), time.Millisecond)}, nil
+}
+
+// observe describes the Pods of a StatefulSet whose turn has begun. What asks for an Evacuation without a NodeMaintenance has no
+// drain: it began when the Evacuation was created.
+func observe(now time.Time, found []turns.Turn) (statefulsets.Observation, map[types.UID]turns.Turn) {
+	observed, byPod := statefulsets.Observation{Now: now, FirstDrain: now, Evicting: map[types.UID]time.Time{}}, map[types.UID]turns.Turn{}
+	for _, turn := range found {
+		start := ptr.Deref(turn.Terms.DrainStart, turn.Evacuation.CreationTimestamp.Time)
+		for _, drain := range []time.Time{start, ptr.Deref(turn.FirstDrain, start)} {
+			if drain.Before(observed.FirstDrain) {
+				observed.FirstDrain = drain
+			}
+		}
+		if turn.Over {
+			observed.Evicting[turn.Pod.UID] = turn.Progress
+			continue
+		}
+		byPod[turn.Pod.UID] = turn
+		observed.Waiting = append(observed.Waiting, statefulsets.Waiting{
+			Name: turn.Pod.Name, UID: turn.Pod.UID, Progress: turn.Progress, Deadline: turn.Deadline, Message: turn.Evacuation.Status.Message,
+			DrainStart: start, Unordered: turn.Terms.Unordered,
+		})
+	}
+	return observed, byPod
 }
 
 // read reads a StatefulSet, nil if it is gone, and, where they leave in order, the Pods of that one StatefulSet: those that are back

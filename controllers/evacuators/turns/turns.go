@@ -26,6 +26,10 @@ const UnknownPace = 5 * time.Second
 type Turn struct {
 	Evacuation *v1alpha1.Evacuation
 	Pod        *corev1.Pod
+	// Terms of the maintenances that drain the Node of the Pod.
+	Terms evacuation.Terms
+	// FirstDrain is when the first of the workload cluster's drains in progress began. Nil: there is none.
+	FirstDrain *time.Time
 	// Over says that it has had its turn, and that the Pod is to be evicted.
 	Over bool
 	// Progress is when the evacuator was last heard of, Deadline when its turn is over.
@@ -54,6 +58,7 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 		return nil, false, errors.Wrap(err, "listing NodeMaintenances")
 	}
 	terms := evacuation.TermsByNode(maintenances.Items, nil) // a turn that has begun is played to its end
+	firstDrain := evacuation.FirstDrain(maintenances.Items)
 	for i := range evacuations.Items {
 		e := &evacuations.Items[i]
 		if e.Status.ActiveEvacuatorClass == nil || *e.Status.ActiveEvacuatorClass != f.Class {
@@ -74,7 +79,7 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 		if !over && action.Kind != evacuation.AwaitEvacuator {
 			continue
 		}
-		turn := Turn{Evacuation: e, Pod: pod, Over: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
+		turn := Turn{Evacuation: e, Pod: pod, Terms: terms[pod.Spec.NodeName], FirstDrain: firstDrain, Over: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
 		if e.Status.EvacuationProgressTimestamp != nil {
 			turn.Progress = e.Status.EvacuationProgressTimestamp.Time
 		}
