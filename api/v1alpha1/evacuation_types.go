@@ -108,6 +108,8 @@ const (
 	ReasonNoEvacuator     = "NoEvacuator"
 	ReasonEvacuatorSilent = "EvacuatorSilent"
 	ReasonEvacuatorDone   = "EvacuatorCompleted"
+	// ReasonEvacuatorNotAllowed: a NodeMaintenance allows built-in evacuators only.
+	ReasonEvacuatorNotAllowed = "EvacuatorNotAllowed"
 
 	// ReasonReplacementReturned is the reason of Evicting=False while the Evacuation of a Pod is deferred, because the Pod was created
 	// on a cordoned Node after other Pods of its controller were evicted there.

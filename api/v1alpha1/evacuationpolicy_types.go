@@ -33,7 +33,9 @@ type EvacuatorsPolicy string
 const (
 	// EvacuatorsAny honors the evacuators that Pods are annotated with.
 	EvacuatorsAny EvacuatorsPolicy = "Any"
-	// EvacuatorsBuiltIn ignores annotated evacuators, so that a tenant can't hold a Node with silent ones.
+	// EvacuatorsBuiltIn lets only evacuators of this project have a turn, so that a tenant cannot hold a Node with silent ones. It also
+	// applies to Evacuations that others created before the drain, and progressDeadlineSeconds bounds theirs. Where several
+	// NodeMaintenances drain a Node, BuiltIn wins.
 	EvacuatorsBuiltIn EvacuatorsPolicy = "BuiltIn"
 )
 

@@ -113,11 +113,7 @@ func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
 	if !known {
 		return nil
 	}
-	resolved, _ := evacuation.Resolve(evacuation.SubjectOf(e, pod, podType))
-	action := evacuation.Next(evacuation.Input{
-		Evacuation: e, Pod: evacuation.ObservedPod(e, pod, podType), ResolvedEvacuators: resolved,
-		DrainEnds: p.terms[pod.Spec.NodeName].DrainEnds, Paused: p.terms[pod.Spec.NodeName].Rest(e), Now: p.now,
-	})
+	action := evacuation.Next(evacuation.InputOf(e, pod, podType, p.terms[pod.Spec.NodeName], p.now))
 	if action.Kind == evacuation.AwaitEvacuator { // its turn may end in silence, and then the Pod is ours
 		p.tryAgainAt(action.Deadline)
 		if reason := statefulsets.WaitReason(e); reason != "" && action.Class == v1alpha1.EvacuatorClassStatefulSet {

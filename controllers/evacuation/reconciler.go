@@ -115,9 +115,9 @@ type scope struct {
 	request    remote.Request
 	client     client.Client
 	evacuation *v1alpha1.Evacuation
-	pod        *corev1.Pod // nil if it isn't there, or not known
-	facts      evacuation.Pod
-	resolved   []v1alpha1.Evacuator
+	pod        *corev1.Pod      // nil if it isn't there, or not known
+	gone       bool             // there is no such Pod
+	podType    v1alpha1.PodType // of the Pod
 	terms      evacuation.Terms
 	lookAgain  time.Duration // zero: with the next event
 }
@@ -154,10 +154,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 		return remote.Rest(err)
 	}
 	now := r.Clock.Now()
-	action := evacuation.Next(evacuation.Input{
-		Evacuation: s.evacuation, Pod: s.facts, ResolvedEvacuators: s.resolved,
-		DrainEnds: s.terms.DrainEnds, Paused: s.terms.Rest(s.evacuation), Now: now,
-	})
+	action := evacuation.Next(s.input(now))
 	if err := r.store(ctx, s, action, now); err != nil {
 		return remote.Rest(err)
 	}
@@ -165,6 +162,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 		return reconcile.Result{RequeueAfter: max(action.Deadline.Sub(now), time.Millisecond)}, nil
 	}
 	return reconcile.Result{}, nil
+}
+
+// input is what is known about the Evacuation and its Pod.
+func (s *scope) input(now time.Time) evacuation.Input {
+	if s.pod == nil {
+		return evacuation.Input{Evacuation: s.evacuation, Pod: evacuation.Pod{Known: s.gone}, Now: now}
+	}
+	return evacuation.InputOf(s.evacuation, s.pod, s.podType, s.terms, now)
 }
 
 // owner names an Evacuation among those who need a Node's Pods.
@@ -186,7 +191,7 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 	case err != nil:
 		return false, err
 	case pod == nil: // gone, or never there
-		s.facts.Known = true
+		s.gone = true
 		_, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request)) // its Node isn't needed any more
 		return err == nil, err
 	case !noted || note != pod.Spec.NodeName:
@@ -250,7 +255,7 @@ func (r *Reconciler) note(ctx context.Context, s *scope, pod *corev1.Pod) error 
 
 // observe has the Pods of the Node watched, and sees what is known about the Pod.
 func (r *Reconciler) observe(ctx context.Context, s *scope) error {
-	if s.facts.Known { // locate has found out that there is no Pod
+	if s.gone { // locate has found out that there is no Pod
 		return nil
 	}
 	node := s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation]
@@ -260,9 +265,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	}
 	pod, found := remote.PodOf(observation, s.evacuation)
 	if !found {
-		_, known := observation.PodsOn(node)
-		s.facts = evacuation.Pod{Known: known}
-		if known { // its Node isn't needed any more, although a finalizer of another actor may keep the Evacuation
+		if _, s.gone = observation.PodsOn(node); s.gone { // its Node isn't needed any more, although a finalizer of another actor may keep the Evacuation
 			_, err = r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request))
 		}
 		return err
@@ -271,15 +274,14 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	if !known {
 		return nil
 	}
-	s.pod, s.facts = pod, evacuation.ObservedPod(s.evacuation, pod, podType)
+	s.pod, s.podType = pod, podType
 	maintenances, err := remote.MaintenancesOf(ctx, s.client, pod.Spec.NodeName)
 	if err != nil {
 		return err
 	}
 	s.terms = evacuation.TermsOn(pod.Spec.NodeName, maintenances, r.Machines.paused(ctx, s.request.Cluster))
-	var problems []evacuation.Problem
-	s.resolved, problems = evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType))
 	if len(s.evacuation.Spec.Evacuators) == 0 {
+		_, problems := evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType))
 		for _, problem := range problems {
 			r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventInvalidEvacuator, problem.Message)
 		}

@@ -30,6 +30,15 @@ func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.Evacuati
 	return []v1alpha1.Evacuator{{EvacuatorClass: class, Priority: v1alpha1.EvacuatorControllerPriority, Role: &role}}
 }
 
+// serving are all of our own evacuators that may serve a Pod, whatever a policy asks for: each of them has something to say at once, or
+// within the time that it is given.
+func serving(pod *corev1.Pod, podType v1alpha1.PodType) []v1alpha1.Evacuator {
+	if podType == v1alpha1.PodTypeStatic {
+		return []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassKubelet}}
+	}
+	return BuiltIn(pod, podType, v1alpha1.EvacuationPolicy{Surge: v1alpha1.SurgeAlways})
+}
+
 // SubjectOf describes the Pod of an Evacuation for Resolve. Who asked for it may have limited the evacuators: a tenant must not
 // be able to bring back, by an annotation on the Pod, what a policy has left out. NodeMaintenances, which may ask for a surge,
 // create their Evacuations resolved; others can't ask for one.

@@ -43,6 +43,7 @@ func (w *world) usual() []event {
 		{"the watch is there", !w.pod.Known, w.watchIsThere},
 		{"the drain's time", exists, w.drainsTime},
 		{"time passes", true, w.timePasses},
+		{"a maintenance allows built-in evacuators only", exists, w.limit},
 	}
 }
 
@@ -197,6 +198,19 @@ func (w *world) podEnds(r *rapid.T) {
 func (w *world) watchRestarts(*rapid.T) { w.pod.Known = false }
 
 func (w *world) watchIsThere(*rapid.T) { w.pod.Known = true }
+
+// limit has a maintenance allow some of the evacuators, or all of them again.
+func (w *world) limit(r *rapid.T) {
+	w.limits = nil
+	if rapid.Bool().Draw(r, "built-in only") {
+		builtIn := rapid.SampledFrom([][]string{nil, {"a"}, {"c", "d"}}).Draw(r, "built in")
+		w.hasLimited = true
+		w.limits = &evacuation.Limits{ProgressDeadline: 10 * time.Minute}
+		for _, class := range builtIn {
+			w.limits.BuiltIn = append(w.limits.BuiltIn, v1alpha1.Evacuator{EvacuatorClass: class})
+		}
+	}
+}
 
 func (w *world) drainsTime(r *rapid.T) {
 	w.drainEnds = nil

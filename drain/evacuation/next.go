@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
 )
@@ -38,11 +40,22 @@ type Input struct {
 	// ResolvedEvacuators is what the function Resolve gives for the Pod. It counts while spec.evacuators is empty and
 	// nothing has been decided without.
 	ResolvedEvacuators []v1alpha1.Evacuator
+	// Limits that NodeMaintenances set. Nil: none.
+	Limits *Limits
 	// DrainEnds is when the time of the drain is up. Nil: never.
 	DrainEnds *time.Time
 	// Paused: those who ask for the Evacuation are, see Terms.Rest.
 	Paused bool
 	Now    time.Time
+}
+
+// InputOf is the input of Next for an Evacuation whose Pod is observed.
+func InputOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, terms Terms, now time.Time) Input {
+	resolved, _ := Resolve(SubjectOf(e, pod, podType))
+	return Input{
+		Evacuation: e, Pod: ObservedPod(e, pod, podType), ResolvedEvacuators: resolved, Limits: terms.Limits(e, pod, podType),
+		DrainEnds: terms.DrainEnds, Paused: terms.Rest(e), Now: now,
+	}
 }
 
 // Next says what to do now with an Evacuation. It is a pure function of its input; see the package's picture.
@@ -155,12 +168,15 @@ func turn(in Input) Action {
 	if undecided(e) && len(e.Spec.Evacuators) == 0 && len(in.ResolvedEvacuators) > 0 {
 		return Action{Kind: ResolveEvacuators, Evacuators: cloneEvacuators(in.ResolvedEvacuators), Message: "The evacuators of the Pod are known."}
 	}
-	evacuators := inOrder(e.Spec.Evacuators)
+	evacuators := inOrder(in.Limits.complete(e.Spec.Evacuators))
 	if e.Status.ActiveEvacuatorClass == nil {
 		if len(evacuators) == 0 || e.Status.ActiveEvacuatorCompleted {
 			return exhausted(in.Pod, v1alpha1.ReasonNoEvacuator, "The Pod has no evacuator")
 		}
-		return activate(in, evacuators[0].EvacuatorClass, "", "The evacuation begins")
+		if first := in.Limits.next(evacuators); first != "" {
+			return activate(in, first, "", "The evacuation begins")
+		}
+		return exhausted(in.Pod, v1alpha1.ReasonEvacuatorNotAllowed, "A NodeMaintenance allows built-in evacuators only, and none serves the Pod")
 	}
 	class := *e.Status.ActiveEvacuatorClass
 	position := slices.IndexFunc(evacuators, func(evacuator v1alpha1.Evacuator) bool { return evacuator.EvacuatorClass == class })
@@ -169,15 +185,19 @@ func turn(in Input) Action {
 		return exhausted(in.Pod, v1alpha1.ReasonNoEvacuator, fmt.Sprintf("Evacuator %s is not among spec.evacuators", quote(class)))
 	}
 	reason, why := v1alpha1.ReasonEvacuatorDone, fmt.Sprintf("Evacuator %s has completed, and the Pod is still there", class)
-	if !e.Status.ActiveEvacuatorCompleted {
-		deadline := progress(e, in.Now).Add(progressDeadline(e))
+	switch {
+	case e.Status.ActiveEvacuatorCompleted:
+	case !in.Limits.allow(class):
+		reason, why = v1alpha1.ReasonEvacuatorNotAllowed, fmt.Sprintf("A NodeMaintenance allows built-in evacuators only, and evacuator %s is not built in", class)
+	default:
+		deadline := progress(e, in.Now).Add(progressDeadline(in))
 		if in.Now.Before(deadline) {
 			return Action{Kind: AwaitEvacuator, Class: class, Deadline: deadline, Message: fmt.Sprintf("It is the turn of evacuator %s.", class)}
 		}
-		reason, why = v1alpha1.ReasonEvacuatorSilent, fmt.Sprintf("Evacuator %s has made no progress for %s", class, progressDeadline(e))
+		reason, why = v1alpha1.ReasonEvacuatorSilent, fmt.Sprintf("Evacuator %s has made no progress for %s", class, progressDeadline(in))
 	}
-	if position+1 < len(evacuators) {
-		return activate(in, evacuators[position+1].EvacuatorClass, reason, why)
+	if next := in.Limits.next(evacuators[position+1:]); next != "" {
+		return activate(in, next, reason, why)
 	}
 	return exhausted(in.Pod, reason, why+", and no evacuator is left")
 }
@@ -186,7 +206,7 @@ func activate(in Input, class, reason, why string) Action {
 	return Action{
 		Kind:     Activate,
 		Class:    class,
-		Deadline: in.Now.Add(progressDeadline(in.Evacuation)),
+		Deadline: in.Now.Add(progressDeadline(in)),
 		Reason:   reason,
 		Message:  fmt.Sprintf("%s: it is the turn of evacuator %s.", why, class),
 	}
@@ -218,11 +238,15 @@ func progress(e *v1alpha1.Evacuation, now time.Time) time.Time {
 
 func inFuture(t, now time.Time) bool { return t.After(now.Add(ClockSkew)) }
 
-func progressDeadline(e *v1alpha1.Evacuation) time.Duration {
-	if e.Spec.ProgressDeadlineSeconds <= 0 {
-		return defaultProgressDeadline
+func progressDeadline(in Input) time.Duration {
+	deadline := defaultProgressDeadline
+	if in.Evacuation.Spec.ProgressDeadlineSeconds > 0 {
+		deadline = time.Duration(in.Evacuation.Spec.ProgressDeadlineSeconds) * time.Second
 	}
-	return time.Duration(e.Spec.ProgressDeadlineSeconds) * time.Second
+	if in.Limits != nil && in.Limits.ProgressDeadline > 0 {
+		deadline = min(deadline, in.Limits.ProgressDeadline)
+	}
+	return deadline
 }
 
 // undecided says that nobody has had a turn, and that it isn't settled either that nobody will.

@@ -70,7 +70,7 @@ func (w *world) deadline() time.Duration {
 
 // inTime says whether there is an active evacuator that has made progress in time. A second is lost to rounding.
 func (w *world) inTime() bool {
-	return w.e.Status.ActiveEvacuatorClass != nil && !w.e.Status.ActiveEvacuatorCompleted && w.now.Before(w.progressAt.Add(w.deadline()-time.Second))
+	return w.limits == nil && w.e.Status.ActiveEvacuatorClass != nil && !w.e.Status.ActiveEvacuatorCompleted && w.now.Before(w.progressAt.Add(w.deadline()-time.Second))
 }
 
 func (w *world) mayEvict(r *rapid.T) {
@@ -80,12 +80,20 @@ func (w *world) mayEvict(r *rapid.T) {
 	if w.inTime() && !w.drainIsOver() {
 		r.Fatalf("E14: evicted at %s although %s has made progress at %s", w.now, *w.e.Status.ActiveEvacuatorClass, w.progressAt)
 	}
-	if untried := len(w.e.Spec.Evacuators) - len(w.turns); untried > 0 && !w.drainIsOver() {
+	if untried := len(w.e.Spec.Evacuators) - len(w.turns); untried > 0 && !w.drainIsOver() && !w.hasLimited {
 		r.Fatalf("E14: evicted although %d evacuators are left", untried)
 	}
 }
 
+func (w *world) mustBeAllowed(r *rapid.T, a evacuation.Action) {
+	allowed := func(evacuator v1alpha1.Evacuator) bool { return evacuator.EvacuatorClass == a.Class }
+	if w.limits != nil && !slices.ContainsFunc(w.limits.BuiltIn, allowed) {
+		r.Fatalf("E39: %s of %s, but only %v may have a turn", a.Kind, a.Class, w.limits.BuiltIn)
+	}
+}
+
 func (w *world) mayAwaitEvacuator(r *rapid.T, a evacuation.Action) {
+	w.mustBeAllowed(r, a)
 	if w.e.Status.ActiveEvacuatorCompleted || *w.e.Status.ActiveEvacuatorClass != a.Class {
 		r.Fatalf("E12: waits for %s, whose turn it isn't", a.Class)
 	}
@@ -99,6 +107,7 @@ func (w *world) mayAwaitEvacuator(r *rapid.T, a evacuation.Action) {
 }
 
 func (w *world) mayActivate(r *rapid.T, a evacuation.Action) {
+	w.mustBeAllowed(r, a)
 	if slices.Contains(w.turns, a.Class) {
 		r.Fatalf("E12: the turn of %s comes twice, after %v", a.Class, w.turns)
 	}

@@ -1,6 +1,7 @@
 package evacuation
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 	"time"
@@ -18,6 +19,9 @@ type Terms struct {
 	DrainStart *time.Time
 	// Unordered: all of its drains evict the Pods of StatefulSets in any order.
 	Unordered bool
+	// BuiltInOnly: one of its drains lets built-in evacuators only have a turn. ProgressDeadline is the shortest of those drains.
+	BuiltInOnly      bool
+	ProgressDeadline time.Duration
 	// DeletesUnready: all of its drains let Pods that aren't ready be deleted, where their budget can never have room (E21).
 	DeletesUnready bool
 	// Paused: all of its drains serve Machines that are paused.
@@ -32,7 +36,8 @@ func (t Terms) Rest(e *v1alpha1.Evacuation) bool {
 }
 
 // TermsByNode collects the terms of all Nodes that a maintenance drains. Where several drain a Node, the first that ends counts,
-// and budgets are overridden only where none of them respects them: as with the order of Pods, the least powerful one wins. paused
+// and budgets are overridden only where none of them respects them: as with the order of Pods, the least powerful one wins. Evacuators
+// that are not built in have no turn where one of them says so: it protects the Node from being held. paused
 // says whether a maintenance serves a Machine that is paused; nil: that makes no difference.
 func TermsByNode(maintenances []v1alpha1.NodeMaintenance, paused func(*v1alpha1.NodeMaintenance) bool) map[string]Terms {
 	byNode := map[string]Terms{}
@@ -85,24 +90,32 @@ func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
 	if m == nil || m.Spec.Stage != v1alpha1.StageDrain || !m.DeletionTimestamp.IsZero() {
 		return Terms{}, false
 	}
-	return Terms{
+	terms = Terms{
 		DrainEnds:      DrainEnds(m),
 		DrainStart:     drainStart(m),
 		Unordered:      m.Spec.Evacuation.StatefulSetPods == v1alpha1.StatefulSetPodsUnordered,
+		BuiltInOnly:    m.Spec.Evacuation.Evacuators == v1alpha1.EvacuatorsBuiltIn,
 		DeletesUnready: m.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride,
-	}, true
+	}
+	if terms.BuiltInOnly {
+		terms.ProgressDeadline = time.Duration(m.Spec.Evacuation.ProgressDeadlineSeconds) * time.Second
+	}
+	return terms, true
 }
 
 func sameNode(a, b v1alpha1.NodeMaintenanceNodeStatus) bool { return a.NodeRef == b.NodeRef }
 
 func (t Terms) and(more Terms) Terms {
-	return Terms{
+	both := Terms{
 		DrainEnds:      earlier(t.DrainEnds, more.DrainEnds),
 		DrainStart:     earlier(t.DrainStart, more.DrainStart),
 		Unordered:      t.Unordered && more.Unordered,
+		BuiltInOnly:    t.BuiltInOnly || more.BuiltInOnly,
 		DeletesUnready: t.DeletesUnready && more.DeletesUnready,
 		Paused:         t.Paused && more.Paused,
 	}
+	both.ProgressDeadline = min(cmp.Or(t.ProgressDeadline, more.ProgressDeadline), cmp.Or(more.ProgressDeadline, t.ProgressDeadline))
+	return both
 }
 
 func earlier(a, b *time.Time) *time.Time {

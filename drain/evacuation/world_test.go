@@ -18,8 +18,11 @@ type world struct {
 	pod       evacuation.Pod
 	resolved  []v1alpha1.Evacuator
 	drainEnds *time.Time
-	paused    bool // the Machine of the Node is
-	now       time.Time
+	limits    *evacuation.Limits
+	// hasLimited says that there were limits: then some evacuators are passed over for good.
+	hasLimited bool
+	paused     bool // the Machine of the Node is
+	now        time.Time
 
 	last        evacuation.Action
 	turns       []string      // who has had a turn
@@ -69,7 +72,7 @@ func newWorld(t testing.TB, r *rapid.T) *world {
 
 func (w *world) next() evacuation.Action {
 	before := toJSON(w.t, w.e)
-	action := evacuation.Next(evacuation.Input{Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, DrainEnds: w.drainEnds, Paused: w.rests(), Now: w.now})
+	action := evacuation.Next(evacuation.Input{Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, Limits: w.limits, DrainEnds: w.drainEnds, Paused: w.rests(), Now: w.now})
 	if toJSON(w.t, w.e) != before {
 		w.t.Fatal("Next has changed its input")
 	}

@@ -42,6 +42,7 @@ func TestThirdPartyEvacuator(t *testing.T) {
 		{"E12, E17: it declines, and the next one has its turn", migratorDeclines},
 		{"E14, E17: it hangs, and a timeout that is set meanwhile has the Pod evicted before the drain's time is up", migratorHangs},
 		{"E4, E17: with evacuators BuiltIn it isn't asked", migratorIsNotAsked},
+		{"E39: with evacuators BuiltIn, a hundred evacuators of an Evacuation that a tenant created before have no turn", hundredEvacuators},
 		{"E17: the guide for authors of evacuators, word for word with kubectl", followAuthorsGuide},
 	} {
 		t.Run(requirement.name, func(t *testing.T) {
@@ -186,6 +187,34 @@ func migratorIsNotAsked(s *scene) {
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e4-builtin"))
 	s.Expect(s.audited().By(migratorClass).Writes()).To(BeEmpty())
 	s.ends("e4-builtin")
+}
+
+// hundredEvacuators has a tenant create the Evacuations of its Pods before the drain: one with a hundred evacuators that are resolved from
+// the Pod, and one that lists a built-in evacuator which does not serve the Pod.
+func hundredEvacuators(s *scene) {
+	s.withNodes("e39")
+	hundred, listed := bare("e39-hundred", "e39"), bare("e39-listed", "e39")
+	for i := range 100 {
+		hundred.Annotations[fmt.Sprintf("%ssilent-%d.test", v1alpha1.EvacuatorPriorityAnnotationPrefix, i)] = "5000"
+	}
+	s.run(hundred, listed)
+	for _, pod := range []*corev1.Pod{hundred, listed} {
+		e := requestFor(pod)
+		e.Spec.ProgressDeadlineSeconds = 21600
+		if pod == listed {
+			e.Spec.Evacuators = []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet, Priority: 100}}
+		}
+		s.create(s.workload.Client, e)
+	}
+	s.Eventually(func() string { return s.activeClass(hundred) }, soon, pace).Should(Equal("silent-0.test"))
+	s.Eventually(func() string { return s.activeClass(listed) }, soon, pace).Should(Equal(v1alpha1.EvacuatorClassStatefulSet))
+	s.Expect(s.existing(hundred).Spec.Evacuators).To(HaveLen(100))
+
+	s.maintain(nm("e39", draining, of("e39"), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.Evacuators = v1alpha1.EvacuatorsBuiltIn }))
+	s.expectLeave(hundred, listed)
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e39-hundred", "e39-listed"))
+	s.Expect(s.reportsOf(hundred)).NotTo(ContainElement(ContainSubstring("silent-1.test")), "the next evacuator had a turn")
+	s.ends("e39")
 }
 
 // migrated has the Pod handed to the evacuator of test/evacuator.

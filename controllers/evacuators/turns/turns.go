@@ -71,10 +71,7 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 		case pod == nil || !belongs(pod):
 			continue
 		}
-		action := evacuation.Next(evacuation.Input{
-			Evacuation: e, Pod: evacuation.ObservedPod(e, pod, v1alpha1.PodTypeDefault),
-			DrainEnds: terms[pod.Spec.NodeName].DrainEnds, Now: f.Now,
-		})
+		action := evacuation.Next(evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, terms[pod.Spec.NodeName], f.Now))
 		over := action.Kind == evacuation.Evict
 		if !over && action.Kind != evacuation.AwaitEvacuator {
 			continue
