@@ -1,12 +1,18 @@
 package v1alpha1
 
 // SurgePolicy says when room is made for a Pod before it goes.
-// +kubebuilder:validation:Enum=Never;IfSingleReplica;Always
+//
+// Never is the default: a surge creates Pods and changes the replicas of Deployments and the minReplicas of HorizontalPodAutoscalers. That
+// takes capacity and edits objects of others, which only the operator of the fleet can decide.
+// +kubebuilder:validation:Enum=Never;OnRequest;IfSingleReplica;Always
 type SurgePolicy string
 
 const (
 	// SurgeNever evicts without making room first.
 	SurgeNever SurgePolicy = "Never"
+	// SurgeOnRequest makes room for Deployments whose Pods ask for it by the annotation of KEP-4212,
+	// evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io: 10000/controller, up to their maxSurge at a time.
+	SurgeOnRequest SurgePolicy = "OnRequest"
 	// SurgeIfSingleReplica makes room for Deployments that declare one replica.
 	SurgeIfSingleReplica SurgePolicy = "IfSingleReplica"
 	// SurgeAlways makes room for every Deployment, up to its maxSurge at a time.
@@ -70,7 +76,8 @@ type EvacuationPolicy struct {
 	// +kubebuilder:validation:Maximum=21600
 	ProgressDeadlineSeconds int32 `json:"progressDeadlineSeconds,omitempty"`
 
-	// surge says when room is made for the Pods of a Deployment before they go.
+	// surge says for which Deployments replicas are added before their Pods are removed. With OnRequest the Pods decide by an annotation.
+	// Where several NodeMaintenances drain a Node, the one that surges most wins.
 	// +optional
 	// +default="Never"
 	Surge SurgePolicy `json:"surge,omitempty"`

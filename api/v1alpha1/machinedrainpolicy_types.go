@@ -80,7 +80,9 @@ type MachineDrainPolicySpec struct {
 	// +default="Skip"
 	DaemonSetPods DaemonSetPodsPolicy `json:"daemonSetPods,omitempty"`
 
-	// surge says when room is made for the Pods of a Deployment before they go.
+	// surge says for which Deployments replicas are added before their Pods are removed. With OnRequest the Pods decide, by the
+	// annotation evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io: 10000/controller. The default is Never: a surge creates
+	// Pods and changes replicas, which only the operator of the fleet can decide.
 	// +optional
 	// +default="Never"
 	Surge SurgePolicy `json:"surge,omitempty"`

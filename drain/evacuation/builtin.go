@@ -19,7 +19,7 @@ func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.Evacuati
 		class = v1alpha1.EvacuatorClassDaemonSet
 	case podType != v1alpha1.PodTypeDefault:
 		return nil
-	case policy.Surge != "" && policy.Surge != v1alpha1.SurgeNever && surge.DeploymentOf(pod) != "":
+	case surge.Allows(policy.Surge, pod) && surge.DeploymentOf(pod) != "":
 		class = v1alpha1.EvacuatorClassDeployment
 	case policy.StatefulSetPods != v1alpha1.StatefulSetPodsUnordered && statefulsets.SetOf(pod) != "":
 		class = v1alpha1.EvacuatorClassStatefulSet

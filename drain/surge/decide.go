@@ -30,7 +30,7 @@ type Observation struct {
 // Leaving is a Pod that is to go.
 type Leaving struct {
 	PodRef
-	// Policy of the maintenances of its Node.
+	// Policy of the maintenances of its Node, see PolicyFor.
 	Policy v1alpha1.SurgePolicy
 	// Asked says that a NodeMaintenance asks for the Evacuation.
 	Asked bool

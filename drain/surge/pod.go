@@ -1,6 +1,7 @@
 package surge
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -72,21 +73,38 @@ func Unmark(pod *corev1.Pod) {
 	pod.Annotations = annotations
 }
 
-// PolicyOn says how the Pods of a Node are surged: as the maintenance in stage Drain wants it that asks for most.
-func PolicyOn(node string, maintenances []v1alpha1.NodeMaintenance) v1alpha1.SurgePolicy {
+// Allows says whether a policy allows a surge for a Pod: with OnRequest only where the Pod asks for it.
+func Allows(policy v1alpha1.SurgePolicy, pod *corev1.Pod) bool {
+	switch policy {
+	case v1alpha1.SurgeIfSingleReplica, v1alpha1.SurgeAlways:
+		return true
+	case v1alpha1.SurgeOnRequest:
+		return requested(pod)
+	default:
+		return false
+	}
+}
+
+// requested says whether a Pod has the annotation of KEP-4212 by which an application owner asks for a surge.
+func requested(pod *corev1.Pod) bool {
+	wanted := fmt.Sprintf("%d/%s", v1alpha1.EvacuatorControllerPriority, v1alpha1.EvacuatorRoleController)
+	return pod.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+v1alpha1.EvacuatorClassDeployment] == wanted
+}
+
+// PolicyFor says how a Pod is surged, as the maintenance of its Node in stage Drain wants it that surges most: Always,
+// IfSingleReplica or Never. OnRequest is Always for a Pod that asks for a surge, and Never for others.
+func PolicyFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance) v1alpha1.SurgePolicy {
 	policy := v1alpha1.SurgeNever
 	for i := range maintenances {
 		m := &maintenances[i]
-		here := func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == node }
-		if m.Spec.Stage != v1alpha1.StageDrain || !slices.ContainsFunc(m.Status.NodeStatuses, here) {
+		here := func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == pod.Spec.NodeName }
+		if m.Spec.Stage != v1alpha1.StageDrain || !slices.ContainsFunc(m.Status.NodeStatuses, here) || !Allows(m.Spec.Evacuation.Surge, pod) {
 			continue
 		}
-		if m.Spec.Evacuation.Surge == v1alpha1.SurgeAlways {
+		if m.Spec.Evacuation.Surge != v1alpha1.SurgeIfSingleReplica {
 			return v1alpha1.SurgeAlways
 		}
-		if m.Spec.Evacuation.Surge == v1alpha1.SurgeIfSingleReplica {
-			policy = v1alpha1.SurgeIfSingleReplica
-		}
+		policy = v1alpha1.SurgeIfSingleReplica
 	}
 	return policy
 }

@@ -33,6 +33,7 @@ func TestSurge(t *testing.T) {
 	t.Run("E24: ten replicas move three at a time, with never fewer than ten available", func(t *testing.T) { all.sub(t).tenReplicasMove() })
 	t.Run("E24: two Nodes drain at once, with replicas of one Deployment on both", func(t *testing.T) { all.sub(t).twoNodesDrainAtOnce() })
 	t.Run("E24, E26: what can't surge is evicted, and the reason is told", func(t *testing.T) { all.sub(t).whatCannotSurgeIsEvicted() })
+	t.Run("E32: with OnRequest, only Deployments whose Pods ask for it are surged", func(t *testing.T) { all.sub(t).onRequest() })
 	t.Run("E25, E27: a surge whose new Pods can't start, and that is called off, leaves the Deployment as it was", func(t *testing.T) { all.sub(t).calledOffSurge() })
 	t.Run("E25: somebody's edit in the middle wins, and eviction follows", func(t *testing.T) { all.sub(t).editedSurge() })
 	t.Run("E25: a Deployment that is deleted in the middle leaves nothing behind", func(t *testing.T) { all.sub(t).deletedSurge() })
@@ -209,6 +210,28 @@ func (s *scene) whatCannotSurgeIsEvicted() {
 		}
 	}
 	s.ends("plain")
+}
+
+func (s *scene) onRequest() {
+	s.withNodes("ask-1 pool=ask")
+	asks := func(template *corev1.PodTemplateSpec) {
+		template.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+v1alpha1.EvacuatorClassDeployment] = "10000/controller"
+	}
+	s.runSurging(deployment("asks", 2, inPool("ask"), asks), deployment("mute", 1, inPool("ask")))
+	evicted := s.podsOf("mute")[0].Name
+	s.withNodes("ask-2 pool=ask")
+	available := s.watchAvailable("asks")
+	s.create(s.workload.Client, surging("ask", v1alpha1.SurgeOnRequest, "ask-1"))
+	s.expectDrained("ask")
+	s.expectScaledBack("asks", 2)
+
+	least, most := available()
+	s.Expect(least).To(Equal(2))
+	s.Expect(most).To(Equal(3))
+	s.Expect(s.evictions().Where(ofApp("asks"))).To(BeEmpty())
+	s.Expect(s.evictions().Succeeded().Where(ofApp("mute")).Names()).To(ConsistOf(evicted))
+	s.Expect(s.ours().Resource("deployments").Named(namespace, "mute")).To(BeEmpty())
+	s.ends("ask")
 }
 
 func (s *scene) calledOffSurge() {

@@ -36,7 +36,7 @@ func (s *scope) findLeaving(ctx context.Context) (known bool, err error) {
 		pod, e := turn.Pod, turn.Evacuation
 		s.turns[pod.UID] = turn
 		s.observed.Leaving = append(s.observed.Leaving, surge.Leaving{
-			PodRef: surge.PodRef{Name: pod.Name, UID: pod.UID}, Policy: surge.PolicyOn(pod.Spec.NodeName, maintenances.Items),
+			PodRef: surge.PodRef{Name: pod.Name, UID: pod.UID}, Policy: surge.PolicyFor(pod, maintenances.Items),
 			Asked: evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 			Ready: rules.Ready(pod), Marked: surge.Marked(pod),
 			Progress: turn.Progress, Deadline: turn.Deadline, Message: e.Status.Message,
