@@ -14,9 +14,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// addChecks adds what the kubelet asks. The manager is alive while it answers: a new process would do no better against an API
-// server that is away, and a leader that loses its lease ends by itself. It is ready when it has seen the management cluster: a
-// missing CRD or role shows in the Deployment, and a rollout doesn't end the last manager that works.
+// addChecks adds the health and readiness checks. The manager is alive while it answers: a restart does not help against an unavailable
+// API server, and a leader that loses its lease exits. The manager is ready when it has listed its kinds in the management cluster:
+// the Deployment then shows a missing CRD or role, and a rollout does not remove the last working manager.
 func addChecks(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return errors.Wrap(err, "adding the health check")
@@ -25,22 +25,22 @@ func addChecks(ctx context.Context, mgr ctrl.Manager) error {
 		"clusters": &clusterv1.Cluster{}, "machines": &clusterv1.Machine{},
 		"machinedrainrules": &clusterv1.MachineDrainRule{}, "machinedrainpolicies": &v1alpha1.MachineDrainPolicy{},
 	} {
-		// The informer is shared with the controllers. One that isn't the leader has it, too, and takes over at once.
+		// The controllers share this informer. A manager that is not the leader also runs it, so it can take over without a list.
 		informer, err := mgr.GetCache().GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
 		if err != nil {
 			return errors.Wrapf(err, "watching %s", name)
 		}
-		if err := mgr.AddReadyzCheck(name, seen(informer)); err != nil {
+		if err := mgr.AddReadyzCheck(name, synced(informer)); err != nil {
 			return errors.Wrap(err, "adding the readiness check")
 		}
 	}
 	return nil
 }
 
-func seen(informer ctrlcache.Informer) healthz.Checker {
+func synced(informer ctrlcache.Informer) healthz.Checker {
 	return func(*http.Request) error {
 		if !informer.HasSynced() {
-			return errors.New("not listed yet")
+			return errors.New("the cache has not synced")
 		}
 		return nil
 	}

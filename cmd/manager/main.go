@@ -1,4 +1,4 @@
-// Package main is the manager of Cluster API Node Maintenance: flags and wiring, nothing else.
+// Command manager runs the controllers of Cluster API Node Maintenance. It contains only flags and wiring.
 package main
 
 import (
@@ -55,16 +55,16 @@ const (
 	controllerName   = "cluster-api-node-maintenance"
 	leaderElectionID = "controller-leader-election-capnm"
 
-	// shutdownTimeout is less than the Pod's terminationGracePeriodSeconds, so that the lease is given back even where something
-	// doesn't end.
+	// shutdownTimeout is less than the Pod's terminationGracePeriodSeconds, so that the manager releases its lease even if a controller
+	// does not stop.
 	shutdownTimeout = 8 * time.Second
 
-	// gcPercent is the GOGC of who doesn't set it. What idle clusters cost is memory, hardly any garbage: half the usual headroom
-	// is an eighth of the resident memory. docs/benchmarks.md has the figures.
+	// gcPercent is the default of GOGC. Idle clusters take memory but produce hardly any garbage: half of Go's default saves an eighth of
+	// the resident memory. docs/benchmarks.md has the figures.
 	gcPercent = 50
 )
 
-// version of the build; set by the linker.
+// version is the version of the build. The linker sets it.
 var version = "dev"
 
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -92,7 +92,8 @@ func main() {
 	}
 }
 
-// userAgent tells our requests from those of Cluster API's own managers, which use the same kubeconfigs.
+// userAgent returns the user agent, which distinguishes requests of this manager from those of Cluster API's managers, which use the same
+// kubeconfigs.
 func userAgent() string {
 	return fmt.Sprintf("%s/%s (%s/%s)", controllerName, version, goruntime.GOOS, goruntime.GOARCH)
 }
@@ -106,7 +107,7 @@ func run(ctx context.Context, o *options) error {
 	log := ctrl.Log.WithName("setup")
 	restConfig, err := ctrl.GetConfig()
 	if err != nil {
-		return errors.Wrap(err, "finding the management cluster")
+		return errors.Wrap(err, "reading the kubeconfig of the management cluster")
 	}
 	restConfig.QPS, restConfig.Burst = o.kubeAPIQPS, o.kubeAPIBurst
 	restConfig.UserAgent = userAgent()
@@ -127,7 +128,7 @@ func run(ctx context.Context, o *options) error {
 		LeaseDuration:              &o.leaseDuration,
 		RenewDeadline:              &o.renewDeadline,
 		RetryPeriod:                &o.retryPeriod,
-		// The process ends right after the manager, so the lease can be given back.
+		// Releasing the lease is safe: the process exits right after the manager has stopped.
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       ptr.To(shutdownTimeout),
 		HealthProbeBindAddress:        o.healthAddr,
@@ -159,13 +160,13 @@ func newScheme() *runtime.Scheme {
 		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
-			panic(err) // two kinds of the same name: a mistake of the build
+			panic(err) // duplicate kinds: a programming error
 		}
 	}
 	return scheme
 }
 
-// identify returns what tells this management cluster from others that may share a workload cluster with it.
+// identify returns the identity of this management cluster, which distinguishes it from others that manage the same workload cluster.
 func identify(ctx context.Context, reader client.Reader) (string, error) {
 	kubeSystem := &corev1.Namespace{}
 	if err := reader.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, kubeSystem); err != nil {
@@ -189,7 +190,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		Client: clustercache.ClientOptions{
 			QPS: o.clusterCacheQPS, Burst: o.clusterCacheBurst,
 			UserAgent: userAgent(),
-			// What isn't watched on purpose must not be cached by a careless read.
+			// A read of these kinds must not start an informer for all of their objects.
 			Cache: clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}}},
 		},
 	}, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
@@ -236,7 +237,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	return setupWorkloads(ctx, mgr, o, workloads)
 }
 
-// setupMachines adds the controllers of Machines, and returns what they watch in workload clusters.
+// setupMachines adds the controllers of Machines and MachineDeployments, and returns their watches in workload clusters.
 func setupMachines(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clusters, clock clock.PassiveClock, managementCluster string, o *options) ([]remote.Watches, error) {
 	ofMachine := remote.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, mgr.GetClient()))
 	ofDeployment := remote.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, mgr.GetClient()))
@@ -259,7 +260,7 @@ func setupMachines(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clust
 	return []remote.Watches{machines.Watches, rollouts.Watches, stages.Watches}, nil
 }
 
-// clusterOfMachine returns the Cluster of a Machine. Machines that are gone share one key in each namespace.
+// clusterOfMachine returns a function that returns the Cluster of a Machine. Deleted Machines of a namespace share an empty name.
 func clusterOfMachine(ctx context.Context, reader client.Reader) func(ctrl.Request) types.NamespacedName {
 	return func(request ctrl.Request) types.NamespacedName {
 		machine := &clusterv1.Machine{}
@@ -268,7 +269,7 @@ func clusterOfMachine(ctx context.Context, reader client.Reader) func(ctrl.Reque
 	}
 }
 
-// clusterOfDeployment is clusterOfMachine for MachineDeployments.
+// clusterOfDeployment is like clusterOfMachine, for MachineDeployments.
 func clusterOfDeployment(ctx context.Context, reader client.Reader) func(ctrl.Request) types.NamespacedName {
 	return func(request ctrl.Request) types.NamespacedName {
 		deployment := &clusterv1.MachineDeployment{}
@@ -277,7 +278,7 @@ func clusterOfDeployment(ctx context.Context, reader client.Reader) func(ctrl.Re
 	}
 }
 
-// setupWorkloads adds what prepares workload clusters, with the node agent where the feature gate is on.
+// setupWorkloads adds the controller that prepares workload clusters, and the node agent if its feature gate is enabled.
 func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads *remote.Reconciler) error {
 	if featureGates.Enabled(nodeAgentGate) {
 		staticPods := &staticpod.Reconciler{Clusters: workloads.Clusters}
@@ -289,7 +290,7 @@ func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads
 	return workloads.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
 }
 
-// setupEvacuators adds the built-in evacuators.
+// setupEvacuators adds the built-in evacuators, and returns their watches in workload clusters.
 func setupEvacuators(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clusters, now clock.PassiveClock, o *options) ([]remote.Watches, error) {
 	concurrency := remote.FairOptions(o.evacuationConcurrency, remote.ClusterOf)
 	daemonSets := &daemonset.Reconciler{Clusters: clusters, Clock: now}
@@ -307,7 +308,7 @@ func setupEvacuators(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clu
 	return []remote.Watches{daemonSets.Watches, deployments.Watches, statefulSets.Watches}, nil
 }
 
-// cachedByObject says what of workload clusters is cached in part.
+// cachedByObject returns the kinds of workload clusters of which the cache holds only some objects or fields.
 func cachedByObject() map[client.Object]ctrlcache.ByObject {
 	selected := deployment.Surging()
 	selected[&corev1.Node{}] = ctrlcache.ByObject{Transform: remote.TrimNode}

@@ -24,9 +24,9 @@ func TestShutdownFitsIntoThePodsGrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if grace := time.Duration(seconds) * time.Second; shutdownTimeout >= grace {
-		t.Errorf("the manager gives up after %s, and is killed after %s: its lease isn't given back", shutdownTimeout, grace)
+		t.Errorf("the manager stops waiting after %s, but is killed after %s: it cannot release its lease", shutdownTimeout, grace)
 	}
 	if evacuation.Patience >= shutdownTimeout {
-		t.Errorf("the manager waits for evictions for %s, and gives up after %s", evacuation.Patience, shutdownTimeout)
+		t.Errorf("the manager waits %s for evictions, but stops waiting after %s", evacuation.Patience, shutdownTimeout)
 	}
 }

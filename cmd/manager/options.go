@@ -13,21 +13,21 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
-// nodeAgentGate lets MachineDrainPolicies run the node agent on Nodes: see exp/nodeagent.
+// nodeAgentGate enables spec.nodeAgent of MachineDrainPolicies, which runs the node agent on Nodes: see exp/nodeagent.
 const nodeAgentGate featuregate.Feature = "NodeAgent"
 
-// featureGates of this provider. The logging library registers its own.
+// featureGates are the feature gates of this provider and of the logging library.
 var featureGates = newFeatureGates()
 
 func newFeatureGates() featuregate.MutableVersionedFeatureGate {
 	gates := featuregate.NewFeatureGate()
 	if err := logsv1.AddFeatureGates(gates); err != nil {
-		panic(err) // two gates of the same name: a mistake of the build
+		panic(err) // duplicate gates: a programming error
 	}
 	if err := gates.Add(map[featuregate.Feature]featuregate.FeatureSpec{
 		nodeAgentGate: {Default: false, PreRelease: featuregate.Alpha},
 	}); err != nil {
-		panic(err) // likewise
+		panic(err) // as above
 	}
 	return gates
 }
@@ -52,37 +52,37 @@ type options struct {
 
 func newOptions() *options { return &options{logs: logs.NewOptions()} }
 
-// addFlags adds the flags under the names, and with the defaults, that CAPI's managers have, as far as they have them.
+// addFlags adds the flags. Where Cluster API's managers have the same flag, its name and default are theirs.
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	logsv1.AddFlags(o.logs, fs)
 	flags.AddManagerOptions(fs, &o.manager)
 	featureGates.AddFlag(fs)
 
-	fs.BoolVar(&o.leaderElection, "leader-elect", false, "Enable leader election, so that only one of several managers is active.")
-	fs.StringVar(&o.leaderElectionNamespace, "leader-elect-resource-namespace", "", "Namespace of the lease. Empty: that of the manager's Pod; outside of a Pod there is no default.")
-	fs.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "Time after which a manager that isn't the leader takes over.")
-	fs.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "Time that the leader tries to renew its lease before it gives up.")
-	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "Time between two tries to get or renew the lease.")
+	fs.BoolVar(&o.leaderElection, "leader-elect", false, "Enable leader election, so that only one of several replicas of the manager is active.")
+	fs.StringVar(&o.leaderElectionNamespace, "leader-elect-resource-namespace", "", "Namespace of the lease. Defaults to the namespace of the manager's Pod; required outside of a Pod.")
+	fs.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "Time without a renewal of the lease after which another replica can become the leader.")
+	fs.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "Time for which the leader retries to renew its lease before it exits.")
+	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "Interval between attempts to acquire or renew the lease.")
 
-	fs.StringVar(&o.watchFilter, "watch-filter", "", fmt.Sprintf("Serve only objects whose label %s has this value. Empty: all.", clusterv1.WatchLabel))
-	fs.StringVar(&o.nodeAgentImage, "node-agent-image", "", "Image of the node agent, for Clusters whose MachineDrainPolicy enables it (feature gate NodeAgent). Empty: none.")
-	fs.StringVar(&o.watchNamespace, "namespace", "", "Serve only objects in this namespace. Empty: all.")
-	fs.DurationVar(&o.syncPeriod, "sync-period", 10*time.Minute, "The least interval at which all objects are looked at again.")
+	fs.StringVar(&o.watchFilter, "watch-filter", "", fmt.Sprintf("Reconcile only objects whose label %s has this value. If empty, reconcile all objects.", clusterv1.WatchLabel))
+	fs.StringVar(&o.nodeAgentImage, "node-agent-image", "", "Image of the node agent, for Clusters whose MachineDrainPolicy enables it (feature gate NodeAgent). If empty, no node agent is installed.")
+	fs.StringVar(&o.watchNamespace, "namespace", "", "Reconcile only objects in this namespace of the management cluster. If empty, reconcile objects in all namespaces.")
+	fs.DurationVar(&o.syncPeriod, "sync-period", 10*time.Minute, "The minimum interval at which all objects are reconciled, even without a change.")
 	fs.StringVar(&o.healthAddr, "health-addr", ":9440", "Address of the health endpoint.")
-	fs.StringVar(&o.profilerAddr, "profiler-address", "", "Address of the pprof profiler, for example localhost:6060. Empty: none.")
+	fs.StringVar(&o.profilerAddr, "profiler-address", "", "Address of the pprof profiler, for example localhost:6060. If empty, the profiler is off.")
 
-	fs.Float32Var(&o.kubeAPIQPS, "kube-api-qps", 100, "Requests a second to the management cluster.")
-	fs.IntVar(&o.kubeAPIBurst, "kube-api-burst", 200, "Requests to the management cluster in one burst.")
-	fs.Float32Var(&o.clusterCacheQPS, "clustercache-client-qps", 1000, "Requests a second to each workload cluster, evictions not counted. Its own priority and fairness limits it first.")
-	fs.IntVar(&o.clusterCacheBurst, "clustercache-client-burst", 2000, "Requests to each workload cluster in one burst, evictions not counted.")
-	fs.Float32Var(&o.evictionQPS, "eviction-qps", 100, "Evictions a second in each workload cluster.")
-	fs.IntVar(&o.evictionBurst, "eviction-burst", 200, "Evictions in each workload cluster in one burst.")
+	fs.Float32Var(&o.kubeAPIQPS, "kube-api-qps", 100, "Maximum requests per second to the management cluster.")
+	fs.IntVar(&o.kubeAPIBurst, "kube-api-burst", 200, "Maximum burst of requests to the management cluster.")
+	fs.Float32Var(&o.clusterCacheQPS, "clustercache-client-qps", 1000, "Maximum requests per second to each workload cluster, excluding evictions. The cluster's API Priority and Fairness usually limits requests first.")
+	fs.IntVar(&o.clusterCacheBurst, "clustercache-client-burst", 2000, "Maximum burst of requests to each workload cluster, excluding evictions.")
+	fs.Float32Var(&o.evictionQPS, "eviction-qps", 100, "Maximum evictions per second in each workload cluster.")
+	fs.IntVar(&o.evictionBurst, "eviction-burst", 200, "Maximum burst of evictions in each workload cluster.")
 
-	fs.IntVar(&o.machineConcurrency, "machine-concurrency", 50, "Machines to process at once.")
-	fs.IntVar(&o.nodeMaintenanceConcurrency, "nodemaintenance-concurrency", 50, "NodeMaintenances to process at once, over all workload clusters.")
-	fs.IntVar(&o.evacuationConcurrency, "evacuation-concurrency", 100, "Evacuations to process at once, over all workload clusters.")
-	fs.IntVar(&o.evictorConcurrency, "evictor-concurrency", 50, "Workload clusters in which to evict at once.")
-	fs.IntVar(&o.clusterCacheConcurrency, "clustercache-concurrency", 100, "Workload clusters to connect to at once.")
+	fs.IntVar(&o.machineConcurrency, "machine-concurrency", 50, "Number of Machines to reconcile concurrently.")
+	fs.IntVar(&o.nodeMaintenanceConcurrency, "nodemaintenance-concurrency", 50, "Number of NodeMaintenances to reconcile concurrently, over all workload clusters.")
+	fs.IntVar(&o.evacuationConcurrency, "evacuation-concurrency", 100, "Number of Evacuations to reconcile concurrently, over all workload clusters.")
+	fs.IntVar(&o.evictorConcurrency, "evictor-concurrency", 50, "Number of workload clusters in which to evict concurrently.")
+	fs.IntVar(&o.clusterCacheConcurrency, "clustercache-concurrency", 100, "Number of workload clusters to connect to concurrently.")
 }
 
 func (o *options) cacheOptions() ctrlcache.Options {

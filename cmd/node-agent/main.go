@@ -1,8 +1,8 @@
-// Command node-agent runs on a Node: see exp/nodeagent.
+// Command node-agent is the agent that runs on each Node: see exp/nodeagent.
 //
-//	node-agent        # serves the node
-//	node-agent lock   # holds a second lock, in a container of its own
-//	node-agent ready  # says whether a shutdown is delayed
+//	node-agent        # runs the agent
+//	node-agent lock   # holds a second lock, in a separate container
+//	node-agent ready  # succeeds if the agent holds a lock, as a readiness probe
 package main
 
 import (
@@ -32,11 +32,11 @@ type options struct{ config, dbus, cri, staticPods, state string }
 
 func main() {
 	var o options
-	flag.StringVar(&o.config, "config", "/etc/node-agent/config.yaml", "Configuration of the shutdown. A file that isn't there is all defaults. A label of the Node may name another file beside it.")
+	flag.StringVar(&o.config, "config", "/etc/node-agent/config.yaml", "Configuration of the shutdown. If the file does not exist, the defaults apply. A label of the Node can select another file in the same directory.")
 	flag.StringVar(&o.dbus, "system-bus", "/run/dbus/system_bus_socket", "Socket of the system bus.")
 	flag.StringVar(&o.cri, "container-runtime", "/run/containerd/containerd.sock", "Socket of the container runtime.")
-	flag.StringVar(&o.staticPods, "static-pod-path", "/etc/kubernetes/manifests", "The kubelet's staticPodPath.")
-	flag.StringVar(&o.state, "state", "/run/node-agent", "Directory for what outlives a process, and not the node.")
+	flag.StringVar(&o.staticPods, "static-pod-path", "/etc/kubernetes/manifests", "Directory of the manifests of static Pods: the kubelet's staticPodPath.")
+	flag.StringVar(&o.state, "state", "/run/node-agent", "Directory for state that outlives the process but not a reboot.")
 	klog.InitFlags(nil)
 	flag.Parse()
 	if err := run(o, flag.Arg(0)); err != nil {
@@ -49,18 +49,18 @@ func run(o options, mode string) error {
 	state := nodeagent.State{Dir: o.state}
 	if mode == "ready" {
 		if !state.Held() {
-			return errors.New("a shutdown isn't delayed")
+			return errors.New("the agent holds no lock that delays a shutdown")
 		}
 		return nil
 	}
 	configs := nodeagent.Configs{File: o.config}
 	config := configs.For(nil, nodeagent.Settings{Config: shutdown.Defaults()}).Config
-	if noted := state.Config(); noted != nil {
-		config = *noted
+	if stored := state.Config(); stored != nil {
+		config = *stored
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	keeper := &logind.Keeper{Socket: o.dbus, Who: "node-agent", Why: "Pods of the node end first"}
+	keeper := &logind.Keeper{Socket: o.dbus, Who: "node-agent", Why: "the Node is drained and its Pods are terminated first"}
 	keeper.DelayFor(shutdown.Total(config.Phases()), config.LogindDropInDir)
 	switch mode {
 	case "lock":
@@ -70,7 +70,7 @@ func run(o options, mode string) error {
 	case "":
 		return serve(ctx, o, configs, config, state, keeper)
 	default:
-		return errors.Errorf("there is no %q", mode)
+		return errors.Errorf("unknown command %q: use lock, ready or none", mode)
 	}
 }
 
@@ -81,7 +81,7 @@ func serve(ctx context.Context, o options, configs nodeagent.Configs, config shu
 	}
 	restConfig, err := rest.InClusterConfig()
 	if err != nil {
-		return errors.Wrap(err, "finding the cluster")
+		return errors.Wrap(err, "reading the configuration of the Pod's cluster")
 	}
 	client, err := cluster.New(restConfig, node)
 	if err != nil {

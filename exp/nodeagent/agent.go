@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	// refreshEvery is how often the kubelet is asked for its configuration and the priorities of its Pods. It remembers for two
-	// minutes who may ask, so that it answers at the begin of a shutdown without the API server, too.
-	refreshEvery = time.Minute
-	// lookForPodsEvery is how often the container runtime is asked whether there are Pods whose priority isn't known.
-	lookForPodsEvery = 3 * time.Second
+	// refreshInterval is the interval at which the agent requests the kubelet's configuration and the priorities of its Pods. The
+	// kubelet caches the authorization for two minutes, so it also answers at the start of a shutdown without the API server.
+	refreshInterval = time.Minute
+	// podCheckInterval is the interval at which the agent checks the container runtime for Pods whose priority it does not know.
+	podCheckInterval = 3 * time.Second
 )
 
-// Agent serves one node.
+// Agent is the node agent of one Node.
 type Agent struct {
-	// Node is its name, PodUID that of the agent's own Pod.
+	// Node is the name of the Node, PodUID the UID of the agent's own Pod.
 	Node, PodUID string
 	Configs      Configs
 	State        State
@@ -40,17 +40,17 @@ type Agent struct {
 	Kubelet      *kubelet.Client
 	Manifests    manifests.Store
 
-	mu          sync.Mutex
-	node        *corev1.Node
-	settings    Settings
-	kubeletEnds bool
-	nodeChanged chan struct{}
-	staticWake  chan struct{}
+	mu                    sync.Mutex // protects node, settings and kubeletTerminatesPods
+	node                  *corev1.Node
+	settings              Settings
+	kubeletTerminatesPods bool
+	nodeChanged           chan struct{}
+	staticPodsChanged     chan struct{}
 }
 
-// Run serves until the context ends. It begins with this configuration, until it knows the Node.
+// Run runs the agent until ctx is done. config applies until the agent has observed the Node.
 func (a *Agent) Run(ctx context.Context, config shutdown.Config) {
-	a.nodeChanged, a.staticWake = make(chan struct{}, 1), make(chan struct{}, 1)
+	a.nodeChanged, a.staticPodsChanged = make(chan struct{}, 1), make(chan struct{}, 1)
 	changed := a.Keeper.Changed()
 	a.mu.Lock()
 	a.settings.Config = config
@@ -59,9 +59,11 @@ func (a *Agent) Run(ctx context.Context, config shutdown.Config) {
 	defer running.Wait()
 	for _, loop := range []func(context.Context){
 		a.Keeper.Run,
-		func(ctx context.Context) { a.Cluster.WatchNode(ctx, func(node *corev1.Node) { a.sawNode(ctx, node) }) },
-		a.keepConfigured,
-		a.askKubelet,
+		func(ctx context.Context) {
+			a.Cluster.WatchNode(ctx, func(node *corev1.Node) { a.observeNode(ctx, node) })
+		},
+		a.followConfigMap,
+		a.pollKubelet,
 		a.serveStaticPods,
 		a.reportCondition,
 		a.completeAfterBoot,
@@ -80,19 +82,19 @@ func (a *Agent) Run(ctx context.Context, config shutdown.Config) {
 	}
 }
 
-func (a *Agent) sawNode(ctx context.Context, node *corev1.Node) {
+func (a *Agent) observeNode(ctx context.Context, node *corev1.Node) {
 	a.mu.Lock()
 	a.node = node
 	a.configure(ctx)
 	a.mu.Unlock()
-	for _, note := range []chan struct{}{a.nodeChanged, a.staticWake} {
-		wake(note)
-	}
+	notify(a.nodeChanged)
+	notify(a.staticPodsChanged)
 }
 
-func wake(note chan struct{}) {
+// notify sends to a channel with a buffer of one. It does nothing when the receiver has not yet handled the last notification.
+func notify(changed chan struct{}) {
 	select {
-	case note <- struct{}{}:
+	case changed <- struct{}{}:
 	default:
 	}
 }
@@ -103,7 +105,7 @@ func (a *Agent) lastNode() *corev1.Node {
 	return a.node
 }
 
-// port needs the lock.
+// port returns the port of the kubelet, 0 while it is unknown. The caller must hold a.mu.
 func (a *Agent) port() int32 {
 	if a.node == nil {
 		return 0
@@ -111,11 +113,11 @@ func (a *Agent) port() int32 {
 	return a.node.Status.DaemonEndpoints.KubeletEndpoint.Port
 }
 
-// askKubelet keeps what the kubelet knows at hand, for when it can't be asked.
-func (a *Agent) askKubelet(ctx context.Context) {
+// pollKubelet stores what only the kubelet knows, because the kubelet may not answer during a shutdown.
+func (a *Agent) pollKubelet(ctx context.Context) {
 	var last time.Time
 	for {
-		if time.Since(last) >= refreshEvery || a.hasUnknownPods(ctx) {
+		if time.Since(last) >= refreshInterval || a.hasUnknownPods(ctx) {
 			if a.refresh(ctx) {
 				last = time.Now()
 			}
@@ -123,7 +125,7 @@ func (a *Agent) askKubelet(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(lookForPodsEvery):
+		case <-time.After(podCheckInterval):
 		}
 	}
 }
@@ -131,7 +133,7 @@ func (a *Agent) askKubelet(ctx context.Context) {
 func (a *Agent) hasUnknownPods(ctx context.Context) bool {
 	pods, err := a.Runtime.Pods(ctx)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("The container runtime doesn't answer", "reason", err.Error())
+		klog.FromContext(ctx).V(2).Info("Failed to list the Pods of the container runtime", "reason", err.Error())
 		return false
 	}
 	priorities := a.State.Priorities()
@@ -148,15 +150,15 @@ func (a *Agent) refresh(ctx context.Context) bool {
 	if port == 0 {
 		return false
 	}
-	ends, err := a.Kubelet.EndsPods(ctx, port)
+	ends, err := a.Kubelet.HasGracefulShutdown(ctx, port)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("The kubelet doesn't answer", "reason", err.Error())
+		klog.FromContext(ctx).V(2).Info("Failed to read the configuration of the kubelet", "reason", err.Error())
 		return false
 	}
 	a.mu.Lock()
-	a.kubeletEnds = ends
+	a.kubeletTerminatesPods = ends
 	a.mu.Unlock()
-	wake(a.nodeChanged)
+	notify(a.nodeChanged)
 	return a.refreshPriorities(ctx, port)
 }
 
@@ -166,22 +168,22 @@ func (a *Agent) refreshPriorities(ctx context.Context, port int32) bool {
 		err = a.State.SetPriorities(priorities)
 	}
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("The priorities of the Pods aren't known", "reason", err.Error())
+		klog.FromContext(ctx).V(2).Info("Failed to read the priorities of the Pods from the kubelet", "reason", err.Error())
 	}
 	return err == nil
 }
 
-// reportCondition keeps the Node's condition, and the readiness of the agent's Pod, what they should be.
+// reportCondition keeps the condition of the Node and the readiness of the agent's Pod up to date.
 func (a *Agent) reportCondition(ctx context.Context) {
 	retry := time.NewTicker(2 * time.Second)
 	defer retry.Stop()
 	for {
 		a.mu.Lock()
-		node, ends, settings := a.node, a.kubeletEnds, a.settings
+		node, ends, settings := a.node, a.kubeletTerminatesPods, a.settings
 		a.mu.Unlock()
 		state := a.Keeper.State()
 		if err := a.State.SetHeld(state.Held); err != nil {
-			klog.FromContext(ctx).Error(err, "Failed to say whether the agent is ready")
+			klog.FromContext(ctx).Error(err, "Failed to write the readiness of the agent")
 		}
 		if node != nil {
 			a.setCondition(ctx, node, Condition(state, ends, settings))
@@ -195,24 +197,24 @@ func (a *Agent) reportCondition(ctx context.Context) {
 	}
 }
 
-// Condition is what the agent says about itself.
+// Condition returns the condition that the agent reports on its Node.
 func Condition(state logind.State, kubeletEndsPods bool, settings Settings) corev1.NodeCondition {
 	condition := corev1.NodeCondition{Type: v1alpha1.NodeAgentReady, Status: corev1.ConditionTrue}
 	switch {
 	case !state.Held && !state.Preparing:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoSystemBus
-		condition.Message = "A shutdown of the Node isn't delayed: " + state.Problem
+		condition.Message = "The agent cannot delay a shutdown of the Node: " + state.Problem
 	case kubeletEndsPods:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonShutdownByKubelet
-		condition.Message = "The kubelet has a graceful shutdown of its own (shutdownGracePeriod), which ends the Pods. The agent only creates a NodeMaintenance."
+		condition.Message = "The kubelet's graceful shutdown (shutdownGracePeriod) is enabled and terminates the Pods. The agent only creates a NodeMaintenance."
 	case settings.Problem != "":
 		condition.Reason, condition.Message = v1alpha1.ReasonShutdownConfigInvalid, settings.Problem
 	case state.Problem != "":
 		condition.Reason, condition.Message = v1alpha1.ReasonDelayedTooShort, state.Problem
 	default:
-		condition.Reason, condition.Message = v1alpha1.ReasonShutdownDelayed, fmt.Sprintf("A shutdown is delayed until the Node is drained, for %s at most.", shutdown.Budget(settings.Config, state.DelayMax))
+		condition.Reason, condition.Message = v1alpha1.ReasonShutdownDelayed, fmt.Sprintf("The agent delays a shutdown until the Node is drained, for at most %s.", shutdown.Budget(settings.Config, state.DelayMax))
 		if settings.Name != "" {
-			condition.Message += fmt.Sprintf(" The Node has configuration %q.", settings.Name)
+			condition.Message += fmt.Sprintf(" The Node uses configuration %q.", settings.Name)
 		}
 	}
 	return condition
@@ -225,7 +227,7 @@ func (a *Agent) setCondition(ctx context.Context, node *corev1.Node, wanted core
 		}
 	}
 	if a.Keeper.State().Preparing {
-		return // there are more important things to do
+		return // during a shutdown, requests are reserved for the NodeMaintenance
 	}
 	now := metav1.Now()
 	wanted.LastHeartbeatTime, wanted.LastTransitionTime = now, now
@@ -234,16 +236,16 @@ func (a *Agent) setCondition(ctx context.Context, node *corev1.Node, wanted core
 		return
 	}
 	if wanted.Status != corev1.ConditionTrue || wanted.Reason == v1alpha1.ReasonShutdownConfigInvalid {
-		a.event(ctx, corev1.EventTypeWarning, wanted.Reason, wanted.Message)
+		a.recordEvent(ctx, corev1.EventTypeWarning, wanted.Reason, wanted.Message)
 	}
 }
 
-func (a *Agent) event(ctx context.Context, eventType, reason, message string) {
+func (a *Agent) recordEvent(ctx context.Context, eventType, reason, message string) {
 	node := a.lastNode()
 	if node == nil {
 		return
 	}
-	if err := a.Cluster.Event(ctx, node, eventType, reason, message); err != nil {
+	if err := a.Cluster.CreateEvent(ctx, node, eventType, reason, message); err != nil {
 		klog.FromContext(ctx).V(2).Info("Failed to create an event", "reason", err.Error())
 	}
 }

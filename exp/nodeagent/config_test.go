@@ -25,7 +25,7 @@ func TestConfigs(t *testing.T) {
 	label := func(value string) map[string]string { return map[string]string{v1alpha1.ShutdownConfigLabel: value} }
 	var present nodeagent.Settings
 
-	t.Run("S17: a missing ConfigMap means the defaults", func(t *testing.T) {
+	t.Run("S17: uses the defaults without a ConfigMap", func(t *testing.T) {
 		g := NewWithT(t)
 		present = configs.For(nil, present)
 		g.Expect(present.ShutdownGracePeriod.Duration).To(Equal(30 * time.Second))
@@ -40,10 +40,10 @@ func TestConfigs(t *testing.T) {
 		chosen  string
 		problem types.GomegaMatcher
 	}{
-		"S17: a Node without the label has the configuration for all Nodes": {nil, time.Minute, "", BeEmpty()},
-		"S17: a Node with the label has the configuration that it names":    {label("patient"), 10 * time.Minute, "patient", BeEmpty()},
-		"S17: falls back from a configuration that doesn't exist":           {label("gpu"), time.Minute, "", ContainSubstring("gpu.yaml")},
-		"S17: falls back from an invalid configuration":                     {label("mistyped"), time.Minute, "", ContainSubstring("shutdownGracePeriods")},
+		"S17: uses the configuration for all Nodes on a Node without the label": {nil, time.Minute, "", BeEmpty()},
+		"S17: uses the configuration that the label of the Node selects":        {label("patient"), 10 * time.Minute, "patient", BeEmpty()},
+		"S17: falls back from a configuration that does not exist":              {label("gpu"), time.Minute, "", ContainSubstring("gpu.yaml")},
+		"S17: falls back from an invalid configuration":                         {label("mistyped"), time.Minute, "", ContainSubstring("shutdownGracePeriods")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -76,11 +76,11 @@ func TestCondition(t *testing.T) {
 		g.Expect(condition.Reason).To(Equal(v1alpha1.ReasonShutdownDelayed))
 		g.Expect(condition.Message).To(And(ContainSubstring("10m0s"), ContainSubstring(`configuration "patient"`)))
 	})
-	t.Run("S17: reports a configuration that can't be used", func(t *testing.T) {
+	t.Run("S17: reports an invalid configuration", func(t *testing.T) {
 		g := NewWithT(t)
-		broken := patient
-		broken.Problem = "Cannot use it."
-		condition := nodeagent.Condition(held, false, broken)
+		invalid := patient
+		invalid.Problem = "Cannot use it."
+		condition := nodeagent.Condition(held, false, invalid)
 		g.Expect(condition.Status).To(Equal(corev1.ConditionTrue))
 		g.Expect(condition.Reason).To(Equal(v1alpha1.ReasonShutdownConfigInvalid))
 		g.Expect(condition.Message).To(Equal("Cannot use it."))

@@ -1,6 +1,6 @@
-// Package nodeagent is the agent that does, beside the kubelet, what KEP-2000 and KEP-4212 want of the kubelet: a Node that shuts
-// down is drained before the lights go out, and static Pods stop for a maintenance and stay stopped. It is experimental.
+// Package nodeagent is an experimental agent that runs on each Node beside the kubelet. It does what KEP-2000 and KEP-4212 propose for
+// the kubelet: it drains a Node that shuts down before the power goes off, and it stops static Pods for the duration of a maintenance.
 //
-// What to do is decided in shutdown and hold, which are pure. logind, containers, kubelet, manifests and cluster are what it acts
-// through; this package has them work together.
+// The packages shutdown and hold decide what to do; they are pure. The packages logind, containers, kubelet, manifests and cluster
+// observe and act. This package connects them.
 package nodeagent

@@ -10,9 +10,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
 
-// KeepLock holds a second lock, in a process of its own, so that the node doesn't go down at once when the agent ends in the
-// middle of a shutdown: logind gives no new lock then. It lets go when the agent has, or the time is up. The agent notes the
-// configuration of the Node; config applies until then.
+// KeepLock holds a second delay lock in a separate process. Without it, a node would power off at once if the agent's process ended
+// during a shutdown, because logind grants no new locks then. KeepLock releases its lock after the agent has released its own, or at
+// the deadline. config applies until the agent has stored the configuration of the Node.
 func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *logind.Keeper) {
 	go keeper.Run(ctx)
 	changed := keeper.Changed()
@@ -21,10 +21,10 @@ func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *
 		case <-ctx.Done():
 			return
 		case <-changed:
-		case <-time.After(configEvery):
+		case <-time.After(configInterval):
 		}
-		if noted := state.Config(); noted != nil {
-			config = *noted
+		if stored := state.Config(); stored != nil {
+			config = *stored
 			keeper.DelayFor(shutdown.Total(config.Phases()), config.LogindDropInDir)
 		}
 		if !keeper.State().Preparing {
@@ -33,13 +33,13 @@ func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *
 		start := time.Now()
 		budget := shutdown.Budget(config, keeper.State().DelayMax)
 		for keeper.State().Preparing && keeper.Locked() {
-			noted := state.Shutdown()
-			if time.Since(start) >= budget || noted != nil && noted.Released {
-				klog.FromContext(ctx).Info("Letting go of the lock", "after", time.Since(start))
+			stored := state.Shutdown()
+			if time.Since(start) >= budget || stored != nil && stored.Released {
+				klog.FromContext(ctx).Info("Releasing the second lock", "after", time.Since(start))
 				keeper.Release()
 				break
 			}
-			time.Sleep(lookEvery)
+			time.Sleep(decisionInterval)
 		}
 	}
 }

@@ -13,78 +13,79 @@ import (
 )
 
 const (
-	// lookEvery is how often the course is decided anew during a shutdown, and askEvery how often the API server is asked.
-	lookEvery = 50 * time.Millisecond
-	askEvery  = 250 * time.Millisecond
-	// cleanUpEvery is how often what follows a shutdown is tried.
-	cleanUpEvery = time.Second
+	// decisionInterval is the interval between decisions during a shutdown, pollInterval that between requests to the API server or
+	// the container runtime.
+	decisionInterval = 50 * time.Millisecond
+	pollInterval     = 250 * time.Millisecond
+	// cleanupInterval is the retry interval after a shutdown, when the NodeMaintenance has to be completed.
+	cleanupInterval = time.Second
 )
 
-// shutDown takes the node through a shutdown. It returns when that is called off, or the context ends.
+// shutDown carries out a shutdown of the node. It returns when the shutdown is cancelled or ctx is done.
 func (a *Agent) shutDown(ctx context.Context) {
 	log := klog.FromContext(ctx)
 	begun := a.State.Shutdown()
 	if begun == nil {
 		begun = &Shutdown{Since: time.Now()}
 		if err := a.State.SetShutdown(*begun); err != nil {
-			log.Error(err, "Failed to note the shutdown")
+			log.Error(err, "Failed to store the shutdown")
 		}
 	}
-	config := a.configured().Config
+	config := a.currentSettings().Config
 	budget := shutdown.Budget(config, a.Keeper.State().DelayMax)
 	log.Info("The node shuts down", "since", begun.Since, "budget", budget)
 
-	following, stop := context.WithCancel(ctx)
-	defer stop()
-	maintenance := &followed{}
-	go a.follow(following, maintenance)
-	ending := &ending{agent: a}
+	followContext, stopFollowing := context.WithCancel(ctx)
+	defer stopFollowing()
+	maintenance := &observedMaintenance{}
+	go a.followMaintenance(followContext, maintenance)
+	termination := &podTermination{agent: a}
 	var course shutdown.Course
 	for a.Keeper.State().Preparing {
 		now := time.Now()
 		observed := maintenance.observed()
-		observed.Now, observed.Since, observed.Budget, observed.Ended = now, begun.Since, budget, ending.done()
+		observed.Now, observed.Since, observed.Budget, observed.PodsTerminated = now, begun.Since, budget, termination.done()
 		a.mu.Lock()
-		observed.KubeletEndsPods = a.kubeletEnds
+		observed.KubeletTerminatesPods = a.kubeletTerminatesPods
 		a.mu.Unlock()
 		next, why := shutdown.Decide(config, observed)
 		if next != course {
-			log.Info("Course of the shutdown", "course", next, "reason", why)
+			log.Info("Next action of the shutdown", "action", next, "reason", why)
 			course = next
 		}
 		switch {
 		case course == shutdown.Release && !begun.Released:
 			begun.Released = true
 			a.release(ctx, *begun)
-		case course == shutdown.EndPods:
-			ending.start(ctx, budget-now.Sub(begun.Since))
+		case course == shutdown.TerminatePods:
+			termination.start(ctx, budget-now.Sub(begun.Since))
 		case course == shutdown.Request || course == shutdown.Await:
-			ending.stop(ctx)
+			termination.stop(ctx)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(lookEvery):
+		case <-time.After(decisionInterval):
 		}
 	}
-	log.Info("The shutdown was called off")
-	ending.stop(ctx)
-	stop()
-	a.calledOff(ctx)
+	log.Info("The shutdown was cancelled")
+	termination.stop(ctx)
+	stopFollowing()
+	a.completeAfterCancellation(ctx)
 }
 
-// release lets the node go down: our lock first, and with the note the one that the other container holds.
+// release releases the agent's lock, and stores that it has. The other container then releases the second lock.
 func (a *Agent) release(ctx context.Context, begun Shutdown) {
 	a.Keeper.Release()
 	if err := a.State.SetShutdown(begun); err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to have the second lock released")
+		klog.FromContext(ctx).Error(err, "Failed to store that the lock is released; the second lock stays until the deadline")
 	}
 }
 
-// calledOff completes the NodeMaintenance, as soon as that can be.
-func (a *Agent) calledOff(ctx context.Context) {
-	if err := a.State.Clear(); err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to forget the shutdown")
+// completeAfterCancellation completes the NodeMaintenance of a cancelled shutdown. It retries until it succeeds or another shutdown begins.
+func (a *Agent) completeAfterCancellation(ctx context.Context) {
+	if err := a.State.ClearShutdown(); err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to remove the stored shutdown")
 	}
 	for ctx.Err() == nil && !a.Keeper.State().Preparing {
 		err := a.Cluster.CompleteMaintenance(ctx, shutdown.NamePrefix+a.Node)
@@ -94,24 +95,24 @@ func (a *Agent) calledOff(ctx context.Context) {
 		klog.FromContext(ctx).V(2).Info("Failed to complete the NodeMaintenance", "reason", err.Error())
 		select {
 		case <-ctx.Done():
-		case <-time.After(cleanUpEvery):
+		case <-time.After(cleanupInterval):
 		}
 	}
 }
 
-// followed is the NodeMaintenance of the shutdown, as last seen.
-type followed struct {
+// observedMaintenance is the last observed state of the NodeMaintenance of the shutdown.
+type observedMaintenance struct {
 	mu    sync.Mutex
 	state shutdown.Observed
 }
 
-func (f *followed) observed() shutdown.Observed {
+func (f *observedMaintenance) observed() shutdown.Observed {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.state
 }
 
-func (f *followed) saw(m *v1alpha1.NodeMaintenance, err error, at time.Time) {
+func (f *observedMaintenance) record(m *v1alpha1.NodeMaintenance, err error, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if cluster.Answered(err) {
@@ -125,33 +126,34 @@ func (f *followed) saw(m *v1alpha1.NodeMaintenance, err error, at time.Time) {
 	f.state.Acting, f.state.Drained = acting, drained || f.state.Drained
 }
 
-// follow has the NodeMaintenance be there, and looks how it goes.
-func (a *Agent) follow(ctx context.Context, into *followed) {
+// followMaintenance creates the NodeMaintenance and records its progress until ctx is done.
+func (a *Agent) followMaintenance(ctx context.Context, into *observedMaintenance) {
 	for ctx.Err() == nil {
 		m, err := a.Cluster.Maintenance(ctx, shutdown.NamePrefix+a.Node)
 		if err == nil {
-			m, err = a.ensure(ctx, m)
+			m, err = a.ensureMaintenance(ctx, m)
 		}
 		if err != nil {
-			klog.FromContext(ctx).V(2).Info("The NodeMaintenance isn't to be had", "reason", err.Error())
+			klog.FromContext(ctx).V(2).Info("Failed to get or create the NodeMaintenance", "reason", err.Error())
 		}
-		into.saw(m, err, time.Now())
+		into.record(m, err, time.Now())
 		select {
 		case <-ctx.Done():
-		case <-time.After(askEvery):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// ensure creates the NodeMaintenance. One of an earlier shutdown that is complete makes room first.
-func (a *Agent) ensure(ctx context.Context, m *v1alpha1.NodeMaintenance) (*v1alpha1.NodeMaintenance, error) {
+// ensureMaintenance creates the NodeMaintenance. It first deletes a complete one of an earlier shutdown, which has the same name. It
+// returns nil while there is no NodeMaintenance of this shutdown.
+func (a *Agent) ensureMaintenance(ctx context.Context, m *v1alpha1.NodeMaintenance) (*v1alpha1.NodeMaintenance, error) {
 	switch {
 	case m == nil:
 		bootID := ""
 		if node := a.lastNode(); node != nil {
 			bootID = node.Status.NodeInfo.BootID
 		}
-		return nil, a.Cluster.CreateMaintenance(ctx, shutdown.Maintenance(a.Node, bootID, a.configured().Config))
+		return nil, a.Cluster.CreateMaintenance(ctx, shutdown.Maintenance(a.Node, bootID, a.currentSettings().Config))
 	case m.Spec.Stage == v1alpha1.StageComplete && m.DeletionTimestamp == nil:
 		return nil, a.Cluster.DeleteMaintenance(ctx, m.Name)
 	case m.DeletionTimestamp != nil:
@@ -161,63 +163,63 @@ func (a *Agent) ensure(ctx context.Context, m *v1alpha1.NodeMaintenance) (*v1alp
 	}
 }
 
-// ending ends the Pods of the node without the kubelet.
-type ending struct {
-	agent  *Agent
-	cancel context.CancelFunc
-	ended  chan struct{}
+// podTermination terminates the Pods of the node without the kubelet.
+type podTermination struct {
+	agent    *Agent
+	cancel   context.CancelFunc
+	finished chan struct{}
 }
 
-func (e *ending) done() bool {
+func (e *podTermination) done() bool {
 	if e.cancel == nil {
 		return false
 	}
 	select {
-	case <-e.ended:
+	case <-e.finished:
 		return true
 	default:
 		return false
 	}
 }
 
-// start does nothing when it has been started.
-func (e *ending) start(ctx context.Context, left time.Duration) {
+// start starts the termination. It does nothing if the termination has already started.
+func (e *podTermination) start(ctx context.Context, remaining time.Duration) {
 	if e.cancel != nil {
 		return
 	}
 	ctx, e.cancel = context.WithCancel(ctx)
-	ended := make(chan struct{})
-	e.ended = ended
+	finished := make(chan struct{})
+	e.finished = finished
 	go func() {
-		defer close(ended)
-		e.agent.endPods(ctx, left)
+		defer close(finished)
+		e.agent.terminatePods(ctx, remaining)
 	}()
 }
 
-// stop has the kubelet take over again. What has got its SIGTERM goes on to its end.
-func (e *ending) stop(ctx context.Context) {
+// stop stops the termination and starts the kubelet again. Containers that have received SIGTERM still terminate.
+func (e *podTermination) stop(ctx context.Context) {
 	if e.cancel == nil {
 		return
 	}
 	e.cancel()
-	<-e.ended
+	<-e.finished
 	e.cancel = nil
 	if err := e.agent.Keeper.StartKubelet(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to start the kubelet")
 	}
 }
 
-// endPods ends the Pods that the container runtime lists, phase by phase, until none is left but the agent's own or the time is up.
-// It stops the kubelet first, which would restart them. Where there is nothing to end, the kubelet runs on.
-func (a *Agent) endPods(ctx context.Context, left time.Duration) {
+// terminatePods terminates the Pods that the container runtime lists, phase by phase, until only the agent's own Pod runs or the
+// remaining time is used up. It first stops the kubelet, which would restart them. If there are no other Pods, the kubelet keeps running.
+func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 	log := klog.FromContext(ctx)
-	deadline := time.Now().Add(left)
+	deadline := time.Now().Add(remaining)
 	a.mu.Lock()
 	port := a.port()
 	a.mu.Unlock()
 	if port != 0 {
-		asking, cancel := context.WithTimeout(ctx, min(time.Second, left/10))
-		a.refreshPriorities(asking, port)
+		refreshContext, cancel := context.WithTimeout(ctx, min(time.Second, remaining/10))
+		a.refreshPriorities(refreshContext, port)
 		cancel()
 	}
 	pods := a.otherPods(ctx)
@@ -225,30 +227,30 @@ func (a *Agent) endPods(ctx context.Context, left time.Duration) {
 		return
 	}
 	if err := a.Keeper.StopKubelet(ctx); err != nil {
-		log.Error(err, "Failed to stop the kubelet: it may restart what is ended")
+		log.Error(err, "Failed to stop the kubelet: it may restart the Pods that the agent terminates")
 	}
-	// The kubelet may have started more before it stopped, and the runtime may fail to end a Pod: list them again.
+	// List the Pods again: the kubelet may have started more before it stopped, and the runtime may have failed to terminate a Pod.
 	for len(pods) > 0 && ctx.Err() == nil && time.Now().Before(deadline) {
-		a.endPhases(ctx, pods, time.Until(deadline))
+		a.terminateByPhase(ctx, pods, time.Until(deadline))
 		if pods = a.otherPods(ctx); len(pods) > 0 {
 			log.Info("Pods remain", "count", len(pods))
-			pause(ctx, askEvery)
+			pause(ctx, pollInterval)
 		}
 	}
 }
 
-func (a *Agent) endPhases(ctx context.Context, pods []shutdown.Pod, left time.Duration) {
-	phases := shutdown.Within(shutdown.Occupied(a.configured().Phases(), pods), left)
-	for i, phase := range shutdown.Endings(phases, pods) {
+func (a *Agent) terminateByPhase(ctx context.Context, pods []shutdown.Pod, remaining time.Duration) {
+	phases := shutdown.Within(shutdown.Occupied(a.currentSettings().Phases(), pods), remaining)
+	for i, phase := range shutdown.Terminations(phases, pods) {
 		if len(phase) == 0 || ctx.Err() != nil {
 			continue
 		}
-		klog.FromContext(ctx).Info("Ending Pods", "fromPriority", phases[i].From, "count", len(phase), "period", phases[i].Period)
-		a.endPhase(ctx, phase)
+		klog.FromContext(ctx).Info("Terminating Pods", "fromPriority", phases[i].From, "count", len(phase), "period", phases[i].Period)
+		a.terminatePhase(ctx, phase)
 	}
 }
 
-// otherPods returns the Pods that run on the node, with their priorities, without the agent's own.
+// otherPods returns the Pods that run on the node with their priorities, except for the agent's own Pod.
 func (a *Agent) otherPods(ctx context.Context) []shutdown.Pod {
 	priorities := a.State.Priorities()
 	var others []shutdown.Pod
@@ -261,7 +263,8 @@ func (a *Agent) otherPods(ctx context.Context) []shutdown.Pod {
 	return others
 }
 
-// runningPods asks until the container runtime answers: not to know the Pods must not look like there being none.
+// runningPods lists the Pods that run on the node. It retries until the container runtime answers, because an empty list would mean
+// that all Pods have terminated.
 func (a *Agent) runningPods(ctx context.Context) []shutdown.Pod {
 	for {
 		pods, err := a.Runtime.Pods(ctx)
@@ -269,11 +272,11 @@ func (a *Agent) runningPods(ctx context.Context) []shutdown.Pod {
 			return pods
 		}
 		klog.FromContext(ctx).Error(err, "Failed to list the Pods of the node")
-		pause(ctx, askEvery)
+		pause(ctx, pollInterval)
 	}
 }
 
-// pause waits, or until the context ends.
+// pause waits for d, or until ctx is done.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -281,22 +284,22 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (a *Agent) endPhase(ctx context.Context, pods []shutdown.Ending) {
-	var ending sync.WaitGroup
+func (a *Agent) terminatePhase(ctx context.Context, pods []shutdown.Termination) {
+	var terminating sync.WaitGroup
 	for _, pod := range pods {
-		ending.Go(func() {
-			if err := a.Runtime.End(ctx, pod); err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Failed to end a Pod", "pod", klog.KRef(pod.Namespace, pod.Name))
+		terminating.Go(func() {
+			if err := a.Runtime.Terminate(ctx, pod); err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "Failed to terminate a Pod", "pod", klog.KRef(pod.Namespace, pod.Name))
 			}
 		})
 	}
-	ending.Wait()
+	terminating.Wait()
 }
 
-// completeAfterBoot completes the NodeMaintenance of a shutdown once the node has booted, where the configuration says so.
+// completeAfterBoot completes the NodeMaintenance of a shutdown once the node has booted, if completeOnBoot is set.
 func (a *Agent) completeAfterBoot(ctx context.Context) {
 	for done := ""; ; {
-		config := a.configured().Config
+		config := a.currentSettings().Config
 		if node := a.lastNode(); config.CompleteOnBoot && node != nil && node.Status.NodeInfo.BootID != done && !a.Keeper.State().Preparing {
 			m, err := a.Cluster.Maintenance(ctx, shutdown.NamePrefix+a.Node)
 			if err == nil && m != nil && shutdown.Completes(m, node.Status.NodeInfo.BootID, config) {
@@ -309,7 +312,7 @@ func (a *Agent) completeAfterBoot(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(cleanUpEvery):
+		case <-time.After(cleanupInterval):
 		}
 	}
 }

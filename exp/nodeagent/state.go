@@ -11,13 +11,14 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
 
-// State is what outlives the agent's process, and not its node: a directory in memory that the containers of its Pod share.
+// State is what outlives the agent's process but not a reboot. It is a directory in memory that the containers of the agent's Pod share.
 type State struct{ Dir string }
 
-// Shutdown is one that is on its way.
+// Shutdown is a shutdown in progress.
 type Shutdown struct {
+	// Since is when the agent first observed the shutdown.
 	Since time.Time `json:"since"`
-	// Released: nothing holds it up any more.
+	// Released is true when the agent has released its lock. The second lock is then released, too.
 	Released bool `json:"released"`
 }
 
@@ -28,7 +29,7 @@ const (
 	heldFile       = "held"
 )
 
-// Shutdown returns the one that is on its way, nil if there is none.
+// Shutdown returns the shutdown in progress, or nil.
 func (s State) Shutdown() *Shutdown {
 	shutdown := &Shutdown{}
 	if !s.read(shutdownFile, shutdown) {
@@ -37,18 +38,18 @@ func (s State) Shutdown() *Shutdown {
 	return shutdown
 }
 
-// SetShutdown notes it.
+// SetShutdown stores the shutdown in progress.
 func (s State) SetShutdown(shutdown Shutdown) error { return s.write(shutdownFile, shutdown) }
 
-// Clear notes that there is none.
-func (s State) Clear() error {
+// ClearShutdown removes the stored shutdown.
+func (s State) ClearShutdown() error {
 	if err := os.Remove(filepath.Join(s.Dir, shutdownFile)); err != nil && !os.IsNotExist(err) {
-		return errors.Wrap(err, "forgetting a shutdown")
+		return errors.Wrap(err, "removing the stored shutdown")
 	}
 	return nil
 }
 
-// Config returns the configuration that the agent acts on, nil where it hasn't noted one.
+// Config returns the configuration that the agent uses, nil if none is stored.
 func (s State) Config() *shutdown.Config {
 	config := &shutdown.Config{}
 	if !s.read(configFile, config) {
@@ -57,28 +58,28 @@ func (s State) Config() *shutdown.Config {
 	return config
 }
 
-// SetConfig notes it.
+// SetConfig stores the configuration that the agent uses.
 func (s State) SetConfig(config shutdown.Config) error { return s.write(configFile, config) }
 
-// Priorities of Pods by UID, as last seen.
+// Priorities returns the last observed priorities of Pods by UID.
 func (s State) Priorities() map[string]int32 {
 	priorities := map[string]int32{}
 	s.read(prioritiesFile, &priorities)
 	return priorities
 }
 
-// SetPriorities notes them.
+// SetPriorities stores the priorities of Pods by UID.
 func (s State) SetPriorities(priorities map[string]int32) error {
 	return s.write(prioritiesFile, priorities)
 }
 
-// Held says whether a shutdown would be delayed; that is what readiness is.
+// Held returns whether the agent holds a lock and would delay a shutdown. It is the readiness of the agent's Pod.
 func (s State) Held() bool {
 	held := false
 	return s.read(heldFile, &held) && held
 }
 
-// SetHeld notes it.
+// SetHeld stores whether the agent holds a lock.
 func (s State) SetHeld(held bool) error { return s.write(heldFile, held) }
 
 func (s State) read(name string, into any) bool {

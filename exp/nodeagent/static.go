@@ -22,63 +22,64 @@ const (
 	eventReplaced   = "StaticPodReplaced"
 )
 
-// lookAgain is how often held manifests are looked at, for those that reappear; and how soon what has failed is tried again.
-const lookAgain = 5 * time.Second
+// staticPodsInterval is the interval at which the agent checks for held manifests that have reappeared, and the retry interval after
+// an error.
+const staticPodsInterval = 5 * time.Second
 
-// evacuations are those of the node's static Pods, which are watched only while a drain has come to static Pods.
-type evacuations struct {
-	mu   sync.Mutex
-	stop context.CancelFunc
-	seen []v1alpha1.Evacuation
+// staticPodEvacuations are the Evacuations of the Node's static Pods. The agent watches them only while static Pods are drain targets.
+type staticPodEvacuations struct {
+	mu       sync.Mutex
+	stop     context.CancelFunc
+	observed []v1alpha1.Evacuation
 }
 
-func (e *evacuations) get() []v1alpha1.Evacuation {
+func (e *staticPodEvacuations) get() []v1alpha1.Evacuation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.seen
+	return e.observed
 }
 
-func (a *Agent) watchEvacuations(ctx context.Context, e *evacuations, wanted bool) {
+func (a *Agent) watchEvacuations(ctx context.Context, e *staticPodEvacuations, wanted bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case wanted && e.stop == nil:
 		ctx, e.stop = context.WithCancel(ctx)
-		go a.Cluster.WatchEvacuations(ctx, func(seen []v1alpha1.Evacuation) {
+		go a.Cluster.WatchEvacuations(ctx, func(observed []v1alpha1.Evacuation) {
 			e.mu.Lock()
-			e.seen = seen
+			e.observed = observed
 			e.mu.Unlock()
-			wake(a.staticWake)
+			notify(a.staticPodsChanged)
 		})
 	case !wanted && e.stop != nil:
 		e.stop()
-		e.stop, e.seen = nil, nil
+		e.stop, e.observed = nil, nil
 	}
 }
 
-// serveStaticPods holds and releases manifests.
+// serveStaticPods holds and releases the manifests of static Pods until ctx is done.
 func (a *Agent) serveStaticPods(ctx context.Context) {
-	seen, reported := &evacuations{}, map[string]bool{}
+	evacuations, reported := &staticPodEvacuations{}, map[string]bool{}
 	for {
-		again, err := a.staticPods(ctx, seen, reported)
+		requeue, err := a.reconcileStaticPods(ctx, evacuations, reported)
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "Failed to serve static Pods")
+			klog.FromContext(ctx).Error(err, "Failed to hold or release the manifests of static Pods")
 		}
-		var later <-chan time.Time
-		if again || err != nil {
-			later = time.After(lookAgain)
+		var after <-chan time.Time
+		if requeue || err != nil {
+			after = time.After(staticPodsInterval)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.staticWake:
-		case <-later:
+		case <-a.staticPodsChanged:
+		case <-after:
 		}
 	}
 }
 
-// staticPods does what is due now. again: something is held, and has to be looked at from time to time.
-func (a *Agent) staticPods(ctx context.Context, seen *evacuations, reported map[string]bool) (again bool, err error) {
+// reconcileStaticPods holds and releases manifests once. It returns requeue if manifests are held: no event tells that a file reappears.
+func (a *Agent) reconcileStaticPods(ctx context.Context, evacuations *staticPodEvacuations, reported map[string]bool) (requeue bool, err error) {
 	o := hold.Observed{Node: a.Node}
 	if o.Records, err = a.Manifests.Records(); err != nil {
 		return false, err
@@ -89,28 +90,28 @@ func (a *Agent) staticPods(ctx context.Context, seen *evacuations, reported map[
 		}
 		o.Known = true
 	}
-	a.watchEvacuations(ctx, seen, len(o.Targets) > 0)
+	a.watchEvacuations(ctx, evacuations, len(o.Targets) > 0)
 	if !o.Known || len(o.Targets) == 0 && len(o.Records) == 0 {
 		return false, nil
 	}
-	o.Evacuations = seen.get()
+	o.Evacuations = evacuations.get()
 	if o.Manifests, err = a.Manifests.Manifests(); err != nil {
 		return false, err
 	}
-	return len(o.Records) > 0, a.carryOut(ctx, hold.Decide(o), reported)
+	return len(o.Records) > 0, a.applyActions(ctx, hold.Decide(o), reported)
 }
 
-// staticTargets reads what the controller has noted on the Node.
+// staticTargets returns the drain targets that the NodeMaintenance controller publishes for static Pods in an annotation of the Node.
 func staticTargets(node *corev1.Node) ([]v1alpha1.DrainTarget, error) {
-	noted := node.Annotations[v1alpha1.StaticPodTargetsAnnotation]
-	if noted == "" {
+	annotation := node.Annotations[v1alpha1.StaticPodTargetsAnnotation]
+	if annotation == "" {
 		return nil, nil
 	}
 	var targets []v1alpha1.DrainTarget
-	return targets, errors.Wrapf(json.Unmarshal([]byte(noted), &targets), "parsing annotation %s of the Node", v1alpha1.StaticPodTargetsAnnotation)
+	return targets, errors.Wrapf(json.Unmarshal([]byte(annotation), &targets), "parsing annotation %s of the Node", v1alpha1.StaticPodTargetsAnnotation)
 }
 
-func (a *Agent) carryOut(ctx context.Context, actions hold.Actions, reported map[string]bool) error {
+func (a *Agent) applyActions(ctx context.Context, actions hold.Actions, reported map[string]bool) error {
 	for _, r := range actions.Release {
 		restored, err := a.Manifests.Release(r)
 		if err != nil {
@@ -118,9 +119,9 @@ func (a *Agent) carryOut(ctx context.Context, actions hold.Actions, reported map
 		}
 		delete(reported, r.File)
 		if restored {
-			a.event(ctx, corev1.EventTypeNormal, eventReleased, "The maintenance is over: the kubelet runs static Pod "+r.Namespace+"/"+r.Name+" again")
+			a.recordEvent(ctx, corev1.EventTypeNormal, eventReleased, "The maintenance is complete: released manifest "+r.File+"; the kubelet runs static Pod "+r.Namespace+"/"+r.Name)
 		} else {
-			a.event(ctx, corev1.EventTypeWarning, eventReplaced, "Manifest "+r.File+" has been written anew during the maintenance; the one from before is kept aside")
+			a.recordEvent(ctx, corev1.EventTypeWarning, eventReplaced, "The maintenance is complete: kept manifest "+r.File+", which was recreated during the maintenance, and saved the held manifest as "+r.File+".replaced")
 		}
 	}
 	for _, r := range actions.Finish {
@@ -131,7 +132,7 @@ func (a *Agent) carryOut(ctx context.Context, actions hold.Actions, reported map
 	for _, r := range actions.Reappeared {
 		if !reported[r.File] {
 			reported[r.File] = true
-			a.event(ctx, corev1.EventTypeWarning, eventReappeared, "Manifest "+r.File+" is held for a maintenance, and has been written anew: it is left alone")
+			a.recordEvent(ctx, corev1.EventTypeWarning, eventReappeared, "Manifest "+r.File+" was recreated while the agent holds it for a maintenance: the agent does not move it, and the kubelet runs its Pod")
 		}
 	}
 	for _, h := range actions.Hold {
@@ -144,8 +145,8 @@ func (a *Agent) carryOut(ctx context.Context, actions hold.Actions, reported map
 		if err := a.Manifests.Hold(h.Manifest); err != nil {
 			return err
 		}
-		klog.FromContext(ctx).Info("Holding a static Pod", "pod", klog.KRef(h.Manifest.Namespace, h.Manifest.Name), "manifest", h.Manifest.File)
-		a.event(ctx, corev1.EventTypeNormal, eventHeld, "Static Pod "+h.Manifest.Namespace+"/"+h.Manifest.Name+" ends, and doesn't come back before the maintenance is over")
+		klog.FromContext(ctx).Info("Held the manifest of a static Pod", "pod", klog.KRef(h.Manifest.Namespace, h.Manifest.Name), "manifest", h.Manifest.File)
+		a.recordEvent(ctx, corev1.EventTypeNormal, eventHeld, "Holding manifest "+h.Manifest.File+": the kubelet terminates static Pod "+h.Manifest.Namespace+"/"+h.Manifest.Name+" and starts it again when the maintenance is complete")
 	}
 	return nil
 }

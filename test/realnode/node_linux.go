@@ -107,7 +107,7 @@ func (n *Node) Name() string { return n.options.Name }
 
 // Boot switches the node on, and returns when its Node is Ready as of this boot.
 func (n *Node) Boot(ctx context.Context) error {
-	if err := n.markBooting(ctx); err != nil {
+	if err := n.resetReadyCondition(ctx); err != nil {
 		return err
 	}
 	if err := n.SwitchOn(ctx); err != nil {
@@ -125,8 +125,8 @@ func (n *Node) Boot(ctx context.Context) error {
 	}), "waiting for node %s to be ready", n.Name())
 }
 
-// markBooting takes the Node's Ready condition back, so that the next one is of this boot.
-func (n *Node) markBooting(ctx context.Context) error {
+// resetReadyCondition takes the Node's Ready condition back, so that the next one is of this boot.
+func (n *Node) resetReadyCondition(ctx context.Context) error {
 	node := &corev1.Node{}
 	switch err := n.client.Get(ctx, types.NamespacedName{Name: n.Name()}, node); {
 	case apierrors.IsNotFound(err):

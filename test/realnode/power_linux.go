@@ -13,10 +13,10 @@ import (
 )
 
 // PowerButton has logind shut the node down: it tells those who hold locks, waits for them, and powers off.
-func (n *Node) PowerButton() error { return maybeUnanswered(n.logind("PowerOff", false)) }
+func (n *Node) PowerButton() error { return ignoreLostReply(n.logind("PowerOff", false)) }
 
-// CallOff takes the shutdown back.
-func (n *Node) CallOff() error { return n.logind("CancelScheduledShutdown") }
+// CancelShutdown takes the shutdown back.
+func (n *Node) CancelShutdown() error { return n.logind("CancelScheduledShutdown") }
 
 func (n *Node) logind(method string, args ...any) error {
 	return n.call("org.freedesktop.login1", "/org/freedesktop/login1", method, args...)
@@ -29,11 +29,11 @@ func (n *Node) StopKubelet() error { return n.systemd("StopUnit", spec.Kubelet) 
 func (n *Node) StartKubelet() error { return n.systemd("StartUnit", spec.Kubelet) }
 
 // StopDBus takes the bus away. Nobody is left to be asked to bring it back but a boot.
-func (n *Node) StopDBus() error { return maybeUnanswered(n.systemd("StopUnit", spec.DBus)) }
+func (n *Node) StopDBus() error { return ignoreLostReply(n.systemd("StopUnit", spec.DBus)) }
 
-// maybeUnanswered passes over the error of a call that has taken the bus away before its answer was out. Whether it has done what it
+// ignoreLostReply passes over the error of a call that has taken the bus away before its answer was out. Whether it has done what it
 // should is for the caller to see.
-func maybeUnanswered(err error) error {
+func ignoreLostReply(err error) error {
 	if errors.Is(err, dbus.ErrClosed) || errors.Is(err, io.EOF) {
 		return nil
 	}

@@ -168,7 +168,7 @@ func TestShutdown(t *testing.T) {
 		s.run(node, realnode.NewPod("o-slow", "10s"))
 		s.Expect(node.PowerButton()).To(Succeed())
 		s.Eventually(func() int { return node.Journal().Count("o-slow", "SIGTERM") }, eventually, pace).Should(Equal(1))
-		s.Expect(node.CallOff()).To(Succeed())
+		s.Expect(node.CancelShutdown()).To(Succeed())
 		s.Eventually(func(g Gomega) {
 			g.Expect(s.maintenance(g, "shutdown-calledoff").Spec.Stage).To(Equal(v1alpha1.StageComplete))
 			g.Expect(node.Locks()).To(Equal([]string{"node-agent", "node-agent-lock"}))

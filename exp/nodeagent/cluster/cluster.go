@@ -1,5 +1,5 @@
-// Package cluster is what the node agent reads and writes in its cluster. It has one watch: its own Node. While a drain has come
-// to static Pods there is a second one, of their Evacuations.
+// Package cluster is the node agent's client for the API server. It watches the agent's own Node, and, while static Pods of the Node are
+// drain targets, their Evacuations.
 package cluster
 
 import (
@@ -25,18 +25,18 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// timeout of a request. A connection that has gone silent must not take the time of the Pods.
+// timeout is the timeout of a request. It is short, because the time of a hanging connection is missing for the Pods.
 const timeout = 2 * time.Second
 
-// Client of the cluster, for one Node.
+// Client is a client for one Node.
 type Client struct {
 	node        string
 	core, group *rest.RESTClient
-	// watchers have no timeout.
+	// coreWatch and groupWatch have no timeout.
 	coreWatch, groupWatch *rest.RESTClient
 }
 
-// New returns a client.
+// New returns a client for this Node.
 func New(config *rest.Config, node string) (*Client, error) {
 	scheme := runtime.NewScheme()
 	c := &Client{node: node}
@@ -66,7 +66,7 @@ func New(config *rest.Config, node string) (*Client, error) {
 	return c, nil
 }
 
-// WatchNode calls changed with each state of the Node, until the context ends.
+// WatchNode calls changed with each observed state of the Node until ctx is done.
 func (c *Client) WatchNode(ctx context.Context, changed func(*corev1.Node)) {
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, c.node).String()
 	c.watch(ctx, c.coreWatch, "nodes", &corev1.Node{}, &corev1.NodeList{}, metav1.ListOptions{FieldSelector: selector}, func(store cache.Store) {
@@ -78,7 +78,7 @@ func (c *Client) WatchNode(ctx context.Context, changed func(*corev1.Node)) {
 	})
 }
 
-// WatchEvacuations calls changed with all Evacuations of the Node's static Pods, until the context ends.
+// WatchEvacuations calls changed with all Evacuations of the Node's static Pods, whenever one changes, until ctx is done.
 func (c *Client) WatchEvacuations(ctx context.Context, changed func([]v1alpha1.Evacuation)) {
 	selector := v1alpha1.StaticPodsOfLabel + "=" + v1alpha1.StaticPodsOf(c.node)
 	c.watch(ctx, c.groupWatch, "evacuations", &v1alpha1.Evacuation{}, &v1alpha1.EvacuationList{}, metav1.ListOptions{LabelSelector: selector}, func(store cache.Store) {
@@ -129,7 +129,7 @@ func (c *Client) watch(ctx context.Context, client *rest.RESTClient, resource st
 	controller.RunWithContext(ctx)
 }
 
-// Maintenance returns a NodeMaintenance, nil if there is none of that name.
+// Maintenance returns the NodeMaintenance of this name, or nil if it does not exist.
 func (c *Client) Maintenance(ctx context.Context, name string) (*v1alpha1.NodeMaintenance, error) {
 	m := &v1alpha1.NodeMaintenance{}
 	err := c.group.Get().Resource("nodemaintenances").Name(name).Do(ctx).Into(m)
@@ -139,7 +139,7 @@ func (c *Client) Maintenance(ctx context.Context, name string) (*v1alpha1.NodeMa
 	return m, errors.Wrapf(err, "getting NodeMaintenance %s", name)
 }
 
-// CreateMaintenance creates a NodeMaintenance. One that is there already is no error.
+// CreateMaintenance creates a NodeMaintenance. It does nothing if one of this name exists.
 func (c *Client) CreateMaintenance(ctx context.Context, m *v1alpha1.NodeMaintenance) error {
 	m.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeMaintenance"}
 	err := c.group.Post().Resource("nodemaintenances").Body(m).Do(ctx).Error()
@@ -149,7 +149,7 @@ func (c *Client) CreateMaintenance(ctx context.Context, m *v1alpha1.NodeMaintena
 	return errors.Wrapf(err, "creating NodeMaintenance %s", m.Name)
 }
 
-// CompleteMaintenance moves a NodeMaintenance to its end.
+// CompleteMaintenance sets the stage of a NodeMaintenance to Complete. It does nothing if the NodeMaintenance does not exist.
 func (c *Client) CompleteMaintenance(ctx context.Context, name string) error {
 	patch := fmt.Appendf(nil, `{"spec":{"stage":%q}}`, v1alpha1.StageComplete)
 	err := c.group.Patch(types.MergePatchType).Resource("nodemaintenances").Name(name).Body(patch).Do(ctx).Error()
@@ -159,7 +159,7 @@ func (c *Client) CompleteMaintenance(ctx context.Context, name string) error {
 	return errors.Wrapf(err, "completing NodeMaintenance %s", name)
 }
 
-// DeleteMaintenance deletes a NodeMaintenance that is complete.
+// DeleteMaintenance deletes a complete NodeMaintenance. It does nothing if the NodeMaintenance does not exist.
 func (c *Client) DeleteMaintenance(ctx context.Context, name string) error {
 	err := c.group.Delete().Resource("nodemaintenances").Name(name).Do(ctx).Error()
 	if apierrors.IsNotFound(err) {
@@ -168,7 +168,7 @@ func (c *Client) DeleteMaintenance(ctx context.Context, name string) error {
 	return errors.Wrapf(err, "deleting NodeMaintenance %s", name)
 }
 
-// ReportEvacuation writes what changed in the status of an Evacuation.
+// ReportEvacuation writes the evacuator's fields of the status of an Evacuation.
 func (c *Client) ReportEvacuation(ctx context.Context, e *v1alpha1.Evacuation) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": e.ResourceVersion},
@@ -180,24 +180,24 @@ func (c *Client) ReportEvacuation(ctx context.Context, e *v1alpha1.Evacuation) e
 		},
 	})
 	if err != nil {
-		return errors.Wrap(err, "writing a status")
+		return errors.Wrap(err, "encoding a status")
 	}
 	err = c.group.Patch(types.MergePatchType).Namespace(e.Namespace).Resource("evacuations").Name(e.Name).SubResource("status").Body(patch).Do(ctx).Error()
-	return errors.Wrapf(err, "reporting on Evacuation %s/%s", e.Namespace, e.Name)
+	return errors.Wrapf(err, "writing the status of Evacuation %s/%s", e.Namespace, e.Name)
 }
 
 // SetCondition sets a condition of the Node.
 func (c *Client) SetCondition(ctx context.Context, condition corev1.NodeCondition) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition}}})
 	if err != nil {
-		return errors.Wrap(err, "writing a condition")
+		return errors.Wrap(err, "encoding a condition")
 	}
 	err = c.core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(c.node).SubResource("status").Body(patch).Do(ctx).Error()
 	return errors.Wrapf(err, "setting condition %s of Node %s", condition.Type, c.node)
 }
 
-// Event tells people about the Node.
-func (c *Client) Event(ctx context.Context, node *corev1.Node, eventType, reason, message string) error {
+// CreateEvent creates an event on the Node.
+func (c *Client) CreateEvent(ctx context.Context, node *corev1.Node, eventType, reason, message string) error {
 	now := metav1.Now()
 	event := &corev1.Event{
 		TypeMeta:       metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
@@ -210,7 +210,8 @@ func (c *Client) Event(ctx context.Context, node *corev1.Node, eventType, reason
 	return errors.Wrapf(err, "creating event %s", reason)
 }
 
-// Answered says whether an error is an answer of the API server, as no error is.
+// Answered returns whether the API server has answered a request that returned err: err is nil, or an API error other than one that a
+// proxy or an overloaded API server sends.
 func Answered(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

@@ -1,4 +1,4 @@
-// Package containers ends Pods through the container runtime, without the kubelet.
+// Package containers lists and terminates Pods through the container runtime, without the kubelet.
 package containers
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
 
-// What the kubelet notes on each container, for the case that it restarts and has to end one that it knows nothing else of.
+// Annotations that the kubelet sets on each container, so that it can terminate a container whose Pod it does not know after a restart.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/kuberuntime/labels.go
 const (
 	gracePeriodAnnotation = "io.kubernetes.pod.terminationGracePeriod"
@@ -32,7 +32,7 @@ type Runtime struct {
 	client runtimev1.RuntimeServiceClient
 }
 
-// Connect to the socket of a container runtime. It connects when it is first used.
+// Connect returns a client for the container runtime at this socket. The client connects when it is first used.
 func Connect(socket string) (*Runtime, error) {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -41,7 +41,7 @@ func Connect(socket string) (*Runtime, error) {
 	return &Runtime{conn: conn, client: runtimev1.NewRuntimeServiceClient(conn)}, nil
 }
 
-// Pods returns the Pods that run on the node. Their priorities, which the runtime doesn't know, are left at 0.
+// Pods returns the Pods that run on the node. Their priority is 0: the runtime does not know it.
 func (r *Runtime) Pods(ctx context.Context) ([]shutdown.Pod, error) {
 	sandboxes, err := r.client.ListPodSandbox(ctx, &runtimev1.ListPodSandboxRequest{Filter: &runtimev1.PodSandboxFilter{
 		State: &runtimev1.PodSandboxStateValue{State: runtimev1.PodSandboxState_SANDBOX_READY},
@@ -80,45 +80,46 @@ func (r *Runtime) running(ctx context.Context, uid string) ([]*runtimev1.Contain
 	return containers.GetContainers(), errors.Wrap(err, "listing containers")
 }
 
-// End ends a Pod as the kubelet does: preStop, SIGTERM, and SIGKILL when its time is over. It returns when the Pod has ended.
-func (r *Runtime) End(ctx context.Context, pod shutdown.Ending) error {
+// Terminate terminates a Pod as the kubelet does: preStop hooks, SIGTERM, and SIGKILL at the end of the grace period. It returns when all
+// containers of the Pod have terminated.
+func (r *Runtime) Terminate(ctx context.Context, pod shutdown.Termination) error {
 	containers, err := r.running(ctx, pod.UID)
 	if err != nil {
 		return err
 	}
 	failures := make([]error, len(containers))
-	var ending sync.WaitGroup
+	var terminating sync.WaitGroup
 	for i, c := range containers {
-		ending.Go(func() { failures[i] = r.endContainer(ctx, c, pod.GracePeriod) })
+		terminating.Go(func() { failures[i] = r.terminateContainer(ctx, c, pod.GracePeriod) })
 	}
-	ending.Wait()
+	terminating.Wait()
 	for _, failure := range failures {
 		if failure != nil {
-			return errors.Wrapf(failure, "ending Pod %s/%s", pod.Namespace, pod.Name)
+			return errors.Wrapf(failure, "terminating Pod %s/%s", pod.Namespace, pod.Name)
 		}
 	}
 	return nil
 }
 
-func (r *Runtime) endContainer(ctx context.Context, c *runtimev1.Container, period time.Duration) error {
+func (r *Runtime) terminateContainer(ctx context.Context, c *runtimev1.Container, period time.Duration) error {
 	start := time.Now()
 	if command := preStop(c); len(command) > 0 {
 		_, err := r.client.ExecSync(ctx, &runtimev1.ExecSyncRequest{ContainerId: c.GetId(), Cmd: command, Timeout: seconds(period)})
 		if err != nil {
-			klog.FromContext(ctx).V(2).Info("A preStop hook has failed", "container", c.GetMetadata().GetName(), "reason", err.Error())
+			klog.FromContext(ctx).V(2).Info("A preStop hook failed", "container", c.GetMetadata().GetName(), "reason", err.Error())
 		}
 	}
-	// As with the kubelet, the hook's time is the container's; it always gets a moment for SIGTERM. A timeout of 0 is SIGKILL.
-	left := max(period-time.Since(start), time.Second)
-	_, err := r.client.StopContainer(ctx, &runtimev1.StopContainerRequest{ContainerId: c.GetId(), Timeout: seconds(left)})
+	// As in the kubelet, the hook uses up the container's grace period. At least a second remains for SIGTERM: a timeout of 0 means SIGKILL.
+	remaining := max(period-time.Since(start), time.Second)
+	_, err := r.client.StopContainer(ctx, &runtimev1.StopContainerRequest{ContainerId: c.GetId(), Timeout: seconds(remaining)})
 	return errors.Wrap(err, "stopping a container")
 }
 
-// seconds rounds down, so that a Pod doesn't take more than its phase has.
+// seconds rounds down, so that a Pod does not take longer than its phase, but returns at least 1.
 func seconds(period time.Duration) int64 { return max(int64(math.Floor(period.Seconds())), 1) }
 
-// preStop returns the command of the container's preStop hook. One of another kind is left out: HTTP hooks need the Pod's
-// address, which is the kubelet's to know.
+// preStop returns the command of the container's preStop hook. It returns nil for hooks of other kinds: an HTTP hook needs the address of
+// the Pod, which only the kubelet knows.
 func preStop(c *runtimev1.Container) []string {
 	handler := &corev1.LifecycleHandler{}
 	if err := json.Unmarshal([]byte(c.GetAnnotations()[preStopAnnotation]), handler); err != nil || handler.Exec == nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 )
 
-// Manifest is the file of a static Pod where the kubelet looks for it.
+// Manifest is the file of a static Pod in the kubelet's staticPodPath.
 type Manifest struct {
-	// File is its name in the directory.
+	// File is the name of the file in the directory.
 	File            string
 	Namespace, Name string
 	Priority        int32
@@ -24,52 +24,52 @@ type Manifest struct {
 	GracePeriod     time.Duration
 }
 
-// Record is what the disk says about a manifest that is held, or is about to be.
+// Record describes on disk a manifest that is held, or that the agent is about to hold.
 type Record struct {
 	// File is the name of the manifest, in both directories.
 	File      string `json:"file"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Moved: the manifest is in the directory of those that are held. It isn't written, but found.
+	// Moved is true if the manifest is in the directory of held manifests. It is observed, not stored.
 	Moved bool `json:"-"`
 }
 
-// Observed is all that Decide looks at.
+// Observed is the input of Decide.
 type Observed struct {
 	Node string
-	// Known is false until the Node has been seen: nothing is released before.
+	// Known is true once the agent has observed the Node. Decide does nothing before.
 	Known bool
-	// Targets are the static Pods that drains of the Node have come to, as rows of drain targets. None: no drain has.
+	// Targets are the drain targets of the Node that select static Pods. Empty if no drain has reached static Pods.
 	Targets     []v1alpha1.DrainTarget
 	Evacuations []v1alpha1.Evacuation
 	Manifests   []Manifest
 	Records     []Record
 }
 
-// Hold is a manifest to put away, and the Evacuation that asks for it.
+// Hold is a manifest to hold, and the Evacuation that requests it.
 type Hold struct {
 	Manifest   Manifest
 	Evacuation *v1alpha1.Evacuation
 }
 
-// Actions is what to do now. All of them can be done again.
+// Actions are the actions to take now. All of them are idempotent.
 type Actions struct {
-	// Hold these: report, write the record, move the manifest.
+	// Hold lists manifests to hold: report on the Evacuation, write the record, move the manifest.
 	Hold []Hold
-	// Finish moving these: the power was cut in between.
+	// Finish lists manifests whose move was interrupted, for example by a power cut: move them.
 	Finish []Record
-	// Release these: move the manifest back, if it has been moved, and remove the record.
+	// Release lists manifests to release: move the manifest back if it has been moved, and remove the record.
 	Release []Record
-	// Reappeared are held, and somebody has put a file of that name back. It is left alone.
+	// Reappeared lists held manifests of which the kubelet's directory has a file with the same name again. The agent does not move it.
 	Reappeared []Record
 }
 
-// Decide says what to do with the manifests of the node.
+// Decide returns what to do with the manifests of the node.
 //
-//	a record, the manifest in its place       about to be held: on with it; when no drain wants it any more, forget it
-//	a record, the manifest held               stays held
-//	a record, the manifest held and in place  held, and somebody has written it anew: that one is left alone
-//	no record                                 as the kubelet has it
+//	record, manifest in the kubelet's directory  the move was interrupted: finish it, or remove the record if no drain targets static Pods
+//	record, manifest held                        hold it until no drain targets static Pods
+//	record, manifest in both directories         another actor has recreated it: keep both
+//	no record                                    hold it if an Evacuation requests it
 func Decide(o Observed) Actions {
 	var actions Actions
 	if !o.Known {
@@ -94,7 +94,7 @@ func Decide(o Observed) Actions {
 		if _, held := records[m.File]; held {
 			continue
 		}
-		if e := o.askedFor(m); e != nil {
+		if e := o.evacuationOf(m); e != nil {
 			actions.Hold = append(actions.Hold, Hold{Manifest: m, Evacuation: e})
 		}
 	}
@@ -104,10 +104,10 @@ func Decide(o Observed) Actions {
 	return actions
 }
 
-// askedFor returns the Evacuation that has the static Pod end now, if there is one: it is the agent's turn, a NodeMaintenance
-// asks for it, and the drain of the Node has come to the Pod.
-func (o Observed) askedFor(m Manifest) *v1alpha1.Evacuation {
-	// The agent doesn't know the order that the drain rules give to the Pod. The Evacuation is there because its turn has come.
+// evacuationOf returns the Evacuation that requests the removal of the static Pod, or nil: the agent is its active
+// evacuator, a NodeMaintenance is an instigator, and the Pod is a drain target of the Node.
+func (o Observed) evacuationOf(m Manifest) *v1alpha1.Evacuation {
+	// The agent does not know the drain order of the Pod. It can pass 0: the Evacuation exists only once the drain has reached that order.
 	if !plan.Covers(o.Targets, plan.Pod{Type: v1alpha1.PodTypeStatic, Priority: m.Priority, Labels: m.Labels}, 0) {
 		return nil
 	}
@@ -125,10 +125,11 @@ func (o Observed) askedFor(m Manifest) *v1alpha1.Evacuation {
 	return nil
 }
 
-// MirrorName is what the kubelet calls the mirror of a static Pod.
+// MirrorName returns the name that the kubelet gives to the mirror Pod of a static Pod.
 func MirrorName(pod, node string) string { return pod + "-" + strings.ToLower(node) }
 
-// Report notes on the Evacuation that the Pod ends now, and until when it may take. It says whether that changes anything.
+// Report writes into the status of the Evacuation that the Pod terminates, and when it is expected to have terminated. It returns
+// whether the status has changed.
 func Report(e *v1alpha1.Evacuation, m Manifest, now time.Time) (changed bool) {
 	if e.Status.ExpectedEvacuationFinishTime != nil {
 		return false
@@ -137,6 +138,6 @@ func Report(e *v1alpha1.Evacuation, m Manifest, now time.Time) (changed bool) {
 	progress, finish := metav1.NewTime(now), metav1.NewTime(now.Add(m.GracePeriod))
 	e.Status.ActiveEvacuatorCompleted = false
 	e.Status.EvacuationProgressTimestamp, e.Status.ExpectedEvacuationFinishTime = &progress, &finish
-	e.Status.Message = fmt.Sprintf("The kubelet ends the static Pod: its manifest %s is held until the maintenance of the Node is over.", m.File)
+	e.Status.Message = fmt.Sprintf("The kubelet terminates the static Pod: the node agent holds its manifest %s until the maintenance of the Node is complete.", m.File)
 	return true
 }

@@ -1,6 +1,6 @@
-// Package hold decides about static Pods: whose manifest is put away for a maintenance, and what comes back after it. KEP-4212,
+// Package hold decides which manifests of static Pods the node agent holds for a maintenance, and which it releases: KEP-4212,
 // "kubelet: Static Pods".
 //
-// What is held is on disk, beside the manifests: a record, and the manifest itself. The record is written first, so that each
-// state that a power cut may leave says what it is. See Decide.
+// The state is on disk, in a directory beside the manifests: for each held manifest a record and the manifest itself. The record is
+// written before the manifest moves, so every state after a power cut is unambiguous. See Decide.
 package hold

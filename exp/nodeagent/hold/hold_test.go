@@ -11,7 +11,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/hold"
 )
 
-// observed is a node N1 whose static Pod default/web an Evacuation asks for, and to which a drain has come.
+// observed returns a Node N1 whose static Pod default/web is a drain target and has an Evacuation.
 func observed(changes ...func(*hold.Observed)) hold.Observed {
 	o := hold.Observed{
 		Node: "N1", Known: true,
@@ -39,7 +39,7 @@ func record(moved bool) func(*hold.Observed) {
 }
 
 func noManifest(o *hold.Observed) { o.Manifests = nil }
-func over(o *hold.Observed)       { o.Targets = nil }
+func noTargets(o *hold.Observed)  { o.Targets = nil }
 
 func TestDecide(t *testing.T) {
 	type counts struct{ hold, finish, release, reappeared int }
@@ -50,22 +50,22 @@ func TestDecide(t *testing.T) {
 		o    hold.Observed
 		want counts
 	}{
-		"S9: active, and in the targets": {observed(), counts{hold: 1}},
-		"S9: nobody asks":                {observed(func(o *hold.Observed) { o.Evacuations = nil }), counts{}},
-		"S9: of a higher priority":       {observed(func(o *hold.Observed) { o.Manifests[0].Priority = 7001 }), counts{}},
-		"S9: another class is active":    {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorClass = ptr.To("example.com") })), counts{}},
-		"S9: nobody is active":           {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorClass = nil })), counts{}},
-		"S9: of another Node":            {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Annotations[v1alpha1.EvacuationNodeAnnotation] = "n2" })), counts{}},
-		"S9: no NodeMaintenance asks":    {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Finalizers = nil })), counts{}},
-		"S9: of another Pod":             {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Spec.PodRef.Name = "web-2-n1" })), counts{}},
-		"S9: of another namespace":       {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Namespace = "other" })), counts{}},
+		"S9: holds the manifest of a drain target while the agent is the active evacuator": {observed(), counts{hold: 1}},
+		"S9: does not hold a manifest without an Evacuation":                               {observed(func(o *hold.Observed) { o.Evacuations = nil }), counts{}},
+		"S9: does not hold a Pod with a higher priority than the targets":                  {observed(func(o *hold.Observed) { o.Manifests[0].Priority = 7001 }), counts{}},
+		"S9: does not hold a manifest while another evacuator is active":                   {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorClass = ptr.To("example.com") })), counts{}},
+		"S9: does not hold a manifest while no evacuator is active":                        {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorClass = nil })), counts{}},
+		"S9: ignores the Evacuation of another Node":                                       {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Annotations[v1alpha1.EvacuationNodeAnnotation] = "n2" })), counts{}},
+		"S9: ignores an Evacuation without a NodeMaintenance as instigator":                {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Finalizers = nil })), counts{}},
+		"S9: ignores the Evacuation of another Pod":                                        {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Spec.PodRef.Name = "web-2-n1" })), counts{}},
+		"S9: ignores the Evacuation of a Pod in another namespace":                         {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Namespace = "other" })), counts{}},
 
-		"S10: held while the maintenance lasts":            {observed(noManifest, record(true)), counts{}},
-		"S10: the power was cut before the manifest moved": {observed(record(false)), counts{finish: 1}},
-		"S10: over":                           {observed(over, noManifest, record(true)), counts{release: 1}},
-		"S10: over before the manifest moved": {observed(over, record(false)), counts{release: 1}},
-		"S10: nothing is released before the Node was seen": {observed(over, noManifest, record(true), func(o *hold.Observed) { o.Known = false }), counts{}},
-		"S10: one that appears anew is left alone":          {observed(record(true)), counts{reappeared: 1}},
+		"S10: holds the manifest during the maintenance":                  {observed(noManifest, record(true)), counts{}},
+		"S10: moves a manifest whose move was interrupted by a power cut": {observed(record(false)), counts{finish: 1}},
+		"S10: releases the manifest after the maintenance":                {observed(noTargets, noManifest, record(true)), counts{release: 1}},
+		"S10: releases a manifest that has not moved":                     {observed(noTargets, record(false)), counts{release: 1}},
+		"S10: releases nothing before the Node has been observed":         {observed(noTargets, noManifest, record(true), func(o *hold.Observed) { o.Known = false }), counts{}},
+		"S10: does not move a manifest that reappears":                    {observed(record(true)), counts{reappeared: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := hold.Decide(test.o)
@@ -77,11 +77,11 @@ func TestDecide(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	t.Run("S9: as R39 has it, once", func(t *testing.T) {
+	t.Run("S9: reports progress once, as R39 requires of evacuators", func(t *testing.T) {
 		o := observed()
 		e, now := &o.Evacuations[0], time.Date(2026, 1, 1, 12, 0, 0, 500, time.UTC)
 		if !hold.Report(e, o.Manifests[0], now) || hold.Report(e, o.Manifests[0], now) {
-			t.Error("it is said once")
+			t.Error("Report does not change the status exactly once")
 		}
 		if e.Status.ActiveEvacuatorCompleted || !e.Status.ExpectedEvacuationFinishTime.Time.Equal(now.Truncate(time.Second).Add(time.Minute)) || e.Status.EvacuationProgressTimestamp == nil {
 			t.Errorf("%+v", e.Status)

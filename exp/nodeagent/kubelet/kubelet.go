@@ -1,4 +1,4 @@
-// Package kubelet asks the kubelet of the node what only it knows.
+// Package kubelet is a client for the API of the node's kubelet.
 package kubelet
 
 import (
@@ -18,37 +18,37 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/manifests"
 )
 
-// limit bounds an answer: some hundred Pods are a few megabytes.
+// limit is the maximum size of a response in bytes. A list of some hundred Pods takes a few megabytes.
 const limit = 32 << 20
 
-// Client of the kubelet of this node.
+// Client is a client for the kubelet of this node.
 type Client struct{ http *http.Client }
 
-// New returns a client that presents the token in this file. The kubelet is on this node's loopback, and its certificate is
-// often one that it has signed itself.
+// New returns a client that authenticates with the token in this file. It does not verify the kubelet's certificate, which is often
+// self-signed; it connects to the loopback address only.
 func New(tokenFile string) *Client {
 	base := &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
-		DisableKeepAlives: true,                                  // it is asked once a minute
+		DisableKeepAlives: true,                                  // there is one request a minute
 	}
 	withToken := transport.NewCachedFileTokenSource(tokenFile)
 	return &Client{http: &http.Client{Timeout: 5 * time.Second, Transport: transport.TokenSourceWrapTransport(withToken)(base)}}
 }
 
-// EndsPods says whether the kubelet has a graceful shutdown of its own.
-func (c *Client) EndsPods(ctx context.Context, port int32) (bool, error) {
-	var answer struct {
+// HasGracefulShutdown returns whether the kubelet's own graceful shutdown is enabled.
+func (c *Client) HasGracefulShutdown(ctx context.Context, port int32) (bool, error) {
+	var response struct {
 		Config struct {
 			ShutdownGracePeriod              metav1.Duration   `json:"shutdownGracePeriod"`
 			ShutdownGracePeriodByPodPriority []json.RawMessage `json:"shutdownGracePeriodByPodPriority"`
 		} `json:"kubeletconfig"`
 	}
-	err := c.get(ctx, port, "/configz", &answer)
-	return answer.Config.ShutdownGracePeriod.Duration > 0 || len(answer.Config.ShutdownGracePeriodByPodPriority) > 0, err
+	err := c.get(ctx, port, "/configz", &response)
+	return response.Config.ShutdownGracePeriod.Duration > 0 || len(response.Config.ShutdownGracePeriodByPodPriority) > 0, err
 }
 
-// Priorities returns the priorities of the Pods on the node, by UID. The kubelet knows static Pods as their manifests have them, in
-// which the priority isn't resolved.
+// Priorities returns the priorities of the Pods on the node by UID. The kubelet reports static Pods without a resolved priority, so
+// manifests.Priority resolves it.
 func (c *Client) Priorities(ctx context.Context, port int32) (map[string]int32, error) {
 	pods := &corev1.PodList{}
 	if err := c.get(ctx, port, "/pods", pods); err != nil {
@@ -64,15 +64,15 @@ func (c *Client) Priorities(ctx context.Context, port int32) (map[string]int32, 
 func (c *Client) get(ctx context.Context, port int32, path string, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", port, path), nil)
 	if err != nil {
-		return errors.Wrapf(err, "asking the kubelet for %s", path)
+		return errors.Wrapf(err, "requesting %s from the kubelet", path)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return errors.Wrapf(err, "asking the kubelet for %s", path)
+		return errors.Wrapf(err, "requesting %s from the kubelet", path)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return errors.Errorf("asking the kubelet for %s: %s", path, response.Status)
+		return errors.Errorf("requesting %s from the kubelet: %s", path, response.Status)
 	}
 	return errors.Wrapf(json.NewDecoder(io.LimitReader(response.Body, limit)).Decode(into), "parsing the kubelet's %s", path)
 }

@@ -1,4 +1,4 @@
-// Package logind holds a delay inhibitor on the shutdown of the node, and tells when one is on its way.
+// Package logind holds a delay inhibitor lock on the shutdown of the node, and reports when a shutdown begins.
 // https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.login1.html
 package logind
 
@@ -23,55 +23,56 @@ const (
 	systemdName = "org.freedesktop.systemd1"
 	systemdPath = dbus.ObjectPath("/org/freedesktop/systemd1")
 	kubeletUnit = "kubelet.service"
-	// inProgress is logind's refusal of a lock once a shutdown has begun.
+	// inProgress is the error with which logind refuses a lock once a shutdown has begun.
 	inProgress = loginName + ".OperationInProgress"
 
 	retryAfter = 500 * time.Millisecond
 	dropIn     = "90-node-maintenance.conf"
 )
 
-// State is what logind says.
+// State is the observed state of logind and of the lock.
 type State struct {
-	// Held: we delay a shutdown, and would hear of it.
+	// Held is true if the Keeper holds a lock and is connected to the bus, so that it delays a shutdown and is notified of it.
 	Held bool
-	// Preparing: a shutdown is on its way.
+	// Preparing is true while a shutdown is in progress.
 	Preparing bool
-	// DelayMax is for how long logind lets itself be delayed.
+	// DelayMax is the maximum delay that logind allows (InhibitDelayMaxSec).
 	DelayMax time.Duration
-	// Problem is why there is no lock, or a shorter delay than is wanted. Empty: all is well.
+	// Problem explains why there is no lock, or why the delay is shorter than configured. Empty if there is no problem.
 	Problem string
 }
 
-// Keeper holds a lock, and takes it again whenever it is lost with the bus or with logind.
+// Keeper holds a lock, and takes a new one when the lock is lost because the bus or logind has restarted.
 type Keeper struct {
-	// Socket of the system bus.
+	// Socket is the path of the system bus's socket.
 	Socket string
-	// Who and Why tell people whose lock it is.
+	// Who and Why describe the lock, for example in the output of systemd-inhibit.
 	Who, Why string
 
 	mu sync.Mutex
-	// want is for how long a shutdown is to be delayed, and dropInDir where a drop-in may be written that has logind allow it.
-	want      time.Duration
-	dropInDir string
-	asked     chan struct{}
+	// want is the requested delay, dropInDir the directory for a drop-in that has logind allow it.
+	want         time.Duration
+	dropInDir    string
+	delayChanged chan struct{}
 
-	lock  *os.File
-	state State
-	conn  *dbus.Conn
-	note  chan struct{}
+	lock         *os.File
+	state        State
+	conn         *dbus.Conn
+	stateChanged chan struct{}
 }
 
-// Changed is sent to, without waiting, when the State has changed.
+// Changed returns a channel that receives a value when the State has changed. Several changes may result in one value.
 func (k *Keeper) Changed() <-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.note == nil {
-		k.note = make(chan struct{}, 1)
+	if k.stateChanged == nil {
+		k.stateChanged = make(chan struct{}, 1)
 	}
-	return k.note
+	return k.stateChanged
 }
 
-// DelayFor says for how long a shutdown is to be delayed, and where a drop-in may be written that has logind allow it. Empty: nowhere.
+// DelayFor sets how long a shutdown is to be delayed, and the directory for a drop-in that has logind allow it. If the directory is
+// empty, the Keeper writes no drop-in.
 func (k *Keeper) DelayFor(want time.Duration, dropInDir string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -79,25 +80,25 @@ func (k *Keeper) DelayFor(want time.Duration, dropInDir string) {
 		return
 	}
 	k.want, k.dropInDir = want, dropInDir
-	if k.asked != nil {
+	if k.delayChanged != nil {
 		select {
-		case k.asked <- struct{}{}:
+		case k.delayChanged <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// asks returns what DelayFor has been told, and a channel that is sent to when that changes.
-func (k *Keeper) asks() (want time.Duration, dropInDir string, changed <-chan struct{}) {
+// wantedDelay returns the last arguments of DelayFor, and a channel that receives a value when they change.
+func (k *Keeper) wantedDelay() (want time.Duration, dropInDir string, changed <-chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.asked == nil {
-		k.asked = make(chan struct{}, 1)
+	if k.delayChanged == nil {
+		k.delayChanged = make(chan struct{}, 1)
 	}
-	return k.want, k.dropInDir, k.asked
+	return k.want, k.dropInDir, k.delayChanged
 }
 
-// State returns what is known now.
+// State returns the current state.
 func (k *Keeper) State() State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,21 +111,21 @@ func (k *Keeper) update(change func(*State)) {
 	before := k.state
 	change(&k.state)
 	k.state.Held = k.lock != nil && k.conn != nil
-	if k.state != before && k.note != nil {
+	if k.state != before && k.stateChanged != nil {
 		select {
-		case k.note <- struct{}{}:
+		case k.stateChanged <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// Release lets go of the lock: the shutdown goes on. The lock is taken again when the shutdown is called off.
+// Release releases the lock, so that the shutdown continues. The Keeper takes a new lock if the shutdown is cancelled.
 func (k *Keeper) Release() {
-	k.replace(nil)
+	k.replaceLock(nil)
 	k.update(func(*State) {})
 }
 
-func (k *Keeper) replace(lock *os.File) {
+func (k *Keeper) replaceLock(lock *os.File) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.lock != nil {
@@ -133,15 +134,15 @@ func (k *Keeper) replace(lock *os.File) {
 	k.lock = lock
 }
 
-// Run holds the lock until the context ends.
+// Run holds the lock until ctx is done.
 func (k *Keeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := k.session(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		klog.FromContext(ctx).V(2).Info("Lost the system bus, connecting again", "reason", err.Error())
-		k.update(func(s *State) { s.Problem = "no system bus: " + err.Error() })
+		klog.FromContext(ctx).V(2).Info("Lost the connection to the system bus, reconnecting", "reason", err.Error())
+		k.update(func(s *State) { s.Problem = "cannot use the system bus: " + err.Error() })
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryAfter):
@@ -149,17 +150,17 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// session lasts as long as a connection to the bus.
+// session connects to the bus and holds the lock until the connection is lost or ctx is done.
 func (k *Keeper) session(ctx context.Context) error {
 	conn, err := dbus.Connect("unix:path="+k.Socket, dbus.WithContext(ctx))
 	if err != nil {
 		return errors.Wrap(err, "connecting")
 	}
 	defer func() {
-		k.connect(nil)
+		k.setConn(nil)
 		_ = conn.Close()
 	}()
-	k.connect(conn)
+	k.setConn(conn)
 	signals := make(chan *dbus.Signal, 16)
 	conn.Signal(signals)
 	for _, match := range [][]dbus.MatchOption{
@@ -170,15 +171,15 @@ func (k *Keeper) session(ctx context.Context) error {
 			return errors.Wrap(err, "subscribing")
 		}
 	}
-	_, _, asked := k.asks()
-	k.take(ctx, conn)
+	_, _, asked := k.wantedDelay()
+	k.takeLock(ctx, conn)
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-asked:
-			if k.State().Held { // else it is asked for with the next lock
-				problem := k.allow(ctx, conn, conn.Object(loginName, loginPath))
+			if k.State().Held { // takeLock requests the delay otherwise
+				problem := k.ensureDelay(ctx, conn, conn.Object(loginName, loginPath))
 				k.update(func(s *State) { s.Problem = problem })
 			}
 		case <-conn.Context().Done():
@@ -189,20 +190,20 @@ func (k *Keeper) session(ctx context.Context) error {
 			}
 			k.handle(ctx, conn, signal)
 		case <-time.After(retryAfter):
-			if s := k.State(); !s.Held && !s.Preparing { // logind comes up later than the bus
-				k.take(ctx, conn)
+			if s := k.State(); !s.Held && !s.Preparing { // logind may start after the bus
+				k.takeLock(ctx, conn)
 			}
 		}
 	}
 }
 
-func (k *Keeper) connect(conn *dbus.Conn) {
+func (k *Keeper) setConn(conn *dbus.Conn) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.conn = conn
 }
 
-// Locked says whether there is a lock, also while the bus is away and nobody could tell us of a shutdown.
+// Locked returns whether the Keeper holds a lock, also while it is disconnected from the bus.
 func (k *Keeper) Locked() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -213,7 +214,7 @@ func (k *Keeper) handle(ctx context.Context, conn *dbus.Conn, signal *dbus.Signa
 	switch signal.Name {
 	case manager + ".PrepareForShutdown":
 	case "org.freedesktop.DBus.NameOwnerChanged":
-		k.take(ctx, conn) // logind has come or gone, and our lock may have gone with it
+		k.takeLock(ctx, conn) // logind has started or stopped, and may have lost the lock
 		return
 	default:
 		return
@@ -223,29 +224,28 @@ func (k *Keeper) handle(ctx context.Context, conn *dbus.Conn, signal *dbus.Signa
 		preparing, ok = signal.Body[0].(bool)
 	}
 	if !ok {
-		return // not logind's
+		return // not a signal of logind
 	}
 	k.update(func(s *State) { s.Preparing = preparing })
 	if !preparing && !k.State().Held {
-		k.take(ctx, conn)
+		k.takeLock(ctx, conn)
 	}
 }
 
-// take takes a lock, in the place of one that may be there. Once a shutdown has begun there are none to be had: the one that
-// is there is kept.
-func (k *Keeper) take(ctx context.Context, conn *dbus.Conn) {
+// takeLock takes a lock and closes the previous one. During a shutdown logind grants no locks; takeLock then keeps the previous one.
+func (k *Keeper) takeLock(ctx context.Context, conn *dbus.Conn) {
 	logind := conn.Object(loginName, loginPath)
-	problem := k.allow(ctx, conn, logind)
+	problem := k.ensureDelay(ctx, conn, logind)
 	var fd dbus.UnixFD
 	err := logind.CallWithContext(ctx, manager+".Inhibit", 0, "shutdown", k.Who, k.Why, "delay").Store(&fd)
 	var refused dbus.Error
 	switch {
 	case err == nil:
-		k.replace(os.NewFile(uintptr(fd), "inhibitor")) //nolint:gosec // a file descriptor isn't negative
+		k.replaceLock(os.NewFile(uintptr(fd), "inhibitor")) //nolint:gosec // a file descriptor isn't negative
 		klog.FromContext(ctx).Info("Took the lock that delays a shutdown", "delayMax", k.State().DelayMax)
 	case errors.As(err, &refused) && refused.Name == inProgress:
 	default:
-		problem = "no lock: " + err.Error()
+		problem = "logind refused the lock: " + err.Error()
 	}
 	preparing, err := property[bool](logind, "PreparingForShutdown")
 	k.update(func(s *State) {
@@ -256,15 +256,16 @@ func (k *Keeper) take(ctx context.Context, conn *dbus.Conn) {
 	})
 }
 
-// allow finds out for how long logind lets itself be delayed, and has it be longer where that is wanted and allowed.
-func (k *Keeper) allow(ctx context.Context, conn *dbus.Conn, logind dbus.BusObject) (problem string) {
-	want, dropInDir, _ := k.asks()
+// ensureDelay reads the maximum delay that logind allows. If it is shorter than wanted and there is a directory for drop-ins, ensureDelay
+// raises it.
+func (k *Keeper) ensureDelay(ctx context.Context, conn *dbus.Conn, logind dbus.BusObject) (problem string) {
+	want, dropInDir, _ := k.wantedDelay()
 	delay, err := delayMax(logind)
 	if err != nil {
-		return "no logind: " + err.Error()
+		return "cannot use logind: " + err.Error()
 	}
 	if delay < want && dropInDir != "" {
-		if err := extend(ctx, conn, want, dropInDir); err != nil {
+		if err := writeDropIn(ctx, conn, want, dropInDir); err != nil {
 			problem = err.Error()
 		}
 		if again, err := delayMax(logind); err == nil {
@@ -272,24 +273,24 @@ func (k *Keeper) allow(ctx context.Context, conn *dbus.Conn, logind dbus.BusObje
 		}
 	}
 	if delay < want {
-		problem = fmt.Sprintf("logind waits for %s only, not %s. %s", delay, want, problem)
+		problem = fmt.Sprintf("logind delays a shutdown for at most %s, less than the configured %s: raise InhibitDelayMaxSec. %s", delay, want, problem)
 	}
 	k.update(func(s *State) { s.DelayMax = delay })
 	return problem
 }
 
-// extend has logind wait as long as is wanted. It reads its configuration again on SIGHUP.
-func extend(ctx context.Context, conn *dbus.Conn, want time.Duration, dropInDir string) error {
-	// A second more: what logind counts is what we have to stay below.
+// writeDropIn writes a drop-in that raises InhibitDelayMaxSec, and sends SIGHUP to logind, which then reads its configuration.
+func writeDropIn(ctx context.Context, conn *dbus.Conn, want time.Duration, dropInDir string) error {
+	// One second more than wanted, because the agent's delay has to be shorter than logind's.
 	content := fmt.Sprintf("# Written by the node agent of Cluster API Node Maintenance.\n[Login]\nInhibitDelayMaxSec=%.0f\n", (want + time.Second).Seconds())
-	if err := os.MkdirAll(dropInDir, 0o755); err != nil { //nolint:gosec // logind's configuration is for everybody to read
-		return errors.Wrap(err, "making the directory of logind's drop-ins")
+	if err := os.MkdirAll(dropInDir, 0o755); err != nil { //nolint:gosec // logind's configuration is world-readable
+		return errors.Wrap(err, "creating the directory of logind's drop-ins")
 	}
-	if err := os.WriteFile(filepath.Join(dropInDir, dropIn), []byte(content), 0o644); err != nil { //nolint:gosec // likewise
+	if err := os.WriteFile(filepath.Join(dropInDir, dropIn), []byte(content), 0o644); err != nil { //nolint:gosec // world-readable, too
 		return errors.Wrap(err, "writing a drop-in of logind")
 	}
 	call := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdName+".Manager.KillUnit", 0, "systemd-logind.service", "all", int32(syscall.SIGHUP))
-	return errors.Wrap(call.Err, "having logind read its configuration")
+	return errors.Wrap(call.Err, "sending SIGHUP to logind")
 }
 
 func delayMax(logind dbus.BusObject) (time.Duration, error) {
@@ -305,7 +306,7 @@ func property[T any](object dbus.BusObject, name string) (T, error) {
 	}
 	value, ok := variant.Value().(T)
 	if !ok {
-		return zero, errors.Errorf("%s is no %T", name, zero)
+		return zero, errors.Errorf("%s is not a %T", name, zero)
 	}
 	return value, nil
 }
@@ -321,7 +322,7 @@ func (k *Keeper) systemd(ctx context.Context, method string) error {
 	conn := k.conn
 	k.mu.Unlock()
 	if conn == nil {
-		return errors.New("there is no system bus")
+		return errors.New("not connected to the system bus")
 	}
 	call := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdName+".Manager."+method, 0, kubeletUnit, "replace")
 	return errors.Wrapf(call.Err, "%s %s", method, kubeletUnit)

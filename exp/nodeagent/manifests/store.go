@@ -1,7 +1,7 @@
-// Package manifests moves the manifests of static Pods out of the kubelet's sight, and back.
+// Package manifests moves the manifests of static Pods out of the kubelet's staticPodPath and restores them.
 //
-// What is held is in a directory inside the kubelet's, whose name begins with a dot: the kubelet overlooks it, and a file moves
-// there in one step, since it is the same file system and the same mount.
+// Held manifests are in a subdirectory whose name begins with a dot, which the kubelet ignores. The subdirectory is on the same file
+// system and mount, so a rename moves a file there atomically.
 package manifests
 
 import (
@@ -22,16 +22,16 @@ import (
 const (
 	heldDir      = ".held-by-node-maintenance"
 	recordSuffix = ".record"
-	// maxSize of a manifest. The kubelet takes 10 MB, which nobody writes.
+	// maxSize is the maximum size of a manifest in bytes. The kubelet accepts 10 MB; manifests are a few kilobytes.
 	maxSize = 1 << 20
 )
 
-// Store is the directory of static Pods.
+// Store is the directory of the manifests of static Pods.
 type Store struct{ Dir string }
 
-func (s Store) held(name string) string { return filepath.Join(s.Dir, heldDir, name) }
+func (s Store) heldPath(name string) string { return filepath.Join(s.Dir, heldDir, name) }
 
-// Manifests returns the static Pods that the kubelet sees. A file that can't be parsed is none.
+// Manifests returns the manifests in the kubelet's directory. It skips files that cannot be parsed.
 func (s Store) Manifests() ([]hold.Manifest, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s Store) Manifests() ([]hold.Manifest, error) {
 		}
 		content, err := os.ReadFile(filepath.Join(s.Dir, entry.Name()))
 		if err != nil {
-			continue // it has just gone
+			continue // deleted since ReadDir
 		}
 		if m, ok := parse(entry.Name(), content); ok {
 			found = append(found, m)
@@ -70,8 +70,8 @@ func parse(file string, content []byte) (hold.Manifest, bool) {
 	return m, true
 }
 
-// Priority of a static Pod: the API server resolves the class for its mirror, and knows of classes that the node doesn't. Such
-// a Pod counts as the highest that users can have, so that it goes rather too late than too early.
+// Priority returns the priority of a static Pod. Only the API server can resolve a PriorityClass that a user has defined. A Pod with such
+// a class gets the highest priority that users can define, so that it terminates late rather than early.
 func Priority(pod *corev1.Pod) int32 {
 	const highestOfUsers, clusterCritical, nodeCritical = 1_000_000_000, 2_000_000_000, 2_000_001_000
 	switch {
@@ -88,7 +88,7 @@ func Priority(pod *corev1.Pod) int32 {
 	}
 }
 
-// Records returns what is held, or about to be.
+// Records returns the records of manifests that are held, or that the agent is about to hold.
 func (s Store) Records() ([]hold.Record, error) {
 	entries, err := os.ReadDir(filepath.Join(s.Dir, heldDir))
 	if os.IsNotExist(err) {
@@ -102,32 +102,32 @@ func (s Store) Records() ([]hold.Record, error) {
 		if !strings.HasSuffix(entry.Name(), recordSuffix) {
 			continue
 		}
-		content, err := os.ReadFile(s.held(entry.Name()))
+		content, err := os.ReadFile(s.heldPath(entry.Name()))
 		if err != nil {
 			return nil, errors.Wrap(err, "reading the record of a held manifest")
 		}
 		record := hold.Record{}
 		if err := json.Unmarshal(content, &record); err != nil || record.File != filepath.Base(record.File) {
-			return nil, errors.Errorf("the record %s of a held manifest is damaged", entry.Name())
+			return nil, errors.Errorf("invalid record %s of a held manifest", entry.Name())
 		}
-		_, err = os.Lstat(s.held(record.File))
+		_, err = os.Lstat(s.heldPath(record.File))
 		record.Moved = err == nil
 		records = append(records, record)
 	}
 	return records, nil
 }
 
-// Hold puts a manifest away: the record is on the disk before the manifest moves.
+// Hold moves a manifest to the held ones. The record is on disk before the manifest moves.
 func (s Store) Hold(m hold.Manifest) error {
 	if err := os.MkdirAll(filepath.Join(s.Dir, heldDir), 0o700); err != nil {
-		return errors.Wrap(err, "making the directory of held manifests")
+		return errors.Wrap(err, "creating the directory of held manifests")
 	}
 	record := hold.Record{File: m.File, Namespace: m.Namespace, Name: m.Name}
 	content, err := json.Marshal(record)
 	if err != nil {
 		return errors.Wrap(err, "writing the record of a held manifest")
 	}
-	if err := s.write(s.held(m.File+recordSuffix), content); err != nil {
+	if err := s.write(s.heldPath(m.File+recordSuffix), content); err != nil {
 		return err
 	}
 	return s.Finish(record)
@@ -152,61 +152,61 @@ func (s Store) write(file string, content []byte) error {
 	return s.sync()
 }
 
-// Finish moves the manifest of a record.
+// Finish moves the manifest of a record to the held ones. It does nothing if the manifest has already moved.
 func (s Store) Finish(r hold.Record) error {
-	if err := os.Rename(filepath.Join(s.Dir, r.File), s.held(r.File)); err != nil && !os.IsNotExist(err) {
+	if err := os.Rename(filepath.Join(s.Dir, r.File), s.heldPath(r.File)); err != nil && !os.IsNotExist(err) {
 		return errors.Wrapf(err, "holding the manifest %s", r.File)
 	}
 	return s.sync()
 }
 
-// Release moves a manifest back, if it has been moved, and forgets it. Where there is another one of its name now, that one
-// stays, and ours beside the record's place. False: so it is.
+// Release moves a held manifest back and removes its record. If the kubelet's directory has another file of that name by now, that file
+// stays, the held one is renamed to <name>.replaced, and restored is false.
 func (s Store) Release(r hold.Record) (restored bool, err error) {
 	restored = true
 	if r.Moved {
-		if restored, err = s.putBack(r.File); err != nil {
+		if restored, err = s.restore(r.File); err != nil {
 			return false, err
 		}
 	}
 	if err := s.sync(); err != nil {
 		return restored, err
 	}
-	if err := os.Remove(s.held(r.File + recordSuffix)); err != nil && !os.IsNotExist(err) {
-		return restored, errors.Wrapf(err, "forgetting the manifest %s", r.File)
+	if err := os.Remove(s.heldPath(r.File + recordSuffix)); err != nil && !os.IsNotExist(err) {
+		return restored, errors.Wrapf(err, "removing the record of manifest %s", r.File)
 	}
 	return restored, s.sync()
 }
 
-// putBack doesn't replace a file, as a rename would. Where the power was cut in between, both names are of one file.
-func (s Store) putBack(file string) (restored bool, err error) {
-	held, place := s.held(file), filepath.Join(s.Dir, file)
+// restore uses a hard link, because a rename would replace an existing file. After a power cut in between, both names refer to one file.
+func (s Store) restore(file string) (restored bool, err error) {
+	held, place := s.heldPath(file), filepath.Join(s.Dir, file)
 	switch err := os.Link(held, place); {
 	case err == nil:
 	case !os.IsExist(err):
 		return false, errors.Wrapf(err, "releasing the manifest %s", file)
 	default:
-		ours, oursErr := os.Lstat(held)
-		theirs, theirsErr := os.Lstat(place)
-		if oursErr == nil && theirsErr == nil && os.SameFile(ours, theirs) {
+		heldInfo, heldErr := os.Lstat(held)
+		placeInfo, placeErr := os.Lstat(place)
+		if heldErr == nil && placeErr == nil && os.SameFile(heldInfo, placeInfo) {
 			break
 		}
-		return false, errors.Wrapf(os.Rename(held, s.held(file+".replaced")), "putting the replaced manifest %s aside", file)
+		return false, errors.Wrapf(os.Rename(held, s.heldPath(file+".replaced")), "renaming the replaced manifest %s", file)
 	}
 	return true, errors.Wrapf(os.Remove(held), "releasing the manifest %s", file)
 }
 
-// sync has the disk know what moved.
+// sync flushes both directories to disk.
 func (s Store) sync() error {
 	for _, dir := range []string{s.Dir, filepath.Join(s.Dir, heldDir)} {
 		d, err := os.Open(dir) //nolint:gosec // one of the two directories
 		if err != nil {
-			return errors.Wrap(err, "writing to the disk")
+			return errors.Wrap(err, "flushing the directories of manifests to disk")
 		}
 		err = d.Sync()
 		_ = d.Close()
 		if err != nil {
-			return errors.Wrap(err, "writing to the disk")
+			return errors.Wrap(err, "flushing the directories of manifests to disk")
 		}
 	}
 	return nil

@@ -40,7 +40,7 @@ func held(t *testing.T, s manifests.Store) hold.Record {
 		t.Fatal(err)
 	}
 	if all, err := s.Manifests(); err != nil || len(all) != 0 {
-		t.Fatalf("the kubelet still sees %v, %v", all, err)
+		t.Fatalf("the kubelet's directory still has %v, %v", all, err)
 	}
 	records, err := s.Records()
 	return theOne(t, records, err)
@@ -52,16 +52,16 @@ func release(t *testing.T, s manifests.Store, r hold.Record, want bool) {
 		t.Errorf("restored: %t, %v", restored, err)
 	}
 	if records, err := s.Records(); err != nil || len(records) != 0 {
-		t.Errorf("left: %v, %v", records, err)
+		t.Errorf("records remain: %v, %v", records, err)
 	}
 }
 
 func TestStore(t *testing.T) {
-	t.Run("S10: bytes and mode come back unchanged", func(t *testing.T) {
+	t.Run("S10: restores the content and mode of a manifest", func(t *testing.T) {
 		s, file := store(t)
 		r := held(t, s)
 		if !r.Moved {
-			t.Error("it hasn't moved")
+			t.Error("the manifest has not moved")
 		}
 		release(t, s, r, true)
 		content, err := os.ReadFile(file)
@@ -70,7 +70,7 @@ func TestStore(t *testing.T) {
 			t.Errorf("%s %v %v %v", content, info, err, statErr)
 		}
 	})
-	t.Run("S10: the power is cut before the manifest moves", func(t *testing.T) {
+	t.Run("S10: finishes the move after a power cut before it", func(t *testing.T) {
 		s, file := store(t)
 		r := held(t, s)
 		if err := os.Rename(filepath.Join(s.Dir, ".held-by-node-maintenance", r.File), file); err != nil {
@@ -78,7 +78,7 @@ func TestStore(t *testing.T) {
 		}
 		records, err := s.Records()
 		if r = theOne(t, records, err); r.Moved {
-			t.Error("it is where it was")
+			t.Error("the manifest is reported as moved, but is in the kubelet's directory")
 		}
 		if err := s.Finish(r); err != nil {
 			t.Fatal(err)
@@ -86,7 +86,7 @@ func TestStore(t *testing.T) {
 		records, err = s.Records()
 		release(t, s, theOne(t, records, err), true)
 	})
-	t.Run("S10: the power is cut while it moves back", func(t *testing.T) {
+	t.Run("S10: releases a manifest after a power cut during the release", func(t *testing.T) {
 		s, file := store(t)
 		r := held(t, s)
 		if err := os.Link(filepath.Join(s.Dir, ".held-by-node-maintenance", r.File), file); err != nil {
@@ -94,7 +94,7 @@ func TestStore(t *testing.T) {
 		}
 		release(t, s, r, true)
 	})
-	t.Run("S10: one that is written anew stays, and ours is kept aside", func(t *testing.T) {
+	t.Run("S10: keeps a recreated manifest in place", func(t *testing.T) {
 		s, file := store(t)
 		r := held(t, s)
 		if err := os.WriteFile(file, []byte("new"), 0o600); err != nil {
@@ -105,14 +105,14 @@ func TestStore(t *testing.T) {
 			t.Errorf("%s, %v", content, err)
 		}
 	})
-	t.Run("a damaged record is said, and doesn't lead out of the directory", func(t *testing.T) {
+	t.Run("returns an error for an invalid record, which may name a file outside the directory", func(t *testing.T) {
 		s, _ := store(t)
 		held(t, s)
 		if err := os.WriteFile(filepath.Join(s.Dir, ".held-by-node-maintenance", "x.record"), []byte(`{"file":"../x"}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Records(); err == nil {
-			t.Error("it is taken")
+			t.Error("the invalid record is accepted")
 		}
 	})
 }

@@ -9,33 +9,35 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Config says how a node is shut down. Its fields are named like the kubelet's.
+// Config configures the shutdown of a node. The fields have the names of the kubelet's where they mean the same.
 type Config struct {
-	// ShutdownGracePeriod is the time that a shutdown is delayed by, at most.
+	// ShutdownGracePeriod is the maximum time by which the agent delays a shutdown.
 	ShutdownGracePeriod metav1.Duration `json:"shutdownGracePeriod"`
-	// ShutdownGracePeriodCriticalPods is the part of it that is for critical Pods.
+	// ShutdownGracePeriodCriticalPods is the part of ShutdownGracePeriod that is reserved for critical Pods.
 	ShutdownGracePeriodCriticalPods metav1.Duration `json:"shutdownGracePeriodCriticalPods"`
-	// ShutdownGracePeriodByPodPriority takes the place of both, as with KEP-2712.
+	// ShutdownGracePeriodByPodPriority replaces both, as in KEP-2712.
 	ShutdownGracePeriodByPodPriority []PriorityPeriod `json:"shutdownGracePeriodByPodPriority,omitempty"`
 
-	// APIServerPatience is for how long the API server may not answer before Pods are ended without it.
+	// APIServerPatience is how long the API server may fail to answer before the agent terminates Pods itself. The agent uses at most
+	// a quarter of the time that it may delay the shutdown.
 	APIServerPatience metav1.Duration `json:"apiServerPatience"`
-	// ManagementPatience is how long it may take until a management cluster acts on the NodeMaintenance.
+	// ManagementPatience is how long a management cluster may take to act on the NodeMaintenance before the agent terminates Pods
+	// itself. The agent uses at most half of the time that it may delay the shutdown.
 	ManagementPatience metav1.Duration `json:"managementPatience"`
-	// CompleteOnBoot completes the NodeMaintenance of a shutdown when the node has booted. By default whoever maintains the
-	// node does.
+	// CompleteOnBoot completes the NodeMaintenance of a shutdown when the node has booted. By default a user completes it.
 	CompleteOnBoot bool `json:"completeOnBoot"`
-	// LogindDropInDir is where a drop-in for logind may be written that has it wait for ShutdownGracePeriod. Empty: nowhere.
+	// LogindDropInDir is the directory for a logind drop-in that raises InhibitDelayMaxSec to ShutdownGracePeriod. If it is empty, the
+	// agent writes no drop-in.
 	LogindDropInDir string `json:"logindDropInDir,omitempty"`
 }
 
-// PriorityPeriod is the time for the Pods of a priority or higher, up to the next one in the list.
+// PriorityPeriod is the grace period of the Pods whose priority is at least Priority and less than the next higher one in the list.
 type PriorityPeriod struct {
 	Priority                   int32 `json:"priority"`
 	ShutdownGracePeriodSeconds int64 `json:"shutdownGracePeriodSeconds"`
 }
 
-// Defaults of the configuration.
+// Defaults returns the default configuration.
 func Defaults() Config {
 	return Config{
 		ShutdownGracePeriod:             metav1.Duration{Duration: 30 * time.Second},
@@ -45,7 +47,7 @@ func Defaults() Config {
 	}
 }
 
-// Validate says what is wrong with it.
+// Validate returns an error that names the first invalid field.
 func (c Config) Validate() error {
 	switch {
 	case c.ShutdownGracePeriod.Duration <= 0 && len(c.ShutdownGracePeriodByPodPriority) == 0:
@@ -58,26 +60,26 @@ func (c Config) Validate() error {
 	seen := map[int32]bool{}
 	for _, p := range c.ShutdownGracePeriodByPodPriority {
 		if p.ShutdownGracePeriodSeconds < 0 {
-			return errors.Errorf("shutdownGracePeriodByPodPriority: the seconds of priority %d are negative", p.Priority)
+			return errors.Errorf("shutdownGracePeriodByPodPriority: shutdownGracePeriodSeconds of priority %d must not be negative", p.Priority)
 		}
 		if seen[p.Priority] {
-			return errors.Errorf("shutdownGracePeriodByPodPriority: priority %d is there twice", p.Priority)
+			return errors.Errorf("shutdownGracePeriodByPodPriority: duplicate priority %d", p.Priority)
 		}
 		seen[p.Priority] = true
 	}
 	return nil
 }
 
-// systemCritical is the priority from which Pods are critical: that of system-cluster-critical.
+// systemCritical is the lowest priority of critical Pods: that of system-cluster-critical.
 const systemCritical = int32(2_000_000_000)
 
-// Phase is the time for the Pods from one priority up to that of the next phase.
+// Phase is the grace period of the Pods whose priority is at least From and less than that of the next phase.
 type Phase struct {
 	From   int32
 	Period time.Duration
 }
 
-// Phases returns how the time is divided, in the order in which Pods go: by ascending priority.
+// Phases returns the phases of the shutdown in ascending order of priority, in which Pods are terminated.
 func (c Config) Phases() []Phase {
 	if len(c.ShutdownGracePeriodByPodPriority) == 0 {
 		critical := c.ShutdownGracePeriodCriticalPods.Duration
@@ -91,7 +93,7 @@ func (c Config) Phases() []Phase {
 	return phases
 }
 
-// Total is the time that all phases take.
+// Total returns the sum of the periods of all phases.
 func Total(phases []Phase) time.Duration {
 	var total time.Duration
 	for _, phase := range phases {
@@ -100,7 +102,7 @@ func Total(phases []Phase) time.Duration {
 	return total
 }
 
-// Occupied returns the phases in which Pods remain to be ended. The others have no period, so that they take no share of a short time.
+// Occupied returns the phases, with a period of 0 for those without Pods: they take no share when the time is short.
 func Occupied(phases []Phase, pods []Pod) []Phase {
 	occupied := slices.Clone(phases)
 	for i := range occupied {
@@ -111,21 +113,21 @@ func Occupied(phases []Phase, pods []Pod) []Phase {
 	return occupied
 }
 
-// Within divides what is left of the time as the phases divide all of it.
-func Within(phases []Phase, left time.Duration) []Phase {
+// Within returns the phases with periods that are shortened in proportion, so that their sum is at most the remaining time.
+func Within(phases []Phase, remaining time.Duration) []Phase {
 	total := Total(phases)
 	shrunk := slices.Clone(phases)
-	if left >= total || total == 0 {
+	if remaining >= total || total == 0 {
 		return shrunk
 	}
-	left = max(left, 0)
+	remaining = max(remaining, 0)
 	for i := range shrunk {
-		shrunk[i].Period = time.Duration(float64(shrunk[i].Period) * (float64(left) / float64(total)))
+		shrunk[i].Period = time.Duration(float64(shrunk[i].Period) * (float64(remaining) / float64(total)))
 	}
 	return shrunk
 }
 
-// PhaseOf returns the phase of a priority. One below the first phase belongs to it.
+// PhaseOf returns the index of the phase of a priority. A priority below the first phase belongs to the first phase.
 func PhaseOf(phases []Phase, priority int32) int {
 	for i := len(phases) - 1; i > 0; i-- {
 		if priority >= phases[i].From {
@@ -135,12 +137,12 @@ func PhaseOf(phases []Phase, priority int32) int {
 	return 0
 }
 
-// Budget is for how long the agent delays a shutdown: less than logind allows, in every case.
+// Budget returns how long the agent delays a shutdown: the sum of all phases, but always less than logind allows.
 func Budget(c Config, inhibitDelayMax time.Duration) time.Duration {
 	return min(Total(c.Phases()), inhibitDelayMax-margin(inhibitDelayMax))
 }
 
-// margin is what is left between our end and logind's: for the lock to be closed, on a node that is busy ending.
+// margin returns the time between the agent's deadline and logind's: closing the lock can take a moment on a busy node.
 func margin(inhibitDelayMax time.Duration) time.Duration {
 	return min(time.Second, inhibitDelayMax/10)
 }

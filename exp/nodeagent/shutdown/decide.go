@@ -5,101 +5,103 @@ import (
 	"time"
 )
 
-// Observed is what is known while the node shuts down.
+// Observed is what the agent knows while the node shuts down.
 type Observed struct {
 	Now time.Time
-	// Since is when the shutdown was announced, Budget for how long it may be delayed.
+	// Since is when logind announced the shutdown, Budget how long the agent may delay it.
 	Since  time.Time
 	Budget time.Duration
-	// KubeletEndsPods: the kubelet of the node has a graceful shutdown of its own.
-	KubeletEndsPods bool
+	// KubeletTerminatesPods is true if the kubelet's own graceful shutdown is enabled.
+	KubeletTerminatesPods bool
 
-	// LastAnswer is when the API server last answered. Zero: not in this shutdown.
+	// LastAnswer is when the API server last answered. Zero if it has not answered during this shutdown.
 	LastAnswer time.Time
-	// Created: our NodeMaintenance is there, in stage Drain. Acting: a management cluster acts on it. Drained: the Node has been
-	// drained at some time in this shutdown. It stays true, since the kubelet must not be started again once the agent ends Pods.
+	// Created is true if the NodeMaintenance of the shutdown exists in stage Drain, Acting if a management cluster acts on it. Drained
+	// is true once the Node has been drained in this shutdown. It stays true, because the kubelet must not be started again after
+	// the agent has begun to terminate Pods.
 	Created, Acting, Drained bool
 
-	// Ended: the agent has ended the Pods that the container runtime listed.
-	Ended bool
+	// PodsTerminated is true when the agent has terminated all Pods that the container runtime listed.
+	PodsTerminated bool
 }
 
-// Course is what the agent does.
+// Course is the action that the agent takes during a shutdown.
 type Course string
 
 const (
-	// Request a NodeMaintenance.
+	// Request creates the NodeMaintenance.
 	Request Course = "Request"
-	// Await that the Node is drained.
+	// Await waits until the Node is drained.
 	Await Course = "Await"
-	// EndPods that the container runtime lists, without the kubelet.
-	EndPods Course = "EndPods"
-	// Release the lock.
+	// TerminatePods terminates the Pods that the container runtime lists, without the kubelet.
+	TerminatePods Course = "TerminatePods"
+	// Release releases the lock.
 	Release Course = "Release"
 )
 
-// Decide says what to do now, and why.
+// Decide returns the action to take now, and the reason for it.
 func Decide(c Config, o Observed) (Course, string) {
-	gone := o.Now.Sub(o.Since)
-	silent := gone
+	elapsed := o.Now.Sub(o.Since)
+	silent := elapsed
 	if o.LastAnswer.After(o.Since) {
 		silent = o.Now.Sub(o.LastAnswer)
 	}
-	// However long the configured patience is, enough of the time must be left for the Pods.
+	// Limit the configured waiting times, so that enough of a short budget remains for the Pods.
 	apiPatience := min(c.APIServerPatience.Duration, o.Budget/4)
 	managementPatience := min(c.ManagementPatience.Duration, o.Budget/2)
 	switch {
-	case gone >= o.Budget:
-		return Release, "the time is up"
-	case o.Ended:
-		return Release, "all Pods have ended"
-	case o.KubeletEndsPods:
-		return leaveToKubelet(o.Created || silent >= apiPatience), "the kubelet ends the Pods"
+	case elapsed >= o.Budget:
+		return Release, "the deadline is exceeded"
+	case o.PodsTerminated:
+		return Release, "all Pods have terminated"
+	case o.KubeletTerminatesPods:
+		return leaveToKubelet(o.Created || silent >= apiPatience), "the kubelet terminates the Pods"
 	case o.Drained:
-		// A drain leaves Pods behind: those of DaemonSets that tolerate every taint, static Pods of a control plane, and those that
-		// its rules skip.
-		return EndPods, "the Node is drained"
+		// Some Pods still run after a drain: Pods of DaemonSets that tolerate every taint, static Pods of a control plane, and Pods
+		// that a drain rule skips.
+		return TerminatePods, "the Node is drained"
 	case silent >= apiPatience:
-		return EndPods, fmt.Sprintf("the API server hasn't answered for %s", apiPatience)
-	case (!o.Created || !o.Acting) && gone >= managementPatience:
-		return EndPods, fmt.Sprintf("no management cluster acts within %s", managementPatience)
+		return TerminatePods, fmt.Sprintf("the API server has not answered for %s", apiPatience)
+	case (!o.Created || !o.Acting) && elapsed >= managementPatience:
+		return TerminatePods, fmt.Sprintf("no management cluster has acted on the NodeMaintenance within %s", managementPatience)
 	case !o.Created:
-		return Request, "there is no NodeMaintenance yet"
-	case gone >= o.Budget/2:
-		// What waits for its budget would be lost with the power. Those that terminate already go on as they do.
-		return EndPods, "half of the time is over"
+		return Request, "the NodeMaintenance does not exist"
+	case elapsed >= o.Budget/2:
+		// Pods that still wait for a PodDisruptionBudget would not terminate gracefully before the power goes off. Pods that are already
+		// terminating continue.
+		return TerminatePods, "half of the time is used up"
 	default:
-		return Await, "the Node drains"
+		return Await, "waiting for the Node to be drained"
 	}
 }
 
-// leaveToKubelet has nothing held up but for the NodeMaintenance to be there.
-func leaveToKubelet(asked bool) Course {
-	if asked {
+// leaveToKubelet releases the lock as soon as the NodeMaintenance exists or the API server does not answer. The kubelet holds its own lock.
+func leaveToKubelet(requested bool) Course {
+	if requested {
 		return Release
 	}
 	return Request
 }
 
-// Pod is one that runs on the node.
+// Pod is a Pod that runs on the node.
 type Pod struct {
 	UID, Namespace, Name string
 	Priority             int32
 	GracePeriod          time.Duration
 }
 
-// Ending is a Pod and the time that it gets.
-type Ending struct {
+// Termination is a Pod and the grace period with which the agent terminates it.
+type Termination struct {
 	Pod
 	GracePeriod time.Duration
 }
 
-// Endings divides Pods into phases: who ends in which one, and in what time. There is one list for each phase.
-func Endings(phases []Phase, pods []Pod) [][]Ending {
-	endings := make([][]Ending, len(phases))
+// Terminations assigns each Pod to a phase, and limits its grace period to that of the phase. It returns one list for each phase.
+func Terminations(phases []Phase, pods []Pod) [][]Termination {
+	terminations := make([][]Termination, len(phases))
 	for _, pod := range pods {
 		i := PhaseOf(phases, pod.Priority)
-		endings[i] = append(endings[i], Ending{Pod: pod, GracePeriod: min(pod.GracePeriod, phases[i].Period)})
+		terminations[i] = append(terminations[i], Termination{Pod: pod, GracePeriod: min(pod.GracePeriod, phases[i].Period)})
 	}
-	return endings
+	return terminations
 }

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// NamePrefix and the name of the Node make the name of its NodeMaintenance. The admission policy of the agent knows it.
+	// NamePrefix, followed by the name of the Node, is the name of the NodeMaintenance. The agent's admission policy requires it.
 	NamePrefix = "shutdown-"
-	// BootAnnotation is the boot of the node that shuts down.
+	// BootAnnotation has the boot ID of the node that shuts down.
 	BootAnnotation = "maintenance.cluster.x-k8s.io/boot-id"
 	reason         = "node shutdown"
 )
 
-// Maintenance returns the NodeMaintenance of a shutdown: all Pods of the Node go, but for the agent. It has no UID of the Node,
-// since one that comes back after the boot is the same machine.
+// Maintenance returns the NodeMaintenance of a shutdown. It evacuates all Pods of the Node except for the agent. It does not record the
+// UID of the Node: a Node that is registered again after the boot is the same machine.
 func Maintenance(node, bootID string, c Config) *v1alpha1.NodeMaintenance {
 	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{
 		Name:        NamePrefix + node,
@@ -39,7 +39,7 @@ func Maintenance(node, bootID string, c Config) *v1alpha1.NodeMaintenance {
 	return m
 }
 
-// drainPlan has the phases of the configuration as its steps, for each type of Pods.
+// drainPlan returns a drain plan with an entry for each type of Pod and phase of the configuration.
 func drainPlan(c Config) []v1alpha1.DrainPlanEntry {
 	phases := c.Phases()
 	var entries []v1alpha1.DrainPlanEntry
@@ -55,13 +55,14 @@ func drainPlan(c Config) []v1alpha1.DrainPlanEntry {
 	return slices.Clip(entries)
 }
 
-// Completes says whether a NodeMaintenance that is found when the agent starts is to be completed: the node has booted since.
+// Completes returns whether the agent completes a NodeMaintenance of an earlier shutdown: completeOnBoot is set, and the node has booted
+// since.
 func Completes(m *v1alpha1.NodeMaintenance, bootID string, c Config) bool {
 	booted := m.Annotations[BootAnnotation] != "" && m.Annotations[BootAnnotation] != bootID
 	return c.CompleteOnBoot && booted && m.Spec.Stage != v1alpha1.StageComplete && m.DeletionTimestamp == nil
 }
 
-// Progress says how a NodeMaintenance goes on the Node. Acting: its controller has begun. Drained: it has come to its end.
+// Progress returns the progress of a NodeMaintenance: acting if its controller has begun the drain, drained if the drain is complete.
 func Progress(m *v1alpha1.NodeMaintenance) (acting, drained bool) {
 	for _, stage := range m.Status.StageStatuses {
 		acting = acting || stage.Name == v1alpha1.StageDrain

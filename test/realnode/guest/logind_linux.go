@@ -219,7 +219,7 @@ func (m manager) CancelScheduledShutdown() (bool, *dbus.Error) {
 		return false, nil
 	}
 	m.timer.Stop()
-	journal(spec.CalledOff)
+	journal(spec.Cancelled)
 	m.prepare(false)
 	return true, nil
 }

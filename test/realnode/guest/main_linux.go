@@ -26,7 +26,7 @@ func main() {
 
 func run() error {
 	if filepath.Base(os.Args[0]) == "runc" {
-		return handOnToRunc(os.Args[1:])
+		return execRunc(os.Args[1:])
 	}
 	if len(os.Args) < 2 {
 		return errors.New("what shall I be?")

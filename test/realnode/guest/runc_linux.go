@@ -10,9 +10,9 @@ import (
 	"github.com/pkg/errors"
 )
 
-// handOnToRunc takes the seccomp profile out of a container that is created, and becomes runc. A runc with seccomp needs a C
+// execRunc takes the seccomp profile out of a container that is created, and becomes runc. A runc with seccomp needs a C
 // library that isn't everywhere; without it, it refuses every container that has a profile, and sandboxes always have.
-func handOnToRunc(args []string) error {
+func execRunc(args []string) error {
 	for i, arg := range args {
 		if arg != "--bundle" || i+1 == len(args) {
 			continue

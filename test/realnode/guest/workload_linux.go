@@ -23,15 +23,15 @@ func pause() error {
 // to the file of the environment variable JOURNAL, one line each: the time in nanoseconds, the Pod's name, what.
 func runApp(args []string) error {
 	if len(args) > 0 && args[0] == "note" { // a preStop hook
-		return note(args[1])
+		return record(args[1])
 	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
-	if err := note("started"); err != nil {
+	if err := record("started"); err != nil {
 		return err
 	}
 	<-signals
-	if err := note("SIGTERM"); err != nil {
+	if err := record("SIGTERM"); err != nil {
 		return err
 	}
 	if len(args) > 0 {
@@ -44,10 +44,10 @@ func runApp(args []string) error {
 		}
 		time.Sleep(lasts)
 	}
-	return note("ended")
+	return record("ended")
 }
 
-func note(what string) error {
+func record(what string) error {
 	file, err := os.OpenFile(os.Getenv("JOURNAL"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return errors.Wrap(err, "opening the journal")

@@ -42,7 +42,7 @@ const (
 	LockTaken    = "lock taken by "
 	LockReleased = "lock released by "
 	Preparing    = "PrepareForShutdown true"
-	CalledOff    = "PrepareForShutdown false"
+	Cancelled    = "PrepareForShutdown false"
 	PowerOff     = "power off: all locks are gone"
 	PowerOffLate = "power off: the time is up"
 )
