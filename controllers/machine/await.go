@@ -10,7 +10,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-// awaitDrained waits until no Pod is left that must go, or the drain's time is up.
+// awaitDrained waits until the Node is drained or the drain times out.
 func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error) {
 	observeDrain(s)
 	if s.drainOver = s.drainOver || machines.Drained(s.maintenance); s.drainOver {
@@ -20,12 +20,12 @@ func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error
 	return s.untilDrainDeadline(outcome{verdict: wait, reason: reason, message: message}), nil
 }
 
-// awaitVolumesDetached waits until the volumes that must detach from the Node have, or the time for that is up.
+// awaitVolumesDetached waits until the volumes that must detach from the Node have detached, or the wait times out.
 func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcome, error) {
 	if !machines.WaitsForVolumes(s.machine, s.node) {
 		return outcome{}, nil
 	}
-	if machines.Lifted(s.maintenance) { // this is past
+	if machines.Lifted(s.maintenance) { // the wait for volumes precedes the drain of the Pods of DaemonSets
 		s.volumesOver = true
 		return outcome{}, nil
 	}
@@ -42,7 +42,7 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 		s.volumesOver = true
 		return outcome{}, nil
 	}
-	waiting := outcome{verdict: wait} // for a moment, which isn't worth a word
+	waiting := outcome{verdict: wait} // no reason and message: the first lists usually arrive within a second
 	if known {
 		waiting.reason, waiting.message = v1alpha1.ReasonWaitingForVolumeDetach, decision.Message(start)
 	}
@@ -54,27 +54,28 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 	return waiting, nil
 }
 
-// awaitDaemonSets has the Pods of DaemonSets go, last of all, where the policy says so. Once the rule that skips them is lifted,
-// awaitDrained waits for them.
+// awaitDaemonSets drains the Pods of DaemonSets as the last step, if the policy requires it. It lifts the drain rule that skips them;
+// awaitDrained then waits for them to terminate.
 func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, error) {
 	if !machines.DrainsDaemonSets(s.policy) || machines.Lifted(s.maintenance) || len(s.timedOut) > 0 {
 		return outcome{}, nil
 	}
 	desired, compiled, err := r.desired(ctx, s, v1alpha1.DaemonSetPodsDrain)
 	if err != nil || len(compiled.Problems) > 0 {
-		return outcome{}, err // requestMaintenance waits for rules to be mended
+		return outcome{}, err // requestMaintenance waits for invalid rules to be fixed
 	}
 	if result, err := r.update(ctx, s, desired); err != nil || result.verdict == wait {
 		return result, err
 	}
-	ctrl.LoggerFrom(ctx).Info("All else is gone, volumes included: the Pods of DaemonSets go")
+	ctrl.LoggerFrom(ctx).Info("All other Pods are evicted and the volumes detached, draining the Pods of DaemonSets")
 	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonMachineDraining, message: "The Pods of DaemonSets go now, after all others and the volumes"}
 	_, waiting = s.until(s.clock().DrainDeadline(s.machine), waiting)
 	return waiting, nil
 }
 
-// expired is for the time when the drain can't be observed. It says whether the drain's time is up, or that of the volumes where
-// the drain is over: the Machine is released then, whatever it waits for.
+// expired returns whether a deadline is exceeded while the drain cannot be observed: the drain timeout, or the volume detach timeout once
+// the drain is over. If so, the Machine is released regardless of what it waits for. Otherwise expired sets the time of the next
+// reconciliation.
 func (s *scope) expired(waiting *outcome) (over bool) {
 	clock := s.clock()
 	if clock.Volumes == nil {
@@ -90,8 +91,7 @@ func (s *scope) expired(waiting *outcome) (over bool) {
 	return over
 }
 
-// untilDrainDeadline waits, at most as long as the drain has time, and until each Pod was asked to leave. After that the next step is
-// due.
+// untilDrainDeadline waits until the drain times out and every Pod has had its final eviction attempt. After that, the next step runs.
 func (s *scope) untilDrainDeadline(waiting outcome) outcome {
 	timedOut, waiting := s.until(s.clock().ReleaseAt(s.machine, s.maintenance), waiting)
 	if timedOut {
@@ -101,8 +101,8 @@ func (s *scope) untilDrainDeadline(waiting outcome) outcome {
 	return waiting
 }
 
-// until says whether a deadline is over. If it isn't, what waits is looked at again then, and from time to time for what is no
-// event.
+// until returns whether a deadline is exceeded. Otherwise it limits the wait to the deadline and to referencedTTL, because some changes
+// trigger no event.
 func (s *scope) until(deadline *time.Time, waiting outcome) (over bool, _ outcome) {
 	if deadline != nil && !s.now.Before(*deadline) {
 		return true, waiting

@@ -1,3 +1,3 @@
-// Package machine serves Machines: it sets our pre-drain hook on those that a MachineDrainPolicy selects, and when one is
-// deleted, has its Node drained by a NodeMaintenance in the workload cluster and releases the hook.
+// Package machine reconciles Machines. It sets the pre-drain hook on each Machine that a MachineDrainPolicy selects. When such a Machine is
+// deleted, it drains the Node by a NodeMaintenance in the workload cluster, and then releases the hook.
 package machine

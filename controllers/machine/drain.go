@@ -25,7 +25,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// admit looks whether the Node is to be drained at all.
+// admit decides whether the Machine's Node is drained at all.
 func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 	facts, err := r.facts(ctx, s)
 	if err != nil {
@@ -40,8 +40,8 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 	return outcome{}, nil
 }
 
-// findNode tries once more to find the Node of a Machine that doesn't name one, by its provider ID. As Cluster API does, it doesn't
-// wait for the workload cluster: Machines go that never had a Node.
+// findNode looks up the Node of a Machine without a nodeRef by its provider ID. As in Cluster API, it does not wait for the workload
+// cluster: a Machine that never had a Node must be deleted nevertheless.
 func (r *Reconciler) findNode(ctx context.Context, s *scope) error {
 	if s.machine.Status.NodeRef.IsDefined() || s.machine.Spec.ProviderID == "" || !s.cluster.DeletionTimestamp.IsZero() {
 		return nil
@@ -84,7 +84,8 @@ func (r *Reconciler) facts(ctx context.Context, s *scope) (machines.Facts, error
 	return facts, nil
 }
 
-// referenced is what is read of an object of a kind that can't be watched: a provider's role lets us get it, no more.
+// referenced is what the reconciler reads of an infrastructure or control plane object. Such objects cannot be watched: the roles of
+// providers grant this provider only the verb get.
 type referenced struct {
 	by                          types.UID // a Machine or a Cluster
 	missing, deleting, external bool
@@ -93,8 +94,8 @@ type referenced struct {
 // Key implements cache.Entry.
 func (f referenced) Key() string { return string(f.by) }
 
-// referencedTTL is how long these facts count: two reads for each Machine and Cluster and period, so that hundreds of drains at once
-// leave the management cluster's API server alone.
+// referencedTTL is how long these facts are cached. It limits the reads to two for each Machine or Cluster and period, so that hundreds of
+// concurrent drains do not load the API server of the management cluster.
 const referencedTTL = 15 * time.Second
 
 func (r *Reconciler) referenced(ctx context.Context, by client.Object, ref clusterv1.ContractVersionedObjectReference) (referenced, error) {
@@ -128,8 +129,8 @@ func (r *Reconciler) countControlPlane(ctx context.Context, s *scope, facts *mac
 	return nil
 }
 
-// requestMaintenance sees to it that the Node's NodeMaintenance is there, and says what policy and rules say now. It waits for
-// the workload cluster to be reachable, and for rules that can't be compiled to be mended.
+// requestMaintenance creates the NodeMaintenance of the Node, or updates it to the current policy and drain rules. It waits until the
+// workload cluster is reachable and invalid MachineDrainRules are fixed.
 func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome, error) {
 	remoteClient, err := r.Clusters.Client(ctx, s.clusterKey())
 	if err != nil {
@@ -151,7 +152,7 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome,
 	if s.found.Name == "" {
 		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
 	}
-	if m := s.found.Maintenance; m != nil && m.Spec.Stage == v1alpha1.StageComplete { // somebody has ended it; a stage never goes back
+	if m := s.found.Maintenance; m != nil && m.Spec.Stage == v1alpha1.StageComplete { // another actor has completed it; stages only move forward
 		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "The NodeMaintenance was completed by somebody, and is made anew"}, finish(ctx, remoteClient, m)
 	}
 	s.maintenance = s.found.Maintenance
@@ -163,7 +164,7 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome,
 	if err != nil {
 		return outcome{}, err
 	}
-	if len(compiled.Problems) > 0 { // a drain that runs goes on by the last rules that could be compiled
+	if len(compiled.Problems) > 0 { // a running drain continues with the last valid rules
 		waiting := outcome{verdict: wait, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for a MachineDrainRule to be mended: " + compiled.Problems[0].String()}
 		if waiting.blind = s.maintenance == nil; waiting.blind {
 			return waiting, nil
@@ -176,8 +177,8 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome,
 	return r.update(ctx, s, desired)
 }
 
-// finish completes a NodeMaintenance that serves a Machine, and deletes it. It is completed first: one that is deleted in
-// another stage is taken for one that its Machine still needs.
+// finish completes a NodeMaintenance that serves a Machine, and deletes it. It sets stage Complete first: the controller recreates a
+// NodeMaintenance that is deleted in another stage, because its Machine still needs it.
 func finish(ctx context.Context, c client.Client, m *v1alpha1.NodeMaintenance) error {
 	if m.Spec.Stage != v1alpha1.StageComplete {
 		completed := m.DeepCopy()
@@ -196,10 +197,10 @@ func finish(ctx context.Context, c client.Client, m *v1alpha1.NodeMaintenance) e
 	return errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s", m.Name)
 }
 
-// create requests the drain.
+// create creates the NodeMaintenance.
 func (r *Reconciler) create(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) (outcome, error) {
 	if err := s.client.Create(ctx, desired); err != nil {
-		if apierrors.IsAlreadyExists(err) { // its event is on the way, unless it is not ours
+		if apierrors.IsAlreadyExists(err) { // either the cache is stale, or it belongs to another author
 			return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Drain requested", at: s.now.Add(existsRetry)}, nil
 		}
 		return r.unreachable(ctx, s, errors.Wrapf(err, "creating NodeMaintenance %s", desired.Name))
@@ -213,10 +214,11 @@ func (r *Reconciler) create(ctx context.Context, s *scope, desired *v1alpha1.Nod
 	return outcome{}, nil
 }
 
-// existsRetry is when to look again at a NodeMaintenance that exists and is not in the cache: one of another author is no event here.
+// existsRetry is when to retry after a NodeMaintenance exists but is not in the cache. A NodeMaintenance of another author triggers no
+// event for the Machine.
 const existsRetry = time.Second
 
-// update brings the NodeMaintenance up to date with what it would be if it were made now.
+// update patches the NodeMaintenance to the desired state.
 func (r *Reconciler) update(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) (outcome, error) {
 	changed := s.maintenance.DeepCopy()
 	if !machines.Update(changed, desired) {
@@ -229,7 +231,7 @@ func (r *Reconciler) update(ctx context.Context, s *scope, desired *v1alpha1.Nod
 	return outcome{}, nil
 }
 
-// desired is the NodeMaintenance of the Machine's Node as it would be made now. It counts where the rules have no Problems.
+// desired returns the NodeMaintenance that the Machine's Node must have. It is valid only if the compiled rules have no Problems.
 func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alpha1.DaemonSetPodsPolicy) (*v1alpha1.NodeMaintenance, rules.Compiled, error) {
 	compiled, err := CompileRules(ctx, r.Client, s.cluster, s.machine, daemonSetPods)
 	if err != nil {
@@ -241,7 +243,7 @@ func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alph
 	}), compiled, nil
 }
 
-// CompileRules compiles what decides about the Pods of a Machine's Node.
+// CompileRules compiles the drain rules for the Pods of a Machine's Node from the MachineDrainRules of its namespace.
 func CompileRules(ctx context.Context, reader client.Reader, cluster *clusterv1.Cluster, machine *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy) (rules.Compiled, error) {
 	list := &clusterv1.MachineDrainRuleList{}
 	if err := reader.List(ctx, list, client.InNamespace(machine.Namespace)); err != nil {
@@ -255,8 +257,8 @@ func CompileRules(ctx context.Context, reader client.Reader, cluster *clusterv1.
 	}), nil
 }
 
-// contact says whether the workload cluster answers the ClusterCache's health probes. A connection that doesn't is ended by
-// the ClusterCache within about a minute; until then its watches are silent, and what they have shown is out of date.
+// contact returns whether contact with the workload cluster is lost: it does not answer the health probes of the ClusterCache. The
+// ClusterCache closes such a connection within about a minute. Until then, watches deliver no events and their caches are stale.
 func (r *Reconciler) contact(ctx context.Context, s *scope) (waiting outcome, lost bool) {
 	state := r.Clusters.LastContact(ctx, s.clusterKey())
 	if state.ConsecutiveFailures == 0 || s.now.Sub(state.LastProbeSuccessTime) < probeFailureWindow {
@@ -271,10 +273,10 @@ func (r *Reconciler) contact(ctx context.Context, s *scope) (waiting outcome, lo
 }
 
 const (
-	// contactRetry is how often it is looked whether contact is back: success of a probe is no event.
+	// contactRetry is the interval of checks whether contact is restored. A successful probe triggers no event.
 	contactRetry = 5 * time.Second
-	// probeFailureWindow is how long ago the last probe that was answered may be. Probes come every 10 s; one alone that
-	// fails may be a busy moment. The ClusterCache tells when the window has passed.
+	// probeFailureWindow is the maximum age of the last successful probe. Probes run every 10 s, and a single failed probe may be a short
+	// overload. The ClusterCache triggers an event when the window has passed.
 	probeFailureWindow = 15 * time.Second
 )
 
@@ -286,8 +288,8 @@ func waitingForCluster(state clustercache.HealthCheckingState) outcome {
 	return waiting
 }
 
-// unreachable turns the error of a request to the workload cluster into an outcome: without a connection the work rests until
-// the next one; a request that got no answer is tried again at the pace of the probes, without a storm of errors.
+// unreachable turns the error of a request to the workload cluster into an outcome. Without a connection, the step waits for the next one.
+// A request without a response is retried after contactRetry instead of with the backoff of errors.
 func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
 	answered := apierrors.ReasonForError(err) != metav1.StatusReasonUnknown
 	if answered && !remote.IsNotConnected(err) || remote.IsPaused(err) {

@@ -2,10 +2,10 @@ package machine
 
 // Reasons of the events that this package writes on Machines.
 const (
-	// eventDrainRequested: the drain of the Machine's Node has been requested in the workload cluster.
+	// eventDrainRequested means that the controller has requested the drain of the Machine's Node in the workload cluster.
 	eventDrainRequested = "NodeDrainRequested"
-	// eventMaintenanceNameTaken: a NodeMaintenance of another author has the name that the one of the Machine's Node would have.
+	// eventMaintenanceNameTaken means that a NodeMaintenance of another author has the name that this provider uses for the Machine's Node.
 	eventMaintenanceNameTaken = "NodeMaintenanceNameTaken"
-	// eventHookReleased: our hook is off, and why.
+	// eventHookReleased means that the hook has been released. The message says why.
 	eventHookReleased = "NodeMaintenanceHookReleased"
 )

@@ -15,19 +15,19 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-// reportFailure is where each reconciliation of a deleted Machine ends. Where it has failed, whatever the step, the Machine is released
-// when its time is up, and its condition says what has failed once that has lasted.
+// reportFailure runs after each reconciliation of a deleted Machine. If any step has failed, reportFailure releases the Machine once its
+// deadline is exceeded, and reports a persistent failure on its condition.
 func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconcile.Result, err error) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(s.machine)
 	if remote.IsNotConnected(err) || remote.IsPaused(err) {
-		err, result = nil, reconcile.Result{} // the next connection, or the end of the pause, is an event
+		err, result = nil, reconcile.Result{} // the next connection, or the end of the pause, triggers a reconciliation
 	}
 	failure := r.failures.Note(key, err, s.now)
 	if err == nil {
 		return result, nil
 	}
 	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonReconcileFailed, message: machines.FailureMessage(err), at: failure.ToldAt()}
-	if failure.Persists(s.now) { // one that passes doesn't end the wait for a turn, or for volumes
+	if failure.Persists(s.now) { // a transient failure does not replace the condition of a wait for a turn or for volumes
 		waiting.at = s.now.Add(referencedTTL)
 		if s.expired(&waiting) {
 			return r.release(ctx, s, s.result())
@@ -42,8 +42,8 @@ func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconci
 	return reconcile.Result{}, err
 }
 
-// maintenanceFailure is why the NodeMaintenance of the Machine has not been reconciled for a while, nil if it has. Where the API server
-// does not answer, that is told by contact.
+// maintenanceFailure returns the persistent error of the reconciliation of the Machine's NodeMaintenance, nil if there is none. It returns
+// nil if the API server does not answer: contact reports that.
 func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 	if r.Clusters.LastContact(ctx, s.clusterKey()).ConsecutiveFailures > 0 {
 		return nil
@@ -55,7 +55,7 @@ func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// keepQueue keeps the queue, for Machines whose deadline comes before the backoff of a failed step is over.
+// keepQueue stores the work queue, so that a Machine whose deadline precedes the end of its backoff can be reconciled in time.
 func (r *Reconciler) keepQueue(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	r.retryAfter = func(machine types.NamespacedName, after time.Duration) {
 		queue.AddAfter(reconcile.Request{NamespacedName: machine}, after)

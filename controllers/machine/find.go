@@ -11,7 +11,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-// FindMaintenance looks for the NodeMaintenance of a Machine's Node in its workload cluster.
+// FindMaintenance looks up the NodeMaintenance of a Machine's Node in its workload cluster.
 func FindMaintenance(ctx context.Context, remote client.Reader, id machines.Identity) (machines.Found, error) {
 	named := map[string]*v1alpha1.NodeMaintenance{}
 	for _, name := range id.Names() {

@@ -42,19 +42,19 @@ func init() {
 	metrics.Registry.MustRegister(drainsInProgress, drainDuration, volumesWaitedFor, longestVolumeWait, hookWait)
 }
 
-// inProgress has each drain once, with the volumes that it waits for.
+// inProgress are the running drains with the volumes that each waits for.
 var inProgress = struct {
 	sync.Mutex
 	machines map[types.NamespacedName]volumeWait
 }{machines: map[types.NamespacedName]volumeWait{}}
 
-// volumeWait is what a drained Node waits for.
+// volumeWait is the number of volumes that a drained Node waits for, and the start of the wait.
 type volumeWait struct {
 	volumes int
 	start   time.Time
 }
 
-// observeDrain counts a drain that goes on. What it waits for is left as it was seen last: its volumes are looked at later on.
+// observeDrain counts a running drain. It keeps the last observed volumes: they are observed in a later step.
 func observeDrain(s *scope) {
 	inProgress.Lock()
 	defer inProgress.Unlock()

@@ -22,7 +22,7 @@ func TestDrainMetrics(t *testing.T) {
 		return s
 	}
 	waiting := volumes.Decide(volumes.Observation{Attached: []string{"kubernetes.io/none/1", "kubernetes.io/none/2"}})
-	t.Run("M29: a drain and its volumes are counted once, until the release", func(t *testing.T) {
+	t.Run("M29: counts a drain and its volumes once until the hook is released", func(t *testing.T) {
 		one, two := drain("one"), drain("two")
 		since := deletion.Add(10 * time.Second)
 		one.volumeWait, two.volumeWait = &since, &one.now

@@ -15,8 +15,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-// takeBack ends the drain of a Node whose Machine was being deleted when clusterctl move brought it here, where it runs. Without a connection there is nothing to do: the next
-// one, and each event of the NodeMaintenance, comes back here.
+// takeBack completes and deletes the NodeMaintenance of a running Machine that was being deleted when clusterctl move brought it here:
+// clusterctl move does not preserve deletions. Without a connection it does nothing; the next connection, and each event of the
+// NodeMaintenance, triggers another reconciliation.
 func (r *Reconciler) takeBack(ctx context.Context, machine *clusterv1.Machine, cluster *clusterv1.Cluster) error {
 	if !machine.Status.NodeRef.IsDefined() {
 		return nil
@@ -31,7 +32,7 @@ func (r *Reconciler) takeBack(ctx context.Context, machine *clusterv1.Machine, c
 	}
 	found, err := FindMaintenance(ctx, remoteClient, machines.Identity{Cluster: client.ObjectKeyFromObject(cluster), Machine: machine, Node: node})
 	if err != nil {
-		if meta.IsNoMatchError(err) { // the workload cluster doesn't have our bundle yet
+		if meta.IsNoMatchError(err) { // the bundle is not installed yet
 			return nil
 		}
 		return err
@@ -45,7 +46,7 @@ func (r *Reconciler) takeBack(ctx context.Context, machine *clusterv1.Machine, c
 	if err := remoteClient.Patch(ctx, changed, client.MergeFromWithOptions(left, client.MergeFromWithOptimisticLock{})); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "completing NodeMaintenance %s, whose Machine isn't being deleted any more", left.Name)
 	}
-	ctrl.LoggerFrom(ctx).Info("The Machine's deletion was not carried over from another management cluster, taking its drain back", "NodeMaintenance", klog.KRef("", left.Name))
+	ctrl.LoggerFrom(ctx).Info("The Machine is no longer being deleted after a move from another management cluster, completing its NodeMaintenance", "NodeMaintenance", klog.KRef("", left.Name))
 	err = remoteClient.Delete(ctx, changed, client.Preconditions{UID: &changed.UID})
 	return errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s, whose Machine isn't being deleted any more", left.Name)
 }

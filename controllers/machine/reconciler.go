@@ -43,10 +43,10 @@ import (
 // +kubebuilder:rbac:groups="",resources=secrets;namespaces,verbs=get
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
-// Reconciler serves Machines.
+// Reconciler reconciles Machines.
 type Reconciler struct {
 	Client client.Client
-	// APIReader reads infrastructure and control plane objects, of kinds that aren't known beforehand.
+	// APIReader reads infrastructure and control plane objects without a cache: their kinds are not known in advance.
 	APIReader         client.Reader
 	Clusters          *remote.Clusters
 	Clock             clock.PassiveClock
@@ -58,9 +58,9 @@ type Reconciler struct {
 	seen       cache.Cache[referenced]
 
 	volumeFacts volumeFacts
-	conditions  pace.Writes[types.NamespacedName] // of conditions that tell of progress alone
+	conditions  pace.Writes[types.NamespacedName] // of conditions that report progress only
 	failures    remote.Failures[types.NamespacedName]
-	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again, whatever its backoff is
+	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -84,7 +84,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return errors.Wrap(err, "setting up the machine controller")
 }
 
-// Reconcile sets or removes the hook of a Machine that isn't being deleted, and moves one that is towards its release.
+// Reconcile sets or removes the hook of a Machine. If the Machine is being deleted, Reconcile drains its Node and releases the hook.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	machine := &clusterv1.Machine{}
 	if err := r.Client.Get(ctx, request.NamespacedName, machine); err != nil {
@@ -93,7 +93,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
 	}
-	if r.WatchFilterValue != "" && !labels.HasWatchLabel(machine, r.WatchFilterValue) { // its Cluster and its policy have events as well
+	if r.WatchFilterValue != "" && !labels.HasWatchLabel(machine, r.WatchFilterValue) { // events of its Cluster and its policy bypass the predicate of the watch
 		return reconcile.Result{}, nil
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(machine.Namespace, machine.Spec.ClusterName), "Machine", klog.KObj(machine)))
@@ -108,7 +108,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return result, nil
 }
 
-// reconcile sets or removes the hook of a running Machine, or goes on with the drain of a deleted one.
+// reconcile sets or removes the hook of a running Machine, or continues the drain of one that is being deleted.
 func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Result, err error) {
 	machine, key := s.machine, client.ObjectKeyFromObject(s.machine)
 	if s.cluster, err = util.GetClusterByName(ctx, r.Client, machine.Namespace, machine.Spec.ClusterName); err != nil {
@@ -118,7 +118,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 		if !machines.Held(machine) || machine.DeletionTimestamp.IsZero() {
 			return reconcile.Result{}, nil
 		}
-		return reconcile.Result{}, r.setHook(ctx, machine, false) // a hook that nobody can serve
+		return reconcile.Result{}, r.setHook(ctx, machine, false) // without a Cluster, no controller could ever release the hook
 	}
 	if annotations.IsPaused(s.cluster, machine) {
 		return reconcile.Result{}, nil
@@ -131,7 +131,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	switch {
 	case machine.DeletionTimestamp.IsZero():
 		return reconcile.Result{}, r.reconcileRunning(ctx, machine, s.cluster, s.policy)
-	case !machines.Held(machine): // Cluster API's from here on; a Machine that is deleted without our hook never gets it
+	case !machines.Held(machine): // Cluster API completes the deletion; a Machine that is deleted without the hook never gets it
 		r.forget(key)
 		return reconcile.Result{}, nil
 	default:
@@ -139,7 +139,8 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	}
 }
 
-// reconcileRunning sees to the hook of a Machine that isn't being deleted, and to what another management cluster has left of it.
+// reconcileRunning sets or removes the hook of a Machine that is not being deleted. It also ends a drain that another management cluster
+// has left behind on the Node.
 func (r *Reconciler) reconcileRunning(ctx context.Context, machine *clusterv1.Machine, cluster *clusterv1.Cluster, policy *v1alpha1.MachineDrainPolicy) error {
 	wanted := policy != nil && cluster.DeletionTimestamp.IsZero()
 	if err := r.setHook(ctx, machine, wanted); err != nil || !wanted {
@@ -148,7 +149,7 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, machine *clusterv1.Ma
 	return r.takeBack(ctx, machine, cluster)
 }
 
-// setHook puts our hook on a Machine, or takes it off.
+// setHook sets the hook on the Machine if it is wanted, and removes it otherwise.
 func (r *Reconciler) setHook(ctx context.Context, machine *clusterv1.Machine, wanted bool) error {
 	changed := machine.DeepCopy()
 	stale := machines.ForgetRelease(changed)
@@ -163,57 +164,57 @@ func (r *Reconciler) setHook(ctx context.Context, machine *clusterv1.Machine, wa
 	} else {
 		delete(changed.Annotations, v1alpha1.PreDrainHookAnnotation)
 	}
-	// With the lock, a Machine that is deleted in this moment doesn't get the hook after all.
+	// The optimistic lock makes the patch fail if the Machine has been deleted in the meantime: such a Machine must not get the hook.
 	err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(machine, client.MergeFromWithOptimisticLock{}))
 	return errors.Wrapf(client.IgnoreNotFound(err), "setting the hook of Machine %s", klog.KObj(machine))
 }
 
-// scope is the reconciliation of one deleted Machine.
+// scope is the state of the reconciliation of one deleted Machine.
 type scope struct {
 	machine *clusterv1.Machine
 	cluster *clusterv1.Cluster
 	policy  *v1alpha1.MachineDrainPolicy
 	now     time.Time
 
-	// Of the workload cluster, once it is reached:
+	// The following fields are set once the workload cluster has been read.
 	client      client.Client
 	node        *corev1.Node
-	found       machines.Found            // what is known of its NodeMaintenance
-	maintenance *v1alpha1.NodeMaintenance // once it is there
-	volumeWait  *time.Time                // once it has started
+	found       machines.Found            // the result of the lookup of its NodeMaintenance
+	maintenance *v1alpha1.NodeMaintenance // nil until it exists
+	volumeWait  *time.Time                // start of the wait for volumes; nil before
 	turn        machines.Turn
-	mayDrain    bool // it is known to be its turn
+	mayDrain    bool // the Machine has its turn
 
-	// drainOver and volumesOver: that part is done, or out of time, and Cluster API needn't do it again.
+	// drainOver and volumesOver mean that this part has completed or timed out. Cluster API does not repeat it.
 	drainOver, volumesOver bool
-	// timedOut says which parts have run out of time, and what was left.
+	// timedOut are messages about the parts that have timed out and what they were waiting for.
 	timedOut []string
 }
 
 func (s *scope) clusterKey() types.NamespacedName { return client.ObjectKeyFromObject(s.cluster) }
 
-// outcome is what a step has come to.
+// outcome is the result of a step.
 type outcome struct {
 	verdict verdict
-	// reason and message explain it on the Machine's condition.
+	// reason and message are those of the Machine's condition.
 	reason, message string
-	// at is when to look again if no event comes before.
+	// at is when to reconcile again if no event triggers it earlier.
 	at time.Time
-	// blind: the drain can't be observed meanwhile.
+	// blind means that the drain cannot be observed while the step waits.
 	blind bool
 }
 
 type verdict int
 
 const (
-	next    verdict = iota // the step is done
+	next    verdict = iota // the step has completed
 	wait                   // the step waits for an event
-	release                // nothing more is to be done: the hook goes
+	release                // the hook must be released
 )
 
-// reconcileDelete moves one deleted Machine towards the release of its hook:
+// reconcileDelete runs the steps of the deletion of a Machine in order, up to the first that waits:
 //
-//	admit ─► request the Node's drain ─► await its turn ─► await it ─► await the volumes ─► have the Pods of DaemonSets go ─► release
+//	admit ─► request the drain ─► await the turn ─► await the drain ─► await the volumes ─► drain the Pods of DaemonSets ─► release the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
 	steps := []func(context.Context, *scope) (outcome, error){r.admit, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets}
 	for _, step := range steps {
@@ -235,7 +236,7 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.R
 	return r.release(ctx, s, s.result())
 }
 
-// result is what the drain has come to.
+// result returns the outcome of a drain that has completed or timed out.
 func (s *scope) result() outcome {
 	if len(s.timedOut) > 0 {
 		return outcome{verdict: release, reason: v1alpha1.ReasonTimedOut, message: strings.Join(s.timedOut, "\n")}
@@ -243,7 +244,7 @@ func (s *scope) result() outcome {
 	return outcome{verdict: release, reason: v1alpha1.ReasonMachineDrained, message: "The Node is drained"}
 }
 
-// forget gives back what a Machine needed, and what is remembered of it.
+// forget releases the drain watch of a Machine and deletes all state about it.
 func (r *Reconciler) forget(machine types.NamespacedName) {
 	forgetDrain(machine)
 	r.volumeFacts.forget(machine)

@@ -24,12 +24,12 @@ import (
 // fieldManager owns our condition on Machines.
 const fieldManager = "capnm-machine"
 
-// progressInterval is the least time between two conditions that differ in nothing but their message. Each has Cluster API's
-// controllers look at the Machine, and write to it and to its Node. Where many Machines drain, it is longer: see pace.Writes.Share.
+// progressInterval is the minimum interval between two writes of the condition that differ only in the message. Each write makes the
+// controllers of Cluster API reconcile the Machine, and patch it and its Node. The interval grows with the number of Machines that drain:
+// see pace.Writes.Share.
 const progressInterval = 5 * time.Second
 
-// release takes our hook off, and in the same patch keeps Cluster API from draining a second time what was drained here, or
-// has run out of time here.
+// release removes the hook. The same patch prevents Cluster API from repeating a drain that has completed or timed out here.
 func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	changed := s.machine.DeepCopy()
 	machines.Release(changed, s.drainOver, s.volumesOver)
@@ -48,7 +48,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 	return r.report(ctx, s, result)
 }
 
-// report is the one place that turns an outcome into our condition on the Machine and a result.
+// report writes the condition of the Machine from an outcome, and returns the result of the reconciliation. No other function does.
 func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	if result.verdict == wait {
 		if err := r.noteClock(ctx, s); err != nil {
@@ -77,8 +77,8 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 	return reconcile.Result{RequeueAfter: max(result.at.Sub(s.now), time.Millisecond)}, nil
 }
 
-// noteClock keeps on the Machine when the drain, or the wait for volumes, has started, where that has a limit: the workload
-// cluster may not be there to tell when it is over.
+// noteClock records the start of the drain, and of the wait for volumes, on the Machine if there is a timeout. The deadline must be known
+// even if the workload cluster is unreachable.
 func (r *Reconciler) noteClock(ctx context.Context, s *scope) error {
 	notes := s.clock().Notes(s.machine)
 	if len(notes) == 0 {
@@ -93,7 +93,7 @@ func (r *Reconciler) noteClock(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// early says until when to wait with a condition that tells of progress alone.
+// early returns whether it is too early to write a condition that differs only in the message, and when it may be written.
 func (r *Reconciler) early(s *scope, status metav1.ConditionStatus, result outcome) (time.Time, bool) {
 	present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
 	if present == nil || present.Status != status || present.Reason != result.reason || present.Message == result.message {
@@ -112,8 +112,8 @@ func (r *Reconciler) setCondition(ctx context.Context, s *scope, status metav1.C
 	return err
 }
 
-// SetCondition applies our condition to a Machine, alone, so that it doesn't get in the way of those that Cluster API writes. One
-// without a reason is taken away. It says whether there was anything to write.
+// SetCondition applies the condition of this provider to a Machine. It uses server-side apply, so that it does not conflict with the
+// conditions of Cluster API. A condition without a reason is removed. It returns whether the condition had changed.
 func SetCondition(ctx context.Context, c client.Client, machine *clusterv1.Machine, wanted metav1.Condition, now time.Time) (written bool, err error) {
 	present := conditions.Get(machine, v1alpha1.MachineNodeMaintenance)
 	if present == nil && wanted.Reason == "" || present != nil && present.Status == wanted.Status && present.Reason == wanted.Reason && present.Message == wanted.Message {
@@ -140,7 +140,7 @@ func SetCondition(ctx context.Context, c client.Client, machine *clusterv1.Machi
 	return true, errors.Wrapf(ignoreGone(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(machine))
 }
 
-// ignoreGone passes over a Machine that is gone, or that another one of the same name has replaced.
+// ignoreGone ignores that the Machine was deleted, or was replaced by another one with the same name.
 func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil

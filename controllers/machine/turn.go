@@ -25,8 +25,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// turn finds out whether the Machine may drain now, or its policy's maxParallelDrains has it wait. Machines that drain, of the
-// control plane, or whose Node is unreachable never wait.
+// turn returns whether the Machine may start to drain, or must wait because of its policy's maxParallelDrains. A Machine that already
+// drains, a control plane Machine, and a Machine with an unreachable Node never wait.
 func (r *Reconciler) turn(ctx context.Context, s *scope) (machines.Turn, error) {
 	if s.policy == nil || s.policy.Spec.MaxParallelDrains == nil || util.IsControlPlaneMachine(s.machine) || rules.Unreachable(s.node) {
 		return machines.Turn{}, nil
@@ -46,8 +46,8 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machines.Turn, error) 
 	return machines.TurnOf(self, all, machines.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
 }
 
-// contenders are the Machines of the Cluster that drain or wait to. Everything is read from watches. One that is paused doesn't
-// wait: nobody would begin its drain, and those behind it would wait with it.
+// contenders returns the Machines of the Cluster that drain or wait for their turn, and the number of worker Machines. All data comes from
+// caches. A paused Machine does not count as waiting: its drain would not start, and it would block the Machines after it.
 func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.Machine) (contenders []machines.Contender, workers int, err error) {
 	draining, err := r.draining(ctx, s)
 	if err != nil {
@@ -83,8 +83,8 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 	return contenders, workers, nil
 }
 
-// draining are the NodeMaintenances in stage Drain that name a Machine of the Cluster, by Machine. They are the cache's: not to be
-// changed.
+// draining returns, by Machine, the NodeMaintenances in stage Drain that name a Machine of the Cluster. They are shared with the cache and
+// must not be modified.
 func (r *Reconciler) draining(ctx context.Context, s *scope) (map[types.NamespacedName][]*v1alpha1.NodeMaintenance, error) {
 	list := &v1alpha1.NodeMaintenanceList{}
 	if err := s.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
@@ -100,13 +100,13 @@ func (r *Reconciler) draining(ctx context.Context, s *scope) (map[types.Namespac
 	return draining, nil
 }
 
-// drainTimeout is the drain timeout of a Machine, 0 for none.
+// drainTimeout returns the drain timeout of a Machine, 0 if it has none.
 func drainTimeout(m *clusterv1.Machine) time.Duration {
 	return time.Duration(ptr.Deref(m.Spec.Deletion.NodeDrainTimeoutSeconds, 0)) * time.Second
 }
 
-// stageAt is the stage of a Machine's NodeMaintenance: while it waits for its turn its Node is cordoned, so that no Pod of those
-// that drain lands there.
+// stageAt returns the stage of a Machine's NodeMaintenance. While the Machine waits for its turn, its Node is cordoned, so that Pods
+// evicted from other Nodes are not scheduled to it.
 func stageAt(turn machines.Turn) v1alpha1.NodeMaintenanceStage {
 	if turn.Now() {
 		return v1alpha1.StageDrain
@@ -114,7 +114,7 @@ func stageAt(turn machines.Turn) v1alpha1.NodeMaintenanceStage {
 	return v1alpha1.StageCordon
 }
 
-// awaitTurn waits while others of the Cluster drain, or come before it.
+// awaitTurn waits until maxParallelDrains permits the drain.
 func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 	if s.turn.Now() {
 		return outcome{}, nil
@@ -128,15 +128,15 @@ func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 	return waiting, nil
 }
 
-// wakeUps is how many of those that wait longest look whether it is their turn when a drain ends. One place is free then, or a
-// few where several drains end at once.
+// wakeUps is how many of the longest-waiting Machines are reconciled when a drain ends. More than one, because several drains may end at
+// the same time.
 const wakeUps = 16
 
-// turnRetry is how often a Machine looks without being woken: a place is free as well when the Node of one that drains has become
-// unreachable, which is no event for the others.
+// turnRetry is how often a waiting Machine is reconciled without an event. A draining Machine whose Node becomes unreachable permits
+// another drain, but triggers no event for the waiting Machines.
 const turnRetry = time.Minute
 
-// nextInLine maps a Machine whose drain has ended to those of its Cluster that wait longest for their turn.
+// nextInLine maps a Machine whose drain has ended to the longest-waiting Machines of its Cluster.
 func (r *Reconciler) nextInLine(ctx context.Context, ended client.Object) []reconcile.Request {
 	list := &clusterv1.MachineList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(ended.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: ended.GetLabels()[clusterv1.ClusterNameLabel]}, client.UnsafeDisableDeepCopy); err != nil {
@@ -154,13 +154,14 @@ func (r *Reconciler) nextInLine(ctx context.Context, ended client.Object) []reco
 	return requests
 }
 
-// mayWaitForTurn is true as well for a Machine whose condition isn't set yet, or not seen yet: it may be about to wait.
+// mayWaitForTurn returns whether a Machine waits for its turn. It also returns true if the Machine has no observed condition yet, because
+// it may be about to wait.
 func mayWaitForTurn(m *clusterv1.Machine) bool {
 	reason := conditions.GetReason(m, v1alpha1.MachineNodeMaintenance)
 	return reason == "" || reason == v1alpha1.ReasonWaitingForTurn
 }
 
-// drainEnded passes the events of Machines that don't drain any more.
+// drainEnded passes events of Machines that have stopped draining.
 type drainEnded struct {
 	predicate.Funcs
 }

@@ -21,12 +21,12 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
-// parallelReads is how many PersistentVolumes or claims are read at once.
+// parallelReads is the maximum number of concurrent reads of PersistentVolumes and claims.
 const parallelReads = 8
 
-// volumes decides which volumes of the Node must still detach. Not known while the first lists are on their way.
+// volumes returns which volumes of the Node must still detach. known is false until the first lists of the watches have arrived.
 //
-// What is attached, and the Pods, come from watches. PersistentVolumes and claims are read by name, each once.
+// VolumeAttachments and Pods come from watches. PersistentVolumes and claims are read by name, each once.
 func (r *Reconciler) volumes(ctx context.Context, s *scope) (_ volumes.Decision, known bool, _ error) {
 	observation, err := r.Clusters.ObserveVolumes(ctx, s.clusterKey(), owner(client.ObjectKeyFromObject(s.machine)), s.node.Name)
 	if err != nil || observation == nil {
@@ -53,7 +53,7 @@ func (r *Reconciler) volumes(ctx context.Context, s *scope) (_ volumes.Decision,
 	}
 }
 
-// observeNode describes what is attached to a Node, and the Pods that use it.
+// observeNode returns the volumes that are attached to a Node, and the Pods on it that use volumes.
 func observeNode(observation remote.Observation, node *corev1.Node, m *v1alpha1.NodeMaintenance) (seen volumes.Observation, known bool) {
 	pods, podsKnown := observation.PodsOn(node.Name)
 	attachments, attachmentsKnown := observation.AttachmentsTo(node.Name)
@@ -73,14 +73,14 @@ func observeNode(observation remote.Observation, node *corev1.Node, m *v1alpha1.
 	for _, pod := range pods {
 		verdict := matcher.Decide(remote.Subject(observation, pod))
 		stays := verdict.Behavior == v1alpha1.DrainBehaviorSkip
-		if stays || !rules.Finished(pod) { // a kubelet unmounts the volumes of a Pod that has finished
+		if stays || !rules.Finished(pod) { // the kubelet unmounts the volumes of a Pod that has finished
 			seen.Pods = append(seen.Pods, volumes.Pod{Claims: volumes.ClaimsOf(pod), Skipped: stays})
 		}
 	}
 	return seen, true
 }
 
-// read gets what a decision misses. What isn't there is an answer too.
+// read reads the missing objects into facts. It records an object that does not exist as such.
 func read(ctx context.Context, live client.Reader, missing volumes.Missing, facts volumes.Facts) error {
 	var mu sync.Mutex
 	group, ctx := errgroup.WithContext(ctx)
@@ -120,7 +120,7 @@ func readOne(ctx context.Context, live client.Reader, key types.NamespacedName, 
 	return err == nil, errors.Wrapf(err, "getting %T %s", object, key)
 }
 
-// migrated gives a volume of one of the cloud providers' former plugins the CSI source by which it is attached:
+// migrated returns a volume of an in-tree cloud provider plugin with the CSI source by which it is attached:
 // https://kubernetes.io/docs/concepts/storage/volumes/#csi-migration.
 func migrated(ctx context.Context, volume *corev1.PersistentVolume) *corev1.PersistentVolume {
 	translator := csitranslation.New()
@@ -128,15 +128,15 @@ func migrated(ctx context.Context, volume *corev1.PersistentVolume) *corev1.Pers
 		return volume
 	}
 	translated, err := translator.TranslateInTreePVToCSI(klog.FromContext(ctx), volume)
-	if err != nil { // it is waited for under the name that it has
+	if err != nil { // the Machine waits for it by its in-tree name
 		ctrl.LoggerFrom(ctx).V(2).Info("Can't translate a PersistentVolume to CSI", "PersistentVolume", klog.KObj(volume), "error", err.Error())
 		return volume
 	}
 	return translated
 }
 
-// volumeFacts remembers what has been read for a Machine, until it is released. It only saves reads: what could still change,
-// because it isn't there or isn't bound, isn't kept.
+// volumeFacts caches what has been read for a Machine until its hook is released. It only saves reads. Objects that do not exist or are not
+// bound are not cached, because they may change.
 type volumeFacts struct {
 	mu        sync.Mutex
 	byMachine map[types.NamespacedName]volumes.Facts
@@ -168,5 +168,5 @@ func (f *volumeFacts) forget(machine types.NamespacedName) {
 	delete(f.byMachine, machine)
 }
 
-// owner names a Machine among those who need what is watched of a Node.
+// owner returns the name of a Machine as an owner of drain watches.
 func owner(machine types.NamespacedName) string { return "Machine/" + machine.String() }

@@ -22,8 +22,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Watches are those of a workload cluster's NodeMaintenances, to learn how the drains of Machines go, and of what its Nodes
-// say about their volumes.
+// Watches returns the watches of a workload cluster: NodeMaintenances for the progress of drains, and Nodes for their attached volumes.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		remote.Watch("machine-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
@@ -39,7 +38,7 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 	}
 }
 
-// volumesMatter passes the updates of Nodes that may end a wait for volumes.
+// volumesMatter passes the events of Nodes that may end a wait for volumes.
 type volumesMatter struct{}
 
 // Create implements predicate.TypedPredicate.
@@ -57,7 +56,7 @@ func (volumesMatter) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 		!apiequality.Semantic.DeepEqual(e.ObjectOld.Status.VolumesAttached, e.ObjectNew.Status.VolumesAttached)
 }
 
-// watchVolumes has Machines looked at again when the volumes of their Nodes have changed.
+// watchVolumes enqueues draining Machines when the volumes of their Nodes change.
 func (r *Reconciler) watchVolumes(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	r.Clusters.Subscribe(func(change remote.Change) {
 		if change.Volumes == nil {
@@ -70,7 +69,7 @@ func (r *Reconciler) watchVolumes(ctx context.Context, queue workqueue.TypedRate
 	return nil
 }
 
-// drainingMachinesOn finds the Machine of a Node, if it is being drained.
+// drainingMachinesOn returns a request for the Machine of a Node if the Machine is draining.
 func (r *Reconciler) drainingMachinesOn(ctx context.Context, cluster types.NamespacedName, node string) []reconcile.Request {
 	return Requests(ctx, r.Client, func(m *clusterv1.Machine) bool { return machines.Draining(m) && m.Status.NodeRef.Name == node },
 		client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
@@ -88,7 +87,7 @@ func (r *Reconciler) drainingMachinesOfNamespace(ctx context.Context, rule clien
 	return Requests(ctx, r.Client, machines.Draining, client.InNamespace(rule.GetNamespace()))
 }
 
-// Requests names the Machines of a list that a condition holds for, nil: for all.
+// Requests returns requests for the listed Machines that meet a condition. A nil condition selects all.
 func Requests(ctx context.Context, reader client.Reader, condition func(*clusterv1.Machine) bool, options ...client.ListOption) []reconcile.Request {
 	list := &clusterv1.MachineList{}
 	if err := reader.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
@@ -104,8 +103,8 @@ func Requests(ctx context.Context, reader client.Reader, condition func(*cluster
 	return requests
 }
 
-// machineMatters passes the events of Machines that can change what is to be done. Most writes to a Machine's status, our own
-// among them, can't.
+// machineMatters passes the events of Machines that can change the result of a reconciliation. Most writes to a Machine's status cannot,
+// including those of this controller.
 type machineMatters struct {
 	predicate.Funcs
 }
