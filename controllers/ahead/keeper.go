@@ -1,5 +1,5 @@
-// Package ahead keeps the NodeMaintenances of Machines that aren't being deleted: those that a rollout announces, and those that
-// an annotation of the Machine asks for. Both keep the one NodeMaintenance that the Machine's deletion would go on with.
+// Package ahead manages the NodeMaintenances of Machines that are not being deleted: those that a rollout announces, and those that the
+// stage annotation of a Machine requests. When the Machine is deleted, the machine controller takes over the same NodeMaintenance.
 package ahead
 
 import (
@@ -20,13 +20,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-// Keeper keeps NodeMaintenances in workload clusters.
+// Keeper creates, updates and withdraws NodeMaintenances in workload clusters.
 type Keeper struct {
 	Client            client.Client
 	ManagementCluster string
 }
 
-// Wish is the NodeMaintenance that a Machine is to have.
+// Wish is the desired NodeMaintenance of a Machine.
 type Wish struct {
 	Cluster *clusterv1.Cluster
 	Machine *clusterv1.Machine
@@ -35,8 +35,8 @@ type Wish struct {
 	For     string // v1alpha1.RequestedForRollout or RequestedForStage
 }
 
-// Present are the NodeMaintenances of some Machines of a Cluster that were requested for the same, by Machine, from the watch. There
-// are none where nothing has brought their CRD. They are the cache's: not to be changed.
+// Present returns, by Machine, the NodeMaintenances of some Machines of a Cluster that were requested for the same purpose. It reads them
+// from the cache; they must not be modified. It returns none if the workload cluster does not have the CRD.
 func (k *Keeper) Present(ctx context.Context, remote client.Client, cluster types.NamespacedName, of []clusterv1.Machine, requestedFor string) (map[types.NamespacedName]*v1alpha1.NodeMaintenance, error) {
 	if _, err := remote.RESTMapper().RESTMapping(v1alpha1.GroupVersion.WithKind("NodeMaintenance").GroupKind(), v1alpha1.GroupVersion.Version); err != nil {
 		if meta.IsNoMatchError(err) {
@@ -77,13 +77,13 @@ func (k *Keeper) Present(ctx context.Context, remote client.Client, cluster type
 	return present, nil
 }
 
-// Serves says which Machine of the Cluster a NodeMaintenance serves.
+// Serves returns the Machine of the Cluster that a NodeMaintenance serves. ours is false if it serves none.
 func (k *Keeper) Serves(m *v1alpha1.NodeMaintenance, cluster types.NamespacedName) (owner types.NamespacedName, ours bool) {
 	return machines.Served(m, k.ManagementCluster, cluster)
 }
 
-// Of looks for the NodeMaintenance of a Machine, and for its Node: nil where the Node isn't there. Where nothing has brought the CRD
-// there is no NodeMaintenance.
+// Of looks up the NodeMaintenance of a Machine, and its Node. The Node is nil if it does not exist. If the workload cluster does not have
+// the CRD, no NodeMaintenance is found.
 func (k *Keeper) Of(ctx context.Context, remote client.Client, cluster types.NamespacedName, m *clusterv1.Machine) (machines.Found, *corev1.Node, error) {
 	node := &corev1.Node{}
 	if !m.Status.NodeRef.IsDefined() {
@@ -100,8 +100,8 @@ func (k *Keeper) Of(ctx context.Context, remote client.Client, cluster types.Nam
 	return found, node, err
 }
 
-// Keep brings the NodeMaintenance of a Machine to what is wished, as far as it goes: stages only move forward. It returns it as
-// it is then. Problem says what keeps it from that: rules that can't be compiled hold a drain, and all names may be taken.
+// Keep creates the desired NodeMaintenance of a Machine, or updates it; stages only move forward. It returns the resulting NodeMaintenance.
+// problem is not nil if invalid MachineDrainRules block a drain, or if other authors have taken all its names.
 func (k *Keeper) Keep(ctx context.Context, remote client.Client, w Wish) (kept *v1alpha1.NodeMaintenance, problem *Problem, err error) {
 	cluster := client.ObjectKeyFromObject(w.Cluster)
 	found, node, err := k.Of(ctx, remote, cluster, w.Machine)
@@ -110,7 +110,7 @@ func (k *Keeper) Keep(ctx context.Context, remote client.Client, w Wish) (kept *
 	}
 	present := found.Maintenance
 	if present != nil && w.For == v1alpha1.RequestedForRollout && present.Annotations[v1alpha1.RequestedForAnnotation] != w.For {
-		return present, nil, nil // somebody else's, who ends it; its end is an event
+		return present, nil, nil // requested for another purpose; its deletion triggers a reconciliation
 	}
 	if found.Name == "" {
 		return nil, &Problem{Reason: v1alpha1.ReasonMaintenanceNameTaken, Message: found.TakenMessage()}, nil
@@ -139,13 +139,13 @@ func (k *Keeper) Keep(ctx context.Context, remote client.Client, w Wish) (kept *
 	return changed, nil, errors.Wrapf(client.IgnoreNotFound(err), "updating NodeMaintenance %s", desired.Name)
 }
 
-// Problem says why a NodeMaintenance can't be kept, as the Machine's condition has it.
+// Problem says why a NodeMaintenance cannot be created or updated, with the reason and message of the Machine's condition.
 type Problem struct{ Reason, Message string }
 
-// Withdraw completes a NodeMaintenance, so that the Node is left as it was found, and deletes it. One that has changed meanwhile
-// is left alone: the Machine's deletion may have gone on with it.
+// Withdraw sets a NodeMaintenance to stage Complete, so that the recorded state of the Node is restored, and deletes it. It fails with a
+// conflict if the NodeMaintenance has changed in the meantime: the machine controller may have taken it over.
 func (k *Keeper) Withdraw(ctx context.Context, remote client.Client, present *v1alpha1.NodeMaintenance) error {
-	ctrl.LoggerFrom(ctx).Info("Taking the NodeMaintenance back", "NodeMaintenance", present.Name, "stage", present.Spec.Stage)
+	ctrl.LoggerFrom(ctx).Info("Withdrawing the NodeMaintenance", "NodeMaintenance", present.Name, "stage", present.Spec.Stage)
 	completed := present.DeepCopy()
 	completed.Spec.Stage = v1alpha1.StageComplete
 	if err := remote.Patch(ctx, completed, client.MergeFromWithOptions(present, client.MergeFromWithOptimisticLock{})); err != nil {
@@ -155,7 +155,7 @@ func (k *Keeper) Withdraw(ctx context.Context, remote client.Client, present *v1
 	return errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s", present.Name)
 }
 
-// ignoreExists passes over one that was created in the meantime: its event is on the way.
+// ignoreExists ignores that the NodeMaintenance was created in the meantime: its event triggers another reconciliation.
 func ignoreExists(err error) error {
 	if apierrors.IsAlreadyExists(err) {
 		return nil

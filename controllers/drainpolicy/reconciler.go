@@ -1,5 +1,5 @@
-// Package drainpolicy keeps the status of MachineDrainPolicies: how many Clusters and Machines follow each, how many of them are
-// being drained, and which of these drains wait longest.
+// Package drainpolicy writes the status of MachineDrainPolicies: how many Clusters and Machines each policy selects, how many of these
+// Machines are being drained, and which of these drains have waited longest.
 package drainpolicy
 
 import (
@@ -25,13 +25,13 @@ import (
 
 // +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=machinedrainpolicies/status,verbs=patch
 
-// settle is how long events of Machines and Clusters are gathered before they are counted: a rollout changes many.
+// settle is how long the controller collects events of Machines and Clusters before it counts: a rollout changes many of them.
 const settle = time.Second
 
-// settleWaits is the same for what drains wait for, which tenants can change as often as they like.
+// settleWaits is the same delay for changes of what drains wait for. It is longer, because tenants can change that at any rate.
 const settleWaits = 10 * time.Second
 
-// Reconciler keeps the status of MachineDrainPolicies.
+// Reconciler writes the status of MachineDrainPolicies.
 type Reconciler struct {
 	Client client.Client
 }
@@ -48,7 +48,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 	return errors.Wrap(err, "setting up the machine drain policy controller")
 }
 
-// policiesOfNamespace enqueues all policies of an object's namespace, after a while.
+// policiesOfNamespace enqueues all MachineDrainPolicies of an object's namespace after a delay.
 func (r *Reconciler) policiesOfNamespace() handler.EventHandler {
 	enqueue := func(ctx context.Context, object client.Object, after time.Duration, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		policies := &v1alpha1.MachineDrainPolicyList{}
@@ -78,7 +78,8 @@ func (r *Reconciler) policiesOfNamespace() handler.EventHandler {
 	}
 }
 
-// countsMayChange says whether a Machine or Cluster may follow another policy than before, or be drained.
+// countsMayChange returns whether another policy may select the Machine or Cluster than before, or whether its drain may have started or
+// ended.
 func countsMayChange(before, after client.Object) bool {
 	return before.GetResourceVersion() == after.GetResourceVersion() || // a resync
 		!before.GetDeletionTimestamp().Equal(after.GetDeletionTimestamp()) ||
@@ -86,7 +87,7 @@ func countsMayChange(before, after client.Object) bool {
 		before.GetAnnotations()[v1alpha1.PreDrainHookAnnotation] != after.GetAnnotations()[v1alpha1.PreDrainHookAnnotation]
 }
 
-// waitsMayChange says whether a Machine's drain waits for something else than before.
+// waitsMayChange returns whether the Machine's condition has changed, which says what its drain waits for.
 func waitsMayChange(before, after client.Object) bool {
 	old, ok := before.(*clusterv1.Machine)
 	updated, alsoOK := after.(*clusterv1.Machine)
@@ -94,7 +95,7 @@ func waitsMayChange(before, after client.Object) bool {
 		!apiequality.Semantic.DeepEqual(conditions.Get(old, v1alpha1.MachineNodeMaintenance), conditions.Get(updated, v1alpha1.MachineNodeMaintenance))
 }
 
-// Reconcile counts what follows one policy, and names the longest waits.
+// Reconcile counts the Clusters, Machines and drains of a policy, and lists the drains that have waited longest.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	policy := &v1alpha1.MachineDrainPolicy{}
 	if err := r.Client.Get(ctx, request.NamespacedName, policy); err != nil {
@@ -103,7 +104,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	inNamespace := client.InNamespace(request.Namespace)
 	policies, all, clusters := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineList{}, &clusterv1.ClusterList{}
 	for _, list := range []client.ObjectList{policies, all, clusters} {
-		if err := r.Client.List(ctx, list, inNamespace, client.UnsafeDisableDeepCopy); err != nil { // only read, and there may be many
+		if err := r.Client.List(ctx, list, inNamespace, client.UnsafeDisableDeepCopy); err != nil { // the objects are not modified, and may be many
 			return reconcile.Result{}, errors.Wrapf(err, "counting what follows MachineDrainPolicy %s", request.NamespacedName)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package pace spaces out writes that nobody waits for, such as progress in a status: each is one that an API server, and all
-// who watch the object, have to bear. It only ever delays a write; what is lost with the process is written a little early.
+// Package pace limits the rate of writes that are not urgent, such as progress in a status: the API server and all watchers of the object
+// must process each write. The package only delays writes. After a restart of the process, a write may be early.
 package pace
 
 import (
@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Writes remembers when the object of each key was last written. The zero value is ready to use. What is forgotten may be
-// written at once.
+// Writes records when the object of each key was last written. The zero value is ready to use. An object without a record may be written at
+// once.
 type Writes[K comparable] struct {
 	mu   sync.Mutex
 	last map[K]time.Time
 }
 
-// Due is when the object may be written again, if it is to be written at most once in interval: now, if it hasn't been
-// written yet.
+// Due returns when the object may be written again, if it may be written at most once in an interval. It returns now if the object has no
+// record.
 func (w *Writes[K]) Due(key K, now time.Time, interval time.Duration) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -27,15 +27,14 @@ func (w *Writes[K]) Due(key K, now time.Time, interval time.Duration) time.Time 
 }
 
 const (
-	// together is how often a second all objects of one API server are written.
+	// together is the maximum total rate of writes to one API server, per second.
 	together = 10
-	// lately is how long ago an object was written that is still being worked on.
+	// lately is the maximum age of the last write of an object that still counts as active.
 	lately = 2 * time.Minute
 )
 
-// Share is the least time between two writes of each object, so that all those that were written lately take no more than their share
-// of what their API server can do: a few are written as often as one likes, hundreds aren't. of picks the keys of that API server;
-// nil: all.
+// Share returns the minimum interval between two writes of the same object, at which all recently written objects of an API server together
+// do not exceed its rate of writes. of selects the keys of that API server; nil selects all.
 func (w *Writes[K]) Share(now time.Time, of func(K) bool) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,7 +47,7 @@ func (w *Writes[K]) Share(now time.Time, of func(K) bool) time.Duration {
 	return time.Duration(objects) * time.Second / together
 }
 
-// Note remembers a write.
+// Note records a write.
 func (w *Writes[K]) Note(key K, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,7 +57,7 @@ func (w *Writes[K]) Note(key K, now time.Time) {
 	w.last[key] = now
 }
 
-// Forget is for an object that is gone.
+// Forget deletes the record of an object that no longer exists.
 func (w *Writes[K]) Forget(key K) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

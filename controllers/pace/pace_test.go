@@ -11,11 +11,11 @@ func TestWrites(t *testing.T) {
 	g := NewWithT(t)
 	var writes Writes[string]
 	start := time.Unix(1_000_000, 0)
-	g.Expect(writes.Due("a", start, time.Minute)).To(Equal(start), "what wasn't written yet may be written at once")
+	g.Expect(writes.Due("a", start, time.Minute)).To(Equal(start), "an object without a record may be written at once")
 
 	writes.Note("a", start)
 	g.Expect(writes.Due("a", start.Add(time.Second), time.Minute)).To(Equal(start.Add(time.Minute)))
-	g.Expect(writes.Due("b", start, time.Minute)).To(Equal(start), "each has a pace of its own")
+	g.Expect(writes.Due("b", start, time.Minute)).To(Equal(start), "the interval applies to each object separately")
 
 	writes.Forget("a")
 	g.Expect(writes.Due("a", start.Add(time.Second), time.Minute)).To(Equal(start.Add(time.Second)))
@@ -25,11 +25,11 @@ func TestShare(t *testing.T) {
 	g := NewWithT(t)
 	var writes Writes[int]
 	start := time.Unix(1_000_000, 0)
-	g.Expect(writes.Share(start, nil)).To(BeZero(), "who is alone needn't share")
+	g.Expect(writes.Share(start, nil)).To(BeZero(), "there is no limit without other writes")
 	for i := range 500 {
 		writes.Note(i, start)
 	}
 	g.Expect(writes.Share(start.Add(time.Minute), nil)).To(Equal(50 * time.Second))
-	g.Expect(writes.Share(start.Add(time.Minute), func(key int) bool { return key < 20 })).To(Equal(2*time.Second), "another API server has other objects")
-	g.Expect(writes.Share(start.Add(lately), nil)).To(BeZero(), "nothing was written lately")
+	g.Expect(writes.Share(start.Add(time.Minute), func(key int) bool { return key < 20 })).To(Equal(2*time.Second), "objects of other API servers do not count")
+	g.Expect(writes.Share(start.Add(lately), nil)).To(BeZero(), "old writes do not count")
 }

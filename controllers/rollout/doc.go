@@ -1,3 +1,3 @@
-// Package rollout tells workload clusters ahead of time which Nodes the rollout of a MachineDeployment is going to replace, and
-// keeps Pods away from them where the policy says so. What is decided is in drain/rollouts.
+// Package rollout announces in workload clusters which Nodes the rollout of a MachineDeployment is going to replace. If the policy requires
+// it, the package also cordons these Nodes. Package drain/rollouts makes the decisions.
 package rollout

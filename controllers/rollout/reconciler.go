@@ -22,7 +22,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rollouts"
 )
 
-// Reconciler serves MachineDeployments.
+// Reconciler reconciles MachineDeployments.
 type Reconciler struct {
 	Client           client.Client
 	Clusters         *remote.Clusters
@@ -33,18 +33,18 @@ type Reconciler struct {
 	controller watcher
 }
 
-// scope is the reconciliation of one MachineDeployment.
+// scope is the state of the reconciliation of one MachineDeployment.
 type scope struct {
 	cluster    *clusterv1.Cluster
 	deployment *clusterv1.MachineDeployment
-	machines   []clusterv1.Machine // the cache's: not to be changed
+	machines   []clusterv1.Machine // shared with the cache, must not be modified
 	policies   []v1alpha1.MachineDrainPolicy
 	remote     client.Client
 	present    map[types.NamespacedName]*v1alpha1.NodeMaintenance
 }
 
-// Reconcile brings the NodeMaintenances of a MachineDeployment's Machines to what drain/rollouts decides. Those of Machines that
-// are being deleted, or have the stage annotation, are none of its business.
+// Reconcile creates, updates and withdraws the NodeMaintenances of a MachineDeployment's Machines as drain/rollouts decides. It ignores
+// Machines that are being deleted or have the stage annotation.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	s := &scope{deployment: &clusterv1.MachineDeployment{}}
 	if err := r.Client.Get(ctx, request.NamespacedName, s.deployment); err != nil {
@@ -54,7 +54,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.observe(ctx, s); err != nil {
 		return remote.Rest(client.IgnoreNotFound(errors.Cause(err)))
 	}
-	if annotations.IsPaused(s.cluster, s.cluster) { // nothing of a paused Cluster is touched
+	if annotations.IsPaused(s.cluster, s.cluster) {
 		return reconcile.Result{}, nil
 	}
 	now := r.Clock.Now()
@@ -95,8 +95,8 @@ func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolic
 	return machines.PolicyFor(machine, s.cluster.Labels, s.policies)
 }
 
-// apply brings one Machine's NodeMaintenance to the stage that is wanted, "" for none. A stage that is to go back, from Cordon to
-// Idle, is withdrawn first; its end is an event, and brings the next.
+// apply moves a Machine's NodeMaintenance to the wanted stage, or withdraws it if the stage is empty. Stages only move forward: to change
+// from Cordon to Idle, apply withdraws the NodeMaintenance, and the event of its deletion triggers the creation of another one.
 func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) error {
 	if !machine.DeletionTimestamp.IsZero() || machine.Annotations[v1alpha1.MachineStageAnnotation] != "" || annotations.HasPaused(machine) {
 		return nil

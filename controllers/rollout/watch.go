@@ -44,7 +44,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return errors.Wrap(err, "setting up the rollout controller")
 }
 
-// Watches is that of a workload cluster's NodeMaintenances, to learn which have come and gone.
+// Watches returns the watch of NodeMaintenances in a workload cluster, for those that other actors create, change or delete.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		remote.Watch("rollout-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
@@ -54,14 +54,14 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 			}
 			machine := &clusterv1.Machine{}
 			if err := r.Client.Get(ctx, owner, machine); err != nil {
-				return nil // it is gone, or its next event tells
+				return nil // without the Machine there is nothing to reconcile; its next event triggers a reconciliation
 			}
 			return deploymentOf(ctx, machine)
 		}), comesAndGoes{}),
 	}
 }
 
-// comesAndGoes leaves out the changes of NodeMaintenances that only report progress.
+// comesAndGoes drops the updates of NodeMaintenances that only report progress.
 type comesAndGoes struct {
 	predicate.TypedFuncs[*v1alpha1.NodeMaintenance]
 }
@@ -71,7 +71,7 @@ func (comesAndGoes) Update(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) 
 	return e.ObjectOld.Generation != e.ObjectNew.Generation
 }
 
-// machineMatters leaves out the changes of Machines that no rollout is decided by.
+// machineMatters drops the updates of Machines that cannot change the decision about a rollout.
 type machineMatters struct {
 	predicate.Funcs
 }

@@ -1,6 +1,5 @@
-// Package stage maintains the Nodes of Machines that aren't being deleted, as an annotation of the Machine asks for: whoever can
-// edit a Machine in the management cluster can so have its Node cordoned or drained, with the same rules and policy as for a
-// deletion.
+// Package stage maintains the Nodes of Machines that are not being deleted. A user who can edit a Machine in the management cluster can
+// cordon or drain its Node by an annotation, with the same drain rules and policy as for a deletion.
 package stage
 
 import (
@@ -27,10 +26,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-// eventInvalidStage: the annotation of a Machine asks for what can't be.
+// eventInvalidStage means that the stage annotation of a Machine has an invalid value.
 const eventInvalidStage = "InvalidStage"
 
-// Reconciler serves Machines that aren't being deleted.
+// Reconciler reconciles the stage annotation of Machines that are not being deleted.
 type Reconciler struct {
 	Client           client.Client
 	Clusters         *remote.Clusters
@@ -42,7 +41,7 @@ type Reconciler struct {
 	controller watcher
 }
 
-// scope is the reconciliation of one Machine.
+// scope is the state of the reconciliation of one Machine.
 type scope struct {
 	machine *clusterv1.Machine
 	cluster *clusterv1.Cluster
@@ -53,10 +52,10 @@ type scope struct {
 	present *v1alpha1.NodeMaintenance
 }
 
-// Reconcile brings the maintenance of a Machine's Node to the stage that its annotation asks for, or ends it:
+// Reconcile moves the maintenance of a Machine's Node to the stage of the Machine's annotation, or ends the maintenance:
 //
-//	stage asked for:  keep from remediation ─► keep the NodeMaintenance ─► report
-//	none, Complete:   complete the NodeMaintenance ─► allow remediation again ─► report
+//	Idle, Cordon, Drain:  disable remediation (Cordon, Drain) ─► create or update the NodeMaintenance ─► report
+//	none, Complete:       complete and delete the NodeMaintenance ─► enable remediation ─► report
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	s := &scope{machine: &clusterv1.Machine{}}
 	if err := r.Client.Get(ctx, request.NamespacedName, s.machine); err != nil {
@@ -74,9 +73,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{}, r.report(ctx, s, condition)
 }
 
-// observe reads what decides, and says whether the Machine is any business of this controller.
+// observe reads the objects that decide the next step. It returns whether this controller is responsible for the Machine.
 func (r *Reconciler) observe(ctx context.Context, s *scope) (concerns bool, err error) {
-	if !s.machine.DeletionTimestamp.IsZero() { // the deletion goes on with the NodeMaintenance as it is
+	if !s.machine.DeletionTimestamp.IsZero() { // the machine controller takes over the NodeMaintenance in its present stage
 		return false, nil
 	}
 	s.cluster, err = util.GetClusterByName(ctx, r.Client, s.machine.Namespace, s.machine.Spec.ClusterName)
@@ -95,7 +94,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (concerns bool, err 
 	return asked || s.policy != nil || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance), nil
 }
 
-// move takes the next step, and returns what the Machine's condition says then; the zero condition is none.
+// move takes the next step and returns the resulting condition of the Machine. The zero condition means that the Machine must have none.
 func (r *Reconciler) move(ctx context.Context, s *scope) (metav1.Condition, error) {
 	var problem string
 	if s.asked, problem = machines.StageOf(s.machine); problem != "" {
@@ -123,10 +122,10 @@ func (r *Reconciler) move(ctx context.Context, s *scope) (metav1.Condition, erro
 	}
 }
 
-// keep sees to the stage that is asked for.
+// keep creates or updates the NodeMaintenance in the requested stage.
 func (r *Reconciler) keep(ctx context.Context, s *scope) (metav1.Condition, error) {
 	switch {
-	case s.present != nil && s.present.Spec.Stage == v1alpha1.StageComplete: // it is on its way out, and is made anew
+	case s.present != nil && s.present.Spec.Stage == v1alpha1.StageComplete: // stages only move forward, so it is deleted and recreated
 		return machines.StageCondition(s.asked, nil), r.withdraw(ctx, s)
 	case s.present != nil && machines.StageBefore(s.asked, s.present.Spec.Stage):
 		return machines.StageCondition(s.asked, s.present), nil
@@ -150,8 +149,8 @@ func (r *Reconciler) keep(ctx context.Context, s *scope) (metav1.Condition, erro
 	return condition, nil
 }
 
-// end completes the maintenance that was asked for, and then allows the Machine's remediation again. What a rollout has requested
-// ends only if that is asked for.
+// end completes the requested maintenance, and then enables remediation of the Machine. It completes a NodeMaintenance that a rollout has
+// requested only if the annotation requests Complete.
 func (r *Reconciler) end(ctx context.Context, s *scope) (metav1.Condition, error) {
 	requested := s.present != nil && (s.asked == v1alpha1.StageComplete || s.present.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForStage)
 	if requested {
@@ -186,7 +185,7 @@ func waiting(reason, message string) metav1.Condition {
 	return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
 }
 
-// unchanged is the condition as it is.
+// unchanged returns the present condition.
 func (r *Reconciler) unchanged(s *scope) metav1.Condition {
 	if present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance); present != nil {
 		return *present
@@ -194,7 +193,7 @@ func (r *Reconciler) unchanged(s *scope) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// report sets the condition. A stage that can't be is an event as well, once.
+// report writes the condition. It also records an event when the annotation becomes invalid.
 func (r *Reconciler) report(ctx context.Context, s *scope, condition metav1.Condition) error {
 	if condition.Reason == v1alpha1.ReasonInvalidStage && conditions.GetMessage(s.machine, v1alpha1.MachineNodeMaintenance) != condition.Message {
 		r.recorder.Event(s.machine, corev1.EventTypeWarning, eventInvalidStage, condition.Message)

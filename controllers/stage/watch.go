@@ -41,7 +41,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return errors.Wrap(err, "setting up the machine stage controller")
 }
 
-// Watches is that of a workload cluster's NodeMaintenances, to learn how they go.
+// Watches returns the watch of NodeMaintenances in a workload cluster, for the progress of maintenances.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		remote.Watch("machinestage-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
@@ -58,13 +58,13 @@ func (r *Reconciler) machinesOfCluster(ctx context.Context, cluster client.Objec
 	return machine.Requests(ctx, r.Client, nil, client.InNamespace(cluster.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.GetName()})
 }
 
-// machinesAsked are those of a namespace that have the annotation.
+// machinesAsked returns requests for the Machines of a namespace that have the stage annotation.
 func (r *Reconciler) machinesAsked(ctx context.Context, object client.Object) []reconcile.Request {
 	asked := func(m *clusterv1.Machine) bool { return m.Annotations[v1alpha1.MachineStageAnnotation] != "" }
 	return machine.Requests(ctx, r.Client, asked, client.InNamespace(object.GetNamespace()))
 }
 
-// stageMatters passes the events of Machines whose annotations, or whose Node, have changed.
+// stageMatters passes the events of Machines whose annotations, labels or Node have changed.
 type stageMatters struct {
 	predicate.Funcs
 }
