@@ -1,5 +1,5 @@
-// Package nodemaintenance carries out NodeMaintenances in workload clusters: it cordons the selected Nodes, creates an
-// Evacuation for each Pod that drain/plan targets, withdraws those that it doesn't, says how far the drain has come, and leaves
-// Nodes as they were found. How a Pod is made to go is the evacuation controllers' business. The Sweeper takes back what
-// maintenances have left that are gone.
+// Package nodemaintenance reconciles NodeMaintenances in workload clusters. It cordons the selected Nodes, creates an Evacuation for
+// each Pod that drain/plan targets, withdraws from the Evacuations of other Pods, reports the progress of the drain, and finally restores
+// the Nodes. The evacuation controllers carry out the Evacuations. The Sweeper cleans up what NodeMaintenances that no longer exist have
+// left behind.
 package nodemaintenance

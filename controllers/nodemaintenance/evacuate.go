@@ -27,22 +27,22 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/staticpods"
 )
 
-// parallelWrites is how many Evacuations one maintenance creates or withdraws at once.
+// parallelWrites is the maximum number of concurrent writes of one reconciliation.
 const parallelWrites = 8
 
-// podView is a Pod and what this maintenance's rules say about it.
+// podView is a Pod with the verdict of this NodeMaintenance's drain rules.
 type podView struct {
 	pod       *corev1.Pod
 	podType   v1alpha1.PodType // empty: not known
 	verdict   rules.Verdict
-	others    []rules.Verdict // what the rules of other maintenances that drain the Node say
+	others    []rules.Verdict // verdicts of the other NodeMaintenances that drain the Node
 	finished  bool
 	comesBack bool
-	// byAgent: the agent on the Node ends it. It is a static Pod.
+	// byAgent means that the Pod is a static Pod that the agent on the Node terminates.
 	byAgent bool
 }
 
-// component is this maintenance with all that touch it through shared Nodes, in stage Drain.
+// component contains the NodeMaintenances in stage Drain that are connected to this one, directly or indirectly, by shared Nodes.
 type component struct {
 	maintenances []plan.Maintenance
 	matchers     map[string]*rules.Matcher
@@ -51,7 +51,8 @@ type component struct {
 	unreachable  sets.Set[string]
 }
 
-// evacuate has the Pods of all Nodes concerned watched, and once they are known, asks those to leave that may go now.
+// evacuate watches the Pods of all Nodes of the component. Once they are observed, it creates and withdraws Evacuations as the plan
+// decides.
 func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 	c := r.component(s, true)
 	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), sets.List(c.nodes)...)
@@ -77,8 +78,8 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 	return true, r.settle(ctx, s, decision.Targets.Union(lastCall(s)))
 }
 
-// component finds the maintenances to decide about together. With including false it leaves this one out: what the others
-// want of its Nodes.
+// component returns the NodeMaintenances that must be decided together. If including is false, it omits this one, so that the decision
+// contains only the targets of the others.
 func (r *Reconciler) component(s *scope, including bool) *component {
 	c := &component{matchers: map[string]*rules.Matcher{}, rules: map[string][]v1alpha1.DrainRule{}, nodes: sets.New[string](), unreachable: sets.New[string]()}
 	draining := []*v1alpha1.NodeMaintenance{s.maintenance}
@@ -116,7 +117,7 @@ func (r *Reconciler) component(s *scope, including bool) *component {
 func asPlanned(m *v1alpha1.NodeMaintenance, nodes []*corev1.Node, now time.Time) plan.Maintenance {
 	planned := plan.Maintenance{
 		Name:         m.Name,
-		DrainStart:   now, // one that hasn't begun is the youngest
+		DrainStart:   now, // a drain that has not started counts as the youngest
 		Created:      m.CreationTimestamp.Time,
 		Plan:         m.Spec.DrainPlan,
 		PlanDefaults: m.Spec.DrainPlanDefaults,
@@ -131,7 +132,7 @@ func asPlanned(m *v1alpha1.NodeMaintenance, nodes []*corev1.Node, now time.Time)
 	return planned
 }
 
-// view describes the Pods of a component. Not known while the first list of one of its Nodes is on its way.
+// view describes the Pods of a component. It returns false until the Pods of all Nodes of the component are observed.
 func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observation remote.Observation) (plan.Observation, bool, error) {
 	s.pods, s.evacuations = map[string][]podView{}, map[types.UID]*v1alpha1.Evacuation{}
 	observed := plan.Observation{Maintenances: c.maintenances}
@@ -140,7 +141,8 @@ func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observati
 		mine.Insert(node.Name)
 	}
 	for _, node := range sets.List(c.nodes) {
-		// Before the Pods: an Evacuation goes after its Pod. The other way around, a Pod that has just gone would get a new one.
+		// Evacuations are listed before Pods: an Evacuation is deleted after its Pod, so in the opposite order a Pod that has just
+		// been removed would get a second Evacuation.
 		evacuations, err := evacuationsOn(ctx, s.client, node)
 		if err != nil {
 			return plan.Observation{}, false, err
@@ -171,7 +173,7 @@ func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observati
 	return observed, true, nil
 }
 
-// othersOn picks the verdicts of the other maintenances that drain a Node.
+// othersOn returns the verdicts of the other NodeMaintenances that drain a Node.
 func (c *component) othersOn(node, mine string, verdicts map[string]rules.Verdict) []rules.Verdict {
 	var others []rules.Verdict
 	for _, m := range c.maintenances {
@@ -215,7 +217,7 @@ func (r *Reconciler) viewPod(s *scope, c *component, observation remote.Observat
 	return seen
 }
 
-// byAgent says whether the agent on a Node ends a static Pod. What its Evacuation says holds, once there is one.
+// byAgent reports whether the agent on the Node terminates a static Pod. An existing Evacuation decides; otherwise the drain rules do.
 func byAgent(s *scope, c *component, pod *corev1.Pod, seen viewedPod, served bool) bool {
 	if e := s.evacuations[pod.UID]; e != nil && len(e.Spec.Evacuators) > 0 {
 		return staticpods.Evacuated(e)
@@ -242,8 +244,8 @@ func (s *scope) lookAgainAt(t time.Time) {
 	}
 }
 
-// settle makes the Evacuations of this maintenance's Nodes what the targets say. One that the API server refuses doesn't keep the others
-// waiting: the status names its Pod, and it is tried again.
+// settle creates Evacuations for the targets on this NodeMaintenance's Nodes, and withdraws from those of other Pods. An Evacuation that
+// the API server refuses does not delay the others: the status names its Pod, and settle retries after a backoff.
 func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[types.UID]) error {
 	after, err := r.scheduleReplacements(ctx, s, targets)
 	if err != nil {
@@ -264,7 +266,7 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 				continue
 			}
 			switch {
-			case targeted && e == nil && s.refused[node.Name] == nil: // the Pod that replaces it may land on a Node that isn't cordoned
+			case targeted && e == nil && s.refused[node.Name] == nil: // a replacement could be scheduled onto a Node that is not cordoned
 				group.Go(func() error { return r.create(ctx, s, view, after[view.pod.UID]) })
 			case targeted && e != nil && e.DeletionTimestamp.IsZero() && !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
 				r.reportInvalid(s, view.pod, nil) // its Evacuation has another instigator
@@ -282,8 +284,8 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 	return err
 }
 
-// create asks for a Pod to leave, not before after. The evacuators of one whose type isn't known yet are resolved by the evacuation
-// controller.
+// create creates the Evacuation of a Pod, which must not be evicted before the time after. If the type of the Pod is not known yet, the
+// evacuation controller resolves its evacuators.
 func (r *Reconciler) create(ctx context.Context, s *scope, view podView, after time.Time) error {
 	pod, policy := view.pod, s.maintenance.Spec.Evacuation
 	var evacuators []v1alpha1.Evacuator
@@ -308,7 +310,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView, after t
 	}
 	if err := s.client.Create(ctx, e); err != nil && !apierrors.IsAlreadyExists(err) {
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return nil // its Pods go by themselves
+			return nil // the namespace controller deletes its Pods
 		}
 		if !isAnswer(err) {
 			return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod))
@@ -327,7 +329,8 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView, after t
 	return nil
 }
 
-// reportInvalid writes events on a Pod about what its owner has written and has no effect: once, with its Evacuation.
+// reportInvalid writes events on a Pod about its evacuator annotations and drain labels that have no effect. It is called once for each
+// Pod, when the Evacuation is created or gets our instigator.
 func (r *Reconciler) reportInvalid(s *scope, pod *corev1.Pod, problems []evacuation.Problem) {
 	for _, problem := range problems {
 		r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventInvalidEvacuator, problem.Message)
@@ -337,7 +340,7 @@ func (r *Reconciler) reportInvalid(s *scope, pod *corev1.Pod, problems []evacuat
 	}
 }
 
-// setInstigator adds or removes our instigator finalizer, and leaves those of others alone.
+// setInstigator adds or removes our instigator finalizer. It keeps the finalizers of other instigators.
 func setInstigator(ctx context.Context, c client.Client, e *v1alpha1.Evacuation, change func(finalizers []string, own string) []string) error {
 	changed := e.DeepCopy()
 	changed.Finalizers = change(e.Finalizers, v1alpha1.NodeMaintenanceInstigatorFinalizer)
@@ -352,8 +355,8 @@ func evacuationsOn(ctx context.Context, reader client.Reader, node string) ([]v1
 	return list.Items, errors.Wrapf(err, "listing the Evacuations of Node %s", node)
 }
 
-// withdraw takes back the Evacuations of a maintenance that completes, unless another one wants the Pod to go as well: they
-// all share one instigator finalizer. It doesn't wait for those that can't be cancelled.
+// withdraw withdraws from the Evacuations of a NodeMaintenance that completes, except those of Pods that another NodeMaintenance targets:
+// all NodeMaintenances share one instigator finalizer. It does not wait for Evacuations that cannot be cancelled.
 func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 	wanted := sets.New[types.UID]()
 	others := r.component(s, false)
@@ -376,7 +379,7 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// withdrawAll takes back the Evacuations of a Node's Pods but for the wanted ones.
+// withdrawAll withdraws from the Evacuations of a Node's Pods, except the wanted ones.
 func withdrawAll(ctx context.Context, s *scope, node *corev1.Node, wanted sets.Set[types.UID]) error {
 	evacuations, err := evacuationsOn(ctx, s.client, node.Name)
 	if err != nil {

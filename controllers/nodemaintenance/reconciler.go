@@ -25,7 +25,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
-// Reconciler carries out NodeMaintenances.
+// Reconciler reconciles NodeMaintenances.
 type Reconciler struct {
 	Clusters *remote.Clusters
 	Clock    clock.PassiveClock
@@ -34,11 +34,11 @@ type Reconciler struct {
 	ManagementCluster string
 	// Machines reads the management cluster's Machines.
 	Machines client.Reader
-	// NodeAgent is the feature gate: agents on Nodes may evacuate static Pods.
+	// NodeAgent is the feature gate that lets agents on Nodes evacuate static Pods.
 	NodeAgent bool
 
 	controller controller.TypedController[remote.Request]
-	statuses   pace.Writes[remote.Request] // of statuses that tell of progress alone
+	statuses   pace.Writes[remote.Request] // limits the rate of status patches that only report progress
 	created    creations
 	written    written
 	conflicts  conflicts
@@ -52,7 +52,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return err
 }
 
-// Watches are those of a workload cluster's NodeMaintenances, Nodes and Evacuations.
+// Watches returns the watches of a workload cluster's NodeMaintenances, Nodes and Evacuations.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		remote.Watch("nodemaintenance-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, remote.EnqueueObjects(cluster, r.itselfAndNeighbours(cluster)),
@@ -66,47 +66,47 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 	}
 }
 
-// scope is one reconciliation.
+// scope is the state of one reconciliation.
 type scope struct {
 	request     remote.Request
 	client      client.Client
-	maintenance *v1alpha1.NodeMaintenance // as it will be stored
-	before      *v1alpha1.NodeMaintenance // as it was read
+	maintenance *v1alpha1.NodeMaintenance // to be stored
+	before      *v1alpha1.NodeMaintenance // as read
 	now         time.Time
 
-	nodes     []*corev1.Node             // the selected ones
-	refused   map[string]error           // why Nodes could not be cordoned, by name
-	others    []v1alpha1.NodeMaintenance // that have to do with these, and more; only read: they are the cache's
-	drainedBy map[string][]*corev1.Node  // the Nodes of those of the others that are in stage Drain
+	nodes     []*corev1.Node             // the selected Nodes
+	refused   map[string]error           // errors of Nodes that could not be cordoned, by Node name
+	others    []v1alpha1.NodeMaintenance // a superset of those that share Nodes with this one; objects of the cache, read-only
+	drainedBy map[string][]*corev1.Node  // Nodes of the others that are in stage Drain, by NodeMaintenance name
 
-	served    *served          // nil: it serves no Machine of ours
-	selection *selection.Facts // what is known of the selection, while it matters
+	served    *served          // nil: it serves no Machine of this management cluster
+	selection *selection.Facts // nil in stage Complete
 
-	// In stage Drain, once the Pods are known:
+	// In stage Drain, once the Pods are observed:
 	decision    *plan.MaintenanceDecision
 	pods        map[string][]podView // by Node
 	evacuations map[types.UID]*v1alpha1.Evacuation
-	notCreated  map[types.UID]error // why Evacuations could not be created, by Pod
+	notCreated  map[types.UID]error // errors of Evacuations that could not be created, by Pod
 	requeueAt   time.Time
-	waiting     string // what the drain waits for before Pods can be looked at
+	waiting     string // what the drain waits for before it can evaluate Pods
 	ruleProblem []rules.Problem
-	lastCall    *call // nil: the drain's time has no limit
+	lastCall    *call // nil: the drain has no timeout
 }
 
-// step does one thing. Done false ends the reconciliation: the event of what the step has written, or of what it waits for,
-// brings the next one.
+// step is one step of a reconciliation. If it returns done = false, the reconciliation ends. The event of the object that the step has
+// written, or waits for, starts the next reconciliation.
 type step func(context.Context, *scope) (done bool, err error)
 
-// Reconcile moves one NodeMaintenance on:
+// Reconcile reconciles one NodeMaintenance:
 //
 //	Idle      ─► report
 //	Cordon    ─► hold (finalizer) ─► cordon ─► report
-//	Drain     ─► hold ─► cordon ─► evacuate who may go ─► delete who is left, if so wanted and time is up ─► report
-//	Complete  ─► withdraw Evacuations ─► uncordon ─► report ─► let go (finalizer)
+//	Drain     ─► hold ─► cordon ─► evacuate the targets ─► delete the remaining Pods before the drain timeout, if requested ─► report
+//	Complete  ─► withdraw Evacuations ─► uncordon ─► report ─► remove the finalizer
 //
-// While the Machine that it serves is paused, nothing is touched. The Node of a Machine that is being deleted is left as it is, also in
-// stage Complete. Nodes that have left the selection are released, as in Complete, before the report. The conditions of the Nodes
-// follow it.
+// It changes nothing while the Machine that the NodeMaintenance serves is paused. It does not restore the Node of a Machine that is being
+// deleted, not even in stage Complete. Before the report, it releases Nodes that are no longer selected, as in stage Complete. After the
+// report, it updates the conditions of the Nodes.
 func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
@@ -129,7 +129,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		if client.IgnoreNotFound(err) == nil {
 			r.statuses.Forget(request)
 			r.created.forget(request)
-			if _, err = r.Clusters.Observe(ctx, request.Cluster, owner(request)); err == nil { // nothing is needed any more
+			if _, err = r.Clusters.Observe(ctx, request.Cluster, owner(request)); err == nil {
 				err = r.unmark(ctx, s)
 			}
 			return err
@@ -145,8 +145,8 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	return nil
 }
 
-// steps are what a NodeMaintenance needs. The deletionTimestamp is looked at first: the event of our own finalizer's removal
-// must not cordon again.
+// steps returns the steps of a NodeMaintenance. It checks the deletionTimestamp first, so that the event of the removal of our finalizer
+// does not cordon the Nodes again.
 func (r *Reconciler) steps(m *v1alpha1.NodeMaintenance) []step {
 	if !m.DeletionTimestamp.IsZero() {
 		if !controllerutil.ContainsFinalizer(m, v1alpha1.MaintenanceCompletionFinalizer) {
@@ -166,10 +166,10 @@ func (r *Reconciler) steps(m *v1alpha1.NodeMaintenance) []step {
 	}
 }
 
-// owner names a NodeMaintenance among those who need a Node's Pods.
+// owner returns the name under which a NodeMaintenance subscribes to the Pods of Nodes.
 func owner(request remote.Request) string { return "NodeMaintenance/" + request.Object.Name }
 
-// hold stores the finalizer before the first side effect.
+// hold adds the finalizer before the first side effect.
 func (r *Reconciler) hold(ctx context.Context, s *scope) (bool, error) {
 	if !controllerutil.AddFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer) {
 		return true, nil
@@ -177,8 +177,8 @@ func (r *Reconciler) hold(ctx context.Context, s *scope) (bool, error) {
 	return r.patchMetadata(ctx, s, "holding")
 }
 
-// completeDeleted moves a deleted NodeMaintenance to stage Complete. One that serves a Machine, and that somebody deletes while
-// its Node is still to go, only lets go: it is created again at once, and its Node isn't uncordoned in between.
+// completeDeleted moves a deleted NodeMaintenance to stage Complete. If the NodeMaintenance serves a Machine and is deleted before the
+// Node, it only removes the finalizer: the NodeMaintenance is recreated at once, and the Node must stay cordoned in between.
 func (r *Reconciler) completeDeleted(ctx context.Context, s *scope) (bool, error) {
 	if s.maintenance.Spec.Stage == v1alpha1.StageComplete && !s.keepsNode() {
 		return true, nil
@@ -191,14 +191,14 @@ func (r *Reconciler) completeDeleted(ctx context.Context, s *scope) (bool, error
 	return r.patchMetadata(ctx, s, "completing")
 }
 
-// retire deletes a NodeMaintenance that served a Machine of ours and whose Node is gone: there is nothing left to maintain.
+// retire deletes a NodeMaintenance that served a Machine of this management cluster and whose Node no longer exists.
 func (r *Reconciler) retire(ctx context.Context, s *scope) (bool, error) {
 	m := s.maintenance
 	if m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != r.ManagementCluster || m.Annotations[v1alpha1.NodeUIDAnnotation] == "" || len(s.nodes) > 0 {
 		return true, nil
 	}
 	ctrl.LoggerFrom(ctx).Info("The Node is gone, deleting its NodeMaintenance")
-	if m.Spec.Stage != v1alpha1.StageComplete { // it may be: we may have died after this write
+	if m.Spec.Stage != v1alpha1.StageComplete { // the manager may have restarted after this patch
 		m.Spec.Stage = v1alpha1.StageComplete
 		if _, err := r.patchMetadata(ctx, s, "completing"); err != nil {
 			return false, err
@@ -208,7 +208,7 @@ func (r *Reconciler) retire(ctx context.Context, s *scope) (bool, error) {
 	return false, errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s, whose Node is gone", m.Name)
 }
 
-// letGo removes the finalizer, when all is as it was found.
+// letGo removes the finalizer, after the Nodes have been restored.
 func (r *Reconciler) letGo(ctx context.Context, s *scope) (bool, error) {
 	if !controllerutil.RemoveFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer) {
 		return true, nil
@@ -219,13 +219,13 @@ func (r *Reconciler) letGo(ctx context.Context, s *scope) (bool, error) {
 	return r.forget(ctx, s)
 }
 
-// forget gives back what the maintenance needed to observe.
+// forget stops observing Pods for the NodeMaintenance.
 func (r *Reconciler) forget(ctx context.Context, s *scope) (bool, error) {
 	_, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request))
 	return err == nil, err
 }
 
-// patchMetadata stores finalizers and stage, with an optimistic lock, since finalizers are a list.
+// patchMetadata patches the finalizers and the stage. It uses an optimistic lock, since a merge patch replaces the whole list of finalizers.
 func (r *Reconciler) patchMetadata(ctx context.Context, s *scope, doing string) (bool, error) {
 	original := s.before.DeepCopy()
 	original.Status = s.maintenance.Status
