@@ -1,8 +1,8 @@
 // Package evacuation carries out Evacuations in workload clusters. Two controllers share the work:
 //
-//   - Reconciler takes one Evacuation through its life, as drain/evacuation says: who evacuates the Pod, until when, and
-//     how it ends.
-//   - Evictor evicts, for one workload cluster at a time, the Pods for which no evacuator is left. It looks at all of them
-//     together, so that Pods that share a PodDisruptionBudget are tried no faster than it has room, and no Node is starved by
-//     another. It is driven by events of Pods and budgets; its backoff is the safety net.
+//   - Reconciler reconciles one Evacuation, as drain/evacuation decides: it selects the active evacuator, enforces the progress
+//     deadline, and deletes the Evacuation at the end.
+//   - Evictor evicts, for one workload cluster at a time, the Pods that have no evacuator left. It decides about all of them together,
+//     so that it requests no more evictions than the PodDisruptionBudgets allow, and no Node starves another. Events of Pods and
+//     PodDisruptionBudgets trigger it; the backoff is only a safety net.
 package evacuation

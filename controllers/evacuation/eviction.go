@@ -22,17 +22,18 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// overdue is how long the Pods of a budget wait for the eviction of one of them. Most take milliseconds; one that an admission
-// webhook holds up doesn't hold up the others.
+// overdue is how long the other Pods of a budget wait for the response to the eviction of one of them, so that a slow admission webhook does
+// not delay all of them.
 const overdue = time.Second
 
-// hung is how long an eviction that isn't answered keeps the room of its budget from others. An API server that is busy may take
-// seconds, and another eviction would be refused then; one that hangs in an admission webhook is answered after ten, which is what most
-// of them have, and a little. What takes longer isn't waited for.
+// hung is how long an eviction without a response counts against its budget. A busy API server may take seconds, and meanwhile would refuse
+// another eviction. An eviction that hangs in an admission webhook usually gets its response after little more than ten seconds, the default
+// timeout of webhooks.
 const hung = 15 * time.Second
 
-// begin has the admitted Pods evicted, and doesn't wait for that: those of one budget one after the other, since the API server's
-// conflict retries make parallel ones slower, the rest side by side. What finds no place now is admitted again when there is one.
+// begin starts the evictions of the admitted Pods and does not wait for them. It evicts the Pods of one budget sequentially, since conflict
+// retries in the API server make concurrent evictions slower, and all others concurrently. A later pass evicts the Pods that exceed the
+// limits of concurrent evictions.
 func (v *Evictor) begin(ctx context.Context, p *pass, admitted []budgets.Admitted) {
 	byBudget := map[*budgets.Budget][]budgets.Admitted{}
 	for _, each := range admitted {
@@ -56,7 +57,7 @@ func (v *Evictor) begin(ctx context.Context, p *pass, admitted []budgets.Admitte
 	}
 }
 
-// evictInTurn evicts Pods of one budget, which is reserved for that.
+// evictInTurn evicts the Pods of one budget sequentially. The caller has reserved the budget.
 func (v *Evictor) evictInTurn(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
 	for _, each := range pods {
 		ended, begun := v.evict(ctx, p, each)
@@ -69,7 +70,7 @@ func (v *Evictor) evictInTurn(ctx context.Context, p *pass, budget *budgets.Budg
 		case <-v.Clock.After(overdue):
 			go func() {
 				<-ended
-				p.refresh(ctx, budget) // before that, the room that it has taken may not be seen to be gone
+				p.refresh(ctx, budget) // before the eviction ends: until then, the stale status of the budget may not include it
 				p.record.flights.end(each.Pod.UID)
 				v.again(p.cluster)
 			}()
@@ -80,8 +81,8 @@ func (v *Evictor) evictInTurn(ctx context.Context, p *pass, budget *budgets.Budg
 	v.again(p.cluster)
 }
 
-// evict begins one try to evict a Pod, if the manager isn't about to end and there is a place for it, which is the caller's to give
-// back once it has ended.
+// evict starts one attempt to evict a Pod, unless the manager shuts down or a limit is reached. If begun is true, the caller must call
+// flights.end once ended is closed.
 func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted) (ended <-chan struct{}, begun bool) {
 	s := p.subjects[admitted.Pod.UID]
 	if !v.lastCalls.begin() {
@@ -105,7 +106,7 @@ func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted)
 	return done, true
 }
 
-// land deals with the answer to an eviction, or to the deletion in its place.
+// land processes the response to an eviction, or to the deletion that replaces it.
 func (v *Evictor) land(ctx context.Context, p *pass, s *subject, err error, said string) {
 	log, now := ctrl.LoggerFrom(ctx), v.Clock.Now()
 	switch {
@@ -120,9 +121,9 @@ func (v *Evictor) land(ctx context.Context, p *pass, s *subject, err error, said
 		return
 	case remote.IsGone(err):
 		evictions.WithLabelValues(resultGone).Inc()
-		rest := watchLag // the Pod's last event is on its way
+		rest := watchLag // until the watch delivers the deletion
 		if said == eventDeletedUnready {
-			rest = evacuation.Backoff(1) // or it has only changed
+			rest = evacuation.Backoff(1) // the Pod may only have changed
 		}
 		p.record.rest(s.pod.UID, now.Add(rest))
 		return
@@ -139,11 +140,11 @@ func (v *Evictor) land(ctx context.Context, p *pass, s *subject, err error, said
 	v.tellRefusal(ctx, p, s, why, now)
 }
 
-// because says for the event on a removed Pod on whose behalf that is.
+// because returns the part of the event message on a removed Pod that names the NodeMaintenances or other instigators.
 func (p *pass) because(ctx context.Context, s *subject) string {
 	node := s.pod.Spec.NodeName
 	maintenances, err := remote.MaintenancesOf(ctx, p.client, node)
-	if err != nil { // the event says less
+	if err != nil { // the event omits them
 		ctrl.LoggerFrom(ctx).Info("Failed to find the NodeMaintenances of a removed Pod", "err", err.Error())
 	}
 	var draining []*v1alpha1.NodeMaintenance
@@ -156,16 +157,16 @@ func (p *pass) because(ctx context.Context, s *subject) string {
 	return evacuation.Because(s.evacuation, node, draining)
 }
 
-// tellRefusal counts a refused eviction on the Evacuation, and says why; the next try comes after a backoff.
+// tellRefusal counts a refused eviction in the status of the Evacuation, reports the reason, and schedules the next attempt after a backoff.
 func (v *Evictor) tellRefusal(ctx context.Context, p *pass, s *subject, why refusal, now time.Time) {
-	latest := &v1alpha1.Evacuation{} // the call may have taken long
+	latest := &v1alpha1.Evacuation{} // it may have changed during a long eviction request
 	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest); err != nil {
-		return // nobody asks for it any more, or the connection is gone
+		return // the Evacuation was deleted, or the connection is closed
 	}
 	changed := latest.DeepCopy()
 	s.action.Apply(changed, now)
 	evacuation.Refused(changed, why.reason, why.message)
-	until := now.Add(evacuation.WithJitter(evacuation.Backoff(changed.Status.FailedEvictionCounter), rand.Float64())) //nolint:gosec // jitter isn't a secret
+	until := now.Add(evacuation.WithJitter(evacuation.Backoff(changed.Status.FailedEvictionCounter), rand.Float64())) //nolint:gosec // jitter is not security-relevant
 	p.record.refuse(s.pod.UID, until, why.reason)
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
 	if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(latest)); client.IgnoreNotFound(err) != nil {
@@ -173,8 +174,8 @@ func (v *Evictor) tellRefusal(ctx context.Context, p *pass, s *subject, why refu
 	}
 }
 
-// gracePeriod is 1 s for Pods on a Node that doesn't answer: no kubelet is there to let them end in their own time, and
-// Cluster API does the same. Nil: the Pod's own.
+// gracePeriod returns 1 s for Pods on an unreachable Node, as Cluster API does: no kubelet would wait for the Pod to terminate. It returns
+// nil for the grace period of the Pod.
 func (p *pass) gracePeriod(ctx context.Context, pod *corev1.Pod) *int64 {
 	node := &corev1.Node{}
 	if err := p.client.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, node); err == nil && rules.Unreachable(node) {
@@ -183,8 +184,8 @@ func (p *pass) gracePeriod(ctx context.Context, pod *corev1.Pod) *int64 {
 	return nil
 }
 
-// refresh reads a budget once after evictions under it, to know from which version on the watch has them in. Where that fails,
-// the worst that follows is a refusal.
+// refresh gets a budget after evictions, to record the version from which on its status includes them. If that fails, an eviction may be
+// refused.
 func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) {
 	live := &policyv1.PodDisruptionBudget{}
 	if err := p.live.Get(ctx, nameOf(budget), live); err != nil {

@@ -26,16 +26,16 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// Evictor evicts Pods, for one workload cluster at a time.
+// Evictor evicts Pods as PodDisruptionBudgets allow. One reconciliation covers one workload cluster.
 type Evictor struct {
 	Clusters *remote.Clusters
 	Machines *Machines
 	Clock    clock.Clock
 
 	controller controller.TypedController[reconcile.Request]
-	life       context.Context //nolint:containedctx // of evictions, which outlive the reconciliation that begins them, see lastCalls
+	life       context.Context //nolint:containedctx // for evictions, which outlive the reconciliation that starts them, see lastCalls
 	lastCalls  *lastCalls
-	again      func(types.NamespacedName) // has a workload cluster looked at again
+	again      func(types.NamespacedName) // enqueues a workload cluster
 
 	mu      sync.Mutex
 	records map[types.NamespacedName]*record
@@ -65,7 +65,7 @@ func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options)
 	return errors.Wrap(err, "setting up the evictor")
 }
 
-// Watches are those of a workload cluster's Evacuations, and of the terms that its NodeMaintenances lay down.
+// Watches returns the watches of a workload cluster's Evacuations, and of NodeMaintenances for changes of their terms and for cordoned Nodes.
 func (v *Evictor) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	enqueue := func(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		queue.Add(reconcile.Request{NamespacedName: cluster})
@@ -85,7 +85,7 @@ func (v *Evictor) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	}
 }
 
-// termsChanged passes NodeMaintenances that lay down other terms than before.
+// termsChanged passes events of NodeMaintenances whose terms have changed.
 func termsChanged() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 	return predicate.TypedFuncs[*v1alpha1.NodeMaintenance]{
 		CreateFunc: func(e event.TypedCreateEvent[*v1alpha1.NodeMaintenance]) bool {
@@ -100,7 +100,7 @@ func termsChanged() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 	}
 }
 
-// hasCordoned passes, among the updates of NodeMaintenances, those that have cordoned their Nodes.
+// hasCordoned passes updates of NodeMaintenances whose condition Cordoned becomes true.
 func hasCordoned() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 	cordoned := func(m *v1alpha1.NodeMaintenance) bool {
 		return meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned)
@@ -115,11 +115,12 @@ func hasCordoned() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 	}
 }
 
-// Reconcile evicts what may be evicted now in one workload cluster:
+// Reconcile evicts the Pods of one workload cluster that may be evicted now:
 //
-//	collect the Pods ─► ask drain/budgets who may go ─► begin their evictions ─► say why the others wait
+//	collect the Pods ─► admit the Pods that the budgets allow (drain/budgets) ─► start their evictions ─► report why the others wait
 //
-// While Nodes are about to be cordoned, new Evacuations wait. It doesn't wait for the evictions: when one has ended, it looks again.
+// New Evacuations wait while Nodes are about to be cordoned. Reconcile does not wait for responses to evictions: each response enqueues the
+// workload cluster again.
 func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
 	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), subjects: map[types.UID]*subject{}, stale: map[string]bool{}, blocked: map[string]int{}}
@@ -128,11 +129,11 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	}
 	p.record = v.recordOf(p.cluster)
 	if p.record.flights.isFull() {
-		return reconcile.Result{}, nil // an eviction that has ended tells
+		return reconcile.Result{}, nil // the response to an in-flight eviction enqueues the workload cluster
 	}
 	pdbs, known := p.observation.Budgets()
 	if !known && p.observation.BudgetsServed() {
-		return reconcile.Result{}, nil // a Change tells when
+		return reconcile.Result{}, nil // a Change enqueues the workload cluster when they are known
 	}
 	var err error
 	if p.client, err = v.Clusters.Client(ctx, p.cluster); err != nil {
@@ -170,14 +171,14 @@ func (v *Evictor) recordOf(cluster types.NamespacedName) *record {
 	return v.records[cluster]
 }
 
-// forget drops the record of a workload cluster in which nothing is observed, once no eviction is in flight and no Pod is left alone:
-// nothing is observed either for a moment after a pause, and the Pods are the same afterwards.
+// forget drops the record of a workload cluster in which no Pods are observed, once no eviction is in flight and no Pod waits for a backoff.
+// It keeps the record until then, since Pods are not observed for a short time after a pause either, and are the same afterwards.
 func (v *Evictor) forget(cluster types.NamespacedName, now time.Time) reconcile.Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	podsBlocked.DeletePartialMatch(map[string]string{"cluster_namespace": cluster.Namespace, "cluster": cluster.Name})
 	r := v.records[cluster]
-	if r == nil || len(r.flights.all()) > 0 { // an eviction that ends has the cluster reconciled again
+	if r == nil || len(r.flights.all()) > 0 { // the response to an in-flight eviction enqueues the workload cluster
 		return reconcile.Result{}
 	}
 	if until := r.restsUntil(); now.Before(until) {

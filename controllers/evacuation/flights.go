@@ -11,27 +11,26 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
-// An eviction can take long: an admission webhook has its time, and the API server retries conflicts on a budget. So nobody waits
-// for one but its Pod. These bounds keep Pods that hang from taking all the room: those of one Node never have more than its
-// share, and the rest of the cluster goes on beside them.
+// Limits of concurrent in-flight evictions. The response to an eviction can take long, because of admission webhooks and because the API
+// server retries conflicts on a budget. The limit for each Node ensures that slow evictions on one Node do not delay those on others.
 const (
 	evictionsOnNode    = 16
 	evictionsInCluster = 128
-	// placesTogether are worth a look at all Pods, after there was none.
+	// placesTogether is how many evictions must end, after the limit of the workload cluster was reached, before the next pass.
 	placesTogether = 16
 )
 
-// flights are the evictions under way in one workload cluster.
+// flights contains the in-flight evictions of one workload cluster.
 type flights struct {
 	mu      sync.Mutex
 	pods    map[types.UID]flight
-	onNode  map[string]int                // how many
-	budgets map[types.NamespacedName]bool // those whose Pods are being evicted one after the other
-	full    bool                          // there was no place for one, and there aren't placesTogether yet
+	onNode  map[string]int                // number of in-flight evictions, by Node
+	budgets map[types.NamespacedName]bool // reserved budgets, whose Pods are being evicted sequentially
+	full    bool                          // the limit was reached, and fewer than placesTogether evictions have ended since
 }
 
-// flight is one eviction under way, of a Pod as it was when it was admitted: that it ends, or is gone, may be seen before its budget's
-// new status is, and doesn't give its room away.
+// flight is one in-flight eviction. It keeps the Pod as it was when it was admitted: if the Pod is observed to terminate before the new
+// status of its budget is observed, the eviction must still count against the budget.
 type flight struct {
 	pod   budgets.Pod
 	begun time.Time
@@ -41,7 +40,7 @@ func newFlights() *flights {
 	return &flights{pods: map[types.UID]flight{}, onNode: map[string]int{}, budgets: map[types.NamespacedName]bool{}}
 }
 
-// start takes a place for the eviction of a Pod. False: there is none, or it is under way already.
+// start adds the eviction of a Pod. It returns false if a limit is reached, or if the eviction is already in flight.
 func (f *flights) start(pod budgets.Pod, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,28 +52,28 @@ func (f *flights) start(pod budgets.Pod, now time.Time) bool {
 	return true
 }
 
-// place says whether one is free for a Pod of a Node, and notes if there is none at all.
+// place reports whether the limits allow an eviction on a Node. It sets full if the limit of the workload cluster is reached.
 func (f *flights) place(node string) bool {
 	f.full = f.full || len(f.pods) >= evictionsInCluster
 	return len(f.pods) < evictionsInCluster && f.onNode[node] < evictionsOnNode
 }
 
-// hasPlace says whether an eviction on a Node could start.
+// hasPlace reports whether the limits allow an eviction on a Node.
 func (f *flights) hasPlace(node string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.place(node)
 }
 
-// isFull says whether it isn't worth looking for Pods to evict: none of them, or only a few of thousands, could go. The evictions under
-// way end, and each tells.
+// isFull reports whether a pass would be wasted, since it could start no evictions, or only a few. The response to each in-flight eviction
+// enqueues the workload cluster again.
 func (f *flights) isFull() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.full
 }
 
-// end gives the place back.
+// end removes the eviction of a Pod.
 func (f *flights) end(pod types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,14 +88,14 @@ func (f *flights) end(pod types.UID) {
 	}
 }
 
-// all are the evictions under way.
+// all returns the in-flight evictions.
 func (f *flights) all() []flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Values(f.pods))
 }
 
-// has says whether a Pod's eviction is under way.
+// has reports whether the eviction of a Pod is in flight.
 func (f *flights) has(pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,7 +103,7 @@ func (f *flights) has(pod types.UID) bool {
 	return underWay
 }
 
-// take reserves a budget for those who evict its Pods one after the other. False: it is taken.
+// take reserves a budget for the sequential eviction of its Pods. It returns false if the budget is already reserved.
 func (f *flights) take(budget types.NamespacedName) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,13 +8,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Patience is how long the manager's end waits for evictions under way. Most take milliseconds; it is less than the time that the
-// whole manager has to end.
+// Patience is how long the manager waits for in-flight evictions when it shuts down. It is less than the graceful shutdown timeout of the
+// manager.
 const Patience = 5 * time.Second
 
-// lastCalls lets the evictions under way end before the manager does. The API server takes the room for an eviction from the budget,
-// and then deletes the Pod. If its caller goes away in between, the room is lost for two minutes (disruptedPods of a
-// PodDisruptionBudget), and an update of the manager would hold up drains that long.
+// lastCalls delays the shutdown of the manager until in-flight evictions have ended. The API server first counts an eviction against the
+// budget, and then deletes the Pod. If the client disconnects in between, the budget counts the Pod as disrupted for two minutes
+// (status.disruptedPods), so an update of the manager would delay drains that long.
 type lastCalls struct {
 	clock clock.Clock
 
@@ -23,7 +23,7 @@ type lastCalls struct {
 	underWay sync.WaitGroup
 }
 
-// begin says whether an eviction may begin, which must end, then.
+// begin reports whether an eviction may start. If it returns true, the caller must call end.
 func (l *lastCalls) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,7 +35,7 @@ func (l *lastCalls) begin() bool {
 
 func (l *lastCalls) end() { l.underWay.Done() }
 
-// Start implements manager.Runnable. It returns when the manager is about to end, and no eviction is under way or Patience is over.
+// Start implements manager.Runnable. It returns when the manager shuts down and either no eviction is in flight or Patience has elapsed.
 func (l *lastCalls) Start(ctx context.Context) error {
 	<-ctx.Done()
 	l.mu.Lock()

@@ -13,16 +13,16 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-// Machines finds the Machines that NodeMaintenances serve.
+// Machines gets the Machines that NodeMaintenances serve.
 type Machines struct {
 	// Reader reads the management cluster's Machines.
 	Reader client.Reader
-	// ManagementCluster identifies it, see v1alpha1.OwnerManagementClusterAnnotation.
+	// ManagementCluster identifies the management cluster, see v1alpha1.OwnerManagementClusterAnnotation.
 	ManagementCluster string
 }
 
-// paused says of NodeMaintenances in a workload cluster whether they serve a Machine that is paused. The event that resumes it has
-// all of them looked at again, see remote.Clusters.Resume.
+// paused returns a function that reports whether a NodeMaintenance in a workload cluster serves a paused Machine. When the Machine is
+// resumed, workload.Clusters.Resume enqueues all affected objects.
 func (m *Machines) paused(ctx context.Context, cluster types.NamespacedName) func(*v1alpha1.NodeMaintenance) bool {
 	return func(maintenance *v1alpha1.NodeMaintenance) bool {
 		key, ours := machines.Served(maintenance, m.ManagementCluster, cluster)

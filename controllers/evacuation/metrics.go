@@ -8,7 +8,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// What happened to an eviction; the label result of evictions.
+// Results of evictions: the values of the label result.
 const (
 	resultEvicted = "evicted"
 	resultGone    = "gone"
@@ -37,8 +37,8 @@ func init() {
 	metrics.Registry.MustRegister(evictions, podsBlocked, evacuations)
 }
 
-// observeBlocked says how many Pods of a workload cluster can't be evicted now. A reason that lasts never disappears, not even for
-// a moment: an alert would begin to wait anew.
+// observeBlocked sets the metric of blocked Pods of a workload cluster. The series of a reason that persists is never deleted temporarily,
+// which would restart the pending period of an alert.
 func (r *record) observeBlocked(cluster types.NamespacedName, blocked map[string]int) {
 	for reason := range r.told {
 		if blocked[reason] == 0 {
@@ -52,7 +52,8 @@ func (r *record) observeBlocked(cluster types.NamespacedName, blocked map[string
 	}
 }
 
-// observeTransition counts a turn that begins. Classes of third parties are tenants' input: they count as other.
+// observeTransition counts the change of the active evacuator. All classes of third parties count as "other", since tenants can write any
+// class.
 func observeTransition(before, after *v1alpha1.Evacuation) {
 	from, to := before.Status.ActiveEvacuatorClass, after.Status.ActiveEvacuatorClass
 	switch {

@@ -23,13 +23,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/statefulsets"
 )
 
-// parallelReports is how many Evacuations are told at once what they wait for.
+// parallelReports is the maximum number of concurrent status patches.
 const parallelReports = 16
 
-// passing is how long a budget may be unobserved before it is said.
+// passing is how long a budget may be unobserved before the status of the Evacuation says so.
 const passing = 5 * time.Second
 
-// pass is one look at all Pods of a workload cluster that are to be evicted.
+// pass is one evaluation of all Pods of a workload cluster that are to be evicted.
 type pass struct {
 	cluster     types.NamespacedName
 	client      client.Client // reads Evacuations and Nodes from watches
@@ -42,29 +42,29 @@ type pass struct {
 	paused      func(*v1alpha1.NodeMaintenance) bool
 	terms       map[string]evacuation.Terms // by Node
 	stale       map[string]bool             // budgets, by namespace/name
-	blocked     map[string]int              // how many Pods can't be evicted, by reason
+	blocked     map[string]int              // numbers of blocked Pods, by reason
 	cordoning   bool                        // Nodes are about to be cordoned
-	nextTry     time.Time                   // when to look again if no event comes before, zero: never
+	nextTry     time.Time                   // time of the next pass if no event triggers it earlier, zero: none
 }
 
-// subject is one Pod to be evicted, and why.
+// subject is a Pod to be evicted, with its Evacuation.
 type subject struct {
 	evacuation *v1alpha1.Evacuation
 	pod        *corev1.Pod
 	action     evacuation.Action
 }
 
-// status returns the Evacuation as it is to be stored, with the turn of the eviction in it. The reconciler leaves that to the
-// evictor, so that the turn and what it waits for are one write.
+// status returns the Evacuation with the status that says that eviction is next. The evictor stores it instead of the reconciler, so that
+// this and the reason why the eviction waits are one write.
 func (s *subject) status(now time.Time) *v1alpha1.Evacuation {
 	changed := s.evacuation.DeepCopy()
 	s.action.Apply(changed, now)
 	return changed
 }
 
-// collect finds the Pods to be evicted now, and those whose evictions are under way and hold room.
+// collect returns the Pods to be evicted now, and those whose in-flight evictions count against their budgets.
 func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
-	evacuations, maintenances := &v1alpha1.EvacuationList{}, &v1alpha1.NodeMaintenanceList{} // only read, and there may be many
+	evacuations, maintenances := &v1alpha1.EvacuationList{}, &v1alpha1.NodeMaintenanceList{} // read-only, and possibly many
 	if err := p.client.List(ctx, evacuations, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, errors.Wrap(err, "listing Evacuations")
 	}
@@ -89,7 +89,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	return candidates, nil
 }
 
-// due finds the Pods whose turn of eviction it is, those first that have waited longest.
+// due returns the Pods whose next action is eviction, the oldest Evacuations first.
 func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 	var due []*subject
 	for i := range evacuations {
@@ -103,7 +103,7 @@ func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 	return due
 }
 
-// subjectOf returns the Pod of an Evacuation if it is to be evicted now, as drain/evacuation says, else nil.
+// subjectOf returns the Pod of an Evacuation if drain/evacuation decides to evict it now, nil otherwise.
 func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
 	pod, found := remote.PodOf(p.observation, e)
 	if !found {
@@ -114,7 +114,7 @@ func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
 		return nil
 	}
 	action := evacuation.Next(evacuation.InputOf(e, pod, podType, p.terms[pod.Spec.NodeName], p.now))
-	if action.Kind == evacuation.AwaitEvacuator { // its turn may end in silence, and then the Pod is ours
+	if action.Kind == evacuation.AwaitEvacuator { // without an event, the evacuator may miss its deadline, and then the evictor evicts the Pod
 		p.tryAgainAt(action.Deadline)
 		if reason := statefulsets.WaitReason(e); reason != "" && action.Class == v1alpha1.EvacuatorClassStatefulSet {
 			p.blocked[reason]++
@@ -130,12 +130,12 @@ func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
 	return &subject{evacuation: e, pod: pod, action: action}
 }
 
-// findImminentCordons notes whether Nodes are about to be cordoned.
+// findImminentCordons determines whether Nodes are about to be cordoned.
 func (p *pass) findImminentCordons(ctx context.Context, maintenances []v1alpha1.NodeMaintenance) error {
 	for i := range maintenances {
 		m := &maintenances[i]
 		nodes, until := cordon.Imminent(m, p.now)
-		if len(nodes) > 0 && p.paused(m) { // it cordons nothing while its Machine is paused
+		if len(nodes) > 0 && p.paused(m) { // it cordons no Node while its Machine is paused
 			continue
 		}
 		for _, name := range nodes {
@@ -151,8 +151,8 @@ func (p *pass) findImminentCordons(ctx context.Context, maintenances []v1alpha1.
 	return nil
 }
 
-// awaitsCordons reports whether the eviction of a Pod waits for Nodes to be cordoned, so that its replacement isn't scheduled onto
-// one of them and evicted again.
+// awaitsCordons reports whether the eviction of a Pod waits for Nodes to be cordoned, so that its replacement is not scheduled onto one of
+// them and evicted again.
 func (p *pass) awaitsCordons(s *subject) bool {
 	if !p.cordoning {
 		return false
@@ -164,7 +164,7 @@ func (p *pass) awaitsCordons(s *subject) bool {
 	return waits
 }
 
-// underWay finds the Pods whose evictions may be about to take room.
+// underWay returns the Pods with in-flight evictions that count against their budgets.
 func (p *pass) underWay() []budgets.Candidate {
 	var candidates []budgets.Candidate
 	for _, flight := range p.record.flights.all() {
@@ -177,8 +177,8 @@ func (p *pass) underWay() []budgets.Candidate {
 	return candidates
 }
 
-// isTried says whether the eviction of a Pod is under way, or was answered a moment ago. One that was refused stays blocked until
-// a later try succeeds.
+// isTried reports whether the eviction of a Pod is in flight, or the Pod waits for a backoff after its last eviction. A Pod whose eviction
+// was refused counts as blocked until a later attempt succeeds.
 func (p *pass) isTried(pod types.UID) bool {
 	until, rests := p.record.rests(pod, p.now)
 	if rests {
@@ -200,7 +200,7 @@ func (p *pass) candidate(s *subject) budgets.Candidate {
 	}
 }
 
-// budgetedPod is what budgets look at.
+// budgetedPod returns the properties of a Pod that budgets depend on.
 func budgetedPod(pod *corev1.Pod) budgets.Pod {
 	return budgets.Pod{
 		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
@@ -214,7 +214,7 @@ func (p *pass) tryAgainAt(t time.Time) {
 	}
 }
 
-// report says on each Evacuation why its Pod waits, where that has changed, and counts.
+// report patches the status of each Evacuation whose reason to wait has changed, and updates the metric of blocked Pods.
 func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelReports)
@@ -238,8 +238,8 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
 	return nil
 }
 
-// isPassing says whether a Pod waits for nothing but our own evictions to show, or for the disruption controller to catch up
-// with an edit: moments that aren't worth a write. What lasts is told.
+// isPassing reports whether a Pod only waits until our own evictions are observed, or has waited for less than passing until the disruption
+// controller processes a change. Such short waits are not worth a status patch.
 func (p *pass) isPassing(waiting budgets.Waiting) bool {
 	if waiting.Reason != budgets.BudgetNotObserved {
 		return false
@@ -255,7 +255,7 @@ func (p *pass) isPassing(waiting budgets.Waiting) bool {
 	return false
 }
 
-// isStale notes the budgets whose room isn't known because of our own evictions, under way or done.
+// isStale reports whether the observed status of a budget does not include our own evictions yet, and records that in the pass.
 func (p *pass) isStale(pdb *policyv1.PodDisruptionBudget) bool {
 	stale := p.record.isStale(pdb) || p.record.flights.taken(client.ObjectKeyFromObject(pdb))
 	p.stale[pdb.Namespace+"/"+pdb.Name] = stale

@@ -25,7 +25,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Reconciler takes Evacuations through their life.
+// Reconciler reconciles Evacuations.
 type Reconciler struct {
 	Clusters *remote.Clusters
 	Machines *Machines
@@ -35,8 +35,7 @@ type Reconciler struct {
 	ended      cache.Cache[ending]
 }
 
-// ending is an Evacuation that our last write has ended, and that the watch may still show: the moment in which another write
-// would be in vain.
+// ending is an Evacuation that our last write has removed, but that a stale cache may still contain. Another write would fail.
 type ending struct {
 	cluster    types.NamespacedName
 	evacuation types.UID
@@ -53,7 +52,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return err
 }
 
-// Watches are those of a workload cluster's Evacuations, and of the terms that its NodeMaintenances lay down.
+// Watches returns the watches of a workload cluster's Evacuations, and of NodeMaintenances for changes of their terms.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		remote.Watch("evacuation-Evacuations", r.controller, &v1alpha1.Evacuation{}, remote.EnqueueObjects(cluster, remote.Itself[*v1alpha1.Evacuation]),
@@ -64,17 +63,17 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 	}
 }
 
-// evacuationsOf finds the Evacuations of the Nodes that a maintenance selects.
+// evacuationsOf returns the Evacuations on the Nodes that the status of a NodeMaintenance lists.
 func (r *Reconciler) evacuationsOf(ctx context.Context, cluster types.NamespacedName, m *v1alpha1.NodeMaintenance) (keys []types.NamespacedName) {
 	remoteClient, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
-		return nil // the next connection lists the Evacuations anew
+		return nil // the initial list of the next connection enqueues all Evacuations
 	}
 	for i := range m.Status.NodeStatuses {
 		list := &v1alpha1.EvacuationList{}
 		onNode := client.MatchingFields{remote.EvacuationsByNode: m.Status.NodeStatuses[i].NodeRef.Name}
 		if err := remoteClient.List(ctx, list, onNode, client.UnsafeDisableDeepCopy); err != nil {
-			return keys // likewise
+			return keys // same
 		}
 		for j := range list.Items {
 			keys = append(keys, client.ObjectKeyFromObject(&list.Items[j]))
@@ -83,7 +82,7 @@ func (r *Reconciler) evacuationsOf(ctx context.Context, cluster types.Namespaced
 	return keys
 }
 
-// enqueue maps what a drain watch sees to Evacuations. A Pod's Evacuation has the one name that it may have.
+// enqueue maps a Change to Evacuations. The name of a Pod's Evacuation follows from the Pod.
 func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change remote.Change) {
 	switch {
 	case change.Pod != nil:
@@ -99,32 +98,32 @@ func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change rem
 func (r *Reconciler) enqueueAll(ctx context.Context, queue remote.Queue, cluster types.NamespacedName, which ...client.ListOption) {
 	remoteClient, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
-		return // the next connection lists the Evacuations anew
+		return // the initial list of the next connection enqueues all Evacuations
 	}
 	evacuations := &v1alpha1.EvacuationList{}
 	if err := remoteClient.List(ctx, evacuations, append(which, client.UnsafeDisableDeepCopy)...); err != nil {
-		return // likewise
+		return // same
 	}
 	for i := range evacuations.Items {
 		queue.Add(remote.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(&evacuations.Items[i])})
 	}
 }
 
-// scope is one reconciliation.
+// scope is the state of one reconciliation.
 type scope struct {
 	request    remote.Request
 	client     client.Client
 	evacuation *v1alpha1.Evacuation
-	pod        *corev1.Pod      // nil if it isn't there, or not known
-	gone       bool             // there is no such Pod
-	podType    v1alpha1.PodType // of the Pod
+	pod        *corev1.Pod      // nil if the Pod does not exist or is not known
+	gone       bool             // the Pod does not exist
+	podType    v1alpha1.PodType // valid if pod is not nil
 	terms      evacuation.Terms
-	lookAgain  time.Duration // zero: with the next event
+	lookAgain  time.Duration // zero: the next event triggers the next reconciliation
 }
 
-// Reconcile moves one Evacuation on:
+// Reconcile reconciles one Evacuation:
 //
-//	locate the Pod ─► observe it ─► ask drain/evacuation what is due ─► store the answer
+//	locate the Pod ─► observe it ─► decide the next action (drain/evacuation) ─► store it
 func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
 	log := ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Evacuation", klog.KRef(request.Object.Namespace, request.Object.Name))
 	ctx = ctrl.LoggerInto(ctx, log)
@@ -136,13 +135,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 	}
 	if err := s.client.Get(ctx, request.Object, s.evacuation); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			_, err = r.Clusters.Observe(ctx, request.Cluster, owner(request)) // its Node isn't needed any more
+			_, err = r.Clusters.Observe(ctx, request.Cluster, owner(request))
 			return remote.Rest(err)
 		}
 		return reconcile.Result{}, errors.Wrapf(err, "getting Evacuation %s", request.Object)
 	}
 	if _, ended := r.ended.Has(ending{request.Cluster, s.evacuation.UID}.Key()); ended {
-		return reconcile.Result{}, nil // its last event is on its way
+		return reconcile.Result{}, nil // the watch will deliver its deletion
 	}
 	if located, err := r.locate(ctx, s); err != nil || !located {
 		if err == nil && s.lookAgain > 0 {
@@ -164,7 +163,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 	return reconcile.Result{}, nil
 }
 
-// input is what is known about the Evacuation and its Pod.
+// input returns what is known about the Evacuation and its Pod.
 func (s *scope) input(now time.Time) evacuation.Input {
 	if s.pod == nil {
 		return evacuation.Input{Evacuation: s.evacuation, Pod: evacuation.Pod{Known: s.gone}, Now: now}
@@ -172,12 +171,12 @@ func (s *scope) input(now time.Time) evacuation.Input {
 	return evacuation.InputOf(s.evacuation, s.pod, s.podType, s.terms, now)
 }
 
-// owner names an Evacuation among those who need a Node's Pods.
+// owner returns the name under which an Evacuation subscribes to the Pods of its Node.
 func owner(request remote.Request) string { return "Evacuation/" + request.Object.String() }
 
-// locate finds the Node of the Pod and notes it on the Evacuation, so that nobody has to look for it again. NodeMaintenances create
-// theirs with the note. Where it takes one more watch to go by it, the Pod is read first (see evacuation.Noted). False: the note is on
-// its way back, or the Node does not exist.
+// locate finds the Node of the Pod and records it in an annotation of the Evacuation. The Evacuations of NodeMaintenances are created with
+// this annotation. If using the annotation requires one more watch, locate first verifies it with the Pod (see evacuation.Noted). It returns
+// false if it has patched the annotation, or if the Node does not exist.
 func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 	note, noted := s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation]
 	if noted {
@@ -190,9 +189,9 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 	switch {
 	case err != nil:
 		return false, err
-	case pod == nil: // gone, or never there
+	case pod == nil:
 		s.gone = true
-		_, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request)) // its Node isn't needed any more
+		_, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request))
 		return err == nil, err
 	case !noted || note != pod.Spec.NodeName:
 		return false, r.note(ctx, s, pod)
@@ -209,10 +208,10 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// noNodePace is how often a Pod is read whose Node does not exist. Kubernetes deletes such Pods.
+// noNodePace is how often a Pod is read whose Node does not exist. Kubernetes garbage-collects such Pods.
 const noNodePace = time.Minute
 
-// noted observes what is known about the Node that the Evacuation notes.
+// noted observes the Node that the annotation of the Evacuation names.
 func (r *Reconciler) noted(ctx context.Context, s *scope, name string) (evacuation.Noted, error) {
 	known := evacuation.Noted{Name: name, Watched: r.Clusters.Observes(s.request.Cluster, name)}
 	if known.Watched || name == "" {
@@ -228,7 +227,7 @@ func (r *Reconciler) noted(ctx context.Context, s *scope, name string) (evacuati
 	return known, err
 }
 
-// livePod reads the Pod of the Evacuation; nil if there is none with its UID.
+// livePod reads the Pod of the Evacuation from the API server. It returns nil if no Pod with its UID exists.
 func (r *Reconciler) livePod(ctx context.Context, s *scope) (*corev1.Pod, error) {
 	live, err := r.Clusters.Live(ctx, s.request.Cluster)
 	if err != nil {
@@ -239,12 +238,12 @@ func (r *Reconciler) livePod(ctx context.Context, s *scope) (*corev1.Pod, error)
 		return nil, errors.Wrapf(err, "getting Pod %s", key)
 	}
 	if !evacuation.IsOf(s.evacuation, pod) {
-		return nil, nil //nolint:nilnil // no Pod is an answer
+		return nil, nil //nolint:nilnil // nil is a valid result
 	}
 	return pod, nil
 }
 
-// note stores the Node of the Pod on the Evacuation, and the Pod's labels.
+// note records the Node and the labels of the Pod on the Evacuation.
 func (r *Reconciler) note(ctx context.Context, s *scope, pod *corev1.Pod) error {
 	changed := s.evacuation.DeepCopy()
 	evacuation.Adopt(changed, pod)
@@ -253,9 +252,9 @@ func (r *Reconciler) note(ctx context.Context, s *scope, pod *corev1.Pod) error 
 	return errors.Wrapf(client.IgnoreNotFound(err), "noting the Node of Pod %s on its Evacuation", klog.KObj(pod))
 }
 
-// observe has the Pods of the Node watched, and sees what is known about the Pod.
+// observe watches the Pods of the Node and fills the scope with what is known about the Pod.
 func (r *Reconciler) observe(ctx context.Context, s *scope) error {
-	if s.gone { // locate has found out that there is no Pod
+	if s.gone { // found by locate
 		return nil
 	}
 	node := s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation]
@@ -265,7 +264,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	}
 	pod, found := remote.PodOf(observation, s.evacuation)
 	if !found {
-		if _, s.gone = observation.PodsOn(node); s.gone { // its Node isn't needed any more, although a finalizer of another actor may keep the Evacuation
+		if _, s.gone = observation.PodsOn(node); s.gone { // unsubscribe now, since a finalizer of another actor may keep the Evacuation
 			_, err = r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request))
 		}
 		return err
@@ -289,10 +288,10 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// store writes what the action has changed, in the order that evacuation.Action.Apply asks for.
+// store writes the changes of the action, in the order that evacuation.Action.Apply requires.
 func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Action, now time.Time) error {
 	if action.Kind == evacuation.Evict {
-		return nil // the evictor's, and with it the status
+		return nil // the evictor stores this action together with the status
 	}
 	before, after := s.evacuation, s.evacuation.DeepCopy()
 	action.Apply(after, now)
@@ -308,7 +307,7 @@ func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Acti
 		after.ResourceVersion = status.ResourceVersion
 	}
 	if action.Delete {
-		// UID alone: another writer in between doesn't make the Pod come back.
+		// The UID is a sufficient precondition: a concurrent write cannot bring the Pod back.
 		if err := s.client.Delete(ctx, after, client.Preconditions{UID: &after.UID}); client.IgnoreNotFound(err) != nil {
 			return errors.Wrapf(err, "deleting Evacuation %s", name)
 		}
@@ -319,7 +318,7 @@ func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Acti
 		original.Finalizers, original.Spec = before.Finalizers, before.Spec
 		patch := client.MergeFrom(original)
 		if !action.Delete {
-			patch = client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{}) // lists are replaced whole
+			patch = client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{}) // a merge patch replaces whole lists
 		}
 		if err := s.client.Patch(ctx, after, patch); client.IgnoreNotFound(err) != nil {
 			return errors.Wrapf(err, "patching Evacuation %s", name)

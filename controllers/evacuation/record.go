@@ -9,22 +9,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// watchLag is how long a Pod whose eviction was accepted, or that was gone, may still be shown as if nothing had happened. A
-// watch that lags further costs a second call, which a UID and the API server make harmless.
+// watchLag is how long the watch may take to deliver the termination of a Pod. If it takes longer, the Pod is evicted a second time, which is
+// harmless because of the UID precondition.
 const watchLag = 30 * time.Second
 
-// record bridges, for one workload cluster, the moments between an eviction and its appearance in the watches, and paces those
-// that were refused. It is no state of the drain: an evictor that starts without it only risks a refusal that the watches
-// would have told it.
+// record contains, for one workload cluster, the evictions that the watches may not have delivered yet, and the backoffs after refused
+// evictions. It is not required for correctness: without it, after a restart, evictions may be refused that would not have been requested.
 type record struct {
 	flights *flights
 
 	mu       sync.Mutex
-	silences map[types.UID]int32     // how often nobody has answered
-	resting  map[types.UID]time.Time // Pods that were tried, and until when they aren't tried again
-	refusals map[types.UID]string    // the reasons of the last refusals
-	told     map[string]bool         // the reasons that the metric of blocked Pods has; of one pass at a time
-	observed map[types.UID]string    // by PodDisruptionBudget: the resourceVersion that the watch must reach to count
+	silences map[types.UID]int32     // numbers of evictions without a response, by Pod
+	resting  map[types.UID]time.Time // times before which Pods must not be evicted again
+	refusals map[types.UID]string    // reasons of the last refusals, by Pod
+	told     map[string]bool         // reasons for which the metric of blocked Pods has a series; used by one pass at a time
+	observed map[types.UID]string    // resourceVersion that the watch must reach before the status is used, by PodDisruptionBudget
 }
 
 func newRecord() *record {
@@ -34,8 +33,8 @@ func newRecord() *record {
 	}
 }
 
-// keep drops the Pods that are neither live nor left alone at present. A Pod whose Machine is paused is not live, and must not be evicted
-// again when that is resumed before the watch shows its eviction.
+// keep drops the Pods that are not live and may be evicted again. A Pod whose Machine is paused is not live. It must not be evicted a second
+// time if the Machine is resumed before the watch delivers the termination of the Pod.
 func (r *record) keep(live map[types.UID]bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +47,7 @@ func (r *record) keep(live map[types.UID]bool, now time.Time) {
 	}
 }
 
-// unanswered counts the evictions of a Pod that nobody has answered.
+// unanswered counts one more eviction of a Pod without a response, and returns the count.
 func (r *record) unanswered(pod types.UID) int32 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,7 +55,7 @@ func (r *record) unanswered(pod types.UID) int32 {
 	return r.silences[pod]
 }
 
-// rest has a Pod left alone for a while, since its eviction was accepted, or nobody has answered.
+// rest defers the next eviction of a Pod after an eviction that was accepted or got no response.
 func (r *record) rest(pod types.UID, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,7 +63,7 @@ func (r *record) rest(pod types.UID, until time.Time) {
 	delete(r.refusals, pod)
 }
 
-// refuse has a Pod left alone for a while, since its eviction was refused.
+// refuse defers the next eviction of a Pod after an eviction that was refused.
 func (r *record) refuse(pod types.UID, until time.Time, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,14 +71,14 @@ func (r *record) refuse(pod types.UID, until time.Time, reason string) {
 	r.refusals[pod] = reason
 }
 
-// refusal is why the last eviction of a Pod was refused, "" if it wasn't.
+// refusal returns the reason why the last eviction of a Pod was refused, "" if it was not refused.
 func (r *record) refusal(pod types.UID) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.refusals[pod]
 }
 
-// restsUntil returns the time until which some Pod is left alone. Zero: none is.
+// restsUntil returns the latest time until which the eviction of some Pod is deferred, zero if there is none.
 func (r *record) restsUntil() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,8 +98,7 @@ func (r *record) rests(pod types.UID, now time.Time) (until time.Time, rests boo
 	return until, tried && now.Before(until)
 }
 
-// observedAtLeast says that the budget was seen at this version, after evictions that it counts. Of two who look at once, the later
-// version counts, whoever is answered first.
+// observedAtLeast records a version of a budget whose status includes our evictions. Of concurrent calls, the latest version counts.
 func (r *record) observedAtLeast(budget types.UID, version string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,8 +108,8 @@ func (r *record) observedAtLeast(budget types.UID, version string) {
 	r.observed[budget] = version
 }
 
-// isStale says whether the watch's budget is older than what was seen: it doesn't know of our evictions yet, and its room
-// can't be trusted.
+// isStale reports whether the budget from the watch is older than the recorded version: its status does not include our evictions yet, so
+// the number of allowed disruptions is not valid.
 func (r *record) isStale(pdb *policyv1.PodDisruptionBudget) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,12 +15,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
-// refusal is why an eviction has not been carried out: for programs and for people (E18).
+// refusal is why the API server has refused an eviction: a machine-readable reason and a message for users (E18).
 type refusal struct {
 	reason, message string
 }
 
-// refused says why the API server has refused an eviction. Not answered: it hasn't been reached, or refuses to work for us at all.
+// refused returns why the API server has refused an eviction. It returns answered = false if the API server could not be reached or has
+// rejected our credentials.
 func refused(err error) (why refusal, answered bool) {
 	var status apierrors.APIStatus
 	switch message := err.Error(); {
@@ -47,17 +48,17 @@ func refused(err error) (why refusal, answered bool) {
 	}
 }
 
-// isAdmission says whether admission has refused, by what it may answer.
+// isAdmission reports whether the error has a reason that admission policies and webhooks use for refusals.
 func isAdmission(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
-// isTimeout says whether the API server was reached and didn't come to an end in time, by its clock or by ours.
+// isTimeout reports whether the request timed out, in the API server or in the client.
 func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || utilnet.IsTimeout(errors.Cause(err))
 }
 
-// budgetRefusal takes the cause's message, which names the budget and its numbers.
+// budgetRefusal returns the message of the status cause, which names the budget and its numbers of Pods.
 func budgetRefusal(err error) string {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && status.Status().Details != nil {
