@@ -22,14 +22,14 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
-// fieldManager is whom the API server records as the writer of what this manager writes: it takes that from the user agent.
+// fieldManager is the field manager that the API server records for this manager. The API server derives it from the user agent.
 const fieldManager = "cluster-api-node-maintenance"
 
-// refusedRetry is when a Node is cordoned again that could not be.
+// refusedRetry is the delay before retrying to cordon a Node that the API server refused to cordon.
 const refusedRetry = 5 * time.Second
 
-// cordon keeps the selected Nodes unschedulable. Nodes whose write the API server refuses don't keep the others waiting: no Pod is
-// evicted from them, the status names them, and they are tried again.
+// cordon makes the selected Nodes unschedulable and keeps them so. A Node that the API server refuses to patch does not delay the others:
+// no Pod is evicted from it, the status names it, and cordon retries after refusedRetry.
 func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
@@ -57,7 +57,7 @@ func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 	return err == nil, err
 }
 
-// isAnswer says whether an error is an API server's answer to the one request: not that there is no answer, or that it is busy.
+// isAnswer reports whether an error is the API server's answer to this particular request. Missing answers, timeouts and overload are not.
 func isAnswer(err error) bool {
 	switch apierrors.ReasonForError(err) {
 	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonTooManyRequests:
@@ -67,7 +67,7 @@ func isAnswer(err error) bool {
 	}
 }
 
-// cordonRefused returns the message of the condition Cordoned while Nodes can't be cordoned.
+// cordonRefused returns the message of the condition Cordoned if Nodes could not be cordoned.
 func (s *scope) cordonRefused() string {
 	names := sets.List(sets.KeySet(s.refused))
 	message := "Node " + names[0] + " cannot be cordoned: " + progress.Describe(s.refused[names[0]])
@@ -77,7 +77,8 @@ func (s *scope) cordonRefused() string {
 	return message
 }
 
-// applyMark makes the Node what this maintenance has it be, and says whether that changes it.
+// applyMark cordons the Node in memory and, if this NodeMaintenance says so, excludes it from load balancers. It reports whether the Node
+// has changed.
 func applyMark(s *scope, node *corev1.Node) (changed bool) {
 	changed = cordon.Apply(node)
 	if cordon.Excludes(s.maintenance) {
@@ -86,8 +87,8 @@ func applyMark(s *scope, node *corev1.Node) (changed bool) {
 	return changed
 }
 
-// cordonNode looks at the Node once more before it writes: others write Nodes all the time, and many may have been before
-// this one. What conflicts with the cache is tried once with the Node as the API server has it.
+// cordonNode gets the Node from the cache again before it patches it, since other components write Nodes frequently. After a conflict, it
+// retries once with the Node from the API server.
 func (r *Reconciler) cordonNode(ctx context.Context, s *scope, seen **corev1.Node) error {
 	node := &corev1.Node{}
 	if err := s.client.Get(ctx, client.ObjectKeyFromObject(*seen), node); err != nil || node.UID != (*seen).UID {
@@ -108,7 +109,7 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, seen **corev1.Nod
 	return r.markCordoned(ctx, s, seen, node)
 }
 
-// markCordoned writes what this maintenance has the Node be, where it isn't that yet.
+// markCordoned patches the Node as applyMark requires. It writes an event if another actor repeatedly makes the Node schedulable.
 func (r *Reconciler) markCordoned(ctx context.Context, s *scope, seen **corev1.Node, node *corev1.Node) error {
 	changed := node.DeepCopy()
 	if !applyMark(s, changed) {
@@ -116,7 +117,7 @@ func (r *Reconciler) markCordoned(ctx context.Context, s *scope, seen **corev1.N
 		return nil
 	}
 	flipped, fighter := cordon.Flipped(node), ""
-	if flipped && r.conflicts.due(s, node) { // our own write makes us the owner of the field
+	if flipped && r.conflicts.due(s, node) { // read before the patch, which makes this manager the owner of the field
 		var err error
 		if fighter, err = r.fighter(ctx, s, node); err != nil {
 			return err
@@ -135,7 +136,7 @@ func (r *Reconciler) markCordoned(ctx context.Context, s *scope, seen **corev1.N
 	return nil
 }
 
-// fighter names who makes a Node schedulable. Cached Nodes don't tell.
+// fighter names the actor that makes a Node schedulable, from the managedFields, which cached Nodes do not contain.
 func (r *Reconciler) fighter(ctx context.Context, s *scope, node *corev1.Node) (string, error) {
 	live, err := r.Clusters.Live(ctx, s.request.Cluster)
 	if err != nil {
@@ -151,7 +152,7 @@ func (r *Reconciler) fighter(ctx context.Context, s *scope, node *corev1.Node) (
 	return "Somebody (the Node's managedFields don't say who)", nil
 }
 
-// conflicts counts, for each workload cluster, how often Nodes are made schedulable from outside.
+// conflicts counts, for each workload cluster, how often other actors make cordoned Nodes schedulable.
 type conflicts struct {
 	mu        sync.Mutex
 	byCluster map[types.NamespacedName]*cordon.Conflicts

@@ -9,34 +9,33 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 )
 
-// createdGrace is how long a created Evacuation may take to come back by the watch before it is created once more. Normally
-// it is back within milliseconds; an API server that is busy with a burst of drains takes half a minute.
+// createdGrace is how long the watch may take to deliver a created Evacuation before it is created again. Normally the watch takes
+// milliseconds; during a burst of drains it takes up to half a minute.
 const createdGrace = time.Minute
 
 const (
-	// minRefusedRetry and maxRefusedRetry bound the backoff after which an Evacuation is created once more that the API server has
-	// refused.
+	// minRefusedRetry and maxRefusedRetry limit the backoff after which the creation of a refused Evacuation is retried.
 	minRefusedRetry = 5 * time.Second
 	maxRefusedRetry = time.Minute
 )
 
-// creations remembers the Evacuations that were created but haven't come back by the watch, and those that the API server has refused.
-// Each of its siblings that does come back brings a reconciliation, which would create the rest of them again: calls that are refused,
-// when the API server has most to do. No more than this depends on it: what is lost with the process is created, and refused, a second
-// time.
+// creations remembers the Evacuations that were created but not yet observed, and those that the API server has refused. Each observed
+// Evacuation triggers a reconciliation, which would otherwise create all the others again while the API server is busiest. Nothing else
+// depends on it: after a restart of the manager, these calls are made a second time, and refused.
 type creations struct {
 	mu   sync.Mutex
 	last map[remote.Request]map[types.UID]creation // by NodeMaintenance and Pod
 }
 
-// creation is how the last try to create the Evacuation of a Pod has ended.
+// creation is the result of the last attempt to create the Evacuation of a Pod.
 type creation struct {
-	until   time.Time // the next one
+	until   time.Time // time of the next attempt
 	backoff time.Duration
-	refused error // nil: it was created
+	refused error // nil: the Evacuation was created
 }
 
-// awaited says until when not to create the Evacuation of a Pod. False: it wasn't tried, or the next try is due.
+// awaited returns the time of the next attempt to create the Evacuation of a Pod. It returns false if there was no attempt or the next one
+// is due.
 func (c *creations) awaited(request remote.Request, pod types.UID, now time.Time) (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,14 +43,14 @@ func (c *creations) awaited(request remote.Request, pod types.UID, now time.Time
 	return last.until, known && now.Before(last.until)
 }
 
-// note remembers that the Evacuation of a Pod was created.
+// note records that the Evacuation of a Pod was created.
 func (c *creations) note(request remote.Request, pod types.UID, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.set(request, pod, creation{until: now.Add(createdGrace)})
 }
 
-// refuse remembers that the API server has refused the Evacuation of a Pod.
+// refuse records that the API server has refused the Evacuation of a Pod.
 func (c *creations) refuse(request remote.Request, pod types.UID, err error, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,8 +68,8 @@ func (c *creations) set(request remote.Request, pod types.UID, last creation) {
 	c.last[request][pod] = last
 }
 
-// refusals are why Evacuations were refused, by Pod, and retryAt when the first of them is due to be tried again, zero if there is none.
-// Those of Pods that are gone are forgotten.
+// refusals returns the errors of refused Evacuations, by Pod, and the time of the first retry, zero if there is none. It drops those of Pods
+// that no longer exist.
 func (c *creations) refusals(request remote.Request, isThere func(types.UID) bool) (refused map[types.UID]error, retryAt time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,14 +89,14 @@ func (c *creations) refusals(request remote.Request, isThere func(types.UID) boo
 	return refused, retryAt
 }
 
-// back forgets an Evacuation that has come back: if it goes after that, it is created again at once.
+// back drops an Evacuation that has been observed. If it is deleted later, it is recreated at once.
 func (c *creations) back(request remote.Request, pod types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.last[request], pod)
 }
 
-// forget is for a NodeMaintenance that is gone.
+// forget drops all Evacuations of a NodeMaintenance that no longer exists.
 func (c *creations) forget(request remote.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

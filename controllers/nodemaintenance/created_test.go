@@ -20,15 +20,15 @@ func TestCreations(t *testing.T) {
 		_, waits := created.awaited(request, pod, start.Add(after))
 		return waits
 	}
-	g.Expect(awaited("pod", 0)).To(BeFalse(), "nothing was created yet")
+	g.Expect(awaited("pod", 0)).To(BeFalse(), "nothing has been created")
 
 	created.note(request, "pod", start)
 	g.Expect(awaited("pod", time.Second)).To(BeTrue())
 	g.Expect(awaited("other", time.Second)).To(BeFalse())
-	g.Expect(awaited("pod", createdGrace)).To(BeFalse(), "what doesn't come back is created again")
+	g.Expect(awaited("pod", createdGrace)).To(BeFalse(), "an Evacuation that the watch has not delivered is created again")
 
 	created.back(request, "pod")
-	g.Expect(awaited("pod", time.Second)).To(BeFalse(), "what was back and has gone is created again at once")
+	g.Expect(awaited("pod", time.Second)).To(BeFalse(), "an Evacuation that was observed and deleted is created again at once")
 
 	created.note(request, "pod", start)
 	created.forget(request)
@@ -52,13 +52,13 @@ func TestCreationsThatAreRefused(t *testing.T) {
 		g.Expect(until).To(Equal(retryAt))
 		now = until
 		_, awaited = created.awaited(request, "pod", now)
-		g.Expect(awaited).To(BeFalse(), "it is tried again when the backoff is over")
+		g.Expect(awaited).To(BeFalse(), "the creation is retried after the backoff")
 	}
 	created.note(request, "pod", now)
 	refused, _ := created.refusals(request, there)
-	g.Expect(refused).To(BeEmpty(), "an Evacuation that is created is refused no longer")
+	g.Expect(refused).To(BeEmpty(), "a created Evacuation is no longer refused")
 
 	created.refuse(request, "gone", refusal, now)
 	refused, _ = created.refusals(request, func(types.UID) bool { return false })
-	g.Expect(refused).To(BeEmpty(), "the refusal is forgotten with the Pod")
+	g.Expect(refused).To(BeEmpty(), "the refusal is dropped with the Pod")
 }

@@ -1,26 +1,28 @@
 package nodemaintenance
 
-// Reasons of the events that this package writes, in workload clusters. A selection that isn't plausible is told of by an event
-// with the reason of its condition.
+// Reasons of the events that this package writes in workload clusters. The event about an implausible selection has the reason of the
+// condition SelectionPlausible.
 const (
-	// eventDrained on a NodeMaintenance: no Pod that must go is left.
+	// eventDrained on a NodeMaintenance means that all Pods that must be evacuated have terminated.
 	eventDrained = "Drained"
-	// eventFastForwarded on a NodeMaintenance: on some of its Nodes an older one is ahead, and Pods go that it would still keep.
+	// eventFastForwarded on a NodeMaintenance means that an older NodeMaintenance has reached a later step on some of its Nodes, so that Pods
+	// there are evacuated earlier than its own drain plan says.
 	eventFastForwarded = "FastForwarded"
-	// eventCordonConflict on a NodeMaintenance: somebody keeps making a Node schedulable that it keeps cordoned.
+	// eventCordonConflict on a NodeMaintenance means that another actor repeatedly makes a cordoned Node schedulable.
 	eventCordonConflict = "CordonConflict"
-	// eventDaemonSetToleratesMaintenance on a NodeMaintenance: Pods of DaemonSets are left, since they would come back at once.
+	// eventDaemonSetToleratesMaintenance on a NodeMaintenance means that Pods of DaemonSets stay, since the DaemonSet controller would replace
+	// them at once.
 	eventDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
-	// eventEvacuationRefused on a Pod: the API server refuses to create its Evacuation, as a ResourceQuota of its namespace may have it.
+	// eventEvacuationRefused on a Pod means that the API server refuses to create its Evacuation, for example because of a ResourceQuota.
 	eventEvacuationRefused = "EvacuationRefused"
-	// eventMachineGone on a NodeMaintenance: the Machine that it serves is gone, and the Node is not.
+	// eventMachineGone on a NodeMaintenance means that the Machine that it serves no longer exists, but the Node does.
 	eventMachineGone = "MachineGone"
-	// eventUnknownDrainLabel on a Pod: its drain label has no effect, and it is drained.
+	// eventUnknownDrainLabel on a Pod means that its drain label has an unknown value and no effect: the Pod is drained.
 	eventUnknownDrainLabel = "UnknownDrainLabel"
-	// eventInvalidEvacuator on a Pod: one of its evacuator annotations can't be used.
+	// eventInvalidEvacuator on a Pod means that one of its evacuator annotations is invalid and has no effect.
 	eventInvalidEvacuator = "InvalidEvacuatorAnnotation"
-	// eventReplacementReturned on a NodeMaintenance: a controller replaces its evicted Pods on the cordoned Node.
+	// eventReplacementReturned on a NodeMaintenance means that a controller replaces its evicted Pods on the cordoned Node.
 	eventReplacementReturned = "ReplacementReturned"
-	// eventDeletedAtTimeout on a Pod: the drain of its Node runs out of time, so it is deleted without regard to its budget.
+	// eventDeletedAtTimeout on a Pod means that it is deleted before the drain timeout, regardless of its PodDisruptionBudgets.
 	eventDeletedAtTimeout = "DeletedAtDrainTimeout"
 )

@@ -14,8 +14,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// lastCall finds the Pods that are asked to leave since the drain's time is nearly up, whether their step has come or not. It notes
-// how many of them haven't had their chance yet.
+// lastCall returns the Pods that get their final eviction attempt now, regardless of their step. It counts those whose attempt has not been
+// made yet.
 func lastCall(s *scope) sets.Set[types.UID] {
 	called := sets.New[types.UID]()
 	drain := drainTime(s)
@@ -44,18 +44,18 @@ func lastCall(s *scope) sets.Set[types.UID] {
 	return called
 }
 
-// call is how far the last call has come.
+// call is the progress of the final eviction attempts.
 type call struct {
-	later   bool // some Pods are asked later
-	unheard int  // how many have been asked, and haven't had their chance yet
+	later   bool // the final eviction attempt of some Pods is not due yet
+	unheard int  // number of Pods whose final eviction attempt is due but has not been made
 }
 
-// reportLastCall says that every Pod that must go has been asked to, once the time of the drain is nearly up: a Machine isn't released
-// before.
+// reportLastCall sets the condition LastCall once the final eviction attempt of every remaining Pod is due. The condition is true when all
+// attempts have been made. The hook of a Machine whose drain has timed out is not released before.
 func reportLastCall(s *scope) {
 	conditions := &s.maintenance.Status.Conditions
 	if s.maintenance.Spec.Stage == v1alpha1.StageDrain && s.decision == nil {
-		return // Pods aren't known yet: what was said stays
+		return // the condition stays until the Pods are observed
 	}
 	if s.lastCall == nil || s.lastCall.later || s.decision.Drained {
 		meta.RemoveStatusCondition(conditions, v1alpha1.NodeMaintenanceLastCall)

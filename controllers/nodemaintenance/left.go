@@ -15,16 +15,16 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
-// releaseLeft completes the maintenance for the Nodes that it doesn't select any more, because their labels have changed: as
-// in stage Complete, Evacuations are withdrawn and Nodes left as they were found, unless others hold them. The status knows
-// these Nodes, and says so until this is done.
+// releaseLeft completes the NodeMaintenance for Nodes that it no longer selects because their labels have changed. As in stage Complete, it
+// withdraws from Evacuations and restores the Nodes, unless other NodeMaintenances hold them. These Nodes are known from the status, which
+// lists them until they are released.
 func (r *Reconciler) releaseLeft(ctx context.Context, s *scope) (bool, error) {
 	left, err := leftNodes(ctx, s)
 	if err != nil {
 		return false, err
 	}
 	for _, node := range left {
-		// Another one that drains the Node decides about all its Evacuations.
+		// Another NodeMaintenance that drains the Node decides about all Evacuations there.
 		if !drainedByOthers(s, node) {
 			if err := withdrawAll(ctx, s, node, nil); err != nil {
 				return false, err
@@ -37,8 +37,8 @@ func (r *Reconciler) releaseLeft(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// leftNodes finds the Nodes that the status mentions and the maintenance doesn't select any more. Where it selects by name, a
-// Node can't leave: one with another UID is another Node, and none of its business.
+// leftNodes returns the Nodes that the status lists but the NodeMaintenance no longer selects. It returns none for a NodeMaintenance that
+// selects by name: a Node with another UID is a different Node, which it has never changed.
 func leftNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 	if _, byName := selection.Names(s.maintenance); byName {
 		return nil, nil
@@ -65,8 +65,7 @@ func drainedByOthers(s *scope, node *corev1.Node) bool {
 	})
 }
 
-// mention sees to it that the status knows all selected Nodes, and only those, with what was said of them before. From it
-// follows who has left.
+// mention makes the nodeStatuses list exactly the selected Nodes. It keeps the existing entries. leftNodes depends on this list.
 func mention(s *scope) {
 	m, selected := s.maintenance, selectedSet(s)
 	m.Status.NodeStatuses = slices.DeleteFunc(slices.Clone(m.Status.NodeStatuses), func(status v1alpha1.NodeMaintenanceNodeStatus) bool {
@@ -78,7 +77,7 @@ func mention(s *scope) {
 	slices.SortFunc(m.Status.NodeStatuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
 }
 
-// mentionedNodes are the Nodes that the status speaks of.
+// mentionedNodes returns the names of the Nodes in the status.
 func mentionedNodes(m *v1alpha1.NodeMaintenance) sets.Set[string] {
 	names := sets.New[string]()
 	for i := range m.Status.NodeStatuses {

@@ -23,7 +23,8 @@ import (
 // controlPlaneLabel is on the Nodes of the control plane.
 const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
-// judge looks at what the nodeSelector leaves out: admission can't.
+// judge collects the facts about the selection that SelectionPlausible depends on. Admission cannot check them, since it does not know the
+// other Nodes.
 func (r *Reconciler) judge(ctx context.Context, s *scope) (bool, error) {
 	facts := &selection.Facts{}
 	selected := sets.New[string]()
@@ -47,7 +48,7 @@ func (r *Reconciler) judge(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// anyOther says whether there is another Node. It looks at one Node more than is selected, at most.
+// anyOther reports whether a Node outside the given set exists. It lists at most one Node more than the set contains.
 func anyOther(ctx context.Context, reader client.Reader, than sets.Set[string], options ...client.ListOption) (bool, error) {
 	nodes := &corev1.NodeList{}
 	if err := reader.List(ctx, nodes, append(options, client.UnsafeDisableDeepCopy, client.Limit(than.Len()+1))...); err != nil {
@@ -61,22 +62,23 @@ func anyOther(ctx context.Context, reader client.Reader, than sets.Set[string], 
 	return false, nil
 }
 
-// mark has the conditions of the Nodes say how they are maintained. It comes after report: conditions follow what is stored,
-// so that all maintenances of a Node agree on them.
+// mark updates the maintenance conditions of the Nodes. It runs after report and uses the stored status, so that all NodeMaintenances of a
+// Node agree on its conditions.
 func (r *Reconciler) mark(ctx context.Context, s *scope) (bool, error) {
 	var err error
 	if _, byName := selection.Names(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle {
 		err = r.markNodes(ctx, s, s.nodes, viewsOf(append(s.others, *s.before)))
-	} else { // Nodes may have left the selection: labels change, and so may the nodeSelector in stage Idle
+	} else { // Nodes may no longer be selected: their labels change, and in stage Idle the nodeSelector may change
 		err = r.markAll(ctx, s, *s.before)
 	}
 	return err == nil, err
 }
 
-// unmark takes back what only a maintenance that is gone had the conditions say.
+// unmark updates the conditions of all Nodes after a NodeMaintenance has been deleted.
 func (r *Reconciler) unmark(ctx context.Context, s *scope) error { return r.markAll(ctx, s) }
 
-// markAll looks at all Nodes with conditions of ours. latest are maintenances that the cache may not have yet as they are stored.
+// markAll updates the selected Nodes and all Nodes with maintenance conditions. The NodeMaintenances in latest replace those in the cache,
+// which may be stale.
 func (r *Reconciler) markAll(ctx context.Context, s *scope, latest ...v1alpha1.NodeMaintenance) error {
 	maintenances := &v1alpha1.NodeMaintenanceList{}
 	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
@@ -103,7 +105,7 @@ func (r *Reconciler) markAll(ctx context.Context, s *scope, latest ...v1alpha1.N
 	return r.markNodes(ctx, s, nodes, viewsOf(maintenances.Items))
 }
 
-// markNodes writes what has to change in the conditions of Nodes. Nodes are only read.
+// markNodes patches the maintenance conditions of Nodes where they must change. It does not modify the given objects.
 func (r *Reconciler) markNodes(ctx context.Context, s *scope, nodes []*corev1.Node, views []*maintenanceView) error {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
@@ -122,8 +124,8 @@ func (r *Reconciler) markNodes(ctx context.Context, s *scope, nodes []*corev1.No
 	return group.Wait()
 }
 
-// patchConditions sets and removes single conditions, and leaves those of kubelets alone. There is no optimistic lock, since
-// heartbeats would break it all the time. It returns the Node as it is then, nil where it is gone.
+// patchConditions sets and removes single conditions and keeps all others. It uses no optimistic lock, since kubelet heartbeats would cause
+// constant conflicts. It returns the patched Node, nil if the Node does not exist.
 func patchConditions(ctx context.Context, c client.Client, node *corev1.Node, set []corev1.NodeCondition, remove []corev1.NodeConditionType) (*corev1.Node, error) {
 	conditions := make([]any, 0, len(set)+len(remove))
 	for _, condition := range set {
@@ -133,7 +135,7 @@ func patchConditions(ctx context.Context, c client.Client, node *corev1.Node, se
 		conditions = append(conditions, map[string]any{"$patch": "delete", "type": conditionType})
 	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": node.UID}, // another Node of the same name isn't meant
+		"metadata": map[string]any{"uid": node.UID}, // precondition: not another Node with the same name
 		"status":   map[string]any{"conditions": conditions},
 	})
 	if err != nil {
@@ -146,11 +148,11 @@ func patchConditions(ctx context.Context, c client.Client, node *corev1.Node, se
 	return patched, nil
 }
 
-// maintenanceView is a maintenance as its Nodes see it.
+// maintenanceView is a NodeMaintenance with the values that the conditions of its Nodes depend on.
 type maintenanceView struct {
 	maintenance *v1alpha1.NodeMaintenance
 	selects     func(*corev1.Node) bool
-	drained     sets.Set[string] // made when it is needed
+	drained     sets.Set[string] // built on first use
 }
 
 func viewsOf(maintenances []v1alpha1.NodeMaintenance) []*maintenanceView {

@@ -24,7 +24,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
-// selectNodes finds the Nodes of this maintenance, and the maintenances that it shares Nodes with.
+// selectNodes finds the Nodes of this NodeMaintenance and the NodeMaintenances that share Nodes with it.
 func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (bool, error) {
 	var err error
 	if s.nodes, err = selectedNodes(ctx, s.client, s.maintenance); err != nil {
@@ -37,8 +37,8 @@ func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (bool, error) {
 	return err == nil, err
 }
 
-// findNeighbours finds the maintenances that have to do with Nodes of this one, and those that drain Nodes of such as drain: who may
-// go is decided for all of them together. It may find others as well.
+// findNeighbours finds the NodeMaintenances that share Nodes with this one and, transitively through those in stage Drain, all that share
+// Nodes with them: the targets of all of them are decided together. The result may contain more NodeMaintenances than that.
 func findNeighbours(ctx context.Context, s *scope) error {
 	s.drainedBy = map[string][]*corev1.Node{}
 	asked, seen := selectedSet(s).Union(mentionedNodes(s.before)), sets.New(s.maintenance.Name)
@@ -72,13 +72,12 @@ func findNeighbours(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// drains says whether a maintenance has a say in who may leave its Nodes.
+// drains reports whether a NodeMaintenance takes part in the decision about the targets on its Nodes.
 func drains(m *v1alpha1.NodeMaintenance) bool {
 	return m.Spec.Stage == v1alpha1.StageDrain && m.DeletionTimestamp.IsZero()
 }
 
-// selectedNodes returns the Nodes that a maintenance selects. A Node of the recorded name with another UID isn't the one
-// that is meant, and isn't selected.
+// selectedNodes returns the Nodes that a NodeMaintenance selects. It omits a Node whose UID differs from the recorded one.
 func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMaintenance) ([]*corev1.Node, error) {
 	var nodes []*corev1.Node
 	if names, only := selection.Names(m); only {
@@ -93,7 +92,7 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 		return nodes, nil
 	}
 	all := &corev1.NodeList{}
-	if err := reader.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil { // of many Nodes, few may be selected
+	if err := reader.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil { // only the selected Nodes are copied
 		return nil, errors.Wrap(err, "listing Nodes")
 	}
 	selected := selection.Of(m)
@@ -105,7 +104,7 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 	return nodes, nil
 }
 
-// uncordon leaves the Nodes as they were found, unless another maintenance still cordons them.
+// uncordon restores the Nodes, except those that another NodeMaintenance still cordons.
 func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
@@ -132,18 +131,18 @@ func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.No
 		return errors.Wrapf(client.IgnoreNotFound(err), "uncordoning Node %s", node.Name)
 	}
 	r.written.note(s.request.Cluster, changed)
-	ctrl.LoggerFrom(ctx).Info("Left Node as it was found", "Node", klog.KObj(node), "unschedulable", changed.Spec.Unschedulable)
+	ctrl.LoggerFrom(ctx).Info("Restored Node", "Node", klog.KObj(node), "unschedulable", changed.Spec.Unschedulable)
 	return nil
 }
 
-// anotherOn says whether another maintenance that selects the Node does something there.
+// anotherOn reports whether another NodeMaintenance that selects the Node satisfies the predicate does.
 func anotherOn(node *corev1.Node, s *scope, does func(*v1alpha1.NodeMaintenance) bool) bool {
 	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
 		return does(&other) && selection.Selects(&other, node)
 	})
 }
 
-// enqueue maps what a drain watch sees to NodeMaintenances.
+// enqueue maps a Change to NodeMaintenances.
 func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change remote.Change) {
 	var keys []types.NamespacedName
 	switch {
@@ -159,22 +158,22 @@ func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change rem
 	}
 }
 
-// maintenancesOf returns the maintenances that select a Node, or have selected it, and those of whom the Node may show that they
-// don't select all Nodes. Where node is nil it is looked up.
+// maintenancesOf returns the NodeMaintenances that select or have selected a Node, and those whose selection is in doubt: the Node may
+// show that they do not select all Nodes. If node is nil, maintenancesOf gets it by name.
 func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.NamespacedName, name string, node *corev1.Node) []types.NamespacedName {
 	remoteClient, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
-		return nil // the next connection lists them all
+		return nil // the initial lists of the next connection enqueue all
 	}
 	if node == nil {
 		node = &corev1.Node{}
 		if remoteClient.Get(ctx, types.NamespacedName{Name: name}, node) != nil {
-			node.Name = name // by name is all that can be said of a Node that is gone
+			node.Name = name // the labels of a Node that no longer exists are not known
 		}
 	}
 	maintenances, err := remote.MaintenancesOf(ctx, remoteClient, name)
 	if err != nil {
-		return nil // likewise
+		return nil // same
 	}
 	return keysWhere(maintenances, func(m *v1alpha1.NodeMaintenance) bool {
 		if names, only := selection.Names(m); only {
@@ -188,11 +187,11 @@ func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.Namespace
 func (r *Reconciler) draining(ctx context.Context, cluster types.NamespacedName) []types.NamespacedName {
 	remoteClient, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
-		return nil // the next connection lists them all
+		return nil // the initial lists of the next connection enqueue all
 	}
 	all := &v1alpha1.NodeMaintenanceList{}
 	if err := remoteClient.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // likewise
+		return nil // same
 	}
 	return keysWhere(all.Items, func(m *v1alpha1.NodeMaintenance) bool { return m.Spec.Stage == v1alpha1.StageDrain })
 }
@@ -207,8 +206,8 @@ func keysWhere(maintenances []v1alpha1.NodeMaintenance, condition func(*v1alpha1
 	return keys
 }
 
-// itselfAndNeighbours maps a NodeMaintenance to itself and to those that share Nodes with it: what one does changes what the
-// others may do.
+// itselfAndNeighbours maps a NodeMaintenance to itself and to those that share Nodes with it, since its progress affects their targets and
+// whether they may restore the Nodes.
 func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(context.Context, *v1alpha1.NodeMaintenance) []types.NamespacedName {
 	return func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
 		itself := []types.NamespacedName{client.ObjectKeyFromObject(m)}
@@ -234,7 +233,7 @@ func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(cont
 	}
 }
 
-// nodeMatters passes the events of Nodes that can change what a maintenance does. Kubelets write much else.
+// nodeMatters passes the Node events that can affect a NodeMaintenance. It drops the others, such as kubelet heartbeats.
 type nodeMatters struct {
 	predicate.TypedFuncs[*corev1.Node]
 }

@@ -18,20 +18,20 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// deleteRetry is when a deletion is tried again that the API server has refused, as an admission webhook may have it.
+// deleteRetry is the delay before retrying a deletion that the API server has refused, for example because of an admission webhook.
 const deleteRetry = 5 * time.Second
 
-// deleteLeft deletes the Pods that are left when the drain's time is nearly up, where the policy says so. Budgets don't count any
-// more. What can't be deleted doesn't keep the rest waiting.
+// deleteLeft deletes the remaining Pods shortly before the drain timeout, if the policy says so. It ignores PodDisruptionBudgets. A Pod that
+// cannot be deleted does not delay the others.
 func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
 	drain := drainTime(s)
-	if drain == nil || !drain.Deletes || s.decision == nil { // Pods aren't known yet
+	if drain == nil || !drain.Deletes || s.decision == nil { // without a decision, the Pods are not observed yet
 		return true, nil
 	}
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	for _, node := range s.nodes {
-		if s.refused[node.Name] != nil { // the Pods that replace them may land there
+		if s.refused[node.Name] != nil { // replacements could be scheduled onto a Node that is not cordoned
 			continue
 		}
 		for _, view := range s.pods[node.Name] {
@@ -51,13 +51,14 @@ func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
 		}
 	}
 	if err := group.Wait(); err != nil {
-		ctrl.LoggerFrom(ctx).Info("Can't delete a Pod that is left at the end of the drain's time", "error", err.Error())
+		ctrl.LoggerFrom(ctx).Info("Failed to delete a remaining Pod before the drain timeout", "error", err.Error())
 		s.lookAgainAt(s.now.Add(deleteRetry))
 	}
 	return true, nil
 }
 
-// deleteAt returns the time to delete a Pod, where the drain deletes those that are left at the end of its time.
+// deleteAt returns the time at which a drain that deletes the remaining Pods before its timeout deletes this one. It returns false if the
+// drain does not delete the Pod.
 func deleteAt(drain *overtime.Drain, node *corev1.Node, view podView) (at time.Time, left bool) {
 	if drain == nil || !drain.Deletes || view.finished || view.pod.DeletionTimestamp != nil || !overtime.Left(view.podType, view.verdict, view.others) {
 		return time.Time{}, false
@@ -66,7 +67,7 @@ func deleteAt(drain *overtime.Drain, node *corev1.Node, view podView) (at time.T
 	return drain.DeleteAt(period), true
 }
 
-// drainTime is the time that the drain has. Nil: it has no limit, or starts only now.
+// drainTime returns the time limits of the drain, nil if the drain has no timeout or has not started.
 func drainTime(s *scope) *overtime.Drain {
 	start := stageStart(s.maintenance, v1alpha1.StageDrain)
 	if start == nil {
@@ -80,7 +81,7 @@ func (r *Reconciler) deletePod(ctx context.Context, s *scope, pod *corev1.Pod, g
 	if err := s.client.Delete(ctx, pod.DeepCopy(), options); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Deleted a Pod that is left at the end of the drain's time", "Pod", klog.KObj(pod))
+	ctrl.LoggerFrom(ctx).Info("Deleted a remaining Pod before the drain timeout", "Pod", klog.KObj(pod))
 	r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventDeletedAtTimeout,
 		"Deleted before the drain timeout: "+evacuation.Cause(s.maintenance, pod.Spec.NodeName))
 	return nil

@@ -14,14 +14,15 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
-// maxLeft is how many DaemonSets whose Pods are left are named.
+// maxLeft is the maximum number of DaemonSets that the condition PodsLeft names.
 const maxLeft = 5
 
-// reportPodsLeft says which Pods are left on the Nodes although the rules have them drained: see package drain/daemonsets.
+// reportPodsLeft sets the condition PodsLeft, which names the DaemonSets whose Pods stay on the Nodes although the drain rules say Drain:
+// see package drain/daemonsets.
 func reportPodsLeft(s *scope) {
 	conditions := &s.maintenance.Status.Conditions
 	if s.maintenance.Spec.Stage == v1alpha1.StageDrain && s.decision == nil {
-		return // Pods aren't known yet: what was said stays
+		return // the condition stays until the Pods are observed
 	}
 	left := daemonSetsLeft(s)
 	if s.maintenance.Spec.Stage != v1alpha1.StageDrain || len(left) == 0 {
@@ -39,8 +40,8 @@ func reportPodsLeft(s *scope) {
 	})
 }
 
-// daemonSetsLeft names the DaemonSets, as namespace/name, whose live Pods the rules would have drained and that would replace
-// them.
+// daemonSetsLeft returns the sorted DaemonSets, as namespace/name, that would replace their Pods on the Nodes and whose live Pods have the
+// verdict Drain.
 func daemonSetsLeft(s *scope) []string {
 	var left []string
 	for _, node := range s.nodes {
@@ -54,7 +55,7 @@ func daemonSetsLeft(s *scope) []string {
 	return slices.Compact(left)
 }
 
-// tellPodsLeft writes an event when what is left has changed.
+// tellPodsLeft writes an event when the message of the condition PodsLeft has changed.
 func (r *Reconciler) tellPodsLeft(s *scope) {
 	was := meta.FindStatusCondition(s.before.Status.Conditions, v1alpha1.NodeMaintenancePodsLeft)
 	is := meta.FindStatusCondition(s.maintenance.Status.Conditions, v1alpha1.NodeMaintenancePodsLeft)

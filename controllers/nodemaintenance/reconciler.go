@@ -197,7 +197,7 @@ func (r *Reconciler) retire(ctx context.Context, s *scope) (bool, error) {
 	if m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != r.ManagementCluster || m.Annotations[v1alpha1.NodeUIDAnnotation] == "" || len(s.nodes) > 0 {
 		return true, nil
 	}
-	ctrl.LoggerFrom(ctx).Info("The Node is gone, deleting its NodeMaintenance")
+	ctrl.LoggerFrom(ctx).Info("The Node no longer exists, deleting its NodeMaintenance")
 	if m.Spec.Stage != v1alpha1.StageComplete { // the manager may have restarted after this patch
 		m.Spec.Stage = v1alpha1.StageComplete
 		if _, err := r.patchMetadata(ctx, s, "completing"); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
 )
 
-// scheduleReplacements decides when the targeted Pods are evicted that were created after their Node was cordoned, and stores that: a
-// restart must not evict them sooner. It returns the times of the evictions that are deferred.
+// scheduleReplacements decides when to evict targets that were created after their Node was cordoned, and stores the decision, so that a
+// restart of the manager does not evict them earlier. It returns the times of the deferred evictions.
 func (r *Reconciler) scheduleReplacements(ctx context.Context, s *scope, targets sets.Set[types.UID]) (map[types.UID]time.Time, error) {
 	decision := replacements.Decide(replacements.Observation{
 		Records: s.maintenance.Status.Replacements, Others: othersReplacements(s), Nodes: selectedSet(s),
@@ -40,12 +40,12 @@ func (r *Reconciler) scheduleReplacements(ctx context.Context, s *scope, targets
 	return decision.After, nil
 }
 
-// unscheduled returns the Pods without an Evacuation that may be replacements, and that are to be evicted, or deleted at the end of the
-// drain's time.
+// unscheduled returns the possible replacements without an Evacuation that are due to be evicted, or to be deleted before the drain
+// timeout.
 func (r *Reconciler) unscheduled(s *scope, targets sets.Set[types.UID]) []replacements.Pod {
 	var pods []replacements.Pod
 	for _, node := range s.nodes {
-		if s.refused[node.Name] != nil { // it is not cordoned, so none of its Pods is evicted
+		if s.refused[node.Name] != nil { // the Node is not cordoned, so none of its Pods is evicted
 			continue
 		}
 		for _, view := range s.pods[node.Name] {
@@ -62,14 +62,14 @@ func (r *Reconciler) unscheduled(s *scope, targets sets.Set[types.UID]) []replac
 	return pods
 }
 
-// mayReplace says whether a Pod may replace one that this drain has evicted. The mirrors of static Pods replace none: their kubelet
-// creates them.
+// mayReplace reports whether a Pod may be the replacement of a Pod that this drain has evicted. The mirror Pod of a static Pod is none,
+// since the kubelet creates it.
 func mayReplace(s *scope, node *corev1.Node, view podView) bool {
 	start := stageStart(s.maintenance, v1alpha1.StageDrain)
 	return start != nil && view.podType != v1alpha1.PodTypeStatic && replacements.CreatedAfterCordon(view.pod, node, start.Time)
 }
 
-// returnedSince returns the time of the first eviction of a Pod that this one replaces, nil if it replaces none.
+// returnedSince returns the time of the first eviction of a Pod that this Pod replaces, nil if it is not a replacement.
 func returnedSince(s *scope, view podView) *metav1.Time {
 	e := s.evacuations[view.pod.UID]
 	if e == nil || e.Annotations[v1alpha1.EvacuateAfterAnnotation] == "" {
@@ -81,8 +81,8 @@ func returnedSince(s *scope, view podView) *metav1.Time {
 	return nil
 }
 
-// deferredUntil returns the time before which a Pod is not deleted, where at is the time to delete the Pods that are left: its
-// replacements would be left as well. Zero: it is not deferred.
+// deferredUntil returns the time before which a replacement must not be deleted, zero if its deletion is not deferred. The argument at is
+// the time to delete the remaining Pods. The deletion is deferred since the controller would replace the Pod on the Node again.
 func deferredUntil(s *scope, node *corev1.Node, view podView, at time.Time) time.Time {
 	if !mayReplace(s, node, view) {
 		return time.Time{}

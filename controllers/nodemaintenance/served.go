@@ -18,13 +18,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-// served is the Machine that a maintenance serves.
+// served is the Machine that a NodeMaintenance serves.
 type served struct {
 	key     types.NamespacedName
-	machine *clusterv1.Machine // nil: it is gone
+	machine *clusterv1.Machine // nil: it no longer exists
 }
 
-// findMachine looks for the Machine that the maintenance serves, where it is one of ours.
+// findMachine gets the Machine that the NodeMaintenance serves, if it is in this management cluster.
 func (r *Reconciler) findMachine(ctx context.Context, s *scope) (bool, error) {
 	key, ours := machines.Served(s.maintenance, r.ManagementCluster, s.request.Cluster)
 	if !ours {
@@ -41,14 +41,14 @@ func (r *Reconciler) findMachine(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// awaitResume touches nothing while the Machine is paused. The event that resumes it has the maintenance looked at again, see
-// remote.Clusters.Resume.
+// awaitResume ends the reconciliation while the Machine is paused. workload.Clusters.Resume enqueues the NodeMaintenance when the Machine is
+// resumed.
 func (r *Reconciler) awaitResume(_ context.Context, s *scope) (bool, error) {
 	return s.served == nil || s.served.machine == nil || !annotations.HasPaused(s.served.machine), nil
 }
 
-// keepNode leaves the Node as it is when somebody completes the maintenance while its Machine is being deleted. While the Machine's
-// hook is on, its controller makes another one.
+// keepNode ends the reconciliation if another actor completes the NodeMaintenance while its Machine is being deleted, so that the Node stays
+// cordoned. As long as the Machine has the hook, the machine controller recreates the NodeMaintenance.
 func (r *Reconciler) keepNode(ctx context.Context, s *scope) (bool, error) {
 	if !s.keepsNode() {
 		return true, nil
@@ -59,8 +59,8 @@ func (r *Reconciler) keepNode(ctx context.Context, s *scope) (bool, error) {
 
 func (s *scope) keepsNode() bool { return s.served != nil && machines.KeepsNode(s.served.machine) }
 
-// reportMachineGone tells of a Node that is there although its Machine is gone. Nothing is done about it: it is for people to say what
-// becomes of the Node.
+// reportMachineGone sets the condition MachineGone if the Node exists but its Machine does not. The controller does not restore the Node: a
+// user must decide what to do with it.
 func reportMachineGone(s *scope) {
 	conditions := &s.maintenance.Status.Conditions
 	if s.served == nil || s.served.machine != nil || len(s.nodes) == 0 || s.maintenance.Spec.Stage == v1alpha1.StageComplete {
@@ -74,7 +74,7 @@ func reportMachineGone(s *scope) {
 	})
 }
 
-// tellMachineGone writes an event when that has become known.
+// tellMachineGone writes an event when the condition MachineGone becomes true.
 func (r *Reconciler) tellMachineGone(s *scope) {
 	is := meta.FindStatusCondition(s.maintenance.Status.Conditions, v1alpha1.NodeMaintenanceMachineGone)
 	if is != nil && !meta.IsStatusConditionTrue(s.before.Status.Conditions, is.Type) {

@@ -22,11 +22,12 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
-// statusInterval is the least time between two status writes that tell of progress alone. A drain under a budget takes long, and
-// each write is one that the workload cluster has to bear.
+// statusInterval is the minimum time between two status patches that only report progress. A drain that waits for budgets takes long, and
+// each patch is load on the workload cluster.
 const statusInterval = 2 * time.Second
 
-// report writes the status, where it has changed: at once when a stage, a condition or the selection has, else when it is time.
+// report patches the status if it has changed: at once if a stage, a condition or the selection has changed, otherwise at most once in an
+// interval.
 func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	before, m := s.before, s.maintenance
 	m.Status.ObservedGeneration = m.Generation
@@ -65,8 +66,8 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// interval is the least time between two statuses of a maintenance that tell of progress alone. Drain targets have readers that act on
-// them; counts and messages give way where there are many drains.
+// interval returns the minimum time between two status patches that only report progress. It does not grow if the drain targets have
+// changed, since other components act on them. For counts and messages, it grows with the number of concurrent drains.
 func (r *Reconciler) interval(s *scope) time.Duration {
 	if !apiequality.Semantic.DeepEqual(publishedTargets(s.before), publishedTargets(s.maintenance)) {
 		return statusInterval
@@ -74,7 +75,7 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 	return max(statusInterval, r.statuses.Share(s.now, func(other remote.Request) bool { return other.Cluster == s.request.Cluster }))
 }
 
-// tell writes the events of what the status says now and didn't say before.
+// tell writes events about fast-forwarded Nodes and implausible selections that the previous status did not report.
 func (r *Reconciler) tell(s *scope) {
 	before, m := &s.before.Status, s.maintenance
 	if s.decision != nil {
@@ -91,7 +92,7 @@ func (r *Reconciler) tell(s *scope) {
 	}
 }
 
-// startStages notes the stages that have started. Drain implies Cordon.
+// startStages records the start time of the current stage. Stage Drain includes stage Cordon.
 func startStages(m *v1alpha1.NodeMaintenance, now time.Time) {
 	stages := []v1alpha1.NodeMaintenanceStage{m.Spec.Stage}
 	if m.Spec.Stage == v1alpha1.StageDrain {
@@ -104,7 +105,7 @@ func startStages(m *v1alpha1.NodeMaintenance, now time.Time) {
 	}
 }
 
-// stageStart is when a stage has started, nil if it hasn't.
+// stageStart returns the start time of a stage, nil if it has not started.
 func stageStart(m *v1alpha1.NodeMaintenance, stage v1alpha1.NodeMaintenanceStage) *metav1.Time {
 	for i := range m.Status.StageStatuses {
 		if m.Status.StageStatuses[i].Name == stage {
@@ -114,13 +115,13 @@ func stageStart(m *v1alpha1.NodeMaintenance, stage v1alpha1.NodeMaintenanceStage
 	return nil
 }
 
-// publishedTargets are the drain targets of the last status, by Node.
+// publishedTargets returns the drain targets in the status, by Node.
 func publishedTargets(m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTarget {
 	return progress.Targets(&m.Status)
 }
 
-// reportNodes lists the selected Nodes and, in stage Drain, says how far each one has come. In stage Complete, and while Pods aren't
-// known yet, what was said stays.
+// reportNodes sets the nodeStatuses and the summary: the selected Nodes and, in stage Drain, the progress on each of them. In stage
+// Complete, and until the Pods are observed, it keeps the previous progress.
 func reportNodes(s *scope) {
 	m := s.maintenance
 	if m.Spec.Stage != v1alpha1.StageComplete {
@@ -138,7 +139,7 @@ func reportNodes(s *scope) {
 		return
 	}
 	statuses := make([]v1alpha1.NodeMaintenanceNodeStatus, 0, len(s.nodes))
-	summary := v1alpha1.NodeMaintenanceSummary{Nodes: int32(len(s.nodes)), Blocking: progress.Short(s.decision.Blocking)} //nolint:gosec // likewise
+	summary := v1alpha1.NodeMaintenanceSummary{Nodes: int32(len(s.nodes)), Blocking: progress.Short(s.decision.Blocking)} //nolint:gosec // same
 	var longest *v1alpha1.BlockedPod
 	for _, node := range s.nodes {
 		decided := s.decision.Nodes[node.Name]
@@ -175,10 +176,10 @@ func reportNodes(s *scope) {
 	progress.Fit(m, statuses)
 }
 
-// waitingForCordon is said of a Node that could not be cordoned.
+// waitingForCordon is the drain message of a Node that could not be cordoned.
 const waitingForCordon = "Waiting for the Node to be cordoned"
 
-// blockedPods names the Pods of a Node that can't go yet.
+// blockedPods returns the blocked Pods of a Node.
 func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
 	pods := make([]progress.Pod, 0, len(s.pods[node]))
 	for _, view := range s.pods[node] {
@@ -191,7 +192,7 @@ func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
 	return progress.Blocked(pods, ptr.Deref(stageStart(s.maintenance, v1alpha1.StageDrain), metav1.NewTime(s.now)), s.now)
 }
 
-// reportConditions says whether the Nodes are cordoned and drained.
+// reportConditions sets the conditions SelectionPlausible, Cordoned and Drained.
 func reportConditions(s *scope) {
 	set := func(conditionType string, status metav1.ConditionStatus, reason, message string) {
 		meta.SetStatusCondition(&s.maintenance.Status.Conditions, metav1.Condition{
@@ -229,8 +230,8 @@ func reportConditions(s *scope) {
 	case len(s.ruleProblem) > 0:
 		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonInvalidDrainRule, progress.Short(s.ruleProblem[0].String()))
 	default:
-		// What it waits for is in the summary and the nodeStatuses: a condition that changed with every Pod would be
-		// written with every Pod.
+		// The summary and the nodeStatuses name what the drain waits for. A condition that changed with every Pod would cause a
+		// status patch with every Pod.
 		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonDraining, "")
 	}
 }

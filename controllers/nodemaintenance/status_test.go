@@ -22,11 +22,11 @@ func TestInterval(t *testing.T) {
 	for i := range 500 {
 		r.statuses.Note(request("b", string(rune('a'+i))), now)
 	}
-	g.Expect(r.interval(s)).To(Equal(statusInterval), "another workload cluster has other writes")
+	g.Expect(r.interval(s)).To(Equal(statusInterval), "writes to another workload cluster do not count")
 	for i := range 500 {
 		r.statuses.Note(request("a", string(rune('a'+i))), now)
 	}
 	g.Expect(r.interval(s)).To(Equal(50 * time.Second))
 	s.maintenance.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeDefault}}}}
-	g.Expect(r.interval(s)).To(Equal(statusInterval), "drain targets have readers that act on them")
+	g.Expect(r.interval(s)).To(Equal(statusInterval), "other components act on drain targets")
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/leftovers"
 )
 
-// Sweeper takes back what maintenances that are gone have left on Nodes, once for each connection to a workload cluster: see
-// package drain/leftovers. The taint is the DaemonSet evacuator's business.
+// Sweeper cleans up what NodeMaintenances that no longer exist have left behind on Nodes, once for each connection to a workload cluster:
+// see package drain/leftovers. The DaemonSet evacuator removes its taint itself.
 type Sweeper struct {
 	Clusters *remote.Clusters
 
@@ -38,8 +38,8 @@ func (r *Sweeper) SetupWithManager(mgr ctrl.Manager, options controller.TypedOpt
 	return errors.Wrap(err, "setting up the sweeper")
 }
 
-// Watches have the sweeper look at every Node of a workload cluster, and every Node that Evacuations tell of, as they are listed when
-// a connection begins.
+// Watches returns watches that enqueue every Node of a workload cluster, and every Node that an Evacuation names, from the initial lists of
+// a connection.
 func (r *Sweeper) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		remote.Watch("sweeper-Nodes", r.controller, &corev1.Node{}, listed(cluster, func(node *corev1.Node) string { return node.Name })),
@@ -49,7 +49,7 @@ func (r *Sweeper) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	}
 }
 
-// listed enqueues the Nodes of the objects that are there when a watch begins.
+// listed enqueues the Nodes of the objects in the initial list of a watch.
 func listed[T client.Object](cluster types.NamespacedName, node func(T) string) handler.TypedEventHandler[T, remote.Request] {
 	return handler.TypedFuncs[T, remote.Request]{CreateFunc: func(_ context.Context, e event.TypedCreateEvent[T], queue remote.Queue) {
 		if name := node(e.Object); e.IsInInitialList && name != "" {
@@ -58,9 +58,9 @@ func listed[T client.Object](cluster types.NamespacedName, node func(T) string) 
 	}}
 }
 
-// Reconcile looks at one Node:
+// Reconcile cleans up one Node:
 //
-//	is something left, as far as caches tell? ─► and as the API server tells? ─► take it back
+//	find leftovers in the caches ─► confirm them with the NodeMaintenances from the API server ─► clean up
 func (r *Sweeper) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
 	cached, err := r.Clusters.Client(ctx, request.Cluster)
@@ -71,7 +71,7 @@ func (r *Sweeper) Reconcile(ctx context.Context, request remote.Request) (reconc
 	if err != nil || leftovers.On(observed).Nothing() {
 		return remote.Rest(err)
 	}
-	// A maintenance may be newer than the cache.
+	// The cache may not contain the newest NodeMaintenances.
 	live, err := r.Clusters.Live(ctx, request.Cluster)
 	if err != nil {
 		return remote.Rest(err)
@@ -82,8 +82,8 @@ func (r *Sweeper) Reconcile(ctx context.Context, request remote.Request) (reconc
 	return remote.Rest(r.sweep(ctx, cached, observed.Node, leftovers.On(observed)))
 }
 
-// observeLeftovers looks at a Node and its Evacuations in the cache, and then at the maintenances, so that those that the former are
-// of are among them.
+// observeLeftovers reads a Node and its Evacuations from the cache, and then lists the NodeMaintenances. In this order, the list contains
+// the NodeMaintenances that the Node and the Evacuations belong to.
 func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, name string) (leftovers.Observation, error) {
 	observed := leftovers.Observation{Name: name, Node: &corev1.Node{}}
 	switch err := cached.Get(ctx, types.NamespacedName{Name: name}, observed.Node); {
@@ -97,12 +97,12 @@ func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, n
 		return observed, err
 	}
 	all := &v1alpha1.NodeMaintenanceList{}
-	err = maintenances.List(ctx, all, client.UnsafeDisableDeepCopy) // they are only read, and may be large
+	err = maintenances.List(ctx, all, client.UnsafeDisableDeepCopy) // read-only, and possibly large
 	observed.Maintenances = all.Items
 	return observed, errors.Wrap(err, "listing NodeMaintenances")
 }
 
-// sweep takes back what is left.
+// sweep withdraws from Evacuations, removes conditions and restores the Node, as the leftovers require.
 func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node, left leftovers.Left) error {
 	for _, e := range left.Evacuations {
 		if err := setInstigator(ctx, c, e, evacuation.WithoutInstigator); err != nil {
@@ -123,7 +123,7 @@ func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node,
 		}
 	}
 	if !left.Nothing() {
-		ctrl.LoggerFrom(ctx).Info("Took back what maintenances that are gone have left",
+		ctrl.LoggerFrom(ctx).Info("Cleaned up what deleted NodeMaintenances have left behind",
 			"record", left.Record, "conditions", left.Conditions, "evacuations", len(left.Evacuations))
 	}
 	return nil

@@ -12,13 +12,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
 )
 
-// written are Nodes as this manager has last written them, until the watch shows that. An API server with hundreds of drains may take
-// minutes for it, and meanwhile each look at such a Node would write it once more: in vain, since it has changed.
+// written caches Nodes as this manager has last written them, until the watch delivers that version. With hundreds of drains, the watch may
+// lag by minutes. Without this cache, each reconciliation would patch the stale Node again and get a conflict.
 type written struct {
 	nodes cache.Cache[writtenNode]
 }
 
-// writtenFor is longer than watches lag.
+// writtenFor is how long a written Node is cached. It is longer than the expected watch lag.
 const writtenFor = 10 * time.Minute
 
 type writtenNode struct {
@@ -33,7 +33,7 @@ func newWritten(ctx context.Context) written {
 	return written{nodes: cache.New[writtenNode](ctx, writtenFor)}
 }
 
-// note remembers the answer to a write, if no later one is known.
+// note caches a written Node, unless a later version is cached.
 func (w written) note(cluster types.NamespacedName, node *corev1.Node) {
 	if w.latest(cluster, node) != node {
 		return
@@ -45,7 +45,7 @@ func (w written) note(cluster types.NamespacedName, node *corev1.Node) {
 	}
 }
 
-// latest is the Node as the watch shows it, or as it was written if that is later.
+// latest returns the later version of a Node: the observed one or the written one.
 func (w written) latest(cluster types.NamespacedName, seen *corev1.Node) *corev1.Node {
 	wrote, known := w.nodes.Has(writtenNode{cluster, seen}.Key())
 	if !known || wrote.node.UID != seen.UID {

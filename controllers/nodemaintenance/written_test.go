@@ -23,17 +23,17 @@ func TestWritten(t *testing.T) {
 	}
 	cluster, other := types.NamespacedName{Namespace: "fleet", Name: "a"}, types.NamespacedName{Namespace: "fleet", Name: "b"}
 	w := newWritten(t.Context())
-	g.Expect(w.latest(cluster, node("uid", "9", false)).Spec.Unschedulable).To(BeFalse(), "nothing was written")
+	g.Expect(w.latest(cluster, node("uid", "9", false)).Spec.Unschedulable).To(BeFalse(), "nothing has been written")
 
 	w.note(cluster, node("uid", "10", true))
 	g.Expect(w.latest(cluster, node("uid", "9", false)).Spec.Unschedulable).To(BeTrue(), "the watch lags")
 	g.Expect(w.latest(cluster, node("uid", "10", true)).Spec.Unschedulable).To(BeTrue())
-	g.Expect(w.latest(cluster, node("uid", "11", false)).Spec.Unschedulable).To(BeFalse(), "somebody has written it since")
-	g.Expect(w.latest(cluster, node("another", "9", false)).Spec.Unschedulable).To(BeFalse(), "another Node of that name")
+	g.Expect(w.latest(cluster, node("uid", "11", false)).Spec.Unschedulable).To(BeFalse(), "another actor has written the Node since")
+	g.Expect(w.latest(cluster, node("another", "9", false)).Spec.Unschedulable).To(BeFalse(), "another Node with the same name")
 	g.Expect(w.latest(other, node("uid", "9", false)).Spec.Unschedulable).To(BeFalse(), "a Node of another workload cluster")
 }
 
-// A client that reads what was there before all writes is a watch that lags.
+// The client reads the Node as it was before all writes, as with a lagging watch.
 func TestNodeIsCordonedOnceWhileTheWatchLags(t *testing.T) {
 	g := NewWithT(t)
 	server := fake.NewClientBuilder().WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "uid"}}).Build()
