@@ -145,7 +145,7 @@ func TrimNode(object any) (any, error) {
 }
 
 // evacuationAnnotations are those of Evacuations that decisions look at.
-var evacuationAnnotations = []string{v1alpha1.EvacuationNodeAnnotation, v1alpha1.EvacuatorsPolicyAnnotation}
+var evacuationAnnotations = []string{v1alpha1.EvacuationNodeAnnotation, v1alpha1.EvacuatorsPolicyAnnotation, v1alpha1.EvacuateAfterAnnotation}
 
 // maxAnnotation is the length of the longest value that such an annotation has: the name of a Node.
 const maxAnnotation = 253

@@ -48,15 +48,20 @@ func TestTrim(t *testing.T) {
 		g := NewWithT(t)
 		e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
 			Name: "e", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
-			Labels:        map[string]string{"large": "x"},
-			Annotations:   map[string]string{v1alpha1.EvacuationNodeAnnotation: "one", v1alpha1.EvacuatorsPolicyAnnotation: "BuiltIn", "large": strings.Repeat("x", 200_000)},
+			Labels: map[string]string{"large": "x"},
+			Annotations: map[string]string{
+				v1alpha1.EvacuationNodeAnnotation: "one", v1alpha1.EvacuatorsPolicyAnnotation: "BuiltIn", v1alpha1.EvacuateAfterAnnotation: "2026-03-01T12:00:00Z",
+				"large": strings.Repeat("x", 200_000),
+			},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
 		}}
 		trimmed, err := remote.Trim(e)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(trimmed).To(Equal(&v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
 			Name: "e", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
-			Annotations: map[string]string{v1alpha1.EvacuationNodeAnnotation: "one", v1alpha1.EvacuatorsPolicyAnnotation: "BuiltIn"},
+			Annotations: map[string]string{
+				v1alpha1.EvacuationNodeAnnotation: "one", v1alpha1.EvacuatorsPolicyAnnotation: "BuiltIn", v1alpha1.EvacuateAfterAnnotation: "2026-03-01T12:00:00Z",
+			},
 		}}))
 	})
 	t.Run("E37: drops a note that is longer than the name of a Node", func(t *testing.T) {
