@@ -1,4 +1,4 @@
-# For those who have Docker. `make release` builds the same image, for two architectures, without it.
+# Builds the image of the manager with Docker. `make release` builds the same image, for two architectures, without Docker.
 ARG GO_IMAGE=golang:1.26
 FROM ${GO_IMAGE} AS build
 WORKDIR /workspace
