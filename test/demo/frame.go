@@ -166,7 +166,7 @@ func (w *world) stateOf(pod *observedPod, verdict rules.Verdict, lowest int32) (
 	case evacuation != nil:
 		return stateEvacuating, evacuation.Status.Message
 	case verdict.Order > lowest:
-		return stateWaiting, fmt.Sprintf("waiting for Pods with drain order %d to terminate", lowest)
+		return stateWaiting, fmt.Sprintf("Pods with drain order %d must terminate first", lowest)
 	default:
 		return stateWaiting, ""
 	}

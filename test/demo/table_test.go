@@ -19,7 +19,7 @@ func drainFrame() frame {
 		Pods: []podRow{
 			{Pod: "web-1", Verdict: "Drain", Rule: "(none)", Order: "0", State: stateTerminating, uid: "1"},
 			{Pod: "web-2", Verdict: "Drain", Rule: "(none)", Order: "0", State: stateEvacuating, Why: "waiting for disruption budget web/web: needs 58 healthy pods", uid: "2"},
-			{Pod: "storage-0", Verdict: "Drain", Rule: "machine-drain-rule/storage-last", Order: "100", State: stateWaiting, Why: "waiting for Pods with drain order 0 to terminate", uid: "3"},
+			{Pod: "storage-0", Verdict: "Drain", Rule: "machine-drain-rule/storage-last", Order: "100", State: stateWaiting, Why: "Pods with drain order 0 must terminate first", uid: "3"},
 			{Pod: "monitoring-1", Verdict: "Skip", Rule: "machine-drain-rule/monitoring-stays", State: stateStays, uid: "4"},
 		},
 	}
@@ -41,7 +41,7 @@ Deployment web   58 of 60 Pods ready, 58 required
 POD           VERDICT  RULE              ORDER  STATE        WHY
 web-1         Drain    (none)            0      terminating
 web-2         Drain    (none)            0      evacuating   waiting for disruption budget web/web: needs 58 healthy pods
-storage-0     Drain    storage-last      100    waiting      waiting for Pods with drain order 0 to terminate
+storage-0     Drain    storage-last      100    waiting      Pods with drain order 0 must terminate first
 monitoring-1  Skip     monitoring-stays         skipped`, "\n")))
 }
 

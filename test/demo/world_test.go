@@ -100,7 +100,7 @@ func TestFrameOfTheScene(t *testing.T) {
 		"web-2|(none)|0|terminating|",
 		"web-gone|(none)|0|deleted|",
 		"report|drain-label-wait-completed|0|completing|waiting for the Pod to complete",
-		"storage-0|machine-drain-rule/storage-last|100|waiting|waiting for Pods with drain order 0 to terminate",
+		"storage-0|machine-drain-rule/storage-last|100|waiting|Pods with drain order 0 must terminate first",
 		"monitoring|machine-drain-rule/monitoring-stays||skipped|",
 	}))
 }
