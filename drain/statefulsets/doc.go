@@ -13,7 +13,7 @@
 //
 //   - A Pod waits for one replica for at most Courtesy.
 //   - A replica that was not ready before the drain of the Pod's Node began is not waited for, nor is one that was being deleted.
-//   - A replica that does not exist is waited for for ten seconds: the API does not tell since when it is missing, and the
+//   - A replica that does not exist holds for ten seconds: the API does not tell since when it is missing, and the
 //     StatefulSet controller recreates at once what was evicted.
 //
 // A replica that was deleted or created in the last 30 seconds before the drain is waited for where another drain was in progress
