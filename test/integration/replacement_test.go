@@ -2,11 +2,14 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,50 +41,66 @@ func (s *scene) replacementsReturn(machine string) {
 	s.runOn(machine, "web", 1, deployment("web", 1, onlyOn(machine), toleratesAll))
 	s.deleteMachine(machine)
 	s.expectCordoned(machine)
-	s.create(s.workload.Client, bare("script", machine))
-	s.expectEvicted("script", 1)
-	s.Eventually(func() error { return s.workload.Client.Create(s.Context(), bare("script", machine)) }, soon, pace).Should(Succeed())
+	s.create(s.workload.Client, bare("script", machine), bare("newcomer", machine))
 
-	// The first replacement of each is evicted at once, the next one after a backoff.
 	names := map[string]string{
 		"web-": "Deployment default/web", "returning-set-": "StatefulSet default/returning-set", "named-": "ReplicaSet default/named", "script": "Pod default/script",
 	}
-	var scheduled map[string]v1alpha1.ReplacementStatus
 	s.Eventually(func(g Gomega) {
-		m := s.maintenanceOf(machine)
-		g.Expect(m).NotTo(BeNil())
-		scheduled = map[string]v1alpha1.ReplacementStatus{}
-		for _, record := range m.Status.Replacements {
-			scheduled[record.Controller] = record
+		if err := s.workload.Client.Create(s.Context(), bare("script", machine)); err != nil { // as soon as the one before is gone
+			g.Expect(apierrors.IsAlreadyExists(err)).To(BeTrue(), "%v", err)
 		}
-		for prefix, controller := range names {
-			g.Expect(scheduled[controller].Evictions).To(BeEquivalentTo(2), controller)
-			g.Expect(s.condition(machine).Message).To(ContainSubstring("A replacement of "+controller+" returned to cordoned Node "+machine), "%d evictions", len(s.evictionsOf(prefix)))
+		scheduled := s.replacementsOn(g, machine)
+		for _, controller := range names {
+			g.Expect(scheduled[controller].Evictions).To(BeNumerically(">=", 2), controller)
+			g.Expect(s.condition(machine).Message).To(ContainSubstring("A replacement of " + controller + " returned to cordoned Node " + machine))
 		}
-		g.Expect(m.Status.NodeStatuses[0].Blocked).To(HaveLen(len(names)))
-		g.Expect(m.Status.NodeStatuses[0].Blocked).To(HaveEach(HaveField("Reason", v1alpha1.ReasonReplacementReturned)))
+		g.Expect(s.maintenanceOf(machine).Status.NodeStatuses[0].Blocked).To(SatisfyAll(HaveLen(len(names)), HaveEach(HaveField("Reason", v1alpha1.ReasonReplacementReturned))))
 		g.Expect(s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": v1alpha1.ReasonReplacementReturned})).To(BeEquivalentTo(len(names)))
 	}, soon, pace).Should(Succeed())
-	for _, prefix := range []string{"web-", "returning-set-", "named-"} {
-		s.Expect(len(s.evictionsOf(prefix))).To(BeNumerically("<=", 2), "%s: the Pod and its first replacement", prefix)
-	}
 	s.expectEventOn(s.maintenanceOf(machine).Name, "ReplacementReturned", "Deployment default/web")
 
-	// A Pod that replaces none is not deferred, and a restart changes nothing.
-	s.create(s.workload.Client, bare("newcomer", machine))
+	// A Pod that replaces none is not deferred.
 	s.expectEvicted("newcomer", 1)
-	evicted := len(s.evictionsOf("web-"))
+	newcomer := s.replacementsOn(s, machine)["Pod default/newcomer"]
+	s.Expect(newcomer.Evictions).To(BeEquivalentTo(1))
+	s.Expect(newcomer.EvictionTime).To(Equal(newcomer.FirstEvictionTime))
+
+	// A restart changes nothing: the next eviction comes when it was scheduled.
+	scheduled := s.replacementsOn(s, machine)["Deployment default/web"]
 	s.Expect(s.fleet.Manager.Stop()).To(Succeed())
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
-	s.expectEvicted("web-", evicted+1)
-	s.Expect(s.evictionsOf("web-")[evicted].Requested).To(BeTemporally(">=", scheduled["Deployment default/web"].EvictionTime.Time))
-	s.expectOrder(s.evictionsOf("newcomer")[0], s.evictionsOf("web-")[evicted])
+	s.Eventually(func() bool {
+		return slices.ContainsFunc(s.evictionsOf("web-"), func(e controlplane.Event) bool { return !e.Requested.Before(scheduled.EvictionTime.Time) })
+	}, soon, pace).Should(BeTrue(), "the eviction at %s", scheduled.EvictionTime)
+	for prefix, controller := range names {
+		evictions := len(s.evictionsOf(prefix))
+		record := s.replacementsOn(s, machine)[controller]
+		s.Expect(evictions).To(BeNumerically("<=", record.Evictions+1), "%s: its Pod, and the replacements that were scheduled", controller)
+		backoff := time.Duration(0)
+		for i := range record.Evictions - 1 {
+			backoff += 20 * time.Second << i
+		}
+		s.Expect(record.EvictionTime.Sub(record.FirstEvictionTime.Time)).To(BeNumerically(">=", backoff), "%s: %d evictions", controller, record.Evictions)
+	}
 
 	// A drain rule ends the wait.
 	for _, app := range []string{"web", "set", "named", "script"} {
 		s.create(s.fleet.Client, drainRule("skip-"+app, app, clusterv1.MachineDrainRuleDrainBehaviorSkip, nil))
 	}
 	s.expectGoneWithPods(machine)
+}
+
+// replacementsOn returns the scheduled evictions of replacements on a Node, by controller.
+func (s *scene) replacementsOn(g Gomega, node string) map[string]v1alpha1.ReplacementStatus {
+	s.Helper()
+	m := s.maintenanceOf(node)
+	g.Expect(m).NotTo(BeNil())
+	scheduled := map[string]v1alpha1.ReplacementStatus{}
+	for _, record := range m.Status.Replacements {
+		scheduled[record.Controller] = record
+	}
+	return scheduled
 }
 
 // expectEvicted waits until Pods whose names begin with a prefix were evicted n times.
