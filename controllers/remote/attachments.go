@@ -12,18 +12,18 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// attachmentWatch observes the VolumeAttachments of a workload cluster while somebody waits for volumes to detach. There is no
-// field selector for their Node, so it sees all of them, trimmed to what counts; one watch serves all who wait.
+// attachmentWatch watches the VolumeAttachments of a workload cluster while an owner waits for volumes to detach. VolumeAttachments have no
+// field selector for the Node, so all owners share one watch of all of them, trimmed to the fields that decisions need.
 type attachmentWatch struct {
 	informer cache.SharedIndexInformer
 	stop     context.CancelFunc
-	nodes    map[string]string // by owner, the Node whose volumes it waits for
+	nodes    map[string]string // by owner: the Node for whose volumes it waits
 }
 
 // attachmentsByNode is the index of VolumeAttachments by their Node.
 const attachmentsByNode = "node"
 
-// ObserveVolumes has the Pods of a Node, and the VolumeAttachments, watched for owner from now on, as Observe does for Pods.
+// ObserveVolumes watches the Pods of a Node and the VolumeAttachments for owner, as Observe does for Pods.
 func (c *Clusters) ObserveVolumes(ctx context.Context, cluster types.NamespacedName, owner, node string) (Observation, error) {
 	if _, err := c.Observe(ctx, cluster, owner, node); err != nil {
 		return nil, err
@@ -31,13 +31,13 @@ func (c *Clusters) ObserveVolumes(ctx context.Context, cluster types.NamespacedN
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	watch := c.watches[cluster]
-	if watch == nil { // it has ended in this moment, and who needs it says so again
+	if watch == nil { // it has just ended; owners call Observe again
 		return nil, nil
 	}
 	return watch.drainWatch, watch.needAttachments(owner, node)
 }
 
-// needAttachments notes that owner waits for the volumes of a Node.
+// needAttachments starts the watch of VolumeAttachments if necessary, and records that owner waits for the volumes of a Node.
 func (w *drainWatch) needAttachments(owner, node string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,7 +51,7 @@ func (w *drainWatch) needAttachments(owner, node string) error {
 	return nil
 }
 
-// releaseAttachments is called with the lock held.
+// releaseAttachments stops the watch of VolumeAttachments if owner was the last to need it. The caller holds the lock.
 func (w *drainWatch) releaseAttachments(owner string) {
 	if w.attachments == nil {
 		return
@@ -92,8 +92,8 @@ func (w *drainWatch) startAttachments() (*attachmentWatch, error) {
 	return &attachmentWatch{informer: informer, stop: stop, nodes: map[string]string{}}, nil
 }
 
-// volumesChanged tells that what must detach from a Node may have changed, where somebody waits for its volumes. Without a
-// Node it is for all of these.
+// volumesChanged notifies subscribers that the volumes that must detach from a Node may have changed, if an owner waits for them. An empty
+// node means all such Nodes.
 func (w *drainWatch) volumesChanged(node string) {
 	nodes := sets.New[string]()
 	w.mu.RLock()
@@ -138,7 +138,7 @@ func nodeOfAttachment(object any) ([]string, error) {
 	return []string{attachment.Spec.NodeName}, nil
 }
 
-// trimAttachment drops what no decision looks at. A cluster may have tens of thousands.
+// trimAttachment drops the fields that no decision needs. A cluster may have tens of thousands of VolumeAttachments.
 func trimAttachment(object any) (any, error) {
 	attachment, ok := object.(*storagev1.VolumeAttachment)
 	if !ok {

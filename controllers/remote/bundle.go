@@ -18,21 +18,20 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/config/workload"
 )
 
-// fieldManager owns what the bundle says in workload clusters.
+// fieldManager is the field owner of the objects of the bundle in workload clusters.
 const fieldManager = "capnm-bundle"
 
-// Applied says what has become of the bundle in a workload cluster.
+// Applied is the state of the bundle in a workload cluster.
 type Applied struct {
-	// Established says whether the CRDs serve already.
+	// Established means that the API server serves all CRDs.
 	Established bool
-	// Missing are the admission policies and bindings that the workload cluster doesn't serve, or whose expressions it is too old
-	// to understand. Without them whoever may write NodeMaintenances and Evacuations there can drain its Nodes.
+	// Missing are the admission policies and bindings that the workload cluster does not serve, or whose expressions its Kubernetes version
+	// does not support. Without them, any user who may write NodeMaintenances and Evacuations can drain its Nodes.
 	Missing []string
 }
 
-// ApplyBundle brings the bundle to a workload cluster. An object that is there with this bundle's version or a newer one is left
-// alone: two management clusters of different versions may share a cluster. A workload cluster that has no use for the admission
-// policies does without them.
+// ApplyBundle applies the bundle to a workload cluster. It keeps an object of the same or a newer bundle version: managers of different
+// versions in two management clusters may share a workload cluster. It skips admission policies that the workload cluster does not support.
 func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 	objects, err := workload.Bundle()
 	if err != nil {
@@ -53,14 +52,14 @@ func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 	return applied, nil
 }
 
-// found is what a workload cluster has of an object that is wanted there.
+// found is a wanted object and its present state in the workload cluster.
 type found struct {
 	wanted, present *unstructured.Unstructured
 	err             error
 }
 
-// lookUp reads the objects side by side: the drains of a cluster that has just been connected wait for it. What is to be written is
-// written later, in their order.
+// lookUp reads the objects concurrently, because the drains of a newly connected cluster wait for it. The objects are written later, in
+// their order.
 func lookUp(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) []found {
 	all := make([]found, len(objects))
 	var reads sync.WaitGroup
@@ -75,7 +74,7 @@ func lookUp(ctx context.Context, live client.Client, objects []*unstructured.Uns
 	return all
 }
 
-// ensure returns the object as it is in the workload cluster now.
+// ensure applies the object if it is missing or older, and returns its state in the workload cluster.
 func (f found) ensure(ctx context.Context, live client.Client) (*unstructured.Unstructured, error) {
 	switch version := bundleVersion(f.present); {
 	case apierrors.IsNotFound(f.err):
@@ -106,7 +105,7 @@ func applyObject(ctx context.Context, live client.Client, object *unstructured.U
 	return applied, errors.Wrapf(err, "applying %s %s", object.GetKind(), object.GetName())
 }
 
-// bundleVersion of an object in a workload cluster; 0 where there is none.
+// bundleVersion returns the bundle version of an object in a workload cluster, 0 if it has none.
 func bundleVersion(object client.Object) int {
 	version, err := strconv.Atoi(object.GetAnnotations()[v1alpha1.BundleVersionAnnotation])
 	if err != nil {

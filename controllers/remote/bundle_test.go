@@ -9,7 +9,7 @@ import (
 )
 
 func TestTellMissing(t *testing.T) {
-	t.Run("R9: what a workload cluster is too old for is said on the Cluster", func(t *testing.T) {
+	t.Run("R9: records an event on the Cluster about admission policies that the workload cluster does not support", func(t *testing.T) {
 		g, recorder := NewWithT(t), record.NewFakeRecorder(1)
 		r := &Reconciler{recorder: recorder}
 		r.tellMissing(t.Context(), &clusterv1.Cluster{}, nil)

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Clusters reaches workload clusters.
+// Clusters provides clients and watches of workload clusters.
 type Clusters struct {
 	management client.Reader
 	cache      *sharedHandlers
@@ -26,7 +26,7 @@ type Clusters struct {
 	evictions  Limits
 	clock      clock.PassiveClock
 
-	// Failures of NodeMaintenances, for the Machines that they serve.
+	// Failures are the failures of the reconciliation of NodeMaintenances, for the conditions of the Machines that they serve.
 	Failures Failures[Request]
 
 	mu          sync.Mutex
@@ -35,7 +35,7 @@ type Clusters struct {
 	subscribers []func(Change)
 }
 
-// connectedWatch is a drain watch and the connection that it was made for.
+// connectedWatch is a drain watch and the connection that it belongs to.
 type connectedWatch struct {
 	*drainWatch
 	config    *rest.Config
@@ -43,8 +43,8 @@ type connectedWatch struct {
 	began     time.Time
 }
 
-// NewClusters returns Clusters that reaches workload clusters through the cache; management reads their Cluster objects. evictions
-// bounds the evictions in each of them; the ClusterCache's own limits bound the rest.
+// NewClusters returns a Clusters that uses the connections of the ClusterCache; management reads Cluster objects. evictions limits the
+// evictions in each workload cluster. The limits of the ClusterCache apply to all other requests.
 func NewClusters(management client.Reader, cache clustercache.ClusterCache, scheme *runtime.Scheme, evictions Limits, now clock.PassiveClock) *Clusters {
 	return &Clusters{
 		management: management, cache: shareHandlers(cache), scheme: scheme, evictions: evictions, clock: now,
@@ -53,14 +53,14 @@ func NewClusters(management client.Reader, cache clustercache.ClusterCache, sche
 	}
 }
 
-// IsNotConnected says whether err means that there is no connection to the workload cluster at present.
+// IsNotConnected reports whether err means that there is no connection to the workload cluster.
 func IsNotConnected(err error) bool {
 	return errors.Is(err, clustercache.ErrClusterNotConnected)
 }
 
-// Source tells a controller of Clusters that are connected or disconnected, until the process ends: a worker of the ClusterCache
-// waits for whoever is to hear of a connection, for ever where that controller has stopped, and the manager can't end (Cluster API
-// v1.14.2, sendEventsToClusterSources).
+// Source triggers a controller when a Cluster is connected or disconnected. The source runs until the process ends: a worker of the
+// ClusterCache blocks until each of its sources receives an event. If a stopped controller no longer received events, the worker would
+// block forever and the manager could not stop (Cluster API v1.14.2, sendEventsToClusterSources).
 func (c *Clusters) Source(controller string, requests handler.MapFunc, options ...clustercache.GetClusterSourceOption) source.Source {
 	changes := c.cache.GetClusterSource(controller, requests, options...)
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
@@ -68,8 +68,8 @@ func (c *Clusters) Source(controller string, requests handler.MapFunc, options .
 	})
 }
 
-// Client reads NodeMaintenances, Evacuations and Nodes from watches, and writes. It fails where there is no connection
-// (IsNotConnected), and where the Cluster is paused (IsPaused).
+// Client returns a client that reads NodeMaintenances, Evacuations and Nodes from a cache. It fails without a connection (IsNotConnected),
+// and while the Cluster is paused (IsPaused).
 func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
 	if err := c.refusePaused(ctx, cluster); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (cl
 	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
 }
 
-// Live reads and writes without a cache. It fails as Client does.
+// Live returns a client without a cache. It fails as Client does.
 func (c *Clusters) Live(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
 	if err := c.refusePaused(ctx, cluster); err != nil {
 		return nil, err
@@ -87,22 +87,21 @@ func (c *Clusters) Live(ctx context.Context, cluster types.NamespacedName) (clie
 	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
 }
 
-// LastContact says when the workload cluster was last reached. Zero if never.
+// LastContact returns when the workload cluster was last reached, zero if never.
 func (c *Clusters) LastContact(ctx context.Context, cluster types.NamespacedName) clustercache.HealthCheckingState {
 	return c.cache.GetHealthCheckingState(ctx, cluster)
 }
 
-// Subscribe calls notify for each change that a drain watch sees. It must be called before the manager starts; notify must
-// not block.
+// Subscribe registers a function that is called for each change that a drain watch observes. It must be called before the manager starts.
+// notify must not block.
 func (c *Clusters) Subscribe(notify func(Change)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.subscribers = append(c.subscribers, notify)
 }
 
-// Observe has the Pods of nodes watched for owner from now on, instead of those that it needed before. It returns at once;
-// what isn't known yet becomes known with a Change. Without nodes owner needs nothing any more; the drain watch ends when
-// nobody needs it, and Observe returns nil if there is none.
+// Observe watches the Pods of nodes for owner, instead of those of its previous call. It returns at once; a Change reports when data
+// becomes known. Without nodes, owner no longer needs any. The drain watch ends when no owner needs it, and Observe then returns nil.
 func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, owner string, nodes ...string) (Observation, error) {
 	config, err := c.cache.GetRESTConfig(ctx, cluster)
 	if err != nil {
@@ -134,18 +133,18 @@ func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, ow
 	return watch.drainWatch, nil
 }
 
-// Unobserve is Observe without Nodes in every workload cluster, for who doesn't know any more where it needed something.
+// Unobserve calls Observe without Nodes in every workload cluster, for an owner whose Cluster is no longer known.
 func (c *Clusters) Unobserve(owner string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for cluster, watch := range c.watches {
-		if idle, err := watch.need(owner, nil); err == nil && idle { // nothing is started, so nothing fails
+		if idle, err := watch.need(owner, nil); err == nil && idle { // need fails only when it starts a watch
 			c.end(cluster)
 		}
 	}
 }
 
-// Observed returns the present observation of a workload cluster, nil if nothing is observed there.
+// Observed returns the current observation of a workload cluster, nil if there is none.
 func (c *Clusters) Observed(cluster types.NamespacedName) Observation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,8 +176,8 @@ func (c *Clusters) begin(cluster types.NamespacedName, config *rest.Config) (*co
 	return watch, nil
 }
 
-// Renew begins the drain watch of a workload cluster anew, after contact was lost and is back. Watches come back by themselves,
-// but their backoff after half a minute's outage is up to a minute. A watch that has begun within the last while is left alone.
+// Renew restarts the drain watch of a workload cluster after contact was lost and restored. Watches reconnect automatically, but with a
+// backoff of up to a minute after an outage of half a minute. Renew keeps a watch that is younger than renewAfter.
 func (c *Clusters) Renew(cluster types.NamespacedName) {
 	c.mu.Lock()
 	watch := c.watches[cluster]
@@ -188,14 +187,14 @@ func (c *Clusters) Renew(cluster types.NamespacedName) {
 	}
 	c.mu.Unlock()
 	if renew {
-		c.notify(Change{Cluster: cluster, Surroundings: true}) // those who need Nodes say so again
+		c.notify(Change{Cluster: cluster, Surroundings: true}) // owners call Observe again
 	}
 }
 
-// renewAfter keeps many drains that find contact back at the same time from beginning the same watch again and again.
+// renewAfter prevents concurrent drains that all detect the restored contact from restarting the same watch repeatedly.
 const renewAfter = 15 * time.Second
 
-// connected makes what lasts as long as the connection.
+// connected creates the objects that live as long as the connection.
 func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) error {
 	config, err := c.cache.GetRESTConfig(ctx, cluster)
 	if err != nil {
@@ -216,12 +215,12 @@ func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) 
 	return nil
 }
 
-// Forget ends what belongs to a workload cluster that is not connected any more.
+// Forget stops the watches of a workload cluster that is no longer connected, and deletes all state about it.
 func (c *Clusters) Forget(cluster types.NamespacedName) {
 	c.cache.forget(cluster)
 	c.Failures.Forget(func(request Request) bool { return request.Cluster == cluster })
 	if c.drop(cluster) {
-		c.notify(Change{Cluster: cluster}) // nothing is observed there any more
+		c.notify(Change{Cluster: cluster}) // the observation has ended
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// NewController adds to the manager a controller whose work is in workload clusters. enqueue maps what drain watches see to its
-// work; it must not block. Watches of objects are added for each connection, see Watch.
+// NewController adds a controller of objects in workload clusters to the manager. enqueue maps the changes of drain watches to requests; it
+// must not block. Watches of objects are added for each connection, see Watch.
 func (c *Clusters) NewController(mgr ctrl.Manager, name string, reconciler reconcile.TypedReconciler[Request], options controller.TypedOptions[Request],
 	enqueue func(context.Context, Queue, Change),
 ) (controller.TypedController[Request], error) {

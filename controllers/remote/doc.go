@@ -1,9 +1,9 @@
-// Package remote reaches workload clusters. It adds two things to CAPI's ClusterCache, which keeps the connections:
+// Package remote provides access to workload clusters. Cluster API's ClusterCache manages the connections. This package adds:
 //
-//   - the bundle: the CRDs that NodeMaintenance and Evacuation need are applied to each workload cluster on connect;
-//   - drain watches: the Pods of the Nodes that drain, the PodDisruptionBudgets, and the labels that rules look at are
-//     watched from the moment something evacuates until nothing does. An idle cluster costs CAPI's health probe and the three
-//     small informers of NodeMaintenances, Evacuations and Nodes, and never a cache of Pods.
+//   - the bundle: the manager applies it to each workload cluster on connect;
+//   - drain watches: while Pods are being evacuated, the manager watches the Pods of the draining Nodes, the PodDisruptionBudgets, and
+//     the labels of Namespaces and the DaemonSets that drain rules depend on. An idle workload cluster needs only the health probe of
+//     the ClusterCache and three small informers of NodeMaintenances, Evacuations and Nodes, and no cache of Pods.
 //
-// Everything is keyed by the Cluster's namespace and name.
+// The namespace and name of the Cluster identify a workload cluster.
 package remote

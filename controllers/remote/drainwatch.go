@@ -31,16 +31,16 @@ type drainWatch struct {
 	stop    context.CancelFunc
 
 	budgets, namespaces, daemonSets cache.SharedIndexInformer
-	unserved                        atomic.Bool // the API server doesn't know PodDisruptionBudgets of policy/v1
+	unserved                        atomic.Bool // the API server does not serve PodDisruptionBudgets of policy/v1
 
 	mu       sync.RWMutex
 	nodes    map[string]*nodePods
 	needs    map[string]sets.Set[string] // the Nodes that an owner needs
 	neededBy map[string]sets.Set[string] // the owners that need a Node
 	byUID    map[types.UID]*corev1.Pod
-	settled  sets.Set[string] // Nodes whose Pods are known
+	settled  sets.Set[string] // Nodes whose first list of Pods has arrived
 
-	attachments *attachmentWatch // nil while nobody waits for volumes
+	attachments *attachmentWatch // nil while no owner waits for volumes
 }
 
 type nodePods struct {
@@ -110,7 +110,8 @@ func (w *drainWatch) startShared() error {
 	return nil
 }
 
-// budgetsFailed notes that the API server doesn't serve what evictions need. The informer goes on trying: it may be upgraded.
+// budgetsFailed records that the API server does not serve PodDisruptionBudgets. The informer retries, because the API server may be
+// upgraded.
 func (w *drainWatch) budgetsFailed(ctx context.Context, reflector *cache.Reflector, err error) {
 	if !NotServed(err) {
 		cache.DefaultWatchErrorHandler(ctx, reflector, err)
@@ -121,7 +122,7 @@ func (w *drainWatch) budgetsFailed(ctx context.Context, reflector *cache.Reflect
 	}
 }
 
-// need sets the Nodes that owner needs. Watches of Nodes that nobody needs any more stop; idle says that none is left.
+// need sets the Nodes that owner needs. It stops the watches of Nodes that no owner needs. idle reports whether no owner needs any Node.
 func (w *drainWatch) need(owner string, nodes []string) (idle bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -227,7 +228,7 @@ func (w *drainWatch) podChanged(node string, object any, deleted bool) {
 	w.volumesChanged(node)
 }
 
-// last unwraps what an informer delivers for an object whose deletion it has missed.
+// last returns the last known state of an object whose deletion an informer has missed.
 func last(object any) any {
 	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		return tombstone.Obj

@@ -16,11 +16,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// evictionTimeout bounds one eviction call. An admission webhook may take 30 s, and the API server retries conflicts on a
-// PodDisruptionBudget for some seconds.
+// evictionTimeout limits the duration of one eviction request. An admission webhook may take 30 s, and the API server retries conflicts on
+// a PodDisruptionBudget for some seconds.
 const evictionTimeout = 40 * time.Second
 
-// Limits bounds the requests to one workload cluster.
+// Limits are the rate limits of requests to one workload cluster.
 type Limits struct {
 	QPS   float32
 	Burst int
@@ -36,10 +36,10 @@ func newEvictionClient(config *rest.Config, limits Limits) (rest.Interface, erro
 	return client.CoreV1().RESTClient(), nil
 }
 
-// Evict evicts one Pod through policy/v1. The Pod's UID goes with the request, so that a Pod of the same name that has come
-// after it isn't evicted in its place. gracePeriod nil leaves the Pod its own.
+// Evict evicts a Pod through policy/v1. The request contains the Pod's UID as a precondition, so that a replacement with the same name is
+// not evicted. A nil gracePeriod keeps the Pod's own.
 //
-// It is tried once: the client would by itself sleep on the Retry-After of a refusal, and block its caller.
+// It does not retry: the client would sleep for the Retry-After of a refusal, and block its caller.
 func (c *Clusters) Evict(ctx context.Context, cluster types.NamespacedName, pod *corev1.Pod, gracePeriod *int64) error {
 	requests, err := c.evictionClient(ctx, cluster)
 	if err != nil {
@@ -58,8 +58,8 @@ func (c *Clusters) Evict(ctx context.Context, cluster types.NamespacedName, pod 
 		Body(eviction).MaxRetries(0).Do(ctx).Error()
 }
 
-// DeleteUnchanged deletes one Pod, if it is still as it was observed: what was decided about it holds for that alone.
-// gracePeriod nil leaves the Pod its own.
+// DeleteUnchanged deletes a Pod if it has not changed since it was observed: the decision about it applies only to that state. A nil
+// gracePeriod keeps the Pod's own.
 func (c *Clusters) DeleteUnchanged(ctx context.Context, cluster types.NamespacedName, pod *corev1.Pod, gracePeriod *int64) error {
 	requests, err := c.evictionClient(ctx, cluster)
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *Clusters) DeleteUnchanged(ctx context.Context, cluster types.Namespaced
 		}).MaxRetries(0).Do(ctx).Error()
 }
 
-// evictionClient returns the client whose requests count as evictions.
+// evictionClient returns the client that is limited by the rate limits of evictions.
 func (c *Clusters) evictionClient(ctx context.Context, cluster types.NamespacedName) (rest.Interface, error) {
 	if err := c.refusePaused(ctx, cluster); err != nil {
 		return nil, err
@@ -86,13 +86,13 @@ func (c *Clusters) evictionClient(ctx context.Context, cluster types.NamespacedN
 	return nil, errors.Errorf("nothing is observed in Cluster %s", cluster)
 }
 
-// IsGone says whether an eviction was refused because the Pod isn't there any more, or is another one by now.
+// IsGone reports whether an eviction failed because the Pod no longer exists, or was replaced by another Pod with the same name.
 func IsGone(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) && !NotServed(err)
 }
 
-// NotServed says whether an API server doesn't know a resource, or the version of what was sent, as one without policy/v1. That a
-// resource isn't known and that an object isn't there are both 404; the latter names the object.
+// NotServed reports whether the API server does not serve a resource or the version of the request, as one without policy/v1. An unknown
+// resource and a missing object both result in 404; only the latter names the object.
 func NotServed(err error) bool {
 	var status apierrors.APIStatus
 	switch {

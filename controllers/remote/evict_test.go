@@ -11,7 +11,7 @@ import (
 )
 
 func TestEvictionsAreLimited(t *testing.T) {
-	t.Run("E23: by limits of their own, not by those of the connection", func(t *testing.T) {
+	t.Run("E23: limits evictions separately from other requests", func(t *testing.T) {
 		evictions, err := newEvictionClient(&rest.Config{Host: "https://example.com", QPS: 1, Burst: 1}, Limits{QPS: 100, Burst: 3})
 		if err != nil {
 			t.Fatal(err)
@@ -38,17 +38,17 @@ func TestNotServed(t *testing.T) {
 		err             error
 		notServed, gone bool
 	}{
-		{"E19: disruption budgets of policy/v1, listed or on the way of an eviction", status(404, metav1.StatusReasonNotFound, unknown+" (get poddisruptionbudgets.policy)", &metav1.StatusDetails{
+		{"E19: PodDisruptionBudgets of policy/v1 are not served", status(404, metav1.StatusReasonNotFound, unknown+" (get poddisruptionbudgets.policy)", &metav1.StatusDetails{
 			Group: "policy", Kind: "poddisruptionbudgets", Causes: []metav1.StatusCause{{Type: metav1.CauseTypeUnexpectedServerResponse, Message: "404 page not found"}},
 		}), true, false},
-		{"E19: no such subresource", status(404, metav1.StatusReasonNotFound, unknown, &metav1.StatusDetails{}), true, false},
+		{"E19: the eviction subresource is not served", status(404, metav1.StatusReasonNotFound, unknown, &metav1.StatusDetails{}), true, false},
 		{
-			"E19: an eviction of a version that isn't known", status(400, metav1.StatusReasonBadRequest,
+			"E19: the version of the eviction is not served", status(400, metav1.StatusReasonBadRequest,
 				`Eviction in version "v1" cannot be handled as a Eviction: no kind "Eviction" is registered for version "policy/v1" in scheme "pkg/runtime/scheme.go:111"`, nil), true, false,
 		},
-		{"E18: the Pod isn't there", status(404, metav1.StatusReasonNotFound, `pods "p" not found`, &metav1.StatusDetails{Kind: "pods", Name: "p"}), false, true},
-		{"E18: the Pod is another one by now", apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("UID")), false, true},
-		{"E18: a request that is wrong otherwise", apierrors.NewBadRequest("name must be p"), false, false},
+		{"E18: the Pod does not exist", status(404, metav1.StatusReasonNotFound, `pods "p" not found`, &metav1.StatusDetails{Kind: "pods", Name: "p"}), false, true},
+		{"E18: the Pod was replaced by another Pod with the same name", apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("UID")), false, true},
+		{"E18: the request is invalid for another reason", apierrors.NewBadRequest("name must be p"), false, false},
 		{"E18: no answer", errors.New("connection refused"), false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -6,31 +6,31 @@ import (
 	"time"
 )
 
-// failurePersists is how long the reconciliation of an object has failed when it is worth a word on the object.
+// failurePersists is how long a reconciliation must fail before the failure is reported on the object.
 const failurePersists = 10 * time.Second
 
-// Failures remembers since when the reconciliations of objects fail, and why. The zero value is ready to use. It is kept in memory: a
-// restart of the manager delays what is said about a failure by failurePersists, and changes nothing else.
+// Failures records since when the reconciliations of objects have failed, and why. The zero value is ready to use. It is kept in memory: a
+// restart of the manager delays the report of a failure by failurePersists, and has no other effect.
 type Failures[K comparable] struct {
 	mu    sync.Mutex
 	byKey map[K]Failure
 }
 
-// Failure is a reconciliation that fails time and again.
+// Failure is a reconciliation that fails repeatedly.
 type Failure struct {
 	Since time.Time
 	Err   error // the latest
 }
 
-// Persists says whether the failure has lasted long enough to be told. A failure that is not persistent may be a busy moment.
+// Persists reports whether the failure has lasted long enough to be reported. A shorter failure may be a transient overload.
 func (f Failure) Persists(now time.Time) bool {
 	return f.Err != nil && !now.Before(f.ToldAt())
 }
 
-// ToldAt is when the failure is told if it lasts.
+// ToldAt returns when the failure is reported if it persists.
 func (f Failure) ToldAt() time.Time { return f.Since.Add(failurePersists) }
 
-// Note remembers how a reconciliation has ended. A nil error ends the failure.
+// Note records the result of a reconciliation. A nil error ends the failure.
 func (f *Failures[K]) Note(key K, err error, now time.Time) Failure {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +56,7 @@ func (f *Failures[K]) Get(key K) Failure {
 	return f.byKey[key]
 }
 
-// Forget ends the failures of all objects that match, as those of a Cluster that is gone.
+// Forget ends the failures of all matching objects, for example those of a deleted Cluster.
 func (f *Failures[K]) Forget(matches func(K) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,7 +18,7 @@ func TestFailures(t *testing.T) {
 	g.Expect(failures.Get("a").Persists(start.Add(9 * time.Second))).To(BeFalse())
 	failures.Note("a", second, start.Add(9*time.Second))
 	failure := failures.Get("a")
-	g.Expect(failure.Persists(start.Add(10*time.Second))).To(BeTrue(), "another error doesn't begin anew")
+	g.Expect(failure.Persists(start.Add(10*time.Second))).To(BeTrue(), "another error does not restart the failure")
 	g.Expect(failure.Err).To(Equal(second))
 
 	failures.Note("a", nil, start.Add(11*time.Second))

@@ -40,8 +40,8 @@ func ClusterOf(r Request) types.NamespacedName { return r.Cluster }
 // alone gets half of the workers, and n clusters whose API servers all hang leave one part in n+1 free. A cluster with nothing running
 // always gets the next free worker.
 //
-// A request over the threshold is parked. To the embedded queue it is running, so that it isn't handed out a second time and events
-// for it coalesce. Every worker that finishes a request looks at the parked ones first, so that none is forgotten.
+// A request over the threshold is parked. The embedded queue treats it as running, so it does not return the request again, and events
+// for it coalesce. Every worker that finishes a request checks the parked ones first, so that none is lost.
 type fairQueue[T comparable] struct {
 	priorityqueue.PriorityQueue[T]
 	workers   int

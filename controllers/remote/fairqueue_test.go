@@ -119,7 +119,7 @@ func TestFairQueueLeavesWorkersToOtherClusters(t *testing.T) {
 			g := NewWithT(t)
 			served, enqueue, stop := startFair(t, test.workers, test.hanging...)
 			defer stop()
-			for i := range 100 { // in turn, as clusters that become slow at the same time
+			for i := range 100 { // alternating, as when clusters become slow at the same time
 				for _, name := range test.hanging {
 					enqueue(name, i)
 				}

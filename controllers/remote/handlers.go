@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// sharedHandlers is a ClusterCache whose watches of the same kind share one event handler of the connection's informer. Each
-// handler of an informer has two goroutines and a buffer for a thousand events, which in hundreds of idle workload clusters is
-// most of what they cost. docs/benchmarks.md has the figures.
+// sharedHandlers is a ClusterCache whose watches of the same kind share one event handler of the informer. Each handler of an informer has
+// two goroutines and a buffer for a thousand events. In hundreds of idle workload clusters, these would be most of the memory.
+// docs/benchmarks.md has the figures.
 type sharedHandlers struct {
 	clustercache.ClusterCache
 
@@ -24,7 +24,7 @@ type sharedHandlers struct {
 	byCluster map[types.NamespacedName]*connectionHandlers
 }
 
-// connectionHandlers are those of one connection.
+// connectionHandlers are the handlers of one connection.
 type connectionHandlers struct {
 	cache  ctrlcache.Cache
 	mu     sync.Mutex
@@ -40,14 +40,14 @@ func (s *sharedHandlers) Watch(ctx context.Context, cluster client.ObjectKey, wa
 	return s.ClusterCache.Watch(ctx, cluster, sharingWatcher{watcher, s, cluster}) //nolint:wrapcheck // it is the ClusterCache to its callers
 }
 
-// forget drops what belongs to a connection that has ended.
+// forget deletes the handlers of a connection that has ended.
 func (s *sharedHandlers) forget(cluster types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byCluster, cluster)
 }
 
-// tellAgain tells the handlers of a connection of all objects that are there, as its first lists did.
+// tellAgain calls the handlers of a connection for all present objects, as after the first lists.
 func (s *sharedHandlers) tellAgain(cluster types.NamespacedName) {
 	s.mu.Lock()
 	handlers := s.byCluster[cluster]
@@ -79,7 +79,7 @@ func (s *sharedHandlers) of(cluster types.NamespacedName, cache ctrlcache.Cache)
 	return handlers
 }
 
-// sharingWatcher hands a watcher a cache whose informers are shared.
+// sharingWatcher passes a cache with shared informers to a watcher.
 type sharingWatcher struct {
 	clustercache.Watcher
 	handlers *sharedHandlers
@@ -91,7 +91,7 @@ func (w sharingWatcher) Watch(cache ctrlcache.Cache) error {
 	return w.Watcher.Watch(sharingCache{cache, w.handlers.of(w.cluster, cache)})
 }
 
-// sharingCache is a cache whose informers are shared.
+// sharingCache is a cache with shared informers.
 type sharingCache struct {
 	ctrlcache.Cache
 	handlers *connectionHandlers
@@ -111,7 +111,7 @@ func (c sharingCache) GetInformer(ctx context.Context, object client.Object, opt
 	return c.handlers.shared[informer], nil
 }
 
-// sharedInformer is an informer of which all handlers are behind one.
+// sharedInformer is an informer that calls all its handlers from one.
 type sharedInformer struct {
 	ctrlcache.Informer
 
@@ -120,8 +120,8 @@ type sharedInformer struct {
 	handlers     []toolscache.ResourceEventHandler
 }
 
-// AddEventHandlerWithOptions implements ctrlcache.Informer. A handler that comes later is first told of all objects that are
-// there, as the informer itself would. It may be told older news of them afterwards: handlers only name what to look at.
+// AddEventHandlerWithOptions implements ctrlcache.Informer. It first calls a later handler for all present objects, as the informer would.
+// The handler may get older events of them afterwards; handlers use events only to enqueue requests.
 func (i *sharedInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
 	present, listable := i.store()
 	i.mu.Lock()
@@ -144,7 +144,7 @@ func (i *sharedInformer) AddEventHandlerWithOptions(handler toolscache.ResourceE
 	return i.registration, nil
 }
 
-// store lists the objects that are there. Not listable: it is an informer of another kind than caches have today.
+// store returns the store of the informer. listable is false if the informer has none, unlike the informers of present caches.
 func (i *sharedInformer) store() (store toolscache.Store, listable bool) {
 	informer, listable := i.Informer.(interface{ GetStore() toolscache.Store })
 	if !listable {

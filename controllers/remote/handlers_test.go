@@ -69,7 +69,7 @@ func nodeNamed(name string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// Whoever comes, early or late, is told of what is there and of what changes afterwards; the informer has one handler.
+// Early and late handlers get all present objects and all later changes, and the informer has one handler.
 func TestHandlersShareAnInformer(t *testing.T) {
 	g := NewWithT(t)
 	source := fcache.NewFakeControllerSource()
@@ -88,7 +88,7 @@ func TestHandlersShareAnInformer(t *testing.T) {
 	again, err := shared.AddEventHandlerWithOptions(late, toolscache.HandlerOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(again.HasSynced()).To(BeTrue())
-	g.Expect(late.names()).To(ConsistOf("a", "b"), "what was there is told before the call returns")
+	g.Expect(late.names()).To(ConsistOf("a", "b"), "the handler gets present objects before the call returns")
 	g.Expect(late.adds).To(HaveEach(BeTrue()), "as an initial list")
 
 	source.Add(nodeNamed("c"))
@@ -99,7 +99,7 @@ func TestHandlersShareAnInformer(t *testing.T) {
 	g.Expect(informer.handlers).To(Equal(1))
 }
 
-// Handlers that come while objects do miss none.
+// Handlers that are added while objects are created miss none of them.
 func TestLateHandlersMissNothing(t *testing.T) {
 	g := NewWithT(t)
 	source := fcache.NewFakeControllerSource()
@@ -123,7 +123,7 @@ func TestLateHandlersMissNothing(t *testing.T) {
 	}
 }
 
-// A new connection has informers of its own.
+// A new connection does not share informers with the previous one.
 func TestConnectionsShareNothing(t *testing.T) {
 	g := NewWithT(t)
 	handlers := shareHandlers(nil)

@@ -13,13 +13,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
-// EvacuationsByNode is the index of Evacuations in the caches of workload clusters: the Node that a Pod was found on.
+// EvacuationsByNode is the index of Evacuations by the Node of their Pod, in the caches of workload clusters.
 const EvacuationsByNode = "node"
 
-// maintenancesByNode is the index of NodeMaintenances, see selection.Keys.
+// maintenancesByNode is the index of NodeMaintenances by Node, see selection.Keys.
 const maintenancesByNode = "node"
 
-// indexes are those of the caches of workload clusters.
+// indexes are the indexes of the caches of workload clusters.
 var indexes = []clustercache.Watcher{
 	index{name: "workloadcluster-EvacuationsByNode", object: &v1alpha1.Evacuation{}, field: EvacuationsByNode, values: func(object client.Object) []string {
 		node, noted := object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]
@@ -37,8 +37,7 @@ var indexes = []clustercache.Watcher{
 	}},
 }
 
-// index is added to a connection's cache. The ClusterCache's own index option would need the CRD to be there before the first
-// connection.
+// index is an index of a connection's cache. The index option of the ClusterCache requires that the CRD exists before the first connection.
 type index struct {
 	name   string
 	object client.Object
@@ -57,12 +56,12 @@ func (i index) Watch(cache ctrlcache.Cache) error {
 	return errors.Wrapf(cache.IndexField(context.Background(), i.object, i.field, i.values), "adding the index %s", i.name)
 }
 
-// manyNodes is from where on one look at all maintenances costs less than one for each Node.
+// manyNodes is the number of Nodes above which one list of all NodeMaintenances costs less than one for each Node.
 const manyNodes = 16
 
-// MaintenancesOf returns the NodeMaintenances that may have to do with one of these Nodes: all of those that select or mention it, and
-// perhaps others. They come from the cache as they are, to be read only. In a burst there is one for each of hundreds of Nodes, and
-// this is asked at each event of each of their Pods.
+// MaintenancesOf returns all NodeMaintenances that select or mention one of these Nodes, and possibly others. They are shared with the
+// cache and must not be modified. It uses an index because it runs at each event of each Pod, and hundreds of Nodes may each have a
+// NodeMaintenance.
 func MaintenancesOf(ctx context.Context, cached client.Reader, nodes ...string) ([]v1alpha1.NodeMaintenance, error) {
 	if len(nodes) > manyNodes {
 		all := &v1alpha1.NodeMaintenanceList{}

@@ -16,8 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
 )
 
-// bringNodeAgent brings the node agent to the workload cluster if a MachineDrainPolicy that selects the Cluster asks for it, else
-// it takes it away. Without the feature gate there is no image, and nothing is done.
+// bringNodeAgent installs the node agent in the workload cluster if a MachineDrainPolicy that selects the Cluster enables it, and removes
+// it otherwise. Without the feature gate there is no image, and it does nothing.
 func (r *Reconciler) bringNodeAgent(ctx context.Context, live client.Client, cluster *clusterv1.Cluster) error {
 	if r.NodeAgentImage == "" {
 		return nil
@@ -32,10 +32,9 @@ func (r *Reconciler) bringNodeAgent(ctx context.Context, live client.Client, clu
 	return applyNodeAgent(ctx, live, r.NodeAgentImage, wanted)
 }
 
-// applyNodeAgent brings the node agent to a workload cluster, or takes it away. Its namespace and its rights stay: without the
-// agents nobody uses them.
+// applyNodeAgent installs or removes the node agent. Removal keeps its namespace and roles, which have no effect without the agents.
 //
-// Unlike CRDs, the agent isn't brought where admission policies can't hold it to its own Node.
+// If the workload cluster does not serve admission policies, the agent is not installed: only they restrict each agent to its own Node.
 func applyNodeAgent(ctx context.Context, live client.Client, image string, wanted bool) error {
 	objects, err := workload.NodeAgent(image)
 	if err != nil {
@@ -57,7 +56,7 @@ func applyNodeAgent(ctx context.Context, live client.Client, image string, wante
 	return nil
 }
 
-// removeNodeAgent leaves a DaemonSet alone that somebody else has brought under the agent's name.
+// removeNodeAgent removes the DaemonSet of the node agent. It keeps a DaemonSet that another actor has created with the agent's name.
 func removeNodeAgent(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) error {
 	for _, object := range objects {
 		if object.GetKind() != "DaemonSet" {

@@ -19,10 +19,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// PatchNode changes labels, annotations, unschedulable and taints of a Node from before to after. It returns a conflict if one of the
-// values that it changes, unschedulable, or the record of how the Node was found is no longer as in before, or if before is another
-// Node of the same name. Other writers of the Node don't matter: a kubelet that writes without pause would make a write that carries
-// the resourceVersion fail every time. after becomes the Node as it is stored.
+// PatchNode patches labels, annotations, unschedulable and taints of a Node from before to after. It returns a conflict if a value that it
+// changes, unschedulable, or the recorded state of the Node differs from before, or if before is another Node with the same name. Other
+// changes of the Node cause no conflict: with the resourceVersion as precondition, a kubelet that writes continuously would make every
+// attempt fail. PatchNode sets after to the stored Node.
 func PatchNode(ctx context.Context, c client.Client, before, after *corev1.Node) error {
 	patch, err := json.Marshal(nodePatch(before, after))
 	if err != nil {
@@ -32,7 +32,7 @@ func PatchNode(ctx context.Context, c client.Client, before, after *corev1.Node)
 	if testFailed(err) {
 		return apierrors.NewConflict(corev1.Resource("nodes"), before.Name, err)
 	}
-	return err //nolint:wrapcheck // the caller says what for
+	return err //nolint:wrapcheck // the caller adds the context
 }
 
 // operation is one of a JSON patch (RFC 6902).
@@ -77,8 +77,7 @@ func nodePatch(before, after *corev1.Node) []operation {
 // pathEscape escapes a key in a path (RFC 6901).
 var pathEscape = strings.NewReplacer("~", "~0", "/", "~1")
 
-// testsFirst orders operations so that nothing is changed before all tests have passed: an operation sees what those before it have
-// done.
+// testsFirst orders all tests before all changes, because an operation applies to the result of the operations before it.
 func testsFirst(a, b operation) int {
 	isTest := func(o operation) int {
 		if o.Op == "test" {
@@ -120,7 +119,8 @@ func valueOrAbsent(values map[string]string, key string) any {
 	return nil
 }
 
-// testFailed says whether an API server could not apply a JSON patch to the object as it is. Refusals by admission have the same code.
+// testFailed reports whether the API server could not apply a JSON patch to the present object. Refusals by admission have the same status
+// code.
 func testFailed(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Reason != metav1.StatusReasonInvalid || status.Status().Details == nil {

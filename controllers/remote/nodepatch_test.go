@@ -26,7 +26,7 @@ func TestNodePatch(t *testing.T) {
 		want          string
 	}{
 		{
-			"a Node that is cordoned must still be schedulable and have no record",
+			"requires that a Node to cordon is schedulable and has no record",
 			node(func(*corev1.Node) {}),
 			node(func(n *corev1.Node) { n.Spec.Unschedulable, n.Annotations[found] = true, "schedulable" }),
 			`[{"op":"test","path":"/metadata/uid","value":"u"},{"op":"test","path":"/spec/unschedulable","value":null},` +
@@ -34,14 +34,14 @@ func TestNodePatch(t *testing.T) {
 				`{"op":"add","path":"/spec/unschedulable","value":true},{"op":"add","path":"` + origin + `found","value":"schedulable"}]`,
 		},
 		{
-			"a Node that was found cordoned must still be",
+			"requires that a Node recorded as cordoned is still cordoned",
 			node(func(n *corev1.Node) { n.Spec.Unschedulable = true }),
 			node(func(n *corev1.Node) { n.Spec.Unschedulable, n.Annotations[found] = true, "unschedulable" }),
 			`[{"op":"test","path":"/metadata/uid","value":"u"},{"op":"test","path":"/spec/unschedulable","value":true},` +
 				`{"op":"test","path":"` + origin + `found","value":null},{"op":"add","path":"` + origin + `found","value":"unschedulable"}]`,
 		},
 		{
-			"a Node that is uncordoned must still have the record",
+			"requires that a Node to uncordon still has the record",
 			node(func(n *corev1.Node) { n.Spec.Unschedulable, n.Annotations[found] = true, "schedulable" }),
 			node(func(*corev1.Node) {}),
 			`[{"op":"test","path":"/metadata/uid","value":"u"},{"op":"test","path":"/spec/unschedulable","value":true},` +
@@ -49,14 +49,14 @@ func TestNodePatch(t *testing.T) {
 				`{"op":"remove","path":"/spec/unschedulable","value":null},{"op":"remove","path":"` + origin + `found","value":null}]`,
 		},
 		{
-			"taints are changed as a whole",
+			"replaces the whole list of taints",
 			node(func(*corev1.Node) {}),
 			node(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{taint} }),
 			`[{"op":"test","path":"/metadata/uid","value":"u"},{"op":"test","path":"/spec/unschedulable","value":null},{"op":"test","path":"/spec/taints","value":null},` +
 				`{"op":"test","path":"` + origin + `found","value":null},{"op":"add","path":"/spec/taints","value":[{"key":"t","effect":"NoSchedule"}]}]`,
 		},
 		{
-			"a Node without labels gets the map",
+			"adds the map to a Node without labels",
 			node(func(n *corev1.Node) { n.Labels, n.Annotations = nil, nil }),
 			node(func(n *corev1.Node) { n.Labels, n.Annotations = map[string]string{"x": "y"}, nil }),
 			`[{"op":"test","path":"/metadata/uid","value":"u"},{"op":"test","path":"/spec/unschedulable","value":null},{"op":"test","path":"/metadata/labels","value":null},` +

@@ -21,50 +21,50 @@ import (
 type Change struct {
 	Cluster types.NamespacedName
 
-	// Pod has appeared, changed, or gone (Deleted).
+	// Pod is a Pod that was created, changed, or deleted (Deleted).
 	Pod     *corev1.Pod
 	Deleted bool
 
-	// Budget has appeared, changed, or gone.
+	// Budget is a PodDisruptionBudget that was created, changed, or deleted.
 	Budget *policyv1.PodDisruptionBudget
 
-	// Node names a Node whose Pods are all known from now on.
+	// Node names a Node whose first list of Pods has arrived.
 	Node *string
 
-	// Surroundings: a Namespace's labels or the set of DaemonSets have changed, or all of them are known from now on.
+	// Surroundings means that a Namespace's labels or the set of DaemonSets have changed, or that their first list has arrived.
 	Surroundings bool
 
-	// Volumes names a Node whose volumes somebody waits for: its VolumeAttachments, its Pods or what decides about these have
-	// changed.
+	// Volumes names a Node for whose volumes an owner waits, and whose VolumeAttachments, Pods, or the data that decide about these Pods
+	// have changed.
 	Volumes *string
 }
 
-// Observation is a consistent enough view of what a drain looks at in one workload cluster: all of it comes from watches.
+// Observation is the state of one workload cluster that drains depend on. All of it comes from watches.
 type Observation interface {
-	// PodsOn returns the Pods of a Node. Not known until the Node's first list has arrived.
+	// PodsOn returns the Pods of a Node. known is false until the Node's first list has arrived.
 	PodsOn(node string) (pods []*corev1.Pod, known bool)
 
 	// PodByUID finds a Pod among the watched Nodes.
 	PodByUID(uid types.UID) (*corev1.Pod, bool)
 
-	// Budgets returns all PodDisruptionBudgets. Not known until the first list has arrived.
+	// Budgets returns all PodDisruptionBudgets. known is false until the first list has arrived.
 	Budgets() (budgets []*policyv1.PodDisruptionBudget, known bool)
 
-	// BudgetsServed is false where the API server has answered that it doesn't know PodDisruptionBudgets of policy/v1.
+	// BudgetsServed returns false if the API server has answered that it does not serve PodDisruptionBudgets of policy/v1.
 	BudgetsServed() bool
 
 	// NamespaceLabels returns a Namespace's labels.
 	NamespaceLabels(namespace string) (labels map[string]string, known bool)
 
-	// DaemonSetExists says whether the DaemonSet is there.
+	// DaemonSetExists returns whether the DaemonSet exists.
 	DaemonSetExists(namespace, name string, uid types.UID) (exists, known bool)
 
-	// AttachmentsTo returns the VolumeAttachments of a Node. Not known unless somebody waits for volumes, see ObserveVolumes,
-	// and until the first list has arrived.
+	// AttachmentsTo returns the VolumeAttachments of a Node. known is false until the first list has arrived, and while no owner waits for
+	// volumes, see ObserveVolumes.
 	AttachmentsTo(node string) (attachments []*storagev1.VolumeAttachment, known bool)
 }
 
-// Subject is a Pod as drain rules look at it.
+// Subject returns the properties of a Pod that drain rules match.
 func Subject(o Observation, pod *corev1.Pod) rules.Pod {
 	podType, typeKnown := rules.PodTypeOf(pod, o.DaemonSetExists)
 	namespaceLabels, namespaceKnown := o.NamespaceLabels(pod.Namespace)
@@ -85,10 +85,10 @@ func PodOf(observation Observation, e *v1alpha1.Evacuation) (*corev1.Pod, bool) 
 	return pod, true
 }
 
-// neededAnnotations of Pods, beside those that name evacuators.
+// neededAnnotations are the annotations of Pods that decisions need, besides those that name evacuators.
 var neededAnnotations = []string{corev1.MirrorPodAnnotationKey, corev1.PodDeletionCost, v1alpha1.DeletionCostAnnotation}
 
-// trimPod drops what no decision looks at, so that a drain of many Pods stays small in memory.
+// trimPod drops the fields that no decision needs, to limit the memory of large drains.
 func trimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -117,7 +117,7 @@ func claimedVolumes(volumes []corev1.Volume) []corev1.Volume {
 		switch {
 		case volume.PersistentVolumeClaim != nil:
 			claimed = append(claimed, volume)
-		case volume.Ephemeral != nil: // its claim is named after the Pod and the volume; the template isn't needed
+		case volume.Ephemeral != nil: // its claim is named after the Pod and the volume, so the template is not needed
 			claimed = append(claimed, corev1.Volume{Name: volume.Name, VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}})
 		}
 	}
@@ -133,7 +133,7 @@ func readyCondition(conditions []corev1.PodCondition) []corev1.PodCondition {
 	return nil
 }
 
-// TrimNode drops from cached Nodes what no decision looks at: images, and what kubelets report of the machine.
+// TrimNode drops the fields of cached Nodes that no decision needs, such as images and the reports of kubelets about the machine.
 func TrimNode(object any) (any, error) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
@@ -144,13 +144,13 @@ func TrimNode(object any) (any, error) {
 	return node, nil
 }
 
-// evacuationAnnotations are those of Evacuations that decisions look at.
+// evacuationAnnotations are the annotations of Evacuations that decisions need.
 var evacuationAnnotations = []string{v1alpha1.EvacuationNodeAnnotation, v1alpha1.EvacuatorsPolicyAnnotation, v1alpha1.EvacuateAfterAnnotation}
 
-// maxAnnotation is the length of the longest value that such an annotation has: the name of a Node.
+// maxAnnotation is the maximum length of the value of such an annotation: that of the name of a Node.
 const maxAnnotation = 253
 
-// Trim drops from cached objects of workload clusters what no decision looks at. Evacuations are tenants': their labels and
+// Trim drops the fields of cached objects of workload clusters that no decision needs. Tenants write Evacuations, and their labels and
 // annotations may take megabytes.
 func Trim(object any) (any, error) {
 	e, ok := object.(*v1alpha1.Evacuation)

@@ -22,7 +22,7 @@ type observed struct {
 func (o observed) PodByUID(uid types.UID) (*corev1.Pod, bool) { return o.pod, o.pod.UID == uid }
 
 func TestPodOf(t *testing.T) {
-	t.Run("E10: the UID of a Pod in another Namespace leads nowhere", func(t *testing.T) {
+	t.Run("E10: does not find a Pod by its UID in another Namespace", func(t *testing.T) {
 		g := NewWithT(t)
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "theirs", Name: "web", UID: "uid"}}
 		e := &v1alpha1.Evacuation{Spec: v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "web", UID: "uid"}}}
@@ -44,7 +44,7 @@ func TestPodOf(t *testing.T) {
 }
 
 func TestTrim(t *testing.T) {
-	t.Run("E37: keeps of an Evacuation's metadata what decisions look at", func(t *testing.T) {
+	t.Run("E37: keeps only the metadata of an Evacuation that decisions need", func(t *testing.T) {
 		g := NewWithT(t)
 		e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
 			Name: "e", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
@@ -64,7 +64,7 @@ func TestTrim(t *testing.T) {
 			},
 		}}))
 	})
-	t.Run("E37: drops a note that is longer than the name of a Node", func(t *testing.T) {
+	t.Run("E37: drops an annotation that is longer than the name of a Node", func(t *testing.T) {
 		g := NewWithT(t)
 		e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.EvacuationNodeAnnotation: strings.Repeat("x", 254)}}}
 		_, err := remote.Trim(e)

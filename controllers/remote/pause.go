@@ -14,16 +14,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// errPaused: nothing of a paused Cluster is touched, in its workload cluster neither. That is also how `clusterctl move` keeps the
-// managers of two management clusters from serving it at the same time.
+// errPaused means that the Cluster is paused: the manager changes nothing in the management cluster or the workload cluster. This also
+// prevents the managers of two management clusters from reconciling the same Cluster during `clusterctl move`.
 var errPaused = errors.New("the Cluster is paused")
 
-// IsPaused says whether err means that the Cluster is paused. What it has kept from being done is done once it is resumed.
+// IsPaused reports whether err means that the Cluster is paused. The work continues when it is resumed.
 func IsPaused(err error) bool {
 	return errors.Is(err, errPaused)
 }
 
-// refusePaused returns errPaused for a Cluster that is paused at present. One that is gone is not.
+// refusePaused returns errPaused if the Cluster is paused, and nil if it does not exist.
 func (c *Clusters) refusePaused(ctx context.Context, key types.NamespacedName) error {
 	cluster := &clusterv1.Cluster{}
 	if err := c.management.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); err != nil {
@@ -35,17 +35,17 @@ func (c *Clusters) refusePaused(ctx context.Context, key types.NamespacedName) e
 	return nil
 }
 
-// Resume has all work in a workload cluster looked at again, as with a new connection: while it rested, or the Machine that some of it
-// serves, what happened was not followed.
+// Resume triggers the reconciliation of all objects in a workload cluster, as a new connection does: events during a pause of the Cluster
+// or a Machine were not processed.
 func (c *Clusters) Resume(cluster types.NamespacedName) {
 	c.mu.Lock()
 	c.end(cluster)
 	c.mu.Unlock()
-	c.notify(Change{Cluster: cluster, Surroundings: true}) // those who need Nodes say so again
+	c.notify(Change{Cluster: cluster, Surroundings: true}) // owners call Observe again
 	c.cache.tellAgain(cluster)
 }
 
-// resumed calls Resume for Clusters and Machines that aren't paused any more.
+// resumed calls Resume for Clusters and Machines that are no longer paused.
 func (c *Clusters) resumed() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		switch before := e.ObjectOld.(type) {

@@ -32,7 +32,7 @@ type Reconciler struct {
 	Clusters         *Clusters
 	Watches          []Watches
 	WatchFilterValue string
-	// NodeAgentImage is the image of the node agent. Empty: there is none, whatever policies say.
+	// NodeAgentImage is the image of the node agent. If it is empty, the node agent is never installed.
 	NodeAgentImage string
 
 	recorder record.EventRecorder
@@ -72,7 +72,7 @@ func (r *Reconciler) clustersOfNamespace(ctx context.Context, policy client.Obje
 
 // Reconcile prepares one workload cluster:
 //
-//	is it ours? ─► is it connected? ─► apply the bundle, and the node agent ─► add the controllers' watches
+//	is it selected? ─► is it connected? ─► apply the bundle and the node agent ─► add the watches of the controllers
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	cluster, err := r.ours(ctx, req.NamespacedName)
 	if err != nil || cluster == nil {
@@ -80,7 +80,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	live, err := r.Clusters.Live(ctx, req.NamespacedName)
 	if err != nil {
-		if IsNotConnected(err) { // the next connection is an event
+		if IsNotConnected(err) { // the next connection triggers a reconciliation
 			r.Clusters.Forget(req.NamespacedName)
 			return reconcile.Result{}, nil
 		}
@@ -103,7 +103,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return Rest(r.watch(ctx, req.NamespacedName))
 }
 
-// watch adds the watches that a workload cluster doesn't have yet, after the indexes that their controllers read by.
+// watch adds the missing watches to a connection, after the indexes that their controllers use.
 func (r *Reconciler) watch(ctx context.Context, cluster types.NamespacedName) error {
 	watchers := slices.Clone(indexes)
 	for _, watches := range r.Watches {
@@ -117,8 +117,8 @@ func (r *Reconciler) watch(ctx context.Context, cluster types.NamespacedName) er
 	return nil
 }
 
-// tellMissing says on the Cluster what its workload cluster does without. An older Kubernetes is no reason to leave its Machines
-// undrained, but it is one to be careful with roles there.
+// tellMissing records an event on the Cluster about admission policies that the workload cluster does not serve. An older Kubernetes does
+// not prevent drains, but its administrators must restrict who may write NodeMaintenances and Evacuations.
 func (r *Reconciler) tellMissing(ctx context.Context, cluster *clusterv1.Cluster, missing []string) {
 	if len(missing) == 0 {
 		return
@@ -128,7 +128,8 @@ func (r *Reconciler) tellMissing(ctx context.Context, cluster *clusterv1.Cluster
 		"The workload cluster doesn't take these, so that whoever may write NodeMaintenances and Evacuations there can drain its Nodes: %s", strings.Join(missing, ", "))
 }
 
-// ours returns the Cluster if a MachineDrainPolicy selects it, else nil. One that is gone or paused is none of ours.
+// ours returns the Cluster if a MachineDrainPolicy selects it or one of its Machines is being drained, else nil. It returns nil if the
+// Cluster does not exist or is paused.
 func (r *Reconciler) ours(ctx context.Context, key types.NamespacedName) (*clusterv1.Cluster, error) {
 	cluster := &clusterv1.Cluster{}
 	if err := r.Client.Get(ctx, key, cluster); err != nil {
@@ -156,7 +157,7 @@ func (r *Reconciler) ours(ctx context.Context, key types.NamespacedName) (*clust
 	return cluster, nil
 }
 
-// drains says whether a Machine of the Cluster is being drained. That is finished, also if its policy is gone by now.
+// drains returns whether a Machine of the Cluster is being drained. Such a drain continues even if its policy has been deleted.
 func (r *Reconciler) drains(ctx context.Context, cluster types.NamespacedName) (bool, error) {
 	list := &clusterv1.MachineList{}
 	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)

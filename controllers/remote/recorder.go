@@ -13,14 +13,13 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// eventSource names this provider in the events that it writes to workload clusters.
+// eventSource is the component of the events that this provider writes to workload clusters.
 const eventSource = "capnm"
 
-// eventRecorder writes events to one workload cluster. The correlator behind it drops what repeats: at most 25 events for
-// an object at once, then one every five minutes. It takes memory from the first event on, which in an idle workload cluster
-// never comes.
+// eventRecorder writes events to one workload cluster. The correlator of client-go limits the events of an object: a burst of 25, then one
+// every five minutes. The recorder is created with the first event, so that idle workload clusters need no memory for it.
 type eventRecorder struct {
-	config *rest.Config // of the connection that it was made for
+	config *rest.Config // of the connection that it belongs to
 	scheme *runtime.Scheme
 	ctx    context.Context //nolint:containedctx // the life of the connection, in which events come at any time
 	stop   context.CancelFunc
@@ -35,7 +34,7 @@ func newEventRecorder(config *rest.Config, scheme *runtime.Scheme) *eventRecorde
 	return r
 }
 
-// Event writes an event, or drops it.
+// Event writes an event. It drops the event if the recorder cannot be created.
 func (r *eventRecorder) Event(object runtime.Object, eventType, reason, message string) {
 	r.start.Do(func() {
 		client, err := kubernetes.NewForConfig(r.config)
@@ -51,8 +50,7 @@ func (r *eventRecorder) Event(object runtime.Object, eventType, reason, message 
 	}
 }
 
-// Event writes an event about an object in a workload cluster. Events inform and hold nothing up: where there is no
-// connection, they are dropped.
+// Event writes an event about an object in a workload cluster. It drops the event if there is no connection.
 func (c *Clusters) Event(cluster types.NamespacedName, object runtime.Object, eventType, reason, message string) {
 	c.mu.Lock()
 	recorder := c.recorders[cluster]

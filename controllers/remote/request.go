@@ -22,14 +22,14 @@ type Request struct {
 	Object types.NamespacedName
 }
 
-// String is "cluster namespace/cluster name:object namespace/object name".
+// String returns "cluster namespace/cluster name:object namespace/object name".
 func (r Request) String() string { return r.Cluster.String() + ":" + r.Object.String() }
 
-// Queue is the work queue of a controller whose work is in workload clusters.
+// Queue is the work queue of a controller of objects in workload clusters.
 type Queue = workqueue.TypedRateLimitingInterface[Request]
 
-// EnqueueObjects enqueues, for events in one workload cluster, what objects maps the event's object to. For an update it
-// looks at the old and at the new object.
+// EnqueueObjects enqueues, for events in one workload cluster, the objects that a function returns for the event's object. For an update it
+// calls the function for the old and the new object.
 func EnqueueObjects[T client.Object](cluster types.NamespacedName, objects func(context.Context, T) []types.NamespacedName) handler.TypedEventHandler[T, Request] {
 	enqueue := func(ctx context.Context, object T, queue Queue) {
 		for _, key := range objects(ctx, object) {
@@ -47,8 +47,8 @@ func EnqueueObjects[T client.Object](cluster types.NamespacedName, objects func(
 	}
 }
 
-// EnqueueAffected enqueues, for events in one workload cluster, the Nodes for which a change makes a difference. before is nil
-// for an object that is new, after for one that is gone.
+// EnqueueAffected enqueues, for events in one workload cluster, the Nodes that a change affects. before is nil for a created object, after
+// for a deleted one.
 func EnqueueAffected[T client.Object](cluster types.NamespacedName, nodes func(before, after T) []string) handler.TypedEventHandler[T, Request] {
 	var none T
 	enqueue := func(before, after T, queue Queue) {
@@ -68,12 +68,12 @@ func Itself[T client.Object](_ context.Context, object T) []types.NamespacedName
 	return []types.NamespacedName{client.ObjectKeyFromObject(object)}
 }
 
-// conflictRetry is when work is taken up again whose object has changed since the watch has shown it: time for the watch to
-// catch up. Its event alone would not do, since predicates leave out the changes that don't matter.
+// conflictRetry is when to retry after a conflict, so that the cache can catch up. The event of the changed object does not suffice,
+// because predicates may drop it.
 const conflictRetry = 50 * time.Millisecond
 
-// Rest turns the error of a reconciliation into its result. What can't reach its workload cluster rests until the next
-// connection, what may not until the Cluster is resumed; a conflict is no error, but soon tried again.
+// Rest turns the error of a reconciliation into its result. Without a connection, the next connection triggers a reconciliation; for a
+// paused Cluster, its resumption does. After a conflict, Rest requeues without an error.
 func Rest(err error) (reconcile.Result, error) {
 	switch {
 	case IsNotConnected(err), IsPaused(err):
