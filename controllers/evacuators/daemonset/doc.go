@@ -1,4 +1,4 @@
-// Package daemonset is the built-in evacuator of the Pods of DaemonSets, class daemonset.apps.k8s.io. It works on one Node at a
-// time, as drain/daemonsets says: it keeps our taint on the Node as long as some drain there has come to Pods of DaemonSets,
-// and, while the taint is there, deletes the Pods whose Evacuations are its to carry out.
+// Package daemonset is the built-in evacuator of the Pods of DaemonSets, class daemonset.apps.k8s.io. It reconciles one Node at a time, as
+// drain/daemonsets decides. It taints the Node while a drain there targets Pods of DaemonSets, and deletes the Pods whose active evacuator
+// it is while the Node has the taint.
 package daemonset

@@ -32,8 +32,7 @@ type Reconciler struct {
 	deleted    cache.Cache[deletion]
 }
 
-// deletion is a Pod whose deletion the API server has accepted, and that the watch may still show without: the moment in which
-// a second request would be in vain.
+// deletion is a Pod whose deletion the API server has accepted, but that a stale cache may still contain without a deletionTimestamp.
 type deletion struct {
 	cluster types.NamespacedName
 	pod     types.UID
@@ -42,10 +41,10 @@ type deletion struct {
 // Key implements cache.Entry.
 func (d deletion) Key() string { return d.cluster.String() + "/" + string(d.pod) }
 
-// deletionTTL is how long the watch may take.
+// deletionTTL is how long the watch may take to deliver the deletion.
 const deletionTTL = 30 * time.Second
 
-// scope is one reconciliation.
+// scope is the state of one reconciliation.
 type scope struct {
 	cluster  types.NamespacedName
 	client   client.Client
@@ -55,9 +54,9 @@ type scope struct {
 	now      time.Time
 }
 
-// Reconcile does what is due on one Node:
+// Reconcile reconciles one Node:
 //
-//	which drains have come to Pods of DaemonSets? ─► the taint, until the watch shows it ─► report and delete
+//	find the drains that target Pods of DaemonSets ─► set the taint and wait until the watch delivers it ─► report and delete
 func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
 	s := &scope{cluster: request.Cluster, node: &corev1.Node{}, now: r.Clock.Now()}
@@ -80,8 +79,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 	return remote.Rest(r.evacuate(ctx, s))
 }
 
-// keepAway puts the taint on the Node or takes it off. True: it is there, and the watch has shown it, so that the DaemonSet
-// controller, which watches Nodes like we do, may be expected to know of it.
+// keepAway adds or removes the taint of the Node. It returns true once the watch has delivered the taint: the DaemonSet controller, which
+// watches Nodes too, is then expected to have observed it.
 func (r *Reconciler) keepAway(ctx context.Context, s *scope) (bool, error) {
 	wanted := daemonsets.TaintWanted(s.draining)
 	changed := s.node.DeepCopy()
@@ -95,11 +94,11 @@ func (r *Reconciler) keepAway(ctx context.Context, s *scope) (bool, error) {
 	return false, nil
 }
 
-// evacuate deletes the Pods of the Node whose Evacuations are ours to carry out now.
+// evacuate deletes the Pods of the Node whose active evacuator is this one.
 func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 	observation := r.Clusters.Observed(s.cluster)
 	if observation == nil {
-		return nil // those who need it begin it, and a Change tells
+		return nil // Pods are not observed yet; a Change enqueues the Node when they are
 	}
 	evacuations := &v1alpha1.EvacuationList{}
 	if err := s.client.List(ctx, evacuations, client.MatchingFields{remote.EvacuationsByNode: s.node.Name}); err != nil {
@@ -108,12 +107,12 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 	for _, d := range s.draining {
 		s.matchers = append(s.matchers, rules.NewMatcher(rules.InEffect(&d.Maintenance.Spec)))
 	}
-	var failure error // one Pod that can't be deleted doesn't hold up the others
+	var failure error // a Pod that cannot be deleted does not delay the others
 	for i := range evacuations.Items {
 		e := &evacuations.Items[i]
 		pod, found := remote.PodOf(observation, e)
 		if !found || pod.Spec.NodeName != s.node.Name {
-			continue // the note on the Evacuation isn't to be trusted
+			continue // the annotation of the Evacuation names a wrong Node
 		}
 		if _, deleted := r.deleted.Has(deletion{s.cluster, pod.UID}.Key()); deleted {
 			continue
@@ -130,7 +129,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 	return failure
 }
 
-// input collects what is known about a Pod.
+// input returns what is known about a Pod.
 func (s *scope) input(observation remote.Observation, e *v1alpha1.Evacuation, pod *corev1.Pod) daemonsets.Input {
 	in := daemonsets.Input{Evacuation: e, Pod: pod, Draining: s.draining}
 	in.Type, in.TypeKnown = rules.PodTypeOf(pod, observation.DaemonSetExists)
@@ -145,7 +144,8 @@ func (s *scope) input(observation remote.Observation, e *v1alpha1.Evacuation, po
 	return in
 }
 
-// delete reports that the Pod is deleted, and deletes it: in this order, so that whoever sees the Pod go can know why.
+// delete reports the deletion of the Pod on its Evacuation, and then deletes it. In this order, the reason is known before the Pod
+// terminates.
 func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuation, pod *corev1.Pod, by *v1alpha1.NodeMaintenance) error {
 	period, seconds := daemonsets.GracePeriod(pod, rules.Unreachable(s.node))
 	changed := e.DeepCopy()
@@ -157,7 +157,7 @@ func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuatio
 	options := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: seconds}
 	switch err := s.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, options); {
 	case remote.IsGone(err):
-		return nil // its last event is on its way
+		return nil // the watch will deliver the deletion
 	case err != nil:
 		return errors.Wrapf(err, "deleting Pod %s", klog.KObj(pod))
 	}

@@ -27,8 +27,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return err
 }
 
-// Watches are those of a workload cluster's Nodes, NodeMaintenances and Evacuations. Every Node is looked at once for each
-// connection: that is when a taint that nobody owns any more is found.
+// Watches returns the watches of a workload cluster's Nodes, NodeMaintenances and Evacuations. The initial list of each connection enqueues
+// every Node, so that orphaned taints are removed.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		remote.Watch("daemonset-Nodes", r.controller, &corev1.Node{}, remote.EnqueueObjects(cluster, remote.Itself[*corev1.Node]), taintMatters{}),
@@ -39,7 +39,7 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 	}
 }
 
-// taintMatters passes Nodes that are new, and those whose taint of ours has come or gone.
+// taintMatters passes new Nodes, and Nodes to which our taint was added or from which it was removed.
 type taintMatters struct {
 	predicate.TypedFuncs[*corev1.Node]
 }
@@ -49,10 +49,10 @@ func (taintMatters) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 	return daemonsets.Tainted(e.ObjectOld) != daemonsets.Tainted(e.ObjectNew)
 }
 
-// Delete implements predicate.TypedPredicate: a Node that is gone needs nothing.
+// Delete implements predicate.TypedPredicate. It drops all events.
 func (taintMatters) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return false }
 
-// nodeOf returns the Node of an Evacuation whose turn is ours.
+// nodeOf returns the Node of an Evacuation whose active evacuator is this one.
 func nodeOf(e *v1alpha1.Evacuation) []types.NamespacedName {
 	node, class := e.Annotations[v1alpha1.EvacuationNodeAnnotation], e.Status.ActiveEvacuatorClass
 	if node == "" || class == nil || *class != v1alpha1.EvacuatorClassDaemonSet {
@@ -61,7 +61,7 @@ func nodeOf(e *v1alpha1.Evacuation) []types.NamespacedName {
 	return []types.NamespacedName{{Name: node}}
 }
 
-// enqueue maps what a drain watch sees to Nodes: what was not known before may be the last that an Evacuation has waited for.
+// enqueue maps a Change to Nodes: it may contain what the decision about an Evacuation was missing.
 func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change remote.Change) {
 	var nodes []types.NamespacedName
 	switch {
@@ -75,11 +75,11 @@ func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change rem
 	case change.Surroundings:
 		remoteClient, err := r.Clusters.Client(ctx, change.Cluster)
 		if err != nil {
-			return // the next connection lists all Nodes anew
+			return // the initial list of the next connection enqueues all Nodes
 		}
 		evacuations := &v1alpha1.EvacuationList{}
 		if err := remoteClient.List(ctx, evacuations, client.UnsafeDisableDeepCopy); err != nil {
-			return // likewise
+			return // same
 		}
 		for i := range evacuations.Items {
 			nodes = append(nodes, nodeOf(&evacuations.Items[i])...)

@@ -1,6 +1,6 @@
 // Package deployment is the built-in evacuator of the Pods of Deployments, class deployment.apps.k8s.io, where a maintenance asks
-// for a surge. It works on one Deployment at a time, as drain/surge says, by one write after the other.
+// for a surge. It reconciles one Deployment at a time, as drain/surge decides.
 //
-// Deployments and autoscalers are watched only while they have our label, which is while they are surged. All else about them is
-// read when a Pod is to go, object by object.
+// It watches Deployments and HorizontalPodAutoscalers only while they have our label, which they have during a surge. It gets all other
+// objects individually when it evacuates a Pod.
 package deployment

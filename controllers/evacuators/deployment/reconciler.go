@@ -20,7 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
-// Reconciler makes room for Pods of Deployments, one Deployment at a time.
+// Reconciler surges Deployments before their Pods are removed. One reconciliation covers one Deployment.
 type Reconciler struct {
 	Clusters *remote.Clusters
 	Clock    clock.PassiveClock
@@ -28,7 +28,7 @@ type Reconciler struct {
 	controller controller.TypedController[remote.Request]
 }
 
-// scope is one reconciliation.
+// scope is the state of one reconciliation.
 type scope struct {
 	cluster  types.NamespacedName
 	key      types.NamespacedName // of the Deployment
@@ -39,9 +39,9 @@ type scope struct {
 	observed surge.Observation
 }
 
-// Reconcile does the next thing that is due for one Deployment. Each write is an event that brings it here again:
+// Reconcile performs the next action for one Deployment. The event of each write triggers the next reconciliation:
 //
-//	which of its Pods are to go? ─► what is it like? ─► ask drain/surge ─► report, write
+//	find its Pods to be evacuated ─► observe the Deployment ─► decide (drain/surge) ─► report and write
 func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Deployment", klog.KRef(request.Object.Namespace, request.Object.Name)))
 	s := &scope{cluster: request.Cluster, key: request.Object, turns: map[types.UID]turns.Turn{}, observed: surge.Observation{Now: r.Clock.Now()}}
@@ -57,7 +57,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 	if err != nil {
 		return remote.Rest(err)
 	}
-	if !known { // to know too little is to call off too much
+	if !known { // incomplete information could cancel a surge that is still needed
 		return reconcile.Result{RequeueAfter: turns.UnknownPace}, nil
 	}
 	if err := s.observe(ctx); err != nil {
@@ -73,7 +73,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 	return reconcile.Result{RequeueAfter: max(decision.LookAgain.Sub(s.observed.Now), time.Millisecond)}, nil
 }
 
-// apply reports, and then writes what was decided: nothing of it where the object has changed since it was looked at.
+// apply stores the reports and then writes the decision. Each write fails with a conflict if its object has changed since it was observed.
 func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) error {
 	for _, report := range d.Reports {
 		if err := r.report(ctx, s, report); err != nil {
@@ -110,7 +110,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) erro
 	return nil
 }
 
-// lockedOn patches the difference to what was observed, if that is still the latest version.
+// lockedOn returns a merge patch from the observed object, with an optimistic lock.
 func lockedOn(observed client.Object) client.Patch {
 	return client.MergeFromWithOptions(observed, client.MergeFromWithOptimisticLock{})
 }
@@ -125,7 +125,7 @@ func (r *Reconciler) tell(ctx context.Context, s *scope, event *surge.Event) {
 	r.Clusters.Event(s.cluster, s.observed.Deployment, eventType, event.Reason, event.Message)
 }
 
-// report stores what the Evacuation of a Pod is told.
+// report stores a report in the status of the Evacuation of a Pod.
 func (r *Reconciler) report(ctx context.Context, s *scope, report surge.Report) error {
 	turn := s.turns[report.Pod]
 	if err := s.finder.Report(ctx, turn, report.Apply); err != nil {
@@ -138,7 +138,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope, report surge.Report) 
 	return nil
 }
 
-// changePod marks or unmarks a Pod, nil if it is gone.
+// changePod marks or unmarks a Pod. It does nothing if the Pod is nil.
 func (s *scope) changePod(ctx context.Context, pod *corev1.Pod, change func(*corev1.Pod)) error {
 	if pod == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package staticpod tells the agents on Nodes how far the drains of their Nodes have come: it notes on each Node the drain
-// targets that NodeMaintenances have published for its static Pods. The agents (exp/nodeagent) do the rest.
+// Package staticpod reports the progress of drains to the agents on Nodes: it annotates each Node with the drain targets that
+// NodeMaintenances have published for its static Pods. The agents (exp/nodeagent) terminate these Pods.
 package staticpod
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/staticpods"
 )
 
-// Reconciler keeps the note on each Node what it should be.
+// Reconciler keeps the annotation of each Node up to date.
 type Reconciler struct {
 	Clusters *remote.Clusters
 
@@ -38,8 +38,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 	return errors.Wrap(err, "setting up the controller of static Pods")
 }
 
-// Watches are those of a workload cluster's Nodes and NodeMaintenances. Every Node is looked at once for each connection:
-// that is when a note that nobody owns any more is found.
+// Watches returns the watches of a workload cluster's Nodes and NodeMaintenances. The initial list of each connection enqueues every Node,
+// so that orphaned annotations are removed.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		remote.Watch("staticpod-Nodes", r.controller, &corev1.Node{}, remote.EnqueueObjects(cluster, remote.Itself[*corev1.Node]), noteMatters{}),
@@ -47,7 +47,7 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 	}
 }
 
-// noteMatters passes Nodes that are new, and those whose note has changed.
+// noteMatters passes new Nodes, and Nodes whose annotation has changed.
 type noteMatters struct {
 	predicate.TypedFuncs[*corev1.Node]
 }
@@ -57,10 +57,10 @@ func (noteMatters) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 	return e.ObjectOld.Annotations[v1alpha1.StaticPodTargetsAnnotation] != e.ObjectNew.Annotations[v1alpha1.StaticPodTargetsAnnotation]
 }
 
-// Delete implements predicate.TypedPredicate: a Node that is gone needs nothing.
+// Delete implements predicate.TypedPredicate. It drops all events.
 func (noteMatters) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return false }
 
-// Reconcile notes on one Node the drain targets of its static Pods.
+// Reconcile annotates one Node with the drain targets of its static Pods.
 func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
 	c, err := r.Clusters.Client(ctx, request.Cluster)

@@ -1,5 +1,4 @@
-// Package turns finds the Pods that it is a built-in evacuator's turn to evacuate, for evacuators that look at the Pods of one
-// workload together.
+// Package turns finds the Pods whose active evacuator is a built-in one, for evacuators that decide about all Pods of a workload together.
 package turns
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// UnknownPace is when to look again while Pods are not known yet. What makes them known is an event, so it is a safety net.
+// UnknownPace is the requeue interval while Pods are not observed yet. It is a safety net, since an event follows when they are.
 const UnknownPace = 5 * time.Second
 
 // Turn is a Pod that an evacuator is to evacuate now.
@@ -30,9 +29,9 @@ type Turn struct {
 	Terms evacuation.Terms
 	// FirstDrain is when the first of the workload cluster's drains in progress began. Nil: there is none.
 	FirstDrain *time.Time
-	// Over says that it has had its turn, and that the Pod is to be evicted.
+	// Over means that the evacuator has completed or missed its deadline, and that the Pod is to be evicted.
 	Over bool
-	// Progress is when the evacuator was last heard of, Deadline when its turn is over.
+	// Progress is the time of the last report of the evacuator, Deadline its progress deadline.
 	Progress, Deadline time.Time
 }
 
@@ -46,8 +45,8 @@ type Finder struct {
 	Now         time.Time
 }
 
-// Find returns the turns of a namespace whose Pods belong, those asked for first to the front, and those that are over and whose
-// Pods are still there. Not known while a Pod that might be one of them hasn't been observed.
+// Find returns the turns of a namespace whose Pods satisfy belongs, the oldest Evacuations first. It includes turns that are over but whose
+// Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet.
 func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1.Pod) bool) (found []Turn, known bool, err error) {
 	evacuations := &v1alpha1.EvacuationList{}
 	if err := f.Watched.List(ctx, evacuations, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -88,12 +87,12 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 	return found, true, nil
 }
 
-// HasTurn says whether it is the evacuator's turn, as far as the Evacuation alone tells.
+// HasTurn reports whether the status of the Evacuation says that the evacuator is active and has not completed.
 func HasTurn(e *v1alpha1.Evacuation, class string) bool {
 	return e.Status.ActiveEvacuatorClass != nil && *e.Status.ActiveEvacuatorClass == class && !e.Status.ActiveEvacuatorCompleted
 }
 
-// PodOf finds the Pod of an Evacuation; nil if it is gone.
+// PodOf returns the Pod of an Evacuation, nil if it does not exist. It returns known = false if that is not known yet.
 func PodOf(observation remote.Observation, e *v1alpha1.Evacuation) (pod *corev1.Pod, known bool) {
 	if observation == nil {
 		return nil, false
@@ -105,7 +104,7 @@ func PodOf(observation remote.Observation, e *v1alpha1.Evacuation) (pod *corev1.
 	return nil, known
 }
 
-// Report stores what an evacuator has to say in the status of an Evacuation, unless somebody else has written meanwhile.
+// Report stores the report of an evacuator in the status of an Evacuation. It fails with a conflict if the Evacuation has changed.
 func (f Finder) Report(ctx context.Context, turn Turn, apply func(*v1alpha1.Evacuation, time.Time)) error {
 	changed := turn.Evacuation.DeepCopy()
 	apply(changed, f.Now)
@@ -117,11 +116,11 @@ func (f Finder) Report(ctx context.Context, turn Turn, apply func(*v1alpha1.Evac
 func OnNode(ctx context.Context, clusters *remote.Clusters, cluster types.NamespacedName, node string, each func(*v1alpha1.Evacuation)) {
 	watched, err := clusters.Client(ctx, cluster)
 	if err != nil {
-		return // the next connection lists all anew
+		return // the initial list of the next connection enqueues all
 	}
 	evacuations := &v1alpha1.EvacuationList{}
 	if err := watched.List(ctx, evacuations, client.MatchingFields{remote.EvacuationsByNode: node}, client.UnsafeDisableDeepCopy); err != nil {
-		return // likewise
+		return // same
 	}
 	for i := range evacuations.Items {
 		each(&evacuations.Items[i])
