@@ -15,7 +15,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/config/workload"
 )
 
-// expression of a policy, as the compiler takes it.
+// expression is a CEL expression of a policy, in the form that the compiler accepts.
 type expression struct{ name, text string }
 
 func (e expression) GetExpression() string { return e.text }
@@ -24,8 +24,8 @@ func (e expression) ReturnTypes() []*celgo.Type {
 	return []*celgo.Type{celgo.AnyType}
 }
 
-// An API server compiles a new policy with what its predecessor knows: v1.31, the oldest one that Cluster API supports, with
-// the CEL of v1.30.
+// An API server compiles a new policy with the CEL environment of the previous minor version: v1.31, the oldest one that Cluster API
+// supports, with that of v1.30.
 func TestPoliciesCompileOnTheOldestAPIServer(t *testing.T) { // R9
 	for _, policy := range policies(t) {
 		t.Run(policy.Name, func(t *testing.T) {

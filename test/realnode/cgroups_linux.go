@@ -14,7 +14,7 @@ const cgroupRoot = "/sys/fs/cgroup"
 // cgroups are the directories of a node's own cgroup, one for each hierarchy.
 type cgroups []string
 
-// makeCgroups makes a cgroup of this name in every hierarchy that there is: one with cgroup v2, a dozen with v1.
+// makeCgroups creates a cgroup of this name in every hierarchy: cgroup v2 has one hierarchy, v1 about a dozen.
 func makeCgroups(name string) (cgroups, error) {
 	hierarchies := []string{cgroupRoot}
 	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err != nil {
@@ -33,10 +33,10 @@ func makeCgroups(name string) (cgroups, error) {
 	for _, hierarchy := range hierarchies {
 		dir := filepath.Join(hierarchy, name)
 		if err := os.Mkdir(dir, 0o755); err != nil {
-			return made, errors.Wrap(err, "making the node's cgroup")
+			return made, errors.Wrap(err, "creating the node's cgroup")
 		}
 		made = append(made, dir)
-		// With v1 a new cgroup has no CPUs and no memory, and takes no process.
+		// With v1, a new cgroup accepts no process until it has CPUs and memory nodes.
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			parent, err := os.ReadFile(filepath.Join(hierarchy, file))
 			if err != nil {
@@ -50,7 +50,7 @@ func makeCgroups(name string) (cgroups, error) {
 	return made, nil
 }
 
-// remove removes them from the inside out. The processes in them are dead or about to be.
+// remove removes the cgroups and their children. It waits until the kernel has killed the processes in them.
 func (c cgroups) remove() error {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
@@ -64,7 +64,7 @@ func (c cgroups) remove() error {
 		case left == "":
 			return nil
 		case time.Now().After(deadline):
-			return errors.Errorf("cgroup %s can't be removed: processes of the node are left", left)
+			return errors.Errorf("cannot remove cgroup %s: processes of the node remain", left)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -84,7 +84,7 @@ func removeTree(dir string) bool {
 	return err == nil || os.IsNotExist(err)
 }
 
-// cgroupName is what the kubelet calls it.
+// name returns the path of the cgroup for the kubelet.
 func (c cgroups) name() string {
 	if len(c) == 0 {
 		return "/"

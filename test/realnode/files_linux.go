@@ -20,8 +20,8 @@ func (n *Node) path(elements ...string) string {
 	return filepath.Join(append([]string{n.dir}, elements...)...)
 }
 
-// Disk returns, as the host sees it, a file of the node under /etc, /var/lib or /var/log: also while the node is off. Of /etc
-// it has what was written on the node.
+// Disk returns the path on the host of a file of the node under /etc, /var/lib or /var/log, also while the node is off. Under /etc there are
+// only the files that were written on the node.
 func (n *Node) Disk(file string) string {
 	for prefix, dir := range map[string]string{"/etc/": "etc", "/var/lib/": "var-lib", "/var/log/": "var-log"} {
 		if rest, found := strings.CutPrefix(file, prefix); found {
@@ -34,7 +34,7 @@ func (n *Node) Disk(file string) string {
 func (n *Node) writeFiles() error {
 	for _, dir := range []string{"bin", "log", "images", "cni", "etc", "etc-work", "var-lib/kubelet", "var-lib/journal", "var-log"} {
 		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
-			return errors.Wrap(err, "making a directory of the node")
+			return errors.Wrap(err, "creating a directory of the node")
 		}
 	}
 	if err := n.linkPrograms(); err != nil {
@@ -64,7 +64,7 @@ func (n *Node) writeFiles() error {
 	return nil
 }
 
-// linkPrograms builds the guest, and puts all programs into bin/. The one that containerd takes for runc is the guest.
+// linkPrograms builds the guest and links all programs into bin/. The guest takes the place of runc: see execRunc.
 func (n *Node) linkPrograms() error {
 	n.guest = n.path("bin", "guest")
 	if err := Build(n.guest, "./test/realnode/guest"); err != nil {
@@ -129,7 +129,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 `, spec.ContainerdSocket, Image, n.path("bin", "containerd-shim-runc-v2"), n.path("bin", "runc"), n.path("cni"))
 }
 
-// kubeletConfig is in JSON, which is YAML.
+// kubeletConfig returns the kubelet's configuration as JSON.
 func (n *Node) kubeletConfig() (string, error) {
 	config := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -142,7 +142,7 @@ func (n *Node) kubeletConfig() (string, error) {
 		"failCgroupV1":  false, "cgroupDriver": "cgroupfs", "cgroupRoot": n.cgroups.name(), "failSwapOn": false,
 		"containerRuntimeEndpoint": "unix://" + spec.ContainerdSocket,
 		"staticPodPath":            spec.StaticPodPath,
-		// The default is 20 s, and inotify is what it goes by; this is for what inotify misses.
+		// The kubelet uses inotify; the interval, by default 20 s, is for changes that inotify misses.
 		"fileCheckFrequency": "2s",
 		"volumePluginDir":    "/var/lib/kubelet/volume-plugins", "makeIPTablesUtilChains": false,
 		"imageGCHighThresholdPercent": 100,
@@ -177,7 +177,8 @@ func (n *Node) kubeletArgs() []string {
 	return args
 }
 
-// hostAddress is an address of the machine that a kubelet accepts as the Node's: not loopback. It is only written down.
+// hostAddress returns an address of the machine that a kubelet accepts as the Node's, which must not be loopback. It is not used for
+// connections.
 func hostAddress() string {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {

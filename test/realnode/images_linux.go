@@ -17,7 +17,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/hack/tools/toolchain"
 )
 
-// Image is what the workload runs: see guest/.
+// Image is the image of the workload: see guest/.
 const Image = "realnode.test/guest:test"
 
 // Build builds a static program of this module.
@@ -32,7 +32,7 @@ func Build(output, pkg string) error {
 	return errors.Wrapf(err, "building %s: %s", pkg, log)
 }
 
-// images makes the tarballs of the node's images, once.
+// images writes the tarballs of the node's images unless they exist, and returns their paths.
 func (n *Node) images() ([]string, error) {
 	programs := map[string]string{Image: n.guest}
 	maps.Copy(programs, n.options.Programs)

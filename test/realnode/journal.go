@@ -10,7 +10,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
 
-// Entry of a node's journal: something that its workload or its logind did.
+// Entry is an entry of a node's journal: something that its workload or its logind did.
 type Entry struct {
 	At time.Time
 	// Who is the name of a Pod, or spec.Who for logind.
@@ -25,7 +25,7 @@ func parseJournal(content string) Journal {
 	for line := range strings.Lines(content) {
 		fields := strings.SplitN(strings.TrimSpace(line), " ", 3)
 		if len(fields) < 3 {
-			continue // the power went while it was written
+			continue // the power was cut during the write
 		}
 		if at, err := strconv.ParseInt(fields[0], 10, 64); err == nil {
 			journal = append(journal, Entry{At: time.Unix(0, at), Who: fields[1], What: fields[2]})
@@ -35,7 +35,7 @@ func parseJournal(content string) Journal {
 	return journal
 }
 
-// Of returns what one did.
+// Of returns what who did, in order.
 func (j Journal) Of(who string) []string {
 	var did []string
 	for _, entry := range j {
@@ -46,7 +46,7 @@ func (j Journal) Of(who string) []string {
 	return did
 }
 
-// First returns when one first did something.
+// First returns when who did what for the first time.
 func (j Journal) First(who, what string) (time.Time, bool) {
 	for _, entry := range j {
 		if entry.Who == who && entry.What == what {
@@ -56,7 +56,7 @@ func (j Journal) First(who, what string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// Count returns how often one did something.
+// Count returns how often who did what.
 func (j Journal) Count(who, what string) int {
 	count := 0
 	for _, entry := range j {
@@ -67,7 +67,7 @@ func (j Journal) Count(who, what string) int {
 	return count
 }
 
-// Since returns what happened at a time or later.
+// Since returns the entries at start or later.
 func (j Journal) Since(start time.Time) Journal {
 	i := slices.IndexFunc(j, func(e Entry) bool { return !e.At.Before(start) })
 	if i < 0 {
@@ -84,7 +84,7 @@ func (j Journal) String() string {
 	return b.String()
 }
 
-// Locks returns who holds locks of logind at the end of the journal.
+// Locks returns the holders of logind's locks at the end of the journal.
 func (j Journal) Locks() []string {
 	held := map[string]int{}
 	for _, entry := range j {

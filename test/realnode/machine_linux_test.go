@@ -19,7 +19,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode"
 )
 
-// The rest of the product on a real kubelet: a Machine whose Node is real, among one of kwok's.
+// TestMachineWithRealNode tests the drain of a Machine whose Node has a real kubelet, beside a Machine with one of kwok's Nodes.
 func TestMachineWithRealNode(t *testing.T) {
 	s := newScene(t)
 	s.configureMore(map[string]string{"gpu.yaml": "{shutdownGracePeriod: 120s, shutdownGracePeriodCriticalPods: 20s}"})
@@ -49,33 +49,33 @@ func TestMachineWithRealNode(t *testing.T) {
 	begin, err := s.workload.Audit().Mark()
 	s.Expect(err).NotTo(HaveOccurred())
 
-	t.Run("S17: the label of a Machine names the configuration of its Node's shutdown", func(t *testing.T) {
+	t.Run("S17: uses the shutdown configuration that the label of the Machine selects", func(t *testing.T) {
 		s.sub(t).awaitConfiguration("real", "gpu")
 	})
 
-	t.Run("E1, R41: a Machine's drain waits for Pods that take their time, and never evicts a mirror", func(t *testing.T) {
+	t.Run("E1, R41: the drain of a Machine waits for slow Pods to terminate, and never evicts a mirror Pod", func(t *testing.T) {
 		s := s.sub(t)
 		start := time.Now()
 		s.Expect(s.fleet.Client.Delete(s.Context(), machine(s, "real"))).To(Succeed())
 		s.Eventually(func() error {
 			return s.fleet.Client.Get(s.Context(), types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "real"}, &clusterv1.Machine{})
 		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
-		t.Logf("the Machine is gone after %s", time.Since(start).Round(100*time.Millisecond))
+		t.Logf("the Machine was deleted after %s", time.Since(start).Round(100*time.Millisecond))
 		journal := node.Journal()
 		s.Expect(journal.Of("patient")).To(Equal([]string{"started", "SIGTERM", "ended"}))
 		s.Expect(journal.Of("static")).To(Equal([]string{"started"}))
 		events, err := s.workload.Audit().Since(begin)
 		s.Expect(err).NotTo(HaveOccurred())
 		for _, event := range events {
-			s.Expect(event.Subresource == "eviction" && event.Name == "static-real").To(BeFalse(), "the mirror is evicted")
+			s.Expect(event.Subresource == "eviction" && event.Name == "static-real").To(BeFalse(), "the mirror Pod was evicted")
 		}
 		asked, _ := journal.First("patient", "SIGTERM")
 		ended, _ := journal.First("patient", "ended")
-		s.Expect(ended.Sub(asked)).To(BeNumerically(">=", 8*time.Second), "its own time")
+		s.Expect(ended.Sub(asked)).To(BeNumerically(">=", 8*time.Second), "the Pod had less time than it needs to terminate")
 	})
 }
 
-// kubectlDrain drains a Node with kubectl, to have something to compare with, and lets Pods come to it again.
+// kubectlDrain drains a Node with kubectl, logs the duration for comparison, and uncordons the Node.
 func (s *scene) kubectlDrain(node string) {
 	s.Helper()
 	kubectl, err := controlplane.Tool("kubectl")

@@ -21,26 +21,26 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
 
-// startTimeout is generous: a start takes seconds, but the machine may be small and busy.
+// startTimeout is generous: a start takes seconds, but more on a small or busy machine.
 const startTimeout = 3 * time.Minute
 
 // Options of a node.
 type Options struct {
 	// Name of the Node.
 	Name string
-	// Labels that the kubelet registers the Node with.
+	// Labels are the labels with which the kubelet registers the Node.
 	Labels map[string]string
 	// ProviderID of the Node.
 	ProviderID string
-	// InhibitDelayMax is how long logind lets itself be delayed, unless a drop-in says otherwise. Default: 5 s, as systemd has it.
+	// InhibitDelayMax is the maximum delay that logind allows, unless a drop-in overrides it. Default: 5 s, as in systemd.
 	InhibitDelayMax time.Duration
 	// ShutdownGracePeriod and ShutdownGracePeriodCriticalPods are those of the kubelet's own graceful shutdown. Default: off.
 	ShutdownGracePeriod, ShutdownGracePeriodCriticalPods time.Duration
-	// Programs are further images: the path of a static program that becomes the only file, and the entrypoint, of an image.
+	// Programs maps the names of further images to the path of a static program, which becomes the only file and the entrypoint.
 	Programs map[string]string
 }
 
-// Node is a real node. It dies with the test process, however that ends.
+// Node is a real node. The kernel kills it with the test process.
 type Node struct {
 	options Options
 	cluster *controlplane.ControlPlane
@@ -82,7 +82,7 @@ func Start(ctx context.Context, cluster *controlplane.ControlPlane, options Opti
 	return n, n.Boot(ctx)
 }
 
-// ForTest starts a node that lasts as long as the test. Where the test fails, its logs are kept.
+// ForTest starts a node and stops it at the end of the test. If the test fails, it keeps the logs of the node.
 func ForTest(t testing.TB, cluster *controlplane.ControlPlane, options Options) *Node {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
@@ -102,10 +102,10 @@ func ForTest(t testing.TB, cluster *controlplane.ControlPlane, options Options) 
 	return n
 }
 
-// Name of the Node.
+// Name returns the name of the Node.
 func (n *Node) Name() string { return n.options.Name }
 
-// Boot switches the node on, and returns when its Node is Ready as of this boot.
+// Boot switches the node on, and returns when this boot has set the condition Ready of the Node to True.
 func (n *Node) Boot(ctx context.Context) error {
 	if err := n.resetReadyCondition(ctx); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (n *Node) Boot(ctx context.Context) error {
 	}), "waiting for node %s to be ready", n.Name())
 }
 
-// resetReadyCondition takes the Node's Ready condition back, so that the next one is of this boot.
+// resetReadyCondition sets the condition Ready of the Node to Unknown, so that Boot does not observe the one of an earlier boot.
 func (n *Node) resetReadyCondition(ctx context.Context) error {
 	node := &corev1.Node{}
 	switch err := n.client.Get(ctx, types.NamespacedName{Name: n.Name()}, node); {
@@ -140,7 +140,7 @@ func (n *Node) resetReadyCondition(ctx context.Context) error {
 			changed.Status.Conditions[i].Status = corev1.ConditionUnknown
 		}
 	}
-	return errors.Wrap(n.client.Status().Patch(ctx, changed, client.MergeFrom(node)), "marking the Node as booting")
+	return errors.Wrap(n.client.Status().Patch(ctx, changed, client.MergeFrom(node)), "resetting the condition Ready of the Node")
 }
 
 func ready(node *corev1.Node) bool {
@@ -152,7 +152,7 @@ func ready(node *corev1.Node) bool {
 	return false
 }
 
-// SwitchOn switches the node on, and doesn't wait for anything.
+// SwitchOn switches the node on without waiting.
 func (n *Node) SwitchOn(ctx context.Context) error {
 	config := spec.Node{Dir: n.dir, KubeletArgs: n.kubeletArgs(), InhibitDelayMax: n.options.InhibitDelayMax}
 	var err error
@@ -174,7 +174,7 @@ func (n *Node) SwitchOn(ctx context.Context) error {
 	return err
 }
 
-// Off says whether the node is off.
+// Off returns whether the node is off.
 func (n *Node) Off() bool {
 	select {
 	case <-n.process.Done():
@@ -184,10 +184,10 @@ func (n *Node) Off() bool {
 	}
 }
 
-// CutPower ends everything on the node at once.
+// CutPower kills all processes of the node.
 func (n *Node) CutPower() { n.process.Kill() }
 
-// Stop cuts the power and removes what is left.
+// Stop cuts the power and removes the node's cgroups and directory.
 func (n *Node) Stop() error {
 	if n.process != nil {
 		n.process.Kill()
@@ -201,7 +201,7 @@ func (n *Node) Stop() error {
 	return errors.Wrap(os.RemoveAll(n.dir), "removing the node's directory")
 }
 
-// keepLogs moves the logs to where they outlive the node.
+// keepLogs moves the logs to a directory that outlives the node, and returns its path.
 func (n *Node) keepLogs() string {
 	kept := fmt.Sprintf("%s.log", n.dir)
 	_ = os.Rename(filepath.Join(n.dir, "log"), kept)
@@ -225,7 +225,7 @@ func (n *Node) init() (int, error) {
 // RestartDBus restarts the node's bus.
 func (n *Node) RestartDBus() error { return n.signal(syscall.SIGUSR1) }
 
-// RestartLogind restarts logind, which forgets its locks.
+// RestartLogind restarts logind, which loses its locks.
 func (n *Node) RestartLogind() error { return n.signal(syscall.SIGUSR2) }
 
 func (n *Node) signal(s syscall.Signal) error {

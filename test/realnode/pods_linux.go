@@ -13,8 +13,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
 
-// NewPod returns a Pod in the default namespace that takes as long as lasts to end, which is a duration or "forever". What
-// happens to it is in the journal of its node, under its name.
+// NewPod returns a Pod in the default namespace. After SIGTERM it takes as long as lasts to terminate, which is a duration or "forever". The
+// journal of its node has entries under its name.
 func NewPod(name, lasts string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	args := []string{"app"}
 	if lasts != "" {
@@ -62,12 +62,12 @@ func In(namespace string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Namespace = namespace }
 }
 
-// On binds it to a node, past the scheduler.
+// On selects a node with the node selector.
 func On(node string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node} }
 }
 
-// PreStop has the Pod write a note into the journal before it is asked to end.
+// PreStop adds a preStop hook that writes an entry into the journal.
 func PreStop(what string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
@@ -76,10 +76,10 @@ func PreStop(what string) func(*corev1.Pod) {
 	}
 }
 
-// Manifest is the file of a static Pod.
+// Manifest returns the path of a static Pod's manifest in the node.
 func (n *Node) Manifest(name string) string { return filepath.Join(spec.StaticPodPath, name+".yaml") }
 
-// WriteStaticPod gives a Pod to the kubelet as a file.
+// WriteStaticPod writes the manifest of a static Pod.
 func (n *Node) WriteStaticPod(pod *corev1.Pod) error {
 	content, err := yaml.Marshal(pod)
 	if err != nil {
@@ -89,7 +89,7 @@ func (n *Node) WriteStaticPod(pod *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	// The name is one that the kubelet overlooks, until all is there.
+	// The kubelet ignores names that begin with a dot, so it does not read an incomplete file.
 	temporary := filepath.Join(root, spec.StaticPodPath, "."+pod.Name)
 	if err := os.WriteFile(temporary, content, 0o600); err != nil {
 		return errors.Wrap(err, "writing a static Pod")

@@ -12,27 +12,26 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
 
-// PowerButton has logind shut the node down: it tells those who hold locks, waits for them, and powers off.
+// PowerButton has logind shut the node down: logind signals the shutdown, waits until all locks are released, and powers off.
 func (n *Node) PowerButton() error { return ignoreLostReply(n.logind("PowerOff", false)) }
 
-// CancelShutdown takes the shutdown back.
+// CancelShutdown cancels the shutdown.
 func (n *Node) CancelShutdown() error { return n.logind("CancelScheduledShutdown") }
 
 func (n *Node) logind(method string, args ...any) error {
 	return n.call("org.freedesktop.login1", "/org/freedesktop/login1", method, args...)
 }
 
-// StopKubelet stops the kubelet, and StartKubelet starts it again. Pods go on without it.
+// StopKubelet stops the kubelet. Its Pods keep running.
 func (n *Node) StopKubelet() error { return n.systemd("StopUnit", spec.Kubelet) }
 
-// StartKubelet undoes StopKubelet.
+// StartKubelet starts the kubelet after StopKubelet.
 func (n *Node) StartKubelet() error { return n.systemd("StartUnit", spec.Kubelet) }
 
-// StopDBus takes the bus away. Nobody is left to be asked to bring it back but a boot.
+// StopDBus stops the bus. Only a boot can start it again, because systemd is reached through the bus.
 func (n *Node) StopDBus() error { return ignoreLostReply(n.systemd("StopUnit", spec.DBus)) }
 
-// ignoreLostReply passes over the error of a call that has taken the bus away before its answer was out. Whether it has done what it
-// should is for the caller to see.
+// ignoreLostReply returns nil for the error of a call that has stopped the bus before its reply was sent. The caller checks the effect.
 func ignoreLostReply(err error) error {
 	if errors.Is(err, dbus.ErrClosed) || errors.Is(err, io.EOF) {
 		return nil
@@ -57,13 +56,13 @@ func (n *Node) call(name string, path dbus.ObjectPath, method string, args ...an
 	return errors.Wrapf(conn.Object(name, path).Call(name+".Manager."+method, 0, args...).Err, "calling %s", method)
 }
 
-// root is the node's root directory while it runs.
+// root returns the root directory of the running node.
 func (n *Node) root() (string, error) {
 	pid, err := n.init()
 	return fmt.Sprintf("/proc/%d/root", pid), err
 }
 
-// ReadFile reads the file on the running node that this pattern matches.
+// ReadFile reads the one file on the running node that matches the pattern.
 func (n *Node) ReadFile(pattern string) (string, error) {
 	root, err := n.root()
 	if err != nil {
@@ -86,5 +85,5 @@ func (n *Node) Journal() Journal {
 	return parseJournal(string(content))
 }
 
-// Locks returns who holds locks of logind now.
+// Locks returns the present holders of logind's locks.
 func (n *Node) Locks() []string { return n.Journal().Locks() }

@@ -12,8 +12,7 @@ import (
 	"github.com/pkg/errors"
 )
 
-// Processes returns the processes, by their IDs on the host, of the node's containers that run with exactly these leading
-// arguments.
+// Processes returns the process IDs, on the host, of the processes in the node's containers whose command line begins with these arguments.
 func (n *Node) Processes(args ...string) []int {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	var found []int
@@ -37,11 +36,11 @@ func (n *Node) Processes(args ...string) []int {
 	return found
 }
 
-// Kill ends such processes with SIGKILL.
+// Kill sends SIGKILL to the processes that Processes returns.
 func (n *Node) Kill(args ...string) error {
 	pids := n.Processes(args...)
 	if len(pids) == 0 {
-		return errors.Errorf("nothing on node %s runs %v", n.Name(), args)
+		return errors.Errorf("no process on node %s runs %v", n.Name(), args)
 	}
 	for _, pid := range pids {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -51,15 +50,15 @@ func (n *Node) Kill(args ...string) error {
 	return nil
 }
 
-// Usage is what a process takes.
+// Usage is the resource usage of a process.
 type Usage struct {
-	// Memory in bytes. Pages that several processes have count for each with its share.
+	// Memory is the proportional set size in bytes.
 	Memory int64
-	// CPUTicks since its start, a hundredth of a second each.
+	// CPUTicks is the CPU time since the start of the process, in hundredths of a second.
 	CPUTicks int64
 }
 
-// UsageOf returns what a process takes now.
+// UsageOf returns the present resource usage of a process.
 func UsageOf(pid int) (Usage, error) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	sizes, err := os.ReadFile(filepath.Join(dir, "smaps_rollup"))
@@ -77,7 +76,7 @@ func UsageOf(pid int) (Usage, error) {
 	if err != nil {
 		return Usage{}, errors.Wrap(err, "reading the CPU time of a process")
 	}
-	// After the name, which may have blanks: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+	// The fields after the name, which may contain blanks: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	for _, field := range fields[11:13] {
 		ticks, _ := strconv.ParseInt(field, 10, 64)

@@ -27,7 +27,7 @@ func TestRealNode(t *testing.T) {
 		g.Eventually(func() int { return node.Journal().Count(pod.Name, "started") }).Should(Equal(1))
 	}
 
-	t.Run("a deleted Pod gets SIGTERM, its time, and then SIGKILL", func(t *testing.T) {
+	t.Run("a deleted Pod receives SIGTERM, and SIGKILL after its grace period", func(t *testing.T) {
 		g := NewWithT(t)
 		g.SetDefaultEventuallyTimeout(2 * time.Minute)
 		for _, name := range []string{"quick", "stuck"} {
@@ -38,7 +38,7 @@ func TestRealNode(t *testing.T) {
 		g.Eventually(func() []string { return node.Journal().Of("stuck") }).Should(Equal([]string{"started", "SIGTERM"}))
 	})
 
-	t.Run("without locks, the power goes at once; the disk stays", func(t *testing.T) {
+	t.Run("without locks, the node powers off at once, and keeps its disk", func(t *testing.T) {
 		g := NewWithT(t)
 		g.SetDefaultEventuallyTimeout(2 * time.Minute)
 		g.Expect(node.WriteStaticPod(realnode.NewPod("static", "100ms"))).To(Succeed())

@@ -21,7 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode"
 )
 
-// What an agent may do follows from its token alone, so kwok's Nodes will do.
+// TestRights uses kwok's Nodes: the permissions of an agent depend on its token only.
 func TestRights(t *testing.T) {
 	root := newScene(t)
 	for _, name := range []string{"mine", "theirs"} {
@@ -37,7 +37,7 @@ func TestRights(t *testing.T) {
 		return agent.Status().Patch(root.Context(), controlplane.NewNode("theirs"), client.RawPatch(types.MergePatchType, []byte(`{}`)))
 	}, eventually, pace).Should(forbidden)
 
-	t.Run("S12: it maintains its own Node, and no other", func(t *testing.T) {
+	t.Run("S12: the agent may only maintain its own Node", func(t *testing.T) {
 		s := root.sub(t)
 		s.Eventually(func() error { return agent.Create(s.Context(), maintenance("mine")) }, eventually, pace).Should(Succeed())
 		s.Expect(agent.Create(s.Context(), maintenance("theirs"))).To(forbidden)
@@ -51,7 +51,7 @@ func TestRights(t *testing.T) {
 			return s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(maintenance("mine")), disguised.DeepCopy())
 		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
 		s.Expect(agent.Create(s.Context(), disguised)).To(forbidden)
-		others := maintenance("none") // of no Node at all, which makes no difference here
+		others := maintenance("none") // of a Node that does not exist, which makes no difference here
 		s.create(s.workload.Client, others)
 		s.Expect(agent.Delete(s.Context(), others)).To(forbidden)
 		before := others.DeepCopy()
@@ -59,7 +59,7 @@ func TestRights(t *testing.T) {
 		s.Expect(agent.Patch(s.Context(), others, client.MergeFrom(before))).To(forbidden)
 	})
 
-	t.Run("S12: of Nodes, it writes its condition on its own", func(t *testing.T) {
+	t.Run("S12: the agent may only write its own condition, and only on its Node", func(t *testing.T) {
 		s := root.sub(t)
 		set := func(name string, change func(*corev1.Node)) error {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -79,7 +79,7 @@ func TestRights(t *testing.T) {
 		s.Expect(set("mine", func(node *corev1.Node) { node.Labels["x"] = "y" })).To(forbidden)
 	})
 
-	t.Run("S12: of Evacuations, it writes the status of those of its Node where it is active", func(t *testing.T) {
+	t.Run("S12: the agent may only write the status of Evacuations of its Node while it is the active evacuator", func(t *testing.T) {
 		s := root.sub(t)
 		report := func(node, class string) error {
 			pod := realnode.NewPod("p-"+node+"-"+class[:3], "")
@@ -105,14 +105,14 @@ func TestRights(t *testing.T) {
 		s.Expect(report("mine", "example.com")).To(forbidden)
 	})
 
-	t.Run("S12: a token that isn't bound to a Pod is good for nothing, and Pods can't be read", func(t *testing.T) {
+	t.Run("S12: a token that is not bound to a Pod allows no writes, and an agent cannot read Pods", func(t *testing.T) {
 		s := root.sub(t)
 		s.Expect(s.asAgent("mine", false).Create(s.Context(), maintenance("mine"))).To(forbidden)
 		s.Expect(agent.List(s.Context(), &corev1.PodList{})).To(forbidden)
 		s.Expect(agent.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "mine"}})).To(forbidden)
 	})
 
-	t.Run("turned off in the policy, the agents go", func(t *testing.T) {
+	t.Run("the manager removes the agents when the policy disables them", func(t *testing.T) {
 		s := root.sub(t)
 		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "all"}}
 		s.Expect(s.fleet.Client.Get(s.Context(), client.ObjectKeyFromObject(policy), policy)).To(Succeed())
@@ -124,7 +124,7 @@ func TestRights(t *testing.T) {
 	})
 }
 
-// asAgent returns a client with a token as the agent on a Node has it.
+// asAgent returns a client with the token of the agent on a Node, or with one that is not bound to a Pod.
 func (s *scene) asAgent(node string, bound bool) client.Client {
 	s.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)}}

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// eventually is generous: what is asserted are order and counts, never seconds.
+	// eventually is generous, because the tests assert order and counts, never seconds.
 	eventually = 3 * time.Minute
 	pace       = 100 * time.Millisecond
 
@@ -40,14 +40,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// scene is a fleet with one Cluster whose policy enables the node agent, as a test sees it.
+// scene is a fleet with one Cluster whose policy enables the node agent.
 type scene struct {
 	*testing.T
 	*WithT
 	fleet    *fleet.Fleet
 	cluster  kwok.Cluster
 	workload *fleet.Workload
-	agent    string // its program
+	agent    string // path of the agent's program
 }
 
 func newScene(t *testing.T) *scene {
@@ -81,7 +81,8 @@ func (s *scene) create(c client.Client, objects ...client.Object) {
 	s.Expect(kwok.Create(s.Context(), c, objects)).To(Succeed())
 }
 
-// reachAPIServer has the agents find the API server over the link that can be cut: there is no kube-proxy for its Service.
+// reachAPIServer configures the agents to reach the API server through the proxy whose network can be cut. There is no kube-proxy for the
+// Service of the API server.
 func (s *scene) reachAPIServer() {
 	s.Helper()
 	host, port := s.workload.ProxiedHost()
@@ -105,7 +106,7 @@ func (s *scene) configure(config string) {
 	s.configureMore(map[string]string{"config.yaml": config})
 }
 
-// configureMore writes the agents' configurations: the one for all Nodes and those that Nodes name.
+// configureMore writes the agents' configurations: the one for all Nodes and those that Nodes select by label.
 func (s *scene) configureMore(configs map[string]string) {
 	s.Helper()
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: agentName}}
@@ -114,7 +115,7 @@ func (s *scene) configureMore(configs map[string]string) {
 	s.create(s.workload.Client, object)
 }
 
-// node starts a real node, and waits until its agent delays a shutdown.
+// node starts a real node, and waits until its agent holds a lock.
 func (s *scene) node(options realnode.Options) *realnode.Node {
 	s.Helper()
 	if options.InhibitDelayMax == 0 {
@@ -122,14 +123,14 @@ func (s *scene) node(options realnode.Options) *realnode.Node {
 	}
 	options.Programs = map[string]string{agentImage: s.agent}
 	node := realnode.ForTest(s.T, s.workload.ControlPlane, options)
-	s.Cleanup(func() { s.forget(node.Name()) })
+	s.Cleanup(func() { s.deleteNode(node.Name()) })
 	s.awaitAgent(node)
 	return node
 }
 
-// forget removes a Node and what was said of it, so that the next one of the scene finds nothing.
-func (s *scene) forget(name string) {
-	// The context of the test has ended.
+// deleteNode deletes a Node after its test.
+func (s *scene) deleteNode(name string) {
+	// The context of the test is already done.
 	_ = s.workload.Client.Delete(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
@@ -145,7 +146,7 @@ func (s *scene) awaitAgent(node *realnode.Node) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// awaitConfiguration waits until the agent on a Node acts on the configuration of this name.
+// awaitConfiguration waits until the agent on a Node uses the configuration of this name.
 func (s *scene) awaitConfiguration(node, name string) {
 	s.Helper()
 	s.Eventually(func() string { return s.agentCondition(s, node).Message }, eventually, pace).Should(ContainSubstring("configuration %q", name))
@@ -159,7 +160,7 @@ func (s *scene) agentPod(g Gomega, node string) *corev1.Pod {
 			return &pods.Items[i]
 		}
 	}
-	g.Expect(pods.Items).To(ContainElement(HaveField("Spec.NodeName", node)), "there is no agent")
+	g.Expect(pods.Items).To(ContainElement(HaveField("Spec.NodeName", node)), "the Node has no agent")
 	return &corev1.Pod{}
 }
 
@@ -186,7 +187,7 @@ func (s *scene) run(node *realnode.Node, pods ...*corev1.Pod) {
 	}
 }
 
-// awaitKnown waits until the agent knows the priorities of Pods, for when it can't ask any more.
+// awaitKnown waits until the agent has stored the priorities of Pods.
 func (s *scene) awaitKnown(node *realnode.Node, pods ...*corev1.Pod) {
 	s.Helper()
 	for _, pod := range pods {
@@ -208,32 +209,32 @@ func (s *scene) maintenance(g Gomega, name string) *v1alpha1.NodeMaintenance {
 	return m
 }
 
-// expectGraceful expects that each of the Pods has had its SIGTERM, and has ended by itself: none was lost.
+// expectGraceful expects that each of the Pods has received SIGTERM and has exited before SIGKILL.
 func (s *scene) expectGraceful(journal realnode.Journal, pods ...string) {
 	s.Helper()
 	for _, pod := range pods {
-		s.Expect(journal.Of(pod)).To(ContainElements("SIGTERM", "ended"), "Pod %s was lost", pod)
+		s.Expect(journal.Of(pod)).To(ContainElements("SIGTERM", "ended"), "Pod %s did not terminate gracefully", pod)
 	}
 }
 
-// expectOrder expects that all of the earlier Pods have ended before any of the later ones is asked to.
+// expectOrder expects that all earlier Pods have terminated before any of the later ones receives SIGTERM.
 func (s *scene) expectOrder(journal realnode.Journal, earlier, later []string) {
 	s.Helper()
 	for _, first := range earlier {
 		ended, _ := journal.First(first, "ended")
 		for _, second := range later {
 			asked, _ := journal.First(second, "SIGTERM")
-			s.Expect(ended.Before(asked)).To(BeTrue(), "%s has ended before %s is asked to", first, second)
+			s.Expect(ended.Before(asked)).To(BeTrue(), "%s must terminate before %s receives SIGTERM", first, second)
 		}
 	}
 }
 
-// expectPoweredOff waits until the node is off, since all locks were released in time, and not before the Pods had ended.
+// expectPoweredOff waits until the node is off, and expects that it powered off because all locks were released.
 func (s *scene) expectPoweredOff(node *realnode.Node) realnode.Journal {
 	s.Helper()
 	s.Eventually(node.Off, eventually, pace).Should(BeTrue())
 	journal := node.Journal()
-	s.Expect(journal.Of(spec.Who)).To(ContainElement(spec.PowerOff), "the locks were released before logind's time was up")
+	s.Expect(journal.Of(spec.Who)).To(ContainElement(spec.PowerOff), "the locks must be released before logind's deadline")
 	s.Logf("journal:\n%s", shortened(journal))
 	return journal
 }

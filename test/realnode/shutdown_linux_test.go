@@ -21,7 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
 
-// workload is what runs on a node that shuts down: ten Pods, one of which ignores SIGTERM.
+// workload returns ten Pods for a node that shuts down. One of the regular Pods ignores SIGTERM.
 func workload(prefix string) (regular, critical []*corev1.Pod) {
 	for i := range 6 {
 		regular = append(regular, realnode.NewPod(fmt.Sprintf("%s-regular-%d", prefix, i), "1s"))
@@ -42,9 +42,9 @@ func names(pods []*corev1.Pod) []string {
 
 func TestShutdown(t *testing.T) {
 	root := newScene(t)
-	// Ten minutes: however busy the machine is, this one isn't about time that runs out.
+	// Ten minutes, so that a busy machine does not reach the deadline: these tests are not about it.
 	root.configure("{shutdownGracePeriod: 600s, shutdownGracePeriodCriticalPods: 20s}")
-	t.Run("S1, S3: connected, a NodeMaintenance drains the Node, and the lock is released right after the last Pod", func(t *testing.T) {
+	t.Run("S1, S3: a NodeMaintenance drains the Node, and the agent releases the lock after the last Pod has terminated", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "connected"})
 		regular, critical := workload("c")
@@ -65,10 +65,10 @@ func TestShutdown(t *testing.T) {
 		m := s.maintenance(s, "shutdown-connected")
 		s.Expect(m.Spec.Stage).To(Equal(v1alpha1.StageDrain))
 		s.Expect(m.Spec.Reason).To(Equal("node shutdown"))
-		s.Expect(journal.Of(spec.Who)).NotTo(ContainElement("stopped "+spec.Kubelet), "the kubelet ended the Pods")
+		s.Expect(journal.Of(spec.Who)).NotTo(ContainElement("stopped "+spec.Kubelet), "the kubelet must terminate the Pods")
 	})
 
-	t.Run("S15, S16: ends the Pods that remain on the drained Node by priority, before it releases the lock", func(t *testing.T) {
+	t.Run("S15, S16: terminates the Pods that remain on the drained Node by priority, before it releases the lock", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "remains"})
 		s.run(node, realnode.NewPod("r-regular", "1s"))
@@ -89,12 +89,12 @@ func TestShutdown(t *testing.T) {
 		for _, name := range []string{"r-logs", "r-cni", "etcd"} {
 			s.Expect(journal.Count(name, "started")).To(Equal(1), "the kubelet restarted %s", name)
 		}
-		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped "+spec.Kubelet), "the kubelet would restart what the agent ends")
+		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped "+spec.Kubelet), "a running kubelet restarts Pods that the agent terminates")
 		s.expectDrained("shutdown-remains")
 		s.expectExcludedBeforeEviction(begin, "remains", "r-regular")
 	})
 
-	t.Run("S17: a label of the Node names the configuration of its shutdown", func(t *testing.T) {
+	t.Run("S17: uses the configuration that the label of the Node selects", func(t *testing.T) {
 		s := root.sub(t)
 		s.configureMore(map[string]string{
 			"config.yaml":  "{shutdownGracePeriod: 4s, shutdownGracePeriodCriticalPods: 1s}",
@@ -109,12 +109,12 @@ func TestShutdown(t *testing.T) {
 		ended, _ := journal.First("p-slow", "ended")
 		for _, lock := range []string{"node-agent", "node-agent-lock"} {
 			released, _ := journal.First(spec.Who, spec.LockReleased+lock)
-			s.Expect(ended.Before(released)).To(BeTrue(), "lock %s was released before the Pod had ended", lock)
+			s.Expect(ended.Before(released)).To(BeTrue(), "lock %s was released before the Pod had terminated", lock)
 		}
 	})
 
 	root.configure("{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}")
-	t.Run("S3: the agent is killed in the middle, and another lock holds until it goes on", func(t *testing.T) {
+	t.Run("S3: the second lock delays the shutdown while a killed agent restarts", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "killed"})
 		s.run(node, realnode.NewPod("k-slow", "6s"))
@@ -126,7 +126,7 @@ func TestShutdown(t *testing.T) {
 		s.Expect(journal.Count(spec.Who, spec.LockReleased+"node-agent")).To(Equal(1))
 	})
 
-	t.Run("S1: the bus and logind are restarted, and the lock is taken again; in the middle of a shutdown nothing is lost", func(t *testing.T) {
+	t.Run("S1: takes the lock again after the bus or logind restarts, and drains the Node if the bus restarts during a shutdown", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "bus"})
 		s.run(node, realnode.NewPod("d-slow", "4s"))
@@ -144,7 +144,7 @@ func TestShutdown(t *testing.T) {
 		s.expectGraceful(s.expectPoweredOff(node), "d-slow")
 	})
 
-	t.Run("S4: the NodeMaintenance lasts over the boot, until who maintains the node completes it", func(t *testing.T) {
+	t.Run("S4: the NodeMaintenance outlives the boot until a user completes it", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "booted"})
 		s.Expect(node.PowerButton()).To(Succeed())
@@ -153,8 +153,8 @@ func TestShutdown(t *testing.T) {
 		s.awaitAgent(node)
 		m := s.maintenance(s, "shutdown-booted")
 		s.Expect(m.Spec.Stage).To(Equal(v1alpha1.StageDrain))
-		s.Expect(s.unschedulable("booted")).To(BeTrue(), "no Pod lands on it")
-		s.Expect(s.excluded("booted")).To(BeTrue(), "S16: load balancers send it no traffic")
+		s.Expect(s.unschedulable("booted")).To(BeTrue(), "the Node must stay cordoned")
+		s.Expect(s.excluded("booted")).To(BeTrue(), "S16: the Node must stay excluded from load balancers")
 		before := m.DeepCopy()
 		m.Spec.Stage = v1alpha1.StageComplete
 		s.Expect(s.workload.Client.Patch(s.Context(), m, client.MergeFrom(before))).To(Succeed())
@@ -162,22 +162,22 @@ func TestShutdown(t *testing.T) {
 		s.Eventually(func() bool { return s.excluded("booted") }, eventually, pace).Should(BeFalse())
 	})
 
-	t.Run("S3: called off, the NodeMaintenance is completed and the lock is held again", func(t *testing.T) {
+	t.Run("S3: completes the NodeMaintenance and takes the lock again when the shutdown is cancelled", func(t *testing.T) {
 		s := root.sub(t)
-		node := s.node(realnode.Options{Name: "calledoff"})
+		node := s.node(realnode.Options{Name: "cancelled"})
 		s.run(node, realnode.NewPod("o-slow", "10s"))
 		s.Expect(node.PowerButton()).To(Succeed())
 		s.Eventually(func() int { return node.Journal().Count("o-slow", "SIGTERM") }, eventually, pace).Should(Equal(1))
 		s.Expect(node.CancelShutdown()).To(Succeed())
 		s.Eventually(func(g Gomega) {
-			g.Expect(s.maintenance(g, "shutdown-calledoff").Spec.Stage).To(Equal(v1alpha1.StageComplete))
+			g.Expect(s.maintenance(g, "shutdown-cancelled").Spec.Stage).To(Equal(v1alpha1.StageComplete))
 			g.Expect(node.Locks()).To(Equal([]string{"node-agent", "node-agent-lock"}))
 		}, eventually, pace).Should(Succeed())
-		s.Eventually(func() bool { return s.unschedulable("calledoff") }, eventually, pace).Should(BeFalse())
+		s.Eventually(func() bool { return s.unschedulable("cancelled") }, eventually, pace).Should(BeFalse())
 		s.Expect(node.Off()).To(BeFalse())
 	})
 
-	t.Run("S7: a kubelet with a graceful shutdown of its own ends the Pods; the agent says so, and asks for a NodeMaintenance", func(t *testing.T) {
+	t.Run("S7: where the kubelet's graceful shutdown is enabled, the agent reports it and only creates a NodeMaintenance", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "kubelet", ShutdownGracePeriod: 20 * time.Second, ShutdownGracePeriodCriticalPods: 5 * time.Second})
 		s.run(node, realnode.NewPod("u-regular", "2s"))
@@ -194,7 +194,7 @@ func TestShutdown(t *testing.T) {
 		s.Expect(journal.Of(spec.Who)).NotTo(ContainElement("stopped " + spec.Kubelet))
 	})
 
-	t.Run("S2, S6: logind allows less than is wanted: the agent says so, and lets go before logind does", func(t *testing.T) {
+	t.Run("S2, S6: where logind allows less time than configured, the agent reports it and releases the lock before logind's deadline", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "short", InhibitDelayMax: 10 * time.Second})
 		s.Expect(s.agentCondition(s, "short").Reason).To(Equal(v1alpha1.ReasonDelayedTooShort))
@@ -203,7 +203,7 @@ func TestShutdown(t *testing.T) {
 		s.expectGraceful(s.expectPoweredOff(node), "s-quick")
 	})
 
-	t.Run("S2, S4: where the configuration allows it, logind is made to wait; and a boot completes the NodeMaintenance", func(t *testing.T) {
+	t.Run("S2, S4: writes a drop-in for logind if configured, and completes the NodeMaintenance after the boot with completeOnBoot", func(t *testing.T) {
 		s := root.sub(t)
 		s.configure("{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s, completeOnBoot: true, logindDropInDir: " + spec.LogindDropIns + "}")
 		s.mount(spec.LogindDropIns)
@@ -217,8 +217,8 @@ func TestShutdown(t *testing.T) {
 		s.Eventually(func() bool { return s.unschedulable("allowed") }, eventually, pace).Should(BeFalse())
 	})
 
-	// From here on the manager loses its connection, too; it comes back in its own time.
-	t.Run("S5, S6: without the API server, the agent ends the Pods by priority", func(t *testing.T) {
+	// From here on the manager loses its connection, too, and reconnects after some time.
+	t.Run("S5, S6: without the API server, the agent terminates the Pods by priority", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "alone"})
 		regular, critical := workload("a")
@@ -233,10 +233,10 @@ func TestShutdown(t *testing.T) {
 		s.expectGraceful(journal, append(names(regular[:6]), names(critical)...)...)
 		s.expectGraceful(journal, "a-static")
 		s.expectOrder(journal, names(regular[:6]), names(critical))
-		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped "+spec.Kubelet), "so that it restarts nothing")
+		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped "+spec.Kubelet), "a running kubelet restarts Pods that the agent terminates")
 	})
 
-	t.Run("S5: the API server is lost, the Pods begin to end, and when it is back the NodeMaintenance goes on", func(t *testing.T) {
+	t.Run("S5: continues with the NodeMaintenance when the API server answers again", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "back"})
 		slow := realnode.NewPod("b-slow", "8s")
@@ -251,20 +251,20 @@ func TestShutdown(t *testing.T) {
 		journal := s.expectPoweredOff(node)
 		s.expectGraceful(journal, "b-slow", "b-critical")
 		s.expectOrder(journal, []string{"b-slow"}, []string{"b-critical"})
-		s.Expect(journal.Of(spec.Who)).To(ContainElement("started "+spec.Kubelet), "it goes on with the kubelet")
+		s.Expect(journal.Of(spec.Who)).To(ContainElement("started "+spec.Kubelet), "the agent must start the kubelet again")
 		s.Expect(s.maintenance(s, "shutdown-back").Spec.Stage).To(Equal(v1alpha1.StageDrain))
 	})
 
-	t.Run("S5: no management cluster acts, and the agent ends the Pods", func(t *testing.T) {
+	t.Run("S5: terminates the Pods when no management cluster acts", func(t *testing.T) {
 		s := root.sub(t)
-		node := s.node(realnode.Options{Name: "nobody"})
+		node := s.node(realnode.Options{Name: "unmanaged"})
 		s.run(node, realnode.NewPod("n-regular", "1s"))
 		s.fleet.KillManager()
 		s.Expect(node.PowerButton()).To(Succeed())
 		journal := s.expectPoweredOff(node)
 		s.expectGraceful(journal, "n-regular")
 		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped " + spec.Kubelet))
-		s.Expect(s.maintenance(s, "shutdown-nobody").Spec.Stage).To(Equal(v1alpha1.StageDrain), "whoever comes back finds it")
+		s.Expect(s.maintenance(s, "shutdown-unmanaged").Spec.Stage).To(Equal(v1alpha1.StageDrain), "the NodeMaintenance must remain for a manager that starts later")
 	})
 }
 
@@ -273,7 +273,7 @@ func (s *scene) unschedulable(name string) bool {
 	return s.nodeObject(name).Spec.Unschedulable
 }
 
-// excluded says whether load balancers leave the Node out.
+// excluded returns whether the Node is excluded from load balancers.
 func (s *scene) excluded(name string) bool {
 	s.Helper()
 	_, labelled := s.nodeObject(name).Labels[corev1.LabelNodeExcludeBalancers]
@@ -308,7 +308,7 @@ func (s *scene) expectExcludedBeforeEviction(begin controlplane.Mark, node, pod 
 	s.Expect(evicted).To(BeNumerically(">", excluded), "Pod %s was evicted before its Node was excluded", pod)
 }
 
-// daemonSet has one Pod on a node, whose journal has it under the name of the DaemonSet.
+// daemonSet returns a DaemonSet with one Pod on a node, whose journal has entries under the name of the DaemonSet.
 func daemonSet(name, node string, changes ...func(*corev1.Pod)) *appsv1.DaemonSet {
 	pod := realnode.NewPod(name, "500ms", append(changes, realnode.On(node))...)
 	pod.Labels = map[string]string{"app": name}
@@ -318,13 +318,13 @@ func daemonSet(name, node string, changes ...func(*corev1.Pod)) *appsv1.DaemonSe
 	return set
 }
 
-// tolerateAll has the Pods of the DaemonSet tolerate every taint, as network plugins and log shippers do.
+// tolerateAll adds a toleration for every taint, as network plugins and log shippers have it.
 func tolerateAll(set *appsv1.DaemonSet) *appsv1.DaemonSet {
 	set.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	return set
 }
 
-// awaitPod waits until the API server has the Pod, and it runs: a mirror comes after its static Pod.
+// awaitPod waits until a Pod is Running in the API. The kubelet creates a mirror Pod after it has started the static Pod.
 func (s *scene) awaitPod(name string) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -334,7 +334,7 @@ func (s *scene) awaitPod(name string) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// mount gives the agents one more directory of their nodes, as an administrator does by hand.
+// mount adds a directory of the nodes to the agents, as an administrator does.
 func (s *scene) mount(dir string) {
 	s.Helper()
 	agents := &appsv1.DaemonSet{}

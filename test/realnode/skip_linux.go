@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// Variable names the environment variable without which tests on real nodes are skipped. `make test-node` sets it.
+// Variable is the environment variable that enables tests on real nodes. `make test-node` sets it.
 const Variable = "CAPNM_TEST_NODE"
 
-// Skip skips the test, with the reason, where there can be no real node.
+// Skip skips the test where no real node can run, and names the reason.
 func Skip(t testing.TB) {
 	t.Helper()
 	if reason := missing(); reason != "" {
@@ -23,13 +23,13 @@ func missing() string {
 		return "`make test-node` runs this"
 	}
 	if os.Getuid() != 0 {
-		return "it takes root"
+		return "root is required"
 	}
 	if _, err := exec.LookPath("dbus-daemon"); err != nil {
 		return "dbus-daemon is not installed"
 	}
 	if err := probeCgroup(); err != nil {
-		return "cgroups can't be made: " + err.Error()
+		return "cannot create cgroups: " + err.Error()
 	}
 	return ""
 }

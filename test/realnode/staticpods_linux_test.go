@@ -28,7 +28,7 @@ func TestStaticPods(t *testing.T) {
 	held := filepath.Join(filepath.Dir(node.Manifest("web")), ".held-by-node-maintenance", "web.yaml")
 	written, err := os.ReadFile(node.Disk(node.Manifest("web")))
 	root.Expect(err).NotTo(HaveOccurred())
-	started := 1 // how often the kubelet has started web
+	started := 1 // how often the kubelet has started web so far
 
 	maintenance := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "kernel"}}
 	maintenance.Spec = v1alpha1.NodeMaintenanceSpec{
@@ -38,7 +38,7 @@ func TestStaticPods(t *testing.T) {
 		}}},
 	}
 
-	t.Run("S8, S9: a maintenance has the static Pod end gracefully, after all others", func(t *testing.T) {
+	t.Run("S8, S9: a maintenance terminates the static Pod gracefully, after all other Pods", func(t *testing.T) {
 		s := root.sub(t)
 		s.run(node, realnode.NewPod("other", "2s"))
 		s.create(s.workload.Client, maintenance.DeepCopy())
@@ -49,12 +49,12 @@ func TestStaticPods(t *testing.T) {
 		s.Expect(s.mirror("web-n1")).To(Satisfy(apierrors.IsNotFound))
 	})
 
-	t.Run("S11: the Pods of a control plane run on", func(t *testing.T) {
+	t.Run("S11: the static Pods of a control plane keep running", func(t *testing.T) {
 		s := root.sub(t)
 		s.Expect(node.Journal().Of("etcd")).To(Equal([]string{"started"}))
 	})
 
-	t.Run("S10: held over a restart of agent, kubelet and node", func(t *testing.T) {
+	t.Run("S10: the manifest stays held when the agent, the kubelet and the node restart", func(t *testing.T) {
 		s := root.sub(t)
 		s.Expect(node.Kill("/node-agent", "--v=2")).To(Succeed())
 		s.Expect(node.StopKubelet()).To(Succeed())
@@ -67,7 +67,7 @@ func TestStaticPods(t *testing.T) {
 		s.Expect(os.ReadFile(node.Disk(held))).To(Equal(written))
 	})
 
-	t.Run("S10: the power was cut while the manifest was being moved: the agent goes on with it", func(t *testing.T) {
+	t.Run("S10: the agent finishes a move of the manifest that a power cut has interrupted", func(t *testing.T) {
 		s := root.sub(t)
 		node.CutPower()
 		s.Expect(os.Rename(node.Disk(held), node.Disk(node.Manifest("web")))).To(Succeed())
@@ -76,13 +76,14 @@ func TestStaticPods(t *testing.T) {
 		s.Eventually(func(g Gomega) {
 			g.Expect(os.ReadFile(node.Disk(held))).To(Equal(written))
 			g.Expect(node.Disk(node.Manifest("web"))).NotTo(BeAnExistingFile())
-			// The kubelet takes the mirror away when the Pod has ended. That isn't in the journal where SIGTERM comes before the process is up.
+			// The kubelet deletes the mirror Pod when the Pod has terminated. The journal does not show it if SIGTERM arrives before the
+			// process has started.
 			g.Expect(s.mirror("web-n1")).To(Satisfy(apierrors.IsNotFound))
 		}, eventually, pace).Should(Succeed())
 		started = node.Journal().Count("web", "started")
 	})
 
-	t.Run("S10: complete, it is moved back as it was, and runs", func(t *testing.T) {
+	t.Run("S10: completion restores the manifest unchanged, and the static Pod runs", func(t *testing.T) {
 		s := root.sub(t)
 		m := s.maintenance(s, "kernel")
 		before := m.DeepCopy()
@@ -94,14 +95,14 @@ func TestStaticPods(t *testing.T) {
 		s.Expect(s.unschedulable("n1")).To(BeFalse())
 	})
 
-	t.Run("S10: a boot after the maintenance finds nothing of it", func(t *testing.T) {
+	t.Run("S10: the static Pod runs after a boot that follows the maintenance", func(t *testing.T) {
 		s := root.sub(t)
 		node.CutPower()
 		s.Expect(node.Boot(s.Context())).To(Succeed())
 		s.awaitStarted(node, "web", started+2)
 	})
 
-	t.Run("S14: less than 30 MB for both containers, and next to no CPU", func(t *testing.T) {
+	t.Run("S14: both containers together take less than 30 MB", func(t *testing.T) {
 		s := root.sub(t)
 		s.awaitAgent(node)
 		var memory int64
@@ -116,7 +117,7 @@ func TestStaticPods(t *testing.T) {
 		s.Expect(memory).To(BeNumerically("<", 30<<20))
 	})
 
-	t.Run("S13: without the bus, it says so, and still serves static Pods", func(t *testing.T) {
+	t.Run("S13: without the system bus, the agent reports it and still holds static Pods", func(t *testing.T) {
 		s := root.sub(t)
 		s.Expect(node.StopDBus()).To(Succeed())
 		s.Eventually(func() string { return s.agentCondition(s, "n1").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonNoSystemBus))
@@ -130,10 +131,10 @@ func TestStaticPods(t *testing.T) {
 		s.Expect(journal.Of(spec.Who)).NotTo(ContainElement(spec.Preparing))
 	})
 
-	t.Run("S10: a manifest that is written anew meanwhile is reported, and stays", func(t *testing.T) {
+	t.Run("S10: a manifest that is recreated during the maintenance is reported, and stays", func(t *testing.T) {
 		s := root.sub(t)
 		s.Expect(node.WriteStaticPod(realnode.NewPod("web", "2s"))).To(Succeed())
-		anew, err := os.ReadFile(node.Disk(node.Manifest("web")))
+		recreated, err := os.ReadFile(node.Disk(node.Manifest("web")))
 		s.Expect(err).NotTo(HaveOccurred())
 		s.awaitEvent("StaticPodReappeared")
 		m := s.maintenance(s, "without-bus")
@@ -141,7 +142,7 @@ func TestStaticPods(t *testing.T) {
 		m.Spec.Stage = v1alpha1.StageComplete
 		s.Expect(s.workload.Client.Patch(s.Context(), m, client.MergeFrom(before))).To(Succeed())
 		s.awaitEvent("StaticPodReplaced")
-		s.Expect(os.ReadFile(node.Disk(node.Manifest("web")))).To(Equal(anew))
+		s.Expect(os.ReadFile(node.Disk(node.Manifest("web")))).To(Equal(recreated))
 		s.Expect(os.ReadFile(node.Disk(held + ".replaced"))).To(Equal(written))
 	})
 }
@@ -163,7 +164,7 @@ func (s *scene) awaitDrained(name string) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// mirror looks for the mirror of a static Pod.
+// mirror returns the error of getting a mirror Pod.
 func (s *scene) mirror(name string) error {
 	return s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: name}, &corev1.Pod{})
 }

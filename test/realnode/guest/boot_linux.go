@@ -9,10 +9,10 @@ import (
 	"github.com/pkg/errors"
 )
 
-// boot runs init in a PID and a mount namespace of its own. When this process dies, in whatever way, the kernel kills init,
-// and with process 1 all of the node: that is how a test cuts the power.
+// boot runs init in a new PID and mount namespace. When this process exits for any reason, the kernel kills init, and with process 1 all
+// processes of the node. A test cuts the power in this way.
 func boot(configFile string) error {
-	// The parent death signal is about the thread that forked.
+	// The kernel sends the parent death signal when the thread that forked exits.
 	runtime.LockOSThread()
 	command := exec.Command("/proc/self/exe", "init", configFile)
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr

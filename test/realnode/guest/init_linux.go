@@ -15,7 +15,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
 
-// node is process 1 of a node and what it knows.
+// node is the state of process 1 of a node.
 type node struct {
 	spec.Node
 
@@ -26,15 +26,15 @@ type node struct {
 	once   sync.Once
 }
 
-// runNode brings the node up, and returns when it has been powered off. All of its processes end with process 1.
+// runNode starts the node, and returns when it is powered off. The kernel kills all of its processes with process 1.
 func runNode(configFile string) error {
 	content, err := os.ReadFile(configFile)
 	if err != nil {
-		return errors.Wrap(err, "reading what the node is")
+		return errors.Wrap(err, "reading the configuration of the node")
 	}
 	n := &node{off: make(chan struct{}), reaper: newReaper()}
 	if err := json.Unmarshal(content, &n.Node); err != nil {
-		return errors.Wrap(err, "parsing what the node is")
+		return errors.Wrap(err, "parsing the configuration of the node")
 	}
 	if err := n.mount(); err != nil {
 		return err
@@ -56,7 +56,7 @@ func runNode(configFile string) error {
 	return nil
 }
 
-// listen restarts D-Bus on SIGUSR1 and logind on SIGUSR2: the test has no other way to reach what has just lost its bus.
+// listen restarts D-Bus on SIGUSR1 and logind on SIGUSR2. It uses signals because the bus may not run.
 func (n *node) listen() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2)
@@ -77,7 +77,7 @@ func (n *node) listen() {
 
 func (n *node) powerOff() { n.once.Do(func() { close(n.off) }) }
 
-// importImages starts containerd and gives it the images, which are files: there is no registry.
+// importImages starts containerd and imports the images from files.
 func (n *node) importImages() error {
 	n.units = map[string]*unit{
 		spec.DBus:       n.unit(spec.DBus, "dbus-daemon", "--config-file="+filepath.Join(n.Dir, "dbus.conf"), "--nofork", "--nopidfile"),
@@ -90,7 +90,7 @@ func (n *node) importImages() error {
 	ctr := func(args ...string) error {
 		return n.reaper.run(filepath.Join(n.Dir, "bin", "ctr"), append([]string{"-n", "k8s.io", "-a", spec.ContainerdSocket}, args...)...)
 	}
-	for ctr("version") != nil { // the harness's patience is what ends
+	for ctr("version") != nil { // the harness has a timeout
 		time.Sleep(50 * time.Millisecond)
 	}
 	for _, image := range n.Images {

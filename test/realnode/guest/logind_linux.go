@@ -28,10 +28,10 @@ const (
 	systemdPath = dbus.ObjectPath("/org/freedesktop/systemd1")
 )
 
-// logind is as much of systemd-logind as shutting down takes: delay inhibitors, PrepareForShutdown, and the power switch.
+// logind implements the part of systemd-logind that a shutdown needs: delay inhibitors, PrepareForShutdown and PowerOff.
 // https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.login1.html
 //
-// Unlike the real one it forgets its locks when it is restarted: clients have to be ready for that.
+// Unlike systemd-logind, it loses its locks when it restarts, so tests cover clients that have to take a lock again.
 type logind struct {
 	node *node
 
@@ -39,7 +39,7 @@ type logind struct {
 	conn      *dbus.Conn
 	props     *prop.Properties
 	delayMax  time.Duration
-	locks     map[*os.File]string // by whom
+	locks     map[*os.File]string // values are the holders
 	preparing bool
 	timer     *time.Timer
 }
@@ -50,7 +50,7 @@ func newLogind(n *node) *logind {
 	return l
 }
 
-// serve keeps logind on the bus, also when the bus is restarted.
+// serve connects logind to the bus, and reconnects it when the bus has restarted.
 func (l *logind) serve() {
 	for {
 		if err := l.connect(); err != nil {
@@ -84,13 +84,13 @@ func (l *logind) connect() error {
 	}
 	for _, name := range []string{systemdName, loginName} {
 		if _, err := conn.RequestName(name, dbus.NameFlagReplaceExisting); err != nil {
-			return errors.Wrapf(err, "becoming %s", name)
+			return errors.Wrapf(err, "requesting the bus name %s", name)
 		}
 	}
 	return nil
 }
 
-// restart loses the connection and the locks.
+// restart drops the connection and the locks.
 func (l *logind) restart() {
 	l.lock.Lock()
 	defer l.lock.Unlock()
@@ -102,7 +102,7 @@ func (l *logind) restart() {
 	_ = l.conn.Close()
 }
 
-// readConfig takes InhibitDelayMaxSec from the drop-in that comes last.
+// readConfig reads InhibitDelayMaxSec. The last drop-in by name takes precedence.
 func (l *logind) readConfig() {
 	l.delayMax = l.node.InhibitDelayMax
 	files, _ := filepath.Glob(filepath.Join(spec.LogindDropIns, "*.conf"))
@@ -132,7 +132,7 @@ func (l *logind) reload() {
 	}
 }
 
-// prepare needs the lock. It says whether a shutdown is on its way.
+// prepare signals the start or the cancellation of a shutdown. The caller must hold l.lock.
 func (l *logind) prepare(preparing bool) {
 	l.preparing = preparing
 	l.props.SetMust(loginName+managerOf, "PreparingForShutdown", preparing)
@@ -141,21 +141,21 @@ func (l *logind) prepare(preparing bool) {
 	}
 }
 
-// finish needs the lock.
+// finish powers the node off. The caller must hold l.lock.
 func (l *logind) finish(why string) {
 	journal(why)
 	l.node.powerOff()
 }
 
-// manager is logind as its clients see it.
+// manager exports logind's methods on the bus.
 type manager struct{ *logind }
 
-// Inhibit hands out one end of a pipe: when its last copy is closed, the lock is gone.
+// Inhibit returns one end of a pipe. The lock is released when the last copy of it is closed.
 func (m manager) Inhibit(what, who, _, mode string) (dbus.UnixFD, *dbus.Error) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if what != "shutdown" || mode != "delay" {
-		return 0, dbus.MakeFailedError(errors.Errorf("only delays of a shutdown, not %s of %s", mode, what))
+		return 0, dbus.MakeFailedError(errors.Errorf("only delay locks on shutdown are supported, not %s on %s", mode, what))
 	}
 	if m.preparing {
 		return 0, dbus.NewError(loginName+".OperationInProgress", []any{"The operation inhibition has been requested for is already running"})
@@ -167,7 +167,7 @@ func (m manager) Inhibit(what, who, _, mode string) (dbus.UnixFD, *dbus.Error) {
 	m.locks[ours] = who
 	journal(spec.LockTaken + who)
 	go m.watch(ours)
-	// The reply is written after this returns; our copy of the client's end has to last until then.
+	// D-Bus writes the reply after Inhibit returns, so this copy of the client's end must stay open until then.
 	time.AfterFunc(300*time.Millisecond, func() { _ = theirs.Close() })
 	return dbus.UnixFD(theirs.Fd()), nil
 }
@@ -178,7 +178,7 @@ func (l *logind) watch(lock *os.File) {
 	defer l.lock.Unlock()
 	who, held := l.locks[lock]
 	if !held {
-		return // it was forgotten
+		return // restart has dropped it
 	}
 	delete(l.locks, lock)
 	_ = lock.Close()
@@ -188,12 +188,12 @@ func (l *logind) watch(lock *os.File) {
 	}
 }
 
-// PowerOff shuts down: at once, or when the locks are gone or the time is up.
+// PowerOff powers the node off when all locks are released, or when the maximum delay is exceeded.
 func (m manager) PowerOff(bool) *dbus.Error {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if m.preparing {
-		return dbus.MakeFailedError(errors.New("it is shutting down already"))
+		return dbus.MakeFailedError(errors.New("a shutdown is already in progress"))
 	}
 	journal(spec.Preparing)
 	m.prepare(true)
@@ -211,7 +211,7 @@ func (m manager) PowerOff(bool) *dbus.Error {
 	return nil
 }
 
-// CancelScheduledShutdown calls it off.
+// CancelScheduledShutdown cancels the shutdown. It returns false if there was none.
 func (m manager) CancelScheduledShutdown() (bool, *dbus.Error) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -224,7 +224,7 @@ func (m manager) CancelScheduledShutdown() (bool, *dbus.Error) {
 	return true, nil
 }
 
-// systemd is as much of it as starts and stops the services of a node.
+// systemd implements the part of systemd that starts and stops the services of a node.
 type systemd struct{ node *node }
 
 // StopUnit implements org.freedesktop.systemd1.Manager.
@@ -251,7 +251,7 @@ func (s systemd) StartUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {
 	return "/org/freedesktop/systemd1/job/1", nil
 }
 
-// KillUnit implements org.freedesktop.systemd1.Manager, for what makes logind read its configuration again.
+// KillUnit implements org.freedesktop.systemd1.Manager. It supports only SIGHUP to logind, which makes logind read its configuration.
 func (s systemd) KillUnit(name, _ string, signal int32) *dbus.Error {
 	if name != spec.Logind || syscall.Signal(signal) != syscall.SIGHUP {
 		return noSuchUnit(name)
@@ -264,7 +264,7 @@ func noSuchUnit(name string) *dbus.Error {
 	return dbus.NewError(systemdName+".NoSuchUnit", []any{"Unit " + name + " not loaded."})
 }
 
-// journal writes down what has happened.
+// journal appends an entry of logind to the journal.
 func journal(what string) {
 	file, err := os.OpenFile(spec.Journal, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

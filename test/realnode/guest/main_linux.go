@@ -1,12 +1,12 @@
-// Command guest is what a real node of test/realnode consists of beside kubelet, containerd and runc. One static program
-// plays all of it, told apart by its first argument:
+// Command guest is the part of a real node of test/realnode other than kubelet, containerd and runc. It is one static program with several
+// commands:
 //
-//	boot   makes the namespaces of the node, and ends the node when it is killed (on the host)
+//	boot   runs on the host: creates the namespaces of the node, which ends when this process is killed
 //	init   is process 1 of the node: mounts, services, logind, power
-//	pause  holds the sandboxes of Pods
-//	app    is the workload: it writes down when it starts, when it is asked to end, and when it does
+//	pause  is the process of a Pod's sandbox
+//	app    is the workload: it records in the journal when it starts, receives SIGTERM and exits
 //
-// Called as runc, it hands on to the real one.
+// When it is executed as runc, it executes the real runc.
 package main
 
 import (
@@ -29,7 +29,7 @@ func run() error {
 		return execRunc(os.Args[1:])
 	}
 	if len(os.Args) < 2 {
-		return errors.New("what shall I be?")
+		return errors.New("no command")
 	}
 	switch os.Args[1] {
 	case "boot":
@@ -41,6 +41,6 @@ func run() error {
 	case "app":
 		return runApp(os.Args[2:])
 	default:
-		return errors.Errorf("I can't be %q", os.Args[1])
+		return errors.Errorf("unknown command %q", os.Args[1])
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
 
-// sysctls are what a kubelet wants to find. It would set them for the whole machine.
+// sysctls are the values that a kubelet requires. Without the mounts below, the kubelet would set them for the whole machine.
 var sysctls = map[string]string{
 	"vm/overcommit_memory":      "1",
 	"vm/panic_on_oom":           "0",
@@ -23,7 +23,7 @@ var sysctls = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
-// mount gives the node its own /run, which is empty at each boot, and its own /etc, /var/lib and /var/log, which last.
+// mount mounts the node's own /run, which is empty at each boot, and its own /etc, /var/lib and /var/log, which outlive a reboot.
 func (n *node) mount() error {
 	steps := []struct {
 		source, target, kind string
@@ -43,7 +43,7 @@ func (n *node) mount() error {
 		}
 	}
 	hidden := maps.Clone(sysctls)
-	hidden["kernel/random/boot_id"] = uuid.NewString() // all nodes have booted with the machine otherwise
+	hidden["kernel/random/boot_id"] = uuid.NewString() // without it, all nodes have the boot ID of the machine
 	for name, value := range hidden {
 		file := "/run/sysctl-" + strings.ReplaceAll(name, "/", "-")
 		if err := os.WriteFile(file, []byte(value+"\n"), 0o600); err != nil {
@@ -55,9 +55,9 @@ func (n *node) mount() error {
 	}
 	for _, dir := range []string{"/run/containerd", "/run/dbus", "/run/lock", "/var/log/pods", "/var/log/containers", spec.StaticPodPath} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return errors.Wrap(err, "making a directory of the node")
+			return errors.Wrap(err, "creating a directory of the node")
 		}
 	}
-	// Mounts of containers have to be seen by the containers that ask for it.
+	// Mount propagation between containers needs shared mounts.
 	return errors.Wrap(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_SHARED, ""), "sharing mounts within the node")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/pkg/errors"
 )
 
-// reaper waits for all children of process 1, its own and those that it has inherited: the shims of containers.
+// reaper waits for all children of process 1: those that it has started, and orphaned ones such as the shims of containers.
 type reaper struct {
 	lock   sync.Mutex
 	waiter map[int]chan syscall.WaitStatus
@@ -38,14 +38,14 @@ func newReaper() *reaper {
 	return r
 }
 
-// start starts a program whose output goes to a file, and returns its process ID and a channel with its end.
+// start starts a program whose output is appended to a file. It returns the process ID and a channel that receives the exit status.
 func (r *reaper) start(logFile, path string, args ...string) (int, <-chan syscall.WaitStatus, error) {
 	output, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return 0, nil, errors.Wrap(err, "opening a log")
 	}
 	defer func() { _ = output.Close() }()
-	r.lock.Lock() // the program may end before its waiter is there
+	r.lock.Lock() // the program may exit before its waiter is registered
 	defer r.lock.Unlock()
 	pid, err := syscall.ForkExec(path, append([]string{path}, args...), &syscall.ProcAttr{
 		Env:   os.Environ(),
@@ -65,12 +65,12 @@ func (r *reaper) run(path string, args ...string) error {
 		return err
 	}
 	if status := <-ended; status.ExitStatus() != 0 {
-		return errors.Errorf("%s ended with status %d", filepath.Base(path), status.ExitStatus())
+		return errors.Errorf("%s exited with status %d", filepath.Base(path), status.ExitStatus())
 	}
 	return nil
 }
 
-// unit is a service, as systemd has them: it is started again when it ends, unless it was stopped.
+// unit is a service as in systemd: it is restarted when its process exits, unless it was stopped.
 type unit struct {
 	name, path, log string
 	args            []string
@@ -103,7 +103,7 @@ func (u *unit) start() error {
 	return u.launch()
 }
 
-// launch needs the lock.
+// launch starts the process. The caller must hold u.lock.
 func (u *unit) launch() error {
 	pid, ended, err := u.reaper.start(u.log, u.path, u.args...)
 	if err != nil {
@@ -118,7 +118,7 @@ func (u *unit) launch() error {
 func (u *unit) await(ended <-chan syscall.WaitStatus, gone chan struct{}) {
 	status := <-ended
 	close(gone)
-	log.Printf("%s ended: %v", u.name, status)
+	log.Printf("%s exited: %v", u.name, status)
 	time.Sleep(200 * time.Millisecond)
 	u.lock.Lock()
 	defer u.lock.Unlock()
@@ -129,7 +129,7 @@ func (u *unit) await(ended <-chan syscall.WaitStatus, gone chan struct{}) {
 	}
 }
 
-// stop returns when the service has ended.
+// stop stops the service, and returns when its process has exited.
 func (u *unit) stop() {
 	u.changing.Lock()
 	defer u.changing.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/pkg/errors"
 )
 
-// pause does nothing until it is told to end. It is process 1 of its Pod's sandbox.
+// pause waits for SIGTERM. It is process 1 of the Pod's sandbox.
 func pause() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
@@ -19,8 +19,7 @@ func pause() error {
 	return nil
 }
 
-// runApp runs until SIGTERM, and then for as long as its argument says; "forever" ignores it. What happens to it, it appends
-// to the file of the environment variable JOURNAL, one line each: the time in nanoseconds, the Pod's name, what.
+// runApp runs until SIGTERM, and then for the duration of its argument; "forever" ignores SIGTERM. It records each step in the journal.
 func runApp(args []string) error {
 	if len(args) > 0 && args[0] == "note" { // a preStop hook
 		return record(args[1])
@@ -40,7 +39,7 @@ func runApp(args []string) error {
 		}
 		lasts, err := time.ParseDuration(args[0])
 		if err != nil {
-			return errors.Wrap(err, "how long it ends")
+			return errors.Wrap(err, "parsing the duration")
 		}
 		time.Sleep(lasts)
 	}
@@ -53,7 +52,7 @@ func record(what string) error {
 		return errors.Wrap(err, "opening the journal")
 	}
 	defer func() { _ = file.Close() }()
-	// One write, so that lines of several Pods don't mix; and to the disk, since the power may be cut.
+	// One write, so that lines of several Pods do not mix.
 	line := fmt.Sprintf("%d %s %s\n", time.Now().UnixNano(), os.Getenv("POD_NAME"), strings.TrimSpace(what))
 	if _, err := file.WriteString(line); err != nil {
 		return errors.Wrap(err, "writing the journal")

@@ -1,21 +1,21 @@
-// Package spec is what the harness of real nodes and what runs inside them have to agree about.
+// Package spec has the types and constants that the harness of real nodes shares with the program inside them.
 package spec
 
 import "time"
 
-// Node is what process 1 of a node is told.
+// Node is the configuration of process 1 of a node.
 type Node struct {
-	// Dir has all that lasts, on the host and in the node.
+	// Dir is the directory of the node's files. It has the same path on the host and in the node.
 	Dir string
 	// KubeletArgs are the flags of the kubelet.
 	KubeletArgs []string
 	// Images are the tarballs to import.
 	Images []string
-	// InhibitDelayMax is for how long logind lets itself be delayed, if no drop-in says otherwise.
+	// InhibitDelayMax is the maximum delay that logind allows, unless a drop-in overrides it.
 	InhibitDelayMax time.Duration
 }
 
-// The services of a node, by the name of their units.
+// Names of the units of a node's services.
 const (
 	DBus       = "dbus.service"
 	Containerd = "containerd.service"
@@ -23,18 +23,18 @@ const (
 	Logind     = "systemd-logind.service"
 )
 
-// Where things are in a node.
+// Paths in a node.
 const (
 	ContainerdSocket = "/run/containerd/containerd.sock"
 	DBusSocket       = "/run/dbus/system_bus_socket"
 	StaticPodPath    = "/etc/kubernetes/manifests"
 	LogindDropIns    = "/etc/systemd/logind.conf.d"
-	// Journal is the file into which the workload and logind write what happens, each a line: when (Unix time in
-	// nanoseconds), who, what. It lasts.
+	// Journal is the file to which the workload and logind append one line for each thing that happens: the Unix time in nanoseconds,
+	// who, and what. It outlives reboots.
 	Journal = "/var/lib/journal/journal"
 )
 
-// What logind writes into the journal, as Who.
+// Entries that logind writes into the journal as Who.
 const (
 	Who = "logind"
 
@@ -43,6 +43,6 @@ const (
 	LockReleased = "lock released by "
 	Preparing    = "PrepareForShutdown true"
 	Cancelled    = "PrepareForShutdown false"
-	PowerOff     = "power off: all locks are gone"
-	PowerOffLate = "power off: the time is up"
+	PowerOff     = "power off: all locks are released"
+	PowerOffLate = "power off: the maximum delay is exceeded"
 )
