@@ -257,22 +257,8 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 	for _, node := range s.nodes {
 		for _, view := range s.pods[node.Name] {
 			there.Insert(view.pod.UID)
-			e := s.evacuations[view.pod.UID]
-			targeted := targets.Has(view.pod.UID)
-			if e != nil {
-				r.created.back(s.request, view.pod.UID)
-			} else if until, awaited := r.created.awaited(s.request, view.pod.UID, s.now); targeted && awaited {
-				s.lookAgainAt(until)
-				continue
-			}
-			switch {
-			case targeted && e == nil && s.refused[node.Name] == nil: // a replacement could be scheduled onto a Node that is not cordoned
-				group.Go(func() error { return r.create(ctx, s, view, after[view.pod.UID]) })
-			case targeted && e != nil && e.DeletionTimestamp.IsZero() && !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
-				r.reportInvalid(s, view.pod, nil) // its Evacuation has another instigator
-				group.Go(func() error { return setInstigator(ctx, s.client, e, evacuation.WithInstigator) })
-			case !targeted && e != nil && !view.finished && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
-				group.Go(func() error { return setInstigator(ctx, s.client, e, evacuation.WithoutInstigator) })
+			if write := r.evacuationWrite(ctx, s, view, targets.Has(view.pod.UID), after[view.pod.UID]); write != nil {
+				group.Go(write)
 			}
 		}
 	}
@@ -282,6 +268,35 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 		s.lookAgainAt(retryAt)
 	}
 	return err
+}
+
+// evacuationWrite returns the request that the Evacuation of a Pod needs, nil if it needs none now. A Pod that is targeted must not be
+// evicted before the time after.
+func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, view podView, targeted bool, after time.Time) func() error {
+	e := s.evacuations[view.pod.UID]
+	if e == nil {
+		until, awaited := r.created.awaited(s.request, view.pod.UID, s.now)
+		switch {
+		case !targeted:
+			return nil
+		case awaited:
+			s.lookAgainAt(until)
+			return nil
+		case s.refused[view.pod.Spec.NodeName] != nil: // a replacement could be scheduled onto a Node that is not cordoned
+			return nil
+		}
+		return func() error { return r.create(ctx, s, view, after) }
+	}
+	r.created.back(s.request, view.pod.UID)
+	instigated := evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer)
+	switch {
+	case targeted && !instigated && e.DeletionTimestamp.IsZero():
+		r.reportInvalid(s, view.pod, nil) // its Evacuation has another instigator
+		return func() error { return setInstigator(ctx, s.client, e, evacuation.WithInstigator) }
+	case !targeted && instigated && !view.finished:
+		return func() error { return setInstigator(ctx, s.client, e, evacuation.WithoutInstigator) }
+	}
+	return nil
 }
 
 // create creates the Evacuation of a Pod, which must not be evicted before the time after. If the type of the Pod is not known yet, the

@@ -20,7 +20,7 @@ func TestDescribe(t *testing.T) {
 		want string
 	}{
 		{
-			"a refusal", errors.Wrap(apierrors.NewForbidden(nodes, "n", errors.New("frozen.")), "cordoning Node n"),
+			"a refusal", errors.Wrap(apierrors.NewForbidden(nodes, "n", errors.New("frozen.")), "cordoning Node n"), //nolint:revive // API servers end messages so
 			`cordoning Node n: nodes "n" is forbidden: frozen. Change the admission policy, webhook, quota or role that refuses the request`,
 		},
 		{
