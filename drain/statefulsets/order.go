@@ -3,6 +3,7 @@ package statefulsets
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -168,23 +169,17 @@ type wait struct {
 
 // waitOf returns the replica that the next Pod to be evicted waits for, the one with the highest ordinal first. Nil: there is none.
 func (o Observation) waitOf(next Waiting) *wait {
-	first := 0
-	if o.Set.Spec.Ordinals != nil {
-		first = int(o.Set.Spec.Ordinals.Start)
-	}
 	var found *wait
 	stuck := false // a replica with a lower ordinal is not ready, and not waited for
-	for n := first; n < first+int(ptr.Deref(o.Set.Spec.Replicas, 1)); n++ {
-		name := o.Set.Name + "-" + strconv.Itoa(n)
-		pod := o.replica(name)
-		if pod != nil && pod.UID == next.UID {
-			stuck = stuck || !rules.Ready(pod)
+	for _, r := range o.replicas() {
+		if r.pod != nil && r.pod.UID == next.UID {
+			stuck = stuck || !rules.Ready(r.pod)
 			continue
 		}
-		if pod != nil && o.serves(pod) {
+		if r.pod != nil && o.serves(r.pod) {
 			continue
 		}
-		w := o.waitForReplica(next, name, pod, stuck)
+		w := o.waitForReplica(next, r.name, r.pod, stuck)
 		if !o.Now.Before(w.until) {
 			stuck = true
 			continue
@@ -194,15 +189,47 @@ func (o Observation) waitOf(next Waiting) *wait {
 	return found
 }
 
-// replica returns the StatefulSet's Pod of a name, nil if it does not exist.
-func (o Observation) replica(name string) *corev1.Pod {
+// replica is a replica of the StatefulSet. pod is nil if it does not exist.
+type replica struct {
+	name string
+	pod  *corev1.Pod
+}
+
+// replicas returns the StatefulSet's Pods by ascending ordinal, and among them the first replica that does not exist: the StatefulSet
+// controller creates missing replicas one at a time, in this order. spec.replicas is a tenant's number, so nothing counts up to it.
+func (o Observation) replicas() []replica {
+	first := 0
+	if o.Set.Spec.Ordinals != nil {
+		first = int(o.Set.Spec.Ordinals.Start)
+	}
+	end := first + int(ptr.Deref(o.Set.Spec.Replicas, 1))
+	pods := map[int]*corev1.Pod{}
 	for i := range o.Pods {
-		if o.Pods[i].Name == name && metav1.IsControlledBy(&o.Pods[i], o.Set) {
-			return &o.Pods[i]
+		pod := &o.Pods[i]
+		n := ordinal(pod.Name)
+		if metav1.IsControlledBy(pod, o.Set) && pod.Name == o.name(n) && n >= first && n < end {
+			pods[n] = pod
 		}
 	}
-	return nil
+	ordinals := slices.Sorted(maps.Keys(pods))
+	missing := first
+	for _, n := range ordinals {
+		if n == missing {
+			missing++
+		}
+	}
+	if missing < end {
+		ordinals = append(ordinals, missing)
+		slices.Sort(ordinals)
+	}
+	all := make([]replica, 0, len(ordinals))
+	for _, n := range ordinals {
+		all = append(all, replica{name: o.name(n), pod: pods[n]})
+	}
+	return all
 }
+
+func (o Observation) name(ordinal int) string { return o.Set.Name + "-" + strconv.Itoa(ordinal) }
 
 // serves says whether a replica is ready, and stays. A Pod that terminates may be ready for a while.
 func (o Observation) serves(pod *corev1.Pod) bool {

@@ -2,6 +2,7 @@ package statefulsets_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -236,6 +237,18 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 	})
 }
 
+// TestMissingReplicas has a StatefulSet that lacks replicas, as with a quota: a Pod waits for the one that is created next, and no other.
+func TestMissingReplicas(t *testing.T) {
+	for _, replicas := range []int32{4, 1000, math.MaxInt32} {
+		t.Run(fmt.Sprintf("E30: %d replicas of which three exist", replicas), func(t *testing.T) {
+			waited, reasons := waits(t, func(o *statefulsets.Observation) { o.Set.Spec.Replicas = &replicas })
+			if waited > 10*time.Second || !slices.Equal(reasons, []string{v1alpha1.ReasonWaitingForMissingReplica}) {
+				t.Errorf("waited %s: %v", waited, reasons)
+			}
+		})
+	}
+}
+
 // TestOrderIsBounded has replicas be unavailable in whatever way: the next Pod is released within the courtesies of all replicas.
 func TestOrderIsBounded(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
@@ -284,6 +297,12 @@ func TestDecide(t *testing.T) {
 		}, nil},
 		{"E28: one that isn't ready itself goes all the same", set(3), []string{"db-1"}, unready("db-1"), []types.UID{"db-1"}},
 		{"E28: somebody else's Pod of that name is none of the StatefulSet", set(3), []string{"db-1"}, func(o *statefulsets.Observation) { o.Pods[2].OwnerReferences = nil }, nil},
+		{"E30: Pods that the StatefulSet does not count are not waited for", set(2), []string{"db-1"}, func(o *statefulsets.Observation) {
+			o.Pods = append(o.Pods, podsOf(set(4))[2:]...)
+			for i := range o.Pods[2:] {
+				o.Pods[2+i].Status.Conditions = nil
+			}
+		}, []types.UID{"db-1"}},
 		{"E28: ordinals may start anywhere", set(2, func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} }), []string{"db-5", "db-6"}, nil, []types.UID{"db-6"}},
 		{"E28: Parallel goes at once", set(3, func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement }), []string{"db-0", "db-1"}, without("db-2"), []types.UID{"db-0", "db-1"}},
 		{"E28: OnDelete isn't touched: the eviction takes over at once", set(3, func(s *appsv1.StatefulSet) {
