@@ -2,6 +2,7 @@ package realnode_test
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -300,8 +301,9 @@ func (s *scene) expectExcludedBeforeEviction(begin controlplane.Mark, node, pod 
 	s.Expect(s.excluded(node)).To(BeTrue())
 	events, err := s.workload.Audit().Since(begin)
 	s.Expect(err).NotTo(HaveOccurred())
+	label := path.Base(corev1.LabelNodeExcludeBalancers) // the path of a JSON patch escapes the slash before it
 	excluded := slices.IndexFunc(events, func(e controlplane.Event) bool {
-		return e.Resource == "nodes" && e.Name == node && strings.Contains(string(e.RequestObject), corev1.LabelNodeExcludeBalancers)
+		return e.Resource == "nodes" && e.Name == node && strings.Contains(string(e.RequestObject), label)
 	})
 	evicted := slices.IndexFunc(events, func(e controlplane.Event) bool { return e.Subresource == "eviction" && e.Name == pod })
 	s.Expect(excluded).To(BeNumerically(">=", 0), "the Node was never excluded")
