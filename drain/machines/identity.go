@@ -33,8 +33,9 @@ func (i Identity) Is(m *v1alpha1.NodeMaintenance) bool {
 		i.Node.UID != "" && m.Annotations[v1alpha1.NodeUIDAnnotation] == string(i.Node.UID)
 }
 
-// Names are the names that the NodeMaintenance may have, in the order in which they are tried. Whoever may write NodeMaintenances can
-// foresee the first one and take it. The second one follows from the UID of the Machine, which nobody knows in the workload cluster.
+// Names are the names that the NodeMaintenance may have, in the order in which they are tried. A user who may
+// create NodeMaintenances can predict the first one and take it. The second one contains a hash of the UID of the Machine, which users of
+// the workload cluster cannot read.
 func (i Identity) Names() []string {
 	key := types.NamespacedName{Namespace: i.Machine.Namespace, Name: i.Machine.Name}
 	return []string{

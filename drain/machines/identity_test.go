@@ -76,7 +76,7 @@ func TestIdentityFind(t *testing.T) {
 		as    string
 		taken []string
 	}{
-		{"M36: there is none: it gets the first name", nil, false, first, nil},
+		{"M36: uses the first name when no NodeMaintenance exists", nil, false, first, nil},
 		{"M36: it has the first name", map[string]*v1alpha1.NodeMaintenance{first: ours(first)}, true, first, nil},
 		{"M36: the first name is taken: it gets the second", map[string]*v1alpha1.NodeMaintenance{first: theirs}, false, second, []string{first}},
 		{"M36: it has the second name", map[string]*v1alpha1.NodeMaintenance{first: theirs, second: ours(second)}, true, second, []string{first}},
@@ -103,7 +103,7 @@ func TestIdentityFind(t *testing.T) {
 		g.Expect(found.Maintenance).To(Equal(ours("moved")))
 		g.Expect(found.Name).To(Equal("moved"))
 	})
-	t.Run("M36: nobody foresees the second name without the UID of the Machine", func(t *testing.T) {
+	t.Run("M36: the second name cannot be predicted without the UID of the Machine", func(t *testing.T) {
 		other := anIdentity()
 		other.Machine.UID = "other"
 		g := NewWithT(t)

@@ -53,7 +53,7 @@ func TestTurnOf(t *testing.T) {
 		{"M37: without a drain timeout a Machine waits as long as others drain", contender("b", 2), []machines.Contender{began(contender("a", 1), 1)}, 1, 1000, false},
 		{"M37: with one it waits that long after its deletion", within(10, contender("b", 20)), []machines.Contender{began(contender("a", 1), 1)}, 1, 29, false},
 		{"M37: and no longer", within(10, contender("b", 20)), []machines.Contender{began(contender("a", 1), 1)}, 1, 30, true},
-		{"M37: a drain that began later counts anew", within(10, contender("c", 3)), []machines.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 34, false},
+		{"M37: the wait restarts when another drain begins", within(10, contender("c", 3)), []machines.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 34, false},
 		{"M37: until no drain has begun for so long", within(10, contender("c", 3)), []machines.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 35, true},
 		{"M37: of two that have waited so long the older begins", within(10, contender("b", 2)), []machines.Contender{began(contender("a", 1), 1), within(10, contender("c", 3))}, 1, 50, true},
 		{"M37: and the younger waits on", within(10, contender("c", 3)), []machines.Contender{began(contender("a", 1), 1), within(10, contender("b", 2))}, 1, 50, false},

@@ -173,7 +173,7 @@ func TestControllerOf(t *testing.T) {
 		want string
 	}{
 		{name: "R44: the Deployment of a ReplicaSet", pod: owned("apps/v1", "ReplicaSet", "web-5d4f"), want: "Deployment ns/web"},
-		{name: "R44: a ReplicaSet of its own", pod: owned("apps/v1", "ReplicaSet", "web"), want: "ReplicaSet ns/web"},
+		{name: "R44: names a ReplicaSet without a Deployment", pod: owned("apps/v1", "ReplicaSet", "web"), want: "ReplicaSet ns/web"},
 		{name: "R44: a Job", pod: owned("batch/v1", "Job", "copy"), want: "Job ns/copy"},
 		{name: "R44: a Pod that returns by its name", pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "script"}}, want: "Pod ns/script"},
 		{name: "R44: a Pod that returns by its generateName", pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "script-x", GenerateName: "script-"}}, want: "Pod ns/script-"},
