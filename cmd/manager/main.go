@@ -37,18 +37,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/ahead"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/drainpolicy"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/deployment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/statefulset"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/staticpod"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machine"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinedeployment"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinedrainpolicy"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/rollout"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/stage"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 )
 
 const (
@@ -184,7 +184,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		SecretClient:     secrets,
 		WatchFilterValue: o.watchFilter,
 		Cache: clustercache.CacheOptions{
-			DefaultTransform: remote.Trim,
+			DefaultTransform: workload.Trim,
 			ByObject:         cachedByObject(),
 		},
 		Client: clustercache.ClientOptions{
@@ -198,28 +198,28 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		return errors.Wrap(err, "setting up the cluster cache")
 	}
 	realClock := clock.RealClock{}
-	clusters := remote.NewClusters(mgr.GetClient(), cache, mgr.GetScheme(), remote.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, realClock)
+	clusters := workload.NewClusters(mgr.GetClient(), cache, mgr.GetScheme(), workload.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, realClock)
 
 	watches, err := setupMachines(ctx, mgr, clusters, realClock, managementCluster, o)
 	if err != nil {
 		return err
 	}
-	if err := (&drainpolicy.Reconciler{Client: mgr.GetClient()}).SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}); err != nil {
+	if err := (&machinedrainpolicy.Reconciler{Client: mgr.GetClient()}).SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}); err != nil {
 		return err
 	}
 	maintenances := &nodemaintenance.Reconciler{
 		Clusters: clusters, Clock: realClock, ManagementCluster: managementCluster, Machines: mgr.GetClient(), NodeAgent: featureGates.Enabled(nodeAgentGate),
 	}
-	if err := maintenances.SetupWithManager(ctx, mgr, remote.FairOptions(o.nodeMaintenanceConcurrency, remote.ClusterOf)); err != nil {
+	if err := maintenances.SetupWithManager(ctx, mgr, workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)); err != nil {
 		return err
 	}
 	sweeper := &nodemaintenance.Sweeper{Clusters: clusters}
-	if err := sweeper.SetupWithManager(mgr, remote.FairOptions(o.nodeMaintenanceConcurrency, remote.ClusterOf)); err != nil {
+	if err := sweeper.SetupWithManager(mgr, workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)); err != nil {
 		return err
 	}
 	served := &evacuation.Machines{Reader: mgr.GetClient(), ManagementCluster: managementCluster}
 	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Clock: realClock}
-	if err := evacuations.SetupWithManager(ctx, mgr, remote.FairOptions(o.evacuationConcurrency, remote.ClusterOf)); err != nil {
+	if err := evacuations.SetupWithManager(ctx, mgr, workload.FairOptions(o.evacuationConcurrency, workload.ClusterOf)); err != nil {
 		return err
 	}
 	evictor := &evacuation.Evictor{Clusters: clusters, Machines: served, Clock: realClock}
@@ -230,7 +230,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err != nil {
 		return err
 	}
-	workloads := &remote.Reconciler{
+	workloads := &workload.Reconciler{
 		Client: mgr.GetClient(), Clusters: clusters, WatchFilterValue: o.watchFilter,
 		Watches: append(append(evacuators, watches...), maintenances.Watches, evacuations.Watches, evictor.Watches, sweeper.Watches),
 	}
@@ -238,9 +238,9 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 }
 
 // setupMachines adds the controllers of Machines and MachineDeployments, and returns their watches in workload clusters.
-func setupMachines(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clusters, clock clock.PassiveClock, managementCluster string, o *options) ([]remote.Watches, error) {
-	ofMachine := remote.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, mgr.GetClient()))
-	ofDeployment := remote.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, mgr.GetClient()))
+func setupMachines(ctx context.Context, mgr ctrl.Manager, clusters *workload.Clusters, clock clock.PassiveClock, managementCluster string, o *options) ([]workload.Watches, error) {
+	ofMachine := workload.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, mgr.GetClient()))
+	ofDeployment := workload.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, mgr.GetClient()))
 	machines := &machine.Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clusters: clusters, Clock: clock,
 		ManagementCluster: managementCluster, WatchFilterValue: o.watchFilter,
@@ -248,8 +248,8 @@ func setupMachines(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clust
 	if err := machines.SetupWithManager(ctx, mgr, ofMachine); err != nil {
 		return nil, err
 	}
-	keeper := &ahead.Keeper{Client: mgr.GetClient(), ManagementCluster: managementCluster}
-	rollouts := &rollout.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Keeper: keeper, Clock: clock, WatchFilterValue: o.watchFilter}
+	keeper := &machinemaintenance.Keeper{Client: mgr.GetClient(), ManagementCluster: managementCluster}
+	rollouts := &machinedeployment.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Keeper: keeper, Clock: clock, WatchFilterValue: o.watchFilter}
 	if err := rollouts.SetupWithManager(ctx, mgr, ofDeployment); err != nil {
 		return nil, err
 	}
@@ -257,7 +257,7 @@ func setupMachines(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clust
 	if err := stages.SetupWithManager(ctx, mgr, ofMachine); err != nil {
 		return nil, err
 	}
-	return []remote.Watches{machines.Watches, rollouts.Watches, stages.Watches}, nil
+	return []workload.Watches{machines.Watches, rollouts.Watches, stages.Watches}, nil
 }
 
 // clusterOfMachine returns a function that returns the Cluster of a Machine. Deleted Machines of a namespace share an empty name.
@@ -279,10 +279,10 @@ func clusterOfDeployment(ctx context.Context, reader client.Reader) func(ctrl.Re
 }
 
 // setupWorkloads adds the controller that prepares workload clusters, and the node agent if its feature gate is enabled.
-func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads *remote.Reconciler) error {
+func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads *workload.Reconciler) error {
 	if featureGates.Enabled(nodeAgentGate) {
 		staticPods := &staticpod.Reconciler{Clusters: workloads.Clusters}
-		if err := staticPods.SetupWithManager(mgr, remote.FairOptions(o.nodeMaintenanceConcurrency, remote.ClusterOf)); err != nil {
+		if err := staticPods.SetupWithManager(mgr, workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)); err != nil {
 			return err
 		}
 		workloads.Watches, workloads.NodeAgentImage = append(workloads.Watches, staticPods.Watches), o.nodeAgentImage
@@ -291,8 +291,8 @@ func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads
 }
 
 // setupEvacuators adds the built-in evacuators, and returns their watches in workload clusters.
-func setupEvacuators(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clusters, now clock.PassiveClock, o *options) ([]remote.Watches, error) {
-	concurrency := remote.FairOptions(o.evacuationConcurrency, remote.ClusterOf)
+func setupEvacuators(ctx context.Context, mgr ctrl.Manager, clusters *workload.Clusters, now clock.PassiveClock, o *options) ([]workload.Watches, error) {
+	concurrency := workload.FairOptions(o.evacuationConcurrency, workload.ClusterOf)
 	daemonSets := &daemonset.Reconciler{Clusters: clusters, Clock: now}
 	if err := daemonSets.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return nil, err
@@ -305,12 +305,12 @@ func setupEvacuators(ctx context.Context, mgr ctrl.Manager, clusters *remote.Clu
 	if err := statefulSets.SetupWithManager(mgr, concurrency); err != nil {
 		return nil, err
 	}
-	return []remote.Watches{daemonSets.Watches, deployments.Watches, statefulSets.Watches}, nil
+	return []workload.Watches{daemonSets.Watches, deployments.Watches, statefulSets.Watches}, nil
 }
 
 // cachedByObject returns the kinds of workload clusters of which the cache holds only some objects or fields.
 func cachedByObject() map[client.Object]ctrlcache.ByObject {
 	selected := deployment.Surging()
-	selected[&corev1.Node{}] = ctrlcache.ByObject{Transform: remote.TrimNode}
+	selected[&corev1.Node{}] = ctrlcache.ByObject{Transform: workload.TrimNode}
 	return selected
 }

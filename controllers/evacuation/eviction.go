@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -117,9 +117,9 @@ func (v *Evictor) land(ctx context.Context, p *pass, s *subject, err error, said
 		p.record.rest(s.pod.UID, now.Add(watchLag))
 		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, said, removed[said]+p.because(ctx, s))
 		return
-	case remote.IsPaused(err):
+	case workload.IsPaused(err):
 		return
-	case remote.IsGone(err):
+	case workload.IsGone(err):
 		evictions.WithLabelValues(resultGone).Inc()
 		rest := watchLag // until the watch delivers the deletion
 		if said == eventDeletedUnready {
@@ -143,14 +143,14 @@ func (v *Evictor) land(ctx context.Context, p *pass, s *subject, err error, said
 // because returns the part of the event message on a removed Pod that names the NodeMaintenances or other instigators.
 func (p *pass) because(ctx context.Context, s *subject) string {
 	node := s.pod.Spec.NodeName
-	maintenances, err := remote.MaintenancesOf(ctx, p.client, node)
+	maintenances, err := workload.MaintenancesOf(ctx, p.client, node)
 	if err != nil { // the event omits them
 		ctrl.LoggerFrom(ctx).Info("Failed to find the NodeMaintenances of a removed Pod", "err", err.Error())
 	}
 	var draining []*v1alpha1.NodeMaintenance
 	for i := range maintenances {
 		m := &maintenances[i]
-		if evacuation.Drains(m, node) && rules.NewMatcher(rules.InEffect(&m.Spec)).Decide(remote.Subject(p.observation, s.pod)).Behavior == v1alpha1.DrainBehaviorDrain {
+		if evacuation.Drains(m, node) && rules.NewMatcher(rules.InEffect(&m.Spec)).Decide(workload.Subject(p.observation, s.pod)).Behavior == v1alpha1.DrainBehaviorDrain {
 			draining = append(draining, m)
 		}
 	}

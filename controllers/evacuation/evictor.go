@@ -21,14 +21,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
 // Evictor evicts Pods as PodDisruptionBudgets allow. One reconciliation covers one workload cluster.
 type Evictor struct {
-	Clusters *remote.Clusters
+	Clusters *workload.Clusters
 	Machines *Machines
 	Clock    clock.Clock
 
@@ -55,7 +55,7 @@ func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options)
 	err = v.controller.Watch(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		v.life = context.WithoutCancel(ctx)
 		v.again = func(cluster types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: cluster}) }
-		v.Clusters.Subscribe(func(change remote.Change) {
+		v.Clusters.Subscribe(func(change workload.Change) {
 			if change.Volumes == nil {
 				v.again(change.Cluster)
 			}
@@ -71,7 +71,7 @@ func (v *Evictor) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 		queue.Add(reconcile.Request{NamespacedName: cluster})
 	}
 	return []clustercache.Watcher{
-		remote.Watch("evictor-Evacuations", v.controller, &v1alpha1.Evacuation{}, handler.TypedFuncs[*v1alpha1.Evacuation, reconcile.Request]{
+		workload.Watch("evictor-Evacuations", v.controller, &v1alpha1.Evacuation{}, handler.TypedFuncs[*v1alpha1.Evacuation, reconcile.Request]{
 			CreateFunc: func(_ context.Context, _ event.TypedCreateEvent[*v1alpha1.Evacuation], queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				enqueue(queue)
 			},
@@ -79,7 +79,7 @@ func (v *Evictor) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 				enqueue(queue)
 			},
 		}),
-		remote.Watch("evictor-NodeMaintenances", v.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(context.Context, *v1alpha1.NodeMaintenance) []reconcile.Request {
+		workload.Watch("evictor-NodeMaintenances", v.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(context.Context, *v1alpha1.NodeMaintenance) []reconcile.Request {
 			return []reconcile.Request{{NamespacedName: cluster}}
 		}), predicate.Or(termsChanged(), hasCordoned())),
 	}
@@ -137,15 +137,15 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	}
 	var err error
 	if p.client, err = v.Clusters.Client(ctx, p.cluster); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	if p.live, err = v.Clusters.Live(ctx, p.cluster); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	p.pdbs, p.paused = pdbs, v.Machines.paused(ctx, p.cluster)
 	candidates, err := p.collect(ctx)
 	if err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	waiting := budgets.Unserved(candidates)
 	if known {
@@ -154,7 +154,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		v.begin(ctrl.LoggerInto(v.life, ctrl.LoggerFrom(ctx)), p, admitted)
 	}
 	if err := p.report(ctx, waiting); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	if p.nextTry.IsZero() {
 		return reconcile.Result{}, nil

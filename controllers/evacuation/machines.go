@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // Machines gets the Machines that NodeMaintenances serve.
@@ -25,7 +25,7 @@ type Machines struct {
 // resumed, workload.Clusters.Resume enqueues all affected objects.
 func (m *Machines) paused(ctx context.Context, cluster types.NamespacedName) func(*v1alpha1.NodeMaintenance) bool {
 	return func(maintenance *v1alpha1.NodeMaintenance) bool {
-		key, ours := machines.Served(maintenance, m.ManagementCluster, cluster)
+		key, ours := machinedrain.Served(maintenance, m.ManagementCluster, cluster)
 		if !ours {
 			return false
 		}

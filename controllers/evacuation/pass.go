@@ -15,12 +15,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
-	"github.com/capnm/cluster-api-node-maintenance/drain/statefulsets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 )
 
 // parallelReports is the maximum number of concurrent status patches.
@@ -34,7 +34,7 @@ type pass struct {
 	cluster     types.NamespacedName
 	client      client.Client // reads Evacuations and Nodes from watches
 	live        client.Client
-	observation remote.Observation
+	observation workload.Observation
 	record      *record
 	pdbs        []*policyv1.PodDisruptionBudget
 	now         time.Time
@@ -105,7 +105,7 @@ func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 
 // subjectOf returns the Pod of an Evacuation if drain/evacuation decides to evict it now, nil otherwise.
 func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
-	pod, found := remote.PodOf(p.observation, e)
+	pod, found := workload.PodOf(p.observation, e)
 	if !found {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
 	action := evacuation.Next(evacuation.InputOf(e, pod, podType, p.terms[pod.Spec.NodeName], p.now))
 	if action.Kind == evacuation.AwaitEvacuator { // without an event, the evacuator may miss its deadline, and then the evictor evicts the Pod
 		p.tryAgainAt(action.Deadline)
-		if reason := statefulsets.WaitReason(e); reason != "" && action.Class == v1alpha1.EvacuatorClassStatefulSet {
+		if reason := statefulset.WaitReason(e); reason != "" && action.Class == v1alpha1.EvacuatorClassStatefulSet {
 			p.blocked[reason]++
 		}
 	}

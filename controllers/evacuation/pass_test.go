@@ -13,12 +13,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// workload is a pass over a workload cluster of these objects, as it is at a point in time.
-func workload(now time.Time, observation remote.Observation, objects ...client.Object) *pass {
+// passOver is a pass over a workload cluster of these objects, as it is at a point in time.
+func passOver(now time.Time, observation workload.Observation, objects ...client.Object) *pass {
 	scheme := runtime.NewScheme()
 	_ = corev1.AddToScheme(scheme)
 	_ = v1alpha1.AddToScheme(scheme)
@@ -51,7 +51,7 @@ func TestAwaitCordons(t *testing.T) {
 				tc.node.Name = "one"
 				objects = append(objects, tc.node)
 			}
-			p := workload(created.Add(time.Second), onePod{}, objects...)
+			p := passOver(created.Add(time.Second), onePod{}, objects...)
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(candidates).To(BeEmpty())
@@ -88,7 +88,7 @@ func TestWaitForCordonsIsBounded(t *testing.T) {
 			now := requested.Add(tc.after)
 			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(now.Add(-tc.recreate))}}
 			m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageCordon, v1alpha1.SelectNodes("one")
-			p := workload(now, onePod{pod: pod}, m, e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+			p := passOver(now, onePod{pod: pod}, m, e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
 			p.subjects, p.paused = map[types.UID]*subject{}, func(*v1alpha1.NodeMaintenance) bool { return tc.paused }
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
@@ -102,7 +102,7 @@ func TestWaitForCordonsIsBounded(t *testing.T) {
 
 // onePod is an Observation of one Pod.
 type onePod struct {
-	remote.Observation
+	workload.Observation
 	pod *corev1.Pod
 }
 
@@ -130,7 +130,7 @@ func TestUnderWay(t *testing.T) {
 	} {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			p := workload(begun.Add(tc.after), onePod{pod: tc.pod})
+			p := passOver(begun.Add(tc.after), onePod{pod: tc.pod})
 			g.Expect(p.record.flights.start(admitted, begun)).To(BeTrue())
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())

@@ -20,18 +20,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // Reconciler reconciles Evacuations.
 type Reconciler struct {
-	Clusters *remote.Clusters
+	Clusters *workload.Clusters
 	Machines *Machines
 	Clock    clock.PassiveClock
 
-	controller controller.TypedController[remote.Request]
+	controller controller.TypedController[workload.Request]
 	ended      cache.Cache[ending]
 }
 
@@ -45,7 +45,7 @@ type ending struct {
 func (e ending) Key() string { return e.cluster.String() + "/" + string(e.evacuation) }
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
 	r.ended = cache.New[ending](ctx, watchLag)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "evacuation", r, options, r.enqueue)
@@ -55,9 +55,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // Watches returns the watches of a workload cluster's Evacuations, and of NodeMaintenances for changes of their terms.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		remote.Watch("evacuation-Evacuations", r.controller, &v1alpha1.Evacuation{}, remote.EnqueueObjects(cluster, remote.Itself[*v1alpha1.Evacuation]),
+		workload.Watch("evacuation-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, workload.Itself[*v1alpha1.Evacuation]),
 			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.Evacuation]{}),
-		remote.Watch("evacuation-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, remote.EnqueueObjects(cluster, func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
+		workload.Watch("evacuation-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueObjects(cluster, func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
 			return r.evacuationsOf(ctx, cluster, m)
 		}), termsChanged()),
 	}
@@ -71,7 +71,7 @@ func (r *Reconciler) evacuationsOf(ctx context.Context, cluster types.Namespaced
 	}
 	for i := range m.Status.NodeStatuses {
 		list := &v1alpha1.EvacuationList{}
-		onNode := client.MatchingFields{remote.EvacuationsByNode: m.Status.NodeStatuses[i].NodeRef.Name}
+		onNode := client.MatchingFields{workload.EvacuationsByNode: m.Status.NodeStatuses[i].NodeRef.Name}
 		if err := remoteClient.List(ctx, list, onNode, client.UnsafeDisableDeepCopy); err != nil {
 			return keys // same
 		}
@@ -83,19 +83,19 @@ func (r *Reconciler) evacuationsOf(ctx context.Context, cluster types.Namespaced
 }
 
 // enqueue maps a Change to Evacuations. The name of a Pod's Evacuation follows from the Pod.
-func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change remote.Change) {
+func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
 	switch {
 	case change.Pod != nil:
 		key := types.NamespacedName{Namespace: change.Pod.Namespace, Name: evacuation.Name(change.Pod.UID, change.Pod.Name)}
-		queue.Add(remote.Request{Cluster: change.Cluster, Object: key})
+		queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
 	case change.Node != nil:
-		r.enqueueAll(ctx, queue, change.Cluster, client.MatchingFields{remote.EvacuationsByNode: *change.Node})
+		r.enqueueAll(ctx, queue, change.Cluster, client.MatchingFields{workload.EvacuationsByNode: *change.Node})
 	case change.Surroundings:
 		r.enqueueAll(ctx, queue, change.Cluster)
 	}
 }
 
-func (r *Reconciler) enqueueAll(ctx context.Context, queue remote.Queue, cluster types.NamespacedName, which ...client.ListOption) {
+func (r *Reconciler) enqueueAll(ctx context.Context, queue workload.Queue, cluster types.NamespacedName, which ...client.ListOption) {
 	remoteClient, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
 		return // the initial list of the next connection enqueues all Evacuations
@@ -105,13 +105,13 @@ func (r *Reconciler) enqueueAll(ctx context.Context, queue remote.Queue, cluster
 		return // same
 	}
 	for i := range evacuations.Items {
-		queue.Add(remote.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(&evacuations.Items[i])})
+		queue.Add(workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(&evacuations.Items[i])})
 	}
 }
 
 // scope is the state of one reconciliation.
 type scope struct {
-	request    remote.Request
+	request    workload.Request
 	client     client.Client
 	evacuation *v1alpha1.Evacuation
 	pod        *corev1.Pod      // nil if the Pod does not exist or is not known
@@ -124,19 +124,19 @@ type scope struct {
 // Reconcile reconciles one Evacuation:
 //
 //	locate the Pod ─► observe it ─► decide the next action (drain/evacuation) ─► store it
-func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	log := ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Evacuation", klog.KRef(request.Object.Namespace, request.Object.Name))
 	ctx = ctrl.LoggerInto(ctx, log)
 
 	s := &scope{request: request, evacuation: &v1alpha1.Evacuation{}}
 	var err error
 	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	if err := s.client.Get(ctx, request.Object, s.evacuation); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			_, err = r.Clusters.Observe(ctx, request.Cluster, owner(request))
-			return remote.Rest(err)
+			return workload.Rest(err)
 		}
 		return reconcile.Result{}, errors.Wrapf(err, "getting Evacuation %s", request.Object)
 	}
@@ -147,15 +147,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 		if err == nil && s.lookAgain > 0 {
 			return reconcile.Result{RequeueAfter: s.lookAgain}, nil
 		}
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	if err := r.observe(ctx, s); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	now := r.Clock.Now()
 	action := evacuation.Next(s.input(now))
 	if err := r.store(ctx, s, action, now); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	if !action.Deadline.IsZero() {
 		return reconcile.Result{RequeueAfter: max(action.Deadline.Sub(now), time.Millisecond)}, nil
@@ -172,7 +172,7 @@ func (s *scope) input(now time.Time) evacuation.Input {
 }
 
 // owner returns the name under which an Evacuation subscribes to the Pods of its Node.
-func owner(request remote.Request) string { return "Evacuation/" + request.Object.String() }
+func owner(request workload.Request) string { return "Evacuation/" + request.Object.String() }
 
 // locate finds the Node of the Pod and records it in an annotation of the Evacuation. The Evacuations of NodeMaintenances are created with
 // this annotation. If using the annotation requires one more watch, locate first verifies it with the Pod (see evacuation.Noted). It returns
@@ -223,7 +223,7 @@ func (r *Reconciler) noted(ctx context.Context, s *scope, name string) (evacuati
 	}
 	var err error
 	known.Node = node
-	known.Maintenances, err = remote.MaintenancesOf(ctx, s.client, name)
+	known.Maintenances, err = workload.MaintenancesOf(ctx, s.client, name)
 	return known, err
 }
 
@@ -262,7 +262,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	pod, found := remote.PodOf(observation, s.evacuation)
+	pod, found := workload.PodOf(observation, s.evacuation)
 	if !found {
 		if _, s.gone = observation.PodsOn(node); s.gone { // unsubscribe now, since a finalizer of another actor may keep the Evacuation
 			_, err = r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request))
@@ -274,7 +274,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 		return nil
 	}
 	s.pod, s.podType = pod, podType
-	maintenances, err := remote.MaintenancesOf(ctx, s.client, pod.Spec.NodeName)
+	maintenances, err := workload.MaintenancesOf(ctx, s.client, pod.Spec.NodeName)
 	if err != nil {
 		return err
 	}

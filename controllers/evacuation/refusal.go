@@ -11,7 +11,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
@@ -29,7 +29,7 @@ func refused(err error) (why refusal, answered bool) {
 		return refusal{v1alpha1.ReasonNotAnswered, "The API server has not answered the eviction in time; an admission webhook may be slow: " + message}, true
 	case !errors.As(err, &status) || apierrors.IsUnauthorized(err):
 		return refusal{}, false
-	case remote.NotServed(err):
+	case workload.NotServed(err):
 		return refusal{string(budgets.EvictionNotServed), budgets.NotServed + ": " + message}, true
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return refusal{v1alpha1.ReasonNamespaceTerminating, "The namespace is being deleted: " + message}, true

@@ -7,25 +7,25 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // awaitDrained waits until the Node is drained or the drain times out.
 func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error) {
 	observeDrain(s)
-	if s.drainOver = s.drainOver || machines.Drained(s.maintenance); s.drainOver {
+	if s.drainOver = s.drainOver || machinedrain.Drained(s.maintenance); s.drainOver {
 		return outcome{}, nil
 	}
-	reason, message := machines.DrainProgress(s.maintenance, r.maintenanceFailure(ctx, s))
+	reason, message := machinedrain.DrainProgress(s.maintenance, r.maintenanceFailure(ctx, s))
 	return s.untilDrainDeadline(outcome{verdict: wait, reason: reason, message: message}), nil
 }
 
 // awaitVolumesDetached waits until the volumes that must detach from the Node have detached, or the wait times out.
 func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcome, error) {
-	if !machines.WaitsForVolumes(s.machine, s.node) {
+	if !machinedrain.WaitsForVolumes(s.machine, s.node) {
 		return outcome{}, nil
 	}
-	if machines.Lifted(s.maintenance) { // the wait for volumes precedes the drain of the Pods of DaemonSets
+	if machinedrain.Lifted(s.maintenance) { // the wait for volumes precedes the drain of the Pods of DaemonSets
 		s.volumesOver = true
 		return outcome{}, nil
 	}
@@ -57,7 +57,7 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 // awaitDaemonSets drains the Pods of DaemonSets as the last step, if the policy requires it. It lifts the drain rule that skips them;
 // awaitDrained then waits for them to terminate.
 func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, error) {
-	if !machines.DrainsDaemonSets(s.policy) || machines.Lifted(s.maintenance) || len(s.timedOut) > 0 {
+	if !machinedrain.DrainsDaemonSets(s.policy) || machinedrain.Lifted(s.maintenance) || len(s.timedOut) > 0 {
 		return outcome{}, nil
 	}
 	desired, compiled, err := r.desired(ctx, s, v1alpha1.DaemonSetPodsDrain)
@@ -116,8 +116,8 @@ func (s *scope) until(deadline *time.Time, waiting outcome) (over bool, _ outcom
 	return false, waiting
 }
 
-func (s *scope) clock() machines.Clock {
-	clock := machines.ClockOf(s.machine, s.maintenance)
+func (s *scope) clock() machinedrain.Clock {
+	clock := machinedrain.ClockOf(s.machine, s.maintenance)
 	if s.mayDrain {
 		clock = clock.WithTurn(s.now)
 	}

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -34,7 +34,7 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 	if err := r.findNode(ctx, s); err != nil {
 		return outcome{}, err
 	}
-	if skip := machines.Skip(facts); skip != machines.NotSkipped {
+	if skip := machinedrain.Skip(facts); skip != machinedrain.NotSkipped {
 		return outcome{verdict: release, reason: v1alpha1.ReasonSkipped, message: "Not drained: " + string(skip)}, nil
 	}
 	return outcome{}, nil
@@ -48,7 +48,7 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) error {
 	}
 	remoteClient, err := r.Clusters.Client(ctx, s.clusterKey())
 	if err != nil {
-		if remote.IsNotConnected(err) {
+		if workload.IsNotConnected(err) {
 			return nil
 		}
 		return err
@@ -57,12 +57,12 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) error {
 	if err := remoteClient.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return errors.Wrapf(err, "listing the Nodes of Cluster %s", s.clusterKey())
 	}
-	s.machine.Status.NodeRef.Name = machines.NodeNameOf(s.machine.Spec.ProviderID, nodes.Items)
+	s.machine.Status.NodeRef.Name = machinedrain.NodeNameOf(s.machine.Spec.ProviderID, nodes.Items)
 	return nil
 }
 
-func (r *Reconciler) facts(ctx context.Context, s *scope) (machines.Facts, error) {
-	facts := machines.Facts{Machine: s.machine, ClusterDeleting: !s.cluster.DeletionTimestamp.IsZero()}
+func (r *Reconciler) facts(ctx context.Context, s *scope) (machinedrain.Facts, error) {
+	facts := machinedrain.Facts{Machine: s.machine, ClusterDeleting: !s.cluster.DeletionTimestamp.IsZero()}
 	if facts.ClusterDeleting {
 		return facts, nil
 	}
@@ -115,7 +115,7 @@ func (r *Reconciler) referenced(ctx context.Context, by client.Object, ref clust
 	return facts, nil
 }
 
-func (r *Reconciler) countControlPlane(ctx context.Context, s *scope, facts *machines.Facts) error {
+func (r *Reconciler) countControlPlane(ctx context.Context, s *scope, facts *machinedrain.Facts) error {
 	controlPlaneMachines := &clusterv1.MachineList{}
 	if err := r.Client.List(ctx, controlPlaneMachines, client.InNamespace(s.machine.Namespace),
 		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}, client.HasLabels{clusterv1.MachineControlPlaneLabel}); err != nil {
@@ -142,11 +142,11 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome,
 	s.client, s.node = remoteClient, &corev1.Node{}
 	if err := remoteClient.Get(ctx, types.NamespacedName{Name: s.machine.Status.NodeRef.Name}, s.node); err != nil {
 		if apierrors.IsNotFound(err) {
-			return outcome{verdict: release, reason: v1alpha1.ReasonSkipped, message: "Not drained: " + string(machines.SkipNodeGone)}, nil
+			return outcome{verdict: release, reason: v1alpha1.ReasonSkipped, message: "Not drained: " + string(machinedrain.SkipNodeGone)}, nil
 		}
 		return r.unreachable(ctx, s, errors.Wrapf(err, "getting Node %s", s.machine.Status.NodeRef.Name))
 	}
-	if s.found, err = FindMaintenance(ctx, remoteClient, machines.Identity{Cluster: s.clusterKey(), Machine: s.machine, Node: s.node}); err != nil {
+	if s.found, err = FindMaintenance(ctx, remoteClient, machinedrain.Identity{Cluster: s.clusterKey(), Machine: s.machine, Node: s.node}); err != nil {
 		return r.unreachable(ctx, s, err)
 	}
 	if s.found.Name == "" {
@@ -160,7 +160,7 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome,
 		return r.unreachable(ctx, s, err)
 	}
 	s.mayDrain = s.turn.Now()
-	desired, compiled, err := r.desired(ctx, s, machines.DaemonSetPods(s.policy, s.maintenance))
+	desired, compiled, err := r.desired(ctx, s, machinedrain.DaemonSetPods(s.policy, s.maintenance))
 	if err != nil {
 		return outcome{}, err
 	}
@@ -221,7 +221,7 @@ const existsRetry = time.Second
 // update patches the NodeMaintenance to the desired state.
 func (r *Reconciler) update(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) (outcome, error) {
 	changed := s.maintenance.DeepCopy()
-	if !machines.Update(changed, desired) {
+	if !machinedrain.Update(changed, desired) {
 		return outcome{}, nil
 	}
 	if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(s.maintenance, client.MergeFromWithOptimisticLock{})); err != nil {
@@ -237,7 +237,7 @@ func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alph
 	if err != nil {
 		return nil, rules.Compiled{}, err
 	}
-	return machines.Maintenance(machines.Request{
+	return machinedrain.Maintenance(machinedrain.Request{
 		ManagementCluster: r.ManagementCluster, Cluster: s.clusterKey(), Machine: s.machine, Node: s.node, Policy: s.policy, Rules: compiled.Rules,
 		Name: s.found.Name, Stage: stageAt(s.turn),
 	}), compiled, nil
@@ -292,11 +292,11 @@ func waitingForCluster(state clustercache.HealthCheckingState) outcome {
 // A request without a response is retried after contactRetry instead of with the backoff of errors.
 func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
 	answered := apierrors.ReasonForError(err) != metav1.StatusReasonUnknown
-	if answered && !remote.IsNotConnected(err) || remote.IsPaused(err) {
+	if answered && !workload.IsNotConnected(err) || workload.IsPaused(err) {
 		return outcome{}, err
 	}
 	waiting := waitingForCluster(r.Clusters.LastContact(ctx, s.clusterKey()))
-	if !remote.IsNotConnected(err) {
+	if !workload.IsNotConnected(err) {
 		ctrl.LoggerFrom(ctx).V(2).Info("The workload cluster does not answer", "error", err.Error())
 		waiting.at = s.now.Add(contactRetry)
 	}

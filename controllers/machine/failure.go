@@ -11,22 +11,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // reportFailure runs after each reconciliation of a deleted Machine. If any step has failed, reportFailure releases the Machine once its
 // deadline is exceeded, and reports a persistent failure on its condition.
 func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconcile.Result, err error) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(s.machine)
-	if remote.IsNotConnected(err) || remote.IsPaused(err) {
+	if workload.IsNotConnected(err) || workload.IsPaused(err) {
 		err, result = nil, reconcile.Result{} // the next connection, or the end of the pause, triggers a reconciliation
 	}
 	failure := r.failures.Note(key, err, s.now)
 	if err == nil {
 		return result, nil
 	}
-	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonReconcileFailed, message: machines.FailureMessage(err), at: failure.ToldAt()}
+	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonReconcileFailed, message: machinedrain.FailureMessage(err), at: failure.ToldAt()}
 	if failure.Persists(s.now) { // a transient failure does not replace the condition of a wait for a turn or for volumes
 		waiting.at = s.now.Add(referencedTTL)
 		if s.expired(&waiting) {
@@ -48,7 +48,7 @@ func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 	if r.Clusters.LastContact(ctx, s.clusterKey()).ConsecutiveFailures > 0 {
 		return nil
 	}
-	request := remote.Request{Cluster: s.clusterKey(), Object: types.NamespacedName{Name: s.maintenance.Name}}
+	request := workload.Request{Cluster: s.clusterKey(), Object: types.NamespacedName{Name: s.maintenance.Name}}
 	if failure := r.Clusters.Failures.Get(request); failure.Persists(s.now) {
 		return failure.Err
 	}

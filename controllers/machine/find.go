@@ -8,17 +8,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // FindMaintenance looks up the NodeMaintenance of a Machine's Node in its workload cluster.
-func FindMaintenance(ctx context.Context, remote client.Reader, id machines.Identity) (machines.Found, error) {
+func FindMaintenance(ctx context.Context, remote client.Reader, id machinedrain.Identity) (machinedrain.Found, error) {
 	named := map[string]*v1alpha1.NodeMaintenance{}
 	for _, name := range id.Names() {
 		m := &v1alpha1.NodeMaintenance{}
 		switch err := remote.Get(ctx, types.NamespacedName{Name: name}, m); {
 		case client.IgnoreNotFound(err) != nil:
-			return machines.Found{}, errors.Wrapf(err, "getting NodeMaintenance %s", name)
+			return machinedrain.Found{}, errors.Wrapf(err, "getting NodeMaintenance %s", name)
 		case err == nil:
 			named[name] = m
 		}
@@ -29,7 +29,7 @@ func FindMaintenance(ctx context.Context, remote client.Reader, id machines.Iden
 	}
 	all := &v1alpha1.NodeMaintenanceList{}
 	if err := remote.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
-		return machines.Found{}, errors.Wrap(err, "listing NodeMaintenances")
+		return machinedrain.Found{}, errors.Wrap(err, "listing NodeMaintenances")
 	}
 	return id.FindAmong(all.Items, found), nil
 }

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
@@ -107,7 +107,7 @@ func observeRelease(s *scope, result outcome) {
 	if s.maintenance == nil {
 		return
 	}
-	if start := machines.DrainStart(s.maintenance); start != nil {
+	if start := machinedrain.DrainStart(s.maintenance); start != nil {
 		drainDuration.WithLabelValues(result.reason).Observe(s.now.Sub(*start).Round(time.Millisecond).Seconds())
 	}
 }

@@ -12,7 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // takeBack completes and deletes the NodeMaintenance of a running Machine that was being deleted when clusterctl move brought it here:
@@ -30,7 +30,7 @@ func (r *Reconciler) takeBack(ctx context.Context, machine *clusterv1.Machine, c
 	if err := remoteClient.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", machine.Status.NodeRef.Name)
 	}
-	found, err := FindMaintenance(ctx, remoteClient, machines.Identity{Cluster: client.ObjectKeyFromObject(cluster), Machine: machine, Node: node})
+	found, err := FindMaintenance(ctx, remoteClient, machinedrain.Identity{Cluster: client.ObjectKeyFromObject(cluster), Machine: machine, Node: node})
 	if err != nil {
 		if meta.IsNoMatchError(err) { // the bundle is not installed yet
 			return nil
@@ -38,11 +38,11 @@ func (r *Reconciler) takeBack(ctx context.Context, machine *clusterv1.Machine, c
 		return err
 	}
 	left := found.Maintenance
-	if left == nil || !machines.LeftByMove(left, machine, r.ManagementCluster) {
+	if left == nil || !machinedrain.LeftByMove(left, machine, r.ManagementCluster) {
 		return nil
 	}
 	changed := left.DeepCopy()
-	machines.TakeBack(changed, r.ManagementCluster)
+	machinedrain.TakeBack(changed, r.ManagementCluster)
 	if err := remoteClient.Patch(ctx, changed, client.MergeFromWithOptions(left, client.MergeFromWithOptimisticLock{})); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "completing NodeMaintenance %s, whose Machine isn't being deleted any more", left.Name)
 	}

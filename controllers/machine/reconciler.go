@@ -29,9 +29,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/pace"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=list;watch;patch
@@ -48,7 +48,7 @@ type Reconciler struct {
 	Client client.Client
 	// APIReader reads infrastructure and control plane objects without a cache: their kinds are not known in advance.
 	APIReader         client.Reader
-	Clusters          *remote.Clusters
+	Clusters          *workload.Clusters
 	Clock             clock.PassiveClock
 	ManagementCluster string
 	WatchFilterValue  string
@@ -58,8 +58,8 @@ type Reconciler struct {
 	seen       cache.Cache[referenced]
 
 	volumeFacts volumeFacts
-	conditions  pace.Writes[types.NamespacedName] // of conditions that report progress only
-	failures    remote.Failures[types.NamespacedName]
+	conditions  writelimit.Writes[types.NamespacedName] // of conditions that report progress only
+	failures    workload.Failures[types.NamespacedName]
 	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
 
@@ -99,11 +99,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(machine.Namespace, machine.Spec.ClusterName), "Machine", klog.KObj(machine)))
 	s := &scope{machine: machine, now: r.Clock.Now()}
 	result, err := r.reconcile(ctx, s)
-	if machines.Draining(machine) {
+	if machinedrain.Draining(machine) {
 		result, err = r.reportFailure(ctx, s, result, err)
 	}
 	if err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	return result, nil
 }
@@ -115,7 +115,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 		if !apierrors.IsNotFound(errors.Cause(err)) {
 			return reconcile.Result{}, errors.Wrapf(err, "getting the Cluster of Machine %s", key)
 		}
-		if !machines.Held(machine) || machine.DeletionTimestamp.IsZero() {
+		if !machinedrain.Held(machine) || machine.DeletionTimestamp.IsZero() {
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, r.setHook(ctx, machine, false) // without a Cluster, no controller could ever release the hook
@@ -127,11 +127,11 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	if err := r.Client.List(ctx, policies, client.InNamespace(machine.Namespace)); err != nil {
 		return reconcile.Result{}, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
 	}
-	s.policy = machines.PolicyFor(machine, s.cluster.Labels, policies.Items)
+	s.policy = machinedrain.PolicyFor(machine, s.cluster.Labels, policies.Items)
 	switch {
 	case machine.DeletionTimestamp.IsZero():
 		return reconcile.Result{}, r.reconcileRunning(ctx, machine, s.cluster, s.policy)
-	case !machines.Held(machine): // Cluster API completes the deletion; a Machine that is deleted without the hook never gets it
+	case !machinedrain.Held(machine): // Cluster API completes the deletion; a Machine that is deleted without the hook never gets it
 		r.forget(key)
 		return reconcile.Result{}, nil
 	default:
@@ -152,8 +152,8 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, machine *clusterv1.Ma
 // setHook sets the hook on the Machine if it is wanted, and removes it otherwise.
 func (r *Reconciler) setHook(ctx context.Context, machine *clusterv1.Machine, wanted bool) error {
 	changed := machine.DeepCopy()
-	stale := machines.ForgetRelease(changed)
-	if machines.Held(machine) == wanted && !stale {
+	stale := machinedrain.ForgetRelease(changed)
+	if machinedrain.Held(machine) == wanted && !stale {
 		return nil
 	}
 	if wanted {
@@ -179,10 +179,10 @@ type scope struct {
 	// The following fields are set once the workload cluster has been read.
 	client      client.Client
 	node        *corev1.Node
-	found       machines.Found            // the result of the lookup of its NodeMaintenance
+	found       machinedrain.Found        // the result of the lookup of its NodeMaintenance
 	maintenance *v1alpha1.NodeMaintenance // nil until it exists
 	volumeWait  *time.Time                // start of the wait for volumes; nil before
-	turn        machines.Turn
+	turn        machinedrain.Turn
 	mayDrain    bool // the Machine has its turn
 
 	// drainOver and volumesOver mean that this part has completed or timed out. Cluster API does not repeat it.

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // fieldManager owns our condition on Machines.
@@ -26,13 +26,13 @@ const fieldManager = "capnm-machine"
 
 // progressInterval is the minimum interval between two writes of the condition that differ only in the message. Each write makes the
 // controllers of Cluster API reconcile the Machine, and patch it and its Node. The interval grows with the number of Machines that drain:
-// see pace.Writes.Share.
+// see writelimit.Writes.Share.
 const progressInterval = 5 * time.Second
 
 // release removes the hook. The same patch prevents Cluster API from repeating a drain that has completed or timed out here.
 func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	changed := s.machine.DeepCopy()
-	machines.Release(changed, s.drainOver, s.volumesOver)
+	machinedrain.Release(changed, s.drainOver, s.volumesOver)
 	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{})); err != nil {
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "releasing the hook of Machine %s", klog.KObj(s.machine))
 	}

@@ -21,34 +21,34 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // turn returns whether the Machine may start to drain, or must wait because of its policy's maxParallelDrains. A Machine that already
 // drains, a control plane Machine, and a Machine with an unreachable Node never wait.
-func (r *Reconciler) turn(ctx context.Context, s *scope) (machines.Turn, error) {
+func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, error) {
 	if s.policy == nil || s.policy.Spec.MaxParallelDrains == nil || util.IsControlPlaneMachine(s.machine) || rules.Unreachable(s.node) {
-		return machines.Turn{}, nil
+		return machinedrain.Turn{}, nil
 	}
 	if s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain {
-		return machines.Turn{}, nil
+		return machinedrain.Turn{}, nil
 	}
 	list := &clusterv1.MachineList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(s.machine.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		return machines.Turn{}, errors.Wrapf(err, "listing the Machines of Cluster %s", s.clusterKey())
+		return machinedrain.Turn{}, errors.Wrapf(err, "listing the Machines of Cluster %s", s.clusterKey())
 	}
 	all, workers, err := r.contenders(ctx, s, list.Items)
 	if err != nil {
-		return machines.Turn{}, err
+		return machinedrain.Turn{}, err
 	}
-	self := machines.Contender{Name: s.machine.Name, Deleted: s.machine.DeletionTimestamp.Time, Timeout: drainTimeout(s.machine)}
-	return machines.TurnOf(self, all, machines.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
+	self := machinedrain.Contender{Name: s.machine.Name, Deleted: s.machine.DeletionTimestamp.Time, Timeout: drainTimeout(s.machine)}
+	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
 }
 
 // contenders returns the Machines of the Cluster that drain or wait for their turn, and the number of worker Machines. All data comes from
 // caches. A paused Machine does not count as waiting: its drain would not start, and it would block the Machines after it.
-func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.Machine) (contenders []machines.Contender, workers int, err error) {
+func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.Machine) (contenders []machinedrain.Contender, workers int, err error) {
 	draining, err := r.draining(ctx, s)
 	if err != nil {
 		return nil, 0, err
@@ -59,7 +59,7 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 			continue
 		}
 		workers++
-		if !machines.Draining(machine) || !machine.Status.NodeRef.IsDefined() {
+		if !machinedrain.Draining(machine) || !machine.Status.NodeRef.IsDefined() {
 			continue
 		}
 		node := &corev1.Node{}
@@ -69,11 +69,11 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 			}
 			return nil, 0, errors.Wrapf(err, "getting Node %s", machine.Status.NodeRef.Name)
 		}
-		contender := machines.Contender{Name: machine.Name, Deleted: machine.DeletionTimestamp.Time, Timeout: drainTimeout(machine)}
-		id := machines.Identity{Cluster: s.clusterKey(), Machine: machine, Node: node}
+		contender := machinedrain.Contender{Name: machine.Name, Deleted: machine.DeletionTimestamp.Time, Timeout: drainTimeout(machine)}
+		id := machinedrain.Identity{Cluster: s.clusterKey(), Machine: machine, Node: node}
 		for _, m := range draining[client.ObjectKeyFromObject(machine)] {
 			if id.Is(m) {
-				contender.Draining, contender.Began = true, machines.DrainBegan(m)
+				contender.Draining, contender.Began = true, machinedrain.DrainBegan(m)
 			}
 		}
 		if !rules.Unreachable(node) && (contender.Draining || !annotations.HasPaused(machine)) {
@@ -93,7 +93,7 @@ func (r *Reconciler) draining(ctx context.Context, s *scope) (map[types.Namespac
 	draining := map[types.NamespacedName][]*v1alpha1.NodeMaintenance{}
 	for i := range list.Items {
 		m := &list.Items[i]
-		if machine, ours := machines.Served(m, r.ManagementCluster, s.clusterKey()); ours && m.Spec.Stage == v1alpha1.StageDrain {
+		if machine, ours := machinedrain.Served(m, r.ManagementCluster, s.clusterKey()); ours && m.Spec.Stage == v1alpha1.StageDrain {
 			draining[machine] = append(draining[machine], m)
 		}
 	}
@@ -107,7 +107,7 @@ func drainTimeout(m *clusterv1.Machine) time.Duration {
 
 // stageAt returns the stage of a Machine's NodeMaintenance. While the Machine waits for its turn, its Node is cordoned, so that Pods
 // evicted from other Nodes are not scheduled to it.
-func stageAt(turn machines.Turn) v1alpha1.NodeMaintenanceStage {
+func stageAt(turn machinedrain.Turn) v1alpha1.NodeMaintenanceStage {
 	if turn.Now() {
 		return v1alpha1.StageDrain
 	}
@@ -143,7 +143,7 @@ func (r *Reconciler) nextInLine(ctx context.Context, ended client.Object) []reco
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list Machines")
 		return nil
 	}
-	waiting := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !machines.Draining(&m) || !mayWaitForTurn(&m) })
+	waiting := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !machinedrain.Draining(&m) || !mayWaitForTurn(&m) })
 	slices.SortFunc(waiting, func(a, b clusterv1.Machine) int {
 		return cmp.Or(a.DeletionTimestamp.Compare(b.DeletionTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
@@ -175,12 +175,12 @@ func (drainEnded) Generic(event.GenericEvent) bool { return false }
 // Delete implements predicate.Predicate.
 func (drainEnded) Delete(e event.DeleteEvent) bool {
 	machine, ok := e.Object.(*clusterv1.Machine)
-	return ok && machines.Draining(machine)
+	return ok && machinedrain.Draining(machine)
 }
 
 // Update implements predicate.Predicate.
 func (drainEnded) Update(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*clusterv1.Machine)
 	after, alsoOK := e.ObjectNew.(*clusterv1.Machine)
-	return ok && alsoOK && machines.Draining(before) && !machines.Draining(after)
+	return ok && alsoOK && machinedrain.Draining(before) && !machinedrain.Draining(after)
 }

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
@@ -54,7 +54,7 @@ func (r *Reconciler) volumes(ctx context.Context, s *scope) (_ volumes.Decision,
 }
 
 // observeNode returns the volumes that are attached to a Node, and the Pods on it that use volumes.
-func observeNode(observation remote.Observation, node *corev1.Node, m *v1alpha1.NodeMaintenance) (seen volumes.Observation, known bool) {
+func observeNode(observation workload.Observation, node *corev1.Node, m *v1alpha1.NodeMaintenance) (seen volumes.Observation, known bool) {
 	pods, podsKnown := observation.PodsOn(node.Name)
 	attachments, attachmentsKnown := observation.AttachmentsTo(node.Name)
 	if !podsKnown || !attachmentsKnown {
@@ -71,7 +71,7 @@ func observeNode(observation remote.Observation, node *corev1.Node, m *v1alpha1.
 	}
 	matcher := rules.NewMatcher(rules.InEffect(&m.Spec))
 	for _, pod := range pods {
-		verdict := matcher.Decide(remote.Subject(observation, pod))
+		verdict := matcher.Decide(workload.Subject(observation, pod))
 		stays := verdict.Behavior == v1alpha1.DrainBehaviorSkip
 		if stays || !rules.Finished(pod) { // the kubelet unmounts the volumes of a Pod that has finished
 			seen.Pods = append(seen.Pods, volumes.Pod{Claims: volumes.ClaimsOf(pod), Skipped: stays})

@@ -17,22 +17,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // Watches returns the watches of a workload cluster: NodeMaintenances for the progress of drains, and Nodes for their attached volumes.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		remote.Watch("machine-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
-			machine, ok := machines.ServedByAny(m, cluster)
+		workload.Watch("machine-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
+			machine, ok := machinedrain.ServedByAny(m, cluster)
 			if !ok {
 				return nil
 			}
 			return []reconcile.Request{{NamespacedName: machine}}
 		})),
-		remote.Watch("machine-Nodes", r.controller, &corev1.Node{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, node *corev1.Node) []reconcile.Request {
+		workload.Watch("machine-Nodes", r.controller, &corev1.Node{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, node *corev1.Node) []reconcile.Request {
 			return r.drainingMachinesOn(ctx, cluster, node.Name)
 		}), volumesMatter{}),
 	}
@@ -58,7 +58,7 @@ func (volumesMatter) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 
 // watchVolumes enqueues draining Machines when the volumes of their Nodes change.
 func (r *Reconciler) watchVolumes(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	r.Clusters.Subscribe(func(change remote.Change) {
+	r.Clusters.Subscribe(func(change workload.Change) {
 		if change.Volumes == nil {
 			return
 		}
@@ -71,7 +71,7 @@ func (r *Reconciler) watchVolumes(ctx context.Context, queue workqueue.TypedRate
 
 // drainingMachinesOn returns a request for the Machine of a Node if the Machine is draining.
 func (r *Reconciler) drainingMachinesOn(ctx context.Context, cluster types.NamespacedName, node string) []reconcile.Request {
-	return Requests(ctx, r.Client, func(m *clusterv1.Machine) bool { return machines.Draining(m) && m.Status.NodeRef.Name == node },
+	return Requests(ctx, r.Client, func(m *clusterv1.Machine) bool { return machinedrain.Draining(m) && m.Status.NodeRef.Name == node },
 		client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
 }
 
@@ -84,7 +84,7 @@ func (r *Reconciler) machinesOfNamespace(ctx context.Context, policy client.Obje
 }
 
 func (r *Reconciler) drainingMachinesOfNamespace(ctx context.Context, rule client.Object) []reconcile.Request {
-	return Requests(ctx, r.Client, machines.Draining, client.InNamespace(rule.GetNamespace()))
+	return Requests(ctx, r.Client, machinedrain.Draining, client.InNamespace(rule.GetNamespace()))
 }
 
 // Requests returns requests for the listed Machines that meet a condition. A nil condition selects all.

@@ -17,7 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
@@ -123,7 +123,7 @@ func (r *Reconciler) markCordoned(ctx context.Context, s *scope, seen **corev1.N
 			return err
 		}
 	}
-	if err := remote.PatchNode(ctx, s.client, node, changed); err != nil {
+	if err := workload.PatchNode(ctx, s.client, node, changed); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "cordoning Node %s", node.Name)
 	}
 	*seen = changed

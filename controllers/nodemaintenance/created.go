@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 )
 
 // createdGrace is how long the watch may take to deliver a created Evacuation before it is created again. Normally the watch takes
@@ -24,7 +24,7 @@ const (
 // depends on it: after a restart of the manager, these calls are made a second time, and refused.
 type creations struct {
 	mu   sync.Mutex
-	last map[remote.Request]map[types.UID]creation // by NodeMaintenance and Pod
+	last map[workload.Request]map[types.UID]creation // by NodeMaintenance and Pod
 }
 
 // creation is the result of the last attempt to create the Evacuation of a Pod.
@@ -36,7 +36,7 @@ type creation struct {
 
 // awaited returns the time of the next attempt to create the Evacuation of a Pod. It returns false if there was no attempt or the next one
 // is due.
-func (c *creations) awaited(request remote.Request, pod types.UID, now time.Time) (time.Time, bool) {
+func (c *creations) awaited(request workload.Request, pod types.UID, now time.Time) (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last, known := c.last[request][pod]
@@ -44,23 +44,23 @@ func (c *creations) awaited(request remote.Request, pod types.UID, now time.Time
 }
 
 // note records that the Evacuation of a Pod was created.
-func (c *creations) note(request remote.Request, pod types.UID, now time.Time) {
+func (c *creations) note(request workload.Request, pod types.UID, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.set(request, pod, creation{until: now.Add(createdGrace)})
 }
 
 // refuse records that the API server has refused the Evacuation of a Pod.
-func (c *creations) refuse(request remote.Request, pod types.UID, err error, now time.Time) {
+func (c *creations) refuse(request workload.Request, pod types.UID, err error, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	backoff := min(max(2*c.last[request][pod].backoff, minRefusedRetry), maxRefusedRetry)
 	c.set(request, pod, creation{until: now.Add(backoff), backoff: backoff, refused: err})
 }
 
-func (c *creations) set(request remote.Request, pod types.UID, last creation) {
+func (c *creations) set(request workload.Request, pod types.UID, last creation) {
 	if c.last == nil {
-		c.last = map[remote.Request]map[types.UID]creation{}
+		c.last = map[workload.Request]map[types.UID]creation{}
 	}
 	if c.last[request] == nil {
 		c.last[request] = map[types.UID]creation{}
@@ -70,7 +70,7 @@ func (c *creations) set(request remote.Request, pod types.UID, last creation) {
 
 // refusals returns the errors of refused Evacuations, by Pod, and the time of the first retry, zero if there is none. It drops those of Pods
 // that no longer exist.
-func (c *creations) refusals(request remote.Request, isThere func(types.UID) bool) (refused map[types.UID]error, retryAt time.Time) {
+func (c *creations) refusals(request workload.Request, isThere func(types.UID) bool) (refused map[types.UID]error, retryAt time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	refused = map[types.UID]error{}
@@ -90,14 +90,14 @@ func (c *creations) refusals(request remote.Request, isThere func(types.UID) boo
 }
 
 // back drops an Evacuation that has been observed. If it is deleted later, it is recreated at once.
-func (c *creations) back(request remote.Request, pod types.UID) {
+func (c *creations) back(request workload.Request, pod types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.last[request], pod)
 }
 
 // forget drops all Evacuations of a NodeMaintenance that no longer exists.
-func (c *creations) forget(request remote.Request) {
+func (c *creations) forget(request workload.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.last, request)

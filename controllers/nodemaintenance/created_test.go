@@ -8,13 +8,13 @@ import (
 	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 )
 
 func TestCreations(t *testing.T) {
 	g := NewWithT(t)
 	var created creations
-	request := remote.Request{Object: types.NamespacedName{Name: "maintenance"}}
+	request := workload.Request{Object: types.NamespacedName{Name: "maintenance"}}
 	start := time.Unix(1_000_000, 0)
 	awaited := func(pod types.UID, after time.Duration) bool {
 		_, waits := created.awaited(request, pod, start.Add(after))
@@ -38,7 +38,7 @@ func TestCreations(t *testing.T) {
 func TestCreationsThatAreRefused(t *testing.T) {
 	g := NewWithT(t)
 	var created creations
-	request := remote.Request{Object: types.NamespacedName{Name: "maintenance"}}
+	request := workload.Request{Object: types.NamespacedName{Name: "maintenance"}}
 	now, refusal := time.Unix(1_000_000, 0), errors.New("exceeded quota")
 	there := func(types.UID) bool { return true }
 

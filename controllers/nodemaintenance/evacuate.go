@@ -18,13 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
-	"github.com/capnm/cluster-api-node-maintenance/drain/daemonsets"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
-	"github.com/capnm/cluster-api-node-maintenance/drain/staticpods"
+	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
 )
 
 // parallelWrites is the maximum number of concurrent writes of one reconciliation.
@@ -133,7 +133,7 @@ func asPlanned(m *v1alpha1.NodeMaintenance, nodes []*corev1.Node, now time.Time)
 }
 
 // view describes the Pods of a component. It returns false until the Pods of all Nodes of the component are observed.
-func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observation remote.Observation) (plan.Observation, bool, error) {
+func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observation workload.Observation) (plan.Observation, bool, error) {
 	s.pods, s.evacuations = map[string][]podView{}, map[types.UID]*v1alpha1.Evacuation{}
 	observed := plan.Observation{Maintenances: c.maintenances}
 	mine := sets.New[string]()
@@ -152,12 +152,12 @@ func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observati
 			return plan.Observation{}, false, nil
 		}
 		for i := range evacuations {
-			if pod, found := remote.PodOf(observation, &evacuations[i]); found {
+			if pod, found := workload.PodOf(observation, &evacuations[i]); found {
 				s.evacuations[pod.UID] = &evacuations[i]
 			}
 		}
 		slices.SortFunc(pods, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
-		served := r.NodeAgent && staticpods.Served(pods)
+		served := r.NodeAgent && staticpod.Served(pods)
 		for _, pod := range pods {
 			seen := r.viewPod(s, c, observation, pod)
 			seen.planned.HasEvacuator = byAgent(s, c, pod, seen, served)
@@ -190,8 +190,8 @@ type viewedPod struct {
 	verdicts map[string]rules.Verdict
 }
 
-func (r *Reconciler) viewPod(s *scope, c *component, observation remote.Observation, pod *corev1.Pod) viewedPod {
-	subject := remote.Subject(observation, pod)
+func (r *Reconciler) viewPod(s *scope, c *component, observation workload.Observation, pod *corev1.Pod) viewedPod {
+	subject := workload.Subject(observation, pod)
 	podType := subject.Type
 	overdue, overdueAt := rules.Overdue(pod, c.unreachable.Has(pod.Spec.NodeName), s.now)
 	if !overdue && !overdueAt.IsZero() {
@@ -203,7 +203,7 @@ func (r *Reconciler) viewPod(s *scope, c *component, observation remote.Observat
 		Type: podType, Priority: ptr.Deref(pod.Spec.Priority, 0), Labels: pod.Labels,
 		Finished:   subject.Finished || overdue,
 		Evacuating: e != nil && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
-		ComesBack:  podType == v1alpha1.PodTypeDaemonSet && daemonsets.Tolerated(pod.Spec.Tolerations),
+		ComesBack:  podType == v1alpha1.PodTypeDaemonSet && daemonset.Tolerated(pod.Spec.Tolerations),
 		Verdicts:   map[string]plan.Verdict{},
 	}}
 	if subject.TypeKnown {
@@ -220,7 +220,7 @@ func (r *Reconciler) viewPod(s *scope, c *component, observation remote.Observat
 // byAgent reports whether the agent on the Node terminates a static Pod. An existing Evacuation decides; otherwise the drain rules do.
 func byAgent(s *scope, c *component, pod *corev1.Pod, seen viewedPod, served bool) bool {
 	if e := s.evacuations[pod.UID]; e != nil && len(e.Spec.Evacuators) > 0 {
-		return staticpods.Evacuated(e)
+		return staticpod.Evacuated(e)
 	}
 	if !served {
 		return false
@@ -231,7 +231,7 @@ func byAgent(s *scope, c *component, pod *corev1.Pod, seen viewedPod, served boo
 		if i >= 0 {
 			by = &c.rules[name][i]
 		}
-		if verdict.Behavior == v1alpha1.DrainBehaviorDrain && staticpods.HasEvacuator(pod, seen.podType, by) {
+		if verdict.Behavior == v1alpha1.DrainBehaviorDrain && staticpod.HasEvacuator(pod, seen.podType, by) {
 			return true
 		}
 	}
@@ -308,7 +308,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView, after t
 	if view.podType != "" {
 		builtIn := evacuation.BuiltIn(pod, view.podType, policy)
 		if view.byAgent {
-			builtIn = staticpods.Evacuators()
+			builtIn = staticpod.Evacuators()
 		}
 		evacuators, problems = evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, BuiltIn: builtIn, Policy: policy.Evacuators})
 	}
@@ -366,7 +366,7 @@ func setInstigator(ctx context.Context, c client.Client, e *v1alpha1.Evacuation,
 // evacuationsOn lists the Evacuations of a Node's Pods.
 func evacuationsOn(ctx context.Context, reader client.Reader, node string) ([]v1alpha1.Evacuation, error) {
 	list := &v1alpha1.EvacuationList{}
-	err := reader.List(ctx, list, client.MatchingFields{remote.EvacuationsByNode: node})
+	err := reader.List(ctx, list, client.MatchingFields{workload.EvacuationsByNode: node})
 	return list.Items, errors.Wrapf(err, "listing the Evacuations of Node %s", node)
 }
 

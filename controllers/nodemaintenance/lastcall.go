@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/daemonsets"
-	"github.com/capnm/cluster-api-node-maintenance/drain/overtime"
+	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -26,17 +26,17 @@ func lastCall(s *scope) sets.Set[types.UID] {
 	for _, node := range s.nodes {
 		unreachable := rules.Unreachable(node)
 		for _, view := range s.pods[node.Name] {
-			if view.finished || !overtime.Called(view.podType, view.verdict, view.others) {
+			if view.finished || !draintimeout.Called(view.podType, view.verdict, view.others) {
 				continue
 			}
-			period, _ := daemonsets.GracePeriod(view.pod, unreachable)
+			period, _ := daemonset.GracePeriod(view.pod, unreachable)
 			if at := drain.CallAt(period); s.now.Before(at) {
 				s.lookAgainAt(at)
 				s.lastCall.later = true
 				continue
 			}
 			called.Insert(view.pod.UID)
-			if !overtime.Asked(view.pod.DeletionTimestamp != nil, s.evacuations[view.pod.UID]) {
+			if !draintimeout.Asked(view.pod.DeletionTimestamp != nil, s.evacuations[view.pod.UID]) {
 				s.lastCall.unheard++
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 // releaseLeft completes the NodeMaintenance for Nodes that it no longer selects because their labels have changed. As in stage Complete, it
@@ -40,7 +40,7 @@ func (r *Reconciler) releaseLeft(ctx context.Context, s *scope) (bool, error) {
 // leftNodes returns the Nodes that the status lists but the NodeMaintenance no longer selects. It returns none for a NodeMaintenance that
 // selects by name: a Node with another UID is a different Node, which it has never changed.
 func leftNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
-	if _, byName := selection.Names(s.maintenance); byName {
+	if _, byName := nodeselection.Names(s.maintenance); byName {
 		return nil, nil
 	}
 	selected := selectedSet(s)
@@ -52,7 +52,7 @@ func leftNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 		node := &corev1.Node{}
 		if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
 			return nil, errors.Wrapf(err, "getting Node %s", name)
-		} else if err == nil && selection.Means(s.maintenance, node) {
+		} else if err == nil && nodeselection.Means(s.maintenance, node) {
 			left = append(left, node)
 		}
 	}
@@ -61,7 +61,7 @@ func leftNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 
 func drainedByOthers(s *scope, node *corev1.Node) bool {
 	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
-		return drains(&other) && selection.Selects(&other, node)
+		return drains(&other) && nodeselection.Selects(&other, node)
 	})
 }
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lifecycle"
-	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 // controlPlaneLabel is on the Nodes of the control plane.
@@ -26,7 +26,7 @@ const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 // judge collects the facts about the selection that SelectionPlausible depends on. Admission cannot check them, since it does not know the
 // other Nodes.
 func (r *Reconciler) judge(ctx context.Context, s *scope) (bool, error) {
-	facts := &selection.Facts{}
+	facts := &nodeselection.Facts{}
 	selected := sets.New[string]()
 	for _, node := range s.nodes {
 		selected.Insert(node.Name)
@@ -66,7 +66,7 @@ func anyOther(ctx context.Context, reader client.Reader, than sets.Set[string], 
 // Node agree on its conditions.
 func (r *Reconciler) mark(ctx context.Context, s *scope) (bool, error) {
 	var err error
-	if _, byName := selection.Names(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle {
+	if _, byName := nodeselection.Names(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle {
 		err = r.markNodes(ctx, s, s.nodes, viewsOf(append(s.others, *s.before)))
 	} else { // Nodes may no longer be selected: their labels change, and in stage Idle the nodeSelector may change
 		err = r.markAll(ctx, s, *s.before)
@@ -98,7 +98,7 @@ func (r *Reconciler) markAll(ctx context.Context, s *scope, latest ...v1alpha1.N
 		selected.Insert(node.UID)
 	}
 	for i := range all.Items {
-		if node := &all.Items[i]; !selected.Has(node.UID) && lifecycle.Carried(node.Status.Conditions) {
+		if node := &all.Items[i]; !selected.Has(node.UID) && nodecondition.Carried(node.Status.Conditions) {
 			nodes = append(nodes, r.written.latest(s.request.Cluster, node))
 		}
 	}
@@ -110,7 +110,7 @@ func (r *Reconciler) markNodes(ctx context.Context, s *scope, nodes []*corev1.No
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	for _, node := range nodes {
-		set, remove := lifecycle.Changes(node.Status.Conditions, lifecycle.Wanted(selecting(node, views)), s.now)
+		set, remove := nodecondition.Changes(node.Status.Conditions, nodecondition.Wanted(selecting(node, views)), s.now)
 		if len(set)+len(remove) > 0 {
 			group.Go(func() error {
 				patched, err := patchConditions(ctx, s.client, node, set, remove)
@@ -159,18 +159,18 @@ func viewsOf(maintenances []v1alpha1.NodeMaintenance) []*maintenanceView {
 	views := make([]*maintenanceView, 0, len(maintenances))
 	for i := range maintenances {
 		if m := &maintenances[i]; m.Spec.Stage != v1alpha1.StageComplete {
-			views = append(views, &maintenanceView{maintenance: m, selects: selection.Of(m)})
+			views = append(views, &maintenanceView{maintenance: m, selects: nodeselection.Of(m)})
 		}
 	}
 	return views
 }
 
-func selecting(node *corev1.Node, views []*maintenanceView) []lifecycle.Maintenance {
-	var maintenances []lifecycle.Maintenance
+func selecting(node *corev1.Node, views []*maintenanceView) []nodecondition.Maintenance {
+	var maintenances []nodecondition.Maintenance
 	for _, view := range views {
 		if view.selects(node) {
 			m := view.maintenance
-			maintenances = append(maintenances, lifecycle.Maintenance{
+			maintenances = append(maintenances, nodecondition.Maintenance{
 				Name: m.Name, Stage: m.Spec.Stage, Ending: !m.DeletionTimestamp.IsZero() && !cordon.Holds(m), Drained: view.hasDrained(node.Name),
 			})
 		}

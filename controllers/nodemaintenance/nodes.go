@@ -17,11 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lifecycle"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
-	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
 // selectNodes finds the Nodes of this NodeMaintenance and the NodeMaintenances that share Nodes with it.
@@ -43,7 +43,7 @@ func findNeighbours(ctx context.Context, s *scope) error {
 	s.drainedBy = map[string][]*corev1.Node{}
 	asked, seen := selectedSet(s).Union(mentionedNodes(s.before)), sets.New(s.maintenance.Name)
 	for next := sets.List(asked); len(next) > 0; {
-		found, err := remote.MaintenancesOf(ctx, s.client, next...)
+		found, err := workload.MaintenancesOf(ctx, s.client, next...)
 		if err != nil {
 			return err
 		}
@@ -80,12 +80,12 @@ func drains(m *v1alpha1.NodeMaintenance) bool {
 // selectedNodes returns the Nodes that a NodeMaintenance selects. It omits a Node whose UID differs from the recorded one.
 func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMaintenance) ([]*corev1.Node, error) {
 	var nodes []*corev1.Node
-	if names, only := selection.Names(m); only {
+	if names, only := nodeselection.Names(m); only {
 		for _, name := range names {
 			node := &corev1.Node{}
 			if err := reader.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
 				return nil, errors.Wrapf(err, "getting Node %s", name)
-			} else if err == nil && selection.Means(m, node) {
+			} else if err == nil && nodeselection.Means(m, node) {
 				nodes = append(nodes, node)
 			}
 		}
@@ -95,7 +95,7 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 	if err := reader.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil { // only the selected Nodes are copied
 		return nil, errors.Wrap(err, "listing Nodes")
 	}
-	selected := selection.Of(m)
+	selected := nodeselection.Of(m)
 	for i := range all.Items {
 		if selected(&all.Items[i]) {
 			nodes = append(nodes, all.Items[i].DeepCopy())
@@ -127,7 +127,7 @@ func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.No
 	if !restored {
 		return nil
 	}
-	if err := remote.PatchNode(ctx, s.client, node, changed); err != nil {
+	if err := workload.PatchNode(ctx, s.client, node, changed); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "uncordoning Node %s", node.Name)
 	}
 	r.written.note(s.request.Cluster, changed)
@@ -138,12 +138,12 @@ func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.No
 // anotherOn reports whether another NodeMaintenance that selects the Node satisfies the predicate does.
 func anotherOn(node *corev1.Node, s *scope, does func(*v1alpha1.NodeMaintenance) bool) bool {
 	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
-		return does(&other) && selection.Selects(&other, node)
+		return does(&other) && nodeselection.Selects(&other, node)
 	})
 }
 
 // enqueue maps a Change to NodeMaintenances.
-func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change remote.Change) {
+func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
 	var keys []types.NamespacedName
 	switch {
 	case change.Pod != nil:
@@ -154,7 +154,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change rem
 		keys = r.draining(ctx, change.Cluster)
 	}
 	for _, key := range keys {
-		queue.Add(remote.Request{Cluster: change.Cluster, Object: key})
+		queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
 	}
 }
 
@@ -171,15 +171,15 @@ func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.Namespace
 			node.Name = name // the labels of a Node that no longer exists are not known
 		}
 	}
-	maintenances, err := remote.MaintenancesOf(ctx, remoteClient, name)
+	maintenances, err := workload.MaintenancesOf(ctx, remoteClient, name)
 	if err != nil {
 		return nil // same
 	}
 	return keysWhere(maintenances, func(m *v1alpha1.NodeMaintenance) bool {
-		if names, only := selection.Names(m); only {
-			return slices.Contains(names, name) || selection.Doubted(m)
+		if names, only := nodeselection.Names(m); only {
+			return slices.Contains(names, name) || nodeselection.Doubted(m)
 		}
-		return selection.Selects(m, node) || selection.Mentions(m, name) || selection.Doubted(m)
+		return nodeselection.Selects(m, node) || nodeselection.Mentions(m, name) || nodeselection.Doubted(m)
 	})
 }
 
@@ -223,12 +223,12 @@ func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(cont
 		for _, node := range nodes {
 			names = append(names, node.Name)
 		}
-		maintenances, err := remote.MaintenancesOf(ctx, remoteClient, names...)
+		maintenances, err := workload.MaintenancesOf(ctx, remoteClient, names...)
 		if err != nil {
 			return itself
 		}
 		return append(itself, keysWhere(maintenances, func(other *v1alpha1.NodeMaintenance) bool {
-			return other.Name != m.Name && slices.ContainsFunc(nodes, selection.Of(other))
+			return other.Name != m.Name && slices.ContainsFunc(nodes, nodeselection.Of(other))
 		})...)
 	}
 }
@@ -245,6 +245,6 @@ func (nodeMatters) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 		rules.Unreachable(before) != rules.Unreachable(after) ||
 		!apiequality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 		before.Annotations[v1alpha1.NodeOriginAnnotation] != after.Annotations[v1alpha1.NodeOriginAnnotation] ||
-		!lifecycle.Same(before.Status.Conditions, after.Status.Conditions) ||
+		!nodecondition.Same(before.Status.Conditions, after.Status.Conditions) ||
 		!before.DeletionTimestamp.Equal(after.DeletionTimestamp)
 }

@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/daemonsets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
-	"github.com/capnm/cluster-api-node-maintenance/drain/overtime"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -46,7 +46,7 @@ func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
 				s.lookAgainAt(at)
 				continue
 			}
-			_, seconds := daemonsets.GracePeriod(view.pod, rules.Unreachable(node))
+			_, seconds := daemonset.GracePeriod(view.pod, rules.Unreachable(node))
 			group.Go(func() error { return r.deletePod(ctx, s, view.pod, seconds) })
 		}
 	}
@@ -59,21 +59,21 @@ func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
 
 // deleteAt returns the time at which a drain that deletes the remaining Pods before its timeout deletes this one. It returns false if the
 // drain does not delete the Pod.
-func deleteAt(drain *overtime.Drain, node *corev1.Node, view podView) (at time.Time, left bool) {
-	if drain == nil || !drain.Deletes || view.finished || view.pod.DeletionTimestamp != nil || !overtime.Left(view.podType, view.verdict, view.others) {
+func deleteAt(drain *draintimeout.Drain, node *corev1.Node, view podView) (at time.Time, left bool) {
+	if drain == nil || !drain.Deletes || view.finished || view.pod.DeletionTimestamp != nil || !draintimeout.Left(view.podType, view.verdict, view.others) {
 		return time.Time{}, false
 	}
-	period, _ := daemonsets.GracePeriod(view.pod, rules.Unreachable(node))
+	period, _ := daemonset.GracePeriod(view.pod, rules.Unreachable(node))
 	return drain.DeleteAt(period), true
 }
 
 // drainTime returns the time limits of the drain, nil if the drain has no timeout or has not started.
-func drainTime(s *scope) *overtime.Drain {
+func drainTime(s *scope) *draintimeout.Drain {
 	start := stageStart(s.maintenance, v1alpha1.StageDrain)
 	if start == nil {
 		return nil
 	}
-	return overtime.DrainOf(s.maintenance, start.Time)
+	return draintimeout.DrainOf(s.maintenance, start.Time)
 }
 
 func (r *Reconciler) deletePod(ctx context.Context, s *scope, pod *corev1.Pod, gracePeriodSeconds *int64) error {

@@ -18,7 +18,7 @@ import (
 const maxLeft = 5
 
 // reportPodsLeft sets the condition PodsLeft, which names the DaemonSets whose Pods stay on the Nodes although the drain rules say Drain:
-// see package drain/daemonsets.
+// see package drain/daemonset.
 func reportPodsLeft(s *scope) {
 	conditions := &s.maintenance.Status.Conditions
 	if s.maintenance.Spec.Stage == v1alpha1.StageDrain && s.decision == nil {

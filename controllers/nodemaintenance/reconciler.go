@@ -18,16 +18,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/pace"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
-	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
 // Reconciler reconciles NodeMaintenances.
 type Reconciler struct {
-	Clusters *remote.Clusters
+	Clusters *workload.Clusters
 	Clock    clock.PassiveClock
 	// ManagementCluster identifies the management cluster that this manager serves, see
 	// v1alpha1.OwnerManagementClusterAnnotation.
@@ -37,15 +37,15 @@ type Reconciler struct {
 	// NodeAgent is the feature gate that lets agents on Nodes evacuate static Pods.
 	NodeAgent bool
 
-	controller controller.TypedController[remote.Request]
-	statuses   pace.Writes[remote.Request] // limits the rate of status patches that only report progress
+	controller controller.TypedController[workload.Request]
+	statuses   writelimit.Writes[workload.Request] // limits the rate of status patches that only report progress
 	created    creations
 	written    written
 	conflicts  conflicts
 }
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
 	r.written = newWritten(ctx)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "nodemaintenance", r, options, r.enqueue)
@@ -55,12 +55,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // Watches returns the watches of a workload cluster's NodeMaintenances, Nodes and Evacuations.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		remote.Watch("nodemaintenance-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, remote.EnqueueObjects(cluster, r.itselfAndNeighbours(cluster)),
+		workload.Watch("nodemaintenance-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueObjects(cluster, r.itselfAndNeighbours(cluster)),
 			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.NodeMaintenance]{}),
-		remote.Watch("nodemaintenance-Nodes", r.controller, &corev1.Node{}, remote.EnqueueObjects(cluster, func(ctx context.Context, node *corev1.Node) []types.NamespacedName {
+		workload.Watch("nodemaintenance-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, func(ctx context.Context, node *corev1.Node) []types.NamespacedName {
 			return r.maintenancesOf(ctx, cluster, node.Name, node)
 		}), nodeMatters{}),
-		remote.Watch("nodemaintenance-Evacuations", r.controller, &v1alpha1.Evacuation{}, remote.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+		workload.Watch("nodemaintenance-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 			return r.maintenancesOf(ctx, cluster, e.Annotations[v1alpha1.EvacuationNodeAnnotation], nil)
 		})),
 	}
@@ -68,7 +68,7 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 
 // scope is the state of one reconciliation.
 type scope struct {
-	request     remote.Request
+	request     workload.Request
 	client      client.Client
 	maintenance *v1alpha1.NodeMaintenance // to be stored
 	before      *v1alpha1.NodeMaintenance // as read
@@ -79,8 +79,8 @@ type scope struct {
 	others    []v1alpha1.NodeMaintenance // a superset of those that share Nodes with this one; objects of the cache, read-only
 	drainedBy map[string][]*corev1.Node  // Nodes of the others that are in stage Drain, by NodeMaintenance name
 
-	served    *served          // nil: it serves no Machine of this management cluster
-	selection *selection.Facts // nil in stage Complete
+	served    *served              // nil: it serves no Machine of this management cluster
+	selection *nodeselection.Facts // nil in stage Complete
 
 	// In stage Drain, once the Pods are observed:
 	decision    *plan.MaintenanceDecision
@@ -107,15 +107,15 @@ type step func(context.Context, *scope) (done bool, err error)
 // It changes nothing while the Machine that the NodeMaintenance serves is paused. It does not restore the Node of a Machine that is being
 // deleted, not even in stage Complete. Before the report, it releases Nodes that are no longer selected, as in stage Complete. After the
 // report, it updates the conditions of the Nodes.
-func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
 	err := r.reconcile(ctx, s)
-	if !remote.IsNotConnected(err) && !remote.IsPaused(err) {
+	if !workload.IsNotConnected(err) && !workload.IsPaused(err) {
 		r.Clusters.Failures.Note(request, err, s.now)
 	}
 	if err != nil || s.requeueAt.IsZero() {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	return reconcile.Result{RequeueAfter: max(s.requeueAt.Sub(s.now), time.Millisecond)}, nil
 }
@@ -167,7 +167,7 @@ func (r *Reconciler) steps(m *v1alpha1.NodeMaintenance) []step {
 }
 
 // owner returns the name under which a NodeMaintenance subscribes to the Pods of Nodes.
-func owner(request remote.Request) string { return "NodeMaintenance/" + request.Object.Name }
+func owner(request workload.Request) string { return "NodeMaintenance/" + request.Object.Name }
 
 // hold adds the finalizer before the first side effect.
 func (r *Reconciler) hold(ctx context.Context, s *scope) (bool, error) {

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/annotations"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // served is the Machine that a NodeMaintenance serves.
@@ -26,7 +26,7 @@ type served struct {
 
 // findMachine gets the Machine that the NodeMaintenance serves, if it is in this management cluster.
 func (r *Reconciler) findMachine(ctx context.Context, s *scope) (bool, error) {
-	key, ours := machines.Served(s.maintenance, r.ManagementCluster, s.request.Cluster)
+	key, ours := machinedrain.Served(s.maintenance, r.ManagementCluster, s.request.Cluster)
 	if !ours {
 		return true, nil
 	}
@@ -57,7 +57,7 @@ func (r *Reconciler) keepNode(ctx context.Context, s *scope) (bool, error) {
 	return false, err
 }
 
-func (s *scope) keepsNode() bool { return s.served != nil && machines.KeepsNode(s.served.machine) }
+func (s *scope) keepsNode() bool { return s.served != nil && machinedrain.KeepsNode(s.served.machine) }
 
 // reportMachineGone sets the condition MachineGone if the Node exists but its Machine does not. The controller does not restore the Node: a
 // user must decide what to do with it.

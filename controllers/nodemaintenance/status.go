@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
-	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
 )
 
 // statusInterval is the minimum time between two status patches that only report progress. A drain that waits for budgets takes long, and
@@ -72,7 +72,7 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 	if !apiequality.Semantic.DeepEqual(publishedTargets(s.before), publishedTargets(s.maintenance)) {
 		return statusInterval
 	}
-	return max(statusInterval, r.statuses.Share(s.now, func(other remote.Request) bool { return other.Cluster == s.request.Cluster }))
+	return max(statusInterval, r.statuses.Share(s.now, func(other workload.Request) bool { return other.Cluster == s.request.Cluster }))
 }
 
 // tell writes events about fast-forwarded Nodes and implausible selections that the previous status did not report.
@@ -201,7 +201,7 @@ func reportConditions(s *scope) {
 		})
 	}
 	if s.selection != nil {
-		if plausible, reason, message := selection.Judge(*s.selection); plausible {
+		if plausible, reason, message := nodeselection.Judge(*s.selection); plausible {
 			set(v1alpha1.NodeMaintenanceSelectionPlausible, metav1.ConditionTrue, reason, message)
 		} else {
 			set(v1alpha1.NodeMaintenanceSelectionPlausible, metav1.ConditionFalse, reason, message)

@@ -8,14 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 )
 
 func TestInterval(t *testing.T) {
 	g := NewWithT(t)
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	request := func(cluster, name string) remote.Request {
-		return remote.Request{Cluster: types.NamespacedName{Name: cluster}, Object: types.NamespacedName{Name: name}}
+	request := func(cluster, name string) workload.Request {
+		return workload.Request{Cluster: types.NamespacedName{Name: cluster}, Object: types.NamespacedName{Name: name}}
 	}
 	r := &Reconciler{}
 	s := &scope{request: request("a", "one"), now: now, before: &v1alpha1.NodeMaintenance{}, maintenance: &v1alpha1.NodeMaintenance{}}

@@ -16,22 +16,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
-	"github.com/capnm/cluster-api-node-maintenance/drain/leftovers"
+	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
 )
 
 // Sweeper cleans up what NodeMaintenances that no longer exist have left behind on Nodes, once for each connection to a workload cluster:
-// see package drain/leftovers. The DaemonSet evacuator removes its taint itself.
+// see package drain/orphan. The DaemonSet evacuator removes its taint itself.
 type Sweeper struct {
-	Clusters *remote.Clusters
+	Clusters *workload.Clusters
 
-	controller controller.TypedController[remote.Request]
+	controller controller.TypedController[workload.Request]
 }
 
 // SetupWithManager adds the sweeper to the manager.
-func (r *Sweeper) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+func (r *Sweeper) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
 	options.Reconciler = r
 	var err error
 	r.controller, err = controller.NewTyped("sweeper", mgr, options)
@@ -42,18 +42,18 @@ func (r *Sweeper) SetupWithManager(mgr ctrl.Manager, options controller.TypedOpt
 // a connection.
 func (r *Sweeper) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		remote.Watch("sweeper-Nodes", r.controller, &corev1.Node{}, listed(cluster, func(node *corev1.Node) string { return node.Name })),
-		remote.Watch("sweeper-Evacuations", r.controller, &v1alpha1.Evacuation{}, listed(cluster, func(e *v1alpha1.Evacuation) string {
+		workload.Watch("sweeper-Nodes", r.controller, &corev1.Node{}, listed(cluster, func(node *corev1.Node) string { return node.Name })),
+		workload.Watch("sweeper-Evacuations", r.controller, &v1alpha1.Evacuation{}, listed(cluster, func(e *v1alpha1.Evacuation) string {
 			return e.Annotations[v1alpha1.EvacuationNodeAnnotation]
 		})),
 	}
 }
 
 // listed enqueues the Nodes of the objects in the initial list of a watch.
-func listed[T client.Object](cluster types.NamespacedName, node func(T) string) handler.TypedEventHandler[T, remote.Request] {
-	return handler.TypedFuncs[T, remote.Request]{CreateFunc: func(_ context.Context, e event.TypedCreateEvent[T], queue remote.Queue) {
+func listed[T client.Object](cluster types.NamespacedName, node func(T) string) handler.TypedEventHandler[T, workload.Request] {
+	return handler.TypedFuncs[T, workload.Request]{CreateFunc: func(_ context.Context, e event.TypedCreateEvent[T], queue workload.Queue) {
 		if name := node(e.Object); e.IsInInitialList && name != "" {
-			queue.Add(remote.Request{Cluster: cluster, Object: types.NamespacedName{Name: name}})
+			queue.Add(workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: name}})
 		}
 	}}
 }
@@ -61,31 +61,31 @@ func listed[T client.Object](cluster types.NamespacedName, node func(T) string) 
 // Reconcile cleans up one Node:
 //
 //	find leftovers in the caches ─► confirm them with the NodeMaintenances from the API server ─► clean up
-func (r *Sweeper) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+func (r *Sweeper) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
 	cached, err := r.Clusters.Client(ctx, request.Cluster)
 	if err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	observed, err := observeLeftovers(ctx, cached, cached, request.Object.Name)
-	if err != nil || leftovers.On(observed).Nothing() {
-		return remote.Rest(err)
+	if err != nil || orphan.On(observed).Nothing() {
+		return workload.Rest(err)
 	}
 	// The cache may not contain the newest NodeMaintenances.
 	live, err := r.Clusters.Live(ctx, request.Cluster)
 	if err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	if observed, err = observeLeftovers(ctx, cached, live, request.Object.Name); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
-	return remote.Rest(r.sweep(ctx, cached, observed.Node, leftovers.On(observed)))
+	return workload.Rest(r.sweep(ctx, cached, observed.Node, orphan.On(observed)))
 }
 
 // observeLeftovers reads a Node and its Evacuations from the cache, and then lists the NodeMaintenances. In this order, the list contains
 // the NodeMaintenances that the Node and the Evacuations belong to.
-func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, name string) (leftovers.Observation, error) {
-	observed := leftovers.Observation{Name: name, Node: &corev1.Node{}}
+func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, name string) (orphan.Observation, error) {
+	observed := orphan.Observation{Name: name, Node: &corev1.Node{}}
 	switch err := cached.Get(ctx, types.NamespacedName{Name: name}, observed.Node); {
 	case client.IgnoreNotFound(err) != nil:
 		return observed, errors.Wrapf(err, "getting Node %s", name)
@@ -103,7 +103,7 @@ func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, n
 }
 
 // sweep withdraws from Evacuations, removes conditions and restores the Node, as the leftovers require.
-func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node, left leftovers.Left) error {
+func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node, left orphan.Left) error {
 	for _, e := range left.Evacuations {
 		if err := setInstigator(ctx, c, e, evacuation.WithoutInstigator); err != nil {
 			return err
@@ -118,7 +118,7 @@ func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node,
 		changed := node.DeepCopy()
 		cordon.Restore(changed, false)
 		cordon.Include(changed)
-		if err := remote.PatchNode(ctx, c, node, changed); err != nil {
+		if err := workload.PatchNode(ctx, c, node, changed); err != nil {
 			return errors.Wrapf(client.IgnoreNotFound(err), "leaving Node %s as it was found", node.Name)
 		}
 	}

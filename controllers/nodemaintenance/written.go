@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/cluster-api/util/cache"
 
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 )
 
 // written caches Nodes as this manager has last written them, until the watch delivers that version. With hundreds of drains, the watch may
@@ -38,7 +38,7 @@ func (w written) note(cluster types.NamespacedName, node *corev1.Node) {
 	if w.latest(cluster, node) != node {
 		return
 	}
-	if trimmed, err := remote.TrimNode(node.DeepCopy()); err == nil {
+	if trimmed, err := workload.TrimNode(node.DeepCopy()); err == nil {
 		if kept, ok := trimmed.(*corev1.Node); ok {
 			w.nodes.Add(writtenNode{cluster, kept})
 		}

@@ -20,10 +20,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/ahead"
 	machinecontroller "github.com/capnm/cluster-api-node-maintenance/controllers/machine"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // eventInvalidStage means that the stage annotation of a Machine has an invalid value.
@@ -32,8 +32,8 @@ const eventInvalidStage = "InvalidStage"
 // Reconciler reconciles the stage annotation of Machines that are not being deleted.
 type Reconciler struct {
 	Client           client.Client
-	Clusters         *remote.Clusters
-	Keeper           *ahead.Keeper
+	Clusters         *workload.Clusters
+	Keeper           *machinemaintenance.Keeper
 	Clock            clock.PassiveClock
 	WatchFilterValue string
 
@@ -48,7 +48,7 @@ type scope struct {
 	policy  *v1alpha1.MachineDrainPolicy
 	asked   v1alpha1.NodeMaintenanceStage
 	remote  client.Client
-	found   machines.Found
+	found   machinedrain.Found
 	present *v1alpha1.NodeMaintenance
 }
 
@@ -68,7 +68,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	condition, err := r.move(ctx, s)
 	if err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	return reconcile.Result{}, r.report(ctx, s, condition)
 }
@@ -89,7 +89,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (concerns bool, err 
 	if err := r.Client.List(ctx, policies, client.InNamespace(s.machine.Namespace)); err != nil {
 		return false, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", s.machine.Namespace)
 	}
-	s.policy = machines.PolicyFor(s.machine, s.cluster.Labels, policies.Items)
+	s.policy = machinedrain.PolicyFor(s.machine, s.cluster.Labels, policies.Items)
 	_, asked := s.machine.Annotations[v1alpha1.MachineStageAnnotation]
 	return asked || s.policy != nil || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance), nil
 }
@@ -97,7 +97,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (concerns bool, err 
 // move takes the next step and returns the resulting condition of the Machine. The zero condition means that the Machine must have none.
 func (r *Reconciler) move(ctx context.Context, s *scope) (metav1.Condition, error) {
 	var problem string
-	if s.asked, problem = machines.StageOf(s.machine); problem != "" {
+	if s.asked, problem = machinedrain.StageOf(s.machine); problem != "" {
 		return waiting(v1alpha1.ReasonInvalidStage, problem), nil
 	}
 	var err error
@@ -107,9 +107,9 @@ func (r *Reconciler) move(ctx context.Context, s *scope) (metav1.Condition, erro
 		s.present = s.found.Maintenance
 	}
 	switch {
-	case remote.IsNotConnected(err) && s.asked == "":
+	case workload.IsNotConnected(err) && s.asked == "":
 		return r.unchanged(s), nil
-	case remote.IsNotConnected(err):
+	case workload.IsNotConnected(err):
 		return waiting(v1alpha1.ReasonWaitingForWorkloadCluster, "Waiting for a connection to the workload cluster"), nil
 	case err != nil:
 		return metav1.Condition{}, err
@@ -126,14 +126,14 @@ func (r *Reconciler) move(ctx context.Context, s *scope) (metav1.Condition, erro
 func (r *Reconciler) keep(ctx context.Context, s *scope) (metav1.Condition, error) {
 	switch {
 	case s.present != nil && s.present.Spec.Stage == v1alpha1.StageComplete: // stages only move forward, so it is deleted and recreated
-		return machines.StageCondition(s.asked, nil), r.withdraw(ctx, s)
-	case s.present != nil && machines.StageBefore(s.asked, s.present.Spec.Stage):
-		return machines.StageCondition(s.asked, s.present), nil
+		return machinedrain.StageCondition(s.asked, nil), r.withdraw(ctx, s)
+	case s.present != nil && machinedrain.StageBefore(s.asked, s.present.Spec.Stage):
+		return machinedrain.StageCondition(s.asked, s.present), nil
 	}
 	if err := r.keepFromRemediation(ctx, s, s.asked != v1alpha1.StageIdle); err != nil {
 		return metav1.Condition{}, err
 	}
-	kept, problem, err := r.Keeper.Keep(ctx, s.remote, ahead.Wish{
+	kept, problem, err := r.Keeper.Keep(ctx, s.remote, machinemaintenance.Wish{
 		Cluster: s.cluster, Machine: s.machine, Policy: s.policy, Stage: s.asked, For: v1alpha1.RequestedForStage,
 	})
 	if err != nil {
@@ -142,7 +142,7 @@ func (r *Reconciler) keep(ctx context.Context, s *scope) (metav1.Condition, erro
 	if problem != nil {
 		return waiting(problem.Reason, problem.Message), nil
 	}
-	condition := machines.StageCondition(s.asked, kept)
+	condition := machinedrain.StageCondition(s.asked, kept)
 	if taken := s.found.TakenMessage(); taken != "" {
 		condition.Message += "\n" + taken
 	}
@@ -154,12 +154,12 @@ func (r *Reconciler) keep(ctx context.Context, s *scope) (metav1.Condition, erro
 func (r *Reconciler) end(ctx context.Context, s *scope) (metav1.Condition, error) {
 	requested := s.present != nil && (s.asked == v1alpha1.StageComplete || s.present.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForStage)
 	if requested {
-		return machines.StageCondition(v1alpha1.StageComplete, s.present), r.withdraw(ctx, s)
+		return machinedrain.StageCondition(v1alpha1.StageComplete, s.present), r.withdraw(ctx, s)
 	}
 	if err := r.keepFromRemediation(ctx, s, false); err != nil || s.asked == "" {
 		return metav1.Condition{}, err
 	}
-	return machines.StageCondition(v1alpha1.StageComplete, nil), nil
+	return machinedrain.StageCondition(v1alpha1.StageComplete, nil), nil
 }
 
 func (r *Reconciler) withdraw(ctx context.Context, s *scope) error {
@@ -171,7 +171,7 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) error {
 
 func (r *Reconciler) keepFromRemediation(ctx context.Context, s *scope, keep bool) error {
 	changed := s.machine.DeepCopy()
-	if !machines.KeepFromRemediation(changed, keep) {
+	if !machinedrain.KeepFromRemediation(changed, keep) {
 		return nil
 	}
 	err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{}))

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 const (
@@ -28,14 +28,14 @@ func Imminent(m *v1alpha1.NodeMaintenance, now time.Time) (nodes []string, until
 		!isWithin(imminence, m.CreationTimestamp.Time, now) {
 		return nil, time.Time{}
 	}
-	nodes, _ = selection.Names(m)
+	nodes, _ = nodeselection.Names(m)
 	return nodes, m.CreationTimestamp.Add(imminence)
 }
 
 // CanCordon reports whether a NodeMaintenance is going to cordon a Node of a name that it selects: the Node is schedulable, is not
 // being deleted, and is not another Node that has been created with the same name.
 func CanCordon(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
-	return selection.Means(m, node) && !node.Spec.Unschedulable && node.DeletionTimestamp.IsZero()
+	return nodeselection.Means(m, node) && !node.Spec.Unschedulable && node.DeletionTimestamp.IsZero()
 }
 
 // Waits reports whether the eviction of a Pod still waits for imminent cordons, and until when at most. requested is when its

@@ -4,7 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/statefulsets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
@@ -21,7 +21,7 @@ func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.Evacuati
 		return nil
 	case surge.Allows(policy.Surge, pod) && surge.DeploymentOf(pod) != "":
 		class = v1alpha1.EvacuatorClassDeployment
-	case policy.StatefulSetPods != v1alpha1.StatefulSetPodsUnordered && statefulsets.SetOf(pod) != "":
+	case policy.StatefulSetPods != v1alpha1.StatefulSetPodsUnordered && statefulset.SetOf(pod) != "":
 		class = v1alpha1.EvacuatorClassStatefulSet
 	default:
 		return nil

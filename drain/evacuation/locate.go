@@ -4,7 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/selection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 // Noted is the Node that an Evacuation notes as that of its Pod, with what is known about it without reading the Pod. Whoever may
@@ -32,7 +32,7 @@ func (n Noted) NeedsPod() bool {
 	}
 	for i := range n.Maintenances {
 		m := &n.Maintenances[i]
-		if n.Node != nil && m.Spec.Stage == v1alpha1.StageDrain && m.DeletionTimestamp.IsZero() && selection.Selects(m, n.Node) {
+		if n.Node != nil && m.Spec.Stage == v1alpha1.StageDrain && m.DeletionTimestamp.IsZero() && nodeselection.Selects(m, n.Node) {
 			return false
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -36,7 +36,7 @@ func (ours) compile(w world) rules.Compiled {
 
 func (o ours) observe(w world) plan.Observation {
 	matcher := rules.NewMatcher(o.compile(w).Rules)
-	spec := machines.Maintenance(machines.Request{
+	spec := machinedrain.Maintenance(machinedrain.Request{
 		Machine: w.machine, Node: &corev1.Node{ObjectMeta: metaOf("", nodeName, nil)}, Policy: o.policy,
 	}).Spec
 	observed := plan.Observation{Maintenances: []plan.Maintenance{{

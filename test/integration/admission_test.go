@@ -17,7 +17,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lifecycle"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
@@ -251,7 +251,7 @@ func testUncordonWarnings(t *testing.T, all *admission) {
 		write(a, func(n *corev1.Node) { cordon.Apply(n) })
 		present, err := nodes.Get(a.Context(), node.Name, metav1.GetOptions{})
 		a.Expect(err).NotTo(HaveOccurred())
-		present.Status.Conditions, _ = lifecycle.Changes(nil, lifecycle.Wanted([]lifecycle.Maintenance{{Name: "kernel", Stage: v1alpha1.StageCordon}}), time.Now())
+		present.Status.Conditions, _ = nodecondition.Changes(nil, nodecondition.Wanted([]nodecondition.Maintenance{{Name: "kernel", Stage: v1alpha1.StageCordon}}), time.Now())
 		_, err = nodes.UpdateStatus(a.Context(), present, metav1.UpdateOptions{})
 		a.Expect(err).NotTo(HaveOccurred())
 		a.Expect(write(a, uncordon)).To(And(uncordonWarns, ContainElement(ContainSubstring("NodeMaintenance kernel"))))

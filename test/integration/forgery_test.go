@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // nameTaken has a user who may delete the Node spare take the name of the NodeMaintenance of another Node, before its Machine is deleted.
@@ -40,7 +40,7 @@ func (s *scene) drainsBesides(machine string, take func(name string)) {
 	other := bare("other", "spare")
 	s.run(other)
 	s.runOn(machine, "web", 2, deployment("web", 2), budget("web", 0))
-	name := machines.MaintenanceName(keyOf(machine), machine, s.node(machine).UID)
+	name := machinedrain.MaintenanceName(keyOf(machine), machine, s.node(machine).UID)
 	take(name)
 	s.deleteMachine(machine)
 	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(And(

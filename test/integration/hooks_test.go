@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -176,7 +176,7 @@ func pauseMachine(name string) func(*scene, bool) {
 
 func (s *scene) moved() {
 	machine, node := s.machine("moved"), s.node("moved")
-	m := machines.Maintenance(machines.Request{ManagementCluster: "the one before", Cluster: s.cluster.Key(), Machine: machine, Node: node})
+	m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "the one before", Cluster: s.cluster.Key(), Machine: machine, Node: node})
 	s.create(s.workload.Client, m)
 	s.change("moved", func(m *clusterv1.Machine) {
 		m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = v1alpha1.HookOwner
@@ -362,7 +362,7 @@ func (s *scene) orphans() {
 	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Name: metav1.NamespaceSystem}, kubeSystem)).To(Succeed())
 	orphan := func(name string, node *corev1.Node, managementCluster string) *v1alpha1.NodeMaintenance {
 		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-		return machines.Maintenance(machines.Request{ManagementCluster: managementCluster, Cluster: s.cluster.Key(), Machine: machine, Node: node})
+		return machinedrain.Maintenance(machinedrain.Request{ManagementCluster: managementCluster, Cluster: s.cluster.Key(), Machine: machine, Node: node})
 	}
 	gone := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "long-gone", UID: "gone"}}
 	ours, nodeless, theirs := orphan("o1", s.node("left-behind"), string(kubeSystem.UID)), orphan("o2", gone, string(kubeSystem.UID)), orphan("o3", gone, "another one")

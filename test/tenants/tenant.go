@@ -11,7 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/drain/machines"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
@@ -41,7 +41,7 @@ func (h *Host) Add(ctx context.Context, c client.Client, cluster kwok.Cluster) (
 	if err := kwok.Create(ctx, c, []client.Object{namespace, node}); err != nil {
 		return nil, err
 	}
-	t.maintenance = machines.MaintenanceName(client.ObjectKey{Namespace: cluster.Key().Namespace, Name: name}, name, node.UID)
+	t.maintenance = machinedrain.MaintenanceName(client.ObjectKey{Namespace: cluster.Key().Namespace, Name: name}, name, node.UID)
 	h.lock.Lock()
 	defer h.lock.Unlock()
 	h.tenants[UserPrefix+name] = t

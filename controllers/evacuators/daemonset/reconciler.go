@@ -17,18 +17,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
-	"github.com/capnm/cluster-api-node-maintenance/drain/daemonsets"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // Reconciler evacuates the Pods of DaemonSets, one Node at a time.
 type Reconciler struct {
-	Clusters *remote.Clusters
+	Clusters *workload.Clusters
 	Clock    clock.PassiveClock
 
-	controller controller.TypedController[remote.Request]
+	controller controller.TypedController[workload.Request]
 	deleted    cache.Cache[deletion]
 }
 
@@ -49,7 +49,7 @@ type scope struct {
 	cluster  types.NamespacedName
 	client   client.Client
 	node     *corev1.Node
-	draining []daemonsets.Draining
+	draining []daemonset.Draining
 	matchers []*rules.Matcher // of draining, one by one
 	now      time.Time
 }
@@ -57,37 +57,37 @@ type scope struct {
 // Reconcile reconciles one Node:
 //
 //	find the drains that target Pods of DaemonSets ─► set the taint and wait until the watch delivers it ─► report and delete
-func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
 	s := &scope{cluster: request.Cluster, node: &corev1.Node{}, now: r.Clock.Now()}
 	var err error
 	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	if err := s.client.Get(ctx, request.Object, s.node); err != nil {
-		return remote.Rest(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
+		return workload.Rest(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
 	}
-	maintenances, err := remote.MaintenancesOf(ctx, s.client, request.Object.Name)
+	maintenances, err := workload.MaintenancesOf(ctx, s.client, request.Object.Name)
 	if err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
-	s.draining = daemonsets.On(s.node, maintenances)
+	s.draining = daemonset.On(s.node, maintenances)
 	kept, err := r.keepAway(ctx, s)
 	if err != nil || !kept {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
-	return remote.Rest(r.evacuate(ctx, s))
+	return workload.Rest(r.evacuate(ctx, s))
 }
 
 // keepAway adds or removes the taint of the Node. It returns true once the watch has delivered the taint: the DaemonSet controller, which
 // watches Nodes too, is then expected to have observed it.
 func (r *Reconciler) keepAway(ctx context.Context, s *scope) (bool, error) {
-	wanted := daemonsets.TaintWanted(s.draining)
+	wanted := daemonset.TaintWanted(s.draining)
 	changed := s.node.DeepCopy()
-	if !daemonsets.SetTaint(changed, wanted) {
+	if !daemonset.SetTaint(changed, wanted) {
 		return wanted, nil
 	}
-	if err := remote.PatchNode(ctx, s.client, s.node, changed); err != nil {
+	if err := workload.PatchNode(ctx, s.client, s.node, changed); err != nil {
 		return false, errors.Wrapf(client.IgnoreNotFound(err), "setting the taint of Node %s", s.node.Name)
 	}
 	ctrl.LoggerFrom(ctx).Info("Changed whether Pods of DaemonSets are kept away from Node", "keptAway", wanted)
@@ -101,7 +101,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 		return nil // Pods are not observed yet; a Change enqueues the Node when they are
 	}
 	evacuations := &v1alpha1.EvacuationList{}
-	if err := s.client.List(ctx, evacuations, client.MatchingFields{remote.EvacuationsByNode: s.node.Name}); err != nil {
+	if err := s.client.List(ctx, evacuations, client.MatchingFields{workload.EvacuationsByNode: s.node.Name}); err != nil {
 		return errors.Wrapf(err, "listing the Evacuations of Node %s", s.node.Name)
 	}
 	for _, d := range s.draining {
@@ -110,15 +110,15 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 	var failure error // a Pod that cannot be deleted does not delay the others
 	for i := range evacuations.Items {
 		e := &evacuations.Items[i]
-		pod, found := remote.PodOf(observation, e)
+		pod, found := workload.PodOf(observation, e)
 		if !found || pod.Spec.NodeName != s.node.Name {
 			continue // the annotation of the Evacuation names a wrong Node
 		}
 		if _, deleted := r.deleted.Has(deletion{s.cluster, pod.UID}.Key()); deleted {
 			continue
 		}
-		by, refusal := daemonsets.Decide(s.input(observation, e, pod))
-		if refusal != daemonsets.NotRefused {
+		by, refusal := daemonset.Decide(s.input(observation, e, pod))
+		if refusal != daemonset.NotRefused {
 			ctrl.LoggerFrom(ctx).V(4).Info("Left Pod alone", "Pod", klog.KObj(pod), "reason", refusal)
 			continue
 		}
@@ -130,8 +130,8 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 }
 
 // input returns what is known about a Pod.
-func (s *scope) input(observation remote.Observation, e *v1alpha1.Evacuation, pod *corev1.Pod) daemonsets.Input {
-	in := daemonsets.Input{Evacuation: e, Pod: pod, Draining: s.draining}
+func (s *scope) input(observation workload.Observation, e *v1alpha1.Evacuation, pod *corev1.Pod) daemonset.Input {
+	in := daemonset.Input{Evacuation: e, Pod: pod, Draining: s.draining}
 	in.Type, in.TypeKnown = rules.PodTypeOf(pod, observation.DaemonSetExists)
 	namespaceLabels, namespaceKnown := observation.NamespaceLabels(pod.Namespace)
 	for _, matcher := range s.matchers {
@@ -147,16 +147,16 @@ func (s *scope) input(observation remote.Observation, e *v1alpha1.Evacuation, po
 // delete reports the deletion of the Pod on its Evacuation, and then deletes it. In this order, the reason is known before the Pod
 // terminates.
 func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuation, pod *corev1.Pod, by *v1alpha1.NodeMaintenance) error {
-	period, seconds := daemonsets.GracePeriod(pod, rules.Unreachable(s.node))
+	period, seconds := daemonset.GracePeriod(pod, rules.Unreachable(s.node))
 	changed := e.DeepCopy()
-	if daemonsets.Report(changed, by, period, s.now) {
+	if daemonset.Report(changed, by, period, s.now) {
 		if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(e, client.MergeFromWithOptimisticLock{})); err != nil {
 			return errors.Wrapf(client.IgnoreNotFound(err), "reporting on Evacuation %s", klog.KObj(e))
 		}
 	}
 	options := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: seconds}
 	switch err := s.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, options); {
-	case remote.IsGone(err):
+	case workload.IsGone(err):
 		return nil // the watch will deliver the deletion
 	case err != nil:
 		return errors.Wrapf(err, "deleting Pod %s", klog.KObj(pod))

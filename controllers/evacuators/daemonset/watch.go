@@ -15,12 +15,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
-	"github.com/capnm/cluster-api-node-maintenance/drain/daemonsets"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 )
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
 	r.deleted = cache.New[deletion](ctx, deletionTTL)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "daemonset", r, options, r.enqueue)
@@ -31,9 +31,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // every Node, so that orphaned taints are removed.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		remote.Watch("daemonset-Nodes", r.controller, &corev1.Node{}, remote.EnqueueObjects(cluster, remote.Itself[*corev1.Node]), taintMatters{}),
-		remote.Watch("daemonset-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, remote.EnqueueAffected(cluster, daemonsets.Affected)),
-		remote.Watch("daemonset-Evacuations", r.controller, &v1alpha1.Evacuation{}, remote.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+		workload.Watch("daemonset-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.Itself[*corev1.Node]), taintMatters{}),
+		workload.Watch("daemonset-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueAffected(cluster, daemonset.Affected)),
+		workload.Watch("daemonset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 			return nodeOf(e)
 		})),
 	}
@@ -46,7 +46,7 @@ type taintMatters struct {
 
 // Update implements predicate.TypedPredicate.
 func (taintMatters) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
-	return daemonsets.Tainted(e.ObjectOld) != daemonsets.Tainted(e.ObjectNew)
+	return daemonset.Tainted(e.ObjectOld) != daemonset.Tainted(e.ObjectNew)
 }
 
 // Delete implements predicate.TypedPredicate. It drops all events.
@@ -62,7 +62,7 @@ func nodeOf(e *v1alpha1.Evacuation) []types.NamespacedName {
 }
 
 // enqueue maps a Change to Nodes: it may contain what the decision about an Evacuation was missing.
-func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change remote.Change) {
+func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
 	var nodes []types.NamespacedName
 	switch {
 	case change.Pod != nil:
@@ -86,6 +86,6 @@ func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change rem
 		}
 	}
 	for _, node := range nodes {
-		queue.Add(remote.Request{Cluster: change.Cluster, Object: node})
+		queue.Add(workload.Request{Cluster: change.Cluster, Object: node})
 	}
 }

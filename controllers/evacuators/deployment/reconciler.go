@@ -15,17 +15,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/turns"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
 // Reconciler surges Deployments before their Pods are removed. One reconciliation covers one Deployment.
 type Reconciler struct {
-	Clusters *remote.Clusters
+	Clusters *workload.Clusters
 	Clock    clock.PassiveClock
 
-	controller controller.TypedController[remote.Request]
+	controller controller.TypedController[workload.Request]
 }
 
 // scope is the state of one reconciliation.
@@ -34,38 +34,38 @@ type scope struct {
 	key      types.NamespacedName // of the Deployment
 	client   client.Client        // reads what is watched
 	live     client.Client
-	finder   turns.Finder
-	turns    map[types.UID]turns.Turn // by Pod
+	finder   assignment.Finder
+	turns    map[types.UID]assignment.Turn // by Pod
 	observed surge.Observation
 }
 
 // Reconcile performs the next action for one Deployment. The event of each write triggers the next reconciliation:
 //
 //	find its Pods to be evacuated ─► observe the Deployment ─► decide (drain/surge) ─► report and write
-func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Deployment", klog.KRef(request.Object.Namespace, request.Object.Name)))
-	s := &scope{cluster: request.Cluster, key: request.Object, turns: map[types.UID]turns.Turn{}, observed: surge.Observation{Now: r.Clock.Now()}}
+	s := &scope{cluster: request.Cluster, key: request.Object, turns: map[types.UID]assignment.Turn{}, observed: surge.Observation{Now: r.Clock.Now()}}
 	var err error
 	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	if s.live, err = r.Clusters.Live(ctx, request.Cluster); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
-	s.finder = turns.Finder{Watched: s.client, Observation: r.Clusters.Observed(s.cluster), Class: v1alpha1.EvacuatorClassDeployment, Now: s.observed.Now}
+	s.finder = assignment.Finder{Watched: s.client, Observation: r.Clusters.Observed(s.cluster), Class: v1alpha1.EvacuatorClassDeployment, Now: s.observed.Now}
 	known, err := s.findLeaving(ctx)
 	if err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	if !known { // incomplete information could cancel a surge that is still needed
-		return reconcile.Result{RequeueAfter: turns.UnknownPace}, nil
+		return reconcile.Result{RequeueAfter: assignment.UnknownPace}, nil
 	}
 	if err := s.observe(ctx); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	decision := surge.Decide(s.observed)
 	if err := r.apply(ctx, s, decision); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	if decision.LookAgain.IsZero() {
 		return reconcile.Result{}, nil

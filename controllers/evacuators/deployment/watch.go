@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/turns"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
@@ -76,7 +76,7 @@ func recorded() predicate.TypedPredicate[*metav1.PartialObjectMetadata] {
 }
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "deployment", r, options, r.enqueue)
 	return err
@@ -86,11 +86,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 // what an earlier manager has left.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		remote.Watch("deployment-Deployments", r.controller, metadataOf(appsv1.SchemeGroupVersion, "Deployment"),
-			remote.EnqueueObjects(cluster, remote.Itself[*metav1.PartialObjectMetadata]), recorded()),
-		remote.Watch("deployment-HorizontalPodAutoscalers", r.controller, metadataOf(autoscalingv2.SchemeGroupVersion, "HorizontalPodAutoscaler"),
-			remote.EnqueueObjects(cluster, targetOf), recorded()),
-		remote.Watch("deployment-Evacuations", r.controller, &v1alpha1.Evacuation{}, remote.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+		workload.Watch("deployment-Deployments", r.controller, metadataOf(appsv1.SchemeGroupVersion, "Deployment"),
+			workload.EnqueueObjects(cluster, workload.Itself[*metav1.PartialObjectMetadata]), recorded()),
+		workload.Watch("deployment-HorizontalPodAutoscalers", r.controller, metadataOf(autoscalingv2.SchemeGroupVersion, "HorizontalPodAutoscaler"),
+			workload.EnqueueObjects(cluster, targetOf), recorded()),
+		workload.Watch("deployment-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 			return r.deploymentsOf(ctx, cluster, e)
 		})),
 	}
@@ -110,7 +110,7 @@ func (r *Reconciler) deploymentsOf(ctx context.Context, cluster types.Namespaced
 	if class := e.Status.ActiveEvacuatorClass; class == nil || *class != v1alpha1.EvacuatorClassDeployment {
 		return nil
 	}
-	if pod, _ := turns.PodOf(r.Clusters.Observed(cluster), e); pod != nil {
+	if pod, _ := assignment.PodOf(r.Clusters.Observed(cluster), e); pod != nil {
 		return []types.NamespacedName{{Namespace: pod.Namespace, Name: surge.DeploymentOf(pod)}}
 	}
 	watched, err := r.Clusters.Client(ctx, cluster)
@@ -129,16 +129,16 @@ func (r *Reconciler) deploymentsOf(ctx context.Context, cluster types.Namespaced
 }
 
 // enqueue maps what a drain watch sees to Deployments: a Pod that shows its mark, and what was not known before.
-func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change remote.Change) {
+func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
 	switch {
 	case change.Pod != nil:
 		if name := surge.DeploymentOf(change.Pod); name != "" && surge.Marked(change.Pod) {
-			queue.Add(remote.Request{Cluster: change.Cluster, Object: types.NamespacedName{Namespace: change.Pod.Namespace, Name: name}})
+			queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Namespace: change.Pod.Namespace, Name: name}})
 		}
 	case change.Node != nil:
-		turns.OnNode(ctx, r.Clusters, change.Cluster, *change.Node, func(e *v1alpha1.Evacuation) {
+		assignment.OnNode(ctx, r.Clusters, change.Cluster, *change.Node, func(e *v1alpha1.Evacuation) {
 			for _, key := range r.deploymentsOf(ctx, change.Cluster, e) {
-				queue.Add(remote.Request{Cluster: change.Cluster, Object: key})
+				queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
 			}
 		})
 	}

@@ -1,5 +1,5 @@
 // Package statefulset is the built-in evacuator of the Pods of StatefulSets, class statefulset.apps.k8s.io. It evacuates nothing by
-// itself: it hands one Pod after the other to the eviction, in the order that drain/statefulsets says.
+// itself: it hands one Pod after the other to the eviction, in the order that drain/statefulset says.
 package statefulset
 
 import (
@@ -22,21 +22,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/turns"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
-	"github.com/capnm/cluster-api-node-maintenance/drain/statefulsets"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 )
 
 // Reconciler orders the evictions of the Pods of StatefulSets, one StatefulSet at a time.
 type Reconciler struct {
-	Clusters *remote.Clusters
+	Clusters *workload.Clusters
 	Clock    clock.PassiveClock
 
-	controller controller.TypedController[remote.Request]
+	controller controller.TypedController[workload.Request]
 }
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "statefulset", r, options, r.enqueue)
 	return err
@@ -45,7 +45,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 // Watches is that of a workload cluster's Evacuations.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		remote.Watch("statefulset-Evacuations", r.controller, &v1alpha1.Evacuation{}, remote.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+		workload.Watch("statefulset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 			return r.setOf(cluster, e)
 		})),
 	}
@@ -53,61 +53,61 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 
 // setOf returns the StatefulSet of an Evacuation that it is our turn to carry out, as far as it is known.
 func (r *Reconciler) setOf(cluster types.NamespacedName, e *v1alpha1.Evacuation) []types.NamespacedName {
-	if !turns.HasTurn(e, v1alpha1.EvacuatorClassStatefulSet) {
+	if !assignment.HasTurn(e, v1alpha1.EvacuatorClassStatefulSet) {
 		return nil
 	}
-	pod, _ := turns.PodOf(r.Clusters.Observed(cluster), e)
+	pod, _ := assignment.PodOf(r.Clusters.Observed(cluster), e)
 	if pod == nil {
 		return nil // known with the Pods of its Node
 	}
-	return []types.NamespacedName{{Namespace: pod.Namespace, Name: statefulsets.SetOf(pod)}}
+	return []types.NamespacedName{{Namespace: pod.Namespace, Name: statefulset.SetOf(pod)}}
 }
 
 // enqueue maps what a drain watch sees to StatefulSets: a Pod that has gone or is back, and what was not known before.
-func (r *Reconciler) enqueue(ctx context.Context, queue remote.Queue, change remote.Change) {
+func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
 	switch {
 	case change.Pod != nil:
-		if name := statefulsets.SetOf(change.Pod); name != "" {
-			queue.Add(remote.Request{Cluster: change.Cluster, Object: types.NamespacedName{Namespace: change.Pod.Namespace, Name: name}})
+		if name := statefulset.SetOf(change.Pod); name != "" {
+			queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Namespace: change.Pod.Namespace, Name: name}})
 		}
 	case change.Node != nil:
-		turns.OnNode(ctx, r.Clusters, change.Cluster, *change.Node, func(e *v1alpha1.Evacuation) {
+		assignment.OnNode(ctx, r.Clusters, change.Cluster, *change.Node, func(e *v1alpha1.Evacuation) {
 			for _, key := range r.setOf(change.Cluster, e) {
-				queue.Add(remote.Request{Cluster: change.Cluster, Object: key})
+				queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
 			}
 		})
 	}
 }
 
 // Reconcile looks whose turn it is among the Pods of one StatefulSet.
-func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "StatefulSet", klog.KRef(request.Object.Namespace, request.Object.Name)))
 	watched, err := r.Clusters.Client(ctx, request.Cluster)
 	if err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	live, err := r.Clusters.Live(ctx, request.Cluster)
 	if err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
-	finder := turns.Finder{Watched: watched, Observation: r.Clusters.Observed(request.Cluster), Class: v1alpha1.EvacuatorClassStatefulSet, Now: r.Clock.Now()}
-	found, known, err := finder.Find(ctx, request.Object.Namespace, func(pod *corev1.Pod) bool { return statefulsets.SetOf(pod) == request.Object.Name })
+	finder := assignment.Finder{Watched: watched, Observation: r.Clusters.Observed(request.Cluster), Class: v1alpha1.EvacuatorClassStatefulSet, Now: r.Clock.Now()}
+	found, known, err := finder.Find(ctx, request.Object.Namespace, func(pod *corev1.Pod) bool { return statefulset.SetOf(pod) == request.Object.Name })
 	switch {
 	case err != nil:
-		return remote.Rest(err)
+		return workload.Rest(err)
 	case !known:
-		return reconcile.Result{RequeueAfter: turns.UnknownPace}, nil
+		return reconcile.Result{RequeueAfter: assignment.UnknownPace}, nil
 	case len(found) == 0:
 		return reconcile.Result{}, nil
 	}
 	observed, byPod := observe(finder.Now, found)
 	if observed.Set, observed.Pods, err = read(ctx, live, request.Object); err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
-	decision := statefulsets.Decide(observed)
+	decision := statefulset.Decide(observed)
 	for _, report := range decision.Reports {
 		if err := finder.Report(ctx, byPod[report.Pod], report.Apply); err != nil {
-			return remote.Rest(err)
+			return workload.Rest(err)
 		}
 	}
 	if decision.LookAgain.IsZero() {
@@ -118,8 +118,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 
 // observe describes the Pods of a StatefulSet whose turn has begun. What asks for an Evacuation without a NodeMaintenance has no
 // drain: it began when the Evacuation was created.
-func observe(now time.Time, found []turns.Turn) (statefulsets.Observation, map[types.UID]turns.Turn) {
-	observed, byPod := statefulsets.Observation{Now: now, FirstDrain: now, Evicting: map[types.UID]time.Time{}}, map[types.UID]turns.Turn{}
+func observe(now time.Time, found []assignment.Turn) (statefulset.Observation, map[types.UID]assignment.Turn) {
+	observed, byPod := statefulset.Observation{Now: now, FirstDrain: now, Evicting: map[types.UID]time.Time{}}, map[types.UID]assignment.Turn{}
 	for _, turn := range found {
 		start := ptr.Deref(turn.Terms.DrainStart, turn.Evacuation.CreationTimestamp.Time)
 		for _, drain := range []time.Time{start, ptr.Deref(turn.FirstDrain, start)} {
@@ -132,7 +132,7 @@ func observe(now time.Time, found []turns.Turn) (statefulsets.Observation, map[t
 			continue
 		}
 		byPod[turn.Pod.UID] = turn
-		observed.Waiting = append(observed.Waiting, statefulsets.Waiting{
+		observed.Waiting = append(observed.Waiting, statefulset.Waiting{
 			Name: turn.Pod.Name, UID: turn.Pod.UID, Progress: turn.Progress, Deadline: turn.Deadline, Message: turn.Evacuation.Status.Message,
 			DrainStart: start, Unordered: turn.Terms.Unordered,
 		})
@@ -149,7 +149,7 @@ func read(ctx context.Context, live client.Client, key types.NamespacedName) (*a
 	} else if err != nil {
 		return nil, nil, errors.Wrapf(err, "getting StatefulSet %s", key)
 	}
-	if !statefulsets.Ordered(set) {
+	if !statefulset.Ordered(set) {
 		return set, nil, nil
 	}
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)

@@ -19,19 +19,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/remote"
-	"github.com/capnm/cluster-api-node-maintenance/drain/staticpods"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
 )
 
 // Reconciler keeps the annotation of each Node up to date.
 type Reconciler struct {
-	Clusters *remote.Clusters
+	Clusters *workload.Clusters
 
-	controller controller.TypedController[remote.Request]
+	controller controller.TypedController[workload.Request]
 }
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[remote.Request]) error {
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
 	options.Reconciler = r
 	var err error
 	r.controller, err = controller.NewTyped("staticpod", mgr, options)
@@ -42,8 +42,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 // so that orphaned annotations are removed.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		remote.Watch("staticpod-Nodes", r.controller, &corev1.Node{}, remote.EnqueueObjects(cluster, remote.Itself[*corev1.Node]), noteMatters{}),
-		remote.Watch("staticpod-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, remote.EnqueueAffected(cluster, staticpods.Affected)),
+		workload.Watch("staticpod-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.Itself[*corev1.Node]), noteMatters{}),
+		workload.Watch("staticpod-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueAffected(cluster, staticpod.Affected)),
 	}
 }
 
@@ -61,23 +61,23 @@ func (noteMatters) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 func (noteMatters) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return false }
 
 // Reconcile annotates one Node with the drain targets of its static Pods.
-func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (reconcile.Result, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
 	c, err := r.Clusters.Client(ctx, request.Cluster)
 	if err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	node := &corev1.Node{}
 	if err := c.Get(ctx, request.Object, node); err != nil {
-		return remote.Rest(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
+		return workload.Rest(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
 	}
-	maintenances, err := remote.MaintenancesOf(ctx, c, request.Object.Name)
+	maintenances, err := workload.MaintenancesOf(ctx, c, request.Object.Name)
 	if err != nil {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
-	wanted, err := staticpods.Targets(node, maintenances)
+	wanted, err := staticpod.Targets(node, maintenances)
 	if err != nil || wanted == node.Annotations[v1alpha1.StaticPodTargetsAnnotation] {
-		return remote.Rest(err)
+		return workload.Rest(err)
 	}
 	changed := node.DeepCopy()
 	if wanted == "" {
@@ -86,5 +86,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request remote.Request) (rec
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.StaticPodTargetsAnnotation, wanted)
 	}
 	err = c.Patch(ctx, changed, client.MergeFrom(node))
-	return remote.Rest(errors.Wrapf(client.IgnoreNotFound(err), "noting the drain targets of static Pods on Node %s", node.Name))
+	return workload.Rest(errors.Wrapf(client.IgnoreNotFound(err), "noting the drain targets of static Pods on Node %s", node.Name))
 }

@@ -1,0 +1,128 @@
+// Package assignment finds the Pods whose active evacuator is a built-in one, for evacuators that decide about all Pods of a workload together.
+package assignment
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+)
+
+// UnknownPace is the requeue interval while Pods are not observed yet. It is a safety net, since an event follows when they are.
+const UnknownPace = 5 * time.Second
+
+// Turn is a Pod that an evacuator is to evacuate now.
+type Turn struct {
+	Evacuation *v1alpha1.Evacuation
+	Pod        *corev1.Pod
+	// Terms of the maintenances that drain the Node of the Pod.
+	Terms evacuation.Terms
+	// FirstDrain is when the first of the workload cluster's drains in progress began. Nil: there is none.
+	FirstDrain *time.Time
+	// Over means that the evacuator has completed or missed its deadline, and that the Pod is to be evicted.
+	Over bool
+	// Progress is the time of the last report of the evacuator, Deadline its progress deadline.
+	Progress, Deadline time.Time
+}
+
+// Finder finds turns in one workload cluster.
+type Finder struct {
+	// Watched reads Evacuations and NodeMaintenances.
+	Watched client.Client
+	// Observation of Pods, nil while none are watched.
+	Observation workload.Observation
+	Class       string
+	Now         time.Time
+}
+
+// Find returns the turns of a namespace whose Pods satisfy belongs, the oldest Evacuations first. It includes turns that are over but whose
+// Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet.
+func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1.Pod) bool) (found []Turn, known bool, err error) {
+	evacuations := &v1alpha1.EvacuationList{}
+	if err := f.Watched.List(ctx, evacuations, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, false, errors.Wrapf(err, "listing the Evacuations of Namespace %s", namespace)
+	}
+	maintenances := &v1alpha1.NodeMaintenanceList{}
+	if err := f.Watched.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, false, errors.Wrap(err, "listing NodeMaintenances")
+	}
+	terms := evacuation.TermsByNode(maintenances.Items, nil) // a turn that has begun is played to its end
+	firstDrain := evacuation.FirstDrain(maintenances.Items)
+	for i := range evacuations.Items {
+		e := &evacuations.Items[i]
+		if e.Status.ActiveEvacuatorClass == nil || *e.Status.ActiveEvacuatorClass != f.Class {
+			continue
+		}
+		pod, known := PodOf(f.Observation, e)
+		switch {
+		case !known && HasTurn(e, f.Class):
+			return nil, false, nil
+		case pod == nil || !belongs(pod):
+			continue
+		}
+		action := evacuation.Next(evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, terms[pod.Spec.NodeName], f.Now))
+		over := action.Kind == evacuation.Evict
+		if !over && action.Kind != evacuation.AwaitEvacuator {
+			continue
+		}
+		turn := Turn{Evacuation: e, Pod: pod, Terms: terms[pod.Spec.NodeName], FirstDrain: firstDrain, Over: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
+		if e.Status.EvacuationProgressTimestamp != nil {
+			turn.Progress = e.Status.EvacuationProgressTimestamp.Time
+		}
+		found = append(found, turn)
+	}
+	slices.SortFunc(found, func(a, b Turn) int {
+		return cmp.Or(a.Evacuation.CreationTimestamp.Compare(b.Evacuation.CreationTimestamp.Time), cmp.Compare(a.Pod.Name, b.Pod.Name))
+	})
+	return found, true, nil
+}
+
+// HasTurn reports whether the status of the Evacuation says that the evacuator is active and has not completed.
+func HasTurn(e *v1alpha1.Evacuation, class string) bool {
+	return e.Status.ActiveEvacuatorClass != nil && *e.Status.ActiveEvacuatorClass == class && !e.Status.ActiveEvacuatorCompleted
+}
+
+// PodOf returns the Pod of an Evacuation, nil if it does not exist. It returns known = false if that is not known yet.
+func PodOf(observation workload.Observation, e *v1alpha1.Evacuation) (pod *corev1.Pod, known bool) {
+	if observation == nil {
+		return nil, false
+	}
+	if pod, found := workload.PodOf(observation, e); found {
+		return pod, true
+	}
+	_, known = observation.PodsOn(e.Annotations[v1alpha1.EvacuationNodeAnnotation])
+	return nil, known
+}
+
+// Report stores the report of an evacuator in the status of an Evacuation. It fails with a conflict if the Evacuation has changed.
+func (f Finder) Report(ctx context.Context, turn Turn, apply func(*v1alpha1.Evacuation, time.Time)) error {
+	changed := turn.Evacuation.DeepCopy()
+	apply(changed, f.Now)
+	err := f.Watched.Status().Patch(ctx, changed, client.MergeFromWithOptions(turn.Evacuation, client.MergeFromWithOptimisticLock{}))
+	return errors.Wrapf(client.IgnoreNotFound(err), "reporting on Evacuation %s", klog.KObj(turn.Evacuation))
+}
+
+// OnNode calls each for the Evacuations of a Node.
+func OnNode(ctx context.Context, clusters *workload.Clusters, cluster types.NamespacedName, node string, each func(*v1alpha1.Evacuation)) {
+	watched, err := clusters.Client(ctx, cluster)
+	if err != nil {
+		return // the initial list of the next connection enqueues all
+	}
+	evacuations := &v1alpha1.EvacuationList{}
+	if err := watched.List(ctx, evacuations, client.MatchingFields{workload.EvacuationsByNode: node}, client.UnsafeDisableDeepCopy); err != nil {
+		return // same
+	}
+	for i := range evacuations.Items {
+		each(&evacuations.Items[i])
+	}
+}

@@ -1,0 +1,116 @@
+package machinedeployment
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rollout"
+)
+
+// Reconciler reconciles MachineDeployments.
+type Reconciler struct {
+	Client           client.Client
+	Clusters         *workload.Clusters
+	Keeper           *machinemaintenance.Keeper
+	Clock            clock.PassiveClock
+	WatchFilterValue string
+
+	controller watcher
+}
+
+// scope is the state of the reconciliation of one MachineDeployment.
+type scope struct {
+	cluster    *clusterv1.Cluster
+	deployment *clusterv1.MachineDeployment
+	machines   []clusterv1.Machine // shared with the cache, must not be modified
+	policies   []v1alpha1.MachineDrainPolicy
+	remote     client.Client
+	present    map[types.NamespacedName]*v1alpha1.NodeMaintenance
+}
+
+// Reconcile creates, updates and withdraws the NodeMaintenances of a MachineDeployment's Machines as drain/rollout decides. It ignores
+// Machines that are being deleted or have the stage annotation.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	s := &scope{deployment: &clusterv1.MachineDeployment{}}
+	if err := r.Client.Get(ctx, request.NamespacedName, s.deployment); err != nil {
+		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting MachineDeployment %s", request.NamespacedName)
+	}
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, s.deployment.Spec.ClusterName)))
+	if err := r.observe(ctx, s); err != nil {
+		return workload.Rest(client.IgnoreNotFound(errors.Cause(err)))
+	}
+	if annotations.IsPaused(s.cluster, s.cluster) {
+		return reconcile.Result{}, nil
+	}
+	now := r.Clock.Now()
+	decided := rollout.Decide(rollout.Observe(s.cluster, s.deployment, s.machines, s.policyOf), now)
+	for i := range s.machines {
+		if err := r.apply(ctx, s, &s.machines[i], decided.Stages[s.machines[i].Name]); err != nil {
+			return workload.Rest(err)
+		}
+	}
+	if decided.Until.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(decided.Until.Sub(now), time.Second)}, nil
+}
+
+func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
+	if s.cluster, err = util.GetClusterByName(ctx, r.Client, s.deployment.Namespace, s.deployment.Spec.ClusterName); err != nil {
+		return errors.Wrapf(err, "getting Cluster %s", s.deployment.Spec.ClusterName)
+	}
+	inNamespace := client.InNamespace(s.deployment.Namespace)
+	all, policies := &clusterv1.MachineList{}, &v1alpha1.MachineDrainPolicyList{}
+	if err := r.Client.List(ctx, all, inNamespace, client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name, clusterv1.MachineDeploymentNameLabel: s.deployment.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return errors.Wrapf(err, "listing the Machines of MachineDeployment %s", klog.KObj(s.deployment))
+	}
+	if err := r.Client.List(ctx, policies, inNamespace); err != nil {
+		return errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", s.deployment.Namespace)
+	}
+	s.machines, s.policies = all.Items, policies.Items
+	key := client.ObjectKeyFromObject(s.cluster)
+	if s.remote, err = r.Clusters.Client(ctx, key); err != nil {
+		return err
+	}
+	s.present, err = r.Keeper.Present(ctx, s.remote, key, s.machines, v1alpha1.RequestedForRollout)
+	return err
+}
+
+func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolicy {
+	return machinedrain.PolicyFor(machine, s.cluster.Labels, s.policies)
+}
+
+// apply moves a Machine's NodeMaintenance to the wanted stage, or withdraws it if the stage is empty. Stages only move forward: to change
+// from Cordon to Idle, apply withdraws the NodeMaintenance, and the event of its deletion triggers the creation of another one.
+func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) error {
+	if !machine.DeletionTimestamp.IsZero() || machine.Annotations[v1alpha1.MachineStageAnnotation] != "" || annotations.HasPaused(machine) {
+		return nil
+	}
+	present := s.present[client.ObjectKeyFromObject(machine)]
+	switch {
+	case present != nil && (wanted == "" || machinedrain.StageBefore(wanted, present.Spec.Stage)):
+		return r.Keeper.Withdraw(ctx, s.remote, present)
+	case wanted == "" || present != nil && present.Spec.Stage == wanted:
+		return nil
+	default:
+		_, _, err := r.Keeper.Keep(ctx, s.remote, machinemaintenance.Wish{
+			Cluster: s.cluster, Machine: machine, Policy: s.policyOf(machine), Stage: wanted, For: v1alpha1.RequestedForRollout,
+		})
+		return err
+	}
+}

@@ -1,0 +1,251 @@
+package workload
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// Clusters provides clients and watches of workload clusters.
+type Clusters struct {
+	management client.Reader
+	cache      *sharedHandlers
+	scheme     *runtime.Scheme
+	evictions  Limits
+	clock      clock.PassiveClock
+
+	// Failures are the failures of the reconciliation of NodeMaintenances, for the conditions of the Machines that they serve.
+	Failures Failures[Request]
+
+	mu          sync.Mutex
+	watches     map[types.NamespacedName]*connectedWatch
+	recorders   map[types.NamespacedName]*eventRecorder
+	subscribers []func(Change)
+}
+
+// connectedWatch is a drain watch and the connection that it belongs to.
+type connectedWatch struct {
+	*drainWatch
+	config    *rest.Config
+	evictions rest.Interface
+	began     time.Time
+}
+
+// NewClusters returns a Clusters that uses the connections of the ClusterCache; management reads Cluster objects. evictions limits the
+// evictions in each workload cluster. The limits of the ClusterCache apply to all other requests.
+func NewClusters(management client.Reader, cache clustercache.ClusterCache, scheme *runtime.Scheme, evictions Limits, now clock.PassiveClock) *Clusters {
+	return &Clusters{
+		management: management, cache: shareHandlers(cache), scheme: scheme, evictions: evictions, clock: now,
+		watches:   map[types.NamespacedName]*connectedWatch{},
+		recorders: map[types.NamespacedName]*eventRecorder{},
+	}
+}
+
+// IsNotConnected reports whether err means that there is no connection to the workload cluster.
+func IsNotConnected(err error) bool {
+	return errors.Is(err, clustercache.ErrClusterNotConnected)
+}
+
+// Source triggers a controller when a Cluster is connected or disconnected. The source runs until the process ends: a worker of the
+// ClusterCache blocks until each of its sources receives an event. If a stopped controller no longer received events, the worker would
+// block forever and the manager could not stop (Cluster API v1.14.2, sendEventsToClusterSources).
+func (c *Clusters) Source(controller string, requests handler.MapFunc, options ...clustercache.GetClusterSourceOption) source.Source {
+	changes := c.cache.GetClusterSource(controller, requests, options...)
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		return changes.Start(context.WithoutCancel(ctx), queue) //nolint:wrapcheck // it is that source to its controller
+	})
+}
+
+// Client returns a client that reads NodeMaintenances, Evacuations and Nodes from a cache. It fails without a connection (IsNotConnected),
+// and while the Cluster is paused (IsPaused).
+func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
+	if err := c.refusePaused(ctx, cluster); err != nil {
+		return nil, err
+	}
+	remote, err := c.cache.GetClient(ctx, cluster)
+	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+}
+
+// Live returns a client without a cache. It fails as Client does.
+func (c *Clusters) Live(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
+	if err := c.refusePaused(ctx, cluster); err != nil {
+		return nil, err
+	}
+	remote, err := c.cache.GetUncachedClient(ctx, cluster)
+	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+}
+
+// LastContact returns when the workload cluster was last reached, zero if never.
+func (c *Clusters) LastContact(ctx context.Context, cluster types.NamespacedName) clustercache.HealthCheckingState {
+	return c.cache.GetHealthCheckingState(ctx, cluster)
+}
+
+// Subscribe registers a function that is called for each change that a drain watch observes. It must be called before the manager starts.
+// notify must not block.
+func (c *Clusters) Subscribe(notify func(Change)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subscribers = append(c.subscribers, notify)
+}
+
+// Observe watches the Pods of nodes for owner, instead of those of its previous call. It returns at once; a Change reports when data
+// becomes known. Without nodes, owner no longer needs any. The drain watch ends when no owner needs it, and Observe then returns nil.
+func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, owner string, nodes ...string) (Observation, error) {
+	config, err := c.cache.GetRESTConfig(ctx, cluster)
+	if err != nil {
+		return nil, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	watch := c.watches[cluster]
+	if watch != nil && watch.config != config { // a new connection
+		c.end(cluster)
+		watch = nil
+	}
+	if watch == nil {
+		if len(nodes) == 0 {
+			return nil, nil
+		}
+		if watch, err = c.begin(cluster, config); err != nil {
+			return nil, err
+		}
+	}
+	idle, err := watch.need(owner, nodes)
+	if err != nil {
+		return nil, err
+	}
+	if idle {
+		c.end(cluster)
+		return nil, nil
+	}
+	return watch.drainWatch, nil
+}
+
+// Unobserve calls Observe without Nodes in every workload cluster, for an owner whose Cluster is no longer known.
+func (c *Clusters) Unobserve(owner string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for cluster, watch := range c.watches {
+		if idle, err := watch.need(owner, nil); err == nil && idle { // need fails only when it starts a watch
+			c.end(cluster)
+		}
+	}
+}
+
+// Observed returns the current observation of a workload cluster, nil if there is none.
+func (c *Clusters) Observed(cluster types.NamespacedName) Observation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if watch := c.watches[cluster]; watch != nil {
+		return watch.drainWatch
+	}
+	return nil
+}
+
+// Observes reports whether the Pods of a Node of a workload cluster are watched.
+func (c *Clusters) Observes(cluster types.NamespacedName, node string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	watch := c.watches[cluster]
+	return watch != nil && watch.watches(node)
+}
+
+func (c *Clusters) begin(cluster types.NamespacedName, config *rest.Config) (*connectedWatch, error) {
+	evictions, err := newEvictionClient(config, c.evictions)
+	if err != nil {
+		return nil, err
+	}
+	drain, err := newDrainWatch(cluster, config, c.notify)
+	if err != nil {
+		return nil, err
+	}
+	watch := &connectedWatch{drainWatch: drain, config: config, evictions: evictions, began: c.clock.Now()}
+	c.watches[cluster] = watch
+	return watch, nil
+}
+
+// Renew restarts the drain watch of a workload cluster after contact was lost and restored. Watches reconnect automatically, but with a
+// backoff of up to a minute after an outage of half a minute. Renew keeps a watch that is younger than renewAfter.
+func (c *Clusters) Renew(cluster types.NamespacedName) {
+	c.mu.Lock()
+	watch := c.watches[cluster]
+	renew := watch != nil && c.clock.Since(watch.began) > renewAfter
+	if renew {
+		c.end(cluster)
+	}
+	c.mu.Unlock()
+	if renew {
+		c.notify(Change{Cluster: cluster, Surroundings: true}) // owners call Observe again
+	}
+}
+
+// renewAfter prevents concurrent drains that all detect the restored contact from restarting the same watch repeatedly.
+const renewAfter = 15 * time.Second
+
+// connected creates the objects that live as long as the connection.
+func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) error {
+	config, err := c.cache.GetRESTConfig(ctx, cluster)
+	if err != nil {
+		return errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.recorders[cluster]
+	if before != nil && before.config == config {
+		return nil
+	}
+	recorder := newEventRecorder(config, c.scheme)
+	if before != nil {
+		before.stop()
+	}
+	c.recorders[cluster] = recorder
+	connectedClusters.Set(float64(len(c.recorders)))
+	return nil
+}
+
+// Forget stops the watches of a workload cluster that is no longer connected, and deletes all state about it.
+func (c *Clusters) Forget(cluster types.NamespacedName) {
+	c.cache.forget(cluster)
+	c.Failures.Forget(func(request Request) bool { return request.Cluster == cluster })
+	if c.drop(cluster) {
+		c.notify(Change{Cluster: cluster}) // the observation has ended
+	}
+}
+
+func (c *Clusters) drop(cluster types.NamespacedName) (observed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	observed = c.watches[cluster] != nil
+	c.end(cluster)
+	if recorder := c.recorders[cluster]; recorder != nil {
+		recorder.stop()
+		delete(c.recorders, cluster)
+	}
+	connectedClusters.Set(float64(len(c.recorders)))
+	return observed
+}
+
+func (c *Clusters) end(cluster types.NamespacedName) {
+	if watch := c.watches[cluster]; watch != nil {
+		watch.stop()
+		delete(c.watches, cluster)
+	}
+}
+
+func (c *Clusters) notify(change Change) {
+	for _, notify := range c.subscribers {
+		notify(change)
+	}
+}

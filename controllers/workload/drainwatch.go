@@ -1,0 +1,304 @@
+package workload
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pkg/errors"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+)
+
+// drainWatch observes one workload cluster while something is evacuated there: the Pods of the Nodes concerned, one
+// field-selected watch for each Node as its kubelet has, all PodDisruptionBudgets, and the metadata of Namespaces and
+// DaemonSets that rules look at. Its informers reconnect by themselves.
+type drainWatch struct {
+	cluster types.NamespacedName
+	client  kubernetes.Interface
+	notify  func(Change)
+	ctx     context.Context //nolint:containedctx // the life of the informers, which start at any time
+	stop    context.CancelFunc
+
+	budgets, namespaces, daemonSets cache.SharedIndexInformer
+	unserved                        atomic.Bool // the API server does not serve PodDisruptionBudgets of policy/v1
+
+	mu       sync.RWMutex
+	nodes    map[string]*nodePods
+	needs    map[string]sets.Set[string] // the Nodes that an owner needs
+	neededBy map[string]sets.Set[string] // the owners that need a Node
+	byUID    map[types.UID]*corev1.Pod
+	settled  sets.Set[string] // Nodes whose first list of Pods has arrived
+
+	attachments *attachmentWatch // nil while no owner waits for volumes
+}
+
+type nodePods struct {
+	informer cache.SharedIndexInformer
+	stop     context.CancelFunc
+}
+
+func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify func(Change)) (*drainWatch, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = 0 // the ClusterCache's timeout would end each watch after 10 s
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, errors.Wrapf(err, "creating a client for drain watches in Cluster %s", cluster)
+	}
+	metadataClient, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, errors.Wrapf(err, "creating a metadata client for drain watches in Cluster %s", cluster)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	w := &drainWatch{
+		cluster: cluster, client: client, notify: notify, ctx: ctx, stop: stop,
+		nodes: map[string]*nodePods{}, needs: map[string]sets.Set[string]{}, neededBy: map[string]sets.Set[string]{}, byUID: map[types.UID]*corev1.Pod{}, settled: sets.New[string](),
+	}
+	w.budgets = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(client.PolicyV1().RESTClient(), "poddisruptionbudgets", "", fields.Everything()), &policyv1.PodDisruptionBudget{}, 0, cache.Indexers{})
+	if err := w.budgets.SetWatchErrorHandlerWithContext(w.budgetsFailed); err != nil {
+		stop()
+		return nil, errors.Wrapf(err, "preparing drain watches in Cluster %s", cluster)
+	}
+	w.namespaces = metadataInformer(metadataClient, corev1.SchemeGroupVersion.WithResource("namespaces"))
+	w.daemonSets = metadataInformer(metadataClient, appsv1.SchemeGroupVersion.WithResource("daemonsets"))
+	if err := w.startShared(); err != nil {
+		stop()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *drainWatch) startShared() error {
+	budgetChanged := func(object any) {
+		if budget, ok := last(object).(*policyv1.PodDisruptionBudget); ok {
+			w.notify(Change{Cluster: w.cluster, Budget: budget})
+		}
+	}
+	surroundingsChanged := func(any) {
+		w.notify(Change{Cluster: w.cluster, Surroundings: true})
+		w.volumesChanged("")
+	}
+	for informer, changed := range map[cache.SharedIndexInformer]func(any){w.budgets: budgetChanged, w.namespaces: surroundingsChanged, w.daemonSets: surroundingsChanged} {
+		if err := informer.SetTransform(ctrlcache.TransformStripManagedFields()); err != nil {
+			return errors.Wrapf(err, "preparing drain watches in Cluster %s", w.cluster)
+		}
+		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    changed,
+			UpdateFunc: func(_, object any) { changed(object) },
+			DeleteFunc: changed,
+		})
+		if err != nil {
+			return errors.Wrapf(err, "preparing drain watches in Cluster %s", w.cluster)
+		}
+		go informer.RunWithContext(w.ctx)
+		go func() {
+			if cache.WaitFor(w.ctx, "", registration.HasSyncedChecker()) {
+				surroundingsChanged(nil)
+			}
+		}()
+	}
+	return nil
+}
+
+// budgetsFailed records that the API server does not serve PodDisruptionBudgets. The informer retries, because the API server may be
+// upgraded.
+func (w *drainWatch) budgetsFailed(ctx context.Context, reflector *cache.Reflector, err error) {
+	if !NotServed(err) {
+		cache.DefaultWatchErrorHandler(ctx, reflector, err)
+		return
+	}
+	if !w.unserved.Swap(true) {
+		w.notify(Change{Cluster: w.cluster, Surroundings: true})
+	}
+}
+
+// need sets the Nodes that owner needs. It stops the watches of Nodes that no owner needs. idle reports whether no owner needs any Node.
+func (w *drainWatch) need(owner string, nodes []string) (idle bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before, now := w.needs[owner], sets.New(nodes...)
+	for node := range now.Difference(before) {
+		if err := w.startNode(node); err != nil {
+			return false, err
+		}
+		if w.neededBy[node] == nil {
+			w.neededBy[node] = sets.New[string]()
+		}
+		w.neededBy[node].Insert(owner)
+	}
+	for node := range before.Difference(now) {
+		w.neededBy[node].Delete(owner)
+		if w.neededBy[node].Len() == 0 {
+			delete(w.neededBy, node)
+			w.stopNode(node)
+		}
+	}
+	if now.Len() == 0 {
+		delete(w.needs, owner)
+		w.releaseAttachments(owner)
+	} else {
+		w.needs[owner] = now
+	}
+	return len(w.needs) == 0, nil
+}
+
+func (w *drainWatch) watches(node string) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.nodes[node] != nil
+}
+
+func (w *drainWatch) startNode(node string) error {
+	if _, started := w.nodes[node]; started {
+		return nil
+	}
+	selector := fields.OneTermEqualSelector("spec.nodeName", node)
+	informer := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(w.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, selector), &corev1.Pod{}, 0, cache.Indexers{})
+	if err := informer.SetTransform(trimPod); err != nil {
+		return errors.Wrapf(err, "preparing the watch of the Pods on Node %s", node)
+	}
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { w.podChanged(node, object, false) },
+		UpdateFunc: func(_, object any) { w.podChanged(node, object, false) },
+		DeleteFunc: func(object any) { w.podChanged(node, object, true) },
+	})
+	if err != nil {
+		return errors.Wrapf(err, "preparing the watch of the Pods on Node %s", node)
+	}
+	ctx, stop := context.WithCancel(w.ctx)
+	w.nodes[node] = &nodePods{informer: informer, stop: stop}
+	go informer.RunWithContext(ctx)
+	go func() {
+		if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
+			return
+		}
+		w.mu.Lock()
+		if w.nodes[node] != nil && w.nodes[node].informer == informer {
+			w.settled.Insert(node)
+		}
+		w.mu.Unlock()
+		w.notify(Change{Cluster: w.cluster, Node: &node})
+		w.volumesChanged(node)
+	}()
+	return nil
+}
+
+func (w *drainWatch) stopNode(node string) {
+	pods := w.nodes[node]
+	if pods == nil {
+		return
+	}
+	pods.stop()
+	delete(w.nodes, node)
+	w.settled.Delete(node)
+	for uid, pod := range w.byUID {
+		if pod.Spec.NodeName == node {
+			delete(w.byUID, uid)
+		}
+	}
+}
+
+func (w *drainWatch) podChanged(node string, object any, deleted bool) {
+	pod, ok := last(object).(*corev1.Pod)
+	if !ok {
+		return
+	}
+	w.mu.Lock()
+	if w.nodes[node] == nil { // a late event of a watch that has been stopped
+		w.mu.Unlock()
+		return
+	}
+	if deleted {
+		delete(w.byUID, pod.UID)
+	} else {
+		w.byUID[pod.UID] = pod
+	}
+	w.mu.Unlock()
+	w.notify(Change{Cluster: w.cluster, Pod: pod, Deleted: deleted})
+	w.volumesChanged(node)
+}
+
+// last returns the last known state of an object whose deletion an informer has missed.
+func last(object any) any {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		return tombstone.Obj
+	}
+	return object
+}
+
+// PodsOn implements Observation.
+func (w *drainWatch) PodsOn(node string) ([]*corev1.Pod, bool) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if !w.settled.Has(node) {
+		return nil, false
+	}
+	var pods []*corev1.Pod
+	for _, object := range w.nodes[node].informer.GetStore().List() {
+		if pod, ok := object.(*corev1.Pod); ok {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, true
+}
+
+// PodByUID implements Observation.
+func (w *drainWatch) PodByUID(uid types.UID) (*corev1.Pod, bool) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	pod, found := w.byUID[uid]
+	return pod, found
+}
+
+// Budgets implements Observation.
+func (w *drainWatch) Budgets() ([]*policyv1.PodDisruptionBudget, bool) {
+	if !w.budgets.HasSynced() {
+		return nil, false
+	}
+	var budgets []*policyv1.PodDisruptionBudget
+	for _, object := range w.budgets.GetStore().List() {
+		if budget, ok := object.(*policyv1.PodDisruptionBudget); ok {
+			budgets = append(budgets, budget)
+		}
+	}
+	return budgets, true
+}
+
+// BudgetsServed implements Observation.
+func (w *drainWatch) BudgetsServed() bool { return w.budgets.HasSynced() || !w.unserved.Load() }
+
+// NamespaceLabels implements Observation.
+func (w *drainWatch) NamespaceLabels(namespace string) (map[string]string, bool) {
+	object, found, err := w.namespaces.GetStore().GetByKey(namespace)
+	if err != nil || !found {
+		return nil, false
+	}
+	metadata, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return nil, false
+	}
+	return metadata.Labels, true
+}
+
+// DaemonSetExists implements Observation.
+func (w *drainWatch) DaemonSetExists(namespace, name string, uid types.UID) (exists, known bool) {
+	if !w.daemonSets.HasSynced() {
+		return false, false
+	}
+	object, found, err := w.daemonSets.GetStore().GetByKey(namespace + "/" + name)
+	if err != nil {
+		return false, false
+	}
+	metadata, ok := object.(*metav1.PartialObjectMetadata)
+	return found && ok && metadata.UID == uid, true
+}

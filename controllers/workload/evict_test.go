@@ -1,0 +1,60 @@
+package workload
+
+import (
+	"testing"
+
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+func TestEvictionsAreLimited(t *testing.T) {
+	t.Run("E23: limits evictions separately from other requests", func(t *testing.T) {
+		evictions, err := newEvictionClient(&rest.Config{Host: "https://example.com", QPS: 1, Burst: 1}, Limits{QPS: 100, Burst: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		limiter := evictions.GetRateLimiter()
+		if limiter.QPS() != 100 {
+			t.Errorf("got %f a second", limiter.QPS())
+		}
+		for i := range 4 {
+			if got, want := limiter.TryAccept(), i < 3; got != want {
+				t.Errorf("eviction %d of a burst of 3: accepted %v", i+1, got)
+			}
+		}
+	})
+}
+
+func TestNotServed(t *testing.T) {
+	const unknown = "the server could not find the requested resource"
+	status := func(code int32, reason metav1.StatusReason, message string, details *metav1.StatusDetails) error {
+		return errors.Wrap(&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message, Details: details}}, "evicting")
+	}
+	for _, tc := range []struct { // the answers are those of kube-apiserver, with --runtime-config=policy/v1=false and without
+		name            string
+		err             error
+		notServed, gone bool
+	}{
+		{"E19: PodDisruptionBudgets of policy/v1 are not served", status(404, metav1.StatusReasonNotFound, unknown+" (get poddisruptionbudgets.policy)", &metav1.StatusDetails{
+			Group: "policy", Kind: "poddisruptionbudgets", Causes: []metav1.StatusCause{{Type: metav1.CauseTypeUnexpectedServerResponse, Message: "404 page not found"}},
+		}), true, false},
+		{"E19: the eviction subresource is not served", status(404, metav1.StatusReasonNotFound, unknown, &metav1.StatusDetails{}), true, false},
+		{
+			"E19: the version of the eviction is not served", status(400, metav1.StatusReasonBadRequest,
+				`Eviction in version "v1" cannot be handled as a Eviction: no kind "Eviction" is registered for version "policy/v1" in scheme "pkg/runtime/scheme.go:111"`, nil), true, false,
+		},
+		{"E18: the Pod does not exist", status(404, metav1.StatusReasonNotFound, `pods "p" not found`, &metav1.StatusDetails{Kind: "pods", Name: "p"}), false, true},
+		{"E18: the Pod was replaced by another Pod with the same name", apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("UID")), false, true},
+		{"E18: the request is invalid for another reason", apierrors.NewBadRequest("name must be p"), false, false},
+		{"E18: no answer", errors.New("connection refused"), false, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if notServed, gone := NotServed(tc.err), IsGone(tc.err); notServed != tc.notServed || gone != tc.gone {
+				t.Errorf("not served: %t, gone: %t", notServed, gone)
+			}
+		})
+	}
+}

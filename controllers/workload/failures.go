@@ -1,0 +1,64 @@
+package workload
+
+import (
+	"maps"
+	"sync"
+	"time"
+)
+
+// failurePersists is how long a reconciliation must fail before the failure is reported on the object.
+const failurePersists = 10 * time.Second
+
+// Failures records since when the reconciliations of objects have failed, and why. The zero value is ready to use. It is kept in memory: a
+// restart of the manager delays the report of a failure by failurePersists, and has no other effect.
+type Failures[K comparable] struct {
+	mu    sync.Mutex
+	byKey map[K]Failure
+}
+
+// Failure is a reconciliation that fails repeatedly.
+type Failure struct {
+	Since time.Time
+	Err   error // the latest
+}
+
+// Persists reports whether the failure has lasted long enough to be reported. A shorter failure may be a transient overload.
+func (f Failure) Persists(now time.Time) bool {
+	return f.Err != nil && !now.Before(f.ToldAt())
+}
+
+// ToldAt returns when the failure is reported if it persists.
+func (f Failure) ToldAt() time.Time { return f.Since.Add(failurePersists) }
+
+// Note records the result of a reconciliation. A nil error ends the failure.
+func (f *Failures[K]) Note(key K, err error, now time.Time) Failure {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil {
+		delete(f.byKey, key)
+		return Failure{}
+	}
+	failure := Failure{Since: now, Err: err}
+	if before, fails := f.byKey[key]; fails {
+		failure.Since = before.Since
+	}
+	if f.byKey == nil {
+		f.byKey = map[K]Failure{}
+	}
+	f.byKey[key] = failure
+	return failure
+}
+
+// Get returns the failure of an object. Its Err is nil if there is none.
+func (f *Failures[K]) Get(key K) Failure {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byKey[key]
+}
+
+// Forget ends the failures of all matching objects, for example those of a deleted Cluster.
+func (f *Failures[K]) Forget(matches func(K) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.byKey, func(key K, _ Failure) bool { return matches(key) })
+}

@@ -1,0 +1,181 @@
+package workload
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// sharedHandlers is a ClusterCache whose watches of the same kind share one event handler of the informer. Each handler of an informer has
+// two goroutines and a buffer for a thousand events. In hundreds of idle workload clusters, these would be most of the memory.
+// docs/benchmarks.md has the figures.
+type sharedHandlers struct {
+	clustercache.ClusterCache
+
+	mu        sync.Mutex
+	byCluster map[types.NamespacedName]*connectionHandlers
+}
+
+// connectionHandlers are the handlers of one connection.
+type connectionHandlers struct {
+	cache  ctrlcache.Cache
+	mu     sync.Mutex
+	shared map[ctrlcache.Informer]*sharedInformer
+}
+
+func shareHandlers(cache clustercache.ClusterCache) *sharedHandlers {
+	return &sharedHandlers{ClusterCache: cache, byCluster: map[types.NamespacedName]*connectionHandlers{}}
+}
+
+// Watch implements clustercache.ClusterCache.
+func (s *sharedHandlers) Watch(ctx context.Context, cluster client.ObjectKey, watcher clustercache.Watcher) error {
+	return s.ClusterCache.Watch(ctx, cluster, sharingWatcher{watcher, s, cluster}) //nolint:wrapcheck // it is the ClusterCache to its callers
+}
+
+// forget deletes the handlers of a connection that has ended.
+func (s *sharedHandlers) forget(cluster types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byCluster, cluster)
+}
+
+// tellAgain calls the handlers of a connection for all present objects, as after the first lists.
+func (s *sharedHandlers) tellAgain(cluster types.NamespacedName) {
+	s.mu.Lock()
+	handlers := s.byCluster[cluster]
+	s.mu.Unlock()
+	if handlers == nil {
+		return
+	}
+	handlers.mu.Lock()
+	informers := slices.Collect(maps.Values(handlers.shared))
+	handlers.mu.Unlock()
+	for _, informer := range informers {
+		if present, listable := informer.store(); listable {
+			for _, object := range present.List() {
+				informer.OnAdd(object, true)
+			}
+		}
+	}
+}
+
+// of returns the handlers of the connection that the cache belongs to.
+func (s *sharedHandlers) of(cluster types.NamespacedName, cache ctrlcache.Cache) *connectionHandlers {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if present := s.byCluster[cluster]; present != nil && present.cache == cache {
+		return present
+	}
+	handlers := &connectionHandlers{cache: cache, shared: map[ctrlcache.Informer]*sharedInformer{}}
+	s.byCluster[cluster] = handlers
+	return handlers
+}
+
+// sharingWatcher passes a cache with shared informers to a watcher.
+type sharingWatcher struct {
+	clustercache.Watcher
+	handlers *sharedHandlers
+	cluster  types.NamespacedName
+}
+
+// Watch implements clustercache.Watcher.
+func (w sharingWatcher) Watch(cache ctrlcache.Cache) error {
+	return w.Watcher.Watch(sharingCache{cache, w.handlers.of(w.cluster, cache)})
+}
+
+// sharingCache is a cache with shared informers.
+type sharingCache struct {
+	ctrlcache.Cache
+	handlers *connectionHandlers
+}
+
+// GetInformer implements ctrlcache.Informers.
+func (c sharingCache) GetInformer(ctx context.Context, object client.Object, options ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+	informer, err := c.Cache.GetInformer(ctx, object, options...)
+	if err != nil {
+		return nil, errors.Wrapf(err, "getting the informer of %T", object)
+	}
+	c.handlers.mu.Lock()
+	defer c.handlers.mu.Unlock()
+	if c.handlers.shared[informer] == nil {
+		c.handlers.shared[informer] = &sharedInformer{Informer: informer}
+	}
+	return c.handlers.shared[informer], nil
+}
+
+// sharedInformer is an informer that calls all its handlers from one.
+type sharedInformer struct {
+	ctrlcache.Informer
+
+	mu           sync.RWMutex
+	registration toolscache.ResourceEventHandlerRegistration
+	handlers     []toolscache.ResourceEventHandler
+}
+
+// AddEventHandlerWithOptions implements ctrlcache.Informer. It first calls a later handler for all present objects, as the informer would.
+// The handler may get older events of them afterwards; handlers use events only to enqueue requests.
+func (i *sharedInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+	present, listable := i.store()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case i.registration == nil:
+		registration, err := i.Informer.AddEventHandlerWithOptions(i, options)
+		if err != nil {
+			return nil, errors.Wrap(err, "adding the handler that all share")
+		}
+		i.registration = registration
+	case !listable:
+		return i.Informer.AddEventHandlerWithOptions(handler, options) //nolint:wrapcheck // it is the informer to its callers
+	default:
+		for _, object := range present.List() {
+			handler.OnAdd(object, true)
+		}
+	}
+	i.handlers = append(i.handlers, handler)
+	return i.registration, nil
+}
+
+// store returns the store of the informer. listable is false if the informer has none, unlike the informers of present caches.
+func (i *sharedInformer) store() (store toolscache.Store, listable bool) {
+	informer, listable := i.Informer.(interface{ GetStore() toolscache.Store })
+	if !listable {
+		return nil, false
+	}
+	return informer.GetStore(), true
+}
+
+// OnAdd implements toolscache.ResourceEventHandler.
+func (i *sharedInformer) OnAdd(object any, isInInitialList bool) {
+	for _, handler := range i.all() {
+		handler.OnAdd(object, isInInitialList)
+	}
+}
+
+// OnUpdate implements toolscache.ResourceEventHandler.
+func (i *sharedInformer) OnUpdate(before, after any) {
+	for _, handler := range i.all() {
+		handler.OnUpdate(before, after)
+	}
+}
+
+// OnDelete implements toolscache.ResourceEventHandler.
+func (i *sharedInformer) OnDelete(object any) {
+	for _, handler := range i.all() {
+		handler.OnDelete(object)
+	}
+}
+
+func (i *sharedInformer) all() []toolscache.ResourceEventHandler {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return slices.Clone(i.handlers)
+}

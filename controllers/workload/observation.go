@@ -1,0 +1,165 @@
+package workload
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// Change tells that something in a drain watch has changed. Exactly one of the fields beside Cluster is set; none, when the watch has
+// ended with its connection.
+type Change struct {
+	Cluster types.NamespacedName
+
+	// Pod is a Pod that was created, changed, or deleted (Deleted).
+	Pod     *corev1.Pod
+	Deleted bool
+
+	// Budget is a PodDisruptionBudget that was created, changed, or deleted.
+	Budget *policyv1.PodDisruptionBudget
+
+	// Node names a Node whose first list of Pods has arrived.
+	Node *string
+
+	// Surroundings means that a Namespace's labels or the set of DaemonSets have changed, or that their first list has arrived.
+	Surroundings bool
+
+	// Volumes names a Node for whose volumes an owner waits, and whose VolumeAttachments, Pods, or the data that decide about these Pods
+	// have changed.
+	Volumes *string
+}
+
+// Observation is the state of one workload cluster that drains depend on. All of it comes from watches.
+type Observation interface {
+	// PodsOn returns the Pods of a Node. known is false until the Node's first list has arrived.
+	PodsOn(node string) (pods []*corev1.Pod, known bool)
+
+	// PodByUID finds a Pod among the watched Nodes.
+	PodByUID(uid types.UID) (*corev1.Pod, bool)
+
+	// Budgets returns all PodDisruptionBudgets. known is false until the first list has arrived.
+	Budgets() (budgets []*policyv1.PodDisruptionBudget, known bool)
+
+	// BudgetsServed returns false if the API server has answered that it does not serve PodDisruptionBudgets of policy/v1.
+	BudgetsServed() bool
+
+	// NamespaceLabels returns a Namespace's labels.
+	NamespaceLabels(namespace string) (labels map[string]string, known bool)
+
+	// DaemonSetExists returns whether the DaemonSet exists.
+	DaemonSetExists(namespace, name string, uid types.UID) (exists, known bool)
+
+	// AttachmentsTo returns the VolumeAttachments of a Node. known is false until the first list has arrived, and while no owner waits for
+	// volumes, see ObserveVolumes.
+	AttachmentsTo(node string) (attachments []*storagev1.VolumeAttachment, known bool)
+}
+
+// Subject returns the properties of a Pod that drain rules match.
+func Subject(o Observation, pod *corev1.Pod) rules.Pod {
+	podType, typeKnown := rules.PodTypeOf(pod, o.DaemonSetExists)
+	namespaceLabels, namespaceKnown := o.NamespaceLabels(pod.Namespace)
+	return rules.Pod{
+		Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
+		NamespaceLabels: namespaceLabels, NamespaceKnown: namespaceKnown,
+		Type: podType, TypeKnown: typeKnown, Finished: rules.Finished(pod),
+	}
+}
+
+// PodOf finds the Pod of an Evacuation among the watched Nodes. A Pod that has the UID of its spec.podRef in another Namespace, or by
+// another name, is not found: see evacuation.IsOf.
+func PodOf(observation Observation, e *v1alpha1.Evacuation) (*corev1.Pod, bool) {
+	pod, found := observation.PodByUID(types.UID(e.Spec.PodRef.UID))
+	if !found || !evacuation.IsOf(e, pod) {
+		return nil, false
+	}
+	return pod, true
+}
+
+// neededAnnotations are the annotations of Pods that decisions need, besides those that name evacuators.
+var neededAnnotations = []string{corev1.MirrorPodAnnotationKey, corev1.PodDeletionCost, v1alpha1.DeletionCostAnnotation}
+
+// trimPod drops the fields that no decision needs, to limit the memory of large drains.
+func trimPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	pod.ManagedFields = nil
+	for key := range pod.Annotations {
+		if !slices.Contains(neededAnnotations, key) && !strings.HasPrefix(key, v1alpha1.EvacuatorPriorityAnnotationPrefix) {
+			delete(pod.Annotations, key)
+		}
+	}
+	pod.Spec = corev1.PodSpec{
+		NodeName:                      pod.Spec.NodeName,
+		Priority:                      pod.Spec.Priority,
+		TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+		Tolerations:                   pod.Spec.Tolerations,
+		Volumes:                       claimedVolumes(pod.Spec.Volumes),
+	}
+	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, Conditions: readyCondition(pod.Status.Conditions)}
+	return pod, nil
+}
+
+func claimedVolumes(volumes []corev1.Volume) []corev1.Volume {
+	var claimed []corev1.Volume
+	for _, volume := range volumes {
+		switch {
+		case volume.PersistentVolumeClaim != nil:
+			claimed = append(claimed, volume)
+		case volume.Ephemeral != nil: // its claim is named after the Pod and the volume, so the template is not needed
+			claimed = append(claimed, corev1.Volume{Name: volume.Name, VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}})
+		}
+	}
+	return claimed
+}
+
+func readyCondition(conditions []corev1.PodCondition) []corev1.PodCondition {
+	for _, condition := range conditions {
+		if condition.Type == corev1.PodReady {
+			return []corev1.PodCondition{{Type: corev1.PodReady, Status: condition.Status}}
+		}
+	}
+	return nil
+}
+
+// TrimNode drops the fields of cached Nodes that no decision needs, such as images and the reports of kubelets about the machine.
+func TrimNode(object any) (any, error) {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil
+	}
+	node.ManagedFields = nil
+	node.Status = corev1.NodeStatus{Conditions: node.Status.Conditions, VolumesAttached: node.Status.VolumesAttached}
+	return node, nil
+}
+
+// evacuationAnnotations are the annotations of Evacuations that decisions need.
+var evacuationAnnotations = []string{v1alpha1.EvacuationNodeAnnotation, v1alpha1.EvacuatorsPolicyAnnotation, v1alpha1.EvacuateAfterAnnotation}
+
+// maxAnnotation is the maximum length of the value of such an annotation: that of the name of a Node.
+const maxAnnotation = 253
+
+// Trim drops the fields of cached objects of workload clusters that no decision needs. Tenants write Evacuations, and their labels and
+// annotations may take megabytes.
+func Trim(object any) (any, error) {
+	e, ok := object.(*v1alpha1.Evacuation)
+	if !ok {
+		return ctrlcache.TransformStripManagedFields()(object)
+	}
+	e.ManagedFields, e.Labels = nil, nil
+	maps.DeleteFunc(e.Annotations, func(key, value string) bool {
+		return !slices.Contains(evacuationAnnotations, key) || len(value) > maxAnnotation
+	})
+	return e, nil
+}

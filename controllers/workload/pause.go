@@ -1,0 +1,62 @@
+package workload
+
+import (
+	"context"
+
+	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// errPaused means that the Cluster is paused: the manager changes nothing in the management cluster or the workload cluster. This also
+// prevents the managers of two management clusters from reconciling the same Cluster during `clusterctl move`.
+var errPaused = errors.New("the Cluster is paused")
+
+// IsPaused reports whether err means that the Cluster is paused. The work continues when it is resumed.
+func IsPaused(err error) bool {
+	return errors.Is(err, errPaused)
+}
+
+// refusePaused returns errPaused if the Cluster is paused, and nil if it does not exist.
+func (c *Clusters) refusePaused(ctx context.Context, key types.NamespacedName) error {
+	cluster := &clusterv1.Cluster{}
+	if err := c.management.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); err != nil {
+		return errors.Wrapf(client.IgnoreNotFound(err), "getting Cluster %s", key)
+	}
+	if annotations.IsPaused(cluster, cluster) {
+		return errors.Wrapf(errPaused, "reaching workload Cluster %s", key)
+	}
+	return nil
+}
+
+// Resume triggers the reconciliation of all objects in a workload cluster, as a new connection does: events during a pause of the Cluster
+// or a Machine were not processed.
+func (c *Clusters) Resume(cluster types.NamespacedName) {
+	c.mu.Lock()
+	c.end(cluster)
+	c.mu.Unlock()
+	c.notify(Change{Cluster: cluster, Surroundings: true}) // owners call Observe again
+	c.cache.tellAgain(cluster)
+}
+
+// resumed calls Resume for Clusters and Machines that are no longer paused.
+func (c *Clusters) resumed() handler.EventHandler {
+	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		switch before := e.ObjectOld.(type) {
+		case *clusterv1.Cluster:
+			if after, ok := e.ObjectNew.(*clusterv1.Cluster); ok && annotations.IsPaused(before, before) && !annotations.IsPaused(after, after) {
+				c.Resume(client.ObjectKeyFromObject(after))
+			}
+		case *clusterv1.Machine:
+			if annotations.HasPaused(before) && !annotations.HasPaused(e.ObjectNew) {
+				c.Resume(types.NamespacedName{Namespace: before.Namespace, Name: before.Spec.ClusterName})
+			}
+		}
+	}}
+}

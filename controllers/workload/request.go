@@ -1,0 +1,86 @@
+package workload
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Request names an object in a workload cluster.
+type Request struct {
+	// Cluster is the namespace and name of the Cluster object in the management cluster.
+	Cluster types.NamespacedName
+	// Object is the namespace (empty if cluster-scoped) and name of the object in that cluster.
+	Object types.NamespacedName
+}
+
+// String returns "cluster namespace/cluster name:object namespace/object name".
+func (r Request) String() string { return r.Cluster.String() + ":" + r.Object.String() }
+
+// Queue is the work queue of a controller of objects in workload clusters.
+type Queue = workqueue.TypedRateLimitingInterface[Request]
+
+// EnqueueObjects enqueues, for events in one workload cluster, the objects that a function returns for the event's object. For an update it
+// calls the function for the old and the new object.
+func EnqueueObjects[T client.Object](cluster types.NamespacedName, objects func(context.Context, T) []types.NamespacedName) handler.TypedEventHandler[T, Request] {
+	enqueue := func(ctx context.Context, object T, queue Queue) {
+		for _, key := range objects(ctx, object) {
+			queue.Add(Request{Cluster: cluster, Object: key})
+		}
+	}
+	return handler.TypedFuncs[T, Request]{
+		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[T], q Queue) { enqueue(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[T], q Queue) {
+			enqueue(ctx, e.ObjectOld, q)
+			enqueue(ctx, e.ObjectNew, q)
+		},
+		DeleteFunc:  func(ctx context.Context, e event.TypedDeleteEvent[T], q Queue) { enqueue(ctx, e.Object, q) },
+		GenericFunc: func(ctx context.Context, e event.TypedGenericEvent[T], q Queue) { enqueue(ctx, e.Object, q) },
+	}
+}
+
+// EnqueueAffected enqueues, for events in one workload cluster, the Nodes that a change affects. before is nil for a created object, after
+// for a deleted one.
+func EnqueueAffected[T client.Object](cluster types.NamespacedName, nodes func(before, after T) []string) handler.TypedEventHandler[T, Request] {
+	var none T
+	enqueue := func(before, after T, queue Queue) {
+		for _, node := range nodes(before, after) {
+			queue.Add(Request{Cluster: cluster, Object: types.NamespacedName{Name: node}})
+		}
+	}
+	return handler.TypedFuncs[T, Request]{
+		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[T], q Queue) { enqueue(none, e.Object, q) },
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[T], q Queue) { enqueue(e.ObjectOld, e.ObjectNew, q) },
+		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[T], q Queue) { enqueue(e.Object, none, q) },
+	}
+}
+
+// Itself maps an object to its own key, for EnqueueObjects.
+func Itself[T client.Object](_ context.Context, object T) []types.NamespacedName {
+	return []types.NamespacedName{client.ObjectKeyFromObject(object)}
+}
+
+// conflictRetry is when to retry after a conflict, so that the cache can catch up. The event of the changed object does not suffice,
+// because predicates may drop it.
+const conflictRetry = 50 * time.Millisecond
+
+// Rest turns the error of a reconciliation into its result. Without a connection, the next connection triggers a reconciliation; for a
+// paused Cluster, its resumption does. After a conflict, Rest requeues without an error.
+func Rest(err error) (reconcile.Result, error) {
+	switch {
+	case IsNotConnected(err), IsPaused(err):
+		return reconcile.Result{}, nil
+	case apierrors.IsConflict(errors.Cause(err)):
+		return reconcile.Result{RequeueAfter: conflictRetry}, nil
+	default:
+		return reconcile.Result{}, err
+	}
+}

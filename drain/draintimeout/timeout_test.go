@@ -1,0 +1,183 @@
+package draintimeout_test
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func TestDrainOf(t *testing.T) {
+	drain := func(stage v1alpha1.NodeMaintenanceStage, onTimeout v1alpha1.OnTimeoutPolicy, timeout *int32) *v1alpha1.NodeMaintenance {
+		m := &v1alpha1.NodeMaintenance{}
+		m.Spec.Stage, m.Spec.Evacuation.OnTimeout, m.Spec.Evacuation.DrainTimeoutSeconds = stage, onTimeout, timeout
+		return m
+	}
+	for name, tc := range map[string]struct {
+		m    *v1alpha1.NodeMaintenance
+		want *draintimeout.Drain
+	}{
+		"M13: it counts from the start of the drain":   {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Ends: start.Add(time.Minute), Deletes: true}},
+		"M13: Release leaves what is left":             {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutRelease, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Ends: start.Add(time.Minute)}},
+		"M13: no timeout is no limit":                  {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, nil), nil},
+		"M13: 0 is no limit":                           {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](0)), nil},
+		"M13: a maintenance that ends deletes nothing": {drain(v1alpha1.StageComplete, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := draintimeout.DrainOf(tc.m, start); (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestDeleteAt(t *testing.T) {
+	for _, tc := range []struct {
+		name                 string
+		timeout, gracePeriod time.Duration
+		want                 time.Duration // after the start
+	}{
+		{"M13: early enough for the Pod's grace period", 10 * time.Minute, 30 * time.Second, 9*time.Minute + 20*time.Second},
+		{"M13: a long grace period begins early", 10 * time.Minute, 4 * time.Minute, 5*time.Minute + 50*time.Second},
+		{"M13: but half of the time belongs to evictions", 10 * time.Minute, time.Hour, 5 * time.Minute},
+		{"M13: a short drain likewise", 20 * time.Second, 30 * time.Second, 10 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			drain := draintimeout.Drain{Start: start, Ends: start.Add(tc.timeout)}
+			if got := drain.DeleteAt(tc.gracePeriod).Sub(start); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestCallAt(t *testing.T) {
+	for _, tc := range []struct {
+		name                 string
+		timeout, gracePeriod time.Duration
+		want                 time.Duration // after the start
+	}{
+		{"M13: a Pod whose step hasn't come is asked while its eviction has time", 10 * time.Minute, 30 * time.Second, 9 * time.Minute},
+		{"M13: but half of the time belongs to the order", 10 * time.Minute, time.Hour, 5 * time.Minute},
+		{"M13: a short drain likewise", 20 * time.Second, 30 * time.Second, 10 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			drain := draintimeout.Drain{Start: start, Ends: start.Add(tc.timeout)}
+			if got := drain.CallAt(tc.gracePeriod).Sub(start); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// drawDrain draws a drain that has a time limit, and the grace period of a Pod.
+func drawDrain(t *rapid.T) (drain draintimeout.Drain, timeout, gracePeriod time.Duration) {
+	timeout = time.Duration(rapid.IntRange(1, 100_000).Draw(t, "timeout")) * time.Second
+	gracePeriod = time.Duration(rapid.IntRange(0, 100_000).Draw(t, "grace period")) * time.Second
+	return draintimeout.Drain{Start: start, Ends: start.Add(timeout)}, timeout, gracePeriod
+}
+
+// TestAskedBeforeDeleted: no Pod is deleted before it is asked to leave, and each is asked before the end.
+func TestAskedBeforeDeleted(t *testing.T) { // M13
+	rapid.Check(t, func(t *rapid.T) {
+		drain, timeout, gracePeriod := drawDrain(t)
+		if asked, deleted := drain.CallAt(gracePeriod), drain.DeleteAt(gracePeriod); asked.After(deleted) || !asked.Before(drain.Ends) {
+			t.Fatalf("asked %s after the start, deleted %s after it, of %s", asked.Sub(start), deleted.Sub(start), timeout)
+		}
+	})
+}
+
+func TestCalled(t *testing.T) {
+	verdict := func(behavior v1alpha1.DrainBehavior) rules.Verdict { return rules.Verdict{Behavior: behavior} }
+	drain, completes := verdict(v1alpha1.DrainBehaviorDrain), verdict(v1alpha1.DrainBehaviorWaitCompleted)
+	for name, tc := range map[string]struct {
+		podType v1alpha1.PodType
+		own     rules.Verdict
+		others  []rules.Verdict
+		want    bool
+	}{
+		"M13: what must go is asked to":                    {v1alpha1.PodTypeDefault, drain, nil, true},
+		"M13: what must complete is left to that":          {v1alpha1.PodTypeDefault, completes, nil, false},
+		"M13: what stays isn't asked":                      {v1alpha1.PodTypeDefault, verdict(v1alpha1.DrainBehaviorSkip), nil, false},
+		"M13: nor what can't be decided upon":              {v1alpha1.PodTypeDefault, rules.Verdict{Undecided: "a rule can't be read"}, nil, false},
+		"M13: nor what another maintenance has complete":   {v1alpha1.PodTypeDefault, drain, []rules.Verdict{completes}, false},
+		"M13: Pods of DaemonSets have their own way to go": {v1alpha1.PodTypeDaemonSet, drain, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := draintimeout.Called(tc.podType, tc.own, tc.others); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAsked(t *testing.T) {
+	silent, evicting := &v1alpha1.Evacuation{}, &v1alpha1.Evacuation{}
+	evicting.Status.Conditions = []metav1.Condition{{Type: v1alpha1.EvacuationEvicting, Status: metav1.ConditionTrue, Reason: "BudgetExhausted"}}
+	for name, tc := range map[string]struct {
+		terminating bool
+		evacuation  *v1alpha1.Evacuation
+		want        bool
+	}{
+		"M13: nobody has asked it":             {false, nil, false},
+		"M13: it is asked, and nobody answers": {false, silent, false},
+		"M13: its eviction has been tried":     {false, evicting, true},
+		"M13: it goes":                         {true, silent, true},
+		"M13: it goes by itself":               {true, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := draintimeout.Asked(tc.terminating, tc.evacuation); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestDeletedInTime: a Pod has its grace period before the drain ends, or half of the drain's time.
+func TestDeletedInTime(t *testing.T) { // M13
+	rapid.Check(t, func(t *rapid.T) {
+		drain, timeout, gracePeriod := drawDrain(t)
+		at := drain.DeleteAt(gracePeriod)
+		left := drain.Ends.Sub(at)
+		if at.Before(start.Add(timeout/2)) || left < min(gracePeriod+draintimeout.Margin, timeout/2) {
+			t.Fatalf("of %s, %s are left for a grace period of %s", timeout, left, gracePeriod)
+		}
+	})
+}
+
+func TestLeft(t *testing.T) {
+	verdict := func(behavior v1alpha1.DrainBehavior) rules.Verdict { return rules.Verdict{Behavior: behavior} }
+	drain, skip, completes := verdict(v1alpha1.DrainBehaviorDrain), verdict(v1alpha1.DrainBehaviorSkip), verdict(v1alpha1.DrainBehaviorWaitCompleted)
+	undecided := rules.Verdict{Undecided: "a rule can't be read"}
+	for name, tc := range map[string]struct {
+		podType v1alpha1.PodType
+		own     rules.Verdict
+		others  []rules.Verdict
+		want    bool
+	}{
+		"M13: what must go": {v1alpha1.PodTypeDefault, drain, nil, true},
+		"M13: what must complete goes down with its Node": {v1alpha1.PodTypeDefault, completes, nil, true},
+		"M13: what stays, stays":                          {v1alpha1.PodTypeDefault, skip, nil, false},
+		"M6: what can't be decided upon isn't touched":    {v1alpha1.PodTypeDefault, undecided, nil, false},
+		"M13: Pods of DaemonSets would come back":         {v1alpha1.PodTypeDaemonSet, drain, nil, false},
+		"M13: static Pods don't notice":                   {v1alpha1.PodTypeStatic, drain, nil, false},
+		"M13: a Pod whose type isn't known":               {"", drain, nil, false},
+		"M13: another maintenance skips it":               {v1alpha1.PodTypeDefault, drain, []rules.Verdict{skip}, true},
+		"M13: another maintenance waits for it":           {v1alpha1.PodTypeDefault, drain, []rules.Verdict{completes}, false},
+		"M13: another maintenance can't decide":           {v1alpha1.PodTypeDefault, drain, []rules.Verdict{undecided}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := draintimeout.Left(tc.podType, tc.own, tc.others); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,219 @@
+package machinedrain_test
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+var deleted = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// after is so many seconds after the Machine's deletion.
+func after(seconds int) time.Time { return deleted.Add(time.Duration(seconds) * time.Second) }
+
+func isDeleted(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.NewTime(deleted)) }
+
+func timeouts(drain, volumes int32) func(*clusterv1.Machine) {
+	return func(m *clusterv1.Machine) {
+		m.Spec.Deletion.NodeDrainTimeoutSeconds, m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = &drain, &volumes
+	}
+}
+
+func annotated(annotations ...string) func(*clusterv1.Machine) {
+	return func(m *clusterv1.Machine) {
+		m.Annotations = map[string]string{}
+		for i := 0; i < len(annotations); i += 2 {
+			m.Annotations[annotations[i]] = annotations[i+1]
+		}
+	}
+}
+
+// draining is a NodeMaintenance in stage Drain that says what it has come to, in seconds after the Machine's deletion.
+func draining(started int, drained ...int) *v1alpha1.NodeMaintenance {
+	m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(after(started))}}
+	for _, at := range drained {
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(after(at))}}
+	}
+	return m
+}
+
+func TestWithTurn(t *testing.T) {
+	m, now := machine(isDeleted, timeouts(60, 0)), after(100)
+	pending := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon}}
+	for _, tc := range []struct {
+		name  string
+		clock machinedrain.Clock
+		want  *time.Time
+	}{
+		{"M26: while a Machine waits for its turn its drain timeout does not count", machinedrain.ClockOf(m, pending), nil},
+		{"M37: from its turn on it does, whatever the NodeMaintenance is doing", machinedrain.ClockOf(m, pending).WithTurn(now), ptr.To(after(160))},
+		{"M37: a drain that has begun counts from there", machinedrain.ClockOf(m, draining(30)).WithTurn(now), ptr.To(after(90))},
+		{"M13: where there never was a NodeMaintenance, from the Machine's deletion", machinedrain.ClockOf(m, nil).WithTurn(now), ptr.To(after(60))},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := tc.clock.DrainDeadline(m); !reflect.DeepEqual(got, tc.want) {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestReleaseAt(t *testing.T) {
+	asked := func(status metav1.ConditionStatus, generation int64) *v1alpha1.NodeMaintenance {
+		m := draining(60)
+		m.Generation = 2
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceLastCall, Status: status, ObservedGeneration: generation}}
+		return m
+	}
+	for _, tc := range []struct {
+		name        string
+		timeout     int32
+		maintenance *v1alpha1.NodeMaintenance
+		want        *time.Time
+	}{
+		{"M13: no timeout is no limit", 0, asked(metav1.ConditionTrue, 2), nil},
+		{"M13: with the deadline, where each Pod was asked to leave", 30, asked(metav1.ConditionTrue, 2), ptr.To(after(90))},
+		{"M13: a moment later, where some weren't", 30, asked(metav1.ConditionFalse, 2), ptr.To(after(100))},
+		{"M13: likewise where that isn't known", 30, draining(60), ptr.To(after(100))},
+		{"M13: likewise where rules or timeout have changed since", 30, asked(metav1.ConditionTrue, 1), ptr.To(after(100))},
+		{"M13: with the deadline, where nobody can be asked", 30, nil, ptr.To(after(30))},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := machine(isDeleted, timeouts(tc.timeout, 0))
+			expectTime(t, machinedrain.ClockOf(m, tc.maintenance).ReleaseAt(m, tc.maintenance), tc.want)
+		})
+	}
+}
+
+func TestDrainDeadline(t *testing.T) {
+	waiting := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon}}
+	requested := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+	noted := annotated(v1alpha1.DrainStartedAnnotation, "2026-01-01T00:01:00Z")
+	for _, tc := range []struct {
+		name        string
+		machine     *clusterv1.Machine
+		maintenance *v1alpha1.NodeMaintenance
+		want        *time.Time
+	}{
+		{"M13: no timeout is no limit", machine(isDeleted), draining(60), nil},
+		{"M13: 0 is no limit", machine(isDeleted, timeouts(0, 0)), draining(60), nil},
+		{"M13: it counts from the Drain stage's start", machine(isDeleted, timeouts(30, 0)), draining(60), ptr.To(after(90))},
+		{"M13: waiting for a turn doesn't count", machine(isDeleted, timeouts(30, 0)), waiting, nil},
+		{"M13: as long as the workload cluster was never reached it counts from the deletion", machine(isDeleted, timeouts(30, 0)), nil, ptr.To(after(30))},
+		{"M13: a drain that is about to start isn't late", machine(isDeleted, timeouts(30, 0)), requested, nil},
+		{"M13: a Machine that isn't deleted has none", machine(timeouts(30, 0)), nil, nil},
+		{"M15: the start is noted for the time when the workload cluster can't be reached", machine(isDeleted, timeouts(30, 0), noted), nil, ptr.To(after(90))},
+		{"M17: a NodeMaintenance that is made again doesn't turn the clock back", machine(isDeleted, timeouts(30, 0), noted), draining(300), ptr.To(after(90))},
+		{"M13: a note that nobody can read doesn't count", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, "soon")), draining(60), ptr.To(after(90))},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			expectTime(t, machinedrain.ClockOf(tc.machine, tc.maintenance).DrainDeadline(tc.machine), tc.want)
+		})
+	}
+}
+
+func TestVolumeWait(t *testing.T) {
+	noted := annotated(v1alpha1.VolumeWaitStartedAnnotation, "2026-01-01T00:00:40Z")
+	for _, tc := range []struct {
+		name        string
+		machine     *clusterv1.Machine
+		maintenance *v1alpha1.NodeMaintenance
+		start       time.Time
+		deadline    *time.Time
+	}{
+		{"M13: it starts with the end of the drain", machine(isDeleted, timeouts(0, 30)), draining(10, 50), after(50), ptr.To(after(80))},
+		{"M13: no timeout is no limit", machine(isDeleted), draining(10, 50), after(50), nil},
+		{"M21: or when the drain has run out of time", machine(isDeleted, timeouts(20, 30)), draining(10), after(30), ptr.To(after(60))},
+		{"M13: it starts once", machine(isDeleted, timeouts(0, 30), noted), draining(10, 50), after(40), ptr.To(after(70))},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			clock := machinedrain.ClockOf(tc.machine, tc.maintenance)
+			start := clock.VolumeWaitStart(tc.machine, tc.maintenance, after(100))
+			expectTime(t, &start, &tc.start)
+			clock.Volumes = &start
+			expectTime(t, clock.VolumeDeadline(tc.machine), tc.deadline)
+		})
+	}
+}
+
+func expectTime(t *testing.T, got, want *time.Time) {
+	t.Helper()
+	if (got == nil) != (want == nil) || got != nil && !got.Equal(*want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestNotes(t *testing.T) {
+	t.Run("M15: a clock is kept on the Machine where there is a limit, and once", func(t *testing.T) {
+		m := machine(isDeleted, timeouts(30, 0))
+		clock := machinedrain.ClockOf(m, draining(60))
+		clock.Volumes = ptr.To(after(70))
+		notes := clock.Notes(m)
+		if want := map[string]string{v1alpha1.DrainStartedAnnotation: "2026-01-01T00:01:00Z"}; !reflect.DeepEqual(notes, want) {
+			t.Errorf("got %v, want %v", notes, want)
+		}
+		m.Annotations = notes
+		if again := machinedrain.ClockOf(m, draining(300)).Notes(m); len(again) > 0 {
+			t.Errorf("notes it again: %v", again)
+		}
+	})
+}
+
+func TestWaitsForVolumes(t *testing.T) {
+	node := func(ready corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+	}
+	for name, tc := range map[string]struct {
+		machine *clusterv1.Machine
+		node    *corev1.Node
+		want    bool
+	}{
+		"M19: the volumes of a drained Node are waited for":           {machine(), node(corev1.ConditionTrue), true},
+		"M14: but not those of a Node that doesn't answer":            {machine(), node(corev1.ConditionUnknown), false},
+		"M14: one that isn't ready answers":                           {machine(), node(corev1.ConditionFalse), true},
+		"M10: nor those of a Machine that has an annotation for that": {machine(annotated(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, "")), node(corev1.ConditionTrue), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := machinedrain.WaitsForVolumes(tc.machine, tc.node); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestDaemonSetPods(t *testing.T) {
+	drains := policy("p", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain })
+	skips := policy("p")
+	compiled := func(pods v1alpha1.DaemonSetPodsPolicy) *v1alpha1.NodeMaintenance {
+		m := draining(0)
+		m.Spec.DrainRules = rules.Compile(rules.Input{DaemonSetPods: pods}).Rules
+		return m
+	}
+	for name, tc := range map[string]struct {
+		policy  *v1alpha1.MachineDrainPolicy
+		present *v1alpha1.NodeMaintenance
+		want    v1alpha1.DaemonSetPodsPolicy
+	}{
+		"R40: at first the Pods of DaemonSets stay":                 {&drains, nil, v1alpha1.DaemonSetPodsSkip},
+		"R40: until the rule is lifted":                             {&drains, compiled(v1alpha1.DaemonSetPodsSkip), v1alpha1.DaemonSetPodsSkip},
+		"R40: and from then on they go":                             {&drains, compiled(v1alpha1.DaemonSetPodsDrain), v1alpha1.DaemonSetPodsDrain},
+		"R40: a policy that no longer says so brings the rule back": {&skips, compiled(v1alpha1.DaemonSetPodsDrain), v1alpha1.DaemonSetPodsSkip},
+		"R40: without a policy they stay":                           {nil, nil, v1alpha1.DaemonSetPodsSkip},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := machinedrain.DaemonSetPods(tc.policy, tc.present); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,329 @@
+package machinedrain_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+func machine(changes ...func(*clusterv1.Machine)) *clusterv1.Machine {
+	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m", Labels: map[string]string{"pool": "a"}}}
+	m.Status.NodeRef.Name = "node"
+	for _, change := range changes {
+		change(m)
+	}
+	return m
+}
+
+func policy(name string, changes ...func(*v1alpha1.MachineDrainPolicy)) v1alpha1.MachineDrainPolicy {
+	p := v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+	for _, change := range changes {
+		change(&p)
+	}
+	return p
+}
+
+func TestPolicyFor(t *testing.T) {
+	labelled := func(key, value string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+	}
+	unreadable := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "?"}}}
+	for _, tc := range []struct {
+		name     string
+		policies []v1alpha1.MachineDrainPolicy
+		want     string
+	}{
+		{name: "no policy leaves a Machine to Cluster API"},
+		{name: "one empty policy manages all Machines of its namespace", policies: []v1alpha1.MachineDrainPolicy{policy("all")}, want: "all"},
+		{name: "the first match by name counts", policies: []v1alpha1.MachineDrainPolicy{policy("b"), policy("a"), policy("c")}, want: "a"},
+		{name: "another namespace's policy doesn't", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Namespace = "other" })}},
+		{name: "machineSelector", policies: []v1alpha1.MachineDrainPolicy{
+			policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = labelled("pool", "b") }),
+			policy("b", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = labelled("pool", "a") }),
+		}, want: "b"},
+		{name: "clusterSelector", policies: []v1alpha1.MachineDrainPolicy{
+			policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = labelled("env", "dev") }),
+			policy("b", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = labelled("env", "prod") }),
+		}, want: "b"},
+		{name: "a selector that can't be read opts nobody in", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = unreadable })}},
+		{name: "a policy that is being deleted has ended", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.DeletionTimestamp = ptr.To(metav1.Now()) })}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := ""
+			if p := machinedrain.PolicyFor(machine(), map[string]string{"env": "prod"}, tc.policies); p != nil {
+				got = p.Name
+			}
+			if got != tc.want {
+				t.Errorf("got policy %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestSkip(t *testing.T) {
+	facts := func(changes ...func(*machinedrain.Facts)) machinedrain.Facts {
+		f := machinedrain.Facts{Machine: machine(), ControlPlaneMachines: 1}
+		for _, change := range changes {
+			change(&f)
+		}
+		return f
+	}
+	annotated := func(f *machinedrain.Facts) {
+		f.Machine.Annotations = map[string]string{clusterv1.ExcludeNodeDrainingAnnotation: ""}
+	}
+	for _, tc := range []struct {
+		name  string
+		facts machinedrain.Facts
+		want  machinedrain.SkipReason
+	}{
+		{"M10: an ordinary Machine is drained", facts(), machinedrain.NotSkipped},
+		{"M10: Cluster deleting", facts(func(f *machinedrain.Facts) { f.ClusterDeleting = true }), machinedrain.SkipClusterDeleting},
+		{"M10: no nodeRef", facts(func(f *machinedrain.Facts) { f.Machine.Status.NodeRef.Name = "" }), machinedrain.SkipNoNode},
+		{"M10: control plane object deleting", facts(func(f *machinedrain.Facts) { f.ControlPlaneDeleting = true }), machinedrain.SkipControlPlaneGoing},
+		{"M10: no control plane Machine left", facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0 }), machinedrain.SkipNoControlPlane},
+		{"M10: no control plane Machine, but externally managed", facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0; f.ControlPlaneExternal = true }), machinedrain.NotSkipped},
+		{"M10: excluded by annotation", facts(annotated), machinedrain.SkipExcluded},
+		{"M10: pre-terminate already waiting", facts(func(f *machinedrain.Facts) {
+			f.Machine.Status.Deletion = &clusterv1.MachineDeletionStatus{WaitForPreTerminateHookStartTime: metav1.Now()}
+		}), machinedrain.SkipPreTerminateStarted},
+		{"M10: infrastructure gone", facts(func(f *machinedrain.Facts) { f.InfraMachineGone = true }), machinedrain.SkipInfraMachineGone},
+		{"M18: Node gone", facts(func(f *machinedrain.Facts) { f.NodeGone = true }), machinedrain.SkipNodeGone},
+		{"M10: the Cluster's deletion counts first", facts(func(f *machinedrain.Facts) { f.ClusterDeleting = true }, annotated), machinedrain.SkipClusterDeleting},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := machinedrain.Skip(tc.facts); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestNodeNameOf(t *testing.T) {
+	node := func(name, providerID string) corev1.Node {
+		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
+	}
+	for name, tc := range map[string]struct {
+		nodes []corev1.Node
+		want  string
+	}{
+		"M10: the Node of a Machine without a nodeRef, by providerID": {[]corev1.Node{node("a", "x"), node("b", "y")}, "b"},
+		"M10: none has it": {[]corev1.Node{node("a", "x"), node("b", "")}, ""},
+		"M10: two have it": {[]corev1.Node{node("a", "y"), node("b", "y")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := machinedrain.NodeNameOf("y", tc.nodes); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestMaintenanceName(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodeName := rapid.StringMatching(`[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?`).Draw(t, "node")
+		key := types.NamespacedName{Namespace: "ns", Name: "m"}
+		name := machinedrain.MaintenanceName(key, nodeName, "uid-1")
+		if name != machinedrain.MaintenanceName(key, nodeName, "uid-1") {
+			t.Fatal("the name isn't the same twice")
+		}
+		if name == machinedrain.MaintenanceName(key, nodeName, "uid-2") {
+			t.Fatal("a Node of the same name has the same NodeMaintenance")
+		}
+		if !strings.Contains(nodeName, "..") && !strings.Contains(nodeName, ".-") && !strings.Contains(nodeName, "-.") {
+			if errs := validation.IsDNS1123Subdomain(name); len(errs) > 0 {
+				t.Fatalf("%s: %v", name, errs)
+			}
+		}
+	})
+}
+
+func TestMaintenance(t *testing.T) {
+	request := machinedrain.Request{
+		ManagementCluster: "mgmt", Cluster: types.NamespacedName{Namespace: "ns", Name: "c"}, Machine: machine(),
+		Node:   &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "uid"}},
+		Policy: ptr.To(policy("p", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.SurgeAlways })),
+		Rules:  []v1alpha1.DrainRule{{Name: "r", Behavior: v1alpha1.DrainBehaviorSkip}},
+	}
+	made := machinedrain.Maintenance(request)
+	if made.Spec.Stage != v1alpha1.StageDrain || made.Spec.Evacuation.Surge != v1alpha1.SurgeAlways || made.Annotations[v1alpha1.NodeUIDAnnotation] != "uid" {
+		t.Errorf("unexpected %+v", made)
+	}
+	t.Run("M7: an edited rule changes a drain that runs, and nothing else does", func(t *testing.T) {
+		present := made.DeepCopy()
+		if machinedrain.Update(present, machinedrain.Maintenance(request)) {
+			t.Error("nothing has changed")
+		}
+		request.Rules[0].Behavior = v1alpha1.DrainBehaviorWaitCompleted
+		if !machinedrain.Update(present, machinedrain.Maintenance(request)) || present.Spec.DrainRules[0].Behavior != v1alpha1.DrainBehaviorWaitCompleted {
+			t.Error("the edit is missing")
+		}
+	})
+	for name, test := range map[string]struct {
+		plan     []v1alpha1.DrainPlanEntry
+		defaults v1alpha1.DrainPlanDefaults
+		want     string
+	}{
+		"M35: a policy without a drainPlan has one step for each Pod type": {
+			want: "None Default:2147483647 DaemonSet:2147483647 Static:2147483647",
+		},
+		"M35: a drainPlan is completed with the tiers": {
+			plan: []v1alpha1.DrainPlanEntry{{PodType: "Default", PodPriority: 5}},
+			want: "PriorityTiers Default:5",
+		},
+		"M35: a drainPlan is completed with one step for each Pod type where the policy asks for it": {
+			plan: []v1alpha1.DrainPlanEntry{{PodType: "Default", PodPriority: 5}}, defaults: v1alpha1.DrainPlanDefaultsNone,
+			want: "None Default:5",
+		},
+		"M35: a policy asks for the tiers without a drainPlan": {
+			defaults: v1alpha1.DrainPlanDefaultsPriorityTiers,
+			want: "PriorityTiers Default:1000000000 Default:2000000000 Default:2000001000 Default:2147483647 DaemonSet:1000000000 DaemonSet:2000000000 " +
+				"DaemonSet:2000001000 DaemonSet:2147483647 Static:1000000000 Static:2000000000 Static:2000001000 Static:2147483647",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := request
+			request.Policy = ptr.To(policy("p", func(p *v1alpha1.MachineDrainPolicy) {
+				p.Spec.DrainPlan, p.Spec.DrainPlanDefaults = test.plan, test.defaults
+			}))
+			spec := machinedrain.Maintenance(request).Spec
+			got := string(spec.DrainPlanDefaults)
+			for _, entry := range spec.DrainPlan {
+				got += fmt.Sprintf(" %s:%d", entry.PodType, entry.PodPriority)
+			}
+			if got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
+	t.Run("M35: a Machine without a policy has one step for each Pod type", func(t *testing.T) {
+		request := request
+		request.Policy = nil
+		if spec := machinedrain.Maintenance(request).Spec; spec.DrainPlanDefaults != v1alpha1.DrainPlanDefaultsNone || len(spec.DrainPlan) != 3 {
+			t.Errorf("unexpected %v", spec.DrainPlan)
+		}
+	})
+	t.Run("R5: a stage never goes back", func(t *testing.T) {
+		present := made.DeepCopy()
+		present.Spec.Stage = v1alpha1.StageComplete
+		machinedrain.Update(present, made)
+		if present.Spec.Stage != v1alpha1.StageComplete {
+			t.Error("the stage went back")
+		}
+	})
+}
+
+func TestDrainMessage(t *testing.T) {
+	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "nm"}}
+	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))}}
+	m.Status.Summary = v1alpha1.NodeMaintenanceSummary{Nodes: 1, PodsPending: 3, PodsEvacuating: 5, PodsSkipped: 1}
+	node := v1alpha1.NodeMaintenanceNodeStatus{}
+	for i := range 5 {
+		node.Blocked = append(node.Blocked, v1alpha1.BlockedPod{Pod: fmt.Sprintf("default/web-%d", i), Why: "no room"})
+	}
+	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{node}
+	want := `Drain not completed yet (started at 2026-01-01T00:00:00Z) (NodeMaintenance nm): 5 Pods evacuating, 3 waiting for their turn, 1 skipped
+* Pods default/web-0, default/web-1, default/web-2, ... (2 more): no room`
+	t.Run("M27: what waits, on which Pods, why, since when", func(t *testing.T) {
+		if got := machinedrain.DrainMessage(m); got != want {
+			t.Errorf("got:\n%s\nwant:\n%s", got, want)
+		}
+	})
+	t.Run("M27: at most five reasons", func(t *testing.T) {
+		m.Status.NodeStatuses[0].Blocked = nil
+		for i := range 9 {
+			m.Status.NodeStatuses[0].Blocked = append(m.Status.NodeStatuses[0].Blocked, v1alpha1.BlockedPod{Pod: "p", Why: fmt.Sprint(i)})
+		}
+		got := machinedrain.DrainMessage(m)
+		if strings.Count(got, "\n") != 6 || !strings.HasSuffix(got, "and 4 more reasons") {
+			t.Errorf("got:\n%s", got)
+		}
+	})
+}
+
+func TestDrained(t *testing.T) {
+	drained := func(stage v1alpha1.NodeMaintenanceStage, status metav1.ConditionStatus, observed int64) *v1alpha1.NodeMaintenance {
+		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: stage}}
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: status, ObservedGeneration: observed}}
+		return m
+	}
+	for name, tc := range map[string]struct {
+		m    *v1alpha1.NodeMaintenance
+		want bool
+	}{
+		"R35: True in Drain":                            {drained(v1alpha1.StageDrain, metav1.ConditionTrue, 2), true},
+		"R35: False in Drain":                           {drained(v1alpha1.StageDrain, metav1.ConditionFalse, 2), false},
+		"M7: True of rules that have changed since":     {drained(v1alpha1.StageDrain, metav1.ConditionTrue, 1), false},
+		"R35: True left over from a stage that is past": {drained(v1alpha1.StageComplete, metav1.ConditionTrue, 2), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := machinedrain.Drained(tc.m); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestTallyOf(t *testing.T) {
+	inCluster := func(name string, changes ...func(*clusterv1.Machine)) clusterv1.Machine {
+		m := machine(changes...)
+		m.Spec.ClusterName = name
+		return *m
+	}
+	held := func(m *clusterv1.Machine) {
+		m.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
+	}
+	deleted := func(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.Now()) }
+	all := []clusterv1.Machine{
+		inCluster("one", held), inCluster("one", held, deleted), inCluster("two", held), inCluster("two", deleted), inCluster("gone", held, deleted),
+	}
+	clusters := map[string]map[string]string{"one": nil, "two": nil}
+	policies := []v1alpha1.MachineDrainPolicy{policy("a"), policy("b")}
+	if got, want := machinedrain.TallyOf(&policies[0], policies, all, clusters), (machinedrain.Tally{Clusters: 2, Machines: 4, ActiveDrains: 1}); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := machinedrain.TallyOf(&policies[1], policies, all, clusters); !reflect.DeepEqual(got, machinedrain.Tally{}) {
+		t.Errorf("a policy that comes second has %+v", got)
+	}
+}
+
+func TestDrainProgress(t *testing.T) {
+	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	cordonFailed := m.DeepCopy()
+	cordonFailed.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceCordoned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCordonFailed, Message: "Node n cannot be cordoned: frozen"}}
+	for _, tc := range []struct {
+		name            string
+		maintenance     *v1alpha1.NodeMaintenance
+		failure         error
+		reason, message string
+	}{
+		{name: "a drain that continues", maintenance: m, reason: v1alpha1.ReasonMachineDraining, message: machinedrain.DrainMessage(m)},
+		{
+			name: "M39: a Node that cannot be cordoned", maintenance: cordonFailed, reason: v1alpha1.ReasonCordonFailed,
+			message: machinedrain.DrainMessage(m) + "\n* Node n cannot be cordoned: frozen",
+		},
+		{
+			name: "M39: a NodeMaintenance that cannot be reconciled", maintenance: m, failure: errors.New("no answer"), reason: v1alpha1.ReasonReconcileFailed,
+			message: machinedrain.DrainMessage(m) + "\n* NodeMaintenance m cannot be reconciled: no answer. The request is retried; the log of the manager has more",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if reason, message := machinedrain.DrainProgress(tc.maintenance, tc.failure); reason != tc.reason || message != tc.message {
+				t.Errorf("got %s %q, want %s %q", reason, message, tc.reason, tc.message)
+			}
+		})
+	}
+}

@@ -1,0 +1,57 @@
+package nodeselection_test
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+)
+
+func TestJudge(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		facts  nodeselection.Facts
+		reason string
+	}{
+		{name: "R8: reports that no Node is selected", facts: nodeselection.Facts{OtherNode: true}, reason: "NoNodesSelected"},
+		{name: "R8: reports that no Node is selected in a cluster without Nodes", reason: "NoNodesSelected"},
+		{name: "R8: reports that every Node is selected", facts: nodeselection.Facts{Selected: 3, ControlPlane: 1}, reason: "AllNodesSelected"},
+		{name: "R8: reports that every control plane Node is selected", facts: nodeselection.Facts{Selected: 3, ControlPlane: 3, OtherNode: true}, reason: "AllControlPlaneNodesSelected"},
+		{name: "R8: accepts a selection of every worker", facts: nodeselection.Facts{Selected: 3, OtherNode: true}, reason: "NodesSelected"},
+		{name: "R8: accepts a selection of some control plane Nodes", facts: nodeselection.Facts{Selected: 3, ControlPlane: 2, OtherNode: true, OtherControlPlaneNode: true}, reason: "NodesSelected"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			plausible, reason, message := nodeselection.Judge(tc.facts)
+			if reason != tc.reason || plausible != (tc.reason == "NodesSelected") || (message == "") != plausible {
+				t.Errorf("got %t, %s, %q", plausible, reason, message)
+			}
+		})
+	}
+}
+
+func TestDoubted(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		facts   nodeselection.Facts
+		doubted bool
+	}{
+		{name: "R8: checks again for any new Node when every Node is selected", facts: nodeselection.Facts{Selected: 3}, doubted: true},
+		{name: "R8: checks again for any new Node when every control plane Node is selected", facts: nodeselection.Facts{Selected: 3, ControlPlane: 3, OtherNode: true}, doubted: true},
+		{name: "R8: does not check again for other Nodes when no Node is selected", facts: nodeselection.Facts{OtherNode: true}},
+		{name: "R8: does not check a plausible selection again for other Nodes", facts: nodeselection.Facts{Selected: 3, OtherNode: true}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			plausible, reason, _ := nodeselection.Judge(tc.facts)
+			judged := metav1.Condition{Type: v1alpha1.NodeMaintenanceSelectionPlausible, Status: metav1.ConditionFalse, Reason: reason}
+			if plausible {
+				judged.Status = metav1.ConditionTrue
+			}
+			m := &v1alpha1.NodeMaintenance{Status: v1alpha1.NodeMaintenanceStatus{Conditions: []metav1.Condition{judged}}}
+			if doubted := nodeselection.Doubted(m); doubted != tc.doubted {
+				t.Errorf("doubted: %t", doubted)
+			}
+		})
+	}
+}

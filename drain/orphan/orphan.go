@@ -1,0 +1,85 @@
+// Package orphan finds what deleted NodeMaintenances have left behind in a workload cluster: they may have been deleted without their
+// finalizer, or a restore may have brought their objects back. A Node that an existing NodeMaintenance is responsible for has no
+// orphans: that NodeMaintenance restores the Node itself when it completes.
+package orphan
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+)
+
+// Observation is a Node with all objects that may refer to it.
+type Observation struct {
+	// Name is the name of the Node.
+	Name string
+	// Node is nil if the Node does not exist.
+	Node *corev1.Node
+	// Evacuations are the Evacuations of Pods of the Node, by their annotation.
+	Evacuations []v1alpha1.Evacuation
+	// Maintenances are all NodeMaintenances of the workload cluster.
+	Maintenances []v1alpha1.NodeMaintenance
+}
+
+// Left is what no existing NodeMaintenance is responsible for.
+type Left struct {
+	// Record means that the Node has a record of a NodeMaintenance, see cordon.Recorded: the Node must be restored to its recorded state, and
+	// the records removed.
+	Record bool
+	// Conditions are the types of this project's conditions on the Node.
+	Conditions []corev1.NodeConditionType
+	// Evacuations have NodeMaintenances as their instigator, which must withdraw. An Evacuation without another instigator is then
+	// cancelled.
+	Evacuations []*v1alpha1.Evacuation
+}
+
+// Nothing reports whether nothing is left behind.
+func (l Left) Nothing() bool { return !l.Record && len(l.Conditions) == 0 && len(l.Evacuations) == 0 }
+
+// On returns what is left behind on a Node.
+func On(o Observation) Left {
+	if slices.ContainsFunc(o.Maintenances, o.minds) {
+		return Left{}
+	}
+	left := Left{}
+	if o.Node != nil {
+		left.Record = cordon.Recorded(o.Node)
+		_, left.Conditions = nodecondition.Changes(o.Node.Status.Conditions, nodecondition.Wanted(o.planned()), time.Time{})
+	}
+	for i := range o.Evacuations {
+		if e := &o.Evacuations[i]; evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
+			left.Evacuations = append(left.Evacuations, e)
+		}
+	}
+	return left
+}
+
+// minds says whether a maintenance has to do with the Node: in any stage but Idle, until it is gone.
+func (o Observation) minds(m v1alpha1.NodeMaintenance) bool {
+	if m.Spec.Stage == v1alpha1.StageIdle {
+		return false
+	}
+	if o.Node == nil {
+		names, _ := nodeselection.Names(&m)
+		return slices.Contains(names, o.Name) || nodeselection.Mentions(&m, o.Name)
+	}
+	return nodeselection.Selects(&m, o.Node) || nodeselection.Means(&m, o.Node) && nodeselection.Mentions(&m, o.Name)
+}
+
+// planned are the maintenances that announce themselves on the Node.
+func (o Observation) planned() []nodecondition.Maintenance {
+	var planned []nodecondition.Maintenance
+	for i := range o.Maintenances {
+		if m := &o.Maintenances[i]; m.Spec.Stage == v1alpha1.StageIdle && nodeselection.Selects(m, o.Node) {
+			planned = append(planned, nodecondition.Maintenance{Name: m.Name, Stage: m.Spec.Stage, Ending: !m.DeletionTimestamp.IsZero()})
+		}
+	}
+	return planned
+}

@@ -1,0 +1,104 @@
+package orphan_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
+)
+
+const foreign = v1alpha1.InstigatorFinalizerPrefix + "example.com"
+
+func node() *corev1.Node {
+	ours := func(conditionType corev1.NodeConditionType) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: conditionType, Status: corev1.ConditionTrue, Reason: v1alpha1.ReasonNodeMaintenance}
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "uid", Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: cordon.Schedulable}},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			ours(v1alpha1.NodeMaintenanceInProgress), ours(v1alpha1.NodeDrained), ours(v1alpha1.NodeMaintenancePlanned),
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
+		}},
+	}
+}
+
+func maintenance(stage v1alpha1.NodeMaintenanceStage, node string) v1alpha1.NodeMaintenance {
+	return v1alpha1.NodeMaintenance{
+		ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: stage, NodeSelector: v1alpha1.SelectNodes(node)},
+	}
+}
+
+func evacuations() []v1alpha1.Evacuation {
+	asked := func(name string, finalizers ...string) v1alpha1.Evacuation {
+		return v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: finalizers}}
+	}
+	return []v1alpha1.Evacuation{
+		asked("ours", v1alpha1.NodeMaintenanceInstigatorFinalizer), asked("shared", foreign, v1alpha1.NodeMaintenanceInstigatorFinalizer), asked("theirs", foreign),
+	}
+}
+
+func TestExcludedFromLoadBalancers(t *testing.T) {
+	g := NewWithT(t)
+	excluded := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "one", Labels: map[string]string{corev1.LabelNodeExcludeBalancers: ""},
+		Annotations: map[string]string{v1alpha1.ExcludedFromLoadBalancersAnnotation: "true"},
+	}}
+	g.Expect(orphan.On(orphan.Observation{Name: "one", Node: excluded}).Record).To(BeTrue(), "R49: an exclusion without a cordon is left behind as well")
+	excluded.Annotations = nil
+	g.Expect(orphan.On(orphan.Observation{Name: "one", Node: excluded}).Nothing()).To(BeTrue(), "R49: a label without our record belongs to another actor")
+}
+
+func TestOn(t *testing.T) {
+	mentions := maintenance(v1alpha1.StageCordon, "two")
+	mentions.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}}
+	another := maintenance(v1alpha1.StageDrain, "one")
+	another.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: "another"}
+	everything := []string{"record", "MaintenancePlanned", "MaintenanceInProgress", "Drained", "ours", "shared"}
+
+	for _, tc := range []struct {
+		name         string
+		maintenances []v1alpha1.NodeMaintenance
+		gone         bool // the Node
+		left         []string
+	}{
+		{name: "R43: everything is orphaned without a maintenance", left: everything},
+		{name: "R43: a maintenance of another Node is not responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "two")}, left: everything},
+		{name: "R43: a maintenance of an earlier Node of that name is not responsible", maintenances: []v1alpha1.NodeMaintenance{another}, left: everything},
+		{name: "R43: a maintenance in stage Cordon is responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageCordon, "one")}},
+		{name: "R43: a maintenance in stage Drain is responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")}},
+		{name: "R43: a maintenance in stage Complete is responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageComplete, "one")}},
+		{name: "R43: a maintenance is responsible for a Node that has left its selection", maintenances: []v1alpha1.NodeMaintenance{mentions}},
+		{
+			name: "R43: a maintenance in stage Idle is responsible for the condition MaintenancePlanned only", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageIdle, "one")},
+			left: []string{"record", "MaintenanceInProgress", "Drained", "ours", "shared"},
+		},
+		{name: "R43: Evacuations of a deleted Node are orphaned without a maintenance", gone: true, left: []string{"ours", "shared"}},
+		{name: "R43: the maintenance of a deleted Node is responsible for its Evacuations", gone: true, maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			observed := orphan.Observation{Name: "one", Node: node(), Evacuations: evacuations(), Maintenances: tc.maintenances}
+			if tc.gone {
+				observed.Node = nil
+			}
+			found := orphan.On(observed)
+			left := []string{}
+			if found.Record {
+				left = append(left, "record")
+			}
+			for _, conditionType := range found.Conditions {
+				left = append(left, string(conditionType))
+			}
+			for _, e := range found.Evacuations {
+				left = append(left, e.Name)
+			}
+			g.Expect(left).To(ConsistOf(tc.left))
+			g.Expect(found.Nothing()).To(Equal(len(tc.left) == 0))
+		})
+	}
+}

@@ -1,0 +1,417 @@
+package statefulset_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
+)
+
+var begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func set(replicas int32, changes ...func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
+	s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", UID: "set"}, Spec: appsv1.StatefulSetSpec{Replicas: &replicas}}
+	for _, change := range changes {
+		change(s)
+	}
+	return s
+}
+
+// podsOf are the Pods of a StatefulSet, all ready.
+func podsOf(s *appsv1.StatefulSet) (pods []corev1.Pod) {
+	first := int32(0)
+	if s.Spec.Ordinals != nil {
+		first = s.Spec.Ordinals.Start
+	}
+	for n := first; n < first+*s.Spec.Replicas; n++ {
+		name := fmt.Sprintf("db-%d", n)
+		pods = append(pods, corev1.Pod{
+			Spec:       corev1.PodSpec{NodeName: "node-of-" + name},
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(begin.Add(-time.Hour)), OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: s.UID, Controller: ptr.To(true)}}},
+			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(begin.Add(-time.Hour))}}},
+		})
+	}
+	return pods
+}
+
+func waiting(names ...string) (all []statefulset.Waiting) {
+	for _, name := range names {
+		all = append(all, statefulset.Waiting{Name: name, UID: types.UID(name), Progress: begin, Deadline: begin.Add(30 * time.Minute), DrainStart: begin})
+	}
+	return all
+}
+
+func released(d statefulset.Decision) (pods []types.UID) {
+	for _, report := range d.Reports {
+		if report.Reason == "" {
+			pods = append(pods, report.Pod)
+		}
+	}
+	return pods
+}
+
+func unreadySince(name string, since time.Time) func(*statefulset.Observation) {
+	return func(o *statefulset.Observation) {
+		for i := range o.Pods {
+			if o.Pods[i].Name == name {
+				o.Pods[i].Status.Conditions[0].Status = corev1.ConditionFalse
+				o.Pods[i].Status.Conditions[0].LastTransitionTime = metav1.NewTime(since)
+			}
+		}
+	}
+}
+
+func without(name string) func(*statefulset.Observation) {
+	return func(o *statefulset.Observation) {
+		o.Pods = slices.DeleteFunc(o.Pods, func(p corev1.Pod) bool { return p.Name == name })
+	}
+}
+
+// replacedAt has a Pod be one that was created then, and that is not ready.
+func replacedAt(name string, at time.Time) func(*statefulset.Observation) {
+	return func(o *statefulset.Observation) {
+		for i := range o.Pods {
+			if o.Pods[i].Name == name {
+				o.Pods[i].CreationTimestamp = metav1.NewTime(at)
+				o.Pods[i].Status.Conditions = nil // it has not been scheduled
+			}
+		}
+	}
+}
+
+func deletedAt(name string, at time.Time) func(*statefulset.Observation) {
+	return func(o *statefulset.Observation) {
+		for i := range o.Pods {
+			if o.Pods[i].Name == name {
+				o.Pods[i].DeletionTimestamp = ptr.To(metav1.NewTime(at.Add(10 * time.Minute)))
+				o.Pods[i].DeletionGracePeriodSeconds = ptr.To[int64](600)
+			}
+		}
+	}
+}
+
+// waits plays the evacuator of the Pods db-0 and db-1, whose drain began at begin, until one of them is released: each look stores what
+// was reported. It returns how long they have waited for Pods that the changes make unavailable, and the reasons that were told.
+func waits(t *testing.T, changes ...func(*statefulset.Observation)) (waited time.Duration, reasons []string) {
+	t.Helper()
+	s := set(3)
+	o := statefulset.Observation{Set: s, Pods: podsOf(s), Waiting: waiting("db-0", "db-1"), FirstDrain: begin, Now: begin.Add(5 * time.Second)}
+	for i := range o.Waiting {
+		o.Waiting[i].Progress = o.Now
+	}
+	from := o.Now
+	for o.Now.Before(begin.Add(time.Hour)) {
+		for _, change := range changes {
+			change(&o)
+		}
+		d := statefulset.Decide(o)
+		if pods := released(d); len(pods) > 0 {
+			if !slices.Equal(pods, []types.UID{"db-1"}) {
+				t.Fatalf("released %v", pods)
+			}
+			return o.Now.Sub(from), reasons
+		}
+		for _, report := range d.Reports {
+			at := slices.IndexFunc(o.Waiting, func(w statefulset.Waiting) bool { return w.UID == report.Pod })
+			o.Waiting[at].Message, o.Waiting[at].Progress = report.Message, o.Now.Truncate(time.Second)
+			if report.Pod == "db-1" {
+				reasons = append(reasons, report.Reason)
+			}
+		}
+		if !d.LookAgain.After(o.Now) {
+			t.Fatalf("look again at %s, now is %s", d.LookAgain, o.Now)
+		}
+		o.Now = d.LookAgain
+	}
+	t.Fatal("no Pod was released in an hour")
+	return 0, nil
+}
+
+func TestOrderIsABoundedCourtesy(t *testing.T) {
+	const replica, missing = v1alpha1.ReasonWaitingForReplica, v1alpha1.ReasonWaitingForMissingReplica
+	year := 365 * 24 * time.Hour
+	anyChange := func(changes ...func(*statefulset.Observation)) []func(*statefulset.Observation) { return changes }
+	for _, tc := range []struct {
+		name    string
+		changes []func(*statefulset.Observation)
+		want    time.Duration
+		reasons []string
+	}{
+		{"E30: does not wait for a replica that was not ready before the drain", anyChange(unreadySince("db-2", begin.Add(-time.Second))), 0, nil},
+		{"E30: does not wait for a replica that was pending before the drain", anyChange(replacedAt("db-2", begin.Add(-time.Minute))), 0, nil},
+		{"E30: does not wait for a replica that was created in the second in which the drain began", anyChange(replacedAt("db-2", begin)), 0, nil},
+		{"E30: waits for a replica that was deleted in the second in which the drain began", anyChange(deletedAt("db-2", begin)), 3*time.Minute - 5*time.Second, []string{replica}},
+		{"E30: does not wait for a replica that was deleted before the drain", anyChange(deletedAt("db-2", begin.Add(-time.Second))), 0, nil},
+		{"E30: waits 10 s for a replica that does not exist", anyChange(without("db-2")), 10 * time.Second, []string{missing}},
+		{"E30: waits 3 min for a replica that is not ready since the drain", anyChange(unreadySince("db-2", begin.Add(5*time.Second))), 3 * time.Minute, []string{replica}},
+		{"E30: waits 3 min for a replacement from its creation", anyChange(replacedAt("db-2", begin.Add(2*time.Second))), 3*time.Minute - 3*time.Second, []string{replica}},
+		{"E30: waits 3 min for a replica that is being evicted", anyChange(func(o *statefulset.Observation) {
+			o.Evicting = map[types.UID]time.Time{"db-2": begin.Add(5 * time.Second)}
+		}), 3 * time.Minute, []string{replica}},
+		{"E30: waits 3 min for a replica that terminates, whatever its grace period", anyChange(deletedAt("db-2", begin.Add(5*time.Second))), 3 * time.Minute, []string{replica}},
+		{"E30: waits 3 min for each of two replicas", anyChange(func(o *statefulset.Observation) {
+			o.Set = set(4)
+			o.Pods = podsOf(o.Set)
+		}, unreadySince("db-3", begin.Add(5*time.Second)), func(o *statefulset.Observation) {
+			if !o.Now.Before(begin.Add(3 * time.Minute)) {
+				unreadySince("db-2", begin.Add(3*time.Minute+5*time.Second))(o)
+			}
+		}), 6 * time.Minute, []string{replica, replica}},
+		{"E30: a replica that becomes ready and unready in turns does not prolong it", anyChange(func(o *statefulset.Observation) { unreadySince("db-2", o.Now)(o) }), 3 * time.Minute, []string{replica}},
+		{"E30: a readiness transition in the future does not prolong it", anyChange(unreadySince("db-2", begin.Add(year))), 3 * time.Minute, []string{replica}},
+		{"E30: a deletion in the future does not prolong it", anyChange(deletedAt("db-2", begin.Add(year))), 3 * time.Minute, []string{replica}},
+		{"E30: a replica that is gone for a moment after its eviction is waited for on", anyChange(func(o *statefulset.Observation) {
+			if o.Now.Before(begin.Add(2 * time.Minute)) {
+				deletedAt("db-2", begin.Add(5*time.Second))(o)
+			} else {
+				without("db-2")(o)
+			}
+		}), 3 * time.Minute, []string{replica}},
+		{"E30: a replica that is not recreated while a lower ordinal is not ready is not waited for", anyChange(without("db-2"), unreadySince("db-0", begin.Add(-time.Hour))), 0, nil},
+		{"E30: nor while the next Pod itself is not ready", anyChange(without("db-2"), unreadySince("db-1", begin.Add(-time.Hour))), 0, nil},
+		{"E30: waits for a replica that another drain may have evicted before", anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Minute) }, replacedAt("db-2", begin.Add(-10*time.Second))), 3*time.Minute - 15*time.Second, []string{replica}},
+		{"E30: but not for one that was there before, and not ready", anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Minute) }, unreadySince("db-2", begin.Add(-10*time.Second))), 0, nil},
+		{"E30: nor for one that was created long before, while another drain was in progress", anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Hour) }, replacedAt("db-2", begin.Add(-31*time.Second))), 0, nil},
+		{"E30: the end of the other drain does not end the wait", anyChange(replacedAt("db-2", begin.Add(-10*time.Second)), func(o *statefulset.Observation) {
+			if o.FirstDrain = begin; o.Now.Before(begin.Add(time.Minute)) {
+				o.FirstDrain = begin.Add(-time.Minute)
+			}
+		}), 3*time.Minute - 15*time.Second, []string{replica}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			waited, reasons := waits(t, tc.changes...)
+			if waited != tc.want || !slices.Equal(reasons, tc.reasons) {
+				t.Errorf("waited %s, told %v; want %s, %v", waited, reasons, tc.want, tc.reasons)
+			}
+		})
+	}
+	t.Run("E30: Pods of an unordered maintenance are released at once, and others of the StatefulSet wait", func(t *testing.T) {
+		o := statefulset.Observation{Set: set(4), Pods: podsOf(set(4)), Waiting: waiting("db-0", "db-1", "db-2"), FirstDrain: begin, Now: begin.Add(time.Minute)}
+		unreadySince("db-3", begin.Add(time.Second))(&o)
+		o.Waiting[0].Unordered, o.Waiting[2].Unordered = true, true
+		d := statefulset.Decide(o)
+		if got := released(d); !slices.Equal(got, []types.UID{"db-0", "db-2"}) || len(d.Reports) != 3 {
+			t.Errorf("got %+v", d.Reports)
+		}
+	})
+	t.Run("E30: names the replica on the Evacuation, in a condition that ends with the turn", func(t *testing.T) {
+		o := statefulset.Observation{Set: set(2), Pods: podsOf(set(2)), Waiting: waiting("db-0"), FirstDrain: begin, Now: begin.Add(time.Minute)}
+		unreadySince("db-1", begin.Add(time.Second))(&o)
+		report, e := statefulset.Decide(o).Reports[0], &v1alpha1.Evacuation{}
+		report.Apply(e, o.Now)
+		if e.Status.Message != "Waiting at most 3m0s for Pod shop/db-1 of StatefulSet shop/db to be replaced and ready." || statefulset.WaitReason(e) != replica {
+			t.Errorf("got %+v", e.Status)
+		}
+		statefulset.Report{Message: "next"}.Apply(e, o.Now)
+		if statefulset.WaitReason(e) != "" || !e.Status.ActiveEvacuatorCompleted {
+			t.Errorf("got %+v", e.Status)
+		}
+	})
+	t.Run("E30: conditions of others that fill the list do not prevent the report", func(t *testing.T) {
+		e := &v1alpha1.Evacuation{}
+		for i := range 32 {
+			e.Status.Conditions = append(e.Status.Conditions, metav1.Condition{Type: fmt.Sprint("Other", i)})
+		}
+		statefulset.Report{Reason: replica, Message: "waiting"}.Apply(e, begin)
+		if len(e.Status.Conditions) != 32 || e.Status.Message != "waiting" {
+			t.Errorf("got %+v", e.Status)
+		}
+	})
+	t.Run("E30: a reason that others have written is not counted", func(t *testing.T) {
+		e := &v1alpha1.Evacuation{}
+		e.Status.Conditions = []metav1.Condition{{Type: v1alpha1.EvacuationOrdered, Status: metav1.ConditionFalse, Reason: "Other"}}
+		if got := statefulset.WaitReason(e); got != "" {
+			t.Errorf("got %s", got)
+		}
+	})
+}
+
+// TestMissingReplicas has a StatefulSet that lacks replicas, as with a quota: a Pod waits for the one that is created next, and no other.
+func TestMissingReplicas(t *testing.T) {
+	for _, replicas := range []int32{4, 1000, math.MaxInt32} {
+		t.Run(fmt.Sprintf("E30: %d replicas of which three exist", replicas), func(t *testing.T) {
+			waited, reasons := waits(t, func(o *statefulset.Observation) { o.Set.Spec.Replicas = &replicas })
+			if waited > 10*time.Second || !slices.Equal(reasons, []string{v1alpha1.ReasonWaitingForMissingReplica}) {
+				t.Errorf("waited %s: %v", waited, reasons)
+			}
+		})
+	}
+}
+
+// TestOrderIsBounded has replicas be unavailable in whatever way: the next Pod is released within the courtesies of all replicas.
+func TestOrderIsBounded(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		at := func(what string) time.Time {
+			return begin.Add(time.Duration(rapid.IntRange(-600, 600).Draw(r, what)) * time.Second)
+		}
+		waited, _ := waits(t, func(o *statefulset.Observation) {
+			o.Pods = podsOf(o.Set)
+			delete(o.Evicting, "db-2")
+			switch rapid.SampledFrom([]string{"unready", "replaced", "deleted", "gone", "evicting"}).Draw(r, "state") {
+			case "unready":
+				unreadySince("db-2", at("unready"))(o)
+			case "replaced":
+				replacedAt("db-2", at("created"))(o)
+			case "deleted":
+				deletedAt("db-2", at("deleted"))(o)
+			case "gone":
+				without("db-2")(o)
+			case "evicting":
+				o.Evicting = map[types.UID]time.Time{"db-2": at("evicting")}
+			}
+		})
+		if waited > statefulset.Courtesy+10*time.Second {
+			r.Fatalf("waited %s", waited)
+		}
+	})
+}
+
+func TestDecide(t *testing.T) {
+	unready := func(name string) func(*statefulset.Observation) { return unreadySince(name, begin.Add(time.Second)) }
+	for _, tc := range []struct {
+		name    string
+		set     *appsv1.StatefulSet
+		waiting []string
+		change  func(*statefulset.Observation)
+		want    []types.UID
+	}{
+		{"E28: the highest ordinal goes first, as a number", set(12), []string{"db-2", "db-10", "db-9"}, nil, []types.UID{"db-10"}},
+		{"E28: the next one waits until the Pod is back", set(3), []string{"db-1"}, without("db-2"), nil},
+		{"E28: and until it is ready", set(3), []string{"db-1"}, unready("db-2"), nil},
+		{"E28: a Pod that terminates doesn't serve, ready or not", set(3), []string{"db-1"}, func(o *statefulset.Observation) {
+			o.Pods[2].DeletionTimestamp = ptr.To(metav1.NewTime(begin))
+		}, nil},
+		{"E28: nor does one whose turn has come, and that its budget still holds", set(3), []string{"db-1"}, func(o *statefulset.Observation) {
+			o.Evicting = map[types.UID]time.Time{"db-2": begin}
+		}, nil},
+		{"E28: one that isn't ready itself goes all the same", set(3), []string{"db-1"}, unready("db-1"), []types.UID{"db-1"}},
+		{"E28: somebody else's Pod of that name is none of the StatefulSet", set(3), []string{"db-1"}, func(o *statefulset.Observation) { o.Pods[2].OwnerReferences = nil }, nil},
+		{"E30: Pods that the StatefulSet does not count are not waited for", set(2), []string{"db-1"}, func(o *statefulset.Observation) {
+			o.Pods = append(o.Pods, podsOf(set(4))[2:]...)
+			for i := range o.Pods[2:] {
+				o.Pods[2+i].Status.Conditions = nil
+			}
+		}, []types.UID{"db-1"}},
+		{"E28: ordinals may start anywhere", set(2, func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} }), []string{"db-5", "db-6"}, nil, []types.UID{"db-6"}},
+		{"E28: Parallel goes at once", set(3, func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement }), []string{"db-0", "db-1"}, without("db-2"), []types.UID{"db-0", "db-1"}},
+		{"E28: OnDelete isn't touched: the eviction takes over at once", set(3, func(s *appsv1.StatefulSet) {
+			s.Spec.UpdateStrategy.Type = appsv1.OnDeleteStatefulSetStrategyType
+		}), []string{"db-0", "db-1"}, without("db-2"), []types.UID{"db-0", "db-1"}},
+		{"E28: Pods whose StatefulSet is gone go at once", nil, []string{"db-0", "db-1"}, nil, []types.UID{"db-0", "db-1"}},
+		{"E28: nobody waits", set(3), nil, nil, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			o := statefulset.Observation{Set: tc.set, Waiting: waiting(tc.waiting...), FirstDrain: begin, Now: begin}
+			if tc.set != nil {
+				o.Pods = podsOf(tc.set)
+			}
+			if tc.change != nil {
+				tc.change(&o)
+			}
+			d := statefulset.Decide(o)
+			if got := released(d); !slices.Equal(got, tc.want) {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+			if len(tc.want) == 0 && len(tc.waiting) > 0 && (d.LookAgain.IsZero() || len(d.Reports) != len(tc.waiting)) {
+				t.Errorf("whoever waits is told, and looked after: %+v", d)
+			}
+		})
+	}
+	t.Run("E28: those of the same Node with higher ordinals have a moment to be asked for", func(t *testing.T) {
+		o := statefulset.Observation{Set: set(3), Pods: podsOf(set(3)), Waiting: waiting("db-0", "db-1"), FirstDrain: begin, Now: begin}
+		for i := range o.Pods {
+			o.Pods[i].Spec.NodeName = "one"
+		}
+		d := statefulset.Decide(o)
+		if len(d.Reports) > 0 || !d.LookAgain.After(o.Now) {
+			t.Fatalf("got %+v", d)
+		}
+		o.Now = d.LookAgain
+		if got := released(statefulset.Decide(o)); !slices.Equal(got, []types.UID{"db-1"}) {
+			t.Errorf("got %v", got)
+		}
+	})
+	t.Run("E28: it is told once, and anew when there is progress before the turn ends in silence", func(t *testing.T) {
+		o := statefulset.Observation{Set: set(3), Pods: podsOf(set(3)), Waiting: waiting("db-0", "db-1"), Evicting: map[types.UID]time.Time{"db-2": begin}, FirstDrain: begin, Now: begin}
+		for _, report := range statefulset.Decide(o).Reports {
+			for i := range o.Waiting {
+				if o.Waiting[i].UID == report.Pod {
+					o.Waiting[i].Message = report.Message
+				}
+			}
+		}
+		if again := statefulset.Decide(o); len(again.Reports) > 0 {
+			t.Errorf("told twice: %v", again.Reports)
+		}
+		o.Evicting, o.Now = nil, begin.Add(10*time.Minute)
+		reports := statefulset.Decide(o).Reports
+		if len(reports) != 2 || reports[0].Reason != "" || reports[1].Reason == "" || reports[1].Pod != "db-0" || reports[1].Message == "" {
+			t.Fatalf("got %v", reports)
+		}
+		e := &v1alpha1.Evacuation{}
+		reports[1].Apply(e, o.Now)
+		if e.Status.EvacuationProgressTimestamp == nil || e.Status.ActiveEvacuatorCompleted {
+			t.Errorf("got %+v", e.Status)
+		}
+	})
+}
+
+// TestOneAtATime has Pods leave in whatever order of events: never is a second one released while the first isn't back.
+func TestOneAtATime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := set(rapid.Int32Range(1, 6).Draw(t, "replicas"))
+		o := statefulset.Observation{Set: s, Pods: podsOf(s), Evicting: map[types.UID]time.Time{}, FirstDrain: begin, Now: begin.Add(time.Minute)}
+		for i := range o.Pods {
+			if rapid.Bool().Draw(t, "leaves") {
+				o.Waiting = append(o.Waiting, waiting(o.Pods[i].Name)...)
+			}
+		}
+		all, order := len(o.Waiting), []types.UID{}
+		for range 60 {
+			switch rapid.SampledFrom([]string{"decide", "evict", "ready"}).Draw(t, "action") {
+			case "decide":
+				for _, uid := range released(statefulset.Decide(o)) {
+					o.Waiting = slices.DeleteFunc(o.Waiting, func(w statefulset.Waiting) bool { return w.UID == uid })
+					o.Evicting[uid] = o.Now
+					order = append(order, uid)
+				}
+			case "evict":
+				for i := range o.Pods {
+					if _, evicting := o.Evicting[o.Pods[i].UID]; evicting {
+						delete(o.Evicting, o.Pods[i].UID)
+						o.Pods[i].UID += "-new"
+						o.Pods[i].CreationTimestamp = metav1.NewTime(o.Now)
+						o.Pods[i].Status.Conditions[0].Status = corev1.ConditionFalse
+					}
+				}
+			case "ready":
+				for i := range o.Pods {
+					o.Pods[i].Status.Conditions[0].Status = corev1.ConditionTrue
+				}
+			}
+			away := len(o.Evicting)
+			for i := range o.Pods {
+				if o.Pods[i].Status.Conditions[0].Status != corev1.ConditionTrue {
+					away++
+				}
+			}
+			if away > 1 {
+				t.Fatalf("%d are away", away)
+			}
+		}
+		if !slices.IsSortedFunc(order, func(a, b types.UID) int { return -slices.Compare([]byte(a), []byte(b)) }) || len(order)+len(o.Waiting) != all {
+			t.Fatalf("order %v, waiting %v", order, o.Waiting)
+		}
+	})
+}
