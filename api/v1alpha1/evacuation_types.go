@@ -104,10 +104,10 @@ const (
 	// ReasonWaitingForHigherOrdinals: Pods with higher ordinals are evicted before.
 	ReasonWaitingForHigherOrdinals = "WaitingForHigherOrdinals"
 
-	ReasonPodNotFound     = "PodNotFound"
-	ReasonNoEvacuator     = "NoEvacuator"
-	ReasonEvacuatorSilent = "EvacuatorSilent"
-	ReasonEvacuatorDone   = "EvacuatorCompleted"
+	ReasonPodNotFound           = "PodNotFound"
+	ReasonNoEvacuator           = "NoEvacuator"
+	ReasonEvacuatorUnresponsive = "EvacuatorUnresponsive"
+	ReasonEvacuatorCompleted    = "EvacuatorCompleted"
 	// ReasonEvacuatorNotAllowed: a NodeMaintenance allows built-in evacuators only.
 	ReasonEvacuatorNotAllowed = "EvacuatorNotAllowed"
 
@@ -130,8 +130,8 @@ const (
 	ReasonAdmissionRefused = "AdmissionRefused"
 	// ReasonAdmissionFailed: an admission webhook could not be asked.
 	ReasonAdmissionFailed = "AdmissionFailed"
-	// ReasonNotAnswered: the API server has not answered in time.
-	ReasonNotAnswered = "NotAnswered"
+	// ReasonNoResponse: the API server has not answered in time.
+	ReasonNoResponse = "NoResponse"
 	// ReasonEvictionRefused: it has refused for another reason.
 	ReasonEvictionRefused = "EvictionRefused"
 )

@@ -14,22 +14,22 @@ const (
 	// rarely meant: every Node, every control plane Node, or no Node.
 	NodeMaintenanceSelectionPlausible = "SelectionPlausible"
 
-	// NodeMaintenancePodsLeft is True while Pods that the rules have drained are left on the Nodes, since nobody could keep
+	// NodeMaintenancePodsRemaining is True while Pods that the rules have drained are left on the Nodes, since nobody could keep
 	// them away. They hold nothing back. Its message names them.
-	NodeMaintenancePodsLeft = "PodsLeft"
+	NodeMaintenancePodsRemaining = "PodsRemaining"
 
-	// NodeMaintenanceLastCall tells, when the time of the drain is nearly up, whether every Pod that must go has been asked to,
+	// NodeMaintenanceFinalEvictionAttempt tells, when the time of the drain is nearly up, whether every Pod that must go has been asked to,
 	// those whose step hasn't come as well. The Machine isn't released before it is True, or a moment is over.
-	NodeMaintenanceLastCall = "LastCall"
+	NodeMaintenanceFinalEvictionAttempt = "FinalEvictionAttempt"
 
-	ReasonAllPodsAsked = "AllPodsAsked"
-	ReasonAskingPods   = "AskingPods"
+	ReasonAllPodsAttempted = "AllPodsAttempted"
+	ReasonAttemptingPods   = "AttemptingPods"
 
-	// NodeMaintenanceMachineGone is True while the Node is there although the Machine that the maintenance serves is gone. It goes
+	// NodeMaintenanceMachineDeleted is True while the Node is there although the Machine that the maintenance serves is gone. It goes
 	// on as it is, until somebody says what becomes of the Node.
-	NodeMaintenanceMachineGone = "MachineGone"
+	NodeMaintenanceMachineDeleted = "MachineDeleted"
 
-	ReasonNodeIsThere = "NodeIsThere"
+	ReasonNodeExists = "NodeExists"
 
 	// ReasonDaemonSetToleratesMaintenance: a DaemonSet tolerates the taint NoDaemonSetPodsTaint, so it would replace its Pods.
 	ReasonDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"

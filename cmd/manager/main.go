@@ -248,12 +248,12 @@ func setupMachines(ctx context.Context, mgr ctrl.Manager, clusters *workload.Clu
 	if err := machines.SetupWithManager(ctx, mgr, ofMachine); err != nil {
 		return nil, err
 	}
-	keeper := &machinemaintenance.Keeper{Client: mgr.GetClient(), ManagementCluster: managementCluster}
-	rollouts := &machinedeployment.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Keeper: keeper, Clock: clock, WatchFilterValue: o.watchFilter}
+	maintenances := &machinemaintenance.Requester{Client: mgr.GetClient(), ManagementCluster: managementCluster}
+	rollouts := &machinedeployment.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Maintenances: maintenances, Clock: clock, WatchFilterValue: o.watchFilter}
 	if err := rollouts.SetupWithManager(ctx, mgr, ofDeployment); err != nil {
 		return nil, err
 	}
-	stages := &stage.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Keeper: keeper, Clock: clock, WatchFilterValue: o.watchFilter}
+	stages := &stage.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Maintenances: maintenances, Clock: clock, WatchFilterValue: o.watchFilter}
 	if err := stages.SetupWithManager(ctx, mgr, ofMachine); err != nil {
 		return nil, err
 	}

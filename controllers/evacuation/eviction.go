@@ -31,10 +31,10 @@ const overdue = time.Second
 // timeout of webhooks.
 const hung = 15 * time.Second
 
-// begin starts the evictions of the admitted Pods and does not wait for them. It evicts the Pods of one budget sequentially, since conflict
+// startEvictions starts the evictions of the admitted Pods and does not wait for them. It evicts the Pods of one budget sequentially, since conflict
 // retries in the API server make concurrent evictions slower, and all others concurrently. A later pass evicts the Pods that exceed the
 // limits of concurrent evictions.
-func (v *Evictor) begin(ctx context.Context, p *pass, admitted []budgets.Admitted) {
+func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budgets.Admitted) {
 	byBudget := map[*budgets.Budget][]budgets.Admitted{}
 	for _, each := range admitted {
 		if each.Budget != nil {
@@ -44,21 +44,21 @@ func (v *Evictor) begin(ctx context.Context, p *pass, admitted []budgets.Admitte
 		if ended, begun := v.evict(ctx, p, each); begun {
 			go func() {
 				<-ended
-				p.record.flights.end(each.Pod.UID)
+				p.record.inFlight.end(each.Pod.UID)
 				v.again(p.cluster)
 			}()
 		}
 	}
 	for budget, pods := range byBudget {
-		hasPlace := func(each budgets.Admitted) bool { return p.record.flights.hasPlace(each.Pod.Node) }
-		if slices.ContainsFunc(pods, hasPlace) && p.record.flights.take(nameOf(budget)) {
-			go v.evictInTurn(ctx, p, budget, pods)
+		hasPlace := func(each budgets.Admitted) bool { return p.record.inFlight.canReserve(each.Pod.Node) }
+		if slices.ContainsFunc(pods, hasPlace) && p.record.inFlight.takeDisruption(nameOf(budget)) {
+			go v.evictSequentially(ctx, p, budget, pods)
 		}
 	}
 }
 
-// evictInTurn evicts the Pods of one budget sequentially. The caller has reserved the budget.
-func (v *Evictor) evictInTurn(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
+// evictSequentially evicts the Pods of one budget sequentially. The caller has reserved the budget.
+func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
 	for _, each := range pods {
 		ended, begun := v.evict(ctx, p, each)
 		if !begun {
@@ -66,29 +66,29 @@ func (v *Evictor) evictInTurn(ctx context.Context, p *pass, budget *budgets.Budg
 		}
 		select {
 		case <-ended:
-			p.record.flights.end(each.Pod.UID)
+			p.record.inFlight.end(each.Pod.UID)
 		case <-v.Clock.After(overdue):
 			go func() {
 				<-ended
 				p.refresh(ctx, budget) // before the eviction ends: until then, the stale status of the budget may not include it
-				p.record.flights.end(each.Pod.UID)
+				p.record.inFlight.end(each.Pod.UID)
 				v.again(p.cluster)
 			}()
 		}
 	}
 	p.refresh(ctx, budget)
-	p.record.flights.giveBack(nameOf(budget))
+	p.record.inFlight.returnDisruption(nameOf(budget))
 	v.again(p.cluster)
 }
 
 // evict starts one attempt to evict a Pod, unless the manager shuts down or a limit is reached. If begun is true, the caller must call
-// flights.end once ended is closed.
+// inFlight.end once ended is closed.
 func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted) (ended <-chan struct{}, begun bool) {
 	s := p.subjects[admitted.Pod.UID]
 	if !v.lastCalls.begin() {
 		return nil, false
 	}
-	if !p.record.flights.start(admitted.Pod, v.Clock.Now()) {
+	if !p.record.inFlight.start(admitted.Pod, v.Clock.Now()) {
 		v.lastCalls.end()
 		return nil, false
 	}
@@ -98,23 +98,23 @@ func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted)
 		defer close(done)
 		defer v.lastCalls.end()
 		if admitted.Delete {
-			v.land(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventDeletedUnready)
+			v.handleResponse(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventDeletedUnready)
 			return
 		}
-		v.land(ctx, p, s, v.Clusters.Evict(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventEvicted)
+		v.handleResponse(ctx, p, s, v.Clusters.Evict(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventEvicted)
 	}()
 	return done, true
 }
 
-// land processes the response to an eviction, or to the deletion that replaces it.
-func (v *Evictor) land(ctx context.Context, p *pass, s *subject, err error, said string) {
+// handleResponse processes the response to an eviction, or to the deletion that replaces it.
+func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err error, said string) {
 	log, now := ctrl.LoggerFrom(ctx), v.Clock.Now()
 	switch {
 	case err == nil:
 		log.V(2).Info("Evicted Pod", "as", said)
 		evictions.WithLabelValues(resultEvicted).Inc()
 		evacuations.WithLabelValues("eviction").Inc()
-		p.record.rest(s.pod.UID, now.Add(watchLag))
+		p.record.backOff(s.pod.UID, now.Add(watchLag))
 		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, said, removed[said]+p.because(ctx, s))
 		return
 	case workload.IsPaused(err):
@@ -125,19 +125,19 @@ func (v *Evictor) land(ctx context.Context, p *pass, s *subject, err error, said
 		if said == eventDeletedUnready {
 			rest = evacuation.Backoff(1) // the Pod may only have changed
 		}
-		p.record.rest(s.pod.UID, now.Add(rest))
+		p.record.backOff(s.pod.UID, now.Add(rest))
 		return
 	}
-	why, answered := refused(err)
+	why, answered := classify(err)
 	if !answered {
 		evictions.WithLabelValues(resultError).Inc()
 		log.Info("Failed to evict Pod", "err", err.Error())
-		p.record.rest(s.pod.UID, now.Add(evacuation.Backoff(p.record.unanswered(s.pod.UID))))
+		p.record.backOff(s.pod.UID, now.Add(evacuation.Backoff(p.record.unanswered(s.pod.UID))))
 		return
 	}
 	log.V(2).Info("Eviction was refused", "reason", why.reason, "message", why.message)
 	evictions.WithLabelValues(resultRefused).Inc()
-	v.tellRefusal(ctx, p, s, why, now)
+	v.recordRefusal(ctx, p, s, why, now)
 }
 
 // because returns the part of the event message on a removed Pod that names the NodeMaintenances or other instigators.
@@ -150,15 +150,15 @@ func (p *pass) because(ctx context.Context, s *subject) string {
 	var draining []*v1alpha1.NodeMaintenance
 	for i := range maintenances {
 		m := &maintenances[i]
-		if evacuation.Drains(m, node) && rules.NewMatcher(rules.InEffect(&m.Spec)).Decide(workload.Subject(p.observation, s.pod)).Behavior == v1alpha1.DrainBehaviorDrain {
+		if evacuation.Drains(m, node) && rules.NewMatcher(rules.InEffect(&m.Spec)).Decide(workload.RulePod(p.observation, s.pod)).Behavior == v1alpha1.DrainBehaviorDrain {
 			draining = append(draining, m)
 		}
 	}
 	return evacuation.Because(s.evacuation, node, draining)
 }
 
-// tellRefusal counts a refused eviction in the status of the Evacuation, reports the reason, and schedules the next attempt after a backoff.
-func (v *Evictor) tellRefusal(ctx context.Context, p *pass, s *subject, why refusal, now time.Time) {
+// recordRefusal counts a refused eviction in the status of the Evacuation, reports the reason, and schedules the next attempt after a backoff.
+func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why refusal, now time.Time) {
 	latest := &v1alpha1.Evacuation{} // it may have changed during a long eviction request
 	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest); err != nil {
 		return // the Evacuation was deleted, or the connection is closed
@@ -185,7 +185,7 @@ func (p *pass) gracePeriod(ctx context.Context, pod *corev1.Pod) *int64 {
 }
 
 // refresh gets a budget after evictions, to record the version from which on its status includes them. If that fails, an eviction may be
-// refused.
+// classify.
 func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) {
 	live := &policyv1.PodDisruptionBudget{}
 	if err := p.live.Get(ctx, nameOf(budget), live); err != nil {

@@ -34,7 +34,7 @@ type Evictor struct {
 
 	controller controller.TypedController[reconcile.Request]
 	life       context.Context //nolint:containedctx // for evictions, which outlive the reconciliation that starts them, see lastCalls
-	lastCalls  *lastCalls
+	lastCalls  *shutdownGate
 	again      func(types.NamespacedName) // enqueues a workload cluster
 
 	mu      sync.Mutex
@@ -43,7 +43,7 @@ type Evictor struct {
 
 // SetupWithManager adds the evictor to the manager.
 func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
-	v.records, v.lastCalls = map[types.NamespacedName]*record{}, &lastCalls{clock: v.Clock}
+	v.records, v.lastCalls = map[types.NamespacedName]*record{}, &shutdownGate{clock: v.Clock}
 	if err := mgr.Add(v.lastCalls); err != nil {
 		return errors.Wrap(err, "setting up the evictor")
 	}
@@ -124,11 +124,11 @@ func hasCordoned() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
 	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), subjects: map[types.UID]*subject{}, stale: map[string]bool{}, blocked: map[string]int{}}
-	if p.observation = v.Clusters.Observed(p.cluster); p.observation == nil {
-		return v.forget(p.cluster, p.now), nil
+	if p.observation = v.Clusters.CurrentObservation(p.cluster); p.observation == nil {
+		return v.disconnect(p.cluster, p.now), nil
 	}
 	p.record = v.recordOf(p.cluster)
-	if p.record.flights.isFull() {
+	if p.record.inFlight.isFull() {
 		return reconcile.Result{}, nil // the response to an in-flight eviction enqueues the workload cluster
 	}
 	pdbs, known := p.observation.Budgets()
@@ -137,24 +137,24 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	}
 	var err error
 	if p.client, err = v.Clusters.Client(ctx, p.cluster); err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
-	if p.live, err = v.Clusters.Live(ctx, p.cluster); err != nil {
-		return workload.Rest(err)
+	if p.live, err = v.Clusters.UncachedClient(ctx, p.cluster); err != nil {
+		return workload.Result(err)
 	}
 	p.pdbs, p.paused = pdbs, v.Machines.paused(ctx, p.cluster)
 	candidates, err := p.collect(ctx)
 	if err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	waiting := budgets.Unserved(candidates)
 	if known {
 		var admitted []budgets.Admitted
 		admitted, waiting = budgets.NewIndex(p.pdbs, p.isStale).Admit(budgets.FairOrder(candidates))
-		v.begin(ctrl.LoggerInto(v.life, ctrl.LoggerFrom(ctx)), p, admitted)
+		v.startEvictions(ctrl.LoggerInto(v.life, ctrl.LoggerFrom(ctx)), p, admitted)
 	}
 	if err := p.report(ctx, waiting); err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	if p.nextTry.IsZero() {
 		return reconcile.Result{}, nil
@@ -171,17 +171,17 @@ func (v *Evictor) recordOf(cluster types.NamespacedName) *record {
 	return v.records[cluster]
 }
 
-// forget drops the record of a workload cluster in which no Pods are observed, once no eviction is in flight and no Pod waits for a backoff.
+// disconnect drops the record of a workload cluster in which no Pods are observed, once no eviction is in flight and no Pod waits for a backoff.
 // It keeps the record until then, since Pods are not observed for a short time after a pause either, and are the same afterwards.
-func (v *Evictor) forget(cluster types.NamespacedName, now time.Time) reconcile.Result {
+func (v *Evictor) disconnect(cluster types.NamespacedName, now time.Time) reconcile.Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	podsBlocked.DeletePartialMatch(map[string]string{"cluster_namespace": cluster.Namespace, "cluster": cluster.Name})
 	r := v.records[cluster]
-	if r == nil || len(r.flights.all()) > 0 { // the response to an in-flight eviction enqueues the workload cluster
+	if r == nil || len(r.inFlight.all()) > 0 { // the response to an in-flight eviction enqueues the workload cluster
 		return reconcile.Result{}
 	}
-	if until := r.restsUntil(); now.Before(until) {
+	if until := r.lastBackoff(); now.Before(until) {
 		return reconcile.Result{RequeueAfter: until.Sub(now)}
 	}
 	delete(v.records, cluster)

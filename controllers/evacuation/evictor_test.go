@@ -20,16 +20,16 @@ func TestForget(t *testing.T) {
 		g := NewWithT(t)
 		v := &Evictor{records: map[types.NamespacedName]*record{}}
 		r := v.recordOf(cluster)
-		g.Expect(r.flights.start(pod, now)).To(BeTrue())
-		g.Expect(v.forget(cluster, now).RequeueAfter).To(BeZero(), "the end of the eviction tells")
+		g.Expect(r.inFlight.start(pod, now)).To(BeTrue())
+		g.Expect(v.disconnect(cluster, now).RequeueAfter).To(BeZero(), "the end of the eviction tells")
 		g.Expect(v.recordOf(cluster)).To(BeIdenticalTo(r))
-		r.flights.end(pod.UID)
-		r.rest(pod.UID, now.Add(watchLag))
-		g.Expect(v.forget(cluster, now).RequeueAfter).To(Equal(watchLag))
+		r.inFlight.end(pod.UID)
+		r.backOff(pod.UID, now.Add(watchLag))
+		g.Expect(v.disconnect(cluster, now).RequeueAfter).To(Equal(watchLag))
 		g.Expect(v.recordOf(cluster)).To(BeIdenticalTo(r))
-		g.Expect(v.forget(cluster, now.Add(watchLag)).RequeueAfter).To(BeZero())
+		g.Expect(v.disconnect(cluster, now.Add(watchLag)).RequeueAfter).To(BeZero())
 		g.Expect(v.records).To(BeEmpty())
-		g.Expect(v.forget(cluster, now).RequeueAfter).To(BeZero())
+		g.Expect(v.disconnect(cluster, now).RequeueAfter).To(BeZero())
 	})
 }
 

@@ -25,7 +25,7 @@ type Machines struct {
 // resumed, workload.Clusters.Resume enqueues all affected objects.
 func (m *Machines) paused(ctx context.Context, cluster types.NamespacedName) func(*v1alpha1.NodeMaintenance) bool {
 	return func(maintenance *v1alpha1.NodeMaintenance) bool {
-		key, ours := machinedrain.Served(maintenance, m.ManagementCluster, cluster)
+		key, ours := machinedrain.OwnerMachine(maintenance, m.ManagementCluster, cluster)
 		if !ours {
 			return false
 		}

@@ -40,15 +40,15 @@ func init() {
 // observeBlocked sets the metric of blocked Pods of a workload cluster. The series of a reason that persists is never deleted temporarily,
 // which would restart the pending period of an alert.
 func (r *record) observeBlocked(cluster types.NamespacedName, blocked map[string]int) {
-	for reason := range r.told {
+	for reason := range r.reportedReasons {
 		if blocked[reason] == 0 {
 			podsBlocked.DeleteLabelValues(cluster.Namespace, cluster.Name, reason)
-			delete(r.told, reason)
+			delete(r.reportedReasons, reason)
 		}
 	}
 	for reason, count := range blocked {
 		podsBlocked.WithLabelValues(cluster.Namespace, cluster.Name, reason).Set(float64(count))
-		r.told[reason] = true
+		r.reportedReasons[reason] = true
 	}
 }
 

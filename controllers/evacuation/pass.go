@@ -115,14 +115,14 @@ func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
 	}
 	action := evacuation.Next(evacuation.InputOf(e, pod, podType, p.terms[pod.Spec.NodeName], p.now))
 	if action.Kind == evacuation.AwaitEvacuator { // without an event, the evacuator may miss its deadline, and then the evictor evicts the Pod
-		p.tryAgainAt(action.Deadline)
+		p.requeueAt(action.Deadline)
 		if reason := statefulset.WaitReason(e); reason != "" && action.Class == v1alpha1.EvacuatorClassStatefulSet {
 			p.blocked[reason]++
 		}
 	}
 	if action.Kind == evacuation.AwaitBackoff {
 		p.blocked[action.Reason]++
-		p.tryAgainAt(action.Deadline)
+		p.requeueAt(action.Deadline)
 	}
 	if action.Kind != evacuation.Evict {
 		return nil
@@ -144,7 +144,7 @@ func (p *pass) findImminentCordons(ctx context.Context, maintenances []v1alpha1.
 				return errors.Wrapf(err, "getting Node %s", name)
 			} else if err == nil && cordon.CanCordon(m, node) {
 				p.cordoning = true
-				p.tryAgainAt(until)
+				p.requeueAt(until)
 			}
 		}
 	}
@@ -159,7 +159,7 @@ func (p *pass) awaitsCordons(s *subject) bool {
 	}
 	until, waits := cordon.Waits(s.evacuation.CreationTimestamp.Time, p.now)
 	if waits {
-		p.tryAgainAt(until)
+		p.requeueAt(until)
 	}
 	return waits
 }
@@ -167,11 +167,11 @@ func (p *pass) awaitsCordons(s *subject) bool {
 // underWay returns the Pods with in-flight evictions that count against their budgets.
 func (p *pass) underWay() []budgets.Candidate {
 	var candidates []budgets.Candidate
-	for _, flight := range p.record.flights.all() {
+	for _, flight := range p.record.inFlight.all() {
 		if p.now.Sub(flight.begun) >= hung {
 			continue
 		}
-		p.tryAgainAt(flight.begun.Add(hung))
+		p.requeueAt(flight.begun.Add(hung))
 		candidates = append(candidates, budgets.Candidate{Pod: flight.pod, UnderWay: true})
 	}
 	return candidates
@@ -180,11 +180,11 @@ func (p *pass) underWay() []budgets.Candidate {
 // isTried reports whether the eviction of a Pod is in flight, or the Pod waits for a backoff after its last eviction. A Pod whose eviction
 // was refused counts as blocked until a later attempt succeeds.
 func (p *pass) isTried(pod types.UID) bool {
-	until, rests := p.record.rests(pod, p.now)
+	until, rests := p.record.backingOff(pod, p.now)
 	if rests {
-		p.tryAgainAt(until)
+		p.requeueAt(until)
 	}
-	if !rests && !p.record.flights.has(pod) {
+	if !rests && !p.record.inFlight.has(pod) {
 		return false
 	}
 	if reason := p.record.refusal(pod); reason != "" {
@@ -208,7 +208,7 @@ func budgetedPod(pod *corev1.Pod) budgets.Pod {
 	}
 }
 
-func (p *pass) tryAgainAt(t time.Time) {
+func (p *pass) requeueAt(t time.Time) {
 	if p.nextTry.IsZero() || t.Before(p.nextTry) {
 		p.nextTry = t
 	}
@@ -249,7 +249,7 @@ func (p *pass) isPassing(waiting budgets.Waiting) bool {
 	}
 	tellAt := p.subjects[waiting.Pod.UID].evacuation.CreationTimestamp.Add(passing)
 	if p.now.Before(tellAt) {
-		p.tryAgainAt(tellAt)
+		p.requeueAt(tellAt)
 		return true
 	}
 	return false
@@ -257,7 +257,7 @@ func (p *pass) isPassing(waiting budgets.Waiting) bool {
 
 // isStale reports whether the observed status of a budget does not include our own evictions yet, and records that in the pass.
 func (p *pass) isStale(pdb *policyv1.PodDisruptionBudget) bool {
-	stale := p.record.isStale(pdb) || p.record.flights.taken(client.ObjectKeyFromObject(pdb))
+	stale := p.record.isStale(pdb) || p.record.inFlight.takenDisruptions(client.ObjectKeyFromObject(pdb))
 	p.stale[pdb.Namespace+"/"+pdb.Name] = stale
 	return stale
 }

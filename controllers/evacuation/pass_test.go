@@ -131,7 +131,7 @@ func TestUnderWay(t *testing.T) {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			p := passOver(begun.Add(tc.after), onePod{pod: tc.pod})
-			g.Expect(p.record.flights.start(admitted, begun)).To(BeTrue())
+			g.Expect(p.record.inFlight.start(admitted, begun)).To(BeTrue())
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			if !tc.holds {

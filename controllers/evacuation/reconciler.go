@@ -55,7 +55,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // Watches returns the watches of a workload cluster's Evacuations, and of NodeMaintenances for changes of their terms.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		workload.Watch("evacuation-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, workload.Itself[*v1alpha1.Evacuation]),
+		workload.Watch("evacuation-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, workload.OwnKey[*v1alpha1.Evacuation]),
 			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.Evacuation]{}),
 		workload.Watch("evacuation-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueObjects(cluster, func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
 			return r.evacuationsOf(ctx, cluster, m)
@@ -90,7 +90,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 		queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
 	case change.Node != nil:
 		r.enqueueAll(ctx, queue, change.Cluster, client.MatchingFields{workload.EvacuationsByNode: *change.Node})
-	case change.Surroundings:
+	case change.RuleInputs:
 		r.enqueueAll(ctx, queue, change.Cluster)
 	}
 }
@@ -131,12 +131,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	s := &scope{request: request, evacuation: &v1alpha1.Evacuation{}}
 	var err error
 	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	if err := s.client.Get(ctx, request.Object, s.evacuation); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			_, err = r.Clusters.Observe(ctx, request.Cluster, owner(request))
-			return workload.Rest(err)
+			return workload.Result(err)
 		}
 		return reconcile.Result{}, errors.Wrapf(err, "getting Evacuation %s", request.Object)
 	}
@@ -147,15 +147,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		if err == nil && s.lookAgain > 0 {
 			return reconcile.Result{RequeueAfter: s.lookAgain}, nil
 		}
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	if err := r.observe(ctx, s); err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	now := r.Clock.Now()
 	action := evacuation.Next(s.input(now))
 	if err := r.store(ctx, s, action, now); err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	if !action.Deadline.IsZero() {
 		return reconcile.Result{RequeueAfter: max(action.Deadline.Sub(now), time.Millisecond)}, nil
@@ -229,7 +229,7 @@ func (r *Reconciler) noted(ctx context.Context, s *scope, name string) (evacuati
 
 // livePod reads the Pod of the Evacuation from the API server. It returns nil if no Pod with its UID exists.
 func (r *Reconciler) livePod(ctx context.Context, s *scope) (*corev1.Pod, error) {
-	live, err := r.Clusters.Live(ctx, s.request.Cluster)
+	live, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
 	if err != nil {
 		return nil, err
 	}

@@ -16,20 +16,20 @@ const watchLag = 30 * time.Second
 // record contains, for one workload cluster, the evictions that the watches may not have delivered yet, and the backoffs after refused
 // evictions. It is not required for correctness: without it, after a restart, evictions may be refused that would not have been requested.
 type record struct {
-	flights *flights
+	inFlight *inFlightEvictions
 
-	mu       sync.Mutex
-	silences map[types.UID]int32     // numbers of evictions without a response, by Pod
-	resting  map[types.UID]time.Time // times before which Pods must not be evicted again
-	refusals map[types.UID]string    // reasons of the last refusals, by Pod
-	told     map[string]bool         // reasons for which the metric of blocked Pods has a series; used by one pass at a time
-	observed map[types.UID]string    // resourceVersion that the watch must reach before the status is used, by PodDisruptionBudget
+	mu              sync.Mutex
+	unansweredCount map[types.UID]int32     // numbers of evictions without a response, by Pod
+	backoffUntil    map[types.UID]time.Time // times before which Pods must not be evicted again
+	refusals        map[types.UID]string    // reasons of the last refusals, by Pod
+	reportedReasons map[string]bool         // reasons for which the metric of blocked Pods has a series; used by one pass at a time
+	observed        map[types.UID]string    // resourceVersion that the watch must reach before the status is used, by PodDisruptionBudget
 }
 
 func newRecord() *record {
 	return &record{
-		flights: newFlights(), silences: map[types.UID]int32{}, resting: map[types.UID]time.Time{}, refusals: map[types.UID]string{},
-		observed: map[types.UID]string{}, told: map[string]bool{},
+		inFlight: newInFlightEvictions(), unansweredCount: map[types.UID]int32{}, backoffUntil: map[types.UID]time.Time{}, refusals: map[types.UID]string{},
+		observed: map[types.UID]string{}, reportedReasons: map[string]bool{},
 	}
 }
 
@@ -38,10 +38,10 @@ func newRecord() *record {
 func (r *record) keep(live map[types.UID]bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for uid, until := range r.resting {
+	for uid, until := range r.backoffUntil {
 		if !live[uid] && !now.Before(until) {
-			delete(r.resting, uid)
-			delete(r.silences, uid)
+			delete(r.backoffUntil, uid)
+			delete(r.unansweredCount, uid)
 			delete(r.refusals, uid)
 		}
 	}
@@ -51,15 +51,15 @@ func (r *record) keep(live map[types.UID]bool, now time.Time) {
 func (r *record) unanswered(pod types.UID) int32 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.silences[pod]++
-	return r.silences[pod]
+	r.unansweredCount[pod]++
+	return r.unansweredCount[pod]
 }
 
-// rest defers the next eviction of a Pod after an eviction that was accepted or got no response.
-func (r *record) rest(pod types.UID, until time.Time) {
+// backOff defers the next eviction of a Pod after an eviction that was accepted or got no response.
+func (r *record) backOff(pod types.UID, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.resting[pod] = until
+	r.backoffUntil[pod] = until
 	delete(r.refusals, pod)
 }
 
@@ -67,7 +67,7 @@ func (r *record) rest(pod types.UID, until time.Time) {
 func (r *record) refuse(pod types.UID, until time.Time, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.resting[pod] = until
+	r.backoffUntil[pod] = until
 	r.refusals[pod] = reason
 }
 
@@ -78,12 +78,12 @@ func (r *record) refusal(pod types.UID) string {
 	return r.refusals[pod]
 }
 
-// restsUntil returns the latest time until which the eviction of some Pod is deferred, zero if there is none.
-func (r *record) restsUntil() time.Time {
+// lastBackoff returns the latest time until which the eviction of some Pod is deferred, zero if there is none.
+func (r *record) lastBackoff() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var last time.Time
-	for _, until := range r.resting {
+	for _, until := range r.backoffUntil {
 		if last.Before(until) {
 			last = until
 		}
@@ -91,10 +91,10 @@ func (r *record) restsUntil() time.Time {
 	return last
 }
 
-func (r *record) rests(pod types.UID, now time.Time) (until time.Time, rests bool) {
+func (r *record) backingOff(pod types.UID, now time.Time) (until time.Time, rests bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	until, tried := r.resting[pod]
+	until, tried := r.backoffUntil[pod]
 	return until, tried && now.Before(until)
 }
 

@@ -13,28 +13,28 @@ func TestRecord(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	t.Run("a Pod that was tried rests, and not for ever: a lost event must not strand it", func(t *testing.T) {
 		r := newRecord()
-		if _, rests := r.rests("a", now); rests {
+		if _, rests := r.backingOff("a", now); rests {
 			t.Error("it was never tried")
 		}
-		r.rest("a", now.Add(watchLag))
-		if until, rests := r.rests("a", now); !rests || !until.Equal(now.Add(watchLag)) {
+		r.backOff("a", now.Add(watchLag))
+		if until, rests := r.backingOff("a", now); !rests || !until.Equal(now.Add(watchLag)) {
 			t.Error("it was tried just now")
 		}
-		if _, rests := r.rests("a", now.Add(watchLag)); rests {
+		if _, rests := r.backingOff("a", now.Add(watchLag)); rests {
 			t.Error("it rests for ever")
 		}
 	})
 	t.Run("E38: a Pod that is not live is dropped once it does not rest any more", func(t *testing.T) {
 		r := newRecord()
-		r.rest("a", now.Add(time.Minute))
-		r.rest("b", now.Add(time.Minute))
+		r.backOff("a", now.Add(time.Minute))
+		r.backOff("b", now.Add(time.Minute))
 		r.keep(map[types.UID]bool{"b": true}, now)
-		if _, rests := r.rests("a", now); !rests {
+		if _, rests := r.backingOff("a", now); !rests {
 			t.Error("its Machine may be paused, and its eviction not be observed yet")
 		}
 		r.keep(map[types.UID]bool{"b": true}, now.Add(time.Minute))
-		if len(r.resting) != 1 {
-			t.Errorf("%d are left", len(r.resting))
+		if len(r.backoffUntil) != 1 {
+			t.Errorf("%d are left", len(r.backoffUntil))
 		}
 	})
 	t.Run("M29: a refusal is known until a later eviction is accepted, or the Pod is gone", func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestRecord(t *testing.T) {
 		if got := r.refusal("a"); got != "AdmissionRefused" {
 			t.Errorf("got %q", got)
 		}
-		r.rest("a", now.Add(watchLag))
+		r.backOff("a", now.Add(watchLag))
 		r.keep(map[types.UID]bool{"a": true}, now)
 		if r.refusal("a") != "" || r.refusal("b") != "" {
 			t.Error("it is still known")

@@ -20,13 +20,13 @@ type refusal struct {
 	reason, message string
 }
 
-// refused returns why the API server has refused an eviction. It returns answered = false if the API server could not be reached or has
+// classify returns why the API server has refused an eviction. It returns answered = false if the API server could not be reached or has
 // rejected our credentials.
-func refused(err error) (why refusal, answered bool) {
+func classify(err error) (why refusal, answered bool) {
 	var status apierrors.APIStatus
 	switch message := err.Error(); {
 	case isTimeout(err):
-		return refusal{v1alpha1.ReasonNotAnswered, "The API server has not answered the eviction in time; an admission webhook may be slow: " + message}, true
+		return refusal{v1alpha1.ReasonNoResponse, "The API server has not answered the eviction in time; an admission webhook may be slow: " + message}, true
 	case !errors.As(err, &status) || apierrors.IsUnauthorized(err):
 		return refusal{}, false
 	case workload.NotServed(err):

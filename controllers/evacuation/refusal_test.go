@@ -36,13 +36,13 @@ func TestRefusal(t *testing.T) {
 		{"E18: more than one budget", apierrors.NewInternalError(errors.New(moreThanOneBudget)), v1alpha1.ReasonMultipleBudgets, "More than one disruption budget"},
 		{"E18: an admission policy", apierrors.NewForbidden(pods, "web", errors.New("ValidatingAdmissionPolicy 'x' denied request")), v1alpha1.ReasonAdmissionRefused, "An admission policy has refused the eviction"},
 		{"E18: an admission webhook that is down", apierrors.NewInternalError(errors.New(`failed calling webhook "x"`)), v1alpha1.ReasonAdmissionFailed, "An admission webhook could not be asked"},
-		{"E18: no answer within our own time", errors.Wrap(context.DeadlineExceeded, "evicting"), v1alpha1.ReasonNotAnswered, "The API server has not answered the eviction in time"},
-		{"E18: no answer within the API server's time", apierrors.NewTimeoutError("too long", 1), v1alpha1.ReasonNotAnswered, "The API server has not answered the eviction in time"},
+		{"E18: no answer within our own time", errors.Wrap(context.DeadlineExceeded, "evicting"), v1alpha1.ReasonNoResponse, "The API server has not answered the eviction in time"},
+		{"E18: no answer within the API server's time", apierrors.NewTimeoutError("too long", 1), v1alpha1.ReasonNoResponse, "The API server has not answered the eviction in time"},
 		{"E19: an API server without policy/v1", apierrors.NewGenericServerResponse(404, "create", schema.GroupResource{}, "", "", 0, true), "EvictionNotServed", "The API server doesn't serve evictions and disruption budgets of policy/v1"},
 		{"E18: anything else", apierrors.NewMethodNotSupported(pods, "create"), v1alpha1.ReasonEvictionRefused, "The API server has refused the eviction"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, answered := refused(tc.err)
+			got, answered := classify(tc.err)
 			if !answered || got.reason != tc.reason || !strings.HasPrefix(got.message, tc.message) {
 				t.Errorf("got %+v, want %s, %q", got, tc.reason, tc.message)
 			}
@@ -50,7 +50,7 @@ func TestRefusal(t *testing.T) {
 	}
 	t.Run("what isn't an answer is an error", func(t *testing.T) {
 		for _, err := range []error{errors.New("connection refused"), apierrors.NewUnauthorized("no")} {
-			if got, answered := refused(err); answered {
+			if got, answered := classify(err); answered {
 				t.Errorf("%v is taken for an answer: %+v", err, got)
 			}
 		}

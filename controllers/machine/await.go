@@ -25,7 +25,7 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 	if !machinedrain.WaitsForVolumes(s.machine, s.node) {
 		return outcome{}, nil
 	}
-	if machinedrain.Lifted(s.maintenance) { // the wait for volumes precedes the drain of the Pods of DaemonSets
+	if machinedrain.DaemonSetRuleLifted(s.maintenance) { // the wait for volumes precedes the drain of the Pods of DaemonSets
 		s.volumesOver = true
 		return outcome{}, nil
 	}
@@ -57,7 +57,7 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 // awaitDaemonSets drains the Pods of DaemonSets as the last step, if the policy requires it. It lifts the drain rule that skips them;
 // awaitDrained then waits for them to terminate.
 func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, error) {
-	if !machinedrain.DrainsDaemonSets(s.policy) || machinedrain.Lifted(s.maintenance) || len(s.timedOut) > 0 {
+	if !machinedrain.DrainsDaemonSets(s.policy) || machinedrain.DaemonSetRuleLifted(s.maintenance) || len(s.timedOut) > 0 {
 		return outcome{}, nil
 	}
 	desired, compiled, err := r.desired(ctx, s, v1alpha1.DaemonSetPodsDrain)

@@ -80,7 +80,7 @@ func (r *Reconciler) facts(ctx context.Context, s *scope) (machinedrain.Facts, e
 	if err != nil {
 		return facts, errors.Wrapf(err, "getting the infrastructure machine of Machine %s", klog.KObj(s.machine))
 	}
-	facts.InfraMachineGone = infraMachine.missing || infraMachine.deleting
+	facts.InfraMachineDeleted = infraMachine.missing || infraMachine.deleting
 	return facts, nil
 }
 
@@ -153,7 +153,7 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome,
 		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
 	}
 	if m := s.found.Maintenance; m != nil && m.Spec.Stage == v1alpha1.StageComplete { // another actor has completed it; stages only move forward
-		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "The NodeMaintenance was completed by somebody, and is made anew"}, finish(ctx, remoteClient, m)
+		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "The NodeMaintenance was completed by somebody, and is made anew"}, completeAndDelete(ctx, remoteClient, m)
 	}
 	s.maintenance = s.found.Maintenance
 	if s.turn, err = r.turn(ctx, s); err != nil {
@@ -177,9 +177,9 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome,
 	return r.update(ctx, s, desired)
 }
 
-// finish completes a NodeMaintenance that serves a Machine, and deletes it. It sets stage Complete first: the controller recreates a
+// completeAndDelete completes a NodeMaintenance that serves a Machine, and deletes it. It sets stage Complete first: the controller recreates a
 // NodeMaintenance that is deleted in another stage, because its Machine still needs it.
-func finish(ctx context.Context, c client.Client, m *v1alpha1.NodeMaintenance) error {
+func completeAndDelete(ctx context.Context, c client.Client, m *v1alpha1.NodeMaintenance) error {
 	if m.Spec.Stage != v1alpha1.StageComplete {
 		completed := m.DeepCopy()
 		completed.Spec.Stage = v1alpha1.StageComplete
@@ -260,10 +260,10 @@ func CompileRules(ctx context.Context, reader client.Reader, cluster *clusterv1.
 // contact returns whether contact with the workload cluster is lost: it does not answer the health probes of the ClusterCache. The
 // ClusterCache closes such a connection within about a minute. Until then, watches deliver no events and their caches are stale.
 func (r *Reconciler) contact(ctx context.Context, s *scope) (waiting outcome, lost bool) {
-	state := r.Clusters.LastContact(ctx, s.clusterKey())
+	state := r.Clusters.HealthState(ctx, s.clusterKey())
 	if state.ConsecutiveFailures == 0 || s.now.Sub(state.LastProbeSuccessTime) < probeFailureWindow {
 		if conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonWaitingForWorkloadCluster {
-			r.Clusters.Renew(s.clusterKey())
+			r.Clusters.RestartWatches(s.clusterKey())
 		}
 		return outcome{}, false
 	}
@@ -295,7 +295,7 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 	if answered && !workload.IsNotConnected(err) || workload.IsPaused(err) {
 		return outcome{}, err
 	}
-	waiting := waitingForCluster(r.Clusters.LastContact(ctx, s.clusterKey()))
+	waiting := waitingForCluster(r.Clusters.HealthState(ctx, s.clusterKey()))
 	if !workload.IsNotConnected(err) {
 		ctrl.LoggerFrom(ctx).V(2).Info("The workload cluster does not answer", "error", err.Error())
 		waiting.at = s.now.Add(contactRetry)

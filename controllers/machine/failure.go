@@ -22,11 +22,11 @@ func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconci
 	if workload.IsNotConnected(err) || workload.IsPaused(err) {
 		err, result = nil, reconcile.Result{} // the next connection, or the end of the pause, triggers a reconciliation
 	}
-	failure := r.failures.Note(key, err, s.now)
+	failure := r.failures.Record(key, err, s.now)
 	if err == nil {
 		return result, nil
 	}
-	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonReconcileFailed, message: machinedrain.FailureMessage(err), at: failure.ToldAt()}
+	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonReconcileFailed, message: machinedrain.FailureMessage(err), at: failure.ReportAt()}
 	if failure.Persists(s.now) { // a transient failure does not replace the condition of a wait for a turn or for volumes
 		waiting.at = s.now.Add(referencedTTL)
 		if s.expired(&waiting) {
@@ -35,7 +35,7 @@ func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconci
 		if _, reportErr := r.report(ctx, s, waiting); reportErr != nil {
 			ctrl.LoggerFrom(ctx).Error(reportErr, "Failed to report the failure of the drain")
 		}
-	} else if noteErr := r.noteClock(ctx, s); noteErr != nil {
+	} else if noteErr := r.recordClock(ctx, s); noteErr != nil {
 		ctrl.LoggerFrom(ctx).Error(noteErr, "Failed to note the start of the drain")
 	}
 	r.retryAfter(key, max(waiting.at.Sub(s.now), time.Millisecond))
@@ -45,7 +45,7 @@ func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconci
 // maintenanceFailure returns the persistent error of the reconciliation of the Machine's NodeMaintenance, nil if there is none. It returns
 // nil if the API server does not answer: contact reports that.
 func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
-	if r.Clusters.LastContact(ctx, s.clusterKey()).ConsecutiveFailures > 0 {
+	if r.Clusters.HealthState(ctx, s.clusterKey()).ConsecutiveFailures > 0 {
 		return nil
 	}
 	request := workload.Request{Cluster: s.clusterKey(), Object: types.NamespacedName{Name: s.maintenance.Name}}

@@ -62,24 +62,24 @@ func observeDrain(s *scope) {
 	if _, known := inProgress.machines[machine]; !known {
 		inProgress.machines[machine] = volumeWait{}
 	}
-	sumUp()
+	updateGauges()
 }
 
 func observeVolumes(s *scope, decision volumes.Decision) {
 	inProgress.Lock()
 	defer inProgress.Unlock()
 	inProgress.machines[client.ObjectKeyFromObject(s.machine)] = volumeWait{volumes: decision.Count(), start: *s.volumeWait}
-	sumUp()
+	updateGauges()
 }
 
-func forgetDrain(machine types.NamespacedName) {
+func removeDrainMetrics(machine types.NamespacedName) {
 	inProgress.Lock()
 	defer inProgress.Unlock()
 	delete(inProgress.machines, machine)
-	sumUp()
+	updateGauges()
 }
 
-func sumUp() {
+func updateGauges() {
 	all, since := 0, time.Time{}
 	for _, wait := range inProgress.machines {
 		if wait.volumes == 0 {
@@ -99,8 +99,8 @@ func sumUp() {
 	longestVolumeWait.Set(float64(since.Unix()))
 }
 
-func observeRelease(s *scope, result outcome) {
-	forgetDrain(client.ObjectKeyFromObject(s.machine))
+func recordReleaseMetrics(s *scope, result outcome) {
+	removeDrainMetrics(client.ObjectKeyFromObject(s.machine))
 	if s.machine.DeletionTimestamp != nil {
 		hookWait.WithLabelValues(result.reason).Observe(s.now.Sub(s.machine.DeletionTimestamp.Time).Seconds())
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// takeBack completes and deletes the NodeMaintenance of a running Machine that was being deleted when clusterctl move brought it here:
+// revertMovedDrain completes and deletes the NodeMaintenance of a running Machine that was being deleted when clusterctl move brought it here:
 // clusterctl move does not preserve deletions. Without a connection it does nothing; the next connection, and each event of the
 // NodeMaintenance, triggers another reconciliation.
-func (r *Reconciler) takeBack(ctx context.Context, machine *clusterv1.Machine, cluster *clusterv1.Cluster) error {
+func (r *Reconciler) revertMovedDrain(ctx context.Context, machine *clusterv1.Machine, cluster *clusterv1.Cluster) error {
 	if !machine.Status.NodeRef.IsDefined() {
 		return nil
 	}
@@ -38,11 +38,11 @@ func (r *Reconciler) takeBack(ctx context.Context, machine *clusterv1.Machine, c
 		return err
 	}
 	left := found.Maintenance
-	if left == nil || !machinedrain.LeftByMove(left, machine, r.ManagementCluster) {
+	if left == nil || !machinedrain.OrphanedByMove(left, machine, r.ManagementCluster) {
 		return nil
 	}
 	changed := left.DeepCopy()
-	machinedrain.TakeBack(changed, r.ManagementCluster)
+	machinedrain.RevertMoved(changed, r.ManagementCluster)
 	if err := remoteClient.Patch(ctx, changed, client.MergeFromWithOptions(left, client.MergeFromWithOptimisticLock{})); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "completing NodeMaintenance %s, whose Machine isn't being deleted any more", left.Name)
 	}

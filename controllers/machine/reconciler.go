@@ -58,7 +58,7 @@ type Reconciler struct {
 	seen       cache.Cache[referenced]
 
 	volumeFacts volumeFacts
-	conditions  writelimit.Writes[types.NamespacedName] // of conditions that report progress only
+	conditions  writelimit.Limiter[types.NamespacedName] // of conditions that report progress only
 	failures    workload.Failures[types.NamespacedName]
 	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
@@ -71,7 +71,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	var err error
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).
 		Named("machine").
-		For(&clusterv1.Machine{}, builder.WithPredicates(machineMatters{}, predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue))).
+		For(&clusterv1.Machine{}, builder.WithPredicates(machineChanged{}, predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfCluster), builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.nextInLine), builder.WithPredicates(drainEnded{})).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -99,11 +99,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(machine.Namespace, machine.Spec.ClusterName), "Machine", klog.KObj(machine)))
 	s := &scope{machine: machine, now: r.Clock.Now()}
 	result, err := r.reconcile(ctx, s)
-	if machinedrain.Draining(machine) {
+	if machinedrain.IsDraining(machine) {
 		result, err = r.reportFailure(ctx, s, result, err)
 	}
 	if err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	return result, nil
 }
@@ -115,7 +115,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 		if !apierrors.IsNotFound(errors.Cause(err)) {
 			return reconcile.Result{}, errors.Wrapf(err, "getting the Cluster of Machine %s", key)
 		}
-		if !machinedrain.Held(machine) || machine.DeletionTimestamp.IsZero() {
+		if !machinedrain.HasHook(machine) || machine.DeletionTimestamp.IsZero() {
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, r.setHook(ctx, machine, false) // without a Cluster, no controller could ever release the hook
@@ -131,7 +131,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	switch {
 	case machine.DeletionTimestamp.IsZero():
 		return reconcile.Result{}, r.reconcileRunning(ctx, machine, s.cluster, s.policy)
-	case !machinedrain.Held(machine): // Cluster API completes the deletion; a Machine that is deleted without the hook never gets it
+	case !machinedrain.HasHook(machine): // Cluster API completes the deletion; a Machine that is deleted without the hook never gets it
 		r.forget(key)
 		return reconcile.Result{}, nil
 	default:
@@ -146,14 +146,14 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, machine *clusterv1.Ma
 	if err := r.setHook(ctx, machine, wanted); err != nil || !wanted {
 		return err
 	}
-	return r.takeBack(ctx, machine, cluster)
+	return r.revertMovedDrain(ctx, machine, cluster)
 }
 
 // setHook sets the hook on the Machine if it is wanted, and removes it otherwise.
 func (r *Reconciler) setHook(ctx context.Context, machine *clusterv1.Machine, wanted bool) error {
 	changed := machine.DeepCopy()
-	stale := machinedrain.ForgetRelease(changed)
-	if machinedrain.Held(machine) == wanted && !stale {
+	stale := machinedrain.ClearReleaseAnnotations(changed)
+	if machinedrain.HasHook(machine) == wanted && !stale {
 		return nil
 	}
 	if wanted {
@@ -246,9 +246,9 @@ func (s *scope) result() outcome {
 
 // forget releases the drain watch of a Machine and deletes all state about it.
 func (r *Reconciler) forget(machine types.NamespacedName) {
-	forgetDrain(machine)
+	removeDrainMetrics(machine)
 	r.volumeFacts.forget(machine)
-	r.conditions.Forget(machine)
-	r.failures.Note(machine, nil, time.Time{})
-	r.Clusters.Unobserve(owner(machine))
+	r.conditions.Remove(machine)
+	r.failures.Record(machine, nil, time.Time{})
+	r.Clusters.ReleaseAll(owner(machine))
 }

@@ -42,7 +42,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 		eventType = corev1.EventTypeWarning
 	}
 	r.recorder.Event(s.machine, eventType, eventHookReleased, result.message)
-	observeRelease(s, result)
+	recordReleaseMetrics(s, result)
 	r.forget(client.ObjectKeyFromObject(s.machine))
 	s.machine = changed
 	return r.report(ctx, s, result)
@@ -51,7 +51,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 // report writes the condition of the Machine from an outcome, and returns the result of the reconciliation. No other function does.
 func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	if result.verdict == wait {
-		if err := r.noteClock(ctx, s); err != nil {
+		if err := r.recordClock(ctx, s); err != nil {
 			return reconcile.Result{}, err
 		}
 		if taken := s.found.TakenMessage(); taken != "" && s.maintenance != nil && result.reason != "" {
@@ -62,7 +62,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 	if result.verdict != wait && result.reason != v1alpha1.ReasonTimedOut {
 		status = metav1.ConditionTrue
 	}
-	if due, early := r.early(s, status, result); early {
+	if due, early := r.throttled(s, status, result); early {
 		if result.at.IsZero() || due.Before(result.at) {
 			result.at = due
 		}
@@ -77,9 +77,9 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 	return reconcile.Result{RequeueAfter: max(result.at.Sub(s.now), time.Millisecond)}, nil
 }
 
-// noteClock records the start of the drain, and of the wait for volumes, on the Machine if there is a timeout. The deadline must be known
+// recordClock records the start of the drain, and of the wait for volumes, on the Machine if there is a timeout. The deadline must be known
 // even if the workload cluster is unreachable.
-func (r *Reconciler) noteClock(ctx context.Context, s *scope) error {
+func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	notes := s.clock().Notes(s.machine)
 	if len(notes) == 0 {
 		return nil
@@ -93,21 +93,21 @@ func (r *Reconciler) noteClock(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// early returns whether it is too early to write a condition that differs only in the message, and when it may be written.
-func (r *Reconciler) early(s *scope, status metav1.ConditionStatus, result outcome) (time.Time, bool) {
+// throttled returns whether it is too early to write a condition that differs only in the message, and when it may be written.
+func (r *Reconciler) throttled(s *scope, status metav1.ConditionStatus, result outcome) (time.Time, bool) {
 	present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
 	if present == nil || present.Status != status || present.Reason != result.reason || present.Message == result.message {
 		return time.Time{}, false
 	}
-	interval := max(progressInterval, r.conditions.Share(s.now, nil))
-	due := r.conditions.Due(client.ObjectKeyFromObject(s.machine), s.now, interval)
+	interval := max(progressInterval, r.conditions.FairInterval(s.now, nil))
+	due := r.conditions.NextWrite(client.ObjectKeyFromObject(s.machine), s.now, interval)
 	return due, s.now.Before(due)
 }
 
 func (r *Reconciler) setCondition(ctx context.Context, s *scope, status metav1.ConditionStatus, result outcome) error {
 	written, err := SetCondition(ctx, r.Client, s.machine, metav1.Condition{Status: status, Reason: result.reason, Message: result.message}, s.now)
 	if written {
-		r.conditions.Note(client.ObjectKeyFromObject(s.machine), s.now)
+		r.conditions.Record(client.ObjectKeyFromObject(s.machine), s.now)
 	}
 	return err
 }

@@ -59,7 +59,7 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 			continue
 		}
 		workers++
-		if !machinedrain.Draining(machine) || !machine.Status.NodeRef.IsDefined() {
+		if !machinedrain.IsDraining(machine) || !machine.Status.NodeRef.IsDefined() {
 			continue
 		}
 		node := &corev1.Node{}
@@ -93,7 +93,7 @@ func (r *Reconciler) draining(ctx context.Context, s *scope) (map[types.Namespac
 	draining := map[types.NamespacedName][]*v1alpha1.NodeMaintenance{}
 	for i := range list.Items {
 		m := &list.Items[i]
-		if machine, ours := machinedrain.Served(m, r.ManagementCluster, s.clusterKey()); ours && m.Spec.Stage == v1alpha1.StageDrain {
+		if machine, ours := machinedrain.OwnerMachine(m, r.ManagementCluster, s.clusterKey()); ours && m.Spec.Stage == v1alpha1.StageDrain {
 			draining[machine] = append(draining[machine], m)
 		}
 	}
@@ -143,7 +143,7 @@ func (r *Reconciler) nextInLine(ctx context.Context, ended client.Object) []reco
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list Machines")
 		return nil
 	}
-	waiting := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !machinedrain.Draining(&m) || !mayWaitForTurn(&m) })
+	waiting := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !machinedrain.IsDraining(&m) || !mayWaitForTurn(&m) })
 	slices.SortFunc(waiting, func(a, b clusterv1.Machine) int {
 		return cmp.Or(a.DeletionTimestamp.Compare(b.DeletionTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
@@ -175,12 +175,12 @@ func (drainEnded) Generic(event.GenericEvent) bool { return false }
 // Delete implements predicate.Predicate.
 func (drainEnded) Delete(e event.DeleteEvent) bool {
 	machine, ok := e.Object.(*clusterv1.Machine)
-	return ok && machinedrain.Draining(machine)
+	return ok && machinedrain.IsDraining(machine)
 }
 
 // Update implements predicate.Predicate.
 func (drainEnded) Update(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*clusterv1.Machine)
 	after, alsoOK := e.ObjectNew.(*clusterv1.Machine)
-	return ok && alsoOK && machinedrain.Draining(before) && !machinedrain.Draining(after)
+	return ok && alsoOK && machinedrain.IsDraining(before) && !machinedrain.IsDraining(after)
 }

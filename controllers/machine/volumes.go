@@ -36,7 +36,7 @@ func (r *Reconciler) volumes(ctx context.Context, s *scope) (_ volumes.Decision,
 	if !known {
 		return volumes.Decision{}, false, nil
 	}
-	live, err := r.Clusters.Live(ctx, s.clusterKey())
+	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
 	if err != nil {
 		return volumes.Decision{}, false, err
 	}
@@ -71,7 +71,7 @@ func observeNode(observation workload.Observation, node *corev1.Node, m *v1alpha
 	}
 	matcher := rules.NewMatcher(rules.InEffect(&m.Spec))
 	for _, pod := range pods {
-		verdict := matcher.Decide(workload.Subject(observation, pod))
+		verdict := matcher.Decide(workload.RulePod(observation, pod))
 		stays := verdict.Behavior == v1alpha1.DrainBehaviorSkip
 		if stays || !rules.Finished(pod) { // the kubelet unmounts the volumes of a Pod that has finished
 			seen.Pods = append(seen.Pods, volumes.Pod{Claims: volumes.ClaimsOf(pod), Skipped: stays})

@@ -26,7 +26,7 @@ import (
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch("machine-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
-			machine, ok := machinedrain.ServedByAny(m, cluster)
+			machine, ok := machinedrain.OwnerMachineOfAnyManager(m, cluster)
 			if !ok {
 				return nil
 			}
@@ -34,24 +34,24 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 		})),
 		workload.Watch("machine-Nodes", r.controller, &corev1.Node{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, node *corev1.Node) []reconcile.Request {
 			return r.drainingMachinesOn(ctx, cluster, node.Name)
-		}), volumesMatter{}),
+		}), volumesAttachedChanged{}),
 	}
 }
 
-// volumesMatter passes the events of Nodes that may end a wait for volumes.
-type volumesMatter struct{}
+// volumesAttachedChanged passes the events of Nodes that may end a wait for volumes.
+type volumesAttachedChanged struct{}
 
 // Create implements predicate.TypedPredicate.
-func (volumesMatter) Create(event.TypedCreateEvent[*corev1.Node]) bool { return false }
+func (volumesAttachedChanged) Create(event.TypedCreateEvent[*corev1.Node]) bool { return false }
 
 // Delete implements predicate.TypedPredicate.
-func (volumesMatter) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return true }
+func (volumesAttachedChanged) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return true }
 
 // Generic implements predicate.TypedPredicate.
-func (volumesMatter) Generic(event.TypedGenericEvent[*corev1.Node]) bool { return false }
+func (volumesAttachedChanged) Generic(event.TypedGenericEvent[*corev1.Node]) bool { return false }
 
 // Update implements predicate.TypedPredicate.
-func (volumesMatter) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
+func (volumesAttachedChanged) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 	return rules.Unreachable(e.ObjectOld) != rules.Unreachable(e.ObjectNew) ||
 		!apiequality.Semantic.DeepEqual(e.ObjectOld.Status.VolumesAttached, e.ObjectNew.Status.VolumesAttached)
 }
@@ -71,7 +71,7 @@ func (r *Reconciler) watchVolumes(ctx context.Context, queue workqueue.TypedRate
 
 // drainingMachinesOn returns a request for the Machine of a Node if the Machine is draining.
 func (r *Reconciler) drainingMachinesOn(ctx context.Context, cluster types.NamespacedName, node string) []reconcile.Request {
-	return Requests(ctx, r.Client, func(m *clusterv1.Machine) bool { return machinedrain.Draining(m) && m.Status.NodeRef.Name == node },
+	return Requests(ctx, r.Client, func(m *clusterv1.Machine) bool { return machinedrain.IsDraining(m) && m.Status.NodeRef.Name == node },
 		client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
 }
 
@@ -84,7 +84,7 @@ func (r *Reconciler) machinesOfNamespace(ctx context.Context, policy client.Obje
 }
 
 func (r *Reconciler) drainingMachinesOfNamespace(ctx context.Context, rule client.Object) []reconcile.Request {
-	return Requests(ctx, r.Client, machinedrain.Draining, client.InNamespace(rule.GetNamespace()))
+	return Requests(ctx, r.Client, machinedrain.IsDraining, client.InNamespace(rule.GetNamespace()))
 }
 
 // Requests returns requests for the listed Machines that meet a condition. A nil condition selects all.
@@ -103,14 +103,14 @@ func Requests(ctx context.Context, reader client.Reader, condition func(*cluster
 	return requests
 }
 
-// machineMatters passes the events of Machines that can change the result of a reconciliation. Most writes to a Machine's status cannot,
+// machineChanged passes the events of Machines that can change the result of a reconciliation. Most writes to a Machine's status cannot,
 // including those of this controller.
-type machineMatters struct {
+type machineChanged struct {
 	predicate.Funcs
 }
 
 // Update implements predicate.Predicate.
-func (machineMatters) Update(e event.UpdateEvent) bool {
+func (machineChanged) Update(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*clusterv1.Machine)
 	after, alsoOK := e.ObjectNew.(*clusterv1.Machine)
 	if !ok || !alsoOK {

@@ -26,7 +26,7 @@ import (
 type Reconciler struct {
 	Client           client.Client
 	Clusters         *workload.Clusters
-	Keeper           *machinemaintenance.Keeper
+	Maintenances     *machinemaintenance.Requester
 	Clock            clock.PassiveClock
 	WatchFilterValue string
 
@@ -52,7 +52,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, s.deployment.Spec.ClusterName)))
 	if err := r.observe(ctx, s); err != nil {
-		return workload.Rest(client.IgnoreNotFound(errors.Cause(err)))
+		return workload.Result(client.IgnoreNotFound(errors.Cause(err)))
 	}
 	if annotations.IsPaused(s.cluster, s.cluster) {
 		return reconcile.Result{}, nil
@@ -61,7 +61,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	decided := rollout.Decide(rollout.Observe(s.cluster, s.deployment, s.machines, s.policyOf), now)
 	for i := range s.machines {
 		if err := r.apply(ctx, s, &s.machines[i], decided.Stages[s.machines[i].Name]); err != nil {
-			return workload.Rest(err)
+			return workload.Result(err)
 		}
 	}
 	if decided.Until.IsZero() {
@@ -87,7 +87,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
 	if s.remote, err = r.Clusters.Client(ctx, key); err != nil {
 		return err
 	}
-	s.present, err = r.Keeper.Present(ctx, s.remote, key, s.machines, v1alpha1.RequestedForRollout)
+	s.present, err = r.Maintenances.List(ctx, s.remote, key, s.machines, v1alpha1.RequestedForRollout)
 	return err
 }
 
@@ -104,11 +104,11 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Mac
 	present := s.present[client.ObjectKeyFromObject(machine)]
 	switch {
 	case present != nil && (wanted == "" || machinedrain.StageBefore(wanted, present.Spec.Stage)):
-		return r.Keeper.Withdraw(ctx, s.remote, present)
+		return r.Maintenances.Withdraw(ctx, s.remote, present)
 	case wanted == "" || present != nil && present.Spec.Stage == wanted:
 		return nil
 	default:
-		_, _, err := r.Keeper.Keep(ctx, s.remote, machinemaintenance.Wish{
+		_, _, err := r.Maintenances.Ensure(ctx, s.remote, machinemaintenance.Request{
 			Cluster: s.cluster, Machine: machine, Policy: s.policyOf(machine), Stage: wanted, For: v1alpha1.RequestedForRollout,
 		})
 		return err

@@ -34,7 +34,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		For(&clusterv1.MachineDeployment{}, builder.WithPredicates(
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}),
 			predicates.ResourceHasFilterLabel(mgr.GetScheme(), ctrl.LoggerFrom(ctx), r.WatchFilterValue))).
-		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(deploymentOf), builder.WithPredicates(machineMatters{})).
+		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(deploymentOf), builder.WithPredicates(machineChanged{})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.deploymentsOfCluster), builder.WithPredicates(
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.deploymentsOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -48,7 +48,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch("rollout-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
-			owner, ours := r.Keeper.Serves(m, cluster)
+			owner, ours := r.Maintenances.Serves(m, cluster)
 			if !ours {
 				return nil
 			}
@@ -57,27 +57,27 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 				return nil // without the Machine there is nothing to reconcile; its next event triggers a reconciliation
 			}
 			return deploymentOf(ctx, machine)
-		}), comesAndGoes{}),
+		}), createdOrDeleted{}),
 	}
 }
 
-// comesAndGoes drops the updates of NodeMaintenances that only report progress.
-type comesAndGoes struct {
+// createdOrDeleted drops the updates of NodeMaintenances that only report progress.
+type createdOrDeleted struct {
 	predicate.TypedFuncs[*v1alpha1.NodeMaintenance]
 }
 
 // Update implements predicate.TypedPredicate.
-func (comesAndGoes) Update(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
+func (createdOrDeleted) Update(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
 	return e.ObjectOld.Generation != e.ObjectNew.Generation
 }
 
-// machineMatters drops the updates of Machines that cannot change the decision about a rollout.
-type machineMatters struct {
+// machineChanged drops the updates of Machines that cannot change the decision about a rollout.
+type machineChanged struct {
 	predicate.Funcs
 }
 
 // Update implements predicate.Predicate.
-func (machineMatters) Update(e event.UpdateEvent) bool {
+func (machineChanged) Update(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*clusterv1.Machine)
 	after, alsoOK := e.ObjectNew.(*clusterv1.Machine)
 	if !ok || !alsoOK || before.ResourceVersion == after.ResourceVersion {

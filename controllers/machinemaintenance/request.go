@@ -20,14 +20,14 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// Keeper creates, updates and withdraws NodeMaintenances in workload clusters.
-type Keeper struct {
+// Requester creates, updates and withdraws NodeMaintenances in workload clusters.
+type Requester struct {
 	Client            client.Client
 	ManagementCluster string
 }
 
-// Wish is the desired NodeMaintenance of a Machine.
-type Wish struct {
+// Request is the desired NodeMaintenance of a Machine.
+type Request struct {
 	Cluster *clusterv1.Cluster
 	Machine *clusterv1.Machine
 	Policy  *v1alpha1.MachineDrainPolicy
@@ -35,9 +35,9 @@ type Wish struct {
 	For     string // v1alpha1.RequestedForRollout or RequestedForStage
 }
 
-// Present returns, by Machine, the NodeMaintenances of some Machines of a Cluster that were requested for the same purpose. It reads them
+// List returns, by Machine, the NodeMaintenances of some Machines of a Cluster that were requested for the same purpose. It reads them
 // from the cache; they must not be modified. It returns none if the workload cluster does not have the CRD.
-func (k *Keeper) Present(ctx context.Context, remote client.Client, cluster types.NamespacedName, of []clusterv1.Machine, requestedFor string) (map[types.NamespacedName]*v1alpha1.NodeMaintenance, error) {
+func (k *Requester) List(ctx context.Context, remote client.Client, cluster types.NamespacedName, of []clusterv1.Machine, requestedFor string) (map[types.NamespacedName]*v1alpha1.NodeMaintenance, error) {
 	if _, err := remote.RESTMapper().RESTMapping(v1alpha1.GroupVersion.WithKind("NodeMaintenance").GroupKind(), v1alpha1.GroupVersion.Version); err != nil {
 		if meta.IsNoMatchError(err) {
 			return nil, nil
@@ -78,13 +78,13 @@ func (k *Keeper) Present(ctx context.Context, remote client.Client, cluster type
 }
 
 // Serves returns the Machine of the Cluster that a NodeMaintenance serves. ours is false if it serves none.
-func (k *Keeper) Serves(m *v1alpha1.NodeMaintenance, cluster types.NamespacedName) (owner types.NamespacedName, ours bool) {
-	return machinedrain.Served(m, k.ManagementCluster, cluster)
+func (k *Requester) Serves(m *v1alpha1.NodeMaintenance, cluster types.NamespacedName) (owner types.NamespacedName, ours bool) {
+	return machinedrain.OwnerMachine(m, k.ManagementCluster, cluster)
 }
 
-// Of looks up the NodeMaintenance of a Machine, and its Node. The Node is nil if it does not exist. If the workload cluster does not have
+// Get looks up the NodeMaintenance of a Machine, and its Node. The Node is nil if it does not exist. If the workload cluster does not have
 // the CRD, no NodeMaintenance is found.
-func (k *Keeper) Of(ctx context.Context, remote client.Client, cluster types.NamespacedName, m *clusterv1.Machine) (machinedrain.Found, *corev1.Node, error) {
+func (k *Requester) Get(ctx context.Context, remote client.Client, cluster types.NamespacedName, m *clusterv1.Machine) (machinedrain.Found, *corev1.Node, error) {
 	node := &corev1.Node{}
 	if !m.Status.NodeRef.IsDefined() {
 		return machinedrain.Found{}, nil, nil
@@ -100,11 +100,11 @@ func (k *Keeper) Of(ctx context.Context, remote client.Client, cluster types.Nam
 	return found, node, err
 }
 
-// Keep creates the desired NodeMaintenance of a Machine, or updates it; stages only move forward. It returns the resulting NodeMaintenance.
+// Ensure creates the desired NodeMaintenance of a Machine, or updates it; stages only move forward. It returns the resulting NodeMaintenance.
 // problem is not nil if invalid MachineDrainRules block a drain, or if other authors have taken all its names.
-func (k *Keeper) Keep(ctx context.Context, remote client.Client, w Wish) (kept *v1alpha1.NodeMaintenance, problem *Problem, err error) {
+func (k *Requester) Ensure(ctx context.Context, remote client.Client, w Request) (kept *v1alpha1.NodeMaintenance, problem *Problem, err error) {
 	cluster := client.ObjectKeyFromObject(w.Cluster)
-	found, node, err := k.Of(ctx, remote, cluster, w.Machine)
+	found, node, err := k.Get(ctx, remote, cluster, w.Machine)
 	if err != nil || node == nil {
 		return nil, nil, err
 	}
@@ -144,7 +144,7 @@ type Problem struct{ Reason, Message string }
 
 // Withdraw sets a NodeMaintenance to stage Complete, so that the recorded state of the Node is restored, and deletes it. It fails with a
 // conflict if the NodeMaintenance has changed in the meantime: the machine controller may have taken it over.
-func (k *Keeper) Withdraw(ctx context.Context, remote client.Client, present *v1alpha1.NodeMaintenance) error {
+func (k *Requester) Withdraw(ctx context.Context, remote client.Client, present *v1alpha1.NodeMaintenance) error {
 	ctrl.LoggerFrom(ctx).Info("Withdrawing the NodeMaintenance", "NodeMaintenance", present.Name, "stage", present.Spec.Stage)
 	completed := present.DeepCopy()
 	completed.Spec.Stage = v1alpha1.StageComplete

@@ -35,7 +35,7 @@ func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 	group.SetLimit(parallelWrites)
 	refused := make([]error, len(s.nodes))
 	for i := range s.nodes {
-		if applyMark(s, s.nodes[i].DeepCopy()) {
+		if applyCordon(s, s.nodes[i].DeepCopy()) {
 			group.Go(func() error {
 				err := r.cordonNode(ctx, s, &s.nodes[i])
 				if isAnswer(err) {
@@ -51,7 +51,7 @@ func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 		if err != nil {
 			ctrl.LoggerFrom(ctx).Info("Failed to cordon Node", "Node", klog.KObj(s.nodes[i]), "err", err.Error())
 			s.refused[s.nodes[i].Name] = errors.Cause(err)
-			s.lookAgainAt(s.now.Add(refusedRetry))
+			s.requeueBy(s.now.Add(refusedRetry))
 		}
 	}
 	return err == nil, err
@@ -77,9 +77,9 @@ func (s *scope) cordonRefused() string {
 	return message
 }
 
-// applyMark cordons the Node in memory and, if this NodeMaintenance says so, excludes it from load balancers. It reports whether the Node
+// applyCordon cordons the Node in memory and, if this NodeMaintenance says so, excludes it from load balancers. It reports whether the Node
 // has changed.
-func applyMark(s *scope, node *corev1.Node) (changed bool) {
+func applyCordon(s *scope, node *corev1.Node) (changed bool) {
 	changed = cordon.Apply(node)
 	if cordon.Excludes(s.maintenance) {
 		changed = cordon.Exclude(node) || changed
@@ -94,11 +94,11 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, seen **corev1.Nod
 	if err := s.client.Get(ctx, client.ObjectKeyFromObject(*seen), node); err != nil || node.UID != (*seen).UID {
 		return errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", (*seen).Name)
 	}
-	err := r.markCordoned(ctx, s, seen, r.written.latest(s.request.Cluster, node))
+	err := r.writeCordon(ctx, s, seen, r.written.latest(s.request.Cluster, node))
 	if !apierrors.IsConflict(err) {
 		return err
 	}
-	live, err := r.Clusters.Live(ctx, s.request.Cluster)
+	live, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
 	if err != nil {
 		return err
 	}
@@ -106,20 +106,20 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, seen **corev1.Nod
 	if err := live.Get(ctx, client.ObjectKeyFromObject(*seen), node); err != nil || node.UID != (*seen).UID {
 		return errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", (*seen).Name)
 	}
-	return r.markCordoned(ctx, s, seen, node)
+	return r.writeCordon(ctx, s, seen, node)
 }
 
-// markCordoned patches the Node as applyMark requires. It writes an event if another actor repeatedly makes the Node schedulable.
-func (r *Reconciler) markCordoned(ctx context.Context, s *scope, seen **corev1.Node, node *corev1.Node) error {
+// writeCordon patches the Node as applyMark requires. It writes an event if another actor repeatedly makes the Node schedulable.
+func (r *Reconciler) writeCordon(ctx context.Context, s *scope, seen **corev1.Node, node *corev1.Node) error {
 	changed := node.DeepCopy()
-	if !applyMark(s, changed) {
+	if !applyCordon(s, changed) {
 		*seen = node
 		return nil
 	}
-	flipped, fighter := cordon.Flipped(node), ""
+	flipped, fighter := cordon.WasUncordoned(node), ""
 	if flipped && r.conflicts.due(s, node) { // read before the patch, which makes this manager the owner of the field
 		var err error
-		if fighter, err = r.fighter(ctx, s, node); err != nil {
+		if fighter, err = r.uncordonedBy(ctx, s, node); err != nil {
 			return err
 		}
 	}
@@ -127,7 +127,7 @@ func (r *Reconciler) markCordoned(ctx context.Context, s *scope, seen **corev1.N
 		return errors.Wrapf(client.IgnoreNotFound(err), "cordoning Node %s", node.Name)
 	}
 	*seen = changed
-	r.written.note(s.request.Cluster, changed)
+	r.written.record(s.request.Cluster, changed)
 	ctrl.LoggerFrom(ctx).Info("Cordoned Node", "Node", klog.KObj(node), "again", flipped)
 	if flipped && r.conflicts.add(s, node) {
 		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventCordonConflict,
@@ -136,9 +136,9 @@ func (r *Reconciler) markCordoned(ctx context.Context, s *scope, seen **corev1.N
 	return nil
 }
 
-// fighter names the actor that makes a Node schedulable, from the managedFields, which cached Nodes do not contain.
-func (r *Reconciler) fighter(ctx context.Context, s *scope, node *corev1.Node) (string, error) {
-	live, err := r.Clusters.Live(ctx, s.request.Cluster)
+// uncordonedBy names the actor that makes a Node schedulable, from the managedFields, which cached Nodes do not contain.
+func (r *Reconciler) uncordonedBy(ctx context.Context, s *scope, node *corev1.Node) (string, error) {
+	live, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
 	if err != nil {
 		return "", err
 	}
@@ -146,7 +146,7 @@ func (r *Reconciler) fighter(ctx context.Context, s *scope, node *corev1.Node) (
 	if err := live.Get(ctx, client.ObjectKeyFromObject(node), present); client.IgnoreNotFound(err) != nil {
 		return "", errors.Wrapf(err, "getting Node %s", node.Name)
 	}
-	if name := cordon.Fighter(present.ManagedFields, fieldManager); name != "" {
+	if name := cordon.UncordonedBy(present.ManagedFields, fieldManager); name != "" {
 		return fmt.Sprintf("Field manager %q", name), nil
 	}
 	return "Somebody (the Node's managedFields don't say who)", nil

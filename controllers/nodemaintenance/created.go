@@ -43,8 +43,8 @@ func (c *creations) awaited(request workload.Request, pod types.UID, now time.Ti
 	return last.until, known && now.Before(last.until)
 }
 
-// note records that the Evacuation of a Pod was created.
-func (c *creations) note(request workload.Request, pod types.UID, now time.Time) {
+// record records that the Evacuation of a Pod was created.
+func (c *creations) recordCreated(request workload.Request, pod types.UID, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.set(request, pod, creation{until: now.Add(createdGrace)})
@@ -89,15 +89,15 @@ func (c *creations) refusals(request workload.Request, isThere func(types.UID) b
 	return refused, retryAt
 }
 
-// back drops an Evacuation that has been observed. If it is deleted later, it is recreated at once.
-func (c *creations) back(request workload.Request, pod types.UID) {
+// observed drops an Evacuation that has been observed. If it is deleted later, it is recreated at once.
+func (c *creations) observed(request workload.Request, pod types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.last[request], pod)
 }
 
-// forget drops all Evacuations of a NodeMaintenance that no longer exists.
-func (c *creations) forget(request workload.Request) {
+// stopObserving drops all Evacuations of a NodeMaintenance that no longer exists.
+func (c *creations) remove(request workload.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.last, request)

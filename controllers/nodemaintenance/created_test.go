@@ -22,16 +22,16 @@ func TestCreations(t *testing.T) {
 	}
 	g.Expect(awaited("pod", 0)).To(BeFalse(), "nothing has been created")
 
-	created.note(request, "pod", start)
+	created.recordCreated(request, "pod", start)
 	g.Expect(awaited("pod", time.Second)).To(BeTrue())
 	g.Expect(awaited("other", time.Second)).To(BeFalse())
 	g.Expect(awaited("pod", createdGrace)).To(BeFalse(), "an Evacuation that the watch has not delivered is created again")
 
-	created.back(request, "pod")
+	created.observed(request, "pod")
 	g.Expect(awaited("pod", time.Second)).To(BeFalse(), "an Evacuation that was observed and deleted is created again at once")
 
-	created.note(request, "pod", start)
-	created.forget(request)
+	created.recordCreated(request, "pod", start)
+	created.remove(request)
 	g.Expect(created.last).To(BeEmpty())
 }
 
@@ -54,7 +54,7 @@ func TestCreationsThatAreRefused(t *testing.T) {
 		_, awaited = created.awaited(request, "pod", now)
 		g.Expect(awaited).To(BeFalse(), "the creation is retried after the backoff")
 	}
-	created.note(request, "pod", now)
+	created.recordCreated(request, "pod", now)
 	refused, _ := created.refusals(request, there)
 	g.Expect(refused).To(BeEmpty(), "a created Evacuation is no longer refused")
 

@@ -75,7 +75,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 	decision := plan.Decide(observed)
 	mine := decision.Maintenances[s.maintenance.Name]
 	s.decision = &mine
-	return true, r.settle(ctx, s, decision.Targets.Union(lastCall(s)))
+	return true, r.applyTargets(ctx, s, decision.Targets.Union(finalAttempts(s)))
 }
 
 // component returns the NodeMaintenances that must be decided together. If including is false, it omits this one, so that the decision
@@ -99,7 +99,7 @@ func (r *Reconciler) component(s *scope, including bool) *component {
 				c.unreachable.Insert(node.Name)
 			}
 		}
-		all, specs[m.Name] = append(all, asPlanned(m, nodes, s.now)), m
+		all, specs[m.Name] = append(all, planInput(m, nodes, s.now)), m
 	}
 	for _, m := range plan.Component(s.maintenance.Name, all) {
 		if m.Name == s.maintenance.Name && !including {
@@ -114,7 +114,7 @@ func (r *Reconciler) component(s *scope, including bool) *component {
 	return c
 }
 
-func asPlanned(m *v1alpha1.NodeMaintenance, nodes []*corev1.Node, now time.Time) plan.Maintenance {
+func planInput(m *v1alpha1.NodeMaintenance, nodes []*corev1.Node, now time.Time) plan.Maintenance {
 	planned := plan.Maintenance{
 		Name:         m.Name,
 		DrainStart:   now, // a drain that has not started counts as the youngest
@@ -191,11 +191,11 @@ type viewedPod struct {
 }
 
 func (r *Reconciler) viewPod(s *scope, c *component, observation workload.Observation, pod *corev1.Pod) viewedPod {
-	subject := workload.Subject(observation, pod)
+	subject := workload.RulePod(observation, pod)
 	podType := subject.Type
 	overdue, overdueAt := rules.Overdue(pod, c.unreachable.Has(pod.Spec.NodeName), s.now)
 	if !overdue && !overdueAt.IsZero() {
-		s.lookAgainAt(overdueAt)
+		s.requeueBy(overdueAt)
 	}
 	e := s.evacuations[pod.UID]
 	seen := viewedPod{verdicts: map[string]rules.Verdict{}, planned: plan.Pod{
@@ -238,15 +238,15 @@ func byAgent(s *scope, c *component, pod *corev1.Pod, seen viewedPod, served boo
 	return false
 }
 
-func (s *scope) lookAgainAt(t time.Time) {
+func (s *scope) requeueBy(t time.Time) {
 	if s.requeueAt.IsZero() || t.Before(s.requeueAt) {
 		s.requeueAt = t
 	}
 }
 
-// settle creates Evacuations for the targets on this NodeMaintenance's Nodes, and withdraws from those of other Pods. An Evacuation that
+// applyTargets creates Evacuations for the targets on this NodeMaintenance's Nodes, and withdraws from those of other Pods. An Evacuation that
 // the API server refuses does not delay the others: the status names its Pod, and settle retries after a backoff.
-func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[types.UID]) error {
+func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets sets.Set[types.UID]) error {
 	after, err := r.scheduleReplacements(ctx, s, targets)
 	if err != nil {
 		return err
@@ -265,7 +265,7 @@ func (r *Reconciler) settle(ctx context.Context, s *scope, targets sets.Set[type
 	err = group.Wait()
 	var retryAt time.Time
 	if s.notCreated, retryAt = r.created.refusals(s.request, there.Has); len(s.notCreated) > 0 {
-		s.lookAgainAt(retryAt)
+		s.requeueBy(retryAt)
 	}
 	return err
 }
@@ -280,14 +280,14 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, view podView
 		case !targeted:
 			return nil
 		case awaited:
-			s.lookAgainAt(until)
+			s.requeueBy(until)
 			return nil
 		case s.refused[view.pod.Spec.NodeName] != nil: // a replacement could be scheduled onto a Node that is not cordoned
 			return nil
 		}
 		return func() error { return r.create(ctx, s, view, after) }
 	}
-	r.created.back(s.request, view.pod.UID)
+	r.created.observed(s.request, view.pod.UID)
 	instigated := evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer)
 	switch {
 	case targeted && !instigated && e.DeletionTimestamp.IsZero():
@@ -335,7 +335,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView, after t
 		r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventEvacuationRefused, progress.Describe(err))
 		return nil
 	}
-	r.created.note(s.request, pod.UID, r.Clock.Now())
+	r.created.recordCreated(s.request, pod.UID, r.Clock.Now())
 	if len(evacuators) == 0 {
 		problems = nil // the evacuation controller resolves them again, and reports them
 	}

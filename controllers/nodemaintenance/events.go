@@ -15,8 +15,8 @@ const (
 	eventDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
 	// eventEvacuationRefused on a Pod means that the API server refuses to create its Evacuation, for example because of a ResourceQuota.
 	eventEvacuationRefused = "EvacuationRefused"
-	// eventMachineGone on a NodeMaintenance means that the Machine that it serves no longer exists, but the Node does.
-	eventMachineGone = "MachineGone"
+	// eventMachineDeleted on a NodeMaintenance means that the Machine that it serves no longer exists, but the Node does.
+	eventMachineDeleted = "MachineDeleted"
 	// eventUnknownDrainLabel on a Pod means that its drain label has an unknown value and no effect: the Pod is drained.
 	eventUnknownDrainLabel = "UnknownDrainLabel"
 	// eventInvalidEvacuator on a Pod means that one of its evacuator annotations is invalid and has no effect.

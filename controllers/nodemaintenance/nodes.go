@@ -41,7 +41,7 @@ func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (bool, error) {
 // Nodes with them: the targets of all of them are decided together. The result may contain more NodeMaintenances than that.
 func findNeighbours(ctx context.Context, s *scope) error {
 	s.drainedBy = map[string][]*corev1.Node{}
-	asked, seen := selectedSet(s).Union(mentionedNodes(s.before)), sets.New(s.maintenance.Name)
+	asked, seen := selectedSet(s).Union(nodesInStatus(s.before)), sets.New(s.maintenance.Name)
 	for next := sets.List(asked); len(next) > 0; {
 		found, err := workload.MaintenancesOf(ctx, s.client, next...)
 		if err != nil {
@@ -85,7 +85,7 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 			node := &corev1.Node{}
 			if err := reader.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
 				return nil, errors.Wrapf(err, "getting Node %s", name)
-			} else if err == nil && nodeselection.Means(m, node) {
+			} else if err == nil && nodeselection.CouldSelect(m, node) {
 				nodes = append(nodes, node)
 			}
 		}
@@ -130,7 +130,7 @@ func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.No
 	if err := workload.PatchNode(ctx, s.client, node, changed); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "uncordoning Node %s", node.Name)
 	}
-	r.written.note(s.request.Cluster, changed)
+	r.written.record(s.request.Cluster, changed)
 	ctrl.LoggerFrom(ctx).Info("Restored Node", "Node", klog.KObj(node), "unschedulable", changed.Spec.Unschedulable)
 	return nil
 }
@@ -150,7 +150,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 		keys = r.maintenancesOf(ctx, change.Cluster, change.Pod.Spec.NodeName, nil)
 	case change.Node != nil:
 		keys = r.maintenancesOf(ctx, change.Cluster, *change.Node, nil)
-	case change.Surroundings:
+	case change.RuleInputs:
 		keys = r.draining(ctx, change.Cluster)
 	}
 	for _, key := range keys {
@@ -177,9 +177,9 @@ func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.Namespace
 	}
 	return keysWhere(maintenances, func(m *v1alpha1.NodeMaintenance) bool {
 		if names, only := nodeselection.Names(m); only {
-			return slices.Contains(names, name) || nodeselection.Doubted(m)
+			return slices.Contains(names, name) || nodeselection.IsImplausible(m)
 		}
-		return nodeselection.Selects(m, node) || nodeselection.Mentions(m, name) || nodeselection.Doubted(m)
+		return nodeselection.Selects(m, node) || nodeselection.HasNodeStatus(m, name) || nodeselection.IsImplausible(m)
 	})
 }
 
@@ -233,18 +233,18 @@ func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(cont
 	}
 }
 
-// nodeMatters passes the Node events that can affect a NodeMaintenance. It drops the others, such as kubelet heartbeats.
-type nodeMatters struct {
+// nodeChanged passes the Node events that can affect a NodeMaintenance. It drops the others, such as kubelet heartbeats.
+type nodeChanged struct {
 	predicate.TypedFuncs[*corev1.Node]
 }
 
 // Update implements predicate.TypedPredicate.
-func (nodeMatters) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
+func (nodeChanged) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 	before, after := e.ObjectOld, e.ObjectNew
 	return before.Spec.Unschedulable != after.Spec.Unschedulable ||
 		rules.Unreachable(before) != rules.Unreachable(after) ||
 		!apiequality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 		before.Annotations[v1alpha1.NodeOriginAnnotation] != after.Annotations[v1alpha1.NodeOriginAnnotation] ||
-		!nodecondition.Same(before.Status.Conditions, after.Status.Conditions) ||
+		!nodecondition.SameMaintenanceConditions(before.Status.Conditions, after.Status.Conditions) ||
 		!before.DeletionTimestamp.Equal(after.DeletionTimestamp)
 }

@@ -38,7 +38,7 @@ type Reconciler struct {
 	NodeAgent bool
 
 	controller controller.TypedController[workload.Request]
-	statuses   writelimit.Writes[workload.Request] // limits the rate of status patches that only report progress
+	statuses   writelimit.Limiter[workload.Request] // limits the rate of status patches that only report progress
 	created    creations
 	written    written
 	conflicts  conflicts
@@ -59,7 +59,7 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.NodeMaintenance]{}),
 		workload.Watch("nodemaintenance-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, func(ctx context.Context, node *corev1.Node) []types.NamespacedName {
 			return r.maintenancesOf(ctx, cluster, node.Name, node)
-		}), nodeMatters{}),
+		}), nodeChanged{}),
 		workload.Watch("nodemaintenance-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 			return r.maintenancesOf(ctx, cluster, e.Annotations[v1alpha1.EvacuationNodeAnnotation], nil)
 		})),
@@ -79,7 +79,7 @@ type scope struct {
 	others    []v1alpha1.NodeMaintenance // a superset of those that share Nodes with this one; objects of the cache, read-only
 	drainedBy map[string][]*corev1.Node  // Nodes of the others that are in stage Drain, by NodeMaintenance name
 
-	served    *served              // nil: it serves no Machine of this management cluster
+	served    *ownerMachine        // nil: it serves no Machine of this management cluster
 	selection *nodeselection.Facts // nil in stage Complete
 
 	// In stage Drain, once the Pods are observed:
@@ -90,7 +90,7 @@ type scope struct {
 	requeueAt   time.Time
 	waiting     string // what the drain waits for before it can evaluate Pods
 	ruleProblem []rules.Problem
-	lastCall    *call // nil: the drain has no timeout
+	lastCall    *finalAttempt // nil: the drain has no timeout
 }
 
 // step is one step of a reconciliation. If it returns done = false, the reconciliation ends. The event of the object that the step has
@@ -112,10 +112,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
 	err := r.reconcile(ctx, s)
 	if !workload.IsNotConnected(err) && !workload.IsPaused(err) {
-		r.Clusters.Failures.Note(request, err, s.now)
+		r.Clusters.Failures.Record(request, err, s.now)
 	}
 	if err != nil || s.requeueAt.IsZero() {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	return reconcile.Result{RequeueAfter: max(s.requeueAt.Sub(s.now), time.Millisecond)}, nil
 }
@@ -127,10 +127,10 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	}
 	if err := s.client.Get(ctx, request.Object, s.before); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			r.statuses.Forget(request)
-			r.created.forget(request)
+			r.statuses.Remove(request)
+			r.created.remove(request)
 			if _, err = r.Clusters.Observe(ctx, request.Cluster, owner(request)); err == nil {
-				err = r.unmark(ctx, s)
+				err = r.clearNodeConditions(ctx, s)
 			}
 			return err
 		}
@@ -150,27 +150,27 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 func (r *Reconciler) steps(m *v1alpha1.NodeMaintenance) []step {
 	if !m.DeletionTimestamp.IsZero() {
 		if !controllerutil.ContainsFinalizer(m, v1alpha1.MaintenanceCompletionFinalizer) {
-			return []step{r.forget}
+			return []step{r.stopObserving}
 		}
-		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.completeDeleted, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.letGo}
+		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.completeDeleted, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.removeFinalizer}
 	}
 	switch m.Spec.Stage {
 	case v1alpha1.StageCordon:
-		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.retire, r.hold, r.cordon, r.releaseLeft, r.judge, r.report, r.mark}
+		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.deleteWithoutNode, r.addFinalizer, r.cordon, r.releaseDeselectedNodes, r.checkSelection, r.report, r.updateNodeConditions}
 	case v1alpha1.StageDrain:
-		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.retire, r.hold, r.cordon, r.evacuate, r.deleteLeft, r.releaseLeft, r.judge, r.report, r.mark}
+		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.deleteWithoutNode, r.addFinalizer, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.checkSelection, r.report, r.updateNodeConditions}
 	case v1alpha1.StageComplete:
-		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.retire, r.keepNode, r.hold, r.withdraw, r.uncordon, r.releaseLeft, r.report, r.mark, r.forget}
+		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.deleteWithoutNode, r.keepNodeOfDeletedMachine, r.addFinalizer, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.stopObserving}
 	default:
-		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.retire, r.judge, r.report, r.mark}
+		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.deleteWithoutNode, r.checkSelection, r.report, r.updateNodeConditions}
 	}
 }
 
 // owner returns the name under which a NodeMaintenance subscribes to the Pods of Nodes.
 func owner(request workload.Request) string { return "NodeMaintenance/" + request.Object.Name }
 
-// hold adds the finalizer before the first side effect.
-func (r *Reconciler) hold(ctx context.Context, s *scope) (bool, error) {
+// addFinalizer adds the finalizer before the first side effect.
+func (r *Reconciler) addFinalizer(ctx context.Context, s *scope) (bool, error) {
 	if !controllerutil.AddFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer) {
 		return true, nil
 	}
@@ -184,15 +184,15 @@ func (r *Reconciler) completeDeleted(ctx context.Context, s *scope) (bool, error
 		return true, nil
 	}
 	if _, serves := s.maintenance.Annotations[v1alpha1.OwnerMachineAnnotation]; serves {
-		_, err := r.letGo(ctx, s)
+		_, err := r.removeFinalizer(ctx, s)
 		return false, err
 	}
 	s.maintenance.Spec.Stage = v1alpha1.StageComplete
 	return r.patchMetadata(ctx, s, "completing")
 }
 
-// retire deletes a NodeMaintenance that served a Machine of this management cluster and whose Node no longer exists.
-func (r *Reconciler) retire(ctx context.Context, s *scope) (bool, error) {
+// deleteWithoutNode deletes a NodeMaintenance that served a Machine of this management cluster and whose Node no longer exists.
+func (r *Reconciler) deleteWithoutNode(ctx context.Context, s *scope) (bool, error) {
 	m := s.maintenance
 	if m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != r.ManagementCluster || m.Annotations[v1alpha1.NodeUIDAnnotation] == "" || len(s.nodes) > 0 {
 		return true, nil
@@ -208,19 +208,19 @@ func (r *Reconciler) retire(ctx context.Context, s *scope) (bool, error) {
 	return false, errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s, whose Node is gone", m.Name)
 }
 
-// letGo removes the finalizer, after the Nodes have been restored.
-func (r *Reconciler) letGo(ctx context.Context, s *scope) (bool, error) {
+// removeFinalizer removes the finalizer, after the Nodes have been restored.
+func (r *Reconciler) removeFinalizer(ctx context.Context, s *scope) (bool, error) {
 	if !controllerutil.RemoveFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer) {
 		return true, nil
 	}
 	if _, err := r.patchMetadata(ctx, s, "releasing"); err != nil {
 		return false, err
 	}
-	return r.forget(ctx, s)
+	return r.stopObserving(ctx, s)
 }
 
-// forget stops observing Pods for the NodeMaintenance.
-func (r *Reconciler) forget(ctx context.Context, s *scope) (bool, error) {
+// stopObserving stops observing Pods for the NodeMaintenance.
+func (r *Reconciler) stopObserving(ctx context.Context, s *scope) (bool, error) {
 	_, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request))
 	return err == nil, err
 }

@@ -34,17 +34,17 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	startStages(m, s.now)
 	reportNodes(s)
 	reportConditions(s)
-	reportPodsLeft(s)
-	reportLastCall(s)
-	reportMachineGone(s)
+	reportPodsRemaining(s)
+	reportFinalAttempt(s)
+	reportMachineDeleted(s)
 	if apiequality.Semantic.DeepEqual(before.Status, m.Status) {
 		return true, nil
 	}
 	matters := !apiequality.Semantic.DeepEqual(before.Status.Conditions, m.Status.Conditions) ||
 		!apiequality.Semantic.DeepEqual(before.Status.StageStatuses, m.Status.StageStatuses) ||
-		!mentionedNodes(before).Equal(mentionedNodes(m))
-	if due := r.statuses.Due(s.request, s.now, r.interval(s)); !matters && s.now.Before(due) {
-		s.lookAgainAt(due)
+		!nodesInStatus(before).Equal(nodesInStatus(m))
+	if due := r.statuses.NextWrite(s.request, s.now, r.interval(s)); !matters && s.now.Before(due) {
+		s.requeueBy(due)
 		return true, nil
 	}
 	changed := before.DeepCopy()
@@ -52,15 +52,15 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return false, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of NodeMaintenance %s", m.Name)
 	}
-	r.statuses.Note(s.request, s.now)
+	r.statuses.Record(s.request, s.now)
 	if drained := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained); drained != nil && drained.Status == metav1.ConditionTrue &&
 		!meta.IsStatusConditionTrue(before.Status.Conditions, v1alpha1.NodeMaintenanceDrained) {
 		ctrl.LoggerFrom(ctx).Info("Drained")
 		r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained, drained.Message)
 	}
-	r.tell(s)
-	r.tellPodsLeft(s)
-	r.tellMachineGone(s)
+	r.recordStageEvents(s)
+	r.recordPodsRemainingEvent(s)
+	r.recordMachineDeletedEvent(s)
 	s.before = changed
 	s.maintenance.ResourceVersion = changed.ResourceVersion
 	return true, nil
@@ -72,11 +72,11 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 	if !apiequality.Semantic.DeepEqual(publishedTargets(s.before), publishedTargets(s.maintenance)) {
 		return statusInterval
 	}
-	return max(statusInterval, r.statuses.Share(s.now, func(other workload.Request) bool { return other.Cluster == s.request.Cluster }))
+	return max(statusInterval, r.statuses.FairInterval(s.now, func(other workload.Request) bool { return other.Cluster == s.request.Cluster }))
 }
 
-// tell writes events about fast-forwarded Nodes and implausible selections that the previous status did not report.
-func (r *Reconciler) tell(s *scope) {
+// recordStageEvents writes events about fast-forwarded Nodes and implausible selections that the previous status did not report.
+func (r *Reconciler) recordStageEvents(s *scope) {
 	before, m := &s.before.Status, s.maintenance
 	if s.decision != nil {
 		for _, text := range progress.FastForwards(before.NodeStatuses, m.Status.NodeStatuses, s.decision.Nodes) {
@@ -125,7 +125,7 @@ func publishedTargets(m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTa
 func reportNodes(s *scope) {
 	m := s.maintenance
 	if m.Spec.Stage != v1alpha1.StageComplete {
-		mention(s)
+		recordSelectedNodes(s)
 	}
 	if m.Spec.Stage == v1alpha1.StageIdle || m.Spec.Stage == v1alpha1.StageCordon {
 		progress.Fit(m, m.Status.NodeStatuses)
@@ -201,7 +201,7 @@ func reportConditions(s *scope) {
 		})
 	}
 	if s.selection != nil {
-		if plausible, reason, message := nodeselection.Judge(*s.selection); plausible {
+		if plausible, reason, message := nodeselection.CheckPlausible(*s.selection); plausible {
 			set(v1alpha1.NodeMaintenanceSelectionPlausible, metav1.ConditionTrue, reason, message)
 		} else {
 			set(v1alpha1.NodeMaintenanceSelectionPlausible, metav1.ConditionFalse, reason, message)

@@ -20,11 +20,11 @@ func TestInterval(t *testing.T) {
 	r := &Reconciler{}
 	s := &scope{request: request("a", "one"), now: now, before: &v1alpha1.NodeMaintenance{}, maintenance: &v1alpha1.NodeMaintenance{}}
 	for i := range 500 {
-		r.statuses.Note(request("b", string(rune('a'+i))), now)
+		r.statuses.Record(request("b", string(rune('a'+i))), now)
 	}
 	g.Expect(r.interval(s)).To(Equal(statusInterval), "writes to another workload cluster do not count")
 	for i := range 500 {
-		r.statuses.Note(request("a", string(rune('a'+i))), now)
+		r.statuses.Record(request("a", string(rune('a'+i))), now)
 	}
 	g.Expect(r.interval(s)).To(Equal(50 * time.Second))
 	s.maintenance.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeDefault}}}}

@@ -65,21 +65,21 @@ func (r *Sweeper) Reconcile(ctx context.Context, request workload.Request) (reco
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
 	cached, err := r.Clusters.Client(ctx, request.Cluster)
 	if err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	observed, err := observeLeftovers(ctx, cached, cached, request.Object.Name)
-	if err != nil || orphan.On(observed).Nothing() {
-		return workload.Rest(err)
+	if err != nil || orphan.Find(observed).Empty() {
+		return workload.Result(err)
 	}
 	// The cache may not contain the newest NodeMaintenances.
-	live, err := r.Clusters.Live(ctx, request.Cluster)
+	live, err := r.Clusters.UncachedClient(ctx, request.Cluster)
 	if err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	if observed, err = observeLeftovers(ctx, cached, live, request.Object.Name); err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
-	return workload.Rest(r.sweep(ctx, cached, observed.Node, orphan.On(observed)))
+	return workload.Result(r.sweep(ctx, cached, observed.Node, orphan.Find(observed)))
 }
 
 // observeLeftovers reads a Node and its Evacuations from the cache, and then lists the NodeMaintenances. In this order, the list contains
@@ -103,7 +103,7 @@ func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, n
 }
 
 // sweep withdraws from Evacuations, removes conditions and restores the Node, as the leftovers require.
-func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node, left orphan.Left) error {
+func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node, left orphan.Orphans) error {
 	for _, e := range left.Evacuations {
 		if err := setInstigator(ctx, c, e, evacuation.WithoutInstigator); err != nil {
 			return err
@@ -122,7 +122,7 @@ func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node,
 			return errors.Wrapf(client.IgnoreNotFound(err), "leaving Node %s as it was found", node.Name)
 		}
 	}
-	if !left.Nothing() {
+	if !left.Empty() {
 		ctrl.LoggerFrom(ctx).Info("Cleaned up what deleted NodeMaintenances have left behind",
 			"record", left.Record, "conditions", left.Conditions, "evacuations", len(left.Evacuations))
 	}

@@ -33,8 +33,8 @@ func newWritten(ctx context.Context) written {
 	return written{nodes: cache.New[writtenNode](ctx, writtenFor)}
 }
 
-// note caches a written Node, unless a later version is cached.
-func (w written) note(cluster types.NamespacedName, node *corev1.Node) {
+// record caches a written Node, unless a later version is cached.
+func (w written) record(cluster types.NamespacedName, node *corev1.Node) {
 	if w.latest(cluster, node) != node {
 		return
 	}

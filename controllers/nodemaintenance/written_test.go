@@ -25,7 +25,7 @@ func TestWritten(t *testing.T) {
 	w := newWritten(t.Context())
 	g.Expect(w.latest(cluster, node("uid", "9", false)).Spec.Unschedulable).To(BeFalse(), "nothing has been written")
 
-	w.note(cluster, node("uid", "10", true))
+	w.record(cluster, node("uid", "10", true))
 	g.Expect(w.latest(cluster, node("uid", "9", false)).Spec.Unschedulable).To(BeTrue(), "the watch lags")
 	g.Expect(w.latest(cluster, node("uid", "10", true)).Spec.Unschedulable).To(BeTrue())
 	g.Expect(w.latest(cluster, node("uid", "11", false)).Spec.Unschedulable).To(BeFalse(), "another actor has written the Node since")

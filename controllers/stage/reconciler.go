@@ -33,7 +33,7 @@ const eventInvalidStage = "InvalidStage"
 type Reconciler struct {
 	Client           client.Client
 	Clusters         *workload.Clusters
-	Keeper           *machinemaintenance.Keeper
+	Maintenances     *machinemaintenance.Requester
 	Clock            clock.PassiveClock
 	WatchFilterValue string
 
@@ -66,9 +66,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil || !concerns {
 		return reconcile.Result{}, err
 	}
-	condition, err := r.move(ctx, s)
+	condition, err := r.applyStage(ctx, s)
 	if err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	return reconcile.Result{}, r.report(ctx, s, condition)
 }
@@ -94,8 +94,8 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (concerns bool, err 
 	return asked || s.policy != nil || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance), nil
 }
 
-// move takes the next step and returns the resulting condition of the Machine. The zero condition means that the Machine must have none.
-func (r *Reconciler) move(ctx context.Context, s *scope) (metav1.Condition, error) {
+// applyStage takes the next step and returns the resulting condition of the Machine. The zero condition means that the Machine must have none.
+func (r *Reconciler) applyStage(ctx context.Context, s *scope) (metav1.Condition, error) {
 	var problem string
 	if s.asked, problem = machinedrain.StageOf(s.machine); problem != "" {
 		return waiting(v1alpha1.ReasonInvalidStage, problem), nil
@@ -103,7 +103,7 @@ func (r *Reconciler) move(ctx context.Context, s *scope) (metav1.Condition, erro
 	var err error
 	cluster := client.ObjectKeyFromObject(s.cluster)
 	if s.remote, err = r.Clusters.Client(ctx, cluster); err == nil {
-		s.found, _, err = r.Keeper.Of(ctx, s.remote, cluster, s.machine)
+		s.found, _, err = r.Maintenances.Get(ctx, s.remote, cluster, s.machine)
 		s.present = s.found.Maintenance
 	}
 	switch {
@@ -133,7 +133,7 @@ func (r *Reconciler) keep(ctx context.Context, s *scope) (metav1.Condition, erro
 	if err := r.keepFromRemediation(ctx, s, s.asked != v1alpha1.StageIdle); err != nil {
 		return metav1.Condition{}, err
 	}
-	kept, problem, err := r.Keeper.Keep(ctx, s.remote, machinemaintenance.Wish{
+	kept, problem, err := r.Maintenances.Ensure(ctx, s.remote, machinemaintenance.Request{
 		Cluster: s.cluster, Machine: s.machine, Policy: s.policy, Stage: s.asked, For: v1alpha1.RequestedForStage,
 	})
 	if err != nil {
@@ -166,7 +166,7 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) error {
 	if !s.present.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	return r.Keeper.Withdraw(ctx, s.remote, s.present)
+	return r.Maintenances.Withdraw(ctx, s.remote, s.present)
 }
 
 func (r *Reconciler) keepFromRemediation(ctx context.Context, s *scope, keep bool) error {

@@ -30,7 +30,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	var err error
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).
 		Named("machinestage").
-		For(&clusterv1.Machine{}, builder.WithPredicates(stageMatters{}, predicates.ResourceHasFilterLabel(mgr.GetScheme(), ctrl.LoggerFrom(ctx), r.WatchFilterValue))).
+		For(&clusterv1.Machine{}, builder.WithPredicates(stageChanged{}, predicates.ResourceHasFilterLabel(mgr.GetScheme(), ctrl.LoggerFrom(ctx), r.WatchFilterValue))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfCluster), builder.WithPredicates(
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesAsked), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -45,7 +45,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch("machinestage-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
-			owner, ours := r.Keeper.Serves(m, cluster)
+			owner, ours := r.Maintenances.Serves(m, cluster)
 			if !ours {
 				return nil
 			}
@@ -64,16 +64,16 @@ func (r *Reconciler) machinesAsked(ctx context.Context, object client.Object) []
 	return machine.Requests(ctx, r.Client, asked, client.InNamespace(object.GetNamespace()))
 }
 
-// stageMatters passes the events of Machines whose annotations, labels or Node have changed.
-type stageMatters struct {
+// stageChanged passes the events of Machines whose annotations, labels or Node have changed.
+type stageChanged struct {
 	predicate.Funcs
 }
 
 // Delete implements predicate.Predicate.
-func (stageMatters) Delete(event.DeleteEvent) bool { return false }
+func (stageChanged) Delete(event.DeleteEvent) bool { return false }
 
 // Update implements predicate.Predicate.
-func (stageMatters) Update(e event.UpdateEvent) bool {
+func (stageChanged) Update(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*clusterv1.Machine)
 	after, alsoOK := e.ObjectNew.(*clusterv1.Machine)
 	return !ok || !alsoOK || before.ResourceVersion == after.ResourceVersion || before.Status.NodeRef != after.Status.NodeRef ||

@@ -34,11 +34,11 @@ func (c *Clusters) ObserveVolumes(ctx context.Context, cluster types.NamespacedN
 	if watch == nil { // it has just ended; owners call Observe again
 		return nil, nil
 	}
-	return watch.drainWatch, watch.needAttachments(owner, node)
+	return watch.drainWatch, watch.ensureAttachments(owner, node)
 }
 
-// needAttachments starts the watch of VolumeAttachments if necessary, and records that owner waits for the volumes of a Node.
-func (w *drainWatch) needAttachments(owner, node string) error {
+// ensureAttachments starts the watch of VolumeAttachments if necessary, and records that owner waits for the volumes of a Node.
+func (w *drainWatch) ensureAttachments(owner, node string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.attachments == nil {
@@ -70,7 +70,7 @@ func (w *drainWatch) startAttachments() (*attachmentWatch, error) {
 		return nil, errors.Wrapf(err, "preparing the watch of VolumeAttachments in Cluster %s", w.cluster)
 	}
 	changed := func(object any) {
-		if attachment, ok := last(object).(*storagev1.VolumeAttachment); ok {
+		if attachment, ok := finalState(object).(*storagev1.VolumeAttachment); ok {
 			w.volumesChanged(attachment.Spec.NodeName)
 		}
 	}

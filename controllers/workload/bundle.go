@@ -38,7 +38,7 @@ func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 		return Applied{}, err
 	}
 	applied := Applied{Established: true}
-	for _, each := range lookUp(ctx, live, objects) {
+	for _, each := range findAll(ctx, live, objects) {
 		present, err := each.ensure(ctx, live)
 		switch {
 		case err == nil:
@@ -58,9 +58,9 @@ type found struct {
 	err             error
 }
 
-// lookUp reads the objects concurrently, because the drains of a newly connected cluster wait for it. The objects are written later, in
+// findAll reads the objects concurrently, because the drains of a newly connected cluster wait for it. The objects are written later, in
 // their order.
-func lookUp(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) []found {
+func findAll(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) []found {
 	all := make([]found, len(objects))
 	var reads sync.WaitGroup
 	for i, object := range objects {

@@ -78,8 +78,8 @@ func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (cl
 	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
 }
 
-// Live returns a client without a cache. It fails as Client does.
-func (c *Clusters) Live(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
+// UncachedClient returns a client without a cache. It fails as Client does.
+func (c *Clusters) UncachedClient(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
 	if err := c.refusePaused(ctx, cluster); err != nil {
 		return nil, err
 	}
@@ -87,8 +87,8 @@ func (c *Clusters) Live(ctx context.Context, cluster types.NamespacedName) (clie
 	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
 }
 
-// LastContact returns when the workload cluster was last reached, zero if never.
-func (c *Clusters) LastContact(ctx context.Context, cluster types.NamespacedName) clustercache.HealthCheckingState {
+// HealthState returns when the workload cluster was last reached, zero if never.
+func (c *Clusters) HealthState(ctx context.Context, cluster types.NamespacedName) clustercache.HealthCheckingState {
 	return c.cache.GetHealthCheckingState(ctx, cluster)
 }
 
@@ -111,41 +111,41 @@ func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, ow
 	defer c.mu.Unlock()
 	watch := c.watches[cluster]
 	if watch != nil && watch.config != config { // a new connection
-		c.end(cluster)
+		c.stopWatch(cluster)
 		watch = nil
 	}
 	if watch == nil {
 		if len(nodes) == 0 {
 			return nil, nil
 		}
-		if watch, err = c.begin(cluster, config); err != nil {
+		if watch, err = c.startWatch(cluster, config); err != nil {
 			return nil, err
 		}
 	}
-	idle, err := watch.need(owner, nodes)
+	idle, err := watch.ensure(owner, nodes)
 	if err != nil {
 		return nil, err
 	}
 	if idle {
-		c.end(cluster)
+		c.stopWatch(cluster)
 		return nil, nil
 	}
 	return watch.drainWatch, nil
 }
 
-// Unobserve calls Observe without Nodes in every workload cluster, for an owner whose Cluster is no longer known.
-func (c *Clusters) Unobserve(owner string) {
+// ReleaseAll calls Observe without Nodes in every workload cluster, for an owner whose Cluster is no longer known.
+func (c *Clusters) ReleaseAll(owner string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for cluster, watch := range c.watches {
-		if idle, err := watch.need(owner, nil); err == nil && idle { // need fails only when it starts a watch
-			c.end(cluster)
+		if idle, err := watch.ensure(owner, nil); err == nil && idle { // ensure fails only when it starts a watch
+			c.stopWatch(cluster)
 		}
 	}
 }
 
-// Observed returns the current observation of a workload cluster, nil if there is none.
-func (c *Clusters) Observed(cluster types.NamespacedName) Observation {
+// CurrentObservation returns the current observation of a workload cluster, nil if there is none.
+func (c *Clusters) CurrentObservation(cluster types.NamespacedName) Observation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if watch := c.watches[cluster]; watch != nil {
@@ -162,7 +162,7 @@ func (c *Clusters) Observes(cluster types.NamespacedName, node string) bool {
 	return watch != nil && watch.watches(node)
 }
 
-func (c *Clusters) begin(cluster types.NamespacedName, config *rest.Config) (*connectedWatch, error) {
+func (c *Clusters) startWatch(cluster types.NamespacedName, config *rest.Config) (*connectedWatch, error) {
 	evictions, err := newEvictionClient(config, c.evictions)
 	if err != nil {
 		return nil, err
@@ -176,23 +176,23 @@ func (c *Clusters) begin(cluster types.NamespacedName, config *rest.Config) (*co
 	return watch, nil
 }
 
-// Renew restarts the drain watch of a workload cluster after contact was lost and restored. Watches reconnect automatically, but with a
+// RestartWatches restarts the drain watch of a workload cluster after contact was lost and restored. Watches reconnect automatically, but with a
 // backoff of up to a minute after an outage of half a minute. Renew keeps a watch that is younger than renewAfter.
-func (c *Clusters) Renew(cluster types.NamespacedName) {
+func (c *Clusters) RestartWatches(cluster types.NamespacedName) {
 	c.mu.Lock()
 	watch := c.watches[cluster]
-	renew := watch != nil && c.clock.Since(watch.began) > renewAfter
+	renew := watch != nil && c.clock.Since(watch.began) > restartAfter
 	if renew {
-		c.end(cluster)
+		c.stopWatch(cluster)
 	}
 	c.mu.Unlock()
 	if renew {
-		c.notify(Change{Cluster: cluster, Surroundings: true}) // owners call Observe again
+		c.notify(Change{Cluster: cluster, RuleInputs: true}) // owners call Observe again
 	}
 }
 
-// renewAfter prevents concurrent drains that all detect the restored contact from restarting the same watch repeatedly.
-const renewAfter = 15 * time.Second
+// restartAfter prevents concurrent drains that all detect the restored contact from restarting the same watch repeatedly.
+const restartAfter = 15 * time.Second
 
 // connected creates the objects that live as long as the connection.
 func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) error {
@@ -215,20 +215,20 @@ func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) 
 	return nil
 }
 
-// Forget stops the watches of a workload cluster that is no longer connected, and deletes all state about it.
-func (c *Clusters) Forget(cluster types.NamespacedName) {
-	c.cache.forget(cluster)
-	c.Failures.Forget(func(request Request) bool { return request.Cluster == cluster })
-	if c.drop(cluster) {
+// Remove stops the watches of a workload cluster that is no longer connected, and deletes all state about it.
+func (c *Clusters) Disconnect(cluster types.NamespacedName) {
+	c.cache.remove(cluster)
+	c.Failures.Remove(func(request Request) bool { return request.Cluster == cluster })
+	if c.removeWatch(cluster) {
 		c.notify(Change{Cluster: cluster}) // the observation has ended
 	}
 }
 
-func (c *Clusters) drop(cluster types.NamespacedName) (observed bool) {
+func (c *Clusters) removeWatch(cluster types.NamespacedName) (observed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	observed = c.watches[cluster] != nil
-	c.end(cluster)
+	c.stopWatch(cluster)
 	if recorder := c.recorders[cluster]; recorder != nil {
 		recorder.stop()
 		delete(c.recorders, cluster)
@@ -237,7 +237,7 @@ func (c *Clusters) drop(cluster types.NamespacedName) (observed bool) {
 	return observed
 }
 
-func (c *Clusters) end(cluster types.NamespacedName) {
+func (c *Clusters) stopWatch(cluster types.NamespacedName) {
 	if watch := c.watches[cluster]; watch != nil {
 		watch.stop()
 		delete(c.watches, cluster)

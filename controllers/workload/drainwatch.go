@@ -80,12 +80,12 @@ func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify fun
 
 func (w *drainWatch) startShared() error {
 	budgetChanged := func(object any) {
-		if budget, ok := last(object).(*policyv1.PodDisruptionBudget); ok {
+		if budget, ok := finalState(object).(*policyv1.PodDisruptionBudget); ok {
 			w.notify(Change{Cluster: w.cluster, Budget: budget})
 		}
 	}
 	surroundingsChanged := func(any) {
-		w.notify(Change{Cluster: w.cluster, Surroundings: true})
+		w.notify(Change{Cluster: w.cluster, RuleInputs: true})
 		w.volumesChanged("")
 	}
 	for informer, changed := range map[cache.SharedIndexInformer]func(any){w.budgets: budgetChanged, w.namespaces: surroundingsChanged, w.daemonSets: surroundingsChanged} {
@@ -118,12 +118,12 @@ func (w *drainWatch) budgetsFailed(ctx context.Context, reflector *cache.Reflect
 		return
 	}
 	if !w.unserved.Swap(true) {
-		w.notify(Change{Cluster: w.cluster, Surroundings: true})
+		w.notify(Change{Cluster: w.cluster, RuleInputs: true})
 	}
 }
 
-// need sets the Nodes that owner needs. It stops the watches of Nodes that no owner needs. idle reports whether no owner needs any Node.
-func (w *drainWatch) need(owner string, nodes []string) (idle bool, err error) {
+// ensure sets the Nodes that owner needs. It stops the watches of Nodes that no owner needs. idle reports whether no owner needs any Node.
+func (w *drainWatch) ensure(owner string, nodes []string) (idle bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before, now := w.needs[owner], sets.New(nodes...)
@@ -209,7 +209,7 @@ func (w *drainWatch) stopNode(node string) {
 }
 
 func (w *drainWatch) podChanged(node string, object any, deleted bool) {
-	pod, ok := last(object).(*corev1.Pod)
+	pod, ok := finalState(object).(*corev1.Pod)
 	if !ok {
 		return
 	}
@@ -228,8 +228,8 @@ func (w *drainWatch) podChanged(node string, object any, deleted bool) {
 	w.volumesChanged(node)
 }
 
-// last returns the last known state of an object whose deletion an informer has missed.
-func last(object any) any {
+// finalState returns the last known state of an object whose deletion an informer has missed.
+func finalState(object any) any {
 	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		return tombstone.Obj
 	}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// failurePersists is how long a reconciliation must fail before the failure is reported on the object.
-const failurePersists = 10 * time.Second
+// persistAfter is how long a reconciliation must fail before the failure is reported on the object.
+const persistAfter = 10 * time.Second
 
 // Failures records since when the reconciliations of objects have failed, and why. The zero value is ready to use. It is kept in memory: a
 // restart of the manager delays the report of a failure by failurePersists, and has no other effect.
@@ -24,14 +24,14 @@ type Failure struct {
 
 // Persists reports whether the failure has lasted long enough to be reported. A shorter failure may be a transient overload.
 func (f Failure) Persists(now time.Time) bool {
-	return f.Err != nil && !now.Before(f.ToldAt())
+	return f.Err != nil && !now.Before(f.ReportAt())
 }
 
-// ToldAt returns when the failure is reported if it persists.
-func (f Failure) ToldAt() time.Time { return f.Since.Add(failurePersists) }
+// ReportAt returns when the failure is reported if it persists.
+func (f Failure) ReportAt() time.Time { return f.Since.Add(persistAfter) }
 
-// Note records the result of a reconciliation. A nil error ends the failure.
-func (f *Failures[K]) Note(key K, err error, now time.Time) Failure {
+// Record records the result of a reconciliation. A nil error ends the failure.
+func (f *Failures[K]) Record(key K, err error, now time.Time) Failure {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil {
@@ -56,8 +56,8 @@ func (f *Failures[K]) Get(key K) Failure {
 	return f.byKey[key]
 }
 
-// Forget ends the failures of all matching objects, for example those of a deleted Cluster.
-func (f *Failures[K]) Forget(matches func(K) bool) {
+// Remove ends the failures of all matching objects, for example those of a deleted Cluster.
+func (f *Failures[K]) Remove(matches func(K) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	maps.DeleteFunc(f.byKey, func(key K, _ Failure) bool { return matches(key) })

@@ -14,19 +14,19 @@ func TestFailures(t *testing.T) {
 	start, first, second := time.Unix(1_000_000, 0), errors.New("first"), errors.New("second")
 
 	g.Expect(failures.Get("a").Persists(start)).To(BeFalse())
-	failures.Note("a", first, start)
+	failures.Record("a", first, start)
 	g.Expect(failures.Get("a").Persists(start.Add(9 * time.Second))).To(BeFalse())
-	failures.Note("a", second, start.Add(9*time.Second))
+	failures.Record("a", second, start.Add(9*time.Second))
 	failure := failures.Get("a")
 	g.Expect(failure.Persists(start.Add(10*time.Second))).To(BeTrue(), "another error does not restart the failure")
 	g.Expect(failure.Err).To(Equal(second))
 
-	failures.Note("a", nil, start.Add(11*time.Second))
-	failures.Note("a", first, start.Add(12*time.Second))
+	failures.Record("a", nil, start.Add(11*time.Second))
+	failures.Record("a", first, start.Add(12*time.Second))
 	g.Expect(failures.Get("a").Since).To(Equal(start.Add(12*time.Second)), "a success ends the failure")
 
-	failures.Note("b", first, start)
-	failures.Forget(func(key string) bool { return key == "a" })
+	failures.Record("b", first, start)
+	failures.Remove(func(key string) bool { return key == "a" })
 	g.Expect(failures.Get("a").Err).NotTo(HaveOccurred())
 	g.Expect(failures.Get("b").Err).To(Equal(first))
 }

@@ -40,15 +40,15 @@ func (s *sharedHandlers) Watch(ctx context.Context, cluster client.ObjectKey, wa
 	return s.ClusterCache.Watch(ctx, cluster, sharingWatcher{watcher, s, cluster}) //nolint:wrapcheck // it is the ClusterCache to its callers
 }
 
-// forget deletes the handlers of a connection that has ended.
-func (s *sharedHandlers) forget(cluster types.NamespacedName) {
+// remove deletes the handlers of a connection that has ended.
+func (s *sharedHandlers) remove(cluster types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byCluster, cluster)
 }
 
-// tellAgain calls the handlers of a connection for all present objects, as after the first lists.
-func (s *sharedHandlers) tellAgain(cluster types.NamespacedName) {
+// resend calls the handlers of a connection for all present objects, as after the first lists.
+func (s *sharedHandlers) resend(cluster types.NamespacedName) {
 	s.mu.Lock()
 	handlers := s.byCluster[cluster]
 	s.mu.Unlock()

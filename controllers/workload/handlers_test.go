@@ -133,6 +133,6 @@ func TestConnectionsShareNothing(t *testing.T) {
 	before := handlers.of(cluster, first)
 	g.Expect(handlers.of(cluster, first)).To(BeIdenticalTo(before))
 	g.Expect(handlers.of(cluster, second)).NotTo(BeIdenticalTo(before))
-	handlers.forget(cluster)
+	handlers.remove(cluster)
 	g.Expect(handlers.byCluster).To(BeEmpty())
 }

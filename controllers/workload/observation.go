@@ -31,8 +31,8 @@ type Change struct {
 	// Node names a Node whose first list of Pods has arrived.
 	Node *string
 
-	// Surroundings means that a Namespace's labels or the set of DaemonSets have changed, or that their first list has arrived.
-	Surroundings bool
+	// RuleInputs means that a Namespace's labels or the set of DaemonSets have changed, or that their first list has arrived.
+	RuleInputs bool
 
 	// Volumes names a Node for whose volumes an owner waits, and whose VolumeAttachments, Pods, or the data that decide about these Pods
 	// have changed.
@@ -64,8 +64,8 @@ type Observation interface {
 	AttachmentsTo(node string) (attachments []*storagev1.VolumeAttachment, known bool)
 }
 
-// Subject returns the properties of a Pod that drain rules match.
-func Subject(o Observation, pod *corev1.Pod) rules.Pod {
+// RulePod returns the properties of a Pod that drain rules match.
+func RulePod(o Observation, pod *corev1.Pod) rules.Pod {
 	podType, typeKnown := rules.PodTypeOf(pod, o.DaemonSetExists)
 	namespaceLabels, namespaceKnown := o.NamespaceLabels(pod.Namespace)
 	return rules.Pod{

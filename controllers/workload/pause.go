@@ -39,10 +39,10 @@ func (c *Clusters) refusePaused(ctx context.Context, key types.NamespacedName) e
 // or a Machine were not processed.
 func (c *Clusters) Resume(cluster types.NamespacedName) {
 	c.mu.Lock()
-	c.end(cluster)
+	c.stopWatch(cluster)
 	c.mu.Unlock()
-	c.notify(Change{Cluster: cluster, Surroundings: true}) // owners call Observe again
-	c.cache.tellAgain(cluster)
+	c.notify(Change{Cluster: cluster, RuleInputs: true}) // owners call Observe again
+	c.cache.resend(cluster)
 }
 
 // resumed calls Resume for Clusters and Machines that are no longer paused.

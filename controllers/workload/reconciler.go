@@ -78,10 +78,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil || cluster == nil {
 		return reconcile.Result{}, err
 	}
-	live, err := r.Clusters.Live(ctx, req.NamespacedName)
+	live, err := r.Clusters.UncachedClient(ctx, req.NamespacedName)
 	if err != nil {
 		if IsNotConnected(err) { // the next connection triggers a reconciliation
-			r.Clusters.Forget(req.NamespacedName)
+			r.Clusters.Disconnect(req.NamespacedName)
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, err
@@ -100,7 +100,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.Clusters.connected(ctx, req.NamespacedName); err != nil {
 		return reconcile.Result{}, err
 	}
-	return Rest(r.watch(ctx, req.NamespacedName))
+	return Result(r.watch(ctx, req.NamespacedName))
 }
 
 // watch adds the missing watches to a connection, after the indexes that their controllers use.
@@ -134,7 +134,7 @@ func (r *Reconciler) ours(ctx context.Context, key types.NamespacedName) (*clust
 	cluster := &clusterv1.Cluster{}
 	if err := r.Client.Get(ctx, key, cluster); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.Clusters.Forget(key)
+			r.Clusters.Disconnect(key)
 			return nil, nil
 		}
 		return nil, errors.Wrapf(err, "getting Cluster %s", key)
@@ -162,7 +162,7 @@ func (r *Reconciler) drains(ctx context.Context, cluster types.NamespacedName) (
 	list := &clusterv1.MachineList{}
 	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)
 	for i := range list.Items {
-		if machinedrain.Draining(&list.Items[i]) {
+		if machinedrain.IsDraining(&list.Items[i]) {
 			return true, nil
 		}
 	}

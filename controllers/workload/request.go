@@ -63,8 +63,8 @@ func EnqueueAffected[T client.Object](cluster types.NamespacedName, nodes func(b
 	}
 }
 
-// Itself maps an object to its own key, for EnqueueObjects.
-func Itself[T client.Object](_ context.Context, object T) []types.NamespacedName {
+// OwnKey maps an object to its own key, for EnqueueObjects.
+func OwnKey[T client.Object](_ context.Context, object T) []types.NamespacedName {
 	return []types.NamespacedName{client.ObjectKeyFromObject(object)}
 }
 
@@ -72,9 +72,9 @@ func Itself[T client.Object](_ context.Context, object T) []types.NamespacedName
 // because predicates may drop it.
 const conflictRetry = 50 * time.Millisecond
 
-// Rest turns the error of a reconciliation into its result. Without a connection, the next connection triggers a reconciliation; for a
+// Result turns the error of a reconciliation into its result. Without a connection, the next connection triggers a reconciliation; for a
 // paused Cluster, its resumption does. After a conflict, Rest requeues without an error.
-func Rest(err error) (reconcile.Result, error) {
+func Result(err error) (reconcile.Result, error) {
 	switch {
 	case IsNotConnected(err), IsPaused(err):
 		return reconcile.Result{}, nil

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Writes records when the object of each key was last written. The zero value is ready to use. An object without a record may be written at
+// Limiter records when the object of each key was last written. The zero value is ready to use. An object without a record may be written at
 // once.
-type Writes[K comparable] struct {
+type Limiter[K comparable] struct {
 	mu   sync.Mutex
 	last map[K]time.Time
 }
 
-// Due returns when the object may be written again, if it may be written at most once in an interval. It returns now if the object has no
+// NextWrite returns when the object may be written again, if it may be written at most once in an interval. It returns now if the object has no
 // record.
-func (w *Writes[K]) Due(key K, now time.Time, interval time.Duration) time.Time {
+func (w *Limiter[K]) NextWrite(key K, now time.Time, interval time.Duration) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	last, known := w.last[key]
@@ -27,28 +27,28 @@ func (w *Writes[K]) Due(key K, now time.Time, interval time.Duration) time.Time 
 }
 
 const (
-	// together is the maximum total rate of writes to one API server, per second.
-	together = 10
-	// lately is the maximum age of the last write of an object that still counts as active.
-	lately = 2 * time.Minute
+	// writesPerSecond is the maximum total rate of writes to one API server, per second.
+	writesPerSecond = 10
+	// activeWindow is the maximum age of the last write of an object that still counts as active.
+	activeWindow = 2 * time.Minute
 )
 
-// Share returns the minimum interval between two writes of the same object, at which all recently written objects of an API server together
+// FairInterval returns the minimum interval between two writes of the same object, at which all recently written objects of an API server together
 // do not exceed its rate of writes. of selects the keys of that API server; nil selects all.
-func (w *Writes[K]) Share(now time.Time, of func(K) bool) time.Duration {
+func (w *Limiter[K]) FairInterval(now time.Time, of func(K) bool) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	objects := 0
 	for key, last := range w.last {
-		if now.Sub(last) < lately && (of == nil || of(key)) {
+		if now.Sub(last) < activeWindow && (of == nil || of(key)) {
 			objects++
 		}
 	}
-	return time.Duration(objects) * time.Second / together
+	return time.Duration(objects) * time.Second / writesPerSecond
 }
 
-// Note records a write.
-func (w *Writes[K]) Note(key K, now time.Time) {
+// Record records a write.
+func (w *Limiter[K]) Record(key K, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.last == nil {
@@ -57,8 +57,8 @@ func (w *Writes[K]) Note(key K, now time.Time) {
 	w.last[key] = now
 }
 
-// Forget deletes the record of an object that no longer exists.
-func (w *Writes[K]) Forget(key K) {
+// Remove deletes the record of an object that no longer exists.
+func (w *Limiter[K]) Remove(key K) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.last, key)

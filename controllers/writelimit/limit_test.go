@@ -9,27 +9,27 @@ import (
 
 func TestWrites(t *testing.T) {
 	g := NewWithT(t)
-	var writes Writes[string]
+	var writes Limiter[string]
 	start := time.Unix(1_000_000, 0)
-	g.Expect(writes.Due("a", start, time.Minute)).To(Equal(start), "an object without a record may be written at once")
+	g.Expect(writes.NextWrite("a", start, time.Minute)).To(Equal(start), "an object without a record may be written at once")
 
-	writes.Note("a", start)
-	g.Expect(writes.Due("a", start.Add(time.Second), time.Minute)).To(Equal(start.Add(time.Minute)))
-	g.Expect(writes.Due("b", start, time.Minute)).To(Equal(start), "the interval applies to each object separately")
+	writes.Record("a", start)
+	g.Expect(writes.NextWrite("a", start.Add(time.Second), time.Minute)).To(Equal(start.Add(time.Minute)))
+	g.Expect(writes.NextWrite("b", start, time.Minute)).To(Equal(start), "the interval applies to each object separately")
 
-	writes.Forget("a")
-	g.Expect(writes.Due("a", start.Add(time.Second), time.Minute)).To(Equal(start.Add(time.Second)))
+	writes.Remove("a")
+	g.Expect(writes.NextWrite("a", start.Add(time.Second), time.Minute)).To(Equal(start.Add(time.Second)))
 }
 
 func TestShare(t *testing.T) {
 	g := NewWithT(t)
-	var writes Writes[int]
+	var writes Limiter[int]
 	start := time.Unix(1_000_000, 0)
-	g.Expect(writes.Share(start, nil)).To(BeZero(), "there is no limit without other writes")
+	g.Expect(writes.FairInterval(start, nil)).To(BeZero(), "there is no limit without other writes")
 	for i := range 500 {
-		writes.Note(i, start)
+		writes.Record(i, start)
 	}
-	g.Expect(writes.Share(start.Add(time.Minute), nil)).To(Equal(50 * time.Second))
-	g.Expect(writes.Share(start.Add(time.Minute), func(key int) bool { return key < 20 })).To(Equal(2*time.Second), "objects of other API servers do not count")
-	g.Expect(writes.Share(start.Add(lately), nil)).To(BeZero(), "old writes do not count")
+	g.Expect(writes.FairInterval(start.Add(time.Minute), nil)).To(Equal(50 * time.Second))
+	g.Expect(writes.FairInterval(start.Add(time.Minute), func(key int) bool { return key < 20 })).To(Equal(2*time.Second), "objects of other API servers do not count")
+	g.Expect(writes.FairInterval(start.Add(activeWindow), nil)).To(BeZero(), "old writes do not count")
 }

@@ -69,8 +69,8 @@ type Waiting struct {
 	// Budget is the "namespace/name" of the budget to wait for; the first one by name if there are several.
 	Budget string
 
-	// NeverHasRoom says that waiting will not help, see Budget.NeverHasRoom.
-	NeverHasRoom bool
+	// NeverAllowsDisruption says that waiting will not help, see Budget.NeverAllowsDisruption.
+	NeverAllowsDisruption bool
 }
 
 // Admit decides which candidates may be evicted now. Those that come first get the room: see FairOrder. Pods that share a
@@ -148,9 +148,9 @@ func (i *Index) decide(pod Pod, taken map[*Budget]int) decision {
 		return decision{wait: budget.waitStale()}
 	case !pod.Ready && budget.healthy():
 		return decision{budget: budget}
-	case budget.room() > taken[budget]:
+	case budget.allowed() > taken[budget]:
 		return decision{budget: budget, needsRoom: true}
 	default:
-		return decision{wait: budget.waitForRoom(pod)}
+		return decision{wait: budget.waitForDisruption(pod)}
 	}
 }

@@ -55,8 +55,8 @@ func (b *Budget) observed() bool {
 	return b.pdb.Status.ObservedGeneration >= b.pdb.Generation
 }
 
-// room is how many more pods the API server would let go, as far as the status says.
-func (b *Budget) room() int {
+// allowed is how many more pods the API server would let go, as far as the status says.
+func (b *Budget) allowed() int {
 	if !b.observed() {
 		return 0
 	}
@@ -86,9 +86,9 @@ func (b *Budget) syncFailure() (message string, failed bool) {
 	return c.Message, true
 }
 
-// NeverHasRoom says that the budget can't allow a disruption with the present number of pods, even if all of them are
+// NeverAllowsDisruption says that the budget can't allow a disruption with the present number of pods, even if all of them are
 // ready: somebody has to change it, or add pods. Usually that is a mistake, and worth telling.
-func (b *Budget) NeverHasRoom() bool {
+func (b *Budget) NeverAllowsDisruption() bool {
 	pods := int(b.pdb.Status.ExpectedPods)
 	counted := pods > 0
 	if !counted {

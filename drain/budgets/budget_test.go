@@ -37,7 +37,7 @@ func TestNeverHasRoom(t *testing.T) {
 	} {
 		t.Run("E21: "+test.name, func(t *testing.T) {
 			b := budgets.New(budget("web", wants(test.minAvailable, test.maxUnavailable), healthy(test.pods, test.pods, 0)))
-			if got := b.NeverHasRoom(); got != test.want {
+			if got := b.NeverAllowsDisruption(); got != test.want {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})

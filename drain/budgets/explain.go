@@ -47,25 +47,27 @@ const maxText = 512
 // wait makes a Waiting from what comes after the budget's name in a message. Details speak the eviction subresource's
 // language, which users of Cluster API know from their Machines.
 func (b *Budget) wait(reason Reason, message, detail string) *Waiting {
-	never := b.err == nil && b.NeverHasRoom()
+	never := b.err == nil && b.NeverAllowsDisruption()
 	if never {
-		message += ", and can never allow a disruption (" + b.wish() + ")"
+		message += ", and can never allow a disruption (" + b.requested() + ")"
 	}
 	return &Waiting{
-		Reason:       reason,
-		Message:      cut(fmt.Sprintf("waiting for disruption budget %s: %s", b, message)),
-		Detail:       cut(fmt.Sprintf("The disruption budget %s %s", b.Name(), detail)),
-		Budget:       b.String(),
-		NeverHasRoom: never,
+		Reason:                reason,
+		Message:               cut(fmt.Sprintf("waiting for disruption budget %s: %s", b, message)),
+		Detail:                cut(fmt.Sprintf("The disruption budget %s %s", b.Name(), detail)),
+		Budget:                b.String(),
+		NeverAllowsDisruption: never,
 	}
 }
 
 // isFutile says that a pod which isn't ready will wait for ever: its own budget, as the disruption controller has seen it, can
 // never have room. Numbers that aren't up to date prove nothing.
-func (w *Waiting) isFutile() bool { return w.NeverHasRoom && w.Reason == BlockedByUnhealthyPods }
+func (w *Waiting) isFutile() bool {
+	return w.NeverAllowsDisruption && w.Reason == BlockedByUnhealthyPods
+}
 
-// wish is what the budget's spec asks for.
-func (b *Budget) wish() string {
+// requested is what the budget's spec asks for.
+func (b *Budget) requested() string {
 	switch maxUnavailable, minAvailable := b.pdb.Spec.MaxUnavailable, b.pdb.Spec.MinAvailable; {
 	case maxUnavailable != nil:
 		return "maxUnavailable: " + maxUnavailable.String()
@@ -114,17 +116,17 @@ func (b *Budget) waitStale() *Waiting {
 	return b.wait(BudgetNotObserved, "still being processed", "has not been seen since our last eviction")
 }
 
-// waitForRoom explains why there is none, in the order in which it is best understood: what is wrong with the budget
+// waitForDisruption explains why there is none, in the order in which it is best understood: what is wrong with the budget
 // itself, whose numbers mean nothing then; what is wrong with its pods; and that it is used up.
-func (b *Budget) waitForRoom(pod Pod) *Waiting {
-	if message, failed := b.syncFailure(); failed && b.room() == 0 {
+func (b *Budget) waitForDisruption(pod Pod) *Waiting {
+	if message, failed := b.syncFailure(); failed && b.allowed() == 0 {
 		return b.wait(BudgetSyncFailed, "the disruption controller can't compute it",
 			"does not allow evicting pods currently because it failed sync: "+message)
 	}
 	if lag := b.lag(); lag != "" {
 		return b.wait(BudgetNotObserved, "still being processed", "is still being processed by the server: "+lag)
 	}
-	if b.room() == 0 {
+	if b.allowed() == 0 {
 		if blocked := b.waitForUnready(pod); blocked != nil {
 			return blocked
 		}
@@ -156,9 +158,9 @@ func (b *Budget) waitForUnready(pod Pod) *Waiting {
 	numbers := fmt.Sprintf("has %d of %d pods healthy, %d needed", status.CurrentHealthy, status.ExpectedPods, status.DesiredHealthy)
 	switch {
 	case !pod.Ready:
-		return b.wait(BlockedByUnhealthyPods, "this pod is not ready and blocks its own budget, which "+b.need(), numbers)
-	case status.CurrentHealthy < status.DesiredHealthy && status.CurrentHealthy < status.ExpectedPods && !b.NeverHasRoom():
-		return b.wait(BlockedByUnhealthyPods, "pods that are not ready block it; "+b.need(), numbers)
+		return b.wait(BlockedByUnhealthyPods, "this pod is not ready and blocks its own budget, which "+b.requirement(), numbers)
+	case status.CurrentHealthy < status.DesiredHealthy && status.CurrentHealthy < status.ExpectedPods && !b.NeverAllowsDisruption():
+		return b.wait(BlockedByUnhealthyPods, "pods that are not ready block it; "+b.requirement(), numbers)
 	default:
 		return nil
 	}
@@ -167,14 +169,14 @@ func (b *Budget) waitForUnready(pod Pod) *Waiting {
 func (b *Budget) waitExhausted() *Waiting {
 	status := b.pdb.Status
 	detail := fmt.Sprintf("needs %d healthy pods and has %d currently", status.DesiredHealthy, status.CurrentHealthy)
-	if b.room() > 0 {
-		detail += fmt.Sprintf("; other pods take its room of %d now", b.room())
+	if b.allowed() > 0 {
+		detail += fmt.Sprintf("; other pods take its room of %d now", b.allowed())
 	}
-	return b.wait(BudgetExhausted, b.need(), detail)
+	return b.wait(BudgetExhausted, b.requirement(), detail)
 }
 
-// need is stable: how many healthy pods are needed follows from spec and scale, how many there are changes all the time.
-func (b *Budget) need() string {
+// requirement is stable: how many healthy pods are needed follows from spec and scale, how many there are changes all the time.
+func (b *Budget) requirement() string {
 	if b.pdb.Status.DesiredHealthy == 1 {
 		return "needs 1 healthy pod"
 	}

@@ -19,9 +19,9 @@ const (
 	tellInterval = time.Minute
 )
 
-// Flipped says whether a Node that is under maintenance has been made schedulable from outside: the record says that it was
+// WasUncordoned says whether a Node that is under maintenance has been made schedulable from outside: the record says that it was
 // cordoned before.
-func Flipped(node *corev1.Node) bool {
+func WasUncordoned(node *corev1.Node) bool {
 	_, recorded := node.Annotations[v1alpha1.NodeOriginAnnotation]
 	return recorded && !node.Spec.Unschedulable
 }
@@ -75,9 +75,9 @@ func within(flips []time.Time, now time.Time) []time.Time {
 	return slices.DeleteFunc(slices.Clone(flips), func(flip time.Time) bool { return now.Sub(flip) > flipWindow })
 }
 
-// Fighter names the field manager that holds spec.unschedulable of a Node as it was read from the API server, other than
+// UncordonedBy names the field manager that holds spec.unschedulable of a Node as it was read from the API server, other than
 // ours; empty where none is recorded: a write that takes the field away, as uncordoning by patch does, leaves no owner.
-func Fighter(managed []metav1.ManagedFieldsEntry, ours string) string {
+func UncordonedBy(managed []metav1.ManagedFieldsEntry, ours string) string {
 	for _, entry := range managed {
 		if entry.Manager != ours && entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:unschedulable"`) {
 			return entry.Manager

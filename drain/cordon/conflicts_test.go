@@ -85,21 +85,21 @@ func TestFighter(t *testing.T) {
 		{name: "R14: nobody is recorded", managed: []metav1.ManagedFieldsEntry{entry("us", spec), {Manager: "old"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := cordon.Fighter(tc.managed, "us"); got != tc.want {
+			if got := cordon.UncordonedBy(tc.managed, "us"); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
 	}
 	t.Run("R14: the first cordon undoes nothing", func(t *testing.T) {
 		n := node(false)
-		if cordon.Flipped(n) {
+		if cordon.WasUncordoned(n) {
 			t.Error("flipped before it was cordoned")
 		}
 		cordon.Apply(n)
-		if cordon.Flipped(n) {
+		if cordon.WasUncordoned(n) {
 			t.Error("flipped by ourselves")
 		}
-		if n.Spec.Unschedulable = false; !cordon.Flipped(n) {
+		if n.Spec.Unschedulable = false; !cordon.WasUncordoned(n) {
 			t.Error("a flip isn't seen")
 		}
 	})

@@ -24,7 +24,7 @@ func Apply(node *corev1.Node) (changed bool) {
 		if node.Annotations == nil {
 			node.Annotations = map[string]string{}
 		}
-		node.Annotations[v1alpha1.NodeOriginAnnotation] = found(node)
+		node.Annotations[v1alpha1.NodeOriginAnnotation] = recordedOrigin(node)
 		changed = true
 	}
 	if !node.Spec.Unschedulable {
@@ -73,7 +73,7 @@ func Restore(node *corev1.Node, unconditionally bool) (changed bool) {
 	return changed
 }
 
-func found(node *corev1.Node) string {
+func recordedOrigin(node *corev1.Node) string {
 	if node.Spec.Unschedulable {
 		return Unschedulable
 	}

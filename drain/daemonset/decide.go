@@ -85,7 +85,7 @@ func (in Input) targetedBy() *v1alpha1.NodeMaintenance {
 		pod.Priority = *in.Pod.Spec.Priority
 	}
 	for i, d := range in.Draining {
-		if in.Verdicts[i].Behavior == v1alpha1.DrainBehaviorDrain && plan.Covers(d.Targets, pod, in.Verdicts[i].Order) {
+		if in.Verdicts[i].Behavior == v1alpha1.DrainBehaviorDrain && plan.CoversPod(d.Targets, pod, in.Verdicts[i].Order) {
 			return d.Maintenance
 		}
 	}

@@ -33,9 +33,9 @@ func DrainOf(m *v1alpha1.NodeMaintenance, start time.Time) *Drain {
 	return &Drain{Start: start, Ends: ends, Deletes: policy.OnTimeout == v1alpha1.OnTimeoutDelete}
 }
 
-// CallAt is when a Pod is asked to leave whose step hasn't come: when what is left of the time belongs to its eviction. The first
+// FinalAttemptAt is when a Pod is asked to leave whose step hasn't come: when what is left of the time belongs to its eviction. The first
 // half of the time belongs to the order of the Pods.
-func (d Drain) CallAt(gracePeriod time.Duration) time.Time {
+func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
 	return d.before(gracePeriod + evacuation.EvictionMargin)
 }
 
@@ -54,11 +54,11 @@ func (d Drain) before(end time.Duration) time.Time {
 	return at
 }
 
-// Left says whether a Pod counts among those that are deleted: it holds the drain up, and its deletion gets rid of it. Pods of
+// DeletedAtTimeout says whether a Pod counts among those that are deleted: it holds the drain up, and its deletion gets rid of it. Pods of
 // DaemonSets would come back, and static ones don't notice. One that can't be decided upon may be protected by the very rule
 // that can't be read. verdicts are those of the other maintenances that drain the Node: where one of them waits for the Pod to
 // complete, it may have the time.
-func Left(podType v1alpha1.PodType, own rules.Verdict, others []rules.Verdict) bool {
+func DeletedAtTimeout(podType v1alpha1.PodType, own rules.Verdict, others []rules.Verdict) bool {
 	if podType != v1alpha1.PodTypeDefault || own.Undecided != "" || own.Behavior == v1alpha1.DrainBehaviorSkip {
 		return false
 	}
@@ -70,12 +70,12 @@ func Left(podType v1alpha1.PodType, own rules.Verdict, others []rules.Verdict) b
 	return true
 }
 
-// Called says whether a Pod is asked to leave although its step hasn't come: it must go, and may go.
-func Called(podType v1alpha1.PodType, own rules.Verdict, others []rules.Verdict) bool {
-	return own.Behavior == v1alpha1.DrainBehaviorDrain && Left(podType, own, others)
+// GetsFinalAttempt says whether a Pod is asked to leave although its step hasn't come: it must go, and may go.
+func GetsFinalAttempt(podType v1alpha1.PodType, own rules.Verdict, others []rules.Verdict) bool {
+	return own.Behavior == v1alpha1.DrainBehaviorDrain && DeletedAtTimeout(podType, own, others)
 }
 
-// Asked says whether a Pod has had its chance: it goes, or its Evacuation says what its eviction waits for.
-func Asked(terminating bool, e *v1alpha1.Evacuation) bool {
+// Attempted says whether a Pod has had its chance: it goes, or its Evacuation says what its eviction waits for.
+func Attempted(terminating bool, e *v1alpha1.Evacuation) bool {
 	return terminating || e != nil && meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting) != nil
 }

@@ -71,7 +71,7 @@ func TestCallAt(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			drain := draintimeout.Drain{Start: start, Ends: start.Add(tc.timeout)}
-			if got := drain.CallAt(tc.gracePeriod).Sub(start); got != tc.want {
+			if got := drain.FinalAttemptAt(tc.gracePeriod).Sub(start); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
@@ -89,7 +89,7 @@ func drawDrain(t *rapid.T) (drain draintimeout.Drain, timeout, gracePeriod time.
 func TestAskedBeforeDeleted(t *testing.T) { // M13
 	rapid.Check(t, func(t *rapid.T) {
 		drain, timeout, gracePeriod := drawDrain(t)
-		if asked, deleted := drain.CallAt(gracePeriod), drain.DeleteAt(gracePeriod); asked.After(deleted) || !asked.Before(drain.Ends) {
+		if asked, deleted := drain.FinalAttemptAt(gracePeriod), drain.DeleteAt(gracePeriod); asked.After(deleted) || !asked.Before(drain.Ends) {
 			t.Fatalf("asked %s after the start, deleted %s after it, of %s", asked.Sub(start), deleted.Sub(start), timeout)
 		}
 	})
@@ -112,7 +112,7 @@ func TestCalled(t *testing.T) {
 		"M13: Pods of DaemonSets have their own way to go": {v1alpha1.PodTypeDaemonSet, drain, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := draintimeout.Called(tc.podType, tc.own, tc.others); got != tc.want {
+			if got := draintimeout.GetsFinalAttempt(tc.podType, tc.own, tc.others); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})
@@ -134,7 +134,7 @@ func TestAsked(t *testing.T) {
 		"M13: it goes by itself":               {true, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := draintimeout.Asked(tc.terminating, tc.evacuation); got != tc.want {
+			if got := draintimeout.Attempted(tc.terminating, tc.evacuation); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})
@@ -175,7 +175,7 @@ func TestLeft(t *testing.T) {
 		"M13: another maintenance can't decide":           {v1alpha1.PodTypeDefault, drain, []rules.Verdict{undecided}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := draintimeout.Left(tc.podType, tc.own, tc.others); got != tc.want {
+			if got := draintimeout.DeletedAtTimeout(tc.podType, tc.own, tc.others); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})

@@ -88,7 +88,7 @@ func TestApplyEvict(t *testing.T) { // E14
 		}
 	})
 	t.Run("fresh progress ends it", func(t *testing.T) {
-		status := anEvacuation("a:1").turnOf("a", time.Hour).evicting("EvacuatorSilent", "x").saying("moving data").at(time.Hour).apply(t).Status
+		status := anEvacuation("a:1").turnOf("a", time.Hour).evicting("EvacuatorUnresponsive", "x").saying("moving data").at(time.Hour).apply(t).Status
 		if len(status.Conditions) != 0 || status.Message != "moving data" {
 			t.Errorf("got %+v", status)
 		}
@@ -111,7 +111,7 @@ func TestApplyAwaitEvacuator(t *testing.T) { // E6
 	if got := g.apply(t).Status.EvacuationProgressTimestamp; !got.Time.Equal(noon.Add(time.Minute)) {
 		t.Errorf("a timestamp in the future is written back as now: got %s", got)
 	}
-	if got := summary(g.at(31 * time.Minute).next(t)); got != "Evict EvacuatorSilent" {
+	if got := summary(g.at(31 * time.Minute).next(t)); got != "Evict EvacuatorUnresponsive" {
 		t.Errorf("so that it doesn't hold the Pod forever: got %s", got)
 	}
 }

@@ -184,7 +184,7 @@ func turn(in Input) Action {
 		// Only a foreign write can do this. Starting over would hand it the power to do so forever.
 		return exhausted(in.Pod, v1alpha1.ReasonNoEvacuator, fmt.Sprintf("Evacuator %s is not among spec.evacuators", quote(class)))
 	}
-	reason, why := v1alpha1.ReasonEvacuatorDone, fmt.Sprintf("Evacuator %s has completed, and the Pod is still there", class)
+	reason, why := v1alpha1.ReasonEvacuatorCompleted, fmt.Sprintf("Evacuator %s has completed, and the Pod is still there", class)
 	switch {
 	case e.Status.ActiveEvacuatorCompleted:
 	case !in.Limits.allow(class):
@@ -194,7 +194,7 @@ func turn(in Input) Action {
 		if in.Now.Before(deadline) {
 			return Action{Kind: AwaitEvacuator, Class: class, Deadline: deadline, Message: fmt.Sprintf("It is the turn of evacuator %s.", class)}
 		}
-		reason, why = v1alpha1.ReasonEvacuatorSilent, fmt.Sprintf("Evacuator %s has made no progress for %s", class, progressDeadline(in))
+		reason, why = v1alpha1.ReasonEvacuatorUnresponsive, fmt.Sprintf("Evacuator %s has made no progress for %s", class, progressDeadline(in))
 	}
 	if next := in.Limits.next(evacuators[position+1:]); next != "" {
 		return activate(in, next, reason, why)

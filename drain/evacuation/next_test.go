@@ -97,24 +97,24 @@ func TestNextTakesTurns(t *testing.T) {
 		{"E11: the deadline counts from the activation", anEvacuation("a:1").at(time.Hour), "Activate a until 1h30m0s"},
 		{"E12: an active one is waited for", anEvacuation("a:2", "b:1").turnOf("a", 0).at(29 * time.Minute), "AwaitEvacuator a until 30m0s"},
 		{"E12: its progress moves its deadline", anEvacuation("a:2", "b:1").turnOf("a", 20*time.Minute).at(40 * time.Minute), "AwaitEvacuator a until 50m0s"},
-		{"E12: its silence passes the turn on", anEvacuation("a:2", "b:1").turnOf("a", 0).at(30 * time.Minute), "Activate b until 1h0m0s EvacuatorSilent"},
+		{"E12: its silence passes the turn on", anEvacuation("a:2", "b:1").turnOf("a", 0).at(30 * time.Minute), "Activate b until 1h0m0s EvacuatorUnresponsive"},
 		{"E12: its completion passes the turn on", anEvacuation("a:2", "b:1").turnOf("a", 0).completed().at(time.Minute), "Activate b until 31m0s EvacuatorCompleted"},
 		{"E12: turns follow the order, not the list", anEvacuation("c:1", "a:3", "b:2").turnOf("b", 0).completed(), "Activate c until 30m0s EvacuatorCompleted"},
-		{"E3: the progress deadline is the Evacuation's own", withDeadline(600, anEvacuation("a:2", "b:1").turnOf("a", 0).at(10*time.Minute)), "Activate b until 20m0s EvacuatorSilent"},
+		{"E3: the progress deadline is the Evacuation's own", withDeadline(600, anEvacuation("a:2", "b:1").turnOf("a", 0).at(10*time.Minute)), "Activate b until 20m0s EvacuatorUnresponsive"},
 		{"E3: it has a default", withDeadline(0, anEvacuation("a:1").turnOf("a", 0).at(time.Minute)), "AwaitEvacuator a until 30m0s"},
 		{"E12: without a timestamp the creation counts", noProgress(anEvacuation("a:2", "b:1").turnOf("a", 0).at(29 * time.Minute)), "AwaitEvacuator a until 30m0s"},
 		{"E6: progress within the skew counts as it is", anEvacuation("a:1").turnOf("a", 30*time.Second), "AwaitEvacuator a until 30m30s"},
 		{"E6: progress beyond the skew counts as now", anEvacuation("a:1").turnOf("a", 1000*time.Hour).at(time.Minute), "AwaitEvacuator a until 31m0s"},
-		{"E12: a deletionTimestamp doesn't stop the work", anEvacuation("a:2", "b:1").turnOf("a", 0).deleted().at(30 * time.Minute), "Activate b until 1h0m0s EvacuatorSilent"},
+		{"E12: a deletionTimestamp doesn't stop the work", anEvacuation("a:2", "b:1").turnOf("a", 0).deleted().at(30 * time.Minute), "Activate b until 1h0m0s EvacuatorUnresponsive"},
 	})
 }
 
 func TestNextEvicts(t *testing.T) {
 	runNext(t, []nextTest{
 		{"E14: no evacuator", anEvacuation(), "Evict NoEvacuator"},
-		{"E14: the last one is silent", anEvacuation("a:2", "b:1").turnOf("b", 0).at(30 * time.Minute), "Evict EvacuatorSilent"},
+		{"E14: the last one is silent", anEvacuation("a:2", "b:1").turnOf("b", 0).at(30 * time.Minute), "Evict EvacuatorUnresponsive"},
 		{"E14: the last one has completed", anEvacuation("a:2", "b:1").turnOf("b", 0).completed(), "Evict EvacuatorCompleted"},
-		{"E14: fresh progress stops the evicting", anEvacuation("a:1").turnOf("a", time.Hour).evicting("EvacuatorSilent", "no room").at(time.Hour), "AwaitEvacuator a until 1h30m0s"},
+		{"E14: fresh progress stops the evicting", anEvacuation("a:1").turnOf("a", time.Hour).evicting("EvacuatorUnresponsive", "no room").at(time.Hour), "AwaitEvacuator a until 1h30m0s"},
 		{"E14: progress of one that has completed doesn't", anEvacuation("a:1").turnOf("a", time.Hour).completed().evicting("EvacuatorCompleted", "no room").at(time.Hour), "Evict EvacuatorCompleted"},
 		{"E12: a class that nobody knows is nobody's turn", anEvacuation("a:2", "b:1").turnOf("x", 0), "Evict NoEvacuator"},
 		{"E14: a deletionTimestamp doesn't stop it", anEvacuation().deleted(), "Evict NoEvacuator"},
@@ -199,9 +199,9 @@ func TestNextIgnoresTheWithdrawalUnderForbid(t *testing.T) {
 	runNext(t, []nextTest{
 		{"E31: waits for the active evacuator until its progress deadline", anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy().at(time.Minute), "AwaitEvacuator a until 30m0s"},
 		{"E31: activates the next evacuator when the active one has completed", anEvacuation("a:2", "b:1").turnOf("a", 0).completed().forbidding().heldBy(), "Activate b until 30m0s EvacuatorCompleted"},
-		{"E31: activates the next evacuator when the progress deadline of the active one is exceeded", anEvacuation("a:2", "b:1").turnOf("a", 0).forbidding().heldBy().at(30 * time.Minute), "Activate b until 1h0m0s EvacuatorSilent"},
+		{"E31: activates the next evacuator when the progress deadline of the active one is exceeded", anEvacuation("a:2", "b:1").turnOf("a", 0).forbidding().heldBy().at(30 * time.Minute), "Activate b until 1h0m0s EvacuatorUnresponsive"},
 		{"E31: evicts the Pod when the last evacuator has completed", anEvacuation("a:1").turnOf("a", 0).completed().forbidding().heldBy(), "Evict EvacuatorCompleted"},
-		{"E31: evicts the Pod when the progress deadline of the last evacuator is exceeded", anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy().at(30 * time.Minute), "Evict EvacuatorSilent"},
+		{"E31: evicts the Pod when the progress deadline of the last evacuator is exceeded", anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy().at(30 * time.Minute), "Evict EvacuatorUnresponsive"},
 		{"E31: continues an eviction that has begun", anEvacuation("a:1").turnOf("a", 0).completed().forbidding().evicting("BudgetExhausted", "waiting").heldBy(), "Evict EvacuatorCompleted"},
 		{"E31: evicts the Pod although finalizers of others remain", anEvacuation("a:1").turnOf("a", 0).completed().forbidding().heldBy(foreign).deleted(), "Evict EvacuatorCompleted"},
 		{"E31: never evicts Pods of DaemonSets", anEvacuation("a:1").turnOf("a", 0).completed().forbidding().heldBy().of(daemonSet), "AwaitTermination PodTypeNeverEvicted"},

@@ -88,15 +88,15 @@ const lastCall = 10 * time.Second
 // before.
 func (c Clock) ReleaseAt(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) *time.Time {
 	deadline := c.DrainDeadline(m)
-	if deadline == nil || maintenance == nil || allAsked(maintenance) {
+	if deadline == nil || maintenance == nil || allAttempted(maintenance) {
 		return deadline
 	}
 	return ptr.To(deadline.Add(lastCall))
 }
 
-// allAsked says whether each Pod that must go has been asked to, as the NodeMaintenance is specified now.
-func allAsked(m *v1alpha1.NodeMaintenance) bool {
-	called := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceLastCall)
+// allAttempted says whether each Pod that must go has been asked to, as the NodeMaintenance is specified now.
+func allAttempted(m *v1alpha1.NodeMaintenance) bool {
+	called := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceFinalEvictionAttempt)
 	return called != nil && called.Status == metav1.ConditionTrue && called.ObservedGeneration == m.Generation
 }
 

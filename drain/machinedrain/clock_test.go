@@ -72,7 +72,7 @@ func TestReleaseAt(t *testing.T) {
 	asked := func(status metav1.ConditionStatus, generation int64) *v1alpha1.NodeMaintenance {
 		m := draining(60)
 		m.Generation = 2
-		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceLastCall, Status: status, ObservedGeneration: generation}}
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceFinalEvictionAttempt, Status: status, ObservedGeneration: generation}}
 		return m
 	}
 	for _, tc := range []struct {

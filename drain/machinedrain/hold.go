@@ -6,14 +6,14 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Held says whether our hook is on the Machine.
-func Held(m *clusterv1.Machine) bool {
+// HasHook says whether our hook is on the Machine.
+func HasHook(m *clusterv1.Machine) bool {
 	_, held := m.Annotations[v1alpha1.PreDrainHookAnnotation]
 	return held
 }
 
-// Draining says whether the Machine is deleted, and held until its Node is drained.
-func Draining(m *clusterv1.Machine) bool { return !m.DeletionTimestamp.IsZero() && Held(m) }
+// IsDraining says whether the Machine is deleted, and held until its Node is drained.
+func IsDraining(m *clusterv1.Machine) bool { return !m.DeletionTimestamp.IsZero() && HasHook(m) }
 
 // clockNotes keep the clock of a deletion, see Clock.
 var clockNotes = []string{v1alpha1.DrainStartedAnnotation, v1alpha1.VolumeWaitStartedAnnotation}

@@ -33,7 +33,7 @@ func TestRelease(t *testing.T) {
 			if !reflect.DeepEqual(m.Annotations, tc.want) {
 				t.Errorf("got %v, want %v", m.Annotations, tc.want)
 			}
-			if machinedrain.Draining(m) {
+			if machinedrain.IsDraining(m) {
 				t.Error("it still is being drained")
 			}
 		})

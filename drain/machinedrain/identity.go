@@ -25,7 +25,7 @@ type Identity struct {
 // selects exactly this Node, by name and by UID. Admission lets managers alone write what it names. The management cluster may be
 // another one, from which clusterctl moved the Cluster.
 func (i Identity) Is(m *v1alpha1.NodeMaintenance) bool {
-	machine, served := ServedByAny(m, i.Cluster)
+	machine, served := OwnerMachineOfAnyManager(m, i.Cluster)
 	names, byNameOnly := nodeselection.Names(m)
 	return served && machine.Namespace == i.Machine.Namespace && machine.Name == i.Machine.Name &&
 		m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != "" &&

@@ -100,7 +100,7 @@ func TestSkip(t *testing.T) {
 		{"M10: pre-terminate already waiting", facts(func(f *machinedrain.Facts) {
 			f.Machine.Status.Deletion = &clusterv1.MachineDeletionStatus{WaitForPreTerminateHookStartTime: metav1.Now()}
 		}), machinedrain.SkipPreTerminateStarted},
-		{"M10: infrastructure gone", facts(func(f *machinedrain.Facts) { f.InfraMachineGone = true }), machinedrain.SkipInfraMachineGone},
+		{"M10: infrastructure gone", facts(func(f *machinedrain.Facts) { f.InfraMachineDeleted = true }), machinedrain.SkipInfraMachineDeleted},
 		{"M18: Node gone", facts(func(f *machinedrain.Facts) { f.NodeGone = true }), machinedrain.SkipNodeGone},
 		{"M10: the Cluster's deletion counts first", facts(func(f *machinedrain.Facts) { f.ClusterDeleting = true }, annotated), machinedrain.SkipClusterDeleting},
 	} {

@@ -11,9 +11,9 @@ import (
 // was being deleted (https://github.com/kubernetes-sigs/cluster-api/issues/3215): there the Machine runs. So what its deletion
 // has left behind is taken back, and comes again with the next deletion.
 
-// LeftByMove says whether a NodeMaintenance serves a deletion of this Machine, or a rollout, that was begun in another management
+// OrphanedByMove says whether a NodeMaintenance serves a deletion of this Machine, or a rollout, that was begun in another management
 // cluster, and that nobody goes on with here. What the Machine's annotation asks for is moved along with it.
-func LeftByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
+func OrphanedByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
 	return machine.DeletionTimestamp.IsZero() &&
 		m.Spec.Stage != v1alpha1.StageComplete &&
 		m.Annotations[v1alpha1.RequestedForAnnotation] != v1alpha1.RequestedForStage &&
@@ -22,14 +22,14 @@ func LeftByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managem
 		m.Annotations[v1alpha1.OwnerClusterAnnotation] == types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.ClusterName}.String()
 }
 
-// TakeBack has a NodeMaintenance leave the Node as it was found.
-func TakeBack(m *v1alpha1.NodeMaintenance, managementCluster string) {
+// RevertMoved has a NodeMaintenance leave the Node as it was found.
+func RevertMoved(m *v1alpha1.NodeMaintenance, managementCluster string) {
 	adopt(m, managementCluster)
 	m.Spec.Stage = v1alpha1.StageComplete
 }
 
-// ForgetRelease takes the annotations that a drain and its release have set off a Machine that isn't being deleted.
-func ForgetRelease(machine *clusterv1.Machine) (changed bool) {
+// ClearReleaseAnnotations takes the annotations that a drain and its release have set off a Machine that isn't being deleted.
+func ClearReleaseAnnotations(machine *clusterv1.Machine) (changed bool) {
 	for _, annotation := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
 		if machine.Annotations[annotation] == v1alpha1.HookOwner {
 			delete(machine.Annotations, annotation)

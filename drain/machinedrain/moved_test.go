@@ -42,7 +42,7 @@ func TestLeftByMove(t *testing.T) {
 			"asked for by the Machine's annotation, which moves with it": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
 				m.Annotations[v1alpha1.RequestedForAnnotation] = v1alpha1.RequestedForStage
 			}},
-			"completed": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) { machinedrain.TakeBack(m, "elsewhere") }},
+			"completed": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) { machinedrain.RevertMoved(m, "elsewhere") }},
 		}
 		for name, c := range cases {
 			g := NewWithT(t)
@@ -54,7 +54,7 @@ func TestLeftByMove(t *testing.T) {
 			if c.change != nil {
 				c.change(m, machine)
 			}
-			g.Expect(machinedrain.LeftByMove(m, machine, "here")).To(Equal(c.left), name)
+			g.Expect(machinedrain.OrphanedByMove(m, machine, "here")).To(Equal(c.left), name)
 		}
 	})
 }
@@ -62,7 +62,7 @@ func TestLeftByMove(t *testing.T) {
 func TestTakeBack(t *testing.T) {
 	g := NewWithT(t)
 	m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
-	machinedrain.TakeBack(m, "here")
+	machinedrain.RevertMoved(m, "here")
 	g.Expect(m.Spec.Stage).To(Equal(v1alpha1.StageComplete))
 	g.Expect(m.Annotations).To(HaveKeyWithValue(v1alpha1.OwnerManagementClusterAnnotation, "here"))
 }
@@ -73,9 +73,9 @@ func TestForgetRelease(t *testing.T) {
 		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 			clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: "",
 		}}}
-		g.Expect(machinedrain.ForgetRelease(machine)).To(BeTrue())
+		g.Expect(machinedrain.ClearReleaseAnnotations(machine)).To(BeTrue())
 		g.Expect(machine.Annotations).To(Equal(map[string]string{clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: ""}))
-		g.Expect(machinedrain.ForgetRelease(machine)).To(BeFalse())
+		g.Expect(machinedrain.ClearReleaseAnnotations(machine)).To(BeFalse())
 	})
 }
 

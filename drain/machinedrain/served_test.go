@@ -27,7 +27,7 @@ func TestServed(t *testing.T) {
 			m.Annotations = map[string]string{
 				v1alpha1.OwnerManagementClusterAnnotation: tc.managementCluster, v1alpha1.OwnerClusterAnnotation: tc.cluster, v1alpha1.OwnerMachineAnnotation: tc.machine,
 			}
-			machine, ours := machinedrain.Served(m, "here", types.NamespacedName{Namespace: "ns", Name: "c"})
+			machine, ours := machinedrain.OwnerMachine(m, "here", types.NamespacedName{Namespace: "ns", Name: "c"})
 			if ours != tc.want || ours && machine.String() != tc.machine {
 				t.Errorf("got %s, %t", machine, ours)
 			}
@@ -38,12 +38,12 @@ func TestServed(t *testing.T) {
 		m.Annotations = map[string]string{
 			v1alpha1.OwnerManagementClusterAnnotation: "there", v1alpha1.OwnerClusterAnnotation: "ns/c", v1alpha1.OwnerMachineAnnotation: "ns/m",
 		}
-		if machine, ok := machinedrain.ServedByAny(m, types.NamespacedName{Namespace: "ns", Name: "c"}); !ok || machine.String() != "ns/m" {
+		if machine, ok := machinedrain.OwnerMachineOfAnyManager(m, types.NamespacedName{Namespace: "ns", Name: "c"}); !ok || machine.String() != "ns/m" {
 			t.Errorf("got %s, %t", machine, ok)
 		}
 	})
 	t.Run("M18: one that people have made serves none", func(t *testing.T) {
-		if _, ours := machinedrain.Served(&v1alpha1.NodeMaintenance{}, "", types.NamespacedName{}); ours {
+		if _, ours := machinedrain.OwnerMachine(&v1alpha1.NodeMaintenance{}, "", types.NamespacedName{}); ours {
 			t.Error("it serves one")
 		}
 	})
@@ -59,7 +59,7 @@ func TestKeepsNode(t *testing.T) {
 		"M18: so does nobody":                                          {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := machinedrain.KeepsNode(tc.machine); got != tc.want {
+			if got := machinedrain.KeepsNodeCordoned(tc.machine); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})

@@ -16,8 +16,8 @@ type Facts struct {
 	ControlPlaneExternal bool
 	// ControlPlaneMachines is how many control plane Machines of the Cluster aren't being deleted.
 	ControlPlaneMachines int
-	// InfraMachineGone: the infrastructure machine isn't there or is being deleted.
-	InfraMachineGone bool
+	// InfraMachineDeleted: the infrastructure machine isn't there or is being deleted.
+	InfraMachineDeleted bool
 	// NodeGone: the workload cluster was asked, and has no such Node.
 	NodeGone bool
 }
@@ -35,7 +35,7 @@ const (
 	SkipNoControlPlane      SkipReason = "no control plane Machine is left"
 	SkipExcluded            SkipReason = "the Machine has the annotation " + clusterv1.ExcludeNodeDrainingAnnotation
 	SkipPreTerminateStarted SkipReason = "the Machine waits for its pre-terminate hooks already"
-	SkipInfraMachineGone    SkipReason = "the infrastructure machine is gone or being deleted"
+	SkipInfraMachineDeleted SkipReason = "the infrastructure machine is gone or being deleted"
 	SkipNodeGone            SkipReason = "the Node is gone"
 )
 
@@ -56,8 +56,8 @@ func Skip(f Facts) SkipReason {
 		return SkipExcluded
 	case m.Status.Deletion != nil && !m.Status.Deletion.WaitForPreTerminateHookStartTime.IsZero():
 		return SkipPreTerminateStarted
-	case f.InfraMachineGone:
-		return SkipInfraMachineGone
+	case f.InfraMachineDeleted:
+		return SkipInfraMachineDeleted
 	case f.NodeGone:
 		return SkipNodeGone
 	default:

@@ -29,7 +29,7 @@ func TallyOf(policy *v1alpha1.MachineDrainPolicy, policies []v1alpha1.MachineDra
 		}
 		seen.Insert(machine.Spec.ClusterName)
 		tally.Machines++
-		if Draining(machine) {
+		if IsDraining(machine) {
 			tally.ActiveDrains++
 			draining = append(draining, machine)
 		}

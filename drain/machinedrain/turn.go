@@ -14,7 +14,7 @@ import (
 type Contender struct {
 	Name    string
 	Deleted time.Time
-	// Draining: its NodeMaintenance has reached stage Drain. It keeps its turn, whatever comes.
+	// IsDraining: its NodeMaintenance has reached stage Drain. It keeps its turn, whatever comes.
 	Draining bool
 	// Began is when the drain began, where the Machine is draining.
 	Began time.Time
@@ -42,7 +42,7 @@ const settling = 2 * time.Second
 
 // Turn says whether a Machine may drain now.
 type Turn struct {
-	// Draining is how many others drain, Before how many have waited longer; together they may not reach Limit.
+	// IsDraining is how many others drain, Before how many have waited longer; together they may not reach Limit.
 	Draining, Before, Limit int
 	// Settles is when all that were deleted in the same second are known. Zero: they are.
 	Settles time.Time

@@ -21,7 +21,7 @@ func WaitsForVolumes(m *clusterv1.Machine, node *corev1.Node) bool {
 // drains them they still stay at first, since a CSI driver's node plugin is one of them, and it is needed until the volumes
 // are detached. Then the rule that skips them is lifted, and stays so. present is nil where there is no NodeMaintenance yet.
 func DaemonSetPods(policy *v1alpha1.MachineDrainPolicy, present *v1alpha1.NodeMaintenance) v1alpha1.DaemonSetPodsPolicy {
-	if DrainsDaemonSets(policy) && Lifted(present) {
+	if DrainsDaemonSets(policy) && DaemonSetRuleLifted(present) {
 		return v1alpha1.DaemonSetPodsDrain
 	}
 	return v1alpha1.DaemonSetPodsSkip
@@ -32,7 +32,7 @@ func DrainsDaemonSets(policy *v1alpha1.MachineDrainPolicy) bool {
 	return policy != nil && policy.Spec.DaemonSetPods == v1alpha1.DaemonSetPodsDrain
 }
 
-// Lifted says whether a Machine's NodeMaintenance has come to the Pods of DaemonSets: all else is gone, volumes included.
-func Lifted(m *v1alpha1.NodeMaintenance) bool {
+// DaemonSetRuleLifted says whether a Machine's NodeMaintenance has come to the Pods of DaemonSets: all else is gone, volumes included.
+func DaemonSetRuleLifted(m *v1alpha1.NodeMaintenance) bool {
 	return m != nil && !slices.ContainsFunc(m.Spec.DrainRules, func(rule v1alpha1.DrainRule) bool { return rule.Name == rules.RuleDaemonSetPods })
 }

@@ -29,7 +29,7 @@ func longestWaits(draining []*clusterv1.Machine) []v1alpha1.DrainWait {
 		if condition == nil || condition.Status != metav1.ConditionFalse {
 			continue
 		}
-		if what := waitsFor(condition.Message); what != "" {
+		if what := waitReason(condition.Message); what != "" {
 			waits = append(waits, v1alpha1.DrainWait{
 				Machine: machine.Name, Cluster: machine.Spec.ClusterName, Since: *machine.DeletionTimestamp, Reason: condition.Reason, Message: what,
 			})
@@ -41,9 +41,9 @@ func longestWaits(draining []*clusterv1.Machine) []v1alpha1.DrainWait {
 	return waits[:min(len(waits), maxWaits)]
 }
 
-// waitsFor takes from the message of a Machine's condition what holds the drain up, "" if nothing does: how far it is changes all
+// waitReason takes from the message of a Machine's condition what holds the drain up, "" if nothing does: how far it is changes all
 // the time, and is left out.
-func waitsFor(message string) string {
+func waitReason(message string) string {
 	lines := strings.Split(message, "\n")
 	var listed []string
 	for _, line := range lines[1:] {

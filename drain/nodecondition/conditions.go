@@ -110,8 +110,8 @@ func Changes(present []corev1.NodeCondition, wanted map[corev1.NodeConditionType
 	return set, remove
 }
 
-// Carried reports whether the Node has a condition of this project.
-func Carried(present []corev1.NodeCondition) bool {
+// HasMaintenanceConditions reports whether the Node has a condition of this project.
+func HasMaintenanceConditions(present []corev1.NodeCondition) bool {
 	for _, conditionType := range Types {
 		if condition, isThere := find(present, conditionType); isThere && isOurs(condition) {
 			return true
@@ -120,8 +120,8 @@ func Carried(present []corev1.NodeCondition) bool {
 	return false
 }
 
-// Same reports whether two states of a Node's conditions agree in the types of this package.
-func Same(before, after []corev1.NodeCondition) bool {
+// SameMaintenanceConditions reports whether two states of a Node's conditions agree in the types of this package.
+func SameMaintenanceConditions(before, after []corev1.NodeCondition) bool {
 	for _, conditionType := range Types {
 		a, inBefore := find(before, conditionType)
 		b, inAfter := find(after, conditionType)

@@ -151,7 +151,7 @@ func TestChangesSettle(t *testing.T) {
 				t.Fatalf("%s isn't True", conditionType)
 			}
 		}
-		if nodecondition.Carried(all()) && len(wanted) == 0 {
+		if nodecondition.HasMaintenanceConditions(all()) && len(wanted) == 0 {
 			t.Fatal("a condition of ours is left over")
 		}
 	})
@@ -161,10 +161,10 @@ func TestSame(t *testing.T) {
 	before := []corev1.NodeCondition{condition("Ready", "True", "KubeletReady", ""), condition("Drained", "True", "a", "m")}
 	heartbeat := []corev1.NodeCondition{condition("Ready", "False", "KubeletNotReady", "?"), condition("Drained", "True", "a", "m")}
 	heartbeat[1].LastHeartbeatTime = metav1.NewTime(now)
-	if !nodecondition.Same(before, heartbeat) {
+	if !nodecondition.SameMaintenanceConditions(before, heartbeat) {
 		t.Error("R37: a kubelet's heartbeat counts as a change")
 	}
-	if nodecondition.Same(before, before[:1]) || nodecondition.Same(before, []corev1.NodeCondition{before[0], condition("Drained", "False", "a", "m")}) {
+	if nodecondition.SameMaintenanceConditions(before, before[:1]) || nodecondition.SameMaintenanceConditions(before, []corev1.NodeCondition{before[0], condition("Drained", "False", "a", "m")}) {
 		t.Error("R37: a change by another actor does not count as a change")
 	}
 }

@@ -21,8 +21,8 @@ func Names(m *v1alpha1.NodeMaintenance) (names []string, only bool) {
 	return names, true
 }
 
-// Means reports whether a Node has the UID that the maintenance records. It is true if the maintenance records none.
-func Means(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
+// CouldSelect reports whether a Node has the UID that the maintenance records. It is true if the maintenance records none.
+func CouldSelect(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
 	uid := m.Annotations[v1alpha1.NodeUIDAnnotation]
 	return uid == "" || uid == string(node.UID)
 }
@@ -33,10 +33,10 @@ func Selects(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool { return Of(m)
 // Of returns a function that reports whether a maintenance selects a Node. An invalid nodeSelector selects none.
 func Of(m *v1alpha1.NodeMaintenance) func(*corev1.Node) bool {
 	if names, only := Names(m); only {
-		return func(node *corev1.Node) bool { return slices.Contains(names, node.Name) && Means(m, node) }
+		return func(node *corev1.Node) bool { return slices.Contains(names, node.Name) && CouldSelect(m, node) }
 	}
 	parsed, err := nodeaffinity.NewNodeSelector(m.Spec.NodeSelector.Core())
-	return func(node *corev1.Node) bool { return err == nil && Means(m, node) && parsed.Match(node) }
+	return func(node *corev1.Node) bool { return err == nil && CouldSelect(m, node) && parsed.Match(node) }
 }
 
 // AnyNode is the index key of maintenances that any Node may concern. It is not a valid name of a Node.
@@ -46,7 +46,7 @@ const AnyNode = "*"
 // maintenance selects by label, or if any other Node may change its condition SelectionPlausible.
 func Keys(m *v1alpha1.NodeMaintenance) []string {
 	names, only := Names(m)
-	if !only || Doubted(m) {
+	if !only || IsImplausible(m) {
 		return []string{AnyNode}
 	}
 	keys := sets.New(names...)
@@ -56,7 +56,7 @@ func Keys(m *v1alpha1.NodeMaintenance) []string {
 	return sets.List(keys)
 }
 
-// Mentions reports whether the status of a maintenance lists a Node: the maintenance has selected the Node and has not released it yet.
-func Mentions(m *v1alpha1.NodeMaintenance, node string) bool {
+// HasNodeStatus reports whether the status of a maintenance lists a Node: the maintenance has selected the Node and has not released it yet.
+func HasNodeStatus(m *v1alpha1.NodeMaintenance, node string) bool {
 	return slices.ContainsFunc(m.Status.NodeStatuses, func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == node })
 }

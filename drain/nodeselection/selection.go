@@ -19,8 +19,8 @@ type Facts struct {
 	OtherNode, OtherControlPlaneNode bool
 }
 
-// Judge returns whether the selection is plausible, with the reason and message of condition SelectionPlausible.
-func Judge(f Facts) (plausible bool, reason, message string) {
+// CheckPlausible returns whether the selection is plausible, with the reason and message of condition SelectionPlausible.
+func CheckPlausible(f Facts) (plausible bool, reason, message string) {
 	switch {
 	case f.Selected == 0:
 		return false, v1alpha1.ReasonNoNodesSelected, "The nodeSelector selects no Node"
@@ -33,9 +33,9 @@ func Judge(f Facts) (plausible bool, reason, message string) {
 	}
 }
 
-// Doubted reports whether condition SelectionPlausible says that the maintenance selects all Nodes, or all control plane Nodes. Any new
+// IsImplausible reports whether condition SelectionPlausible says that the maintenance selects all Nodes, or all control plane Nodes. Any new
 // Node may change that.
-func Doubted(m *v1alpha1.NodeMaintenance) bool {
+func IsImplausible(m *v1alpha1.NodeMaintenance) bool {
 	judged := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceSelectionPlausible)
 	return judged != nil && judged.Status == metav1.ConditionFalse && judged.Reason != v1alpha1.ReasonNoNodesSelected
 }

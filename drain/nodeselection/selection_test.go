@@ -23,7 +23,7 @@ func TestJudge(t *testing.T) {
 		{name: "R8: accepts a selection of some control plane Nodes", facts: nodeselection.Facts{Selected: 3, ControlPlane: 2, OtherNode: true, OtherControlPlaneNode: true}, reason: "NodesSelected"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			plausible, reason, message := nodeselection.Judge(tc.facts)
+			plausible, reason, message := nodeselection.CheckPlausible(tc.facts)
 			if reason != tc.reason || plausible != (tc.reason == "NodesSelected") || (message == "") != plausible {
 				t.Errorf("got %t, %s, %q", plausible, reason, message)
 			}
@@ -43,13 +43,13 @@ func TestDoubted(t *testing.T) {
 		{name: "R8: does not check a plausible selection again for other Nodes", facts: nodeselection.Facts{Selected: 3, OtherNode: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			plausible, reason, _ := nodeselection.Judge(tc.facts)
+			plausible, reason, _ := nodeselection.CheckPlausible(tc.facts)
 			judged := metav1.Condition{Type: v1alpha1.NodeMaintenanceSelectionPlausible, Status: metav1.ConditionFalse, Reason: reason}
 			if plausible {
 				judged.Status = metav1.ConditionTrue
 			}
 			m := &v1alpha1.NodeMaintenance{Status: v1alpha1.NodeMaintenanceStatus{Conditions: []metav1.Condition{judged}}}
-			if doubted := nodeselection.Doubted(m); doubted != tc.doubted {
+			if doubted := nodeselection.IsImplausible(m); doubted != tc.doubted {
 				t.Errorf("doubted: %t", doubted)
 			}
 		})

@@ -28,8 +28,8 @@ type Observation struct {
 	Maintenances []v1alpha1.NodeMaintenance
 }
 
-// Left is what no existing NodeMaintenance is responsible for.
-type Left struct {
+// Orphans is what no existing NodeMaintenance is responsible for.
+type Orphans struct {
 	// Record means that the Node has a record of a NodeMaintenance, see cordon.Recorded: the Node must be restored to its recorded state, and
 	// the records removed.
 	Record bool
@@ -40,15 +40,15 @@ type Left struct {
 	Evacuations []*v1alpha1.Evacuation
 }
 
-// Nothing reports whether nothing is left behind.
-func (l Left) Nothing() bool { return !l.Record && len(l.Conditions) == 0 && len(l.Evacuations) == 0 }
+// Empty reports whether nothing is left behind.
+func (l Orphans) Empty() bool { return !l.Record && len(l.Conditions) == 0 && len(l.Evacuations) == 0 }
 
-// On returns what is left behind on a Node.
-func On(o Observation) Left {
-	if slices.ContainsFunc(o.Maintenances, o.minds) {
-		return Left{}
+// Find returns what is left behind on a Node.
+func Find(o Observation) Orphans {
+	if slices.ContainsFunc(o.Maintenances, o.isManaged) {
+		return Orphans{}
 	}
-	left := Left{}
+	left := Orphans{}
 	if o.Node != nil {
 		left.Record = cordon.Recorded(o.Node)
 		_, left.Conditions = nodecondition.Changes(o.Node.Status.Conditions, nodecondition.Wanted(o.planned()), time.Time{})
@@ -61,16 +61,16 @@ func On(o Observation) Left {
 	return left
 }
 
-// minds says whether a maintenance has to do with the Node: in any stage but Idle, until it is gone.
-func (o Observation) minds(m v1alpha1.NodeMaintenance) bool {
+// isManaged says whether a maintenance has to do with the Node: in any stage but Idle, until it is gone.
+func (o Observation) isManaged(m v1alpha1.NodeMaintenance) bool {
 	if m.Spec.Stage == v1alpha1.StageIdle {
 		return false
 	}
 	if o.Node == nil {
 		names, _ := nodeselection.Names(&m)
-		return slices.Contains(names, o.Name) || nodeselection.Mentions(&m, o.Name)
+		return slices.Contains(names, o.Name) || nodeselection.HasNodeStatus(&m, o.Name)
 	}
-	return nodeselection.Selects(&m, o.Node) || nodeselection.Means(&m, o.Node) && nodeselection.Mentions(&m, o.Name)
+	return nodeselection.Selects(&m, o.Node) || nodeselection.CouldSelect(&m, o.Node) && nodeselection.HasNodeStatus(&m, o.Name)
 }
 
 // planned are the maintenances that announce themselves on the Node.

@@ -48,9 +48,9 @@ func TestExcludedFromLoadBalancers(t *testing.T) {
 		Name: "one", Labels: map[string]string{corev1.LabelNodeExcludeBalancers: ""},
 		Annotations: map[string]string{v1alpha1.ExcludedFromLoadBalancersAnnotation: "true"},
 	}}
-	g.Expect(orphan.On(orphan.Observation{Name: "one", Node: excluded}).Record).To(BeTrue(), "R49: an exclusion without a cordon is left behind as well")
+	g.Expect(orphan.Find(orphan.Observation{Name: "one", Node: excluded}).Record).To(BeTrue(), "R49: an exclusion without a cordon is left behind as well")
 	excluded.Annotations = nil
-	g.Expect(orphan.On(orphan.Observation{Name: "one", Node: excluded}).Nothing()).To(BeTrue(), "R49: a label without our record belongs to another actor")
+	g.Expect(orphan.Find(orphan.Observation{Name: "one", Node: excluded}).Empty()).To(BeTrue(), "R49: a label without our record belongs to another actor")
 }
 
 func TestOn(t *testing.T) {
@@ -86,7 +86,7 @@ func TestOn(t *testing.T) {
 			if tc.gone {
 				observed.Node = nil
 			}
-			found := orphan.On(observed)
+			found := orphan.Find(observed)
 			left := []string{}
 			if found.Record {
 				left = append(left, "record")
@@ -98,7 +98,7 @@ func TestOn(t *testing.T) {
 				left = append(left, e.Name)
 			}
 			g.Expect(left).To(ConsistOf(tc.left))
-			g.Expect(found.Nothing()).To(Equal(len(tc.left) == 0))
+			g.Expect(found.Empty()).To(Equal(len(tc.left) == 0))
 		})
 	}
 }

@@ -25,7 +25,7 @@ func (s *scene) followBlockers() {
 	for _, n := range s.nodes {
 		for _, p := range n.pods {
 			if !p.Finished {
-				p.leaveTrail()
+				p.recordTrail()
 			}
 		}
 	}
@@ -35,8 +35,8 @@ func (s *scene) followBlockers() {
 	s.spreadRoots()
 }
 
-// leaveTrail notes what a live Pod means to the maintenances that have it at their current step.
-func (p *pod) leaveTrail() {
+// recordTrail notes what a live Pod means to the maintenances that have it at their current step.
+func (p *pod) recordTrail() {
 	var holding []*maintenance
 	vetoed := p.vetoed()
 	if p.heldBack() {

@@ -36,7 +36,7 @@ func (s *scene) decision() Decision {
 			}
 		}
 		rows := n.rows()
-		tallies := n.tallies()
+		tallies := n.countPods()
 		for i, m := range n.maintenances {
 			d.Maintenances[m.Name].Nodes[n.name] = tallies[i].decision(m, m.publish(n, rows, s.selectors))
 		}

@@ -125,7 +125,7 @@ func (or *oracle) floor(p plan.Pod) bool {
 		if !or.wants(m, p) || len(m.Published[p.Node]) == 0 {
 			continue
 		}
-		if !plan.Covers(rows, p, p.Verdicts[m.Name].Order) {
+		if !plan.CoversPod(rows, p, p.Verdicts[m.Name].Order) {
 			return false
 		}
 		under = true
@@ -133,7 +133,7 @@ func (or *oracle) floor(p plan.Pod) bool {
 	return under
 }
 
-// mayGo says whether the live Pod is to be targeted, contradictions aside.
+// isTarget says whether the live Pod is to be targeted, contradictions aside.
 func (or *oracle) mayGo(p plan.Pod) bool {
 	return or.wanted(p) && !or.forbidden(p) && (or.floor(p) || len(or.disallowing(p)) == 0)
 }

@@ -96,7 +96,7 @@ func checkRows(t *rapid.T, or *oracle, d plan.Decision) {
 					if row.PodSelector != nil && len(row.PodSelector.MatchExpressions) > 0 {
 						p.Labels = map[string]string{"app": "any"}
 					}
-					if !plan.Covers(nodeDecision.Targets, p, order(row)) {
+					if !plan.CoversPod(nodeDecision.Targets, p, order(row)) {
 						t.Fatalf("node %s: rows of %s are %s, those of %s are %s", node, m.Name, show(nodeDecision.Targets),
 							other.Name, show(d.Maintenances[other.Name].Nodes[node].Targets))
 					}

@@ -61,10 +61,10 @@ func (r reaches) cover(p *Pod, order int32) bool {
 	return false
 }
 
-// Covers says whether a Pod of the given order is under published drain targets: those of its type and selector that have
+// CoversPod says whether a Pod of the given order is under published drain targets: those of its type and selector that have
 // come to a higher order, or to its order and at least its priority. To know whom to evacuate, ask Decision.Targets: it also
 // has Pods that no row of their Node covers, because a maintenance that skips them holds the rows back.
-func Covers(targets []v1alpha1.DrainTarget, pod Pod, order int32) bool {
+func CoversPod(targets []v1alpha1.DrainTarget, pod Pod, order int32) bool {
 	r := reaches{}
 	r.raiseTo(targets, selectors{})
 	return r.cover(&pod, order)

@@ -145,7 +145,7 @@ func TestRows(t *testing.T) {
 		if len(rows) > 192 {
 			t.Errorf("%d rows", len(rows))
 		}
-		if !plan.Covers(rows, plan.Pod{}, 0) {
+		if !plan.CoversPod(rows, plan.Pod{}, 0) {
 			t.Errorf("its own row has been dropped")
 		}
 	})
@@ -178,7 +178,7 @@ func TestCovers(t *testing.T) {
 		"R26: a type that isn't known is like most": {&podBuilder{Pod: plan.Pod{Type: v1alpha1.PodType("New")}}, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := plan.Covers(rows, test.pod.Pod, test.order); got != test.expected {
+			if got := plan.CoversPod(rows, test.pod.Pod, test.order); got != test.expected {
 				t.Errorf("covered: %v", got)
 			}
 		})

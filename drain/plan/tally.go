@@ -34,8 +34,8 @@ func (s members) with(maintenances ...*maintenance) members {
 	return s
 }
 
-// tallies counts for all maintenances of the Node, one by one.
-func (n *node) tallies() []tally {
+// countPods counts for all maintenances of the Node, one by one.
+func (n *node) countPods() []tally {
 	result := make([]tally, len(n.maintenances))
 	for _, p := range n.pods {
 		if p.Finished {

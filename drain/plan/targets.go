@@ -5,13 +5,13 @@ package plan
 func (s *scene) chooseTargets() {
 	for _, n := range s.nodes {
 		for _, p := range n.pods {
-			p.targeted = p.mayGo()
+			p.targeted = p.isTarget()
 		}
 	}
 	s.breakDeadlocks()
 }
 
-func (p *pod) mayGo() bool {
+func (p *pod) isTarget() bool {
 	switch {
 	case !p.wanted() || p.vetoed():
 		return false

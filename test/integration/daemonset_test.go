@@ -187,7 +187,7 @@ func (s *scene) tolerantIsLeft() {
 	s.Expect(s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods").Names()).NotTo(ContainElement(tolerant.Name))
 	m := s.maintenance("kernel")
 	s.Expect(m.Status.NodeStatuses[0].PodsSkipped).To(BeEquivalentTo(1))
-	left := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenancePodsLeft)
+	left := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenancePodsRemaining)
 	s.Expect(left).NotTo(BeNil())
 	s.Expect(left.Reason).To(Equal(v1alpha1.ReasonDaemonSetToleratesMaintenance))
 	s.Expect(left.Message).To(HaveSuffix("these are left: default/tolerant"))
@@ -195,7 +195,7 @@ func (s *scene) tolerantIsLeft() {
 	s.complete("kernel")
 	s.expectBackOnce("agent", "m1")
 	s.Eventually(func() *metav1.Condition {
-		return meta.FindStatusCondition(s.maintenance("kernel").Status.Conditions, v1alpha1.NodeMaintenancePodsLeft)
+		return meta.FindStatusCondition(s.maintenance("kernel").Status.Conditions, v1alpha1.NodeMaintenancePodsRemaining)
 	}, soon, pace).Should(BeNil())
 }
 

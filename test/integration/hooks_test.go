@@ -375,12 +375,12 @@ func (s *scene) orphans() {
 	s.Eventually(func() error { return exists(nodeless) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
 	s.Eventually(func(g Gomega) {
 		g.Expect(exists(ours)).To(Succeed())
-		g.Expect(meta.IsStatusConditionTrue(ours.Status.Conditions, v1alpha1.NodeMaintenanceMachineGone)).To(BeTrue())
+		g.Expect(meta.IsStatusConditionTrue(ours.Status.Conditions, v1alpha1.NodeMaintenanceMachineDeleted)).To(BeTrue())
 	}, eventually, pace).Should(Succeed())
 	s.Expect(ours.Spec.Stage).To(Equal(v1alpha1.StageDrain))
 	s.Expect(s.node("left-behind").Spec.Unschedulable).To(BeTrue())
 	s.Expect(exists(theirs)).To(Succeed())
-	s.Expect(meta.FindStatusCondition(theirs.Status.Conditions, v1alpha1.NodeMaintenanceMachineGone)).To(BeNil())
+	s.Expect(meta.FindStatusCondition(theirs.Status.Conditions, v1alpha1.NodeMaintenanceMachineDeleted)).To(BeNil())
 
 	s.to(ours.Name, v1alpha1.StageComplete) // as its message says
 	s.expectReleased("left-behind")

@@ -21,16 +21,16 @@ import (
 // UnknownPace is the requeue interval while Pods are not observed yet. It is a safety net, since an event follows when they are.
 const UnknownPace = 5 * time.Second
 
-// Turn is a Pod that an evacuator is to evacuate now.
-type Turn struct {
+// Assignment is a Pod that an evacuator is to evacuate now.
+type Assignment struct {
 	Evacuation *v1alpha1.Evacuation
 	Pod        *corev1.Pod
 	// Terms of the maintenances that drain the Node of the Pod.
 	Terms evacuation.Terms
 	// FirstDrain is when the first of the workload cluster's drains in progress began. Nil: there is none.
 	FirstDrain *time.Time
-	// Over means that the evacuator has completed or missed its deadline, and that the Pod is to be evicted.
-	Over bool
+	// Expired means that the evacuator has completed or missed its deadline, and that the Pod is to be evicted.
+	Expired bool
 	// Progress is the time of the last report of the evacuator, Deadline its progress deadline.
 	Progress, Deadline time.Time
 }
@@ -47,7 +47,7 @@ type Finder struct {
 
 // Find returns the turns of a namespace whose Pods satisfy belongs, the oldest Evacuations first. It includes turns that are over but whose
 // Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet.
-func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1.Pod) bool) (found []Turn, known bool, err error) {
+func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1.Pod) bool) (found []Assignment, known bool, err error) {
 	evacuations := &v1alpha1.EvacuationList{}
 	if err := f.Watched.List(ctx, evacuations, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, false, errors.Wrapf(err, "listing the Evacuations of Namespace %s", namespace)
@@ -65,7 +65,7 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 		}
 		pod, known := PodOf(f.Observation, e)
 		switch {
-		case !known && HasTurn(e, f.Class):
+		case !known && IsActive(e, f.Class):
 			return nil, false, nil
 		case pod == nil || !belongs(pod):
 			continue
@@ -75,20 +75,20 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 		if !over && action.Kind != evacuation.AwaitEvacuator {
 			continue
 		}
-		turn := Turn{Evacuation: e, Pod: pod, Terms: terms[pod.Spec.NodeName], FirstDrain: firstDrain, Over: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
+		turn := Assignment{Evacuation: e, Pod: pod, Terms: terms[pod.Spec.NodeName], FirstDrain: firstDrain, Expired: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
 		if e.Status.EvacuationProgressTimestamp != nil {
 			turn.Progress = e.Status.EvacuationProgressTimestamp.Time
 		}
 		found = append(found, turn)
 	}
-	slices.SortFunc(found, func(a, b Turn) int {
+	slices.SortFunc(found, func(a, b Assignment) int {
 		return cmp.Or(a.Evacuation.CreationTimestamp.Compare(b.Evacuation.CreationTimestamp.Time), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
 	return found, true, nil
 }
 
-// HasTurn reports whether the status of the Evacuation says that the evacuator is active and has not completed.
-func HasTurn(e *v1alpha1.Evacuation, class string) bool {
+// IsActive reports whether the status of the Evacuation says that the evacuator is active and has not completed.
+func IsActive(e *v1alpha1.Evacuation, class string) bool {
 	return e.Status.ActiveEvacuatorClass != nil && *e.Status.ActiveEvacuatorClass == class && !e.Status.ActiveEvacuatorCompleted
 }
 
@@ -105,7 +105,7 @@ func PodOf(observation workload.Observation, e *v1alpha1.Evacuation) (pod *corev
 }
 
 // Report stores the report of an evacuator in the status of an Evacuation. It fails with a conflict if the Evacuation has changed.
-func (f Finder) Report(ctx context.Context, turn Turn, apply func(*v1alpha1.Evacuation, time.Time)) error {
+func (f Finder) Report(ctx context.Context, turn Assignment, apply func(*v1alpha1.Evacuation, time.Time)) error {
 	changed := turn.Evacuation.DeepCopy()
 	apply(changed, f.Now)
 	err := f.Watched.Status().Patch(ctx, changed, client.MergeFromWithOptions(turn.Evacuation, client.MergeFromWithOptimisticLock{}))

@@ -62,21 +62,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	s := &scope{cluster: request.Cluster, node: &corev1.Node{}, now: r.Clock.Now()}
 	var err error
 	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	if err := s.client.Get(ctx, request.Object, s.node); err != nil {
-		return workload.Rest(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
+		return workload.Result(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
 	}
 	maintenances, err := workload.MaintenancesOf(ctx, s.client, request.Object.Name)
 	if err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	s.draining = daemonset.On(s.node, maintenances)
 	kept, err := r.keepAway(ctx, s)
 	if err != nil || !kept {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
-	return workload.Rest(r.evacuate(ctx, s))
+	return workload.Result(r.evacuate(ctx, s))
 }
 
 // keepAway adds or removes the taint of the Node. It returns true once the watch has delivered the taint: the DaemonSet controller, which
@@ -96,7 +96,7 @@ func (r *Reconciler) keepAway(ctx context.Context, s *scope) (bool, error) {
 
 // evacuate deletes the Pods of the Node whose active evacuator is this one.
 func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
-	observation := r.Clusters.Observed(s.cluster)
+	observation := r.Clusters.CurrentObservation(s.cluster)
 	if observation == nil {
 		return nil // Pods are not observed yet; a Change enqueues the Node when they are
 	}

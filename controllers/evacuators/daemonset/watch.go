@@ -31,7 +31,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // every Node, so that orphaned taints are removed.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		workload.Watch("daemonset-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.Itself[*corev1.Node]), taintMatters{}),
+		workload.Watch("daemonset-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), taintChanged{}),
 		workload.Watch("daemonset-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueAffected(cluster, daemonset.Affected)),
 		workload.Watch("daemonset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 			return nodeOf(e)
@@ -39,18 +39,18 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 	}
 }
 
-// taintMatters passes new Nodes, and Nodes to which our taint was added or from which it was removed.
-type taintMatters struct {
+// taintChanged passes new Nodes, and Nodes to which our taint was added or from which it was removed.
+type taintChanged struct {
 	predicate.TypedFuncs[*corev1.Node]
 }
 
 // Update implements predicate.TypedPredicate.
-func (taintMatters) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
+func (taintChanged) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 	return daemonset.Tainted(e.ObjectOld) != daemonset.Tainted(e.ObjectNew)
 }
 
 // Delete implements predicate.TypedPredicate. It drops all events.
-func (taintMatters) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return false }
+func (taintChanged) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return false }
 
 // nodeOf returns the Node of an Evacuation whose active evacuator is this one.
 func nodeOf(e *v1alpha1.Evacuation) []types.NamespacedName {
@@ -72,7 +72,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 		}
 	case change.Node != nil:
 		nodes = []types.NamespacedName{{Name: *change.Node}}
-	case change.Surroundings:
+	case change.RuleInputs:
 		remoteClient, err := r.Clusters.Client(ctx, change.Cluster)
 		if err != nil {
 			return // the initial list of the next connection enqueues all Nodes

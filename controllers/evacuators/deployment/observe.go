@@ -19,8 +19,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
-// findLeaving finds the Pods of the Deployment that it is our turn to evacuate.
-func (s *scope) findLeaving(ctx context.Context) (known bool, err error) {
+// findPodsToReplace finds the Pods of the Deployment that it is our turn to evacuate.
+func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 	found, known, err := s.finder.Find(ctx, s.key.Namespace, func(pod *corev1.Pod) bool { return surge.DeploymentOf(pod) == s.key.Name })
 	if err != nil || !known {
 		return known, err
@@ -30,7 +30,7 @@ func (s *scope) findLeaving(ctx context.Context) (known bool, err error) {
 		return false, errors.Wrap(err, "listing NodeMaintenances")
 	}
 	for _, turn := range found {
-		if turn.Over {
+		if turn.Expired {
 			continue
 		}
 		pod, e := turn.Pod, turn.Evacuation

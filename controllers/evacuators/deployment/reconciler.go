@@ -35,7 +35,7 @@ type scope struct {
 	client   client.Client        // reads what is watched
 	live     client.Client
 	finder   assignment.Finder
-	turns    map[types.UID]assignment.Turn // by Pod
+	turns    map[types.UID]assignment.Assignment // by Pod
 	observed surge.Observation
 }
 
@@ -44,28 +44,28 @@ type scope struct {
 //	find its Pods to be evacuated ─► observe the Deployment ─► decide (drain/surge) ─► report and write
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Deployment", klog.KRef(request.Object.Namespace, request.Object.Name)))
-	s := &scope{cluster: request.Cluster, key: request.Object, turns: map[types.UID]assignment.Turn{}, observed: surge.Observation{Now: r.Clock.Now()}}
+	s := &scope{cluster: request.Cluster, key: request.Object, turns: map[types.UID]assignment.Assignment{}, observed: surge.Observation{Now: r.Clock.Now()}}
 	var err error
 	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
-	if s.live, err = r.Clusters.Live(ctx, request.Cluster); err != nil {
-		return workload.Rest(err)
+	if s.live, err = r.Clusters.UncachedClient(ctx, request.Cluster); err != nil {
+		return workload.Result(err)
 	}
-	s.finder = assignment.Finder{Watched: s.client, Observation: r.Clusters.Observed(s.cluster), Class: v1alpha1.EvacuatorClassDeployment, Now: s.observed.Now}
-	known, err := s.findLeaving(ctx)
+	s.finder = assignment.Finder{Watched: s.client, Observation: r.Clusters.CurrentObservation(s.cluster), Class: v1alpha1.EvacuatorClassDeployment, Now: s.observed.Now}
+	known, err := s.findPodsToReplace(ctx)
 	if err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	if !known { // incomplete information could cancel a surge that is still needed
 		return reconcile.Result{RequeueAfter: assignment.UnknownPace}, nil
 	}
 	if err := s.observe(ctx); err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	decision := surge.Decide(s.observed)
 	if err := r.apply(ctx, s, decision); err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	if decision.LookAgain.IsZero() {
 		return reconcile.Result{}, nil
@@ -95,27 +95,27 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) erro
 		}
 	}
 	if d.Deployment != nil {
-		if err := s.live.Patch(ctx, d.Deployment, lockedOn(s.observed.Deployment)); err != nil {
+		if err := s.live.Patch(ctx, d.Deployment, optimisticLockOn(s.observed.Deployment)); err != nil {
 			return errors.Wrapf(client.IgnoreNotFound(err), "patching Deployment %s", s.key)
 		}
 	}
 	if d.Autoscaler != nil {
-		if err := s.live.Patch(ctx, d.Autoscaler, lockedOn(s.autoscaler(d.Autoscaler.UID))); err != nil {
+		if err := s.live.Patch(ctx, d.Autoscaler, optimisticLockOn(s.autoscaler(d.Autoscaler.UID))); err != nil {
 			return errors.Wrapf(client.IgnoreNotFound(err), "patching HorizontalPodAutoscaler %s", klog.KObj(d.Autoscaler))
 		}
 	}
 	if d.Event != nil {
-		r.tell(ctx, s, d.Event)
+		r.recordEvent(ctx, s, d.Event)
 	}
 	return nil
 }
 
-// lockedOn returns a merge patch from the observed object, with an optimistic lock.
-func lockedOn(observed client.Object) client.Patch {
+// optimisticLockOn returns a merge patch from the observed object, with an optimistic lock.
+func optimisticLockOn(observed client.Object) client.Patch {
 	return client.MergeFromWithOptions(observed, client.MergeFromWithOptimisticLock{})
 }
 
-func (r *Reconciler) tell(ctx context.Context, s *scope, event *surge.Event) {
+func (r *Reconciler) recordEvent(ctx context.Context, s *scope, event *surge.Event) {
 	ctrl.LoggerFrom(ctx).V(2).Info(event.Message, "event", event.Reason)
 	surges.WithLabelValues(event.Reason).Inc()
 	eventType := corev1.EventTypeNormal
@@ -145,6 +145,6 @@ func (s *scope) changePod(ctx context.Context, pod *corev1.Pod, change func(*cor
 	}
 	changed := pod.DeepCopy()
 	change(changed)
-	err := s.live.Patch(ctx, changed, lockedOn(pod))
+	err := s.live.Patch(ctx, changed, optimisticLockOn(pod))
 	return errors.Wrapf(client.IgnoreNotFound(err), "setting the deletion cost of Pod %s", klog.KObj(pod))
 }

@@ -87,7 +87,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch("deployment-Deployments", r.controller, metadataOf(appsv1.SchemeGroupVersion, "Deployment"),
-			workload.EnqueueObjects(cluster, workload.Itself[*metav1.PartialObjectMetadata]), recorded()),
+			workload.EnqueueObjects(cluster, workload.OwnKey[*metav1.PartialObjectMetadata]), recorded()),
 		workload.Watch("deployment-HorizontalPodAutoscalers", r.controller, metadataOf(autoscalingv2.SchemeGroupVersion, "HorizontalPodAutoscaler"),
 			workload.EnqueueObjects(cluster, targetOf), recorded()),
 		workload.Watch("deployment-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
@@ -110,7 +110,7 @@ func (r *Reconciler) deploymentsOf(ctx context.Context, cluster types.Namespaced
 	if class := e.Status.ActiveEvacuatorClass; class == nil || *class != v1alpha1.EvacuatorClassDeployment {
 		return nil
 	}
-	if pod, _ := assignment.PodOf(r.Clusters.Observed(cluster), e); pod != nil {
+	if pod, _ := assignment.PodOf(r.Clusters.CurrentObservation(cluster), e); pod != nil {
 		return []types.NamespacedName{{Namespace: pod.Namespace, Name: surge.DeploymentOf(pod)}}
 	}
 	watched, err := r.Clusters.Client(ctx, cluster)

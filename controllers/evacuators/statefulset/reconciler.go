@@ -53,10 +53,10 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 
 // setOf returns the StatefulSet of an Evacuation that it is our turn to carry out, as far as it is known.
 func (r *Reconciler) setOf(cluster types.NamespacedName, e *v1alpha1.Evacuation) []types.NamespacedName {
-	if !assignment.HasTurn(e, v1alpha1.EvacuatorClassStatefulSet) {
+	if !assignment.IsActive(e, v1alpha1.EvacuatorClassStatefulSet) {
 		return nil
 	}
-	pod, _ := assignment.PodOf(r.Clusters.Observed(cluster), e)
+	pod, _ := assignment.PodOf(r.Clusters.CurrentObservation(cluster), e)
 	if pod == nil {
 		return nil // known with the Pods of its Node
 	}
@@ -84,17 +84,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "StatefulSet", klog.KRef(request.Object.Namespace, request.Object.Name)))
 	watched, err := r.Clusters.Client(ctx, request.Cluster)
 	if err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
-	live, err := r.Clusters.Live(ctx, request.Cluster)
+	live, err := r.Clusters.UncachedClient(ctx, request.Cluster)
 	if err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
-	finder := assignment.Finder{Watched: watched, Observation: r.Clusters.Observed(request.Cluster), Class: v1alpha1.EvacuatorClassStatefulSet, Now: r.Clock.Now()}
+	finder := assignment.Finder{Watched: watched, Observation: r.Clusters.CurrentObservation(request.Cluster), Class: v1alpha1.EvacuatorClassStatefulSet, Now: r.Clock.Now()}
 	found, known, err := finder.Find(ctx, request.Object.Namespace, func(pod *corev1.Pod) bool { return statefulset.SetOf(pod) == request.Object.Name })
 	switch {
 	case err != nil:
-		return workload.Rest(err)
+		return workload.Result(err)
 	case !known:
 		return reconcile.Result{RequeueAfter: assignment.UnknownPace}, nil
 	case len(found) == 0:
@@ -102,12 +102,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	}
 	observed, byPod := observe(finder.Now, found)
 	if observed.Set, observed.Pods, err = read(ctx, live, request.Object); err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	decision := statefulset.Decide(observed)
 	for _, report := range decision.Reports {
 		if err := finder.Report(ctx, byPod[report.Pod], report.Apply); err != nil {
-			return workload.Rest(err)
+			return workload.Result(err)
 		}
 	}
 	if decision.LookAgain.IsZero() {
@@ -118,8 +118,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 
 // observe describes the Pods of a StatefulSet whose turn has begun. What asks for an Evacuation without a NodeMaintenance has no
 // drain: it began when the Evacuation was created.
-func observe(now time.Time, found []assignment.Turn) (statefulset.Observation, map[types.UID]assignment.Turn) {
-	observed, byPod := statefulset.Observation{Now: now, FirstDrain: now, Evicting: map[types.UID]time.Time{}}, map[types.UID]assignment.Turn{}
+func observe(now time.Time, found []assignment.Assignment) (statefulset.Observation, map[types.UID]assignment.Assignment) {
+	observed, byPod := statefulset.Observation{Now: now, FirstDrain: now, Evicting: map[types.UID]time.Time{}}, map[types.UID]assignment.Assignment{}
 	for _, turn := range found {
 		start := ptr.Deref(turn.Terms.DrainStart, turn.Evacuation.CreationTimestamp.Time)
 		for _, drain := range []time.Time{start, ptr.Deref(turn.FirstDrain, start)} {
@@ -127,7 +127,7 @@ func observe(now time.Time, found []assignment.Turn) (statefulset.Observation, m
 				observed.FirstDrain = drain
 			}
 		}
-		if turn.Over {
+		if turn.Expired {
 			observed.Evicting[turn.Pod.UID] = turn.Progress
 			continue
 		}

@@ -42,42 +42,42 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 // so that orphaned annotations are removed.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		workload.Watch("staticpod-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.Itself[*corev1.Node]), noteMatters{}),
+		workload.Watch("staticpod-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), agentAnnotationChanged{}),
 		workload.Watch("staticpod-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueAffected(cluster, staticpod.Affected)),
 	}
 }
 
-// noteMatters passes new Nodes, and Nodes whose annotation has changed.
-type noteMatters struct {
+// agentAnnotationChanged passes new Nodes, and Nodes whose annotation has changed.
+type agentAnnotationChanged struct {
 	predicate.TypedFuncs[*corev1.Node]
 }
 
 // Update implements predicate.TypedPredicate.
-func (noteMatters) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
+func (agentAnnotationChanged) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 	return e.ObjectOld.Annotations[v1alpha1.StaticPodTargetsAnnotation] != e.ObjectNew.Annotations[v1alpha1.StaticPodTargetsAnnotation]
 }
 
 // Delete implements predicate.TypedPredicate. It drops all events.
-func (noteMatters) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return false }
+func (agentAnnotationChanged) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return false }
 
 // Reconcile annotates one Node with the drain targets of its static Pods.
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
 	c, err := r.Clusters.Client(ctx, request.Cluster)
 	if err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	node := &corev1.Node{}
 	if err := c.Get(ctx, request.Object, node); err != nil {
-		return workload.Rest(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
+		return workload.Result(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
 	}
 	maintenances, err := workload.MaintenancesOf(ctx, c, request.Object.Name)
 	if err != nil {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	wanted, err := staticpod.Targets(node, maintenances)
 	if err != nil || wanted == node.Annotations[v1alpha1.StaticPodTargetsAnnotation] {
-		return workload.Rest(err)
+		return workload.Result(err)
 	}
 	changed := node.DeepCopy()
 	if wanted == "" {
@@ -86,5 +86,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.StaticPodTargetsAnnotation, wanted)
 	}
 	err = c.Patch(ctx, changed, client.MergeFrom(node))
-	return workload.Rest(errors.Wrapf(client.IgnoreNotFound(err), "noting the drain targets of static Pods on Node %s", node.Name))
+	return workload.Result(errors.Wrapf(client.IgnoreNotFound(err), "noting the drain targets of static Pods on Node %s", node.Name))
 }

@@ -108,7 +108,7 @@ func Decide(o Observed) Actions {
 // evacuator, a NodeMaintenance is an instigator, and the Pod is a drain target of the Node.
 func (o Observed) evacuationOf(m Manifest) *v1alpha1.Evacuation {
 	// The agent does not know the drain order of the Pod. It can pass 0: the Evacuation exists only once the drain has reached that order.
-	if !plan.Covers(o.Targets, plan.Pod{Type: v1alpha1.PodTypeStatic, Priority: m.Priority, Labels: m.Labels}, 0) {
+	if !plan.CoversPod(o.Targets, plan.Pod{Type: v1alpha1.PodTypeStatic, Priority: m.Priority, Labels: m.Labels}, 0) {
 		return nil
 	}
 	for i := range o.Evacuations {

@@ -21,9 +21,9 @@ import (
 // deleteRetry is the delay before retrying a deletion that the API server has refused, for example because of an admission webhook.
 const deleteRetry = 5 * time.Second
 
-// deleteLeft deletes the remaining Pods shortly before the drain timeout, if the policy says so. It ignores PodDisruptionBudgets. A Pod that
+// deleteRemainingPods deletes the remaining Pods shortly before the drain timeout, if the policy says so. It ignores PodDisruptionBudgets. A Pod that
 // cannot be deleted does not delay the others.
-func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
+func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, error) {
 	drain := drainTime(s)
 	if drain == nil || !drain.Deletes || s.decision == nil { // without a decision, the Pods are not observed yet
 		return true, nil
@@ -43,7 +43,7 @@ func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
 				at = until
 			}
 			if s.now.Before(at) {
-				s.lookAgainAt(at)
+				s.requeueBy(at)
 				continue
 			}
 			_, seconds := daemonset.GracePeriod(view.pod, rules.Unreachable(node))
@@ -52,7 +52,7 @@ func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
 	}
 	if err := group.Wait(); err != nil {
 		ctrl.LoggerFrom(ctx).Info("Failed to delete a remaining Pod before the drain timeout", "error", err.Error())
-		s.lookAgainAt(s.now.Add(deleteRetry))
+		s.requeueBy(s.now.Add(deleteRetry))
 	}
 	return true, nil
 }
@@ -60,7 +60,7 @@ func (r *Reconciler) deleteLeft(ctx context.Context, s *scope) (bool, error) {
 // deleteAt returns the time at which a drain that deletes the remaining Pods before its timeout deletes this one. It returns false if the
 // drain does not delete the Pod.
 func deleteAt(drain *draintimeout.Drain, node *corev1.Node, view podView) (at time.Time, left bool) {
-	if drain == nil || !drain.Deletes || view.finished || view.pod.DeletionTimestamp != nil || !draintimeout.Left(view.podType, view.verdict, view.others) {
+	if drain == nil || !drain.Deletes || view.finished || view.pod.DeletionTimestamp != nil || !draintimeout.DeletedAtTimeout(view.podType, view.verdict, view.others) {
 		return time.Time{}, false
 	}
 	period, _ := daemonset.GracePeriod(view.pod, rules.Unreachable(node))

@@ -15,7 +15,7 @@ func TestFlights(t *testing.T) {
 	uid := func(node string, i int) types.UID { return types.UID(fmt.Sprintf("%s-%d", node, i)) }
 	pod := func(node string, i int) budgets.Pod { return budgets.Pod{UID: uid(node, i), Node: node} }
 	t.Run("E23: one Node has its share of the places, and no more", func(t *testing.T) {
-		f := newFlights()
+		f := newInFlightEvictions()
 		for i := range evictionsOnNode + 1 {
 			if got, want := f.start(pod("one", i), now), i < evictionsOnNode; got != want {
 				t.Errorf("eviction %d: begun %v", i+1, got)
@@ -30,7 +30,7 @@ func TestFlights(t *testing.T) {
 		}
 	})
 	t.Run("E23: all Nodes together are bounded, too", func(t *testing.T) {
-		f, begun := newFlights(), 0
+		f, begun := newInFlightEvictions(), 0
 		for i := range 2 * evictionsInCluster {
 			if f.start(pod(fmt.Sprintf("node-%d", i), 0), now) {
 				begun++
@@ -41,14 +41,14 @@ func TestFlights(t *testing.T) {
 		}
 	})
 	t.Run("E23: who has found no place looks again when there are some", func(t *testing.T) {
-		f := newFlights()
+		f := newInFlightEvictions()
 		for i := range evictionsInCluster {
 			f.start(pod(fmt.Sprintf("node-%d", i), 0), now)
 		}
 		if f.isFull() {
 			t.Error("full, though nobody was turned away")
 		}
-		if f.hasPlace("another") || !f.isFull() {
+		if f.canReserve("another") || !f.isFull() {
 			t.Error("there is a place, or it isn't known that there is none")
 		}
 		for i := range placesTogether {
@@ -57,12 +57,12 @@ func TestFlights(t *testing.T) {
 			}
 			f.end(uid(fmt.Sprintf("node-%d", i), 0))
 		}
-		if f.isFull() || !f.hasPlace("another") {
+		if f.isFull() || !f.canReserve("another") {
 			t.Error("full, though there are places")
 		}
 	})
 	t.Run("a Pod is evicted once at a time, and a budget has one who evicts", func(t *testing.T) {
-		f, budget := newFlights(), types.NamespacedName{Namespace: "default", Name: "web"}
+		f, budget := newInFlightEvictions(), types.NamespacedName{Namespace: "default", Name: "web"}
 		a := budgets.Pod{UID: "a", Node: "one"}
 		if !f.start(a, now) || f.start(a, now.Add(time.Second)) {
 			t.Error("twice")
@@ -70,13 +70,13 @@ func TestFlights(t *testing.T) {
 		if all := f.all(); !f.has("a") || len(all) != 1 || all[0].pod.UID != "a" || !all[0].begun.Equal(now) {
 			t.Errorf("under way: %v", all)
 		}
-		if !f.take(budget) || f.take(budget) || !f.taken(budget) {
+		if !f.takeDisruption(budget) || f.takeDisruption(budget) || !f.takenDisruptions(budget) {
 			t.Error("two at a budget")
 		}
 		f.end("a")
 		f.end("a")
-		f.giveBack(budget)
-		if f.has("a") || f.taken(budget) || len(f.onNode) > 0 {
+		f.returnDisruption(budget)
+		if f.has("a") || f.takenDisruptions(budget) || len(f.onNode) > 0 {
 			t.Errorf("something is left: %+v", f)
 		}
 	})

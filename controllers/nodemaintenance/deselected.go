@@ -15,11 +15,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
-// releaseLeft completes the NodeMaintenance for Nodes that it no longer selects because their labels have changed. As in stage Complete, it
+// releaseDeselectedNodes completes the NodeMaintenance for Nodes that it no longer selects because their labels have changed. As in stage Complete, it
 // withdraws from Evacuations and restores the Nodes, unless other NodeMaintenances hold them. These Nodes are known from the status, which
 // lists them until they are released.
-func (r *Reconciler) releaseLeft(ctx context.Context, s *scope) (bool, error) {
-	left, err := leftNodes(ctx, s)
+func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool, error) {
+	left, err := deselectedNodes(ctx, s)
 	if err != nil {
 		return false, err
 	}
@@ -37,22 +37,22 @@ func (r *Reconciler) releaseLeft(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// leftNodes returns the Nodes that the status lists but the NodeMaintenance no longer selects. It returns none for a NodeMaintenance that
+// deselectedNodes returns the Nodes that the status lists but the NodeMaintenance no longer selects. It returns none for a NodeMaintenance that
 // selects by name: a Node with another UID is a different Node, which it has never changed.
-func leftNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
+func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 	if _, byName := nodeselection.Names(s.maintenance); byName {
 		return nil, nil
 	}
 	selected := selectedSet(s)
 	var left []*corev1.Node
-	for name := range mentionedNodes(s.before) {
+	for name := range nodesInStatus(s.before) {
 		if selected.Has(name) {
 			continue
 		}
 		node := &corev1.Node{}
 		if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
 			return nil, errors.Wrapf(err, "getting Node %s", name)
-		} else if err == nil && nodeselection.Means(s.maintenance, node) {
+		} else if err == nil && nodeselection.CouldSelect(s.maintenance, node) {
 			left = append(left, node)
 		}
 	}
@@ -65,20 +65,20 @@ func drainedByOthers(s *scope, node *corev1.Node) bool {
 	})
 }
 
-// mention makes the nodeStatuses list exactly the selected Nodes. It keeps the existing entries. leftNodes depends on this list.
-func mention(s *scope) {
+// recordSelectedNodes makes the nodeStatuses list exactly the selected Nodes. It keeps the existing entries. leftNodes depends on this list.
+func recordSelectedNodes(s *scope) {
 	m, selected := s.maintenance, selectedSet(s)
 	m.Status.NodeStatuses = slices.DeleteFunc(slices.Clone(m.Status.NodeStatuses), func(status v1alpha1.NodeMaintenanceNodeStatus) bool {
 		return !selected.Has(status.NodeRef.Name)
 	})
-	for name := range selected.Difference(mentionedNodes(m)) {
+	for name := range selected.Difference(nodesInStatus(m)) {
 		m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: name}})
 	}
 	slices.SortFunc(m.Status.NodeStatuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
 }
 
-// mentionedNodes returns the names of the Nodes in the status.
-func mentionedNodes(m *v1alpha1.NodeMaintenance) sets.Set[string] {
+// nodesInStatus returns the names of the Nodes in the status.
+func nodesInStatus(m *v1alpha1.NodeMaintenance) sets.Set[string] {
 	names := sets.New[string]()
 	for i := range m.Status.NodeStatuses {
 		names.Insert(m.Status.NodeStatuses[i].NodeRef.Name)

@@ -18,15 +18,15 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// served is the Machine that a NodeMaintenance serves.
-type served struct {
+// ownerMachine is the Machine that a NodeMaintenance serves.
+type ownerMachine struct {
 	key     types.NamespacedName
 	machine *clusterv1.Machine // nil: it no longer exists
 }
 
 // findMachine gets the Machine that the NodeMaintenance serves, if it is in this management cluster.
 func (r *Reconciler) findMachine(ctx context.Context, s *scope) (bool, error) {
-	key, ours := machinedrain.Served(s.maintenance, r.ManagementCluster, s.request.Cluster)
+	key, ours := machinedrain.OwnerMachine(s.maintenance, r.ManagementCluster, s.request.Cluster)
 	if !ours {
 		return true, nil
 	}
@@ -37,7 +37,7 @@ func (r *Reconciler) findMachine(ctx context.Context, s *scope) (bool, error) {
 	case err != nil:
 		return false, errors.Wrapf(err, "getting Machine %s", key)
 	}
-	s.served = &served{key: key, machine: machine}
+	s.served = &ownerMachine{key: key, machine: machine}
 	return true, nil
 }
 
@@ -47,37 +47,39 @@ func (r *Reconciler) awaitResume(_ context.Context, s *scope) (bool, error) {
 	return s.served == nil || s.served.machine == nil || !annotations.HasPaused(s.served.machine), nil
 }
 
-// keepNode ends the reconciliation if another actor completes the NodeMaintenance while its Machine is being deleted, so that the Node stays
+// keepNodeOfDeletedMachine ends the reconciliation if another actor completes the NodeMaintenance while its Machine is being deleted, so that the Node stays
 // cordoned. As long as the Machine has the hook, the machine controller recreates the NodeMaintenance.
-func (r *Reconciler) keepNode(ctx context.Context, s *scope) (bool, error) {
+func (r *Reconciler) keepNodeOfDeletedMachine(ctx context.Context, s *scope) (bool, error) {
 	if !s.keepsNode() {
 		return true, nil
 	}
-	_, err := r.forget(ctx, s)
+	_, err := r.stopObserving(ctx, s)
 	return false, err
 }
 
-func (s *scope) keepsNode() bool { return s.served != nil && machinedrain.KeepsNode(s.served.machine) }
+func (s *scope) keepsNode() bool {
+	return s.served != nil && machinedrain.KeepsNodeCordoned(s.served.machine)
+}
 
-// reportMachineGone sets the condition MachineGone if the Node exists but its Machine does not. The controller does not restore the Node: a
+// reportMachineDeleted sets the condition MachineDeleted if the Node exists but its Machine does not. The controller does not restore the Node: a
 // user must decide what to do with it.
-func reportMachineGone(s *scope) {
+func reportMachineDeleted(s *scope) {
 	conditions := &s.maintenance.Status.Conditions
 	if s.served == nil || s.served.machine != nil || len(s.nodes) == 0 || s.maintenance.Spec.Stage == v1alpha1.StageComplete {
-		meta.RemoveStatusCondition(conditions, v1alpha1.NodeMaintenanceMachineGone)
+		meta.RemoveStatusCondition(conditions, v1alpha1.NodeMaintenanceMachineDeleted)
 		return
 	}
 	meta.SetStatusCondition(conditions, metav1.Condition{
-		Type: v1alpha1.NodeMaintenanceMachineGone, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNodeIsThere,
+		Type: v1alpha1.NodeMaintenanceMachineDeleted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNodeExists,
 		Message:            fmt.Sprintf("Machine %s is gone, and Node %s is not. Nothing is taken back. Stage Complete leaves the Node as it was found", s.served.key, s.nodes[0].Name),
 		ObservedGeneration: s.maintenance.Generation, LastTransitionTime: metav1.NewTime(s.now.Truncate(time.Second)),
 	})
 }
 
-// tellMachineGone writes an event when the condition MachineGone becomes true.
-func (r *Reconciler) tellMachineGone(s *scope) {
-	is := meta.FindStatusCondition(s.maintenance.Status.Conditions, v1alpha1.NodeMaintenanceMachineGone)
+// recordMachineDeletedEvent writes an event when the condition MachineDeleted becomes true.
+func (r *Reconciler) recordMachineDeletedEvent(s *scope) {
+	is := meta.FindStatusCondition(s.maintenance.Status.Conditions, v1alpha1.NodeMaintenanceMachineDeleted)
 	if is != nil && !meta.IsStatusConditionTrue(s.before.Status.Conditions, is.Type) {
-		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventMachineGone, is.Message)
+		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventMachineDeleted, is.Message)
 	}
 }

@@ -14,19 +14,19 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
-// maxLeft is the maximum number of DaemonSets that the condition PodsLeft names.
+// maxLeft is the maximum number of DaemonSets that the condition PodsRemaining names.
 const maxLeft = 5
 
-// reportPodsLeft sets the condition PodsLeft, which names the DaemonSets whose Pods stay on the Nodes although the drain rules say Drain:
+// reportPodsRemaining sets the condition PodsRemaining, which names the DaemonSets whose Pods stay on the Nodes although the drain rules say Drain:
 // see package drain/daemonset.
-func reportPodsLeft(s *scope) {
+func reportPodsRemaining(s *scope) {
 	conditions := &s.maintenance.Status.Conditions
 	if s.maintenance.Spec.Stage == v1alpha1.StageDrain && s.decision == nil {
 		return // the condition stays until the Pods are observed
 	}
-	left := daemonSetsLeft(s)
+	left := remainingDaemonSets(s)
 	if s.maintenance.Spec.Stage != v1alpha1.StageDrain || len(left) == 0 {
-		meta.RemoveStatusCondition(conditions, v1alpha1.NodeMaintenancePodsLeft)
+		meta.RemoveStatusCondition(conditions, v1alpha1.NodeMaintenancePodsRemaining)
 		return
 	}
 	names := strings.Join(left[:min(len(left), maxLeft)], ", ")
@@ -34,15 +34,15 @@ func reportPodsLeft(s *scope) {
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	meta.SetStatusCondition(conditions, metav1.Condition{
-		Type: v1alpha1.NodeMaintenancePodsLeft, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonDaemonSetToleratesMaintenance,
+		Type: v1alpha1.NodeMaintenancePodsRemaining, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonDaemonSetToleratesMaintenance,
 		Message:            progress.Short("DaemonSets that tolerate the taint " + v1alpha1.NoDaemonSetPodsTaint + " would replace their Pods at once, so these are left: " + names),
 		ObservedGeneration: s.maintenance.Generation, LastTransitionTime: metav1.NewTime(s.now.Truncate(time.Second)),
 	})
 }
 
-// daemonSetsLeft returns the sorted DaemonSets, as namespace/name, that would replace their Pods on the Nodes and whose live Pods have the
+// remainingDaemonSets returns the sorted DaemonSets, as namespace/name, that would replace their Pods on the Nodes and whose live Pods have the
 // verdict Drain.
-func daemonSetsLeft(s *scope) []string {
+func remainingDaemonSets(s *scope) []string {
 	var left []string
 	for _, node := range s.nodes {
 		for _, view := range s.pods[node.Name] {
@@ -55,10 +55,10 @@ func daemonSetsLeft(s *scope) []string {
 	return slices.Compact(left)
 }
 
-// tellPodsLeft writes an event when the message of the condition PodsLeft has changed.
-func (r *Reconciler) tellPodsLeft(s *scope) {
-	was := meta.FindStatusCondition(s.before.Status.Conditions, v1alpha1.NodeMaintenancePodsLeft)
-	is := meta.FindStatusCondition(s.maintenance.Status.Conditions, v1alpha1.NodeMaintenancePodsLeft)
+// recordPodsRemainingEvent writes an event when the message of the condition PodsRemaining has changed.
+func (r *Reconciler) recordPodsRemainingEvent(s *scope) {
+	was := meta.FindStatusCondition(s.before.Status.Conditions, v1alpha1.NodeMaintenancePodsRemaining)
+	is := meta.FindStatusCondition(s.maintenance.Status.Conditions, v1alpha1.NodeMaintenancePodsRemaining)
 	if is != nil && (was == nil || was.Message != is.Message) {
 		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventDaemonSetToleratesMaintenance, is.Message)
 	}

@@ -23,9 +23,9 @@ import (
 // controlPlaneLabel is on the Nodes of the control plane.
 const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
-// judge collects the facts about the selection that SelectionPlausible depends on. Admission cannot check them, since it does not know the
+// checkSelection collects the facts about the selection that SelectionPlausible depends on. Admission cannot check them, since it does not know the
 // other Nodes.
-func (r *Reconciler) judge(ctx context.Context, s *scope) (bool, error) {
+func (r *Reconciler) checkSelection(ctx context.Context, s *scope) (bool, error) {
 	facts := &nodeselection.Facts{}
 	selected := sets.New[string]()
 	for _, node := range s.nodes {
@@ -62,24 +62,26 @@ func anyOther(ctx context.Context, reader client.Reader, than sets.Set[string], 
 	return false, nil
 }
 
-// mark updates the maintenance conditions of the Nodes. It runs after report and uses the stored status, so that all NodeMaintenances of a
+// updateNodeConditions updates the maintenance conditions of the Nodes. It runs after report and uses the stored status, so that all NodeMaintenances of a
 // Node agree on its conditions.
-func (r *Reconciler) mark(ctx context.Context, s *scope) (bool, error) {
+func (r *Reconciler) updateNodeConditions(ctx context.Context, s *scope) (bool, error) {
 	var err error
 	if _, byName := nodeselection.Names(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle {
-		err = r.markNodes(ctx, s, s.nodes, viewsOf(append(s.others, *s.before)))
+		err = r.patchNodeConditions(ctx, s, s.nodes, viewsOf(append(s.others, *s.before)))
 	} else { // Nodes may no longer be selected: their labels change, and in stage Idle the nodeSelector may change
-		err = r.markAll(ctx, s, *s.before)
+		err = r.setNodeConditions(ctx, s, *s.before)
 	}
 	return err == nil, err
 }
 
-// unmark updates the conditions of all Nodes after a NodeMaintenance has been deleted.
-func (r *Reconciler) unmark(ctx context.Context, s *scope) error { return r.markAll(ctx, s) }
+// clearNodeConditions updates the conditions of all Nodes after a NodeMaintenance has been deleted.
+func (r *Reconciler) clearNodeConditions(ctx context.Context, s *scope) error {
+	return r.setNodeConditions(ctx, s)
+}
 
-// markAll updates the selected Nodes and all Nodes with maintenance conditions. The NodeMaintenances in latest replace those in the cache,
+// setNodeConditions updates the selected Nodes and all Nodes with maintenance conditions. The NodeMaintenances in latest replace those in the cache,
 // which may be stale.
-func (r *Reconciler) markAll(ctx context.Context, s *scope, latest ...v1alpha1.NodeMaintenance) error {
+func (r *Reconciler) setNodeConditions(ctx context.Context, s *scope, latest ...v1alpha1.NodeMaintenance) error {
 	maintenances := &v1alpha1.NodeMaintenanceList{}
 	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return errors.Wrap(err, "listing NodeMaintenances")
@@ -98,15 +100,15 @@ func (r *Reconciler) markAll(ctx context.Context, s *scope, latest ...v1alpha1.N
 		selected.Insert(node.UID)
 	}
 	for i := range all.Items {
-		if node := &all.Items[i]; !selected.Has(node.UID) && nodecondition.Carried(node.Status.Conditions) {
+		if node := &all.Items[i]; !selected.Has(node.UID) && nodecondition.HasMaintenanceConditions(node.Status.Conditions) {
 			nodes = append(nodes, r.written.latest(s.request.Cluster, node))
 		}
 	}
-	return r.markNodes(ctx, s, nodes, viewsOf(maintenances.Items))
+	return r.patchNodeConditions(ctx, s, nodes, viewsOf(maintenances.Items))
 }
 
-// markNodes patches the maintenance conditions of Nodes where they must change. It does not modify the given objects.
-func (r *Reconciler) markNodes(ctx context.Context, s *scope, nodes []*corev1.Node, views []*maintenanceView) error {
+// patchNodeConditions patches the maintenance conditions of Nodes where they must change. It does not modify the given objects.
+func (r *Reconciler) patchNodeConditions(ctx context.Context, s *scope, nodes []*corev1.Node, views []*maintenanceView) error {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	for _, node := range nodes {
@@ -115,7 +117,7 @@ func (r *Reconciler) markNodes(ctx context.Context, s *scope, nodes []*corev1.No
 			group.Go(func() error {
 				patched, err := patchConditions(ctx, s.client, node, set, remove)
 				if patched != nil {
-					r.written.note(s.request.Cluster, patched)
+					r.written.record(s.request.Cluster, patched)
 				}
 				return err
 			})

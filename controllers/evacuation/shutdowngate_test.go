@@ -12,15 +12,15 @@ import (
 func TestLastCalls(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		goOn func(*lastCalls, *testingclock.FakeClock)
+		goOn func(*shutdownGate, *testingclock.FakeClock)
 	}{
-		{"the manager's end waits for an eviction", func(l *lastCalls, _ *testingclock.FakeClock) { l.end() }},
-		{"but not for ever", func(_ *lastCalls, now *testingclock.FakeClock) { now.Step(Patience) }},
+		{"the manager's end waits for an eviction", func(l *shutdownGate, _ *testingclock.FakeClock) { l.end() }},
+		{"but not for ever", func(_ *shutdownGate, now *testingclock.FakeClock) { now.Step(Patience) }},
 	} {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			now := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
-			l := &lastCalls{clock: now}
+			l := &shutdownGate{clock: now}
 			g.Expect(l.begin()).To(BeTrue())
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error)

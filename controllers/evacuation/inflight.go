@@ -20,61 +20,61 @@ const (
 	placesTogether = 16
 )
 
-// flights contains the in-flight evictions of one workload cluster.
-type flights struct {
+// inFlight contains the in-flight evictions of one workload cluster.
+type inFlightEvictions struct {
 	mu      sync.Mutex
-	pods    map[types.UID]flight
+	pods    map[types.UID]inFlightEviction
 	onNode  map[string]int                // number of in-flight evictions, by Node
 	budgets map[types.NamespacedName]bool // reserved budgets, whose Pods are being evicted sequentially
 	full    bool                          // the limit was reached, and fewer than placesTogether evictions have ended since
 }
 
-// flight is one in-flight eviction. It keeps the Pod as it was when it was admitted: if the Pod is observed to terminate before the new
+// inFlightEviction is one in-flight eviction. It keeps the Pod as it was when it was admitted: if the Pod is observed to terminate before the new
 // status of its budget is observed, the eviction must still count against the budget.
-type flight struct {
+type inFlightEviction struct {
 	pod   budgets.Pod
 	begun time.Time
 }
 
-func newFlights() *flights {
-	return &flights{pods: map[types.UID]flight{}, onNode: map[string]int{}, budgets: map[types.NamespacedName]bool{}}
+func newInFlightEvictions() *inFlightEvictions {
+	return &inFlightEvictions{pods: map[types.UID]inFlightEviction{}, onNode: map[string]int{}, budgets: map[types.NamespacedName]bool{}}
 }
 
 // start adds the eviction of a Pod. It returns false if a limit is reached, or if the eviction is already in flight.
-func (f *flights) start(pod budgets.Pod, now time.Time) bool {
+func (f *inFlightEvictions) start(pod budgets.Pod, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, underWay := f.pods[pod.UID]; underWay || !f.place(pod.Node) {
+	if _, underWay := f.pods[pod.UID]; underWay || !f.reserve(pod.Node) {
 		return false
 	}
-	f.pods[pod.UID] = flight{pod: pod, begun: now}
+	f.pods[pod.UID] = inFlightEviction{pod: pod, begun: now}
 	f.onNode[pod.Node]++
 	return true
 }
 
-// place reports whether the limits allow an eviction on a Node. It sets full if the limit of the workload cluster is reached.
-func (f *flights) place(node string) bool {
+// reserve reports whether the limits allow an eviction on a Node. It sets full if the limit of the workload cluster is reached.
+func (f *inFlightEvictions) reserve(node string) bool {
 	f.full = f.full || len(f.pods) >= evictionsInCluster
 	return len(f.pods) < evictionsInCluster && f.onNode[node] < evictionsOnNode
 }
 
-// hasPlace reports whether the limits allow an eviction on a Node.
-func (f *flights) hasPlace(node string) bool {
+// canReserve reports whether the limits allow an eviction on a Node.
+func (f *inFlightEvictions) canReserve(node string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.place(node)
+	return f.reserve(node)
 }
 
 // isFull reports whether a pass would be wasted, since it could start no evictions, or only a few. The response to each in-flight eviction
 // enqueues the workload cluster again.
-func (f *flights) isFull() bool {
+func (f *inFlightEvictions) isFull() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.full
 }
 
 // end removes the eviction of a Pod.
-func (f *flights) end(pod types.UID) {
+func (f *inFlightEvictions) end(pod types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	ended, underWay := f.pods[pod]
@@ -89,22 +89,22 @@ func (f *flights) end(pod types.UID) {
 }
 
 // all returns the in-flight evictions.
-func (f *flights) all() []flight {
+func (f *inFlightEvictions) all() []inFlightEviction {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Values(f.pods))
 }
 
 // has reports whether the eviction of a Pod is in flight.
-func (f *flights) has(pod types.UID) bool {
+func (f *inFlightEvictions) has(pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, underWay := f.pods[pod]
 	return underWay
 }
 
-// take reserves a budget for the sequential eviction of its Pods. It returns false if the budget is already reserved.
-func (f *flights) take(budget types.NamespacedName) bool {
+// takeDisruption reserves a budget for the sequential eviction of its Pods. It returns false if the budget is already reserved.
+func (f *inFlightEvictions) takeDisruption(budget types.NamespacedName) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.budgets[budget] {
@@ -114,13 +114,13 @@ func (f *flights) take(budget types.NamespacedName) bool {
 	return true
 }
 
-func (f *flights) giveBack(budget types.NamespacedName) {
+func (f *inFlightEvictions) returnDisruption(budget types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.budgets, budget)
 }
 
-func (f *flights) taken(budget types.NamespacedName) bool {
+func (f *inFlightEvictions) takenDisruptions(budget types.NamespacedName) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.budgets[budget]

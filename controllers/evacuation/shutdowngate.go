@@ -12,10 +12,10 @@ import (
 // manager.
 const Patience = 5 * time.Second
 
-// lastCalls delays the shutdown of the manager until in-flight evictions have ended. The API server first counts an eviction against the
+// shutdownGate delays the shutdown of the manager until in-flight evictions have ended. The API server first counts an eviction against the
 // budget, and then deletes the Pod. If the client disconnects in between, the budget counts the Pod as disrupted for two minutes
 // (status.disruptedPods), so an update of the manager would delay drains that long.
-type lastCalls struct {
+type shutdownGate struct {
 	clock clock.Clock
 
 	mu       sync.Mutex
@@ -23,8 +23,8 @@ type lastCalls struct {
 	underWay sync.WaitGroup
 }
 
-// begin reports whether an eviction may start. If it returns true, the caller must call end.
-func (l *lastCalls) begin() bool {
+// startEvictions reports whether an eviction may start. If it returns true, the caller must call end.
+func (l *shutdownGate) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.ending {
@@ -33,10 +33,10 @@ func (l *lastCalls) begin() bool {
 	return !l.ending
 }
 
-func (l *lastCalls) end() { l.underWay.Done() }
+func (l *shutdownGate) end() { l.underWay.Done() }
 
 // Start implements manager.Runnable. It returns when the manager shuts down and either no eviction is in flight or Patience has elapsed.
-func (l *lastCalls) Start(ctx context.Context) error {
+func (l *shutdownGate) Start(ctx context.Context) error {
 	<-ctx.Done()
 	l.mu.Lock()
 	l.ending = true
