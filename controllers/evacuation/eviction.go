@@ -19,6 +19,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -150,7 +151,7 @@ func (p *pass) because(ctx context.Context, s *subject) string {
 	var draining []*v1alpha1.NodeMaintenance
 	for i := range maintenances {
 		m := &maintenances[i]
-		if evacuation.Drains(m, node) && rules.NewMatcher(rules.InEffect(&m.Spec)).Decide(workload.RulePod(p.observation, s.pod)).Behavior == v1alpha1.DrainBehaviorDrain {
+		if evacuation.Drains(m, node) && rules.NewMatcher(rules.InEffect(&m.Spec)).Decide(planinput.RulePod(p.observation, s.pod)).Behavior == v1alpha1.DrainBehaviorDrain {
 			draining = append(draining, m)
 		}
 	}

@@ -195,16 +195,8 @@ func (p *pass) isTried(pod types.UID) bool {
 
 func (p *pass) candidate(s *subject) budgets.Candidate {
 	return budgets.Candidate{
-		Pod:           budgetedPod(s.pod),
+		Pod:           budgets.PodOf(s.pod),
 		DeleteUnready: p.terms[s.pod.Spec.NodeName].DeletesUnready && evacuation.HasInstigator(s.evacuation, v1alpha1.NodeMaintenanceInstigatorFinalizer),
-	}
-}
-
-// budgetedPod returns the properties of a Pod that budgets depend on.
-func budgetedPod(pod *corev1.Pod) budgets.Pod {
-	return budgets.Pod{
-		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
-		Labels: pod.Labels, Ready: rules.Ready(pod), Phase: pod.Status.Phase, Terminating: pod.DeletionTimestamp != nil,
 	}
 }
 

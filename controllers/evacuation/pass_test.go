@@ -14,6 +14,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
@@ -110,7 +111,7 @@ func (o onePod) PodByUID(uid types.UID) (*corev1.Pod, bool) { return o.pod, o.po
 
 func TestUnderWay(t *testing.T) {
 	begun := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	admitted := budgetedPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}})
+	admitted := budgets.PodOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}})
 	seen := func(change func(*corev1.Pod)) *corev1.Pod {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}}
 		change(pod)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
@@ -71,7 +72,7 @@ func observeNode(observation workload.Observation, node *corev1.Node, m *v1alpha
 	}
 	matcher := rules.NewMatcher(rules.InEffect(&m.Spec))
 	for _, pod := range pods {
-		verdict := matcher.Decide(workload.RulePod(observation, pod))
+		verdict := matcher.Decide(planinput.RulePod(observation, pod))
 		stays := verdict.Behavior == v1alpha1.DrainBehaviorSkip
 		if stays || !rules.Finished(pod) { // the kubelet unmounts the volumes of a Pod that has finished
 			seen.Pods = append(seen.Pods, volumes.Pod{Claims: volumes.ClaimsOf(pod), Skipped: stays})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 )
 
 // releaseDeselectedNodes completes the NodeMaintenance for Nodes that it no longer selects because their labels have changed. As in stage Complete, it
@@ -61,7 +62,7 @@ func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 
 func drainedByOthers(s *scope, node *corev1.Node) bool {
 	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
-		return drains(&other) && nodeselection.Selects(&other, node)
+		return planinput.Drains(&other) && nodeselection.Selects(&other, node)
 	})
 }
 

@@ -13,15 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
-	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
@@ -32,34 +31,22 @@ const parallelWrites = 8
 
 // podView is a Pod with the verdict of this NodeMaintenance's drain rules.
 type podView struct {
-	pod       *corev1.Pod
-	podType   v1alpha1.PodType // empty: not known
-	verdict   rules.Verdict
-	others    []rules.Verdict // verdicts of the other NodeMaintenances that drain the Node
-	finished  bool
-	comesBack bool
-	// byAgent means that the Pod is a static Pod that the agent on the Node terminates.
-	byAgent bool
-}
+	planinput.Pod
 
-// component contains the NodeMaintenances in stage Drain that are connected to this one, directly or indirectly, by shared Nodes.
-type component struct {
-	maintenances []plan.Maintenance
-	matchers     map[string]*rules.Matcher
-	rules        map[string][]v1alpha1.DrainRule
-	nodes        sets.Set[string]
-	unreachable  sets.Set[string]
+	pod     *corev1.Pod
+	verdict rules.Verdict
+	others  []rules.Verdict // verdicts of the other NodeMaintenances that drain the Node
 }
 
 // evacuate watches the Pods of all Nodes of the component. Once they are observed, it creates and withdraws Evacuations as the plan
 // decides.
 func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
-	c := r.component(s, true)
-	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), sets.List(c.nodes)...)
+	c := planinput.ComponentOf(s.maintenance.Name, s.drains(), s.now)
+	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), sets.List(c.Nodes)...)
 	if err != nil {
 		return false, err
 	}
-	s.ruleProblem = c.matchers[s.maintenance.Name].Problems()
+	s.ruleProblem = c.Matchers[s.maintenance.Name].Problems()
 	if observation == nil { // no Node is selected
 		s.decision = &plan.MaintenanceDecision{}
 		return true, nil
@@ -78,69 +65,26 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 	return true, r.applyTargets(ctx, s, decision.Targets.Union(finalAttempts(s)))
 }
 
-// component returns the NodeMaintenances that must be decided together. If including is false, it omits this one, so that the decision
-// contains only the targets of the others.
-func (r *Reconciler) component(s *scope, including bool) *component {
-	c := &component{matchers: map[string]*rules.Matcher{}, rules: map[string][]v1alpha1.DrainRule{}, nodes: sets.New[string](), unreachable: sets.New[string]()}
-	draining := []*v1alpha1.NodeMaintenance{s.maintenance}
+// drains returns this NodeMaintenance and the others in stage Drain, with their Nodes.
+func (s *scope) drains() []planinput.Drain {
+	drains := []planinput.Drain{{Maintenance: s.maintenance, Nodes: s.nodes}}
 	for i := range s.others {
-		if other := &s.others[i]; drains(other) {
-			draining = append(draining, other)
+		if other := &s.others[i]; planinput.Drains(other) {
+			drains = append(drains, planinput.Drain{Maintenance: other, Nodes: s.drainedBy[other.Name]})
 		}
 	}
-	all, specs := make([]plan.Maintenance, 0, len(draining)), map[string]*v1alpha1.NodeMaintenance{}
-	for _, m := range draining {
-		nodes := s.nodes
-		if m != s.maintenance {
-			nodes = s.drainedBy[m.Name]
-		}
-		for _, node := range nodes {
-			if rules.Unreachable(node) {
-				c.unreachable.Insert(node.Name)
-			}
-		}
-		all, specs[m.Name] = append(all, planInput(m, nodes, s.now)), m
-	}
-	for _, m := range plan.Component(s.maintenance.Name, all) {
-		if m.Name == s.maintenance.Name && !including {
-			continue
-		}
-		c.rules[m.Name] = rules.InEffect(&specs[m.Name].Spec)
-		c.matchers[m.Name] = rules.NewMatcher(c.rules[m.Name])
-		m.SkippedTypes = c.matchers[m.Name].SkippedTypes()
-		c.maintenances = append(c.maintenances, m)
-		c.nodes.Insert(m.Nodes...)
-	}
-	return c
-}
-
-func planInput(m *v1alpha1.NodeMaintenance, nodes []*corev1.Node, now time.Time) plan.Maintenance {
-	planned := plan.Maintenance{
-		Name:         m.Name,
-		DrainStart:   now, // a drain that has not started counts as the youngest
-		Created:      m.CreationTimestamp.Time,
-		Plan:         m.Spec.DrainPlan,
-		PlanDefaults: m.Spec.DrainPlanDefaults,
-		Published:    publishedTargets(m),
-	}
-	if start := stageStart(m, v1alpha1.StageDrain); start != nil {
-		planned.DrainStart = start.Time
-	}
-	for _, node := range nodes {
-		planned.Nodes = append(planned.Nodes, node.Name)
-	}
-	return planned
+	return drains
 }
 
 // view describes the Pods of a component. It returns false until the Pods of all Nodes of the component are observed.
-func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observation workload.Observation) (plan.Observation, bool, error) {
+func (r *Reconciler) view(ctx context.Context, s *scope, c *planinput.Component, observation workload.Observation) (plan.Observation, bool, error) {
 	s.pods, s.evacuations = map[string][]podView{}, map[types.UID]*v1alpha1.Evacuation{}
-	observed := plan.Observation{Maintenances: c.maintenances}
+	observed := plan.Observation{Maintenances: c.Maintenances}
 	mine := sets.New[string]()
 	for _, node := range s.nodes {
 		mine.Insert(node.Name)
 	}
-	for _, node := range sets.List(c.nodes) {
+	for _, node := range sets.List(c.Nodes) {
 		// Evacuations are listed before Pods: an Evacuation is deleted after its Pod, so in the opposite order a Pod that has just
 		// been removed would get a second Evacuation.
 		evacuations, err := evacuationsOn(ctx, s.client, node)
@@ -159,14 +103,13 @@ func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observati
 		slices.SortFunc(pods, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 		served := r.NodeAgent && staticpod.Served(pods)
 		for _, pod := range pods {
-			seen := r.viewPod(s, c, observation, pod)
-			seen.planned.HasEvacuator = byAgent(s, c, pod, seen, served)
-			observed.Pods = append(observed.Pods, seen.planned)
+			seen := c.Pod(observation, pod, s.evacuations[pod.UID], served, s.now)
+			if !seen.OverdueAt.IsZero() {
+				s.requeueBy(seen.OverdueAt)
+			}
+			observed.Pods = append(observed.Pods, seen.Planned)
 			if mine.Has(node) {
-				s.pods[node] = append(s.pods[node], podView{
-					pod: pod, podType: seen.podType, verdict: seen.verdicts[s.maintenance.Name], others: c.othersOn(node, s.maintenance.Name, seen.verdicts),
-					finished: seen.planned.Finished, comesBack: seen.planned.ComesBack, byAgent: seen.planned.HasEvacuator,
-				})
+				s.pods[node] = append(s.pods[node], podView{Pod: seen, pod: pod, verdict: seen.Verdicts[s.maintenance.Name], others: othersOn(c, node, s.maintenance.Name, seen.Verdicts)})
 			}
 		}
 	}
@@ -174,68 +117,14 @@ func (r *Reconciler) view(ctx context.Context, s *scope, c *component, observati
 }
 
 // othersOn returns the verdicts of the other NodeMaintenances that drain a Node.
-func (c *component) othersOn(node, mine string, verdicts map[string]rules.Verdict) []rules.Verdict {
+func othersOn(c *planinput.Component, node, mine string, verdicts map[string]rules.Verdict) []rules.Verdict {
 	var others []rules.Verdict
-	for _, m := range c.maintenances {
+	for _, m := range c.Maintenances {
 		if m.Name != mine && slices.Contains(m.Nodes, node) {
 			others = append(others, verdicts[m.Name])
 		}
 	}
 	return others
-}
-
-type viewedPod struct {
-	planned  plan.Pod
-	podType  v1alpha1.PodType // empty: not known
-	verdicts map[string]rules.Verdict
-}
-
-func (r *Reconciler) viewPod(s *scope, c *component, observation workload.Observation, pod *corev1.Pod) viewedPod {
-	subject := workload.RulePod(observation, pod)
-	podType := subject.Type
-	overdue, overdueAt := rules.Overdue(pod, c.unreachable.Has(pod.Spec.NodeName), s.now)
-	if !overdue && !overdueAt.IsZero() {
-		s.requeueBy(overdueAt)
-	}
-	e := s.evacuations[pod.UID]
-	seen := viewedPod{verdicts: map[string]rules.Verdict{}, planned: plan.Pod{
-		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
-		Type: podType, Priority: ptr.Deref(pod.Spec.Priority, 0), Labels: pod.Labels,
-		Finished:   subject.Finished || overdue,
-		Evacuating: e != nil && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
-		ComesBack:  podType == v1alpha1.PodTypeDaemonSet && daemonset.Tolerated(pod.Spec.Tolerations),
-		Verdicts:   map[string]plan.Verdict{},
-	}}
-	if subject.TypeKnown {
-		seen.podType = podType
-	}
-	for name, matcher := range c.matchers {
-		verdict := matcher.Decide(subject)
-		seen.verdicts[name] = verdict
-		seen.planned.Verdicts[name] = plan.Verdict{Behavior: verdict.Behavior, Order: verdict.Order, Undecided: verdict.Undecided != ""}
-	}
-	return seen
-}
-
-// byAgent reports whether the agent on the Node terminates a static Pod. An existing Evacuation decides; otherwise the drain rules do.
-func byAgent(s *scope, c *component, pod *corev1.Pod, seen viewedPod, served bool) bool {
-	if e := s.evacuations[pod.UID]; e != nil && len(e.Spec.Evacuators) > 0 {
-		return staticpod.Evacuated(e)
-	}
-	if !served {
-		return false
-	}
-	for name, verdict := range seen.verdicts {
-		i := slices.IndexFunc(c.rules[name], func(rule v1alpha1.DrainRule) bool { return rule.Name == verdict.Rule })
-		var by *v1alpha1.DrainRule
-		if i >= 0 {
-			by = &c.rules[name][i]
-		}
-		if verdict.Behavior == v1alpha1.DrainBehaviorDrain && staticpod.HasEvacuator(pod, seen.podType, by) {
-			return true
-		}
-	}
-	return false
 }
 
 func (s *scope) requeueBy(t time.Time) {
@@ -293,7 +182,7 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, view podView
 	case targeted && !instigated && e.DeletionTimestamp.IsZero():
 		r.reportInvalid(s, view.pod, nil) // its Evacuation has another instigator
 		return func() error { return setInstigator(ctx, s.client, e, evacuation.WithInstigator) }
-	case !targeted && instigated && !view.finished:
+	case !targeted && instigated && !view.Planned.Finished:
 		return func() error { return setInstigator(ctx, s.client, e, evacuation.WithoutInstigator) }
 	}
 	return nil
@@ -303,18 +192,10 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, view podView
 // evacuation controller resolves its evacuators.
 func (r *Reconciler) create(ctx context.Context, s *scope, view podView, after time.Time) error {
 	pod, policy := view.pod, s.maintenance.Spec.Evacuation
-	var evacuators []v1alpha1.Evacuator
-	var problems []evacuation.Problem
-	if view.podType != "" {
-		builtIn := evacuation.BuiltIn(pod, view.podType, policy)
-		if view.byAgent {
-			builtIn = staticpod.Evacuators()
-		}
-		evacuators, problems = evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, BuiltIn: builtIn, Policy: policy.Evacuators})
-	}
+	evacuators, problems := view.Evacuators(pod, policy)
 	e := evacuation.New(pod, evacuators, policy.ProgressDeadlineSeconds)
 	e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: pod.Spec.NodeName}
-	if view.byAgent {
+	if view.Planned.HasEvacuator {
 		metav1.SetMetaDataLabel(&e.ObjectMeta, v1alpha1.StaticPodsOfLabel, v1alpha1.StaticPodsOf(pod.Spec.NodeName))
 	}
 	if policy.Evacuators == v1alpha1.EvacuatorsBuiltIn {
@@ -374,9 +255,9 @@ func evacuationsOn(ctx context.Context, reader client.Reader, node string) ([]v1
 // all NodeMaintenances share one instigator finalizer. It does not wait for Evacuations that cannot be cancelled.
 func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 	wanted := sets.New[types.UID]()
-	others := r.component(s, false)
-	if len(others.maintenances) > 0 {
-		observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), sets.List(others.nodes)...)
+	others := planinput.ComponentWithout(s.maintenance.Name, s.drains(), s.now)
+	if len(others.Maintenances) > 0 {
+		observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), sets.List(others.Nodes)...)
 		if err != nil {
 			return false, err
 		}

@@ -26,7 +26,7 @@ func finalAttempts(s *scope) sets.Set[types.UID] {
 	for _, node := range s.nodes {
 		unreachable := rules.Unreachable(node)
 		for _, view := range s.pods[node.Name] {
-			if view.finished || !draintimeout.GetsFinalAttempt(view.podType, view.verdict, view.others) {
+			if view.Planned.Finished || !draintimeout.GetsFinalAttempt(view.Type, view.verdict, view.others) {
 				continue
 			}
 			period, _ := daemonset.GracePeriod(view.pod, unreachable)

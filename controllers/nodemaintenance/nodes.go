@@ -21,6 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -55,7 +56,7 @@ func findNeighbours(ctx context.Context, s *scope) error {
 			}
 			seen.Insert(other.Name)
 			s.others = append(s.others, *other)
-			if !drains(other) {
+			if !planinput.Drains(other) {
 				continue
 			}
 			if s.drainedBy[other.Name], err = selectedNodes(ctx, s.client, other); err != nil {
@@ -70,11 +71,6 @@ func findNeighbours(ctx context.Context, s *scope) error {
 		}
 	}
 	return nil
-}
-
-// drains reports whether a NodeMaintenance takes part in the decision about the targets on its Nodes.
-func drains(m *v1alpha1.NodeMaintenance) bool {
-	return m.Spec.Stage == v1alpha1.StageDrain && m.DeletionTimestamp.IsZero()
 }
 
 // selectedNodes returns the Nodes that a NodeMaintenance selects. It omits a Node whose UID differs from the recorded one.

@@ -46,7 +46,7 @@ func remainingDaemonSets(s *scope) []string {
 	var left []string
 	for _, node := range s.nodes {
 		for _, view := range s.pods[node.Name] {
-			if owner := metav1.GetControllerOfNoCopy(view.pod); view.comesBack && !view.finished && owner != nil && view.verdict.Behavior == v1alpha1.DrainBehaviorDrain {
+			if owner := metav1.GetControllerOfNoCopy(view.pod); view.Planned.ComesBack && !view.Planned.Finished && owner != nil && view.verdict.Behavior == v1alpha1.DrainBehaviorDrain {
 				left = append(left, view.pod.Namespace+"/"+owner.Name)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
 )
 
@@ -66,7 +67,7 @@ func (r *Reconciler) unscheduled(s *scope, targets sets.Set[types.UID]) []replac
 // since the kubelet creates it.
 func mayReplace(s *scope, node *corev1.Node, view podView) bool {
 	start := stageStart(s.maintenance, v1alpha1.StageDrain)
-	return start != nil && view.podType != v1alpha1.PodTypeStatic && replacements.CreatedAfterCordon(view.pod, node, start.Time)
+	return start != nil && view.Type != v1alpha1.PodTypeStatic && replacements.CreatedAfterCordon(view.pod, node, start.Time)
 }
 
 // returnedSince returns the time of the first eviction of a Pod that this Pod replaces, nil if it is not a replacement.
@@ -99,7 +100,7 @@ func deferredUntil(s *scope, node *corev1.Node, view podView, at time.Time) time
 func othersReplacements(s *scope) []v1alpha1.ReplacementStatus {
 	var records []v1alpha1.ReplacementStatus
 	for i := range s.others {
-		if drains(&s.others[i]) {
+		if planinput.Drains(&s.others[i]) {
 			records = append(records, s.others[i].Status.Replacements...)
 		}
 	}

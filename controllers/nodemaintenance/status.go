@@ -184,7 +184,7 @@ func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
 	pods := make([]progress.Pod, 0, len(s.pods[node]))
 	for _, view := range s.pods[node] {
 		pods = append(pods, progress.Pod{
-			Namespace: view.pod.Namespace, Name: view.pod.Name, Verdict: view.verdict, Finished: view.finished,
+			Namespace: view.pod.Namespace, Name: view.pod.Name, Verdict: view.verdict, Finished: view.Planned.Finished,
 			Deletion: view.pod.DeletionTimestamp, Evacuation: s.evacuations[view.pod.UID], Refused: s.notCreated[view.pod.UID],
 			Returned: returnedSince(s, view),
 		})

@@ -60,7 +60,7 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 // deleteAt returns the time at which a drain that deletes the remaining Pods before its timeout deletes this one. It returns false if the
 // drain does not delete the Pod.
 func deleteAt(drain *draintimeout.Drain, node *corev1.Node, view podView) (at time.Time, left bool) {
-	if drain == nil || !drain.Deletes || view.finished || view.pod.DeletionTimestamp != nil || !draintimeout.DeletedAtTimeout(view.podType, view.verdict, view.others) {
+	if drain == nil || !drain.Deletes || view.Planned.Finished || view.pod.DeletionTimestamp != nil || !draintimeout.DeletedAtTimeout(view.Type, view.verdict, view.others) {
 		return time.Time{}, false
 	}
 	period, _ := daemonset.GracePeriod(view.pod, rules.Unreachable(node))

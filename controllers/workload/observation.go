@@ -13,7 +13,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
-	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 )
 
 // Change tells that something in a drain watch has changed. Exactly one of the fields beside Cluster is set; none, when the watch has
@@ -41,6 +41,8 @@ type Change struct {
 
 // Observation is the state of one workload cluster that drains depend on. All of it comes from watches.
 type Observation interface {
+	planinput.Surroundings
+
 	// PodsOn returns the Pods of a Node. known is false until the Node's first list has arrived.
 	PodsOn(node string) (pods []*corev1.Pod, known bool)
 
@@ -53,26 +55,9 @@ type Observation interface {
 	// BudgetsServed returns false if the API server has answered that it does not serve PodDisruptionBudgets of policy/v1.
 	BudgetsServed() bool
 
-	// NamespaceLabels returns a Namespace's labels.
-	NamespaceLabels(namespace string) (labels map[string]string, known bool)
-
-	// DaemonSetExists returns whether the DaemonSet exists.
-	DaemonSetExists(namespace, name string, uid types.UID) (exists, known bool)
-
 	// AttachmentsTo returns the VolumeAttachments of a Node. known is false until the first list has arrived, and while no owner waits for
 	// volumes, see ObserveVolumes.
 	AttachmentsTo(node string) (attachments []*storagev1.VolumeAttachment, known bool)
-}
-
-// RulePod returns the properties of a Pod that drain rules match.
-func RulePod(o Observation, pod *corev1.Pod) rules.Pod {
-	podType, typeKnown := rules.PodTypeOf(pod, o.DaemonSetExists)
-	namespaceLabels, namespaceKnown := o.NamespaceLabels(pod.Namespace)
-	return rules.Pod{
-		Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
-		NamespaceLabels: namespaceLabels, NamespaceKnown: namespaceKnown,
-		Type: podType, TypeKnown: typeKnown, Finished: rules.Finished(pod),
-	}
 }
 
 // PodOf finds the Pod of an Evacuation among the watched Nodes. A Pod that has the UID of its spec.podRef in another Namespace, or by

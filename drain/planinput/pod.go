@@ -1,0 +1,111 @@
+package planinput
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
+)
+
+// Surroundings is the part of a workload cluster, other than Pods, that drain rules depend on.
+type Surroundings interface {
+	// NamespaceLabels returns a Namespace's labels.
+	NamespaceLabels(namespace string) (labels map[string]string, known bool)
+
+	// DaemonSetExists returns whether the DaemonSet exists.
+	DaemonSetExists(namespace, name string, uid types.UID) (exists, known bool)
+}
+
+// RulePod returns the properties of a Pod that drain rules match.
+func RulePod(s Surroundings, pod *corev1.Pod) rules.Pod {
+	podType, typeKnown := rules.PodTypeOf(pod, s.DaemonSetExists)
+	namespaceLabels, namespaceKnown := s.NamespaceLabels(pod.Namespace)
+	return rules.Pod{
+		Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
+		NamespaceLabels: namespaceLabels, NamespaceKnown: namespaceKnown,
+		Type: podType, TypeKnown: typeKnown, Finished: rules.Finished(pod),
+	}
+}
+
+// Pod is a Pod on a Node of a Component.
+type Pod struct {
+	Planned plan.Pod
+	// Type is empty if it is not known.
+	Type v1alpha1.PodType
+	// Verdicts of the drain rules, by name of the NodeMaintenance.
+	Verdicts map[string]rules.Verdict
+	// OverdueAt is when the Pod no longer blocks the drain of its unreachable Node. It is zero if that is not to be expected.
+	OverdueAt time.Time
+}
+
+// Pod describes a Pod. e is its Evacuation, nil if it has none. agentServes means that the node agent runs on its Node and terminates
+// static Pods.
+func (c *Component) Pod(s Surroundings, pod *corev1.Pod, e *v1alpha1.Evacuation, agentServes bool, now time.Time) Pod {
+	subject := RulePod(s, pod)
+	overdue, overdueAt := rules.Overdue(pod, c.Unreachable.Has(pod.Spec.NodeName), now)
+	described := Pod{Verdicts: map[string]rules.Verdict{}, Planned: plan.Pod{
+		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
+		Type: subject.Type, Priority: ptr.Deref(pod.Spec.Priority, 0), Labels: pod.Labels,
+		Finished:   subject.Finished || overdue,
+		Evacuating: e != nil && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
+		ComesBack:  subject.Type == v1alpha1.PodTypeDaemonSet && daemonset.Tolerated(pod.Spec.Tolerations),
+		Verdicts:   map[string]plan.Verdict{},
+	}}
+	if subject.TypeKnown {
+		described.Type = subject.Type
+	}
+	if !overdue {
+		described.OverdueAt = overdueAt
+	}
+	for name, matcher := range c.Matchers {
+		verdict := matcher.Decide(subject)
+		described.Verdicts[name] = verdict
+		described.Planned.Verdicts[name] = plan.Verdict{Behavior: verdict.Behavior, Order: verdict.Order, Undecided: verdict.Undecided != ""}
+	}
+	described.Planned.HasEvacuator = c.agentTerminates(pod, e, described, agentServes)
+	return described
+}
+
+// agentTerminates reports whether the agent on the Node terminates a static Pod. An existing Evacuation decides; otherwise the drain rules
+// do.
+func (c *Component) agentTerminates(pod *corev1.Pod, e *v1alpha1.Evacuation, described Pod, agentServes bool) bool {
+	if e != nil && len(e.Spec.Evacuators) > 0 {
+		return staticpod.Evacuated(e)
+	}
+	if !agentServes {
+		return false
+	}
+	for name, verdict := range described.Verdicts {
+		i := slices.IndexFunc(c.Rules[name], func(rule v1alpha1.DrainRule) bool { return rule.Name == verdict.Rule })
+		var by *v1alpha1.DrainRule
+		if i >= 0 {
+			by = &c.Rules[name][i]
+		}
+		if verdict.Behavior == v1alpha1.DrainBehaviorDrain && staticpod.HasEvacuator(pod, described.Type, by) {
+			return true
+		}
+	}
+	return false
+}
+
+// Evacuators returns the evacuators of an Evacuation that a NodeMaintenance with this policy creates for the Pod, and the annotations of
+// the Pod that name invalid ones. There are none as long as the type of the Pod is not known.
+func (p Pod) Evacuators(pod *corev1.Pod, policy v1alpha1.EvacuationPolicy) ([]v1alpha1.Evacuator, []evacuation.Problem) {
+	if p.Type == "" {
+		return nil, nil
+	}
+	builtIn := evacuation.BuiltIn(pod, p.Type, policy)
+	if p.Planned.HasEvacuator {
+		builtIn = staticpod.Evacuators()
+	}
+	return evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, BuiltIn: builtIn, Policy: policy.Evacuators})
+}
