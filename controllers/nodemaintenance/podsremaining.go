@@ -1,9 +1,7 @@
 package nodemaintenance
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // maxLeft is the maximum number of DaemonSets that the condition PodsRemaining names.
@@ -29,13 +27,9 @@ func reportPodsRemaining(s *scope) {
 		meta.RemoveStatusCondition(conditions, v1alpha1.NodeMaintenancePodsRemaining)
 		return
 	}
-	names := strings.Join(left[:min(len(left), maxLeft)], ", ")
-	if more := len(left) - maxLeft; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
 	meta.SetStatusCondition(conditions, metav1.Condition{
 		Type: v1alpha1.NodeMaintenancePodsRemaining, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonDaemonSetToleratesMaintenance,
-		Message:            progress.Short("DaemonSets that tolerate the taint " + v1alpha1.NoDaemonSetPodsTaint + " would replace their Pods at once, so these are left: " + names),
+		Message:            text.Cut("DaemonSets that tolerate the taint "+v1alpha1.NoDaemonSetPodsTaint+" would replace their Pods at once, so these are left: "+text.List(left, maxLeft), text.MaxMessage),
 		ObservedGeneration: s.maintenance.Generation, LastTransitionTime: metav1.NewTime(s.now.Truncate(time.Second)),
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // statusInterval is the minimum time between two status patches that only report progress. A drain that waits for budgets takes long, and
@@ -79,8 +80,8 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 func (r *Reconciler) recordStageEvents(s *scope) {
 	before, m := &s.before.Status, s.maintenance
 	if s.decision != nil {
-		for _, text := range progress.FastForwards(before.NodeStatuses, m.Status.NodeStatuses, s.decision.Nodes) {
-			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventFastForwarded, text)
+		for _, message := range progress.FastForwards(before.NodeStatuses, m.Status.NodeStatuses, s.decision.Nodes) {
+			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventFastForwarded, message)
 		}
 	}
 	judged := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceSelectionPlausible)
@@ -139,7 +140,7 @@ func reportNodes(s *scope) {
 		return
 	}
 	statuses := make([]v1alpha1.NodeMaintenanceNodeStatus, 0, len(s.nodes))
-	summary := v1alpha1.NodeMaintenanceSummary{Nodes: int32(len(s.nodes)), Blocking: progress.Short(s.decision.Blocking)} //nolint:gosec // same
+	summary := v1alpha1.NodeMaintenanceSummary{Nodes: int32(len(s.nodes)), Blocking: text.Cut(s.decision.Blocking, text.MaxMessage)} //nolint:gosec // same
 	var longest *v1alpha1.BlockedPod
 	for _, node := range s.nodes {
 		decided := s.decision.Nodes[node.Name]
@@ -168,7 +169,7 @@ func reportNodes(s *scope) {
 		}
 	}
 	if longest != nil && !s.decision.Drained {
-		summary.Blocking = progress.Short(longest.Pod + ": " + longest.Why)
+		summary.Blocking = text.Cut(longest.Pod+": "+longest.Why, text.MaxMessage)
 	}
 	summary.Progress = fmt.Sprintf("%d/%d", summary.DrainedNodes, summary.Nodes)
 	slices.SortFunc(statuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
@@ -228,7 +229,7 @@ func reportConditions(s *scope) {
 	case s.decision.Drained:
 		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionTrue, v1alpha1.ReasonDrained, "")
 	case len(s.ruleProblem) > 0:
-		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonInvalidDrainRule, progress.Short(s.ruleProblem[0].String()))
+		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonInvalidDrainRule, text.Cut(s.ruleProblem[0].String(), text.MaxMessage))
 	default:
 		// The summary and the nodeStatuses name what the drain waits for. A condition that changed with every Pod would cause a
 		// status patch with every Pod.

@@ -12,15 +12,14 @@
 package nodecondition
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Types are the types of the conditions, in the order in which they are set.
@@ -76,14 +75,11 @@ func Wanted(maintenances []Maintenance) map[corev1.NodeConditionType]string {
 }
 
 func list(names []string) string {
-	slices.Sort(names)
-	if more := len(names) - maxNamed; more > 0 {
-		return fmt.Sprintf("NodeMaintenances %s and %d more", strings.Join(names[:maxNamed], ", "), more)
-	}
 	if len(names) == 1 {
 		return "NodeMaintenance " + names[0]
 	}
-	return "NodeMaintenances " + strings.Join(names, ", ")
+	slices.Sort(names)
+	return "NodeMaintenances " + text.List(names, maxNamed)
 }
 
 // Changes returns which conditions must be set on the Node, and which of this project's conditions must be removed. Both are empty if the

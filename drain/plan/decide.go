@@ -5,6 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Decide says who may go now, and why the others wait.
@@ -47,7 +48,7 @@ func (s *scene) decision() Decision {
 func (t *tally) decision(m *maintenance, targets []v1alpha1.DrainTarget) NodeDecision {
 	d := NodeDecision{
 		Targets:    targets,
-		Message:    cut(t.message(m), maxMessage),
+		Message:    text.Cut(t.message(m), maxMessage),
 		Pending:    t.pending,
 		Evacuating: t.evacuating,
 		Skipped:    t.skipped,

@@ -5,14 +5,16 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-	"unicode/utf8"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // The limits of the fields that messages are written to.
 const (
 	maxMessage  = 1024
-	maxBlocking = 512
+	maxBlocking = text.MaxMessage
+	// maxNames is how many NodeMaintenances a message names.
+	maxNames = 3
 )
 
 const (
@@ -26,9 +28,9 @@ func (t *tally) message(m *maintenance) string {
 	case !t.left:
 		return messageDrained
 	case len(t.overtakenBy) > 0:
-		return messageEvacuating + " (fast-forwarded by older " + list(t.fastForwardedBy(), maxMessage) + ")"
+		return messageEvacuating + " (fast-forwarded by older " + text.List(t.fastForwardedBy(), maxNames) + ")"
 	case t.going && len(t.limitedBy)+len(t.forbiddenBy) > 0:
-		return messageEvacuating + " (limited by " + list(t.limiters(), maxMessage) + ")"
+		return messageEvacuating + " (limited by " + text.List(t.limiters(), maxNames) + ")"
 	case t.going:
 		return messageEvacuating
 	case t.forbidden != nil:
@@ -86,41 +88,41 @@ func (r root) waitingFor(m *maintenance) string {
 
 // waitingFor says that the maintenance waits for a Pod that it must not touch.
 func (p *pod) waitingFor(m *maintenance, withNode bool) string {
-	text := "Waiting for pod " + p.Namespace + "/" + p.Name
+	message := "Waiting for pod " + p.Namespace + "/" + p.Name
 	if withNode {
-		text += " on node " + p.node.name
+		message += " on node " + p.node.name
 	}
 	by, why := p.forbidder(m)
 	if why == undecided {
-		text += ": what to do with it is undecided"
+		message += ": what to do with it is undecided"
 	} else {
-		text += " to complete"
+		message += " to complete"
 	}
 	if by != m {
-		text += " (" + by.Name + ")"
+		message += " (" + by.Name + ")"
 	}
-	return text + "."
+	return message + "."
 }
 
 // blocking says in one line what keeps the maintenance from going on.
 func (m *maintenance) blocking() string {
 	t := m.trail
-	var text string
+	var message string
 	switch {
 	case len(m.nodes) == 0:
-		text = "No Node is selected."
+		message = "No Node is selected."
 	case !m.live:
 		return ""
 	case t.forbidden != nil && len(t.evacuating) == 0:
-		text = t.forbidden.waitingFor(m, true)
+		message = t.forbidden.waitingFor(m, true)
 	case len(t.evacuating) == 1:
-		text = "Evacuating node " + t.evacuating[0].name + "."
+		message = "Evacuating node " + t.evacuating[0].name + "."
 	case len(t.evacuating) > 1:
-		text = fmt.Sprintf("Evacuating node %s and %d more.", t.evacuating[0].name, len(t.evacuating)-1)
+		message = fmt.Sprintf("Evacuating node %s and %d more.", t.evacuating[0].name, len(t.evacuating)-1)
 	default:
-		text = t.root.waitingFor(m)
+		message = t.root.waitingFor(m)
 	}
-	return cut(text, maxBlocking)
+	return text.Cut(message, maxBlocking)
 }
 
 // names returns the names of the maintenances, sorted.
@@ -131,32 +133,4 @@ func (s members) names() []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-// list joins names by comma, as many as fit in a message of this length beside the words around them.
-func list(names []string, limit int) string {
-	const reserve = 64
-	joined := strings.Join(names, ", ")
-	if len(joined) <= limit-reserve {
-		return joined
-	}
-	length, fit := 0, 0
-	for fit < len(names) && length+len(names[fit])+2 <= limit-2*reserve {
-		length += len(names[fit]) + 2
-		fit++
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:fit], ", "), len(names)-fit)
-}
-
-// cut shortens a text to so many bytes, and says so.
-func cut(text string, limit int) string {
-	const mark = "…"
-	if len(text) <= limit {
-		return text
-	}
-	limit -= len(mark)
-	for limit > 0 && !utf8.RuneStart(text[limit]) {
-		limit--
-	}
-	return text[:limit] + mark
 }

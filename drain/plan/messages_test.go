@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestMessages(t *testing.T) {
@@ -112,7 +113,7 @@ func TestMessages(t *testing.T) {
 		s := given(t, things...).expect(node(long).of("m").says(
 			fmt.Sprintf("Evacuating (limited by 0%s, 1%s, 2%s and 6 more)", long, long, long)))
 		s.change("low", func(p *podBuilder) { p.skippedBy("m") }).act().decide()
-		if m := s.decision.Maintenances["m"]; len(m.Blocking) > 512 || len(m.Nodes[long].Message) > 1024 {
+		if m := s.decision.Maintenances["m"]; utf8.RuneCountInString(m.Blocking) > 512 || utf8.RuneCountInString(m.Nodes[long].Message) > 1024 {
 			t.Errorf("%d: %s\n%d: %s", len(m.Blocking), m.Blocking, len(m.Nodes[long].Message), m.Nodes[long].Message)
 		}
 	})

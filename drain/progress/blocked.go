@@ -10,13 +10,12 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 const (
 	// maxBlocked is how many Pods that can't go yet are named for each Node.
 	maxBlocked = 5
-	// maxText is how much is said about each.
-	maxText = 512
 	// overdue is how long after the end of its grace period a Pod that is still there is worth a word.
 	overdue = time.Second
 )
@@ -41,7 +40,7 @@ func Blocked(pods []Pod, drainStart metav1.Time, now time.Time) []v1alpha1.Block
 	var blocked []v1alpha1.BlockedPod
 	for _, pod := range pods {
 		if why, since := pod.blocked(drainStart, now); why != "" {
-			blocked = append(blocked, v1alpha1.BlockedPod{Pod: pod.Namespace + "/" + pod.Name, Reason: pod.reason(), Why: Short(why), Since: &since})
+			blocked = append(blocked, v1alpha1.BlockedPod{Pod: pod.Namespace + "/" + pod.Name, Reason: pod.reason(), Why: text.Cut(why, text.MaxMessage), Since: &since})
 		}
 	}
 	slices.SortStableFunc(blocked, func(a, b v1alpha1.BlockedPod) int {
@@ -83,12 +82,4 @@ func (p Pod) reason() string {
 		return evicting.Reason
 	}
 	return ""
-}
-
-// Short cuts a text to what a status or a condition may say.
-func Short(text string) string {
-	if runes := []rune(text); len(runes) > maxText {
-		return string(runes[:maxText-1]) + "…"
-	}
-	return text
 }

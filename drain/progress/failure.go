@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // maxErrorText is how much of an error is told, so that what to do about it is told as well.
@@ -11,11 +13,8 @@ const maxErrorText = 360
 
 // Describe returns the text of an error of a request, bounded, and what to do about it.
 func Describe(err error) string {
-	text := []rune(strings.Join(strings.Fields(err.Error()), " "))
-	if len(text) > maxErrorText {
-		text = append(text[:maxErrorText-1], '…')
-	}
-	return strings.TrimRight(string(text), ". ") + ". " + advice(err)
+	message := text.Cut(strings.Join(strings.Fields(err.Error()), " "), maxErrorText)
+	return strings.TrimRight(message, ". ") + ". " + advice(err)
 }
 
 func advice(err error) string {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // maxNamed is how many Nodes a text names.
@@ -44,8 +45,5 @@ func list(nodes []string) string {
 	if len(nodes) == 1 {
 		return "Node " + nodes[0]
 	}
-	if more := len(nodes) - maxNamed; more > 0 {
-		return fmt.Sprintf("Nodes %s and %d more", strings.Join(nodes[:maxNamed], ", "), more)
-	}
-	return "Nodes " + strings.Join(nodes, ", ")
+	return "Nodes " + text.List(nodes, maxNamed)
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 const (
@@ -62,15 +63,7 @@ func ControllerOf(pod *corev1.Pod) string {
 			kind, name = "Deployment", deployment
 		}
 	}
-	return cut(kind, maxKind) + " " + pod.Namespace + "/" + cut(name, maxName)
-}
-
-func cut(text string, length int) string {
-	if len(text) <= length {
-		return text
-	}
-	runes := []rune(text)
-	return string(runes[:min(len(runes), length)])
+	return text.Cut(kind, maxKind) + " " + pod.Namespace + "/" + text.Cut(name, maxName)
 }
 
 // CreatedAfterCordon says whether a Pod was created after its Node was cordoned or, if that was later, after the drain started. In

@@ -11,6 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Names of the rules that are built in, and the prefix of those that come from MachineDrainRules.
@@ -173,7 +174,7 @@ func sortedByName(all []clusterv1.MachineDrainRule, namespace string) []*cluster
 }
 
 func (c *Compiled) addProblem(machineDrainRule, message string) {
-	c.Problems = append(c.Problems, Problem{Rule: MachineDrainRulePrefix + machineDrainRule, Message: cut(message)})
+	c.Problems = append(c.Problems, Problem{Rule: MachineDrainRulePrefix + machineDrainRule, Message: text.Cut(message, text.MaxMessage)})
 }
 
 // limit cuts the list to what a NodeMaintenance holds, and says so (M6).

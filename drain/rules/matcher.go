@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Pod is what rules look at in a pod.
@@ -73,7 +74,7 @@ func (m *Matcher) Problems() []Problem {
 	var problems []Problem
 	for _, rule := range m.rules {
 		if err := rule.err(); err != nil {
-			problems = append(problems, Problem{Rule: rule.name, Message: cut(err.Error())})
+			problems = append(problems, Problem{Rule: rule.name, Message: text.Cut(err.Error(), text.MaxMessage)})
 		}
 	}
 	return problems
@@ -120,6 +121,6 @@ func undecided(p *Pod, rule *parsedRule, missing string) Verdict {
 	return Verdict{
 		Rule:      rule.name,
 		Reason:    rule.reason,
-		Undecided: cut("can't decide on " + rule.reason + ": " + missing),
+		Undecided: text.Cut("can't decide on "+rule.reason+": "+missing, text.MaxMessage),
 	}
 }

@@ -125,15 +125,15 @@ func FuzzMatcherDecide(f *testing.F) {
 			t.Errorf("%s has order %d", got.Behavior, got.Order)
 		}
 		for _, text := range []string{got.Reason, got.Undecided} {
-			if len(text) > 512 {
-				t.Errorf("a text of %d bytes does not fit into a status", len(text))
+			if utf8.RuneCountInString(text) > 512 {
+				t.Errorf("a text of %d characters does not fit into a status", utf8.RuneCountInString(text))
 			}
 		}
 		if again := matcher.Decide(p); !reflect.DeepEqual(got, again) {
 			t.Errorf("first %+v, then %+v", got, again)
 		}
 		for _, problem := range matcher.Problems() {
-			if len(problem.Message) > 512 {
+			if utf8.RuneCountInString(problem.Message) > 512 {
 				t.Errorf("a problem of %d bytes", len(problem.Message))
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/pkg/errors"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // parsedRule is a DrainRule with its selectors parsed, and its texts made, once.
@@ -30,7 +31,7 @@ type parsedEntry struct {
 
 // parseRule never fails: what can't be parsed is kept as such, and makes Undecided the pods whose verdict hangs on it.
 func parseRule(rule *v1alpha1.DrainRule) parsedRule {
-	parsed := parsedRule{name: rule.Name, behavior: rule.Behavior, reason: cut("rule " + rule.Name)}
+	parsed := parsedRule{name: rule.Name, behavior: rule.Behavior, reason: text.Cut("rule "+rule.Name, text.MaxMessage)}
 	switch rule.Behavior {
 	case v1alpha1.DrainBehaviorDrain:
 		if rule.Order != nil {
@@ -38,7 +39,7 @@ func parseRule(rule *v1alpha1.DrainRule) parsedRule {
 		}
 	case v1alpha1.DrainBehaviorSkip, v1alpha1.DrainBehaviorWaitCompleted: // order 0, whatever is written
 	default:
-		parsed.broken = errors.Errorf("%q is not a behavior", cut(string(rule.Behavior)))
+		parsed.broken = errors.Errorf("%q is not a behavior", text.Cut(string(rule.Behavior), text.MaxMessage))
 	}
 	for i := range rule.Pods {
 		parsed.entries = append(parsed.entries, parseEntry(&rule.Pods[i]))
@@ -56,12 +57,12 @@ func parseEntry(entry *v1alpha1.DrainRulePodSelector) parsedEntry {
 	switch entry.PodType {
 	case "", v1alpha1.PodTypeDefault, v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic:
 	default:
-		parsed.broken = errors.Errorf("%q is not a podType", cut(string(entry.PodType)))
+		parsed.broken = errors.Errorf("%q is not a podType", text.Cut(string(entry.PodType), text.MaxMessage))
 	}
 	switch entry.DrainLabel {
 	case "", v1alpha1.DrainBehaviorSkip, v1alpha1.DrainBehaviorWaitCompleted:
 	default:
-		parsed.broken = errors.Errorf("%q is not a drainLabel", cut(string(entry.DrainLabel)))
+		parsed.broken = errors.Errorf("%q is not a drainLabel", text.Cut(string(entry.DrainLabel), text.MaxMessage))
 	}
 	return parsed
 }
@@ -118,7 +119,7 @@ func (r parsedRule) matches(p *Pod) (matches answer, reason string) {
 // matches looks at what is always known first: only a pod that passes it needs its type or its namespace.
 func (e parsedEntry) matches(p *Pod) answer {
 	if e.broken != nil {
-		return notKnown("it can't be parsed: " + cut(e.broken.Error()))
+		return notKnown("it can't be parsed: " + text.Cut(e.broken.Error(), text.MaxMessage))
 	}
 	return e.matchesDrainLabel(p).
 		and(e.pods.matches(p.Labels)).
@@ -150,7 +151,7 @@ func (e parsedEntry) matchesType(p *Pod) answer {
 
 func (e parsedEntry) matchesNamespace(p *Pod) answer {
 	if !p.NamespaceKnown && e.namespaces.err == nil && !e.namespaces.selectsAll() {
-		return notKnown(fmt.Sprintf("the labels of namespace %q are not known", cut(p.Namespace)))
+		return notKnown(fmt.Sprintf("the labels of namespace %q are not known", text.Cut(p.Namespace, text.MaxMessage)))
 	}
 	return e.namespaces.matches(p.NamespaceLabels)
 }

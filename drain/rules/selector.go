@@ -4,6 +4,8 @@ import (
 	"github.com/pkg/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // selector is a label selector that has been parsed once. One that could not be parsed keeps the error: whether it
@@ -31,7 +33,7 @@ func (s selector) selectsAll() bool {
 // matches takes time proportional to the values that the selector lists.
 func (s selector) matches(set map[string]string) answer {
 	if s.err != nil {
-		return notKnown("it can't be parsed: " + cut(s.err.Error()))
+		return notKnown("it can't be parsed: " + text.Cut(s.err.Error(), text.MaxMessage))
 	}
 	return known(s.parsed.Matches(labels.Set(set)))
 }
@@ -39,20 +41,4 @@ func (s selector) matches(set map[string]string) answer {
 // problem is the parse error, with the place of the selector in its rule.
 func (s selector) problem(format string, args ...any) error {
 	return errors.Wrapf(s.err, format, args...)
-}
-
-// maxText is what fits into BlockedPod.why and other status fields.
-const maxText = 512
-
-// cut shortens a text that may hold a tenant's input to maxText bytes, without splitting a character.
-func cut(text string) string {
-	if len(text) <= maxText {
-		return text
-	}
-	const ellipsis = "..."
-	end := maxText - len(ellipsis)
-	for end > 0 && text[end]&0xC0 == 0x80 { // a continuation byte of UTF-8
-		end--
-	}
-	return text[:end] + ellipsis
 }

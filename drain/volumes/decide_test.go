@@ -143,7 +143,7 @@ func TestMessage(t *testing.T) {
 			Ignored: []string{"default/x", "default/y"},
 		}
 		want := `Waiting for Node volumes to be detached (started at 2026-01-01T00:00:00Z)
-* PersistentVolumeClaims: default/a, default/b, default/c, ... (2 more)
+* PersistentVolumeClaims: default/a, default/b, default/c and 2 more
 * VolumeAttachments that name no PersistentVolume: csi-1
 Ignored, because only skipped Pods use them: 2`
 		if got := decision.Message(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)); got != want {

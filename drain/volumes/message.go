@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // maxNames is how many volumes of each kind Message names.
@@ -19,10 +21,7 @@ func (d Decision) Message(since time.Time) string {
 		if len(names) == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, "\n* %s: %s", kind, strings.Join(names[:min(len(names), maxNames)], ", "))
-		if more := len(names) - maxNames; more > 0 {
-			fmt.Fprintf(&b, ", ... (%d more)", more)
-		}
+		fmt.Fprintf(&b, "\n* %s: %s", kind, text.List(names, maxNames))
 	}
 	if n := len(d.Ignored); n > 0 {
 		fmt.Fprintf(&b, "\nIgnored, because only skipped Pods use them: %d", n)

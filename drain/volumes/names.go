@@ -6,6 +6,8 @@ import (
 	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // UniqueNames returns the names that a PersistentVolume may have in node.status.volumesAttached, and nil for a volume that is not
@@ -34,14 +36,10 @@ const maxName = 128
 
 // printable replaces the unprintable runes of a name from a workload cluster, and cuts it to maxName.
 func printable(name string) string {
-	name = strings.Map(func(r rune) rune {
+	return text.Cut(strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return '?'
-	}, name)
-	if runes := []rune(name); len(runes) > maxName {
-		return string(runes[:maxName-1]) + "…"
-	}
-	return name
+	}, name), maxName)
 }

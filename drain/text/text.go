@@ -1,0 +1,29 @@
+// Package text fits text and lists of names into fields, conditions and events, which have limited lengths.
+package text
+
+import (
+	"fmt"
+	"strings"
+)
+
+// MaxMessage is the length of a message about one object, in runes: BlockedPod.why and similar status fields.
+const MaxMessage = 512
+
+// Cut returns at most limit runes of a text. A text that is longer ends in an ellipsis. API servers count the length of a field in runes.
+func Cut(text string, limit int) string {
+	if len(text) <= limit { // a rune has at least one byte
+		return text
+	}
+	if runes := []rune(text); len(runes) > limit {
+		return string(runes[:limit-1]) + "…"
+	}
+	return text
+}
+
+// List joins at most limit names with commas, and says how many more there are: "a, b and 3 more".
+func List(names []string, limit int) string {
+	if more := len(names) - limit; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:limit], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
