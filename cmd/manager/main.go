@@ -49,6 +49,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/stage"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workloadcluster"
 )
 
 const (
@@ -230,7 +231,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err != nil {
 		return err
 	}
-	workloads := &workload.Reconciler{
+	workloads := &workloadcluster.Reconciler{
 		Client: mgr.GetClient(), Clusters: clusters, WatchFilterValue: o.watchFilter,
 		Watches: append(append(evacuators, watches...), maintenances.Watches, evacuations.Watches, evictor.Watches, sweeper.Watches),
 	}
@@ -279,7 +280,7 @@ func clusterOfDeployment(ctx context.Context, reader client.Reader) func(ctrl.Re
 }
 
 // setupWorkloads adds the controller that prepares workload clusters, and the node agent if its feature gate is enabled.
-func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads *workload.Reconciler) error {
+func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads *workloadcluster.Reconciler) error {
 	if featureGates.Enabled(nodeAgentGate) {
 		staticPods := &staticpod.Reconciler{Clusters: workloads.Clusters}
 		if err := staticPods.SetupWithManager(mgr, workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)); err != nil {

@@ -194,8 +194,8 @@ func (c *Clusters) RestartWatches(cluster types.NamespacedName) {
 // restartAfter prevents concurrent drains that all detect the restored contact from restarting the same watch repeatedly.
 const restartAfter = 15 * time.Second
 
-// connected creates the objects that live as long as the connection.
-func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) error {
+// Connected creates the objects that live as long as the connection.
+func (c *Clusters) Connected(ctx context.Context, cluster types.NamespacedName) error {
 	config, err := c.cache.GetRESTConfig(ctx, cluster)
 	if err != nil {
 		return errors.Wrapf(err, "reaching workload Cluster %s", cluster)
@@ -215,7 +215,7 @@ func (c *Clusters) connected(ctx context.Context, cluster types.NamespacedName) 
 	return nil
 }
 
-// Remove stops the watches of a workload cluster that is no longer connected, and deletes all state about it.
+// Disconnect stops the watches of a workload cluster that is no longer connected, and deletes all state about it.
 func (c *Clusters) Disconnect(cluster types.NamespacedName) {
 	c.cache.remove(cluster)
 	c.Failures.Remove(func(request Request) bool { return request.Cluster == cluster })

@@ -1,9 +1,7 @@
-// Package workload provides access to workload clusters. Cluster API's ClusterCache manages the connections. This package adds:
-//
-//   - the bundle: the manager applies it to each workload cluster on connect;
-//   - drain watches: while Pods are being evacuated, the manager watches the Pods of the draining Nodes, the PodDisruptionBudgets, and
-//     the labels of Namespaces and the DaemonSets that drain rules depend on. An idle workload cluster needs only the health probe of
-//     the ClusterCache and three small informers of NodeMaintenances, Evacuations and Nodes, and no cache of Pods.
+// Package workload provides access to workload clusters. Cluster API's ClusterCache manages the connections. This package adds drain watches:
+// while Pods are being evacuated, the manager watches the Pods of the draining Nodes, the PodDisruptionBudgets, and the labels of Namespaces
+// and the DaemonSets that drain rules depend on. An idle workload cluster needs only the health probe of the ClusterCache and three small
+// informers of NodeMaintenances, Evacuations and Nodes, and no cache of Pods.
 //
 // The namespace and name of the Cluster identify a workload cluster.
 package workload

@@ -45,8 +45,8 @@ func (c *Clusters) Resume(cluster types.NamespacedName) {
 	c.cache.resend(cluster)
 }
 
-// resumed calls Resume for Clusters and Machines that are no longer paused.
-func (c *Clusters) resumed() handler.EventHandler {
+// ResumeAfterPause handles the events of Clusters and Machines: it calls Resume when one is no longer paused.
+func (c *Clusters) ResumeAfterPause() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		switch before := e.ObjectOld.(type) {
 		case *clusterv1.Cluster:

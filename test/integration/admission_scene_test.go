@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workloadcluster"
 	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
@@ -61,7 +61,7 @@ func newAdmission(t *testing.T, options controlplane.Options) *admission {
 func (a *admission) applyBundle(missing ...string) {
 	a.Helper()
 	a.Eventually(func(g Gomega) {
-		applied, err := workload.ApplyBundle(a.Context(), a.admin)
+		applied, err := workloadcluster.ApplyBundle(a.Context(), a.admin)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(applied.Established).To(BeTrue())
 		g.Expect(applied.Missing).To(HaveLen(len(missing)))

@@ -1,8 +1,9 @@
-package workload
+// Package workloadcluster prepares workload clusters: it installs the bundle (CRDs, admission policies and roles) and the node agent, and then
+// adds the watches of all controllers to the connection.
+package workloadcluster
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,14 +24,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
+
+// eventAdmissionPoliciesMissing is the reason of the event on a Cluster whose workload cluster does not support some of the admission
+// policies, or has disabled them.
+const eventAdmissionPoliciesMissing = "AdmissionPoliciesMissing"
 
 // Reconciler prepares each workload cluster that a MachineDrainPolicy selects, once for each connection.
 type Reconciler struct {
 	Client           client.Client
-	Clusters         *Clusters
-	Watches          []Watches
+	Clusters         *workload.Clusters
+	Watches          []workload.Watches
 	WatchFilterValue string
 	// NodeAgentImage is the image of the node agent. If it is empty, the node agent is never installed.
 	NodeAgentImage string
@@ -48,8 +54,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("workloadcluster").
 		For(&clusterv1.Cluster{}, builder.WithPredicates(selectionMayChange, predicates.ResourceHasFilterLabel(mgr.GetScheme(), ctrl.LoggerFrom(ctx), r.WatchFilterValue))).
-		Watches(&clusterv1.Cluster{}, r.Clusters.resumed()).
-		Watches(&clusterv1.Machine{}, r.Clusters.resumed()).
+		Watches(&clusterv1.Cluster{}, r.Clusters.ResumeAfterPause()).
+		Watches(&clusterv1.Machine{}, r.Clusters.ResumeAfterPause()).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.clustersOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(r.Clusters.Source("workloadcluster", clusters)).
 		WithOptions(options).
@@ -80,7 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	live, err := r.Clusters.UncachedClient(ctx, req.NamespacedName)
 	if err != nil {
-		if IsNotConnected(err) { // the next connection triggers a reconciliation
+		if workload.IsNotConnected(err) { // the next connection triggers a reconciliation
 			r.Clusters.Disconnect(req.NamespacedName)
 			return reconcile.Result{}, nil
 		}
@@ -97,24 +103,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.bringNodeAgent(ctx, live, cluster); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.Clusters.connected(ctx, req.NamespacedName); err != nil {
+	if err := r.Clusters.Connected(ctx, req.NamespacedName); err != nil {
 		return reconcile.Result{}, err
 	}
-	return Result(r.watch(ctx, req.NamespacedName))
-}
-
-// watch adds the missing watches to a connection, after the indexes that their controllers use.
-func (r *Reconciler) watch(ctx context.Context, cluster types.NamespacedName) error {
-	watchers := slices.Clone(indexes)
-	for _, watches := range r.Watches {
-		watchers = append(watchers, watches(cluster)...)
-	}
-	for _, watcher := range watchers {
-		if err := r.Clusters.cache.Watch(ctx, cluster, watcher); err != nil {
-			return errors.Wrapf(err, "adding %s to workload Cluster %s", watcher.Name(), cluster)
-		}
-	}
-	return nil
+	return workload.Result(r.Clusters.AddWatches(ctx, req.NamespacedName, r.Watches))
 }
 
 // tellMissing records an event on the Cluster about admission policies that the workload cluster does not serve. An older Kubernetes does

@@ -1,4 +1,4 @@
-package workload
+package workloadcluster
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/config/workload"
+	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
 )
 
 // fieldManager is the field owner of the objects of the bundle in workload clusters.
@@ -33,7 +33,7 @@ type Applied struct {
 // ApplyBundle applies the bundle to a workload cluster. It keeps an object of the same or a newer bundle version: managers of different
 // versions in two management clusters may share a workload cluster. It skips admission policies that the workload cluster does not support.
 func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
-	objects, err := workload.Bundle()
+	objects, err := bundle.Bundle()
 	if err != nil {
 		return Applied{}, err
 	}
@@ -81,9 +81,9 @@ func (f found) ensure(ctx context.Context, live client.Client) (*unstructured.Un
 		return applyObject(ctx, live, f.wanted)
 	case f.err != nil:
 		return nil, errors.Wrapf(f.err, "getting %s %s", f.wanted.GetKind(), f.wanted.GetName())
-	case version < workload.BundleVersion:
+	case version < bundle.BundleVersion:
 		return applyObject(ctx, live, f.wanted)
-	case version > workload.BundleVersion:
+	case version > bundle.BundleVersion:
 		ctrl.LoggerFrom(ctx).V(2).Info("A newer bundle is there already, leaving it", f.wanted.GetKind(), f.wanted.GetName(), "version", version)
 	}
 	return f.present, nil
@@ -99,7 +99,7 @@ func applyObject(ctx context.Context, live client.Client, object *unstructured.U
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[v1alpha1.BundleVersionAnnotation] = strconv.Itoa(workload.BundleVersion)
+	annotations[v1alpha1.BundleVersionAnnotation] = strconv.Itoa(bundle.BundleVersion)
 	applied.SetAnnotations(annotations)
 	err := live.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldManager), client.ForceOwnership)
 	return applied, errors.Wrapf(err, "applying %s %s", object.GetKind(), object.GetName())

@@ -1,4 +1,4 @@
-package workload
+package workloadcluster
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/config/workload"
+	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -36,7 +36,7 @@ func (r *Reconciler) bringNodeAgent(ctx context.Context, live client.Client, clu
 //
 // If the workload cluster does not serve admission policies, the agent is not installed: only they restrict each agent to its own Node.
 func applyNodeAgent(ctx context.Context, live client.Client, image string, wanted bool) error {
-	objects, err := workload.NodeAgent(image)
+	objects, err := bundle.NodeAgent(image)
 	if err != nil {
 		return err
 	}
