@@ -219,11 +219,12 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		return err
 	}
 	served := &evacuation.Machines{Reader: mgr.GetClient(), ManagementCluster: managementCluster}
-	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Clock: realClock}
-	if err := evacuations.SetupWithManager(ctx, mgr, workload.FairOptions(o.evacuationConcurrency, workload.ClusterOf)); err != nil {
+	written := evacuation.NewWritten(ctx)
+	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Written: written, Clock: realClock}
+	if err := evacuations.SetupWithManager(mgr, workload.FairOptions(o.evacuationConcurrency, workload.ClusterOf)); err != nil {
 		return err
 	}
-	evictor := &evacuation.Evictor{Clusters: clusters, Machines: served, Clock: realClock}
+	evictor := &evacuation.Evictor{Clusters: clusters, Machines: served, Written: written, Clock: realClock}
 	if err := evictor.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: o.evictorConcurrency}); err != nil {
 		return err
 	}

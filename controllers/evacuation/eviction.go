@@ -164,15 +164,20 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest); err != nil {
 		return // the Evacuation was deleted, or the connection is closed
 	}
+	latest, _ = p.written.latest(p.cluster, latest)
 	changed := latest.DeepCopy()
 	s.action.Apply(changed, now)
 	evacuation.Refused(changed, why.reason, why.message)
 	until := now.Add(evacuation.WithJitter(evacuation.Backoff(changed.Status.FailedEvictionCounter), rand.Float64())) //nolint:gosec // jitter is not security-relevant
 	p.record.refuse(s.pod.UID, until, why.reason)
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
-	if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(latest)); client.IgnoreNotFound(err) != nil {
-		ctrl.LoggerFrom(ctx).Info("Failed to count a refused eviction", "err", err.Error())
+	if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(latest)); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			ctrl.LoggerFrom(ctx).Info("Failed to count a refused eviction", "err", err.Error())
+		}
+		return
 	}
+	p.written.record(p.cluster, changed)
 }
 
 // gracePeriod returns 1 s for Pods on an unreachable Node, as Cluster API does: no kubelet would wait for the Pod to terminate. It returns

@@ -30,6 +30,7 @@ import (
 type Evictor struct {
 	Clusters *workload.Clusters
 	Machines *Machines
+	Written  *Written
 	Clock    clock.Clock
 
 	controller controller.TypedController[reconcile.Request]
@@ -123,7 +124,7 @@ func hasCordoned() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 // workload cluster again.
 func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
-	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), subjects: map[types.UID]*subject{}, stale: map[string]bool{}, blocked: map[string]int{}}
+	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), written: v.Written, subjects: map[types.UID]*subject{}, stale: map[string]bool{}, blocked: map[string]int{}}
 	if p.observation = v.Clusters.CurrentObservation(p.cluster); p.observation == nil {
 		return v.disconnect(p.cluster, p.now), nil
 	}

@@ -36,6 +36,7 @@ type pass struct {
 	live        client.Client
 	observation workload.Observation
 	record      *record
+	written     *Written
 	pdbs        []*policyv1.PodDisruptionBudget
 	now         time.Time
 	subjects    map[types.UID]*subject
@@ -93,7 +94,11 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 	var due []*subject
 	for i := range evacuations {
-		if s := p.subjectOf(&evacuations[i]); s != nil {
+		latest, removed := p.written.latest(p.cluster, &evacuations[i])
+		if removed {
+			continue
+		}
+		if s := p.subjectOf(latest); s != nil {
 			due = append(due, s)
 		}
 	}
@@ -219,8 +224,11 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
 			continue
 		}
 		group.Go(func() error {
-			err := p.client.Status().Patch(groupCtx, changed, client.MergeFrom(s.evacuation))
-			return errors.Wrapf(client.IgnoreNotFound(err), "saying why Pod %s waits", klog.KObj(s.pod))
+			if err := p.client.Status().Patch(groupCtx, changed, client.MergeFrom(s.evacuation)); err != nil {
+				return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", klog.KObj(changed))
+			}
+			p.written.record(p.cluster, changed)
+			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {

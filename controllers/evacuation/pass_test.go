@@ -1,6 +1,7 @@
 package evacuation
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
@@ -19,13 +21,54 @@ import (
 )
 
 // passOver is a pass over a workload cluster of these objects, as it is at a point in time.
-func passOver(now time.Time, observation workload.Observation, objects ...client.Object) *pass {
+func passOver(t *testing.T, now time.Time, observation workload.Observation, objects ...client.Object) *pass {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	_ = corev1.AddToScheme(scheme)
 	_ = v1alpha1.AddToScheme(scheme)
 	return &pass{
-		client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), observation: observation,
-		record: newRecord(), now: now, paused: func(*v1alpha1.NodeMaintenance) bool { return false },
+		client:      fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).Build(),
+		observation: observation, record: newRecord(), written: NewWritten(t.Context()), now: now,
+		subjects: map[types.UID]*subject{}, blocked: map[string]int{}, paused: func(*v1alpha1.NodeMaintenance) bool { return false },
+	}
+}
+
+func TestReport(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}}
+	observed := evacuation.New(pod, nil, 0)
+	observed.UID, observed.ResourceVersion = "evacuation", "1"
+	exhausted := budgets.Waiting{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Message: "waiting for a budget"}
+	multiple := budgets.Waiting{Candidate: exhausted.Candidate, Reason: budgets.MultipleBudgets, Message: "waiting for two budgets"}
+	for _, tc := range []struct {
+		name    string
+		reports []budgets.Waiting
+		patches int
+	}{
+		{"does not patch the same status again while the watch has not delivered the first patch", []budgets.Waiting{exhausted, exhausted}, 1},
+		{"patches another status while the watch has not delivered the first patch", []budgets.Waiting{exhausted, multiple, exhausted}, 3},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			p := passOver(t, now, onePod{pod: pod}, observed.DeepCopy())
+			patches := 0
+			p.client = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // a panic fails the test
+				SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+					patches++
+					return c.SubResource(subResource).Patch(ctx, object, patch, options...)
+				},
+			})
+			for _, waiting := range tc.reports {
+				for _, s := range p.due([]v1alpha1.Evacuation{*observed.DeepCopy()}) {
+					p.subjects[s.pod.UID] = s
+				}
+				g.Expect(p.report(t.Context(), []budgets.Waiting{waiting})).To(Succeed())
+			}
+			g.Expect(patches).To(Equal(tc.patches))
+			stored := &v1alpha1.Evacuation{}
+			g.Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(observed), stored)).To(Succeed())
+			g.Expect(stored.Status.Message).To(Equal(exhausted.Message))
+		})
 	}
 }
 
@@ -52,7 +95,7 @@ func TestAwaitCordons(t *testing.T) {
 				tc.node.Name = "one"
 				objects = append(objects, tc.node)
 			}
-			p := passOver(created.Add(time.Second), onePod{}, objects...)
+			p := passOver(t, created.Add(time.Second), onePod{}, objects...)
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(candidates).To(BeEmpty())
@@ -89,8 +132,8 @@ func TestWaitForCordonsIsBounded(t *testing.T) {
 			now := requested.Add(tc.after)
 			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(now.Add(-tc.recreate))}}
 			m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageCordon, v1alpha1.SelectNodes("one")
-			p := passOver(now, onePod{pod: pod}, m, e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
-			p.subjects, p.paused = map[types.UID]*subject{}, func(*v1alpha1.NodeMaintenance) bool { return tc.paused }
+			p := passOver(t, now, onePod{pod: pod}, m, e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+			p.paused = func(*v1alpha1.NodeMaintenance) bool { return tc.paused }
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(candidates).To(HaveLen(map[bool]int{true: 1}[tc.evicts]))
@@ -131,7 +174,7 @@ func TestUnderWay(t *testing.T) {
 	} {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			p := passOver(begun.Add(tc.after), onePod{pod: tc.pod})
+			p := passOver(t, begun.Add(tc.after), onePod{pod: tc.pod})
 			g.Expect(p.record.inFlight.start(admitted, begun)).To(BeTrue())
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())

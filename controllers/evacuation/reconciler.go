@@ -12,7 +12,6 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
-	"sigs.k8s.io/cluster-api/util/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -29,24 +28,14 @@ import (
 type Reconciler struct {
 	Clusters *workload.Clusters
 	Machines *Machines
+	Written  *Written
 	Clock    clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
-	ended      cache.Cache[ending]
 }
-
-// ending is an Evacuation that our last write has removed, but that a stale cache may still contain. Another write would fail.
-type ending struct {
-	cluster    types.NamespacedName
-	evacuation types.UID
-}
-
-// Key implements cache.Entry.
-func (e ending) Key() string { return e.cluster.String() + "/" + string(e.evacuation) }
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
-	r.ended = cache.New[ending](ctx, watchLag)
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "evacuation", r, options, r.enqueue)
 	return err
@@ -140,7 +129,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		}
 		return reconcile.Result{}, errors.Wrapf(err, "getting Evacuation %s", request.Object)
 	}
-	if _, ended := r.ended.Has(ending{request.Cluster, s.evacuation.UID}.Key()); ended {
+	var removed bool
+	if s.evacuation, removed = r.Written.latest(request.Cluster, s.evacuation); removed {
 		return reconcile.Result{}, nil // the watch will deliver its deletion
 	}
 	if located, err := r.locate(ctx, s); err != nil || !located {
@@ -304,6 +294,7 @@ func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Acti
 		if err := s.client.Status().Patch(ctx, status, client.MergeFrom(before)); err != nil {
 			return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", name)
 		}
+		r.Written.record(s.request.Cluster, status)
 		after.ResourceVersion = status.ResourceVersion
 	}
 	if action.Delete {
@@ -320,12 +311,16 @@ func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Acti
 		if !action.Delete {
 			patch = client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{}) // a merge patch replaces whole lists
 		}
-		if err := s.client.Patch(ctx, after, patch); client.IgnoreNotFound(err) != nil {
+		err := s.client.Patch(ctx, after, patch)
+		if client.IgnoreNotFound(err) != nil {
 			return errors.Wrapf(err, "patching Evacuation %s", name)
+		}
+		if err == nil {
+			r.Written.record(s.request.Cluster, after)
 		}
 	}
 	if ends {
-		r.ended.Add(ending{s.request.Cluster, before.UID})
+		r.Written.recordRemoved(s.request.Cluster, before)
 	}
 	return nil
 }
