@@ -1,21 +1,21 @@
 package v1alpha1
 
-// SurgePolicy says when room is made for a Pod before it goes.
+// SurgePolicy says for which Deployments replicas are added before their Pods are evicted.
 //
-// Never is the default: a surge creates Pods and changes the replicas of Deployments and the minReplicas of HorizontalPodAutoscalers. That
-// takes capacity and edits objects of others, which only the operator of the fleet can decide.
+// The default is Never, because a surge needs capacity and changes the replicas of Deployments and the minReplicas of
+// HorizontalPodAutoscalers, which other actors own. The operator of the Clusters decides about that.
 // +kubebuilder:validation:Enum=Never;OnRequest;IfSingleReplica;Always
 type SurgePolicy string
 
 const (
-	// SurgeNever evicts without making room first.
+	// SurgeNever adds no replicas.
 	SurgeNever SurgePolicy = "Never"
-	// SurgeOnRequest makes room for Deployments whose Pods ask for it by the annotation of KEP-4212,
-	// evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io: 10000/controller, up to their maxSurge at a time.
+	// SurgeOnRequest adds replicas for Pods that request it with the annotation of KEP-4212,
+	// evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io: 10000/controller. At most maxSurge replicas are added at a time.
 	SurgeOnRequest SurgePolicy = "OnRequest"
-	// SurgeIfSingleReplica makes room for Deployments that declare one replica.
+	// SurgeIfSingleReplica adds a replica to Deployments that declare one replica.
 	SurgeIfSingleReplica SurgePolicy = "IfSingleReplica"
-	// SurgeAlways makes room for every Deployment, up to its maxSurge at a time.
+	// SurgeAlways adds replicas to all Deployments, at most maxSurge at a time.
 	SurgeAlways SurgePolicy = "Always"
 )
 
@@ -24,86 +24,88 @@ const (
 type StatefulSetPodsPolicy string
 
 const (
-	// StatefulSetPodsOrdered evicts the Pods of a StatefulSet from the highest ordinal down, one at a time. The next Pod waits
-	// until the replacement of the last one is ready, for at most 3 minutes each. A replica that was not ready, or did not exist,
-	// before the drain began is not waited for. The order is a courtesy: PodDisruptionBudgets protect availability.
+	// StatefulSetPodsOrdered evicts the Pods of a StatefulSet one at a time, starting with the highest ordinal. Each Pod waits up to 3
+	// minutes until the replacement of the previous Pod is ready. It does not wait for replicas that were not ready, or did not exist,
+	// before the drain. This order does not protect availability: PodDisruptionBudgets do.
 	StatefulSetPodsOrdered StatefulSetPodsPolicy = "Ordered"
-	// StatefulSetPodsUnordered evicts the Pods of a StatefulSet as PodDisruptionBudgets allow it, like other Pods.
+	// StatefulSetPodsUnordered evicts the Pods of a StatefulSet as PodDisruptionBudgets allow, as it evicts other Pods.
 	StatefulSetPodsUnordered StatefulSetPodsPolicy = "Unordered"
 )
 
-// EvacuatorsPolicy says which evacuators may take over Pods.
+// EvacuatorsPolicy says which evacuators can become active.
 // +kubebuilder:validation:Enum=Any;BuiltIn
 type EvacuatorsPolicy string
 
 const (
-	// EvacuatorsAny honors the evacuators that Pods are annotated with.
+	// EvacuatorsAny allows all evacuators that the annotations of a Pod name.
 	EvacuatorsAny EvacuatorsPolicy = "Any"
-	// EvacuatorsBuiltIn lets only evacuators of this project have a turn, so that a tenant cannot hold a Node with silent ones. It also
-	// applies to Evacuations that others created before the drain, and progressDeadlineSeconds bounds theirs. Where several
-	// NodeMaintenances drain a Node, BuiltIn wins.
+	// EvacuatorsBuiltIn allows only the evacuators of this project, so that a tenant cannot delay a drain with evacuators that never
+	// finish. It also applies to Evacuations that other instigators created before the drain, and progressDeadlineSeconds also limits
+	// theirs. If several NodeMaintenances drain a Node, BuiltIn takes precedence.
 	EvacuatorsBuiltIn EvacuatorsPolicy = "BuiltIn"
 )
 
-// UnhealthyBudgetPolicy says what happens to unready Pods whose own budget can never have room.
+// UnhealthyBudgetPolicy says what happens to Pods that are not ready and whose PodDisruptionBudget never allows a disruption.
 // +kubebuilder:validation:Enum=Respect;Override
 type UnhealthyBudgetPolicy string
 
 const (
-	// UnhealthyBudgetRespect waits, and names the Pods that block their own budget.
+	// UnhealthyBudgetRespect waits and reports the Pods that block their PodDisruptionBudget.
 	UnhealthyBudgetRespect UnhealthyBudgetPolicy = "Respect"
-	// UnhealthyBudgetOverride deletes Pods that are not ready when their own budget can never have room.
+	// UnhealthyBudgetOverride deletes Pods that are not ready if their PodDisruptionBudget never allows a disruption.
 	UnhealthyBudgetOverride UnhealthyBudgetPolicy = "Override"
 )
 
-// OnTimeoutPolicy says what happens to Pods that are left when the drain's time is up.
+// OnTimeoutPolicy says what happens to the remaining Pods at the drain timeout.
 // +kubebuilder:validation:Enum=Release;Delete
 type OnTimeoutPolicy string
 
 const (
-	// OnTimeoutRelease leaves them: the Machine is deleted with them.
+	// OnTimeoutRelease does not change them. The Machine is deleted with its Pods.
 	OnTimeoutRelease OnTimeoutPolicy = "Release"
-	// OnTimeoutDelete deletes them, early enough for each one's grace period.
+	// OnTimeoutDelete deletes them before the timeout, early enough for their grace periods.
 	OnTimeoutDelete OnTimeoutPolicy = "Delete"
 )
 
-// EvacuationPolicy is how the Pods of a maintenance are evacuated; what a MachineDrainPolicy decided, compiled in.
+// EvacuationPolicy says how the Pods of a NodeMaintenance are evacuated. For a Machine, the controller copies it from the
+// MachineDrainPolicy.
 type EvacuationPolicy struct {
-	// progressDeadlineSeconds is how long an evacuator may go without reporting progress.
+	// progressDeadlineSeconds is the longest time in seconds that an active evacuator may take to report progress.
 	// +optional
 	// +default=1800
 	// +kubebuilder:validation:Minimum=600
 	// +kubebuilder:validation:Maximum=21600
 	ProgressDeadlineSeconds int32 `json:"progressDeadlineSeconds,omitempty"`
 
-	// surge says for which Deployments replicas are added before their Pods are removed. With OnRequest the Pods decide by an annotation.
-	// Where several NodeMaintenances drain a Node, the one that surges most wins.
+	// surge says for which Deployments replicas are added before their Pods are evicted. With OnRequest, Pods request it with an
+	// annotation. If several NodeMaintenances drain a Node, the policy that surges the most takes precedence.
 	// +optional
 	// +default="Never"
 	Surge SurgePolicy `json:"surge,omitempty"`
 
-	// statefulSetPods says whether the Pods of a StatefulSet are evicted in order, one at a time. It concerns StatefulSets with
-	// podManagementPolicy OrderedReady and update strategy RollingUpdate. Where several NodeMaintenances drain a Node, Ordered wins.
+	// statefulSetPods says whether the Pods of a StatefulSet are evicted in order, one at a time. It applies to StatefulSets with
+	// podManagementPolicy OrderedReady and update strategy RollingUpdate. If several NodeMaintenances drain a Node, Ordered takes
+	// precedence.
 	// +optional
 	// +default="Ordered"
 	StatefulSetPods StatefulSetPodsPolicy `json:"statefulSetPods,omitempty"`
 
-	// evacuators says which evacuators may take over Pods.
+	// evacuators says which evacuators can become active.
 	// +optional
 	// +default="Any"
 	Evacuators EvacuatorsPolicy `json:"evacuators,omitempty"`
 
-	// unhealthyBudget says what happens to unready Pods whose own budget can never have room.
+	// unhealthyBudget says what happens to Pods that are not ready and whose PodDisruptionBudget never allows a disruption.
 	// +optional
 	// +default="Respect"
 	UnhealthyBudget UnhealthyBudgetPolicy `json:"unhealthyBudget,omitempty"`
 
-	// drainTimeoutSeconds is the time that the drain has, counted from the start of the Drain stage. Absent or 0: no limit.
+	// drainTimeoutSeconds is the drain timeout, counted from the start of stage Drain. If it is not set or 0, there is no timeout.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	DrainTimeoutSeconds *int32 `json:"drainTimeoutSeconds,omitempty"`
 
-	// onTimeout says what happens to Pods that are left when that time is up.
+	// onTimeout says what happens to the remaining Pods at the drain timeout.
 	// +optional
 	// +default="Release"
 	OnTimeout OnTimeoutPolicy `json:"onTimeout,omitempty"`

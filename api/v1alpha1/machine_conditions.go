@@ -1,31 +1,44 @@
 package v1alpha1
 
-// The condition that this provider sets on Machines, and its reasons.
+// Condition types of Machines, and their reasons.
 const (
-	// MachineNodeMaintenance is True when the drain of a deleted Machine's Node is done or not needed, False while it goes on. On a
-	// Machine that isn't being deleted, it says how far the stage has come that its annotation asks for.
+	// MachineNodeMaintenance is False while the Node of a deleted Machine is being drained, and True when the drain is finished or not
+	// needed. On a Machine that is not being deleted, it reports the progress of the stage that MachineStageAnnotation requests.
 	MachineNodeMaintenance = "NodeMaintenance"
 
+	// ReasonWaitingForWorkloadCluster means that the manager has no connection to the workload cluster.
 	ReasonWaitingForWorkloadCluster = "WaitingForWorkloadCluster"
-	ReasonWaitingForTurn            = "WaitingForTurn"
-	ReasonMachineDraining           = "Draining"
-	// ReasonMaintenanceNameTaken: all names that the NodeMaintenance of the Node may have are taken by NodeMaintenances that the manager
-	// has not written for this Machine and Node.
-	ReasonMaintenanceNameTaken   = "NodeMaintenanceNameTaken"
+	// ReasonWaitingForTurn means that as many other Nodes of the Cluster are being drained as maxParallelDrains allows.
+	ReasonWaitingForTurn = "WaitingForTurn"
+	// ReasonMachineDraining means that the Node is being drained. The message says what the drain waits for.
+	ReasonMachineDraining = "Draining"
+	// ReasonMaintenanceNameTaken means that other NodeMaintenances, which do not serve this Machine and Node, have all names that the
+	// NodeMaintenance of this Node can have.
+	ReasonMaintenanceNameTaken = "NodeMaintenanceNameTaken"
+	// ReasonWaitingForVolumeDetach means that the Node is drained and has volumes that must be detached.
 	ReasonWaitingForVolumeDetach = "WaitingForVolumeDetach"
-	ReasonTimedOut               = "TimedOut"
-	ReasonSkipped                = "Skipped"
-	ReasonMachineDrained         = "Drained"
-	// ReasonReconcileFailed: a step of the drain has failed for 10 s or longer. The message has the error and what to do about it.
-	// Where the Node cannot be cordoned, the reason is ReasonCordonFailed.
+	// ReasonTimedOut means that the drain timeout, or the timeout for volumes, was exceeded.
+	ReasonTimedOut = "TimedOut"
+	// ReasonSkipped means that the Node is not drained. The message says why.
+	ReasonSkipped = "Skipped"
+	// ReasonMachineDrained means that the Node is drained.
+	ReasonMachineDrained = "Drained"
+	// ReasonReconcileFailed means that a step of the drain has failed for 10 s or longer. The message has the error and what to do about
+	// it. If the Node cannot be cordoned, the reason is CordonFailed.
 	ReasonReconcileFailed = "ReconcileFailed"
 
-	// On Machines that aren't being deleted: the annotation's stage is reached, is on its way, or can't be.
-	ReasonMachineAnnounced  = "Announced"
-	ReasonMachineCordoned   = "Cordoned"
-	ReasonMachineCordoning  = "Cordoning"
+	// ReasonMachineAnnounced means that a NodeMaintenance announces the maintenance of the Node, as the stage annotation requests.
+	ReasonMachineAnnounced = "Announced"
+	// ReasonMachineCordoned means that the Node is cordoned, as the stage annotation requests.
+	ReasonMachineCordoned = "Cordoned"
+	// ReasonMachineCordoning means that the Node is not cordoned yet, although the stage annotation requests it.
+	ReasonMachineCordoning = "Cordoning"
+	// ReasonMachineCompleting means that the stage annotation is Complete or was removed, but the NodeMaintenance is not completed yet.
 	ReasonMachineCompleting = "Completing"
-	ReasonMachineCompleted  = "Completed"
-	ReasonInvalidStage      = "InvalidStage"
-	ReasonNotManaged        = "NotManaged"
+	// ReasonMachineCompleted means that the stage annotation is Complete or was removed, and the NodeMaintenance is completed.
+	ReasonMachineCompleted = "Completed"
+	// ReasonInvalidStage means that the value of the stage annotation is not a stage, or an earlier stage.
+	ReasonInvalidStage = "InvalidStage"
+	// ReasonNotManaged means that the stage annotation has no effect, because no MachineDrainPolicy selects the Machine.
+	ReasonNotManaged = "NotManaged"
 )

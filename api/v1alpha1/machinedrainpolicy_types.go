@@ -10,22 +10,22 @@ import (
 type DaemonSetPodsPolicy string
 
 const (
-	// DaemonSetPodsSkip leaves them on the Node.
+	// DaemonSetPodsSkip leaves the Pods of DaemonSets on the Node.
 	DaemonSetPodsSkip DaemonSetPodsPolicy = "Skip"
-	// DaemonSetPodsDrain ends them last, after the volumes have detached.
+	// DaemonSetPodsDrain evicts the Pods of DaemonSets last, after the volumes have been detached.
 	DaemonSetPodsDrain DaemonSetPodsPolicy = "Drain"
 )
 
-// OutdatedNodesPolicy says what happens to the Nodes of a rolling MachineDeployment that are yet to be replaced.
+// OutdatedNodesPolicy says what happens to the Nodes that a rollout of a MachineDeployment has not replaced yet.
 // +kubebuilder:validation:Enum=Ignore;Announce;Cordon
 type OutdatedNodesPolicy string
 
 const (
-	// OutdatedNodesIgnore does nothing ahead of time.
+	// OutdatedNodesIgnore does not change the Nodes before their Machines are deleted.
 	OutdatedNodesIgnore OutdatedNodesPolicy = "Ignore"
-	// OutdatedNodesAnnounce creates an Idle NodeMaintenance for each.
+	// OutdatedNodesAnnounce creates a NodeMaintenance in stage Idle for each of the Nodes.
 	OutdatedNodesAnnounce OutdatedNodesPolicy = "Announce"
-	// OutdatedNodesCordon makes them unschedulable, so that no evicted Pod lands on a Node that goes next.
+	// OutdatedNodesCordon makes the Nodes unschedulable, so that no evicted Pod is scheduled to a Node that is replaced next.
 	OutdatedNodesCordon OutdatedNodesPolicy = "Cordon"
 )
 
@@ -34,44 +34,45 @@ const (
 type NodeAgentPolicy string
 
 const (
-	// NodeAgentDisabled runs no agent.
+	// NodeAgentDisabled does not run the agent.
 	NodeAgentDisabled NodeAgentPolicy = "Disabled"
 	// NodeAgentEnabled runs the agent (feature gate NodeAgent).
 	NodeAgentEnabled NodeAgentPolicy = "Enabled"
 )
 
-// RolloutPolicy is how rollouts of MachineDeployments are served.
+// RolloutPolicy says what happens during rollouts of MachineDeployments.
 type RolloutPolicy struct {
-	// outdatedNodes says what happens to the Nodes that are yet to be replaced.
+	// outdatedNodes says what happens to the Nodes that a rollout has not replaced yet.
 	// +optional
 	// +default="Announce"
 	OutdatedNodes OutdatedNodesPolicy `json:"outdatedNodes,omitempty"`
 }
 
-// MachineDrainPolicySpec opts Machines in, and says how their Nodes are drained.
-// A Machine follows the first policy that selects it, by name; without one it is left to Cluster API.
+// MachineDrainPolicySpec selects Machines and says how their Nodes are drained. If several policies select a Machine, the first one by name
+// applies. If no policy selects it, Cluster API drains its Node.
 type MachineDrainPolicySpec struct {
-	// clusterSelector selects Machines by the labels of their Cluster. Absent or empty: any.
+	// clusterSelector selects Machines by the labels of their Cluster. If it is not set or empty, the Machines of all Clusters are selected.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
-	// machineSelector selects Machines by their labels. Absent or empty: any.
+	// machineSelector selects Machines by their labels. If it is not set or empty, all Machines are selected.
 	// +optional
 	MachineSelector *metav1.LabelSelector `json:"machineSelector,omitempty"`
 
-	// drainPlan is handed to each NodeMaintenance; see its spec.drainPlan.
+	// drainPlan is the spec.drainPlan of the NodeMaintenances of the selected Machines.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:XValidation:rule="self.all(e, !has(e.podSelector) || (has(e.podSelector.matchLabels) && size(e.podSelector.matchLabels) > 0) || (has(e.podSelector.matchExpressions) && size(e.podSelector.matchExpressions) > 0))",message="an empty podSelector is refused: leave it out to select all Pods"
+	// +kubebuilder:validation:XValidation:rule="self.all(e, !has(e.podSelector) || (has(e.podSelector.matchLabels) && size(e.podSelector.matchLabels) > 0) || (has(e.podSelector.matchExpressions) && size(e.podSelector.matchExpressions) > 0))",message="podSelector must not be empty: omit it to select all Pods"
 	// +kubebuilder:validation:XValidation:rule="self.all(e, self.exists_one(x, x == e))",message="drainPlan has a duplicate entry"
 	// +kubebuilder:validation:XValidation:rule="self.map(e, e.podType == 'Static' ? 2 : e.podType == 'DaemonSet' ? 1 : 0).isSorted()",message="drainPlan is out of order: Default, then DaemonSet, then Static"
 	// +kubebuilder:validation:XValidation:rule="['Default', 'DaemonSet', 'Static'].all(t, self.filter(e, e.podType == t).map(e, e.podPriority * 2 + (has(e.podSelector) ? 0 : 1)).isSorted())",message="drainPlan is out of order: podPriority ascends within a podType, and at equal podPriority entries with a podSelector come first"
 	DrainPlan []DrainPlanEntry `json:"drainPlan,omitempty"`
 
-	// drainPlanDefaults is handed to each NodeMaintenance; see its spec.drainPlanDefaults. Absent: None without a drainPlan, so
-	// that the Pods of one MachineDrainRule order are evicted together, as Cluster API does; PriorityTiers with a drainPlan.
+	// drainPlanDefaults is the spec.drainPlanDefaults of the NodeMaintenances of the selected Machines. If it is not set, it is
+	// PriorityTiers with a drainPlan, and None without one: then the Pods with the same order of MachineDrainRules are evicted together,
+	// as Cluster API does.
 	// +optional
 	DrainPlanDefaults DrainPlanDefaults `json:"drainPlanDefaults,omitempty"`
 
@@ -80,67 +81,68 @@ type MachineDrainPolicySpec struct {
 	// +default="Skip"
 	DaemonSetPods DaemonSetPodsPolicy `json:"daemonSetPods,omitempty"`
 
-	// surge says for which Deployments replicas are added before their Pods are removed. With OnRequest the Pods decide, by the
-	// annotation evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io: 10000/controller. The default is Never: a surge creates
-	// Pods and changes replicas, which only the operator of the fleet can decide.
+	// surge says for which Deployments replicas are added before their Pods are evicted. With OnRequest, Pods request it with the
+	// annotation evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io: 10000/controller. The default is Never, because a surge
+	// needs capacity and changes replicas. The operator of the Clusters decides about that.
 	// +optional
 	// +default="Never"
 	Surge SurgePolicy `json:"surge,omitempty"`
 
-	// statefulSetPods says whether the Pods of a StatefulSet are evicted in order, one at a time. It concerns StatefulSets with
+	// statefulSetPods says whether the Pods of a StatefulSet are evicted in order, one at a time. It applies to StatefulSets with
 	// podManagementPolicy OrderedReady and update strategy RollingUpdate.
 	// +optional
 	// +default="Ordered"
 	StatefulSetPods StatefulSetPodsPolicy `json:"statefulSetPods,omitempty"`
 
-	// progressDeadlineSeconds is how long an evacuator may go without reporting progress.
+	// progressDeadlineSeconds is the longest time in seconds that an active evacuator may take to report progress.
 	// +optional
 	// +default=1800
 	// +kubebuilder:validation:Minimum=600
 	// +kubebuilder:validation:Maximum=21600
 	ProgressDeadlineSeconds int32 `json:"progressDeadlineSeconds,omitempty"`
 
-	// evacuators says which evacuators may take over Pods.
+	// evacuators says which evacuators can become active.
 	// +optional
 	// +default="Any"
 	Evacuators EvacuatorsPolicy `json:"evacuators,omitempty"`
 
-	// unhealthyBudget says what happens to unready Pods whose own budget can never have room.
+	// unhealthyBudget says what happens to Pods that are not ready and whose PodDisruptionBudget never allows a disruption.
 	// +optional
 	// +default="Respect"
 	UnhealthyBudget UnhealthyBudgetPolicy `json:"unhealthyBudget,omitempty"`
 
-	// onTimeout says what happens to Pods that are left when the Machine's nodeDrainTimeoutSeconds are over.
+	// onTimeout says what happens to the remaining Pods at the drain timeout, which is the Machine's nodeDrainTimeoutSeconds.
 	// +optional
 	// +default="Release"
 	OnTimeout OnTimeoutPolicy `json:"onTimeout,omitempty"`
 
-	// excludeFromLoadBalancers labels the Node before its first eviction, so that load balancers stop sending traffic to it.
+	// excludeFromLoadBalancers adds the label node.kubernetes.io/exclude-from-external-load-balancers to the Node before the first
+	// eviction, so that load balancers stop sending traffic to the Node.
 	// +optional
 	// +default=true
 	ExcludeFromLoadBalancers *bool `json:"excludeFromLoadBalancers,omitempty"`
 
-	// maxParallelDrains limits how many Nodes of one Cluster drain at once: a number, or a percentage of its Machines.
-	// Absent: no limit.
+	// maxParallelDrains is the maximum number of Nodes of a Cluster that are drained at the same time. It is a number, or a percentage
+	// of the Cluster's Machines. If it is not set, there is no limit.
 	// +optional
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([1-9][0-9]?|100)%$') : self >= 1",message="maxParallelDrains is a number from 1 or a percentage from 1% to 100%"
+	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([1-9][0-9]?|100)%$') : self >= 1",message="maxParallelDrains must be at least 1, or a percentage from 1% to 100%"
 	MaxParallelDrains *intstr.IntOrString `json:"maxParallelDrains,omitempty"`
 
-	// rollout is how rollouts of MachineDeployments are served.
+	// rollout says what happens during rollouts of MachineDeployments.
 	// +optional
 	// +kubebuilder:default={}
 	Rollout RolloutPolicy `json:"rollout,omitempty,omitzero"`
 
-	// nodeAgent runs the experimental agent on the Nodes of the selected Clusters.
+	// nodeAgent says whether the experimental node agent runs on the Nodes of the selected Clusters.
 	// +optional
 	// +default="Disabled"
 	NodeAgent NodeAgentPolicy `json:"nodeAgent,omitempty"`
 }
 
-// MachineDrainPolicyStatus is what the policy does at present.
+// MachineDrainPolicyStatus is the observed state of a policy.
 type MachineDrainPolicyStatus struct {
-	// observedGeneration is the generation of the spec that the status speaks of.
+	// observedGeneration is the generation of the spec that the status reflects.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -151,27 +153,27 @@ type MachineDrainPolicyStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// clusters is how many Clusters have Machines that follow this policy.
+	// clusters is the number of Clusters with Machines that follow this policy.
 	// +optional
 	Clusters int32 `json:"clusters"`
 
-	// machines is how many Machines follow this policy.
+	// machines is the number of Machines that follow this policy.
 	// +optional
 	Machines int32 `json:"machines"`
 
-	// activeDrains is how many of them are being drained.
+	// activeDrains is the number of these Machines whose Nodes are being drained.
 	// +optional
 	ActiveDrains int32 `json:"activeDrains"`
 
-	// longestWaits are the drains that something holds up, those of the Machines that were deleted first. At most a few are
-	// named, and what is said of them may be some seconds old.
+	// longestWaits are the blocked drains, starting with that of the Machine that was deleted first. The list has at most five entries,
+	// which can be several seconds old.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=5
 	LongestWaits []DrainWait `json:"longestWaits,omitempty"`
 }
 
-// DrainWait is a drain that something holds up.
+// DrainWait is a blocked drain.
 type DrainWait struct {
 	// machine is the name of the Machine.
 	// +required
@@ -183,22 +185,22 @@ type DrainWait struct {
 	// +kubebuilder:validation:MaxLength=63
 	Cluster string `json:"cluster,omitempty"`
 
-	// since is when the Machine was deleted.
+	// since is the time at which the Machine was deleted.
 	// +required
 	Since metav1.Time `json:"since,omitempty,omitzero"`
 
-	// reason is that of the Machine's condition NodeMaintenance.
+	// reason is the reason of the Machine's condition NodeMaintenance.
 	// +required
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
 
-	// message says what holds the drain up, and on which Pods.
+	// message says what blocks the drain, and which Pods it blocks.
 	// +required
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 }
 
-// MachineDrainPolicy opts Machines in to declarative drains. One empty policy manages all Machines of its Namespace.
+// MachineDrainPolicy selects the Machines whose Nodes this provider drains. An empty policy selects all Machines in its Namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -206,8 +208,8 @@ type DrainWait struct {
 // +kubebuilder:metadata:labels="clusterctl.cluster.x-k8s.io/move="
 // +kubebuilder:printcolumn:name="Clusters",type="integer",JSONPath=".status.clusters",description="Clusters with Machines that follow this policy"
 // +kubebuilder:printcolumn:name="Machines",type="integer",JSONPath=".status.machines",description="Machines that follow this policy"
-// +kubebuilder:printcolumn:name="Draining",type="integer",JSONPath=".status.activeDrains",description="Machines that are being drained"
-// +kubebuilder:printcolumn:name="Waiting",type="date",JSONPath=".status.longestWaits[0].since",description="Since when the longest wait of a drain lasts"
+// +kubebuilder:printcolumn:name="Draining",type="integer",JSONPath=".status.activeDrains",description="Machines whose Nodes are being drained"
+// +kubebuilder:printcolumn:name="Waiting",type="date",JSONPath=".status.longestWaits[0].since",description="Start time of the longest blocked drain"
 // +kubebuilder:printcolumn:name="Surge",type="string",JSONPath=".spec.surge",priority=1
 // +kubebuilder:printcolumn:name="DaemonSets",type="string",JSONPath=".spec.daemonSetPods",priority=1
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
@@ -220,7 +222,7 @@ type MachineDrainPolicy struct {
 	// +optional
 	Spec MachineDrainPolicySpec `json:"spec,omitempty"`
 
-	// status is what the policy does at present.
+	// status is the observed state of the policy.
 	// +optional
 	Status MachineDrainPolicyStatus `json:"status,omitempty,omitzero"`
 }
@@ -231,12 +233,4 @@ type MachineDrainPolicyList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []MachineDrainPolicy `json:"items"`
-}
-
-// GetConditions returns the conditions.
-func (p *MachineDrainPolicy) GetConditions() []metav1.Condition { return p.Status.Conditions }
-
-// SetConditions replaces the conditions.
-func (p *MachineDrainPolicy) SetConditions(conditions []metav1.Condition) {
-	p.Status.Conditions = conditions
 }

@@ -4,80 +4,94 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Conditions of a NodeMaintenance and their reasons.
+// Condition types of NodeMaintenances, and their reasons.
 const (
-	// NodeMaintenanceDrained is True while no live Pod that must go is on any selected Node.
+	// NodeMaintenanceDrained is True while no selected Node has a live Pod that must be drained.
 	NodeMaintenanceDrained = "Drained"
 	// NodeMaintenanceCordoned is True while every selected Node is unschedulable.
 	NodeMaintenanceCordoned = "Cordoned"
-	// NodeMaintenanceSelectionPlausible is False, as a warning that holds nothing up, while the nodeSelector selects what is
-	// rarely meant: every Node, every control plane Node, or no Node.
+	// NodeMaintenanceSelectionPlausible is False while nodeSelector selects all Nodes, all control plane Nodes or no Node. It is only a
+	// warning: nothing waits for it.
 	NodeMaintenanceSelectionPlausible = "SelectionPlausible"
 
-	// NodeMaintenancePodsRemaining is True while Pods that the rules have drained are left on the Nodes, since nobody could keep
-	// them away. They hold nothing back. Its message names them.
+	// NodeMaintenancePodsRemaining is True while the selected Nodes have Pods that the rules drain and that cannot be kept off the
+	// Nodes. The drain does not wait for them. The message names them.
 	NodeMaintenancePodsRemaining = "PodsRemaining"
 
-	// NodeMaintenanceFinalEvictionAttempt tells, when the time of the drain is nearly up, whether every Pod that must go has been asked to,
-	// those whose step hasn't come as well. The Machine isn't released before it is True, or a moment is over.
+	// NodeMaintenanceFinalEvictionAttempt is set shortly before the drain timeout. It is True when every Pod that must be drained has had
+	// an eviction attempt, regardless of its step. The Machine's hook stays until the condition is True, for ten seconds at most.
 	NodeMaintenanceFinalEvictionAttempt = "FinalEvictionAttempt"
 
+	// ReasonAllPodsAttempted means that every Pod that must be drained has had its final eviction attempt.
 	ReasonAllPodsAttempted = "AllPodsAttempted"
-	ReasonAttemptingPods   = "AttemptingPods"
+	// ReasonAttemptingPods means that some Pods that must be drained have not had their final eviction attempt.
+	ReasonAttemptingPods = "AttemptingPods"
 
-	// NodeMaintenanceMachineDeleted is True while the Node is there although the Machine that the maintenance serves is gone. It goes
-	// on as it is, until somebody says what becomes of the Node.
+	// NodeMaintenanceMachineDeleted is True while the Node exists although the Machine that the NodeMaintenance serves does not. The
+	// NodeMaintenance stays in its stage until a user completes it or deletes the Node.
 	NodeMaintenanceMachineDeleted = "MachineDeleted"
 
+	// ReasonNodeExists means that the Node of a deleted Machine exists.
 	ReasonNodeExists = "NodeExists"
 
-	// ReasonDaemonSetToleratesMaintenance: a DaemonSet tolerates the taint NoDaemonSetPodsTaint, so it would replace its Pods.
+	// ReasonDaemonSetToleratesMaintenance means that a DaemonSet tolerates the taint NoDaemonSetPodsTaint and would recreate evicted Pods.
 	ReasonDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
 
-	ReasonDrained         = "Drained"
-	ReasonDraining        = "Draining"
-	ReasonNotDraining     = "NotDraining"
+	// ReasonDrained means that all selected Nodes are drained.
+	ReasonDrained = "Drained"
+	// ReasonDraining means that a selected Node has a live Pod that must be drained.
+	ReasonDraining = "Draining"
+	// ReasonNotDraining means that the stage is not Drain.
+	ReasonNotDraining = "NotDraining"
+	// ReasonNoNodesSelected means that the nodeSelector selects no Node.
 	ReasonNoNodesSelected = "NoNodesSelected"
+	// ReasonPodsNotObserved means that the Pods of a selected Node are not known yet.
 	ReasonPodsNotObserved = "PodsNotObserved"
-	ReasonCordoned        = "Cordoned"
-	ReasonCordoning       = "Cordoning"
-	ReasonNotCordoned     = "NotCordoned"
-	// ReasonCordonFailed: the API server refuses to cordon some of the Nodes. The message has the error and what to do about it.
-	ReasonCordonFailed     = "CordonFailed"
+	// ReasonCordoned means that all selected Nodes are unschedulable.
+	ReasonCordoned = "Cordoned"
+	// ReasonNotCordoned means that the stage does not cordon Nodes.
+	ReasonNotCordoned = "NotCordoned"
+	// ReasonCordonFailed means that the API server rejects the cordon of a Node. The message has the error and what to do about it.
+	ReasonCordonFailed = "CordonFailed"
+	// ReasonInvalidDrainRule means that a drain rule is invalid. The message has the rule and the error.
 	ReasonInvalidDrainRule = "InvalidDrainRule"
 
-	ReasonNodesSelected                = "NodesSelected"
-	ReasonAllNodesSelected             = "AllNodesSelected"
+	// ReasonNodesSelected means that the selection is plausible.
+	ReasonNodesSelected = "NodesSelected"
+	// ReasonAllNodesSelected means that the nodeSelector selects all Nodes, so evicted Pods cannot be scheduled to another Node.
+	ReasonAllNodesSelected = "AllNodesSelected"
+	// ReasonAllControlPlaneNodesSelected means that the nodeSelector selects all control plane Nodes.
 	ReasonAllControlPlaneNodesSelected = "AllControlPlaneNodesSelected"
 )
 
-// Conditions of the Nodes under maintenance, named as Kubernetes 1.37 does (KEP-5683). We set them to True, with the reason
-// ReasonNodeMaintenance, and remove them; those of others, with other reasons, are left to them.
+// Condition types of Nodes, with the names of KEP-5683. The controller sets them to True with the reason
+// ReasonNodeMaintenance and removes them later. It does not change conditions with other reasons, because other actors own them.
 const (
-	// NodeMaintenancePlanned: a NodeMaintenance in stage Idle selects the Node.
+	// NodeMaintenancePlanned means that a NodeMaintenance in stage Idle selects the Node.
 	NodeMaintenancePlanned = "MaintenancePlanned"
-	// NodeMaintenanceInProgress: a NodeMaintenance in stage Cordon or Drain selects it.
+	// NodeMaintenanceInProgress means that a NodeMaintenance in stage Cordon or Drain selects the Node.
 	NodeMaintenanceInProgress = "MaintenanceInProgress"
-	// NodeDrainInProgress: one in stage Drain does, and Pods are left that must go.
+	// NodeDrainInProgress means that a NodeMaintenance in stage Drain selects the Node, which has Pods that must be drained.
 	NodeDrainInProgress = "DrainInProgress"
-	// NodeDrained: those in stage Drain have no Pod left on the Node that must go.
+	// NodeDrained means that all NodeMaintenances in stage Drain that select the Node have drained it.
 	NodeDrained = "Drained"
 
+	// ReasonNodeMaintenance means that a NodeMaintenance set the condition. The message names it.
 	ReasonNodeMaintenance = "NodeMaintenance"
 )
 
-// StageStatus says when a stage has started.
+// StageStatus is the start time of a stage.
 type StageStatus struct {
 	// name of the stage.
 	// +required
 	Name NodeMaintenanceStage `json:"name,omitempty"`
 
-	// startTimestamp is when the stage has started.
+	// startTimestamp is the time at which the stage started.
 	// +required
 	StartTimestamp metav1.Time `json:"startTimestamp,omitempty,omitzero"`
 }
 
-// NodeReference names a Node.
+// NodeReference refers to a Node.
 type NodeReference struct {
 	// name of the Node.
 	// +required
@@ -86,45 +100,46 @@ type NodeReference struct {
 	Name string `json:"name,omitempty"`
 }
 
-// DrainTarget says how far the drain of a Node has come: Pods of one type, with one selector, up to a priority (and order).
+// DrainTarget describes Pods that may be evacuated from a Node now: Pods of one type that match one selector, up to a drain order and a
+// priority.
 type DrainTarget struct {
-	// podType of the Pods that are targeted.
+	// podType is the type of the Pods.
 	// +required
 	PodType PodType `json:"podType,omitempty"`
 
-	// podPriority: Pods up to this priority are targeted.
+	// podPriority is the highest priority of the Pods.
 	// +required
 	PodPriority int32 `json:"podPriority"`
 
-	// podSelector of the Pods that are targeted. Absent: all.
+	// podSelector selects the Pods by their labels. If it is not set, all Pods are selected.
 	// +optional
 	PodSelector *metav1.LabelSelector `json:"podSelector,omitempty"`
 
-	// order and podPriority are read together: Pods of lower orders are targeted whatever their priority, and those of this
-	// order up to podPriority. It may be negative. Absent: 0.
+	// order is the highest drain order of the Pods. podPriority limits only Pods with this drain order: Pods with a lower drain order are
+	// targets whatever their priority. It can be negative. If it is not set, it is 0.
 	// +optional
 	Order *int32 `json:"order,omitempty"`
 }
 
-// BlockedPod is a Pod that can't go yet.
+// BlockedPod is a Pod whose evacuation is blocked.
 type BlockedPod struct {
-	// pod is "namespace/name".
+	// pod is the namespace and name of the Pod: "namespace/name".
 	// +required
 	// +kubebuilder:validation:MaxLength=512
 	Pod string `json:"pod,omitempty"`
 
-	// reason is the reason of the condition Evicting of the Pod's Evacuation, for programs. It is absent while the Pod waits for
-	// something else than its eviction.
+	// reason is the reason of the condition Evicting of the Pod's Evacuation, for programs. It is not set while the Pod waits for
+	// something other than its eviction.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
 
-	// why says what the Pod waits for.
+	// why is what the Pod waits for, as a sentence.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Why string `json:"why,omitempty"`
 
-	// since when it waits.
+	// since is the time since which the Pod has been waiting.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 }
@@ -135,41 +150,41 @@ type NodeMaintenanceNodeStatus struct {
 	// +required
 	NodeRef NodeReference `json:"nodeRef,omitempty,omitzero"`
 
-	// drainTargetsIndex is the position in status.drainTargetSets of the targets that this Node has. It is used instead of
-	// drainTargets when many Nodes are selected, to keep the object small.
+	// drainTargetsIndex is the index of this Node's drain targets in status.drainTargetSets. It is set instead of drainTargets
+	// when many Nodes are selected, to keep the object small.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	DrainTargetsIndex *int32 `json:"drainTargetsIndex,omitempty"`
 
-	// drainTargets says which Pods of the Node are to go now. It never backtracks. When several maintenances select the Node,
-	// the least powerful one wins.
+	// drainTargets are the Pods of the Node that may be evacuated now. They never move backward. If several NodeMaintenances select the
+	// Node, a Pod is a target only if each of them allows it.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=192
 	DrainTargets []DrainTarget `json:"drainTargets,omitempty"`
 
-	// drainMessage says how the drain of the Node goes, and what it waits for.
+	// drainMessage is the progress of the drain of the Node and what it waits for.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	DrainMessage string `json:"drainMessage,omitempty"`
 
-	// drained says that no live Pod that must go is left on the Node.
+	// drained is true if the Node has no live Pod that must be drained.
 	// +optional
 	Drained bool `json:"drained,omitempty"`
 
-	// podsPendingEvacuation counts the live Pods that must go and have no Evacuation yet.
+	// podsPendingEvacuation is the number of live Pods that must be drained and have no Evacuation yet.
 	// +optional
 	PodsPendingEvacuation int32 `json:"podsPendingEvacuation"`
 
-	// podsEvacuating counts the live Pods that have an Evacuation.
+	// podsEvacuating is the number of live Pods that have an Evacuation.
 	// +optional
 	PodsEvacuating int32 `json:"podsEvacuating"`
 
-	// podsSkipped counts the live Pods that stay.
+	// podsSkipped is the number of live Pods that stay on the Node.
 	// +optional
 	PodsSkipped int32 `json:"podsSkipped,omitempty"`
 
-	// blocked lists up to five Pods that can't go yet, those that wait longest first.
+	// blocked lists up to five Pods whose evacuation is blocked, starting with the one that has been waiting the longest.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=5
@@ -179,14 +194,14 @@ type NodeMaintenanceNodeStatus struct {
 // ReplacementStatus records the evictions of Pods that one controller created on a Node after the Node was cordoned. The next
 // evictions of such Pods back off.
 type ReplacementStatus struct {
-	// node is the name of the Node. It is absent, as is controller, in the last entry of a full list: that entry counts for all
-	// controllers without an entry of their own.
+	// node is the name of the Node. In the last entry of a full list, node and controller are not set: this entry applies to all
+	// controllers without an entry.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node,omitempty"`
 
-	// controller is the kind, namespace and name of the Pods' controller: "Deployment default/web". For Pods without a controller it
-	// is that of the Pod.
+	// controller is the kind, namespace and name of the Pods' controller: "Deployment default/web". For a Pod without a controller, it is
+	// the kind, namespace and name of the Pod.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Controller string `json:"controller,omitempty"`
@@ -200,7 +215,7 @@ type ReplacementStatus struct {
 	// +required
 	FirstEvictionTime metav1.Time `json:"firstEvictionTime,omitempty,omitzero"`
 
-	// evictionTime is the time of the last eviction. It is in the future while the eviction is waited for.
+	// evictionTime is the time of the last eviction. It is in the future while the backoff defers the eviction.
 	// +required
 	EvictionTime metav1.Time `json:"evictionTime,omitempty,omitzero"`
 
@@ -226,11 +241,12 @@ type DrainTargetSet struct {
 
 // NodeMaintenanceStatus is the observed progress of a maintenance.
 type NodeMaintenanceStatus struct {
-	// observedGeneration is the generation of the spec that the status speaks of.
+	// observedGeneration is the generation of the spec that the status reflects.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions: Cordoned, Drained, SelectionPlausible.
+	// conditions are Cordoned, Drained and SelectionPlausible. When they apply, there are also PodsRemaining, FinalEvictionAttempt and
+	// MachineDeleted.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -244,63 +260,64 @@ type NodeMaintenanceStatus struct {
 	// +kubebuilder:validation:MaxItems=4
 	StageStatuses []StageStatus `json:"stageStatuses,omitempty"`
 
-	// summary counts over all Nodes.
+	// summary has the totals of all Nodes.
 	// +optional
 	Summary NodeMaintenanceSummary `json:"summary,omitempty,omitzero"`
 
-	// drainTargetSets holds the drain targets that the Nodes of a large maintenance share.
+	// drainTargetSets are the drain targets that the Nodes of a large maintenance share.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=5000
 	DrainTargetSets []DrainTargetSet `json:"drainTargetSets,omitempty"`
 
-	// nodeStatuses has the progress on each selected Node, by name; of more than 5000, the first 5000.
+	// nodeStatuses has the progress of each selected Node, sorted by name. It has at most 5000 entries.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=5000
 	NodeStatuses []NodeMaintenanceNodeStatus `json:"nodeStatuses,omitempty"`
 
-	// replacements lists the controllers that created Pods on a Node after the Node was cordoned, once one of these Pods was evicted.
+	// replacements lists the controllers that created Pods on a Node after the Node was cordoned. A controller is added when the first of
+	// these Pods is evicted.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	Replacements []ReplacementStatus `json:"replacements,omitempty"`
 }
 
-// NodeMaintenanceSummary answers "how far, what blocks" at a glance.
+// NodeMaintenanceSummary has the totals of all Nodes, and what blocks the drain.
 type NodeMaintenanceSummary struct {
-	// nodes is how many Nodes are selected.
+	// nodes is the number of selected Nodes.
 	// +optional
 	Nodes int32 `json:"nodes"`
 
-	// drainedNodes is how many of them have no live Pod left that must go.
+	// drainedNodes is the number of selected Nodes without a live Pod that must be drained.
 	// +optional
 	DrainedNodes int32 `json:"drainedNodes"`
 
-	// podsPending is how many Pods wait for an Evacuation.
+	// podsPending is the number of Pods that must be drained and have no Evacuation yet.
 	// +optional
 	PodsPending int32 `json:"podsPending"`
 
-	// podsEvacuating is how many Pods have one.
+	// podsEvacuating is the number of Pods that have an Evacuation.
 	// +optional
 	PodsEvacuating int32 `json:"podsEvacuating"`
 
-	// podsSkipped is how many Pods stay.
+	// podsSkipped is the number of Pods that stay on their Nodes.
 	// +optional
 	PodsSkipped int32 `json:"podsSkipped"`
 
-	// progress is "drained/all" Nodes.
+	// progress is the number of drained Nodes and of selected Nodes: "3/10".
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Progress string `json:"progress,omitempty"`
 
-	// blocking is the drain message, or blocker, that has lasted longest.
+	// blocking is what the drain has been waiting for the longest.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Blocking string `json:"blocking,omitempty"`
 
-	// truncated says how many Nodes are told of in part to keep the object small: their messages or blocked lists are cut, or,
-	// beyond 5000 Nodes, they are left out of nodeStatuses.
+	// truncated is the number of Nodes that nodeStatuses describes in part, to keep the object small. Their messages and blocked lists
+	// are truncated, or, beyond 5000 Nodes, they have no entry.
 	// +optional
 	Truncated int32 `json:"truncated,omitempty"`
 }

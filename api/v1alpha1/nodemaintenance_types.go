@@ -4,31 +4,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NodeMaintenanceStage is what is asked of a NodeMaintenance. Stages only move forward.
+// NodeMaintenanceStage is how far a NodeMaintenance goes. Stages only move forward.
 // +kubebuilder:validation:Enum=Idle;Cordon;Drain;Complete
 type NodeMaintenanceStage string
 
 const (
-	// StageIdle announces a maintenance: no Node and no Pod is touched.
+	// StageIdle announces a maintenance and changes no Node and no Pod.
 	StageIdle NodeMaintenanceStage = "Idle"
 	// StageCordon keeps the selected Nodes unschedulable.
 	StageCordon NodeMaintenanceStage = "Cordon"
-	// StageDrain keeps the selected Nodes unschedulable and has their Pods evacuated, step by step.
+	// StageDrain keeps the selected Nodes unschedulable and evacuates their Pods step by step.
 	StageDrain NodeMaintenanceStage = "Drain"
-	// StageComplete ends the maintenance: Nodes are left as they were found, Evacuations are withdrawn.
+	// StageComplete ends the maintenance: it withdraws from the Evacuations and restores the recorded state of the Nodes.
 	StageComplete NodeMaintenanceStage = "Complete"
 )
 
-// PodType sorts Pods by what ties them to their Node.
+// PodType is the type of a Pod in a drain plan. It depends on what controls the Pod.
 // +kubebuilder:validation:Enum=Default;DaemonSet;Static
 type PodType string
 
 const (
-	// PodTypeDefault is every Pod that is neither of the others.
+	// PodTypeDefault is every Pod that has none of the other types.
 	PodTypeDefault PodType = "Default"
-	// PodTypeDaemonSet is a Pod controlled by a DaemonSet that exists.
+	// PodTypeDaemonSet is a Pod whose controller is an existing DaemonSet.
 	PodTypeDaemonSet PodType = "DaemonSet"
-	// PodTypeStatic is the mirror of a static Pod.
+	// PodTypeStatic is the mirror Pod of a static Pod.
 	PodTypeStatic PodType = "Static"
 )
 
@@ -37,22 +37,22 @@ const (
 type DrainBehavior string
 
 const (
-	// DrainBehaviorDrain has the Pod evacuated when its turn comes.
+	// DrainBehaviorDrain evacuates the Pod at its step of the drain.
 	DrainBehaviorDrain DrainBehavior = "Drain"
-	// DrainBehaviorSkip leaves the Pod alone; it holds nothing back.
+	// DrainBehaviorSkip leaves the Pod on the Node. The drain does not wait for it.
 	DrainBehaviorSkip DrainBehavior = "Skip"
-	// DrainBehaviorWaitCompleted leaves the Pod alone and waits until it has finished by itself.
+	// DrainBehaviorWaitCompleted does not evict the Pod. The drain waits until the Pod completes.
 	DrainBehaviorWaitCompleted DrainBehavior = "WaitCompleted"
 )
 
-// DrainLabelPolicy says whether a maintenance honors the drain label of Pods.
+// DrainLabelPolicy says whether a NodeMaintenance honors the label cluster.x-k8s.io/drain of Pods.
 // +kubebuilder:validation:Enum=Honor;Ignore
 type DrainLabelPolicy string
 
 const (
-	// DrainLabelPolicyHonor does what the label cluster.x-k8s.io/drain asks for.
+	// DrainLabelPolicyHonor applies the behavior that the label requests.
 	DrainLabelPolicyHonor DrainLabelPolicy = "Honor"
-	// DrainLabelPolicyIgnore leaves the label to the drain rules.
+	// DrainLabelPolicyIgnore ignores the label, except where a drain rule selects it.
 	DrainLabelPolicyIgnore DrainLabelPolicy = "Ignore"
 )
 
@@ -75,147 +75,148 @@ type DrainPlanEntry struct {
 	// +default="Default"
 	PodType PodType `json:"podType,omitempty"`
 
-	// podPriority selects the Pods whose priority is lower or equal.
+	// podPriority selects the Pods whose priority is lower than or equal to this value.
 	// +required
 	PodPriority int32 `json:"podPriority"`
 
-	// podSelector selects Pods by their labels, so that some Pods of a priority go before the others.
-	// Absent: all Pods. An empty selector is refused.
+	// podSelector selects Pods by their labels, to evacuate them before other Pods of the same priority.
+	// If it is not set, all Pods are selected. An empty selector is rejected.
 	// +optional
 	PodSelector *metav1.LabelSelector `json:"podSelector,omitempty"`
 }
 
-// DrainRulePodSelector selects Pods; all its fields must match.
+// DrainRulePodSelector selects the Pods that match all of its fields.
 // +kubebuilder:validation:MinProperties=1
 type DrainRulePodSelector struct {
-	// podType matches Pods of this type. Absent: any.
+	// podType selects Pods of this type. If it is not set, Pods of all types are selected.
 	// +optional
 	PodType PodType `json:"podType,omitempty"`
 
-	// drainLabel matches Pods whose label cluster.x-k8s.io/drain asks for this behavior, in any of the spellings that
-	// Cluster API accepts (skip; wait-completed, waitcompleted; upper or lower case), which no label selector can say.
+	// drainLabel selects Pods whose label cluster.x-k8s.io/drain requests this behavior, in any of the spellings that Cluster API
+	// accepts: skip, wait-completed and waitcompleted, in upper or lower case. A label selector cannot express this.
 	// +optional
 	// +kubebuilder:validation:Enum=Skip;WaitCompleted
 	DrainLabel DrainBehavior `json:"drainLabel,omitempty"`
 
-	// selector matches Pods by their labels. Absent or empty: any.
+	// selector selects Pods by their labels. If it is not set or empty, all Pods are selected.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
-	// namespaceSelector matches Pods by the labels of their Namespace. Absent or empty: any.
+	// namespaceSelector selects Pods by the labels of their Namespace. If it is not set or empty, Pods in all Namespaces are selected.
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 }
 
-// DrainRule decides what happens to the Pods that it matches.
-// +kubebuilder:validation:XValidation:rule="!has(self.order) || self.behavior == 'Drain'",message="order goes with behavior Drain alone"
+// DrainRule says what happens to the Pods that it selects.
+// +kubebuilder:validation:XValidation:rule="!has(self.order) || self.behavior == 'Drain'",message="order requires behavior Drain"
 type DrainRule struct {
-	// name tells people where the rule comes from, for example machine-drain-rule/portworx.
+	// name identifies the origin of the rule for people, for example machine-drain-rule/portworx.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=320
 	Name string `json:"name,omitempty"`
 
-	// behavior is what happens to the Pods that the rule matches.
+	// behavior is what happens to the Pods that the rule selects.
 	// +required
 	Behavior DrainBehavior `json:"behavior,omitempty"`
 
-	// order sorts Pods that drain: those of a higher order go after those of a lower one are gone. Default 0.
+	// order is the drain order of the Pods. Pods with a higher drain order are evacuated after all Pods with a lower drain order have
+	// terminated. If it is not set, the drain order is 0.
 	// +optional
 	Order *int32 `json:"order,omitempty"`
 
-	// pods lists what the rule matches; one match is enough. Empty: all Pods.
+	// pods selects the Pods to which the rule applies: those that match at least one entry. If it is empty, the rule applies to all Pods.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Pods []DrainRulePodSelector `json:"pods,omitempty"`
 }
 
-// NodeMaintenanceSpec is the intent to remove Pods from Nodes, so that the Nodes can be worked on.
+// NodeMaintenanceSpec is the intent to remove Pods from Nodes, so that the Nodes can be maintained or removed.
 //
-// The rules for drainPlan are R2 and R3 of the design: see docs/design.md, "Drain plans".
-// +kubebuilder:validation:XValidation:rule="self.nodeSelector == oldSelf.nodeSelector || oldSelf.stage == 'Idle'",message="nodeSelector is immutable once the stage has left Idle"
+// The validation of drainPlan is requirements R2 and R3: see docs/design.md, "Drain plans".
+// +kubebuilder:validation:XValidation:rule="self.nodeSelector == oldSelf.nodeSelector || oldSelf.stage == 'Idle'",message="nodeSelector is immutable after stage Idle"
 // +kubebuilder:validation:XValidation:rule="has(self.drainPlan) == has(oldSelf.drainPlan)",message="drainPlan is immutable"
-// +kubebuilder:validation:XValidation:rule="self.drainPlanDefaults != 'None' || size(self.drainPlan) != 12 || !self.drainPlan.all(e, !has(e.podSelector) && e.podPriority in [1000000000, 2000000000, 2000001000, 2147483647])",message="drainPlanDefaults None requires a drainPlan: without one, drainPlan defaults to the entries of PriorityTiers"
+// +kubebuilder:validation:XValidation:rule="self.drainPlanDefaults != 'None' || size(self.drainPlan) != 12 || !self.drainPlan.all(e, !has(e.podSelector) && e.podPriority in [1000000000, 2000000000, 2000001000, 2147483647])",message="drainPlanDefaults None requires a drainPlan, because drainPlan defaults to the entries of PriorityTiers"
 type NodeMaintenanceSpec struct {
-	// nodeSelector selects the Nodes to maintain. It can change only while the stage is Idle.
+	// nodeSelector selects the Nodes to maintain. It is immutable after stage Idle.
 	// +required
 	NodeSelector NodeSelector `json:"nodeSelector,omitempty,omitzero"`
 
-	// stage is what to do with the Nodes. Stages only move forward: Idle, Cordon, Drain, Complete; any may be left out.
+	// stage is what to do with the Nodes. Stages only move forward: Idle, Cordon, Drain, Complete. Each of them can be left out.
 	// +optional
 	// +default="Idle"
 	// +kubebuilder:validation:XValidation:rule="oldSelf == self || oldSelf == 'Idle' || (oldSelf == 'Cordon' && self != 'Idle') || (oldSelf == 'Drain' && self == 'Complete')",message="stage only moves forward: Idle, Cordon, Drain, Complete"
 	Stage NodeMaintenanceStage `json:"stage,omitempty"`
 
-	// drainPlan is the order in which Pods are evacuated: by type (Default, then DaemonSet, then Static), then by priority,
-	// entries with a selector before those without. Entries that the list leaves out are added in their sorted position wherever
-	// the plan is used; drainPlanDefaults says which. Immutable.
+	// drainPlan is the order in which Pods are evacuated. Entries must be sorted by podType (Default, then DaemonSet, then Static),
+	// then by ascending podPriority. At equal podPriority, entries with a podSelector come first. The controller evaluates the plan
+	// together with the entries that drainPlanDefaults adds, each in its sorted position. Immutable.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:default={{podType:Default,podPriority:1000000000},{podType:Default,podPriority:2000000000},{podType:Default,podPriority:2000001000},{podType:Default,podPriority:2147483647},{podType:DaemonSet,podPriority:1000000000},{podType:DaemonSet,podPriority:2000000000},{podType:DaemonSet,podPriority:2000001000},{podType:DaemonSet,podPriority:2147483647},{podType:Static,podPriority:1000000000},{podType:Static,podPriority:2000000000},{podType:Static,podPriority:2000001000},{podType:Static,podPriority:2147483647}}
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="drainPlan is immutable"
-	// +kubebuilder:validation:XValidation:rule="self.all(e, !has(e.podSelector) || (has(e.podSelector.matchLabels) && size(e.podSelector.matchLabels) > 0) || (has(e.podSelector.matchExpressions) && size(e.podSelector.matchExpressions) > 0))",message="an empty podSelector is refused: leave it out to select all Pods"
+	// +kubebuilder:validation:XValidation:rule="self.all(e, !has(e.podSelector) || (has(e.podSelector.matchLabels) && size(e.podSelector.matchLabels) > 0) || (has(e.podSelector.matchExpressions) && size(e.podSelector.matchExpressions) > 0))",message="podSelector must not be empty: omit it to select all Pods"
 	// +kubebuilder:validation:XValidation:rule="self.all(e, self.exists_one(x, x == e))",message="drainPlan has a duplicate entry"
 	// +kubebuilder:validation:XValidation:rule="self.map(e, e.podType == 'Static' ? 2 : e.podType == 'DaemonSet' ? 1 : 0).isSorted()",message="drainPlan is out of order: Default, then DaemonSet, then Static"
 	// +kubebuilder:validation:XValidation:rule="self.filter(e, e.podType == 'Default').map(e, e.podPriority).isSorted() && self.filter(e, e.podType == 'DaemonSet').map(e, e.podPriority).isSorted() && self.filter(e, e.podType == 'Static').map(e, e.podPriority).isSorted()",message="drainPlan is out of order: podPriority ascends within a podType"
 	// +kubebuilder:validation:XValidation:rule="['Default', 'DaemonSet', 'Static'].all(t, self.filter(e, e.podType == t).map(e, e.podPriority * 2 + (has(e.podSelector) ? 0 : 1)).isSorted())",message="drainPlan is out of order: at equal podType and podPriority, entries with a podSelector come first"
 	DrainPlan []DrainPlanEntry `json:"drainPlan,omitempty"`
 
-	// drainPlanDefaults says which entries complete the drainPlan. PriorityTiers: the twelve entries that drainPlan defaults to,
-	// so that critical Pods are evacuated after all others. None: one entry for each Pod type, so that the Pods of a type that no
-	// other entry selects are evacuated together, whatever their priority; it requires a drainPlan. Immutable.
+	// drainPlanDefaults says which entries complete the drainPlan. PriorityTiers adds the twelve entries that drainPlan defaults to,
+	// so that critical Pods are evacuated after all others. None adds one entry for each Pod type, so that the Pods of a type that no
+	// other entry selects are evacuated together, whatever their priority. None requires a drainPlan. Immutable.
 	// +optional
 	// +default="PriorityTiers"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="drainPlanDefaults is immutable"
 	DrainPlanDefaults DrainPlanDefaults `json:"drainPlanDefaults,omitempty"`
 
-	// drainRules decide about each Pod; the first one that matches counts. A Pod that none matches drains at order 0.
-	// They may change at any time.
+	// drainRules say what happens to each Pod. The first rule that selects a Pod applies. A Pod that no rule selects is evacuated with
+	// drain order 0. The rules can be changed at any time.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
 	DrainRules []DrainRule `json:"drainRules,omitempty"`
 
-	// drainLabelPolicy says whether the Pod label cluster.x-k8s.io/drain is honored. Honor: Pods labelled skip stay, and the drain
-	// waits for Pods labelled wait-completed to complete, before any of the drainRules is looked at. Where drainRules has a rule
-	// named drain-label-skip or drain-label-wait-completed, that rule replaces the built-in one. Ignore: only drainRules decide.
-	// It may change at any time.
+	// drainLabelPolicy says whether the Pod label cluster.x-k8s.io/drain is honored. With Honor, Pods with the value skip stay on the
+	// Node, and the drain waits for Pods with the value wait-completed to complete. The label takes precedence over drainRules, except
+	// that a rule named drain-label-skip or drain-label-wait-completed replaces the built-in one. With Ignore, only drainRules apply.
+	// The policy can be changed at any time.
 	// +optional
 	// +default="Honor"
 	DrainLabelPolicy DrainLabelPolicy `json:"drainLabelPolicy,omitempty"`
 
-	// evacuation is how Pods are evacuated.
+	// evacuation says how Pods are evacuated.
 	// +optional
 	// +kubebuilder:default={}
 	Evacuation EvacuationPolicy `json:"evacuation,omitempty,omitzero"`
 
-	// excludeFromLoadBalancers labels the selected Nodes before their first eviction with
-	// node.kubernetes.io/exclude-from-external-load-balancers, so that load balancers stop sending traffic to them.
-	// The label goes with stage Complete, if the maintenance has set it.
+	// excludeFromLoadBalancers adds the label node.kubernetes.io/exclude-from-external-load-balancers to the selected Nodes before
+	// their first eviction, so that load balancers stop sending traffic to them. Stage Complete removes the label, unless the Node had
+	// it before.
 	// +optional
 	ExcludeFromLoadBalancers bool `json:"excludeFromLoadBalancers,omitempty"`
 
-	// reason tells people why the Nodes are maintained.
+	// reason explains to people why the Nodes are maintained.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
 }
 
-// NodeMaintenance asks for Nodes to be cordoned and drained, declaratively. See KEP-4212.
+// NodeMaintenance is a declarative request to cordon or drain Nodes. See KEP-4212.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=nodemaintenances,scope=Cluster,shortName=nm,categories=cluster-api
-// +kubebuilder:printcolumn:name="Stage",type="string",JSONPath=".spec.stage",description="What is asked for"
-// +kubebuilder:printcolumn:name="Drained",type="string",JSONPath=".status.conditions[?(@.type=='Drained')].status",description="No Pod that must go is left"
-// +kubebuilder:printcolumn:name="Nodes",type="string",JSONPath=".status.summary.progress",description="Drained Nodes of all selected ones"
-// +kubebuilder:printcolumn:name="Pending",type="integer",JSONPath=".status.summary.podsPending",description="Pods that wait for their turn"
-// +kubebuilder:printcolumn:name="Evacuating",type="integer",JSONPath=".status.summary.podsEvacuating",description="Pods that are being evacuated"
-// +kubebuilder:printcolumn:name="Skipped",type="integer",JSONPath=".status.summary.podsSkipped",description="Pods that stay",priority=1
-// +kubebuilder:printcolumn:name="Blocking",type="string",JSONPath=".status.summary.blocking",description="What the drain waits for longest"
+// +kubebuilder:printcolumn:name="Stage",type="string",JSONPath=".spec.stage",description="How far the maintenance goes"
+// +kubebuilder:printcolumn:name="Drained",type="string",JSONPath=".status.conditions[?(@.type=='Drained')].status",description="Whether all Pods that must be drained have terminated"
+// +kubebuilder:printcolumn:name="Nodes",type="string",JSONPath=".status.summary.progress",description="Drained Nodes and selected Nodes"
+// +kubebuilder:printcolumn:name="Pending",type="integer",JSONPath=".status.summary.podsPending",description="Pods that must be drained and have no Evacuation yet"
+// +kubebuilder:printcolumn:name="Evacuating",type="integer",JSONPath=".status.summary.podsEvacuating",description="Pods that have an Evacuation"
+// +kubebuilder:printcolumn:name="Skipped",type="integer",JSONPath=".status.summary.podsSkipped",description="Pods that stay on their Nodes",priority=1
+// +kubebuilder:printcolumn:name="Blocking",type="string",JSONPath=".status.summary.blocking",description="What the drain has been waiting for the longest"
 // +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".spec.reason",description="Why the Nodes are maintained",priority=1
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
 type NodeMaintenance struct {
@@ -223,11 +224,11 @@ type NodeMaintenance struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is the intent.
+	// spec is the desired maintenance.
 	// +required
 	Spec NodeMaintenanceSpec `json:"spec,omitempty,omitzero"`
 
-	// status is what was observed.
+	// status is the observed progress.
 	// +optional
 	Status NodeMaintenanceStatus `json:"status,omitempty,omitzero"`
 }
@@ -238,12 +239,4 @@ type NodeMaintenanceList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []NodeMaintenance `json:"items"`
-}
-
-// GetConditions returns the conditions.
-func (m *NodeMaintenance) GetConditions() []metav1.Condition { return m.Status.Conditions }
-
-// SetConditions replaces the conditions.
-func (m *NodeMaintenance) SetConditions(conditions []metav1.Condition) {
-	m.Status.Conditions = conditions
 }

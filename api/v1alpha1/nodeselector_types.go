@@ -2,10 +2,10 @@ package v1alpha1
 
 import corev1 "k8s.io/api/core/v1"
 
-// NodeSelector is corev1.NodeSelector with limits, so that CEL can look into it at a bounded cost. A Node is selected when
-// one of the terms matches.
+// NodeSelector selects the Nodes that match at least one of its terms. It is the NodeSelector of core/v1 with limits, which bound the cost
+// of CEL expressions.
 type NodeSelector struct {
-	// nodeSelectorTerms: one match is enough.
+	// nodeSelectorTerms are the terms. A Node must match at least one of them.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -13,7 +13,7 @@ type NodeSelector struct {
 	NodeSelectorTerms []NodeSelectorTerm `json:"nodeSelectorTerms,omitempty"`
 }
 
-// NodeSelectorTerm selects Nodes; all its requirements must match.
+// NodeSelectorTerm selects the Nodes that match all of its requirements.
 // +kubebuilder:validation:MinProperties=1
 type NodeSelectorTerm struct {
 	// matchExpressions are requirements on the Node's labels.
@@ -23,32 +23,33 @@ type NodeSelectorTerm struct {
 	// +kubebuilder:validation:MaxItems=16
 	MatchExpressions []NodeSelectorRequirement `json:"matchExpressions,omitempty"`
 
-	// matchFields are requirements on the Node's fields: metadata.name alone, In or NotIn one value.
+	// matchFields are requirements on the Node's fields. The only supported field is metadata.name, with operator In or NotIn and one
+	// value.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.all(f, f.key == 'metadata.name' && f.operator in ['In', 'NotIn'] && has(f.values) && size(f.values) == 1)",message="a matchFields requirement is on metadata.name, with operator In or NotIn and one value"
+	// +kubebuilder:validation:XValidation:rule="self.all(f, f.key == 'metadata.name' && f.operator in ['In', 'NotIn'] && has(f.values) && size(f.values) == 1)",message="matchFields supports only metadata.name, with operator In or NotIn and one value"
 	MatchFields []NodeSelectorRequirement `json:"matchFields,omitempty"`
 }
 
-// NodeSelectorRequirement compares a label or field with values.
-// +kubebuilder:validation:XValidation:rule="self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 : true",message="operators In and NotIn need values"
-// +kubebuilder:validation:XValidation:rule="self.operator in ['Exists', 'DoesNotExist'] ? !has(self.values) || size(self.values) == 0 : true",message="operators Exists and DoesNotExist take no values"
-// +kubebuilder:validation:XValidation:rule="self.operator in ['Gt', 'Lt'] ? has(self.values) && size(self.values) == 1 && self.values[0].matches('^-?[0-9]{1,18}$') : true",message="operators Gt and Lt take one integer"
+// NodeSelectorRequirement is a requirement on a label or a field.
+// +kubebuilder:validation:XValidation:rule="self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 : true",message="operators In and NotIn require values"
+// +kubebuilder:validation:XValidation:rule="self.operator in ['Exists', 'DoesNotExist'] ? !has(self.values) || size(self.values) == 0 : true",message="operators Exists and DoesNotExist do not allow values"
+// +kubebuilder:validation:XValidation:rule="self.operator in ['Gt', 'Lt'] ? has(self.values) && size(self.values) == 1 && self.values[0].matches('^-?[0-9]{1,18}$') : true",message="operators Gt and Lt require one integer value"
 type NodeSelectorRequirement struct {
-	// key of the label, or metadata.name.
+	// key is the label key, or metadata.name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	Key string `json:"key,omitempty"`
 
-	// operator that compares.
+	// operator is the relation between the key and the values.
 	// +required
 	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist;Gt;Lt
 	Operator corev1.NodeSelectorOperator `json:"operator,omitempty"`
 
-	// values to compare with.
+	// values are the values of the operator: none for Exists and DoesNotExist, one integer for Gt and Lt.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -56,7 +57,7 @@ type NodeSelectorRequirement struct {
 	Values []string `json:"values,omitempty"`
 }
 
-// Core returns the selector as the core type, for use with its matchers.
+// Core converts the selector to the type of core/v1, which has matchers.
 func (s *NodeSelector) Core() *corev1.NodeSelector {
 	core := &corev1.NodeSelector{}
 	for _, term := range s.NodeSelectorTerms {
@@ -76,7 +77,7 @@ func coreRequirements(requirements []NodeSelectorRequirement) []corev1.NodeSelec
 	return core
 }
 
-// SelectNodes selects Nodes by their names.
+// SelectNodes returns a selector of the Nodes with these names.
 func SelectNodes(names ...string) NodeSelector {
 	selector := NodeSelector{}
 	for _, name := range names {

@@ -2,151 +2,152 @@ package v1alpha1
 
 import "strings"
 
-// Names that KEP-4212 and KEP-4563 define, letter by letter.
+// Names that KEP-4212 and KEP-4563 define.
 const (
-	// MaintenanceCompletionFinalizer holds a NodeMaintenance until its Complete stage has finished: Nodes schedulable
-	// again, Evacuations withdrawn. It is stored before the first side effect.
+	// MaintenanceCompletionFinalizer keeps a NodeMaintenance until stage Complete has withdrawn from its Evacuations and restored its
+	// Nodes. The controller stores it before the first side effect.
 	MaintenanceCompletionFinalizer = "nodemaintenance.k8s.io/maintenance-completion"
 
-	// InstigatorFinalizerPrefix starts the finalizer by which an instigator asks for an Evacuation. What follows is the
-	// instigator's DNS subdomain. Removing the finalizer withdraws the request.
+	// InstigatorFinalizerPrefix is the prefix of the finalizer with which an instigator requests an Evacuation. The rest is the DNS
+	// subdomain of the instigator. An instigator withdraws by removing its finalizer.
 	InstigatorFinalizerPrefix = "evacuation.coordination.k8s.io/instigator_"
 
-	// NodeMaintenanceInstigatorFinalizer is the instigator finalizer that all NodeMaintenances share.
+	// NodeMaintenanceInstigatorFinalizer is the instigator finalizer of all NodeMaintenances.
 	NodeMaintenanceInstigatorFinalizer = InstigatorFinalizerPrefix + "nodemaintenance.k8s.io"
 
-	// EvacuatorPriorityAnnotationPrefix starts the Pod annotation by which an evacuator registers for a Pod:
-	// the rest of the key is the evacuator class (at most 54 characters), the value is "PRIORITY" or "PRIORITY/ROLE".
+	// EvacuatorPriorityAnnotationPrefix is the prefix of the Pod annotation that names an evacuator of the Pod. The rest of the key is the
+	// evacuator class, which has at most 54 characters. The value is "PRIORITY" or "PRIORITY/ROLE".
 	EvacuatorPriorityAnnotationPrefix = "evacuation.coordination.k8s.io/priority_"
 )
 
 // Annotations and labels of this project.
 const (
-	// NodeOriginAnnotation on a Node records how the first maintenance that cordoned it found it, so that the last one
-	// to end can leave it that way: "schedulable" or "unschedulable".
+	// NodeOriginAnnotation on a Node is the state in which the first maintenance found it, "schedulable" or "unschedulable". The last
+	// maintenance that ends restores this state.
 	NodeOriginAnnotation = "maintenance.cluster.x-k8s.io/found"
 
-	// ExcludedFromLoadBalancersAnnotation on a Node records that it was a maintenance that labelled it
-	// node.kubernetes.io/exclude-from-external-load-balancers, and the last one to end takes that back.
+	// ExcludedFromLoadBalancersAnnotation on a Node records that a maintenance has set the label
+	// node.kubernetes.io/exclude-from-external-load-balancers. The last maintenance that needs the label removes both.
 	ExcludedFromLoadBalancersAnnotation = "maintenance.cluster.x-k8s.io/excluded-from-load-balancers"
 
-	// NoDaemonSetPodsTaint on a Node, with effect NoSchedule, keeps the Pods of DaemonSets from coming back during a maintenance
-	// that has come to them.
+	// NoDaemonSetPodsTaint on a Node has the effect NoSchedule. It prevents DaemonSets from recreating their Pods after a maintenance has
+	// evicted them.
 	NoDaemonSetPodsTaint = "maintenance.cluster.x-k8s.io/no-daemonset-pods"
 
-	// SurgeAnnotation on a Deployment records, as long as room is made for Pods of it that leave, what it was like before; on a
-	// HorizontalPodAutoscaler likewise. See drain/surge.
+	// SurgeAnnotation on a Deployment or HorizontalPodAutoscaler is the baseline that a surge restores. See package drain/surge.
 	SurgeAnnotation = "maintenance.cluster.x-k8s.io/surge"
 
-	// SurgingLabel is on every Deployment and HorizontalPodAutoscaler that has SurgeAnnotation, so that they are found.
+	// SurgingLabel is on every Deployment and HorizontalPodAutoscaler that has SurgeAnnotation, so that they can be listed.
 	SurgingLabel = "maintenance.cluster.x-k8s.io/surging"
 
-	// DeletionCostAnnotation on a Pod that a surge has chosen to leave holds the deletion cost that it had before, if any.
+	// DeletionCostAnnotation on a Pod is the deletion cost that the Pod had before a surge chose it for removal. It can be empty.
 	DeletionCostAnnotation = "maintenance.cluster.x-k8s.io/deletion-cost-before"
 
-	// OwnerClusterAnnotation on a NodeMaintenance names the Cluster ("namespace/name") whose Machine it serves.
+	// OwnerClusterAnnotation on a NodeMaintenance is the Cluster ("namespace/name") of the Machine that it serves.
 	OwnerClusterAnnotation = "maintenance.cluster.x-k8s.io/owner-cluster"
 
-	// OwnerMachineAnnotation on a NodeMaintenance names the Machine ("namespace/name") that it serves.
+	// OwnerMachineAnnotation on a NodeMaintenance is the Machine ("namespace/name") that it serves.
 	OwnerMachineAnnotation = "maintenance.cluster.x-k8s.io/owner-machine"
 
-	// OwnerManagementClusterAnnotation on a NodeMaintenance holds the UID of the management cluster's kube-system Namespace.
+	// OwnerManagementClusterAnnotation on a NodeMaintenance is the UID of the Namespace kube-system of the management cluster.
 	OwnerManagementClusterAnnotation = "maintenance.cluster.x-k8s.io/owner-management-cluster"
 
-	// NodeUIDAnnotation on a NodeMaintenance holds the UID of the Node that it was made for: a Node of the same name with
-	// another UID isn't selected.
+	// NodeUIDAnnotation on a NodeMaintenance is the UID of the Node that it serves. A Node of the same name with another UID is not
+	// selected.
 	NodeUIDAnnotation = "maintenance.cluster.x-k8s.io/node-uid"
 
-	// RequestedForAnnotation on a NodeMaintenance that serves a Machine says what it was requested for last: RequestedForRollout,
+	// RequestedForAnnotation on a NodeMaintenance that serves a Machine is the purpose of the last request: RequestedForRollout,
 	// RequestedForStage or RequestedForDeletion.
 	RequestedForAnnotation = "maintenance.cluster.x-k8s.io/requested-for"
 
-	// MachineStageAnnotation on a Machine that isn't being deleted asks for a NodeMaintenance of its Node. The value is the
-	// stage: Idle, Cordon, Drain or Complete. Without it, the NodeMaintenance is completed.
+	// MachineStageAnnotation on a Machine that is not being deleted requests a NodeMaintenance of its Node. The value is the stage: Idle,
+	// Cordon, Drain or Complete. When the annotation is removed, the NodeMaintenance is completed.
 	MachineStageAnnotation = "maintenance.cluster.x-k8s.io/stage"
 
-	// EvacuationNodeAnnotation on an Evacuation names the Node that the Pod was on when it was found; empty if on none.
+	// EvacuationNodeAnnotation on an Evacuation is the name of the Pod's Node. It is empty if the Pod had no Node.
 	EvacuationNodeAnnotation = "maintenance.cluster.x-k8s.io/node"
 
-	// StaticPodsOfLabel on an Evacuation says of which Node's static Pods its Pod is one: the value is StaticPodsOf the Node.
-	// The agent on the Node watches those.
+	// StaticPodsOfLabel is on the Evacuations of static Pods. Its value is StaticPodsOf the Node. The agent on the Node watches
+	// these Evacuations.
 	StaticPodsOfLabel = "maintenance.cluster.x-k8s.io/static-pods-of"
 
-	// ShutdownConfigLabel on a Node names the configuration of its shutdown: <name>.yaml in the node agent's ConfigMap. Cluster API
+	// ShutdownConfigLabel on a Node is the name of its shutdown configuration: <name>.yaml in the node agent's ConfigMap. Cluster API
 	// copies labels of this domain from Machines to their Nodes, so the template of a MachineDeployment can set it.
 	ShutdownConfigLabel = "maintenance.node.cluster.x-k8s.io/shutdown-config"
 
-	// StaticPodTargetsAnnotation on a Node has the drain targets, as JSON, that drains of the Node have published for its
-	// static Pods. The agent on the Node holds manifests as long as it is there.
+	// StaticPodTargetsAnnotation on a Node has the drain targets of its static Pods as JSON. The agent on the Node holds their manifests
+	// while the annotation is present.
 	StaticPodTargetsAnnotation = "maintenance.cluster.x-k8s.io/static-pod-targets"
 
-	// EvacuatorsPolicyAnnotation on an Evacuation says which evacuators may take it over, where its instigator limits them:
-	// the value is an EvacuatorsPolicy.
+	// EvacuatorsPolicyAnnotation on an Evacuation is the EvacuatorsPolicy of its instigator, if the instigator limits evacuators.
 	EvacuatorsPolicyAnnotation = "maintenance.cluster.x-k8s.io/evacuators"
 
 	// EvacuateAfterAnnotation on an Evacuation defers it: no evacuator is activated and the Pod is not evicted before this time, in the
 	// format of RFC 3339. NodeMaintenances set it for replacements that return to a cordoned Node.
 	EvacuateAfterAnnotation = "maintenance.cluster.x-k8s.io/evacuate-after"
 
-	// PreDrainHookAnnotation is our Machine deletion hook. CAPI doesn't drain a deleted Machine while it is there.
+	// PreDrainHookAnnotation is the Machine deletion hook of this provider. Cluster API does not drain a deleted Machine that has it.
 	PreDrainHookAnnotation = "pre-drain.delete.hook.machine.cluster.x-k8s.io/node-maintenance"
 
-	// HookOwner is the value of our hook, and of the annotations that we set on Machines when we release it.
+	// HookOwner is the value of the hook, and of the annotations that the manager sets on Machines when it releases the hook.
 	HookOwner = "node-maintenance.cluster.x-k8s.io"
 
-	// DrainStartedAnnotation on a deleted Machine that has a drain timeout keeps when the drain has started, as RFC 3339 has it,
-	// for the time when the workload cluster can't be reached.
+	// DrainStartedAnnotation on a deleted Machine that has a drain timeout is the time at which the drain started, in the format of
+	// RFC 3339. The manager uses it while the workload cluster is unreachable.
 	DrainStartedAnnotation = "maintenance.cluster.x-k8s.io/drain-started"
 
-	// VolumeWaitStartedAnnotation on a deleted Machine that has a timeout for volumes keeps when the wait for them has started.
+	// VolumeWaitStartedAnnotation on a deleted Machine that has a timeout for volumes is the time at which the wait for volumes started.
 	VolumeWaitStartedAnnotation = "maintenance.cluster.x-k8s.io/volume-wait-started"
 
-	// BundleVersionAnnotation on a CRD or admission policy in a workload cluster says which bundle it came with.
+	// BundleVersionAnnotation on an object of the bundle in a workload cluster is the version of the bundle.
 	BundleVersionAnnotation = "maintenance.cluster.x-k8s.io/bundle-version"
 )
 
-// What a NodeMaintenance that serves a Machine was requested for.
+// Purposes of a NodeMaintenance that serves a Machine.
 const (
-	// RequestedForRollout: a rollout is going to replace the Machine.
+	// RequestedForRollout means that a rollout is going to replace the Machine.
 	RequestedForRollout = "Rollout"
-	// RequestedForStage: the Machine has the annotation MachineStageAnnotation.
+	// RequestedForStage means that the Machine has the annotation MachineStageAnnotation.
 	RequestedForStage = "Stage"
-	// RequestedForDeletion: the Machine is being deleted.
+	// RequestedForDeletion means that the Machine is being deleted.
 	RequestedForDeletion = "Deletion"
 )
 
-// Evacuator classes of the evacuators that are built in.
+// Classes of the built-in evacuators.
 const (
 	EvacuatorClassDeployment  = "deployment.apps.k8s.io"
 	EvacuatorClassStatefulSet = "statefulset.apps.k8s.io"
 	EvacuatorClassDaemonSet   = "daemonset.apps.k8s.io"
 
-	// EvacuatorClassKubelet is the class for static Pods; an agent on the Node serves it.
+	// EvacuatorClassKubelet is the class for static Pods. The node agent is this evacuator.
 	EvacuatorClassKubelet = "kubelet.k8s.io"
 
-	// EvacuatorRoleController is the role of the one evacuator that is the Pod's own controller; its priority is
-	// EvacuatorControllerPriority.
+	// EvacuatorRoleController is the role of the evacuator for the Pod's controller. Its priority is EvacuatorControllerPriority.
 	EvacuatorRoleController     = "controller"
 	EvacuatorControllerPriority = int32(10000)
 )
 
-// What the node agent says about itself, as a condition of its Node and the reasons of that.
+// Condition types of Nodes that the node agent sets, and their reasons.
 const (
-	// NodeAgentReady is True while the agent delays a shutdown of the Node; where it can't, or has left it to the kubelet, the
+	// NodeAgentReady is True while the agent can delay a shutdown of the Node. If it cannot, or if the kubelet handles shutdowns, the
 	// reason says so.
 	NodeAgentReady = "NodeMaintenanceAgentReady"
 
-	ReasonShutdownDelayed   = "ShutdownDelayed"
-	ReasonDelayedTooShort   = "DelayTooShort"
+	// ReasonShutdownDelayed means that the agent delays a shutdown until the Node is drained.
+	ReasonShutdownDelayed = "ShutdownDelayed"
+	// ReasonDelayedTooShort means that the agent can delay a shutdown only for less time than the configuration requires.
+	ReasonDelayedTooShort = "DelayTooShort"
+	// ReasonShutdownByKubelet means that the kubelet's graceful shutdown is enabled and terminates the Pods.
 	ReasonShutdownByKubelet = "KubeletGracefulShutdown"
-	ReasonNoSystemBus       = "ShutdownNotDelayed"
+	// ReasonNoSystemBus means that the agent cannot delay a shutdown. The message says why.
+	ReasonNoSystemBus = "ShutdownNotDelayed"
 
-	// ReasonShutdownConfigInvalid: the agent cannot use the configuration that applies to the Node. The message says why, and which one
-	// it uses instead.
+	// ReasonShutdownConfigInvalid means that the agent cannot use the configuration that applies to the Node. The message says why, and
+	// which configuration it uses instead.
 	ReasonShutdownConfigInvalid = "InvalidConfiguration"
 )
 
-// StaticPodsOf returns the value of StaticPodsOfLabel for a Node. A label is shorter than a name may be.
+// StaticPodsOf returns the value of StaticPodsOfLabel for a Node. It truncates the name to the maximum length of a label value.
 func StaticPodsOf(node string) string {
 	const longest = 63
 	if len(node) > longest {

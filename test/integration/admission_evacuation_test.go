@@ -37,7 +37,7 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 			e.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "example.com"}
 		})).To(Succeed())
 		a.Expect(tenant.Create(a.Context(), evacuationOf("web"))).
-			To(deniedWith("user tenant may not have Pod default/web evacuated: needs create on its eviction, or delete on it"))
+			To(deniedWith("user tenant may not request the evacuation of Pod default/web: permission to evict or delete the Pod is required"))
 	})
 	t.Run("E10: to delete the Pod, or to evict it, by name, is each enough", func(t *testing.T) {
 		a := all.sub(t)
@@ -45,7 +45,7 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 			e := evacuationOf("web")
 			a.Expect(user.Create(a.Context(), e)).To(Succeed())
 			a.Expect(user.Delete(a.Context(), e)).To(Succeed())
-			a.Expect(user.Create(a.Context(), evacuationOf("db"))).To(deniedWith("may not have Pod default/db evacuated"))
+			a.Expect(user.Create(a.Context(), evacuationOf("db"))).To(deniedWith("may not request the evacuation of Pod default/db"))
 		}
 	})
 	t.Run("E10: a change of spec, finalizers or owners is a request; status and labels are none", func(t *testing.T) {
@@ -64,7 +64,7 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 				e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "one"}
 			},
 		} {
-			a.Expect(changed(a, tenant, e, change)).To(deniedWith("may not have Pod default/changes evacuated"))
+			a.Expect(changed(a, tenant, e, change)).To(deniedWith("may not request the evacuation of Pod default/changes"))
 		}
 		a.Expect(changed(a, tenant, e, func(e *v1alpha1.Evacuation) { e.Labels = map[string]string{"a": "b"} })).To(Succeed())
 		e.Status.Message = "RBAC is asked who writes it"
@@ -94,7 +94,7 @@ func testCancellationAdmission(t *testing.T, all *admission) {
 	t.Run("E9: one that forbids it isn't, but for holders of finalize", func(t *testing.T) {
 		a := all.sub(t)
 		e := a.evacuation("forbid", v1alpha1.CancellationForbid)
-		refused := deniedWith("Evacuation default/%s forbids its cancellation", e.Name)
+		refused := deniedWith("Evacuation default/%s cannot be cancelled", e.Name)
 		a.Expect(canceller.Delete(a.Context(), e)).To(refused)
 		a.Expect(canceller.DeleteAllOf(a.Context(), e, client.InNamespace(namespace), client.MatchingFields{"metadata.name": e.Name})).To(refused)
 		a.Expect(changed(a, canceller, e, func(e *v1alpha1.Evacuation) { e.OwnerReferences = noSuchOwner() })).To(refused)
@@ -122,7 +122,7 @@ func testCancellationAdmission(t *testing.T, all *admission) {
 		e := a.evacuation("owner", v1alpha1.CancellationForbid, func(e *v1alpha1.Evacuation) {
 			e.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}}
 		})
-		a.Expect(canceller.Delete(a.Context(), e)).To(deniedWith("forbids its cancellation"))
+		a.Expect(canceller.Delete(a.Context(), e)).To(deniedWith("cannot be cancelled"))
 		a.Expect(a.admin.Delete(a.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
 		gone(a, e)
 	})

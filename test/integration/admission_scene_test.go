@@ -50,10 +50,10 @@ func newAdmission(t *testing.T, options controlplane.Options) *admission {
 	a.Eventually(func() error { return nobody.Create(t.Context(), maintenance("canary"), client.DryRunAll) }, soon, pace).
 		Should(MatchError(ContainSubstring("may not maintain Node")))
 	a.Eventually(func() error { return nobody.Create(t.Context(), evacuationOf("canary"), client.DryRunAll) }, soon, pace).
-		Should(MatchError(ContainSubstring("may not have Pod")))
+		Should(MatchError(ContainSubstring("may not request the evacuation of Pod")))
 	canary := a.evacuation("canary", v1alpha1.CancellationForbid)
 	a.Eventually(func() error { return nobody.Delete(t.Context(), canary, client.DryRunAll) }, soon, pace).
-		Should(MatchError(ContainSubstring("forbids its cancellation")))
+		Should(MatchError(ContainSubstring("cannot be cancelled")))
 	return a
 }
 

@@ -64,11 +64,11 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 		a := all.sub(t)
 		a.Expect(oneNode.Create(a.Context(), maintenance("one-one"))).To(Succeed())
 		a.Expect(oneNode.Create(a.Context(), maintenance("one-two", ofNodes("two")))).
-			To(deniedWith("user one-node may not maintain Node two: needs delete on it"))
+			To(deniedWith("user one-node may not maintain Node two: permission to delete the Node is required"))
 		a.Expect(oneNode.Create(a.Context(), maintenance("one-both", ofNodes("one", "two")))).
-			To(deniedWith("user one-node may not maintain Node two: needs delete on it"))
+			To(deniedWith("user one-node may not maintain Node two: permission to delete the Node is required"))
 		a.Expect(oneNode.Create(a.Context(), maintenance("one-label", ofNodesLabelled("kubernetes.io/hostname", "one")))).
-			To(deniedWith("user one-node may not maintain Nodes by a selector other than at most ten names: needs delete on nodes"))
+			To(deniedWith("user one-node may not maintain Nodes with a selector other than at most ten names: permission to delete all Nodes is required"))
 		a.Expect(oneNode.Delete(a.Context(), maintenance("one-one"))).To(Succeed())
 	})
 	t.Run("R7: a term that names a Node and requires more is about that Node", func(t *testing.T) {
@@ -86,11 +86,11 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 		a := all.sub(t)
 		a.Expect(oneNode.Create(a.Context(), maintenance("all-but-one", func(m *v1alpha1.NodeMaintenance) {
 			m.Spec.NodeSelector.NodeSelectorTerms[0].MatchFields[0].Operator = corev1.NodeSelectorOpNotIn
-		}))).To(deniedWith("needs delete on nodes"))
+		}))).To(deniedWith("permission to delete all Nodes is required"))
 		a.Expect(oneNode.Create(a.Context(), maintenance("name-or-label", func(m *v1alpha1.NodeMaintenance) {
 			ofNodesLabelled("a", "b")(m)
 			m.Spec.NodeSelector.NodeSelectorTerms = append(v1alpha1.SelectNodes("one").NodeSelectorTerms, m.Spec.NodeSelector.NodeSelectorTerms...)
-		}))).To(deniedWith("needs delete on nodes"))
+		}))).To(deniedWith("permission to delete all Nodes is required"))
 	})
 	t.Run("R7: ten names are asked for one by one, eleven together", func(t *testing.T) {
 		a := all.sub(t)
@@ -103,11 +103,11 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 			a.Expect(tenNodes.Create(a.Context(), maintenance("ten-other", ofNodes(names...)))).To(deniedWith("may not maintain Node other:"))
 		}
 		a.Expect(elevenNodes.Create(a.Context(), maintenance("eleven", ofNodes(nodeNames("n", 11)...)))).
-			To(deniedWith("user eleven-nodes may not maintain Nodes by a selector other than at most ten names: needs delete on nodes"))
+			To(deniedWith("user eleven-nodes may not maintain Nodes with a selector other than at most ten names: permission to delete all Nodes is required"))
 	})
 	t.Run("R7: who may delete no Node may neither create, change nor delete", func(t *testing.T) {
 		a := all.sub(t)
-		a.Expect(noNode.Create(a.Context(), maintenance("none"))).To(deniedWith("user no-node may not maintain Node one: needs delete on it"))
+		a.Expect(noNode.Create(a.Context(), maintenance("none"))).To(deniedWith("user no-node may not maintain Node one: permission to delete the Node is required"))
 		m := maintenance("none-changes", func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageCordon })
 		a.Expect(a.admin.Create(a.Context(), m)).To(Succeed())
 		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageDrain })).To(deniedWith("may not maintain Node one:"))
@@ -129,10 +129,10 @@ func testNodeMaintenanceUpdates(t *testing.T, all *admission) {
 		a.Expect(changed(a, one, m, ofNodes("two"))).To(deniedWith("user updates-one may not maintain Node two:"))
 		a.Expect(changed(a, both, m, ofNodes("two"))).To(Succeed())
 		a.Expect(changed(a, one, m, ofNodes("one"))).To(deniedWith("user updates-one may not maintain Node two:"))
-		a.Expect(changed(a, both, m, ofNodesLabelled("a", "b"))).To(deniedWith("needs delete on nodes"))
+		a.Expect(changed(a, both, m, ofNodesLabelled("a", "b"))).To(deniedWith("permission to delete all Nodes is required"))
 		a.Expect(changed(a, both, m, ofNodes("one"))).To(Succeed())
 		a.Expect(changed(a, a.admin, m, ofNodesLabelled("a", "b"))).To(Succeed())
-		a.Expect(changed(a, both, m, ofNodes("one"))).To(deniedWith("needs delete on nodes"))
+		a.Expect(changed(a, both, m, ofNodes("one"))).To(deniedWith("permission to delete all Nodes is required"))
 	})
 	t.Run("R7: ten names may become ten others, within CEL's budget", func(t *testing.T) {
 		a := all.sub(t)
@@ -181,7 +181,7 @@ func testOwnerAdmission(t *testing.T, all *admission) {
 	} {
 		t.Run("M37: managers alone may write "+key, func(t *testing.T) {
 			a := all.sub(t)
-			refused := deniedWith("needs impersonate on managers.authorization.%s", v1alpha1.GroupVersion.Group)
+			refused := deniedWith("permission to impersonate managers.authorization.%s is required", v1alpha1.GroupVersion.Group)
 			set := func(m *v1alpha1.NodeMaintenance) { metav1.SetMetaDataAnnotation(&m.ObjectMeta, key, "x") }
 			unset := func(m *v1alpha1.NodeMaintenance) { delete(m.Annotations, key) }
 			a.Eventually(func() error { return maintainer.Create(a.Context(), maintenance("owned", set), client.DryRunAll) }, soon, pace).Should(refused)
@@ -208,7 +208,7 @@ func testOwnedNodeUID(a *admission, maintainer client.Client) {
 		func(m *v1alpha1.NodeMaintenance) { m.Annotations[v1alpha1.NodeUIDAnnotation] = "other" },
 		func(m *v1alpha1.NodeMaintenance) { delete(m.Annotations, v1alpha1.NodeUIDAnnotation) },
 	} {
-		a.Expect(changed(a, maintainer, owned, change)).To(deniedWith("needs impersonate on managers"))
+		a.Expect(changed(a, maintainer, owned, change)).To(deniedWith("permission to impersonate managers"))
 	}
 	a.Expect(a.admin.Delete(a.Context(), owned)).To(Succeed())
 }
@@ -234,7 +234,7 @@ func testUncordonWarnings(t *testing.T, all *admission) {
 		return warnings.texts
 	}
 	uncordon := func(n *corev1.Node) { n.Spec.Unschedulable = false }
-	uncordonWarns := ContainElement(ContainSubstring("Node uncordoned is under maintenance, which makes it unschedulable again: complete its NodeMaintenance to uncordon it"))
+	uncordonWarns := ContainElement(ContainSubstring("Node uncordoned is under maintenance and will be cordoned again: to uncordon it, complete its NodeMaintenance"))
 
 	t.Run("R46: warns who uncordons a Node under maintenance, and lets it happen", func(t *testing.T) {
 		a := all.sub(t)
@@ -297,7 +297,7 @@ func testNodeAgentAdmission(t *testing.T, all *admission) {
 		a.Expect(changed(a, bound, m, func(m *v1alpha1.NodeMaintenance) { m.Spec.Reason = "shutdown" })).To(Succeed())
 		a.Expect(changed(a, bound, m, ofNodes("one"))).To(deniedWith("user system:serviceaccount:default:agent may not maintain Node "))
 		a.Expect(changed(a, bound, m, ofNodes("agent-node", "one"))).To(deniedWith("may not maintain Node "))
-		a.Expect(changed(a, bound, m, ofNodesLabelled("a", "b"))).To(deniedWith("needs delete on nodes"))
+		a.Expect(changed(a, bound, m, ofNodesLabelled("a", "b"))).To(deniedWith("permission to delete all Nodes is required"))
 		a.Expect(bound.Delete(a.Context(), m)).To(Succeed())
 		a.Expect(bound.Create(a.Context(), maintenance("agent-two", ofNodes("two")))).To(deniedWith("may not maintain Node two:"))
 		a.Expect(a.admin.Create(a.Context(), maintenance("agent-other", ofNodes("two")))).To(Succeed())

@@ -11,11 +11,11 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -221,7 +221,7 @@ func (s *scene) expectFailed(e *v1alpha1.Evacuation) {
 	s.Eventually(func(g Gomega) {
 		present := &v1alpha1.Evacuation{}
 		g.Expect(client.IgnoreNotFound(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(e), present))).To(Succeed())
-		g.Expect(present.Name == "" || conditions.IsTrue(present, v1alpha1.EvacuationFailed)).To(BeTrue())
+		g.Expect(present.Name == "" || meta.IsStatusConditionTrue(present.Status.Conditions, v1alpha1.EvacuationFailed)).To(BeTrue())
 	}, eventually, pace).Should(Succeed())
 }
 
@@ -233,7 +233,7 @@ func (s *scene) unsettled() (int, error) {
 	}
 	n := 0
 	for i := range list.Items {
-		if list.Items[i].Annotations["large"] != "" && !conditions.IsTrue(&list.Items[i], v1alpha1.EvacuationFailed) {
+		if list.Items[i].Annotations["large"] != "" && !meta.IsStatusConditionTrue(list.Items[i].Status.Conditions, v1alpha1.EvacuationFailed) {
 			n++
 		}
 	}

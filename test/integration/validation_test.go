@@ -144,7 +144,7 @@ func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 		v.refuses(maintenance("r3", planned(entry(v1alpha1.PodTypeDefault, 1), entry(v1alpha1.PodTypeDefault, 1))), "duplicate")
 		empty := entry(v1alpha1.PodTypeDefault, 1)
 		empty.PodSelector = &metav1.LabelSelector{}
-		v.refuses(maintenance("r3-empty", planned(empty)), "empty podSelector")
+		v.refuses(maintenance("r3-empty", planned(empty)), "podSelector must not be empty")
 	})
 	t.Run("R4: the twelve entries are the default, and re-applying a short plan is no change", func(t *testing.T) {
 		v := all.sub(t)
@@ -304,7 +304,7 @@ func TestEvacuationValidation(t *testing.T) {
 		v.Expect(v.client.Status().Update(t.Context(), e)).To(Succeed())
 		v.Expect(e.Status.EvacuationCancellationPolicy).To(Equal(v1alpha1.CancellationAllow))
 		e.Status.FailedEvictionCounter = 1
-		v.Expect(v.client.Status().Update(t.Context(), e)).To(MatchError(ContainSubstring("never decreases")))
+		v.Expect(v.client.Status().Update(t.Context(), e)).To(MatchError(ContainSubstring("must not decrease")))
 		e.Status.FailedEvictionCounter = 2
 		e.Status.Message = strings.Repeat("x", 32769)
 		v.Expect(v.client.Status().Update(t.Context(), e)).To(MatchError(ContainSubstring("message")))

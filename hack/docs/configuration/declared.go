@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,7 +105,7 @@ func events() ([][]string, error) {
 			return
 		}
 		for _, block := range constants(file) {
-			for _, c := range block {
+			for _, c := range block.constants {
 				rows = append(rows, []string{code(c.value), file.Name.Name, sentence(c)})
 			}
 		}
@@ -113,22 +114,24 @@ func events() ([][]string, error) {
 	return rows, err
 }
 
+// conditionTypesOf is how the comment of a block of condition types and reasons begins.
+var conditionTypesOf = regexp.MustCompile(`^Condition types of (\w+)s\b`)
+
 // conditions returns the constants of the API that name condition types and reasons.
 func conditions() ([][]string, error) {
 	var rows [][]string
-	err := eachFile("api", func(path string, file *ast.File) {
-		of := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(filepath.Base(path), ".go"), "_types"), "_conditions")
+	err := eachFile("api", func(_ string, file *ast.File) {
 		for _, block := range constants(file) {
-			isReason := func(c constant) bool { return strings.HasPrefix(c.name, "Reason") }
-			if !slices.ContainsFunc(block, isReason) {
+			kinds := conditionTypesOf.FindStringSubmatch(block.comment)
+			if kinds == nil {
 				continue
 			}
-			for _, c := range block {
-				kind := "type"
-				if isReason(c) {
-					kind = "reason"
+			for _, c := range block.constants {
+				is := "type"
+				if strings.HasPrefix(c.name, "Reason") {
+					is = "reason"
 				}
-				rows = append(rows, []string{code(c.value), kind, of, sentence(c)})
+				rows = append(rows, []string{code(c.value), is, kinds[1], sentence(c)})
 			}
 		}
 	})
@@ -138,22 +141,28 @@ func conditions() ([][]string, error) {
 // constant is a declared string.
 type constant struct{ name, value, comment string }
 
+// block is a declaration of constants.
+type block struct {
+	comment   string
+	constants []constant
+}
+
 // constants returns the string constants of a file, grouped by declaration block.
-func constants(file *ast.File) [][]constant {
-	var blocks [][]constant
+func constants(file *ast.File) []block {
+	var blocks []block
 	for _, declaration := range file.Decls {
 		general, ok := declaration.(*ast.GenDecl)
 		if !ok || general.Tok != token.CONST {
 			continue
 		}
-		var block []constant
+		block := block{comment: general.Doc.Text()}
 		for _, spec := range general.Specs {
 			value, ok := spec.(*ast.ValueSpec)
 			if !ok || len(value.Values) != 1 {
 				continue
 			}
 			if texts := literals(value.Values[0]); len(texts) == 1 {
-				block = append(block, constant{value.Names[0].Name, texts[0], value.Doc.Text() + value.Comment.Text()})
+				block.constants = append(block.constants, constant{value.Names[0].Name, texts[0], value.Doc.Text() + value.Comment.Text()})
 			}
 		}
 		blocks = append(blocks, block)
@@ -164,8 +173,11 @@ func constants(file *ast.File) [][]constant {
 // sentence returns a comment without the name that it begins with.
 func sentence(c constant) string {
 	comment := strings.TrimSpace(strings.ReplaceAll(c.comment, "\n", " "))
-	for _, prefix := range []string{c.name + ": ", c.name + " is ", c.name + " "} {
+	for _, prefix := range []string{c.name + ": ", c.name + " means that ", c.name + " is ", c.name + " "} {
 		comment = strings.TrimPrefix(comment, prefix)
 	}
-	return comment
+	if comment == "" {
+		return ""
+	}
+	return strings.ToUpper(comment[:1]) + comment[1:]
 }
