@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -239,4 +241,14 @@ type NodeMaintenanceList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []NodeMaintenance `json:"items"`
+}
+
+// StageStart returns the start time of a stage, nil if it has not started.
+func (m *NodeMaintenance) StageStart(stage NodeMaintenanceStage) *time.Time {
+	for i := range m.Status.StageStatuses {
+		if m.Status.StageStatuses[i].Name == stage {
+			return &m.Status.StageStatuses[i].StartTimestamp.Time
+		}
+	}
+	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
@@ -107,7 +107,7 @@ func recordReleaseMetrics(s *scope, result outcome) {
 	if s.maintenance == nil {
 		return
 	}
-	if start := machinedrain.DrainStart(s.maintenance); start != nil {
+	if start := s.maintenance.StageStart(v1alpha1.StageDrain); start != nil {
 		drainDuration.WithLabelValues(result.reason).Observe(s.now.Sub(*start).Round(time.Millisecond).Seconds())
 	}
 }

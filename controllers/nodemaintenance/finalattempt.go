@@ -18,7 +18,7 @@ import (
 // made yet.
 func finalAttempts(s *scope) sets.Set[types.UID] {
 	called := sets.New[types.UID]()
-	drain := drainTime(s)
+	drain := draintimeout.DrainOf(s.maintenance)
 	if drain == nil {
 		return called
 	}

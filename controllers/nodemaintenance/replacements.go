@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
 )
@@ -53,7 +54,7 @@ func (r *Reconciler) unscheduled(s *scope, targets sets.Set[types.UID]) []replac
 			if view.pod.DeletionTimestamp != nil || s.evacuations[view.pod.UID] != nil || !mayReplace(s, node, view) {
 				continue
 			}
-			at, left := deleteAt(drainTime(s), node, view)
+			at, left := deleteAt(draintimeout.DrainOf(s.maintenance), node, view)
 			_, awaited := r.created.awaited(s.request, view.pod.UID, s.now)
 			if targets.Has(view.pod.UID) && !awaited || left && !s.now.Before(at) {
 				pods = append(pods, replacements.PodOf(view.pod))
@@ -66,8 +67,8 @@ func (r *Reconciler) unscheduled(s *scope, targets sets.Set[types.UID]) []replac
 // mayReplace reports whether a Pod may be the replacement of a Pod that this drain has evicted. The mirror Pod of a static Pod is none,
 // since the kubelet creates it.
 func mayReplace(s *scope, node *corev1.Node, view podView) bool {
-	start := stageStart(s.maintenance, v1alpha1.StageDrain)
-	return start != nil && view.Type != v1alpha1.PodTypeStatic && replacements.CreatedAfterCordon(view.pod, node, start.Time)
+	start := s.maintenance.StageStart(v1alpha1.StageDrain)
+	return start != nil && view.Type != v1alpha1.PodTypeStatic && replacements.CreatedAfterCordon(view.pod, node, *start)
 }
 
 // returnedSince returns the time of the first eviction of a Pod that this Pod replaces, nil if it is not a replacement.

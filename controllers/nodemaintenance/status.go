@@ -100,20 +100,10 @@ func startStages(m *v1alpha1.NodeMaintenance, now time.Time) {
 		stages = []v1alpha1.NodeMaintenanceStage{v1alpha1.StageCordon, v1alpha1.StageDrain}
 	}
 	for _, stage := range stages {
-		if stageStart(m, stage) == nil {
+		if m.StageStart(stage) == nil {
 			m.Status.StageStatuses = append(m.Status.StageStatuses, v1alpha1.StageStatus{Name: stage, StartTimestamp: metav1.NewTime(now.Truncate(time.Second))})
 		}
 	}
-}
-
-// stageStart returns the start time of a stage, nil if it has not started.
-func stageStart(m *v1alpha1.NodeMaintenance, stage v1alpha1.NodeMaintenanceStage) *metav1.Time {
-	for i := range m.Status.StageStatuses {
-		if m.Status.StageStatuses[i].Name == stage {
-			return &m.Status.StageStatuses[i].StartTimestamp
-		}
-	}
-	return nil
 }
 
 // publishedTargets returns the drain targets in the status, by Node.
@@ -190,7 +180,7 @@ func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
 			Returned: returnedSince(s, view),
 		})
 	}
-	return progress.Blocked(pods, ptr.Deref(stageStart(s.maintenance, v1alpha1.StageDrain), metav1.NewTime(s.now)), s.now)
+	return progress.Blocked(pods, metav1.NewTime(ptr.Deref(s.maintenance.StageStart(v1alpha1.StageDrain), s.now)), s.now)
 }
 
 // reportConditions sets the conditions SelectionPlausible, Cordoned and Drained.

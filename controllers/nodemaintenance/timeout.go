@@ -11,7 +11,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
@@ -24,7 +23,7 @@ const deleteRetry = 5 * time.Second
 // deleteRemainingPods deletes the remaining Pods shortly before the drain timeout, if the policy says so. It ignores PodDisruptionBudgets. A Pod that
 // cannot be deleted does not delay the others.
 func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, error) {
-	drain := drainTime(s)
+	drain := draintimeout.DrainOf(s.maintenance)
 	if drain == nil || !drain.Deletes || s.decision == nil { // without a decision, the Pods are not observed yet
 		return true, nil
 	}
@@ -65,15 +64,6 @@ func deleteAt(drain *draintimeout.Drain, node *corev1.Node, view podView) (at ti
 	}
 	period, _ := daemonset.GracePeriod(view.pod, rules.Unreachable(node))
 	return drain.DeleteAt(period), true
-}
-
-// drainTime returns the time limits of the drain, nil if the drain has no timeout or has not started.
-func drainTime(s *scope) *draintimeout.Drain {
-	start := stageStart(s.maintenance, v1alpha1.StageDrain)
-	if start == nil {
-		return nil
-	}
-	return draintimeout.DrainOf(s.maintenance, start.Time)
 }
 
 func (r *Reconciler) deletePod(ctx context.Context, s *scope, pod *corev1.Pod, gracePeriodSeconds *int64) error {

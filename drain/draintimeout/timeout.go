@@ -23,14 +23,13 @@ type Drain struct {
 	Deletes bool
 }
 
-// DrainOf returns the time of a NodeMaintenance that started to drain at start. Nil: it has no limit, or doesn't drain.
-func DrainOf(m *v1alpha1.NodeMaintenance, start time.Time) *Drain {
-	policy := m.Spec.Evacuation
-	if m.Spec.Stage != v1alpha1.StageDrain || policy.DrainTimeoutSeconds == nil || *policy.DrainTimeoutSeconds <= 0 {
+// DrainOf returns the time limits of the drain of a NodeMaintenance, nil if the drain has no timeout or has not started.
+func DrainOf(m *v1alpha1.NodeMaintenance) *Drain {
+	ends := evacuation.DrainEnds(m)
+	if m.Spec.Stage != v1alpha1.StageDrain || ends == nil {
 		return nil
 	}
-	ends := start.Add(time.Duration(*policy.DrainTimeoutSeconds) * time.Second)
-	return &Drain{Start: start, Ends: ends, Deletes: policy.OnTimeout == v1alpha1.OnTimeoutDelete}
+	return &Drain{Start: *m.StageStart(v1alpha1.StageDrain), Ends: *ends, Deletes: m.Spec.Evacuation.OnTimeout == v1alpha1.OnTimeoutDelete}
 }
 
 // FinalAttemptAt is when a Pod is asked to leave whose step hasn't come: when what is left of the time belongs to its eviction. The first

@@ -18,6 +18,7 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func TestDrainOf(t *testing.T) {
 	drain := func(stage v1alpha1.NodeMaintenanceStage, onTimeout v1alpha1.OnTimeoutPolicy, timeout *int32) *v1alpha1.NodeMaintenance {
 		m := &v1alpha1.NodeMaintenance{}
+		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
 		m.Spec.Stage, m.Spec.Evacuation.OnTimeout, m.Spec.Evacuation.DrainTimeoutSeconds = stage, onTimeout, timeout
 		return m
 	}
@@ -32,7 +33,7 @@ func TestDrainOf(t *testing.T) {
 		"M13: a maintenance that ends deletes nothing": {drain(v1alpha1.StageComplete, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := draintimeout.DrainOf(tc.m, start); (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
+			if got := draintimeout.DrainOf(tc.m); (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})

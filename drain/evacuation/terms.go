@@ -92,7 +92,7 @@ func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
 	}
 	terms = Terms{
 		DrainEnds:      DrainEnds(m),
-		DrainStart:     drainStart(m),
+		DrainStart:     m.StageStart(v1alpha1.StageDrain),
 		Unordered:      m.Spec.Evacuation.StatefulSetPods == v1alpha1.StatefulSetPodsUnordered,
 		BuiltInOnly:    m.Spec.Evacuation.Evacuators == v1alpha1.EvacuatorsBuiltIn,
 		DeletesUnready: m.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride,
@@ -131,7 +131,7 @@ func DrainEnds(m *v1alpha1.NodeMaintenance) *time.Time {
 	if timeout == nil || *timeout <= 0 {
 		return nil
 	}
-	start := drainStart(m)
+	start := m.StageStart(v1alpha1.StageDrain)
 	if start == nil {
 		return nil
 	}
@@ -148,15 +148,4 @@ func FirstDrain(maintenances []v1alpha1.NodeMaintenance) *time.Time {
 		}
 	}
 	return first
-}
-
-// drainStart is when the stage Drain of a maintenance began. Nil: it hasn't.
-func drainStart(m *v1alpha1.NodeMaintenance) *time.Time {
-	for _, stage := range m.Status.StageStatuses {
-		if stage.Name == v1alpha1.StageDrain {
-			start := stage.StartTimestamp.Time
-			return &start
-		}
-	}
-	return nil
 }

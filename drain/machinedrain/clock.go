@@ -29,7 +29,7 @@ func ClockOf(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) Clock 
 	if maintenance == nil {
 		return clock
 	}
-	if start := DrainStart(maintenance); start != nil && (clock.Drain == nil || start.Before(*clock.Drain)) {
+	if start := maintenance.StageStart(v1alpha1.StageDrain); start != nil && (clock.Drain == nil || start.Before(*clock.Drain)) {
 		clock.Drain = start
 	}
 	clock.pending = clock.Drain == nil

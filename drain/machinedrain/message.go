@@ -68,7 +68,7 @@ func DrainMessage(m *v1alpha1.NodeMaintenance) string {
 }
 
 func startedAt(m *v1alpha1.NodeMaintenance) string {
-	if start := DrainStart(m); start != nil {
+	if start := m.StageStart(v1alpha1.StageDrain); start != nil {
 		return " (started at " + start.UTC().Format(time.RFC3339) + ")"
 	}
 	return ""
@@ -87,19 +87,9 @@ func podList(pods []string) string {
 	return list
 }
 
-// DrainStart is when the Drain stage of a NodeMaintenance has started, nil if it hasn't.
-func DrainStart(m *v1alpha1.NodeMaintenance) *time.Time {
-	for i := range m.Status.StageStatuses {
-		if m.Status.StageStatuses[i].Name == v1alpha1.StageDrain {
-			return &m.Status.StageStatuses[i].StartTimestamp.Time
-		}
-	}
-	return nil
-}
-
 // DrainBegan is when a NodeMaintenance in stage Drain has begun to drain, as far as it is known: it has not before its creation.
 func DrainBegan(m *v1alpha1.NodeMaintenance) time.Time {
-	if start := DrainStart(m); start != nil {
+	if start := m.StageStart(v1alpha1.StageDrain); start != nil {
 		return *start
 	}
 	return m.CreationTimestamp.Time

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
@@ -73,16 +74,11 @@ func (d Drain) planned(now time.Time) plan.Maintenance {
 	m := d.Maintenance
 	planned := plan.Maintenance{
 		Name:         m.Name,
-		DrainStart:   now, // a drain that has not started counts as the youngest
+		DrainStart:   ptr.Deref(m.StageStart(v1alpha1.StageDrain), now), // a drain that has not started counts as the youngest
 		Created:      m.CreationTimestamp.Time,
 		Plan:         m.Spec.DrainPlan,
 		PlanDefaults: m.Spec.DrainPlanDefaults,
 		Published:    progress.Targets(&m.Status),
-	}
-	for _, stage := range m.Status.StageStatuses {
-		if stage.Name == v1alpha1.StageDrain {
-			planned.DrainStart = stage.StartTimestamp.Time
-		}
 	}
 	for _, node := range d.Nodes {
 		planned.Nodes = append(planned.Nodes, node.Name)

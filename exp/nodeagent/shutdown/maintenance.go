@@ -64,9 +64,7 @@ func Completes(m *v1alpha1.NodeMaintenance, bootID string, c Config) bool {
 
 // Progress returns the progress of a NodeMaintenance: acting if its controller has begun the drain, drained if the drain is complete.
 func Progress(m *v1alpha1.NodeMaintenance) (acting, drained bool) {
-	for _, stage := range m.Status.StageStatuses {
-		acting = acting || stage.Name == v1alpha1.StageDrain
-	}
+	acting = m.StageStart(v1alpha1.StageDrain) != nil
 	for _, condition := range m.Status.Conditions {
 		if condition.Type == v1alpha1.NodeMaintenanceDrained && condition.Status == metav1.ConditionTrue && condition.ObservedGeneration == m.Generation {
 			drained = acting
