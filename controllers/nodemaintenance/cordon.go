@@ -94,7 +94,7 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, seen **corev1.Nod
 	if err := s.client.Get(ctx, client.ObjectKeyFromObject(*seen), node); err != nil || node.UID != (*seen).UID {
 		return errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", (*seen).Name)
 	}
-	err := r.writeCordon(ctx, s, seen, r.written.latest(s.request.Cluster, node))
+	err := r.writeCordon(ctx, s, seen, r.latest(s, node))
 	if !apierrors.IsConflict(err) {
 		return err
 	}
@@ -127,7 +127,7 @@ func (r *Reconciler) writeCordon(ctx context.Context, s *scope, seen **corev1.No
 		return errors.Wrapf(client.IgnoreNotFound(err), "cordoning Node %s", node.Name)
 	}
 	*seen = changed
-	r.written.record(s.request.Cluster, changed)
+	r.recordWritten(s, changed)
 	ctrl.LoggerFrom(ctx).Info("Cordoned Node", "Node", klog.KObj(node), "again", flipped)
 	if flipped && r.conflicts.add(s, node) {
 		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventCordonConflict,

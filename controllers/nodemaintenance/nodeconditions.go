@@ -101,7 +101,7 @@ func (r *Reconciler) setNodeConditions(ctx context.Context, s *scope, latest ...
 	}
 	for i := range all.Items {
 		if node := &all.Items[i]; !selected.Has(node.UID) && nodecondition.HasMaintenanceConditions(node.Status.Conditions) {
-			nodes = append(nodes, r.written.latest(s.request.Cluster, node))
+			nodes = append(nodes, r.latest(s, node))
 		}
 	}
 	return r.patchNodeConditions(ctx, s, nodes, viewsOf(maintenances.Items))
@@ -117,7 +117,7 @@ func (r *Reconciler) patchNodeConditions(ctx context.Context, s *scope, nodes []
 			group.Go(func() error {
 				patched, err := patchConditions(ctx, s.client, node, set, remove)
 				if patched != nil {
-					r.written.record(s.request.Cluster, patched)
+					r.recordWritten(s, patched)
 				}
 				return err
 			})

@@ -32,7 +32,7 @@ func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (bool, error) {
 		return false, err
 	}
 	for i := range s.nodes {
-		s.nodes[i] = r.written.latest(s.request.Cluster, s.nodes[i])
+		s.nodes[i] = r.latest(s, s.nodes[i])
 	}
 	err = findNeighbours(ctx, s)
 	return err == nil, err
@@ -112,7 +112,7 @@ func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
 }
 
 func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.Node, unconditionally bool) error {
-	node = r.written.latest(s.request.Cluster, node)
+	node = r.latest(s, node)
 	changed, restored := node.DeepCopy(), false
 	if !anotherOn(node, s, cordon.Holds) {
 		restored = cordon.Restore(changed, unconditionally)
@@ -126,7 +126,7 @@ func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.No
 	if err := workload.PatchNode(ctx, s.client, node, changed); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "uncordoning Node %s", node.Name)
 	}
-	r.written.record(s.request.Cluster, changed)
+	r.recordWritten(s, changed)
 	ctrl.LoggerFrom(ctx).Info("Restored Node", "Node", klog.KObj(node), "unschedulable", changed.Spec.Unschedulable)
 	return nil
 }
@@ -136,6 +136,20 @@ func anotherOn(node *corev1.Node, s *scope, does func(*v1alpha1.NodeMaintenance)
 	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
 		return does(&other) && nodeselection.Selects(&other, node)
 	})
+}
+
+// latest returns the later version of a Node: the observed one or the one that this manager has written. It is read-only.
+func (r *Reconciler) latest(s *scope, observed *corev1.Node) *corev1.Node {
+	latest, _ := r.written.Latest(s.request.Cluster, observed)
+	return latest
+}
+
+func (r *Reconciler) recordWritten(s *scope, node *corev1.Node) {
+	if trimmed, err := workload.TrimNode(node.DeepCopy()); err == nil {
+		if kept, ok := trimmed.(*corev1.Node); ok {
+			r.written.RecordWritten(s.request.Cluster, kept)
+		}
+	}
 }
 
 // enqueue maps a Change to NodeMaintenances.

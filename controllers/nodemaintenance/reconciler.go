@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
@@ -40,13 +41,13 @@ type Reconciler struct {
 	controller controller.TypedController[workload.Request]
 	statuses   writelimit.Limiter[workload.Request] // limits the rate of status patches that only report progress
 	created    creations
-	written    written
+	written    *expectations.Objects[*corev1.Node]
 	conflicts  conflicts
 }
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
-	r.written = newWritten(ctx)
+	r.written = expectations.New[*corev1.Node](ctx)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "nodemaintenance", r, options, r.enqueue)
 	return err

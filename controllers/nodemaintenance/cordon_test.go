@@ -14,24 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 )
-
-func TestWritten(t *testing.T) {
-	g := NewWithT(t)
-	node := func(uid types.UID, version string, unschedulable bool) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: uid, ResourceVersion: version}, Spec: corev1.NodeSpec{Unschedulable: unschedulable}}
-	}
-	cluster, other := types.NamespacedName{Namespace: "fleet", Name: "a"}, types.NamespacedName{Namespace: "fleet", Name: "b"}
-	w := newWritten(t.Context())
-	g.Expect(w.latest(cluster, node("uid", "9", false)).Spec.Unschedulable).To(BeFalse(), "nothing has been written")
-
-	w.record(cluster, node("uid", "10", true))
-	g.Expect(w.latest(cluster, node("uid", "9", false)).Spec.Unschedulable).To(BeTrue(), "the watch lags")
-	g.Expect(w.latest(cluster, node("uid", "10", true)).Spec.Unschedulable).To(BeTrue())
-	g.Expect(w.latest(cluster, node("uid", "11", false)).Spec.Unschedulable).To(BeFalse(), "another actor has written the Node since")
-	g.Expect(w.latest(cluster, node("another", "9", false)).Spec.Unschedulable).To(BeFalse(), "another Node with the same name")
-	g.Expect(w.latest(other, node("uid", "9", false)).Spec.Unschedulable).To(BeFalse(), "a Node of another workload cluster")
-}
 
 // The client reads the Node as it was before all writes, as with a lagging watch.
 func TestNodeIsCordonedOnceWhileTheWatchLags(t *testing.T) {
@@ -49,7 +33,7 @@ func TestNodeIsCordonedOnceWhileTheWatchLags(t *testing.T) {
 			return c.Patch(ctx, object, patch, options...)
 		},
 	})
-	r := &Reconciler{written: newWritten(t.Context())}
+	r := &Reconciler{written: expectations.New[*corev1.Node](t.Context())}
 	for range 3 {
 		s := &scope{client: lagging, maintenance: &v1alpha1.NodeMaintenance{}, now: time.Now()}
 		node := before.DeepCopy()

@@ -1,0 +1,47 @@
+package expectations
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestObjects(t *testing.T) {
+	node := func(uid types.UID, version string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: uid, ResourceVersion: version}}
+	}
+	cluster, other := types.NamespacedName{Namespace: "fleet", Name: "a"}, types.NamespacedName{Namespace: "fleet", Name: "b"}
+	for name, tc := range map[string]struct {
+		written []string
+		deleted bool
+
+		cluster  types.NamespacedName
+		observed *corev1.Node
+		latest   string
+	}{
+		"an object that was not written":              {cluster: cluster, observed: node("uid", "9"), latest: "9"},
+		"a written object while the watch lags":       {written: []string{"10"}, cluster: cluster, observed: node("uid", "9"), latest: "10"},
+		"an object that was written by another actor": {written: []string{"10"}, cluster: cluster, observed: node("uid", "11"), latest: "11"},
+		"the later one of two writes":                 {written: []string{"10", "8"}, cluster: cluster, observed: node("uid", "7"), latest: "10"},
+		"an object with the same name":                {written: []string{"10"}, cluster: cluster, observed: node("another", "9"), latest: "9"},
+		"an object of another workload cluster":       {written: []string{"10"}, cluster: other, observed: node("uid", "9"), latest: "9"},
+		"a deleted object":                            {deleted: true, written: []string{"10"}, cluster: cluster, observed: node("uid", "9"), latest: "8"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			nodes := New[*corev1.Node](t.Context())
+			if tc.deleted {
+				nodes.RecordDeleted(cluster, node("uid", "8"))
+			}
+			for _, version := range tc.written {
+				nodes.RecordWritten(cluster, node("uid", version))
+			}
+			latest, deleted := nodes.Latest(tc.cluster, tc.observed)
+			g.Expect(latest.ResourceVersion).To(Equal(tc.latest))
+			g.Expect(deleted).To(Equal(tc.deleted))
+		})
+	}
+}
