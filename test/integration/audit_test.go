@@ -90,8 +90,8 @@ func (s *scene) expectGoneBefore(first, later []corev1.Pod) {
 	s.Expect(firstEvicted).To(BeTemporally(">", lastGone))
 }
 
-// takesHookOff picks the write that releases a Machine.
-func takesHookOff(event controlplane.Event) bool {
+// releasesHook picks the write that releases a Machine.
+func releasesHook(event controlplane.Event) bool {
 	return strings.Contains(string(event.RequestObject), `"`+v1alpha1.PreDrainHookAnnotation+`":null`)
 }
 

@@ -34,12 +34,12 @@ func TestCrashAfterEachWrite(t *testing.T) {
 	t.Logf("distinct writes of a drain: %v", points)
 	undisturbed.Expect(len(points)).To(BeNumerically(">=", 10))
 	undisturbed.expectInvariants()
-	undisturbed.clear()
+	undisturbed.removeWorkloads()
 
 	for i, point := range points {
 		t.Run(fmt.Sprintf("killed after %s", point), func(t *testing.T) {
 			s := all.sub(t)
-			defer s.clear()
+			defer s.removeWorkloads()
 			name := fmt.Sprintf("crash-%d", i)
 			s.prepareCrash(name)
 			writes := s.watchWrites()
@@ -64,7 +64,7 @@ func (s *scene) prepareCrash(machine string) {
 	s.Helper()
 	s.withMachines(machine)
 	s.runOn(machine, "web", crashPods, deployment("web", crashPods), budget("web", 2))
-	s.waitForRoom("web", 2)
+	s.expectDisruptionsAllowed("web", 2)
 }
 
 // writes are what our manager writes to both clusters from a moment on.
@@ -136,7 +136,7 @@ func (s *scene) expectHeldUntilDrained(machine string) {
 	s.Helper()
 	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
 	s.Expect(err).NotTo(HaveOccurred())
-	released := management.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, machine).Where(takesHookOff).Where(mayBeDone)
+	released := management.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, machine).Where(releasesHook).Where(mayBeDone)
 	s.Expect(released).NotTo(BeEmpty())
 	s.Expect(len(released.Succeeded())).To(BeNumerically("<=", 1))
 	evicted := s.evictions().Where(mayBeDone)

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -73,7 +72,7 @@ func (s *scene) daemonSetGoesLast() {
 	s.Run("R39: the Evacuation says why, and until when, and then the Pod is deleted", func(t *testing.T) {
 		s := s.part(t)
 		reported := events.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("evacuations", "status").
-			Named(namespace, evacuation.Name(agent.UID, agent.Name)).Succeeded().Where(says("expectedEvacuationFinishTime"))
+			Named(namespace, evacuation.Name(agent.UID, agent.Name)).Succeeded().Where(contains("expectedEvacuationFinishTime"))
 		s.Expect(reported).To(HaveLen(1))
 		// The progress timestamp is in this patch only if its turn has begun in an earlier second.
 		s.Expect(string(reported[0].RequestObject)).To(ContainSubstring("new kernel"))
@@ -277,7 +276,7 @@ func (s *scene) machineDrainsDaemonSets() {
 	gone := s.audited().Verb("delete").Resource("pods").Named(namespace, agent.Name).Succeeded()
 	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
 	s.Expect(err).NotTo(HaveOccurred())
-	released := management.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, "m4").Succeeded().Where(takesHookOff)
+	released := management.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, "m4").Succeeded().Where(releasesHook)
 	s.Expect(released).To(HaveLen(1))
 	s.Expect(released[0].Requested).To(BeTemporally(">=", gone[len(gone)-1].Answered), "released before the Pod was gone")
 	s.expectInvariants()
@@ -355,7 +354,7 @@ func (s *scene) complete(name string) {
 // creations are the Pods that the DaemonSet controller has made for a Node, those that are gone again included.
 func (s *scene) creations(app, node string) controlplane.Events {
 	s.Helper()
-	return s.audited().Verb("create").Resource("pods").Succeeded().Where(says(`"app":"` + app + `"`)).Where(says(`"values":["` + node + `"]`))
+	return s.audited().Verb("create").Resource("pods").Succeeded().Where(contains(`"app":"` + app + `"`)).Where(contains(`"values":["` + node + `"]`))
 }
 
 // expectNoneReturns checks that no Pod of a DaemonSet is on a Node, nor made for it. That it stays so until the maintenance ends,
@@ -375,11 +374,6 @@ func (s *scene) expectBackOnce(app, node string) {
 	s.Eventually(func() []corev1.Pod { return s.daemonPods(app, node) }, eventually, pace).Should(HaveLen(1))
 	s.Expect(s.node(node).Spec.Taints).NotTo(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
 	s.Expect(s.creations(app, node)).To(HaveLen(1))
-}
-
-// says picks the requests whose body has a text.
-func says(text string) func(controlplane.Event) bool {
-	return func(event controlplane.Event) bool { return strings.Contains(string(event.RequestObject), text) }
 }
 
 // setsTaint picks the writes that put our taint on a Node.

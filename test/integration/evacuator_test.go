@@ -47,7 +47,7 @@ func TestThirdPartyEvacuator(t *testing.T) {
 	} {
 		t.Run(requirement.name, func(t *testing.T) {
 			s := all.sub(t)
-			defer s.clear()
+			defer s.removeWorkloads()
 			requirement.test(s)
 		})
 	}
@@ -58,14 +58,14 @@ func migratorMigrates(s *scene) {
 	s.withNodes("e17")
 	pod, plain := bare("e17", "e17", migrated), bare("e17-plain", "e17")
 	s.run(pod, plain)
-	s.maintain(nm("e17", draining, of("e17")))
+	s.maintain(nm("e17", draining, ofNodes("e17")))
 	s.Eventually(func() string { return s.drained("e17") }, eventually, pace).Should(HavePrefix("True"))
 	s.Expect(s.evictions().Names()).To(ConsistOf("e17-plain"))
 	theirs := s.audited().By(migratorClass).Succeeded()
 	s.Expect(theirs.Resource("evacuations", "status").Where(contains("parts.")).Len()).To(Equal(3))
 	s.Expect(theirs.Verb("delete").Resource("pods").Names()).To(ConsistOf("e17"))
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil())
-	s.ends("e17")
+	s.deleteMaintenances("e17")
 }
 
 func migratorCrashes(s *scene) {
@@ -73,7 +73,7 @@ func migratorCrashes(s *scene) {
 	s.withNodes("e17-crash")
 	pod := bare("e17-crash", "e17-crash", migrated)
 	s.run(pod)
-	s.maintain(nm("e17-crash", draining, of("e17-crash")))
+	s.maintain(nm("e17-crash", draining, ofNodes("e17-crash")))
 	s.expectSays(pod, "Copied ")
 	process.Kill()
 	s.Consistently(func(g Gomega) {
@@ -81,10 +81,10 @@ func migratorCrashes(s *scene) {
 		g.Expect(s.evictions()).To(BeEmpty())
 	}, aMoment, pace).Should(Succeed())
 	s.migrator("--parts=10")
-	s.expectLeave(pod)
+	s.expectDeleted(pod)
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(s.audited().By(migratorClass).Succeeded().Resource("evacuations", "status").Where(contains("Copied 1 of 10 ")).Len()).To(BeNumerically("<=", 1))
-	s.ends("e17-crash")
+	s.deleteMaintenances("e17-crash")
 }
 
 func migratorForbids(s *scene) {
@@ -92,14 +92,14 @@ func migratorForbids(s *scene) {
 	s.withNodes("e9")
 	pod := bare("e9", "e9", migrated)
 	s.run(pod)
-	s.maintain(nm("e9", draining, of("e9")))
+	s.maintain(nm("e9", draining, ofNodes("e9")))
 	s.expectSays(pod, "Copied ")
 	s.Expect(s.existing(pod).Status.EvacuationCancellationPolicy).To(Equal(v1alpha1.CancellationForbid))
-	s.ends("e9") // the maintenance doesn't wait for it
-	s.Eventually(func() []string { return s.asked(pod) }, soon, pace).Should(BeEmpty())
+	s.deleteMaintenances("e9") // the maintenance doesn't wait for it
+	s.Eventually(func() []string { return s.targets(pod) }, soon, pace).Should(BeEmpty())
 	s.expectReleased("e9")
 	s.Consistently(func() any { return s.existing(pod).DeletionTimestamp }, aMoment, pace).Should(BeNil())
-	s.goes("e9")
+	s.deletePods("e9")
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil())
 	s.Expect(s.evictions()).To(BeEmpty())
 }
@@ -108,26 +108,26 @@ func migratorForbids(s *scene) {
 func forbidWithdrawn(s *scene) {
 	process := s.migrator("--parts=100", "--behavior=forbid")
 	s.withNodes("e31")
-	completes, dies := bare("e31-completes", "e31", held), bare("e31-dies", "e31", migrated)
+	completes, dies := bare("e31-completes", "e31", withEvacuator), bare("e31-dies", "e31", migrated)
 	completes.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+"next.test"] = "100"
 	s.run(completes, dies)
-	s.maintain(nm("e31", draining, of("e31")))
+	s.maintain(nm("e31", draining, ofNodes("e31")))
 	s.expectSays(dies, "Copied ")
 	s.Eventually(func() string { return s.activeClass(completes) }, soon, pace).Should(Equal(evacuatorClass))
 	s.patchStatus(completes, `{"evacuationCancellationPolicy":"Forbid"}`)
-	s.ends("e31")
-	s.Eventually(func() []string { return s.asked(completes, dies) }, soon, pace).Should(BeEmpty())
+	s.deleteMaintenances("e31")
+	s.Eventually(func() []string { return s.targets(completes, dies) }, soon, pace).Should(BeEmpty())
 
-	s.completesTurn(completes)
+	s.completeEvacuator(completes)
 	s.Eventually(func() string { return s.activeClass(completes) }, soon, pace).Should(Equal("next.test"))
 	s.Expect(s.evictions()).To(BeEmpty())
-	s.completesTurn(completes)
-	s.expectLeave(completes)
+	s.completeEvacuator(completes)
+	s.expectDeleted(completes)
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e31-completes"))
 
 	process.Kill()
 	s.patchStatus(dies, fmt.Sprintf(`{"evacuationProgressTimestamp":%q}`, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))) // its last report
-	s.expectLeave(dies)
+	s.expectDeleted(dies)
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e31-completes", "e31-dies"))
 	s.Eventually(func() []*v1alpha1.Evacuation {
 		return []*v1alpha1.Evacuation{s.evacuation(completes), s.evacuation(dies)}
@@ -143,18 +143,18 @@ func (s *scene) patchStatus(pod *corev1.Pod, status string) {
 func migratorDeclines(s *scene) {
 	s.migrator("--behavior=decline")
 	s.withNodes("e12")
-	pod, handed := bare("e12", "e12", migrated), bare("e12-next", "e12", migrated, held)
+	pod, handed := bare("e12", "e12", migrated), bare("e12-next", "e12", migrated, withEvacuator)
 	handed.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+migratorClass] = "6000"
 	s.run(pod, handed)
-	s.maintain(nm("e12", draining, of("e12")))
-	s.expectLeave(pod) // nobody is next: it is evicted
+	s.maintain(nm("e12", draining, ofNodes("e12")))
+	s.expectDeleted(pod) // nobody is next: it is evicted
 	s.Eventually(func() string { return s.activeClass(handed) }, soon, pace).Should(Equal(evacuatorClass))
 	s.Expect(s.existing(handed).Status.Message).To(Equal("Evacuator migrator.example.com has completed, and the Pod is still there: it is the turn of evacuator evacuator.test."))
 	s.Expect(s.evictions().Names()).To(ConsistOf("e12"))
-	s.completesTurn(handed)
-	s.expectLeave(handed)
+	s.completeEvacuator(handed)
+	s.expectDeleted(handed)
 	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
-	s.ends("e12")
+	s.deleteMaintenances("e12")
 }
 
 func migratorHangs(s *scene) {
@@ -162,7 +162,7 @@ func migratorHangs(s *scene) {
 	s.withNodes("e14")
 	pod := bare("e14", "e14", migrated, stopsQuickly)
 	s.run(pod)
-	s.maintain(nm("e14", draining, of("e14"), endsAfter(3600)))
+	s.maintain(nm("e14", draining, ofNodes("e14"), endsAfter(3600)))
 	s.expectSays(pod, "Copied 1 of 3 parts.")
 	s.Consistently(func() string { return s.activeClass(pod) }, aMoment, pace).Should(Equal(migratorClass))
 
@@ -170,11 +170,11 @@ func migratorHangs(s *scene) {
 	elapsed := time.Since(s.drainStart("e14"))
 	ends := s.drainStart("e14").Add(elapsed + evacuation.EvictionMargin + 5*time.Second).Truncate(time.Second)
 	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("e14"), drainTimeout(ends.Sub(s.drainStart("e14"))))).To(Succeed())
-	s.expectLeave(pod)
+	s.expectDeleted(pod)
 	evicted := s.evictions().Succeeded()
 	s.Expect(evicted.Names()).To(ConsistOf("e14"))
 	s.Expect(evicted[0].Answered).To(BeTemporally("<", ends), "the drain's time is up")
-	s.ends("e14")
+	s.deleteMaintenances("e14")
 }
 
 func migratorIsNotAsked(s *scene) {
@@ -182,11 +182,11 @@ func migratorIsNotAsked(s *scene) {
 	s.withNodes("e4-builtin")
 	pod := bare("e4-builtin", "e4-builtin", migrated)
 	s.run(pod)
-	s.maintain(nm("e4-builtin", draining, of("e4-builtin"), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.Evacuators = v1alpha1.EvacuatorsBuiltIn }))
-	s.expectLeave(pod)
+	s.maintain(nm("e4-builtin", draining, ofNodes("e4-builtin"), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.Evacuators = v1alpha1.EvacuatorsBuiltIn }))
+	s.expectDeleted(pod)
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e4-builtin"))
 	s.Expect(s.audited().By(migratorClass).Writes()).To(BeEmpty())
-	s.ends("e4-builtin")
+	s.deleteMaintenances("e4-builtin")
 }
 
 // hundredEvacuators has a tenant create the Evacuations of its Pods before the drain: one with a hundred evacuators that are resolved from
@@ -210,11 +210,11 @@ func hundredEvacuators(s *scene) {
 	s.Eventually(func() string { return s.activeClass(listed) }, soon, pace).Should(Equal(v1alpha1.EvacuatorClassStatefulSet))
 	s.Expect(s.existing(hundred).Spec.Evacuators).To(HaveLen(100))
 
-	s.maintain(nm("e39", draining, of("e39"), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.Evacuators = v1alpha1.EvacuatorsBuiltIn }))
-	s.expectLeave(hundred, listed)
+	s.maintain(nm("e39", draining, ofNodes("e39"), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.Evacuators = v1alpha1.EvacuatorsBuiltIn }))
+	s.expectDeleted(hundred, listed)
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e39-hundred", "e39-listed"))
 	s.Expect(s.reportsOf(hundred)).NotTo(ContainElement(ContainSubstring("silent-1.test")), "the next evacuator had a turn")
-	s.ends("e39")
+	s.deleteMaintenances("e39")
 }
 
 // migrated has the Pod handed to the evacuator of test/evacuator.

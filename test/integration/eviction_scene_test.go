@@ -30,7 +30,7 @@ import (
 // What a test of evictions says: budgets, Pods that aren't ready, and admission that refuses or hangs.
 
 // as gives a Pod the label by which budgets find it.
-func as(app string) func(*corev1.Pod) {
+func withApp(app string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Labels["app"] = app }
 }
 
@@ -42,7 +42,7 @@ func onlyOn(node string) func(*corev1.PodTemplateSpec) {
 }
 
 // needing is a budget that n Pods labelled app have to be available for.
-func needing(app string, n int, changes ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
+func budgetRequiring(app string, n int, changes ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
 	needed := intstr.FromInt(n)
 	pdb := budget(app, 0)
 	pdb.Spec.MaxUnavailable, pdb.Spec.MinAvailable = nil, &needed
@@ -63,7 +63,7 @@ func (s *scene) editBudget(name string, change func(*policyv1.PodDisruptionBudge
 }
 
 // breaks has Pods run, and not be ready.
-func (s *scene) breaks(names ...string) {
+func (s *scene) makeUnready(names ...string) {
 	s.Helper()
 	for _, name := range names {
 		pod := s.pod(name)
@@ -108,8 +108,8 @@ func (s *scene) expectRefused(pod *corev1.Pod, reason, message string) {
 	s.Expect(s.existing(pod).Status.FailedEvictionCounter).To(BeNumerically(">=", 1))
 }
 
-// expectLeave waits until Pods are gone.
-func (s *scene) expectLeave(pods ...*corev1.Pod) {
+// expectDeleted waits until Pods are gone.
+func (s *scene) expectDeleted(pods ...*corev1.Pod) {
 	s.Helper()
 	for _, pod := range pods {
 		s.Eventually(func() bool {
@@ -135,8 +135,8 @@ func requestFor(pod *corev1.Pod) *v1alpha1.Evacuation {
 	}
 }
 
-// completesTurn has the active evacuator of a Pod say that it has done its part.
-func (s *scene) completesTurn(pod *corev1.Pod) {
+// completeEvacuator has the active evacuator of a Pod say that it has done its part.
+func (s *scene) completeEvacuator(pod *corev1.Pod) {
 	s.Helper()
 	e := s.evacuation(pod)
 	if e == nil {

@@ -53,7 +53,7 @@ func TestEvictions(t *testing.T) {
 	} {
 		t.Run(requirement.name, func(t *testing.T) {
 			s := all.sub(t)
-			defer s.clear()
+			defer s.removeWorkloads()
 			requirement.test(s)
 		})
 	}
@@ -61,11 +61,11 @@ func TestEvictions(t *testing.T) {
 
 func budgetIsEdited(s *scene) {
 	s.withNodes("e20-a")
-	first, second := bare("e20-1", "e20-a", as("e20")), bare("e20-2", "e20-a", as("e20"))
+	first, second := bare("e20-1", "e20-a", withApp("e20")), bare("e20-2", "e20-a", withApp("e20"))
 	s.run(first, second)
-	s.create(s.workload.Client, needing("e20", 2))
+	s.create(s.workload.Client, budgetRequiring("e20", 2))
 	s.expectHealthy("e20", 2)
-	s.maintain(nm("e20-a", draining, of("e20-a")))
+	s.maintain(nm("e20-a", draining, ofNodes("e20-a")))
 	s.expectWaits(first, string(budgets.BudgetExhausted), "waiting for disruption budget default/e20: needs 2 healthy pods, and can never allow a disruption (minAvailable: 2)")
 	s.expectWaits(second, string(budgets.BudgetExhausted), "needs 2 healthy pods")
 	s.Expect(s.evictions()).To(BeEmpty())
@@ -77,8 +77,8 @@ func budgetIsEdited(s *scene) {
 	s.Expect(s.evictions()).To(HaveLen(1))
 
 	s.editBudget("e20", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.Selector = labelSelector("app", "others") })
-	s.expectLeave(first, second)
-	s.ends("e20-a")
+	s.expectDeleted(first, second)
+	s.deleteMaintenances("e20-a")
 }
 
 func applicationIsEdited(s *scene) {
@@ -86,7 +86,7 @@ func applicationIsEdited(s *scene) {
 	s.runOn("e20-b", "shop", 3, deployment("shop", 3, onlyOn("e20-b")), budget("shop", 0))
 	s.expectHealthy("shop", 3)
 	pods := s.podsOf("shop")
-	s.maintain(nm("e20-b", draining, of("e20-b")))
+	s.maintain(nm("e20-b", draining, ofNodes("e20-b")))
 	s.expectWaits(&pods[0], string(budgets.BudgetExhausted), "can never allow a disruption (maxUnavailable: 0)")
 	s.editBudget("shop", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MaxUnavailable = ptr.To(intstr.FromInt(1)) })
 	s.Eventually(func() int { return len(s.evictions().Succeeded()) }, soon, pace).Should(Equal(1))
@@ -99,31 +99,31 @@ func applicationIsEdited(s *scene) {
 			left = append(left, &pods[i])
 		}
 	}
-	s.breaks(left[0].Name, left[1].Name)
+	s.makeUnready(left[0].Name, left[1].Name)
 	s.expectHealthy("shop", 0)
 	s.expectWaits(left[0], string(budgets.BlockedByUnhealthyPods), "this pod is not ready and blocks its own budget, which needs 3 healthy pods")
 	s.Expect(s.evictions()).To(HaveLen(1))
 	s.editBudget("shop", func(pdb *policyv1.PodDisruptionBudget) {
 		pdb.Spec.UnhealthyPodEvictionPolicy = ptr.To(policyv1.AlwaysAllow)
 	})
-	s.expectLeave(left...)
-	s.ends("e20-b")
+	s.expectDeleted(left...)
+	s.deleteMaintenances("e20-b")
 }
 
 func twoBudgets(s *scene) {
 	s.withNodes("e18-two")
 	pod := bare("e18-two", "e18-two")
 	s.run(pod)
-	all := needing("e18-two-all", 0)
+	all := budgetRequiring("e18-two-all", 0)
 	all.Spec.Selector = &metav1.LabelSelector{} // the whole namespace
-	s.create(s.workload.Client, needing("e18-two", 0), all)
+	s.create(s.workload.Client, budgetRequiring("e18-two", 0), all)
 	s.expectHealthy("e18-two", 1)
-	s.maintain(nm("e18-two", draining, of("e18-two")))
+	s.maintain(nm("e18-two", draining, ofNodes("e18-two")))
 	s.expectWaits(pod, string(budgets.MultipleBudgets), "the eviction API refuses pods with more than one disruption budget: default/e18-two, default/e18-two-all")
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(s.workload.Client.Delete(s.Context(), all)).To(Succeed())
-	s.expectLeave(pod)
-	s.ends("e18-two")
+	s.expectDeleted(pod)
+	s.deleteMaintenances("e18-two")
 }
 
 func stoppedController(s *scene) {
@@ -131,13 +131,13 @@ func stoppedController(s *scene) {
 	pod := bare("e20-stop", "e20-stop")
 	s.run(pod)
 	s.Expect(s.workload.StopComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
-	s.create(s.workload.Client, needing("e20-stop", 0))
-	s.maintain(nm("e20-stop", draining, of("e20-stop")))
+	s.create(s.workload.Client, budgetRequiring("e20-stop", 0))
+	s.maintain(nm("e20-stop", draining, ofNodes("e20-stop")))
 	s.expectWaits(pod, string(budgets.BudgetNotObserved), "waiting for disruption budget default/e20-stop: still being processed")
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(s.workload.StartComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
-	s.expectLeave(pod)
-	s.ends("e20-stop")
+	s.expectDeleted(pod)
+	s.deleteMaintenances("e20-stop")
 }
 
 func syncFailed(s *scene) {
@@ -149,34 +149,34 @@ func syncFailed(s *scene) {
 	})
 	s.run(pod)
 	s.create(s.workload.Client, budget("e20-sync", 1))
-	s.maintain(nm("e20-sync", draining, of("e20-sync")))
+	s.maintain(nm("e20-sync", draining, ofNodes("e20-sync")))
 	s.expectWaits(pod, string(budgets.BudgetSyncFailed), "waiting for disruption budget default/e20-sync: the disruption controller can't compute it")
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(s.workload.Client.Delete(s.Context(), budget("e20-sync", 1))).To(Succeed())
-	s.expectLeave(pod)
-	s.ends("e20-sync")
+	s.expectDeleted(pod)
+	s.deleteMaintenances("e20-sync")
 }
 
 func unhealthyIsDeleted(s *scene) {
 	s.withNodes("e21")
-	ready, broken := bare("e21-ready", "e21", as("e21")), bare("e21-broken", "e21", as("e21"))
+	ready, broken := bare("e21-ready", "e21", withApp("e21")), bare("e21-broken", "e21", withApp("e21"))
 	s.run(ready, broken)
-	s.create(s.workload.Client, needing("e21", 2))
-	s.breaks("e21-broken")
+	s.create(s.workload.Client, budgetRequiring("e21", 2))
+	s.makeUnready("e21-broken")
 	s.expectHealthy("e21", 1)
-	s.maintain(nm("e21", draining, of("e21")))
+	s.maintain(nm("e21", draining, ofNodes("e21")))
 	s.expectWaits(broken, string(budgets.BlockedByUnhealthyPods), "this pod is not ready and blocks its own budget")
 	s.Expect(s.pod("e21-broken").DeletionTimestamp).To(BeNil())
 
 	override := []byte(`{"spec":{"evacuation":{"unhealthyBudget":"Override"}}}`)
 	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("e21"), client.RawPatch(types.MergePatchType, override))).To(Succeed())
-	s.expectLeave(broken)
+	s.expectDeleted(broken)
 	deleted := s.ours().Verb("delete").Resource("pods")
 	s.Expect(deleted.Names()).To(ConsistOf("e21-broken"))
 	s.expectWaits(ready, string(budgets.BudgetExhausted), "needs 2 healthy pods")
 	s.Expect(s.pod("e21-ready").DeletionTimestamp).To(BeNil())
 	s.Expect(s.evictions()).To(BeEmpty())
-	s.ends("e21")
+	s.deleteMaintenances("e21")
 }
 
 func terminatingNamespace(s *scene) {
@@ -184,22 +184,22 @@ func terminatingNamespace(s *scene) {
 	s.withNodes("e18-ns")
 	doomed := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "doomed"}}
 	s.create(s.workload.Client, doomed)
-	pod := bare("e18-ns", "e18-ns", held)
+	pod := bare("e18-ns", "e18-ns", withEvacuator)
 	pod.Namespace = doomed.Name
 	s.create(s.workload.Client, pod)
-	s.maintain(nm("e18-ns", draining, of("e18-ns")))
+	s.maintain(nm("e18-ns", draining, ofNodes("e18-ns")))
 	s.Eventually(func() string { return s.activeClass(pod) }, soon, pace).Should(Equal(evacuatorClass))
 
 	// Nobody empties the namespace, so that its Pod is still there when it is evicted.
 	s.Expect(s.workload.StopComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
 	s.Expect(s.workload.Client.Delete(s.Context(), doomed)).To(Succeed())
-	s.completesTurn(pod)
+	s.completeEvacuator(pod)
 	s.expectRefused(pod, v1alpha1.ReasonNamespaceTerminating, "The namespace is being deleted")
 	s.Expect(s.workload.StartComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
 	s.Eventually(func() error {
 		return s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(doomed), doomed)
 	}, eventually, pace).Should(Satisfy(apierrors.IsNotFound), "the Evacuation holds up its namespace")
-	s.ends("e18-ns")
+	s.deleteMaintenances("e18-ns")
 }
 
 func admissionRefuses(s *scene) {
@@ -208,14 +208,14 @@ func admissionRefuses(s *scene) {
 	kept, free := bare("e18-kept", "e18-keep"), bare("e18-free", "e18-keep")
 	s.run(kept, free)
 	binding := s.refuseEvictions("e18-kept", "not before the end of the quarter")
-	s.maintain(nm("e18-keep", draining, of("e18-keep")))
+	s.maintain(nm("e18-keep", draining, ofNodes("e18-keep")))
 	s.expectRefused(kept, v1alpha1.ReasonAdmissionRefused, "An admission policy has refused the eviction")
 	s.Expect(s.existing(kept).Status.Message).To(ContainSubstring("not before the end of the quarter"))
-	s.expectLeave(free)
+	s.expectDeleted(free)
 	s.expectEventOn(s.existing(kept).Name, "EvictionRefused", "not before the end of the quarter")
 	s.Expect(s.workload.Client.Delete(s.Context(), binding)).To(Succeed())
-	s.expectLeave(kept)
-	s.ends("e18-keep")
+	s.expectDeleted(kept)
+	s.deleteMaintenances("e18-keep")
 }
 
 func unreachableNode(s *scene) {
@@ -231,13 +231,13 @@ func unreachableNode(s *scene) {
 		}
 	}
 	s.Expect(s.workload.Client.Status().Patch(s.Context(), node, client.MergeFrom(before))).To(Succeed())
-	s.maintain(nm("e22", draining, of("e22")))
+	s.maintain(nm("e22", draining, ofNodes("e22")))
 	s.Eventually(func() controlplane.Events { return s.evictions().Succeeded() }, soon, pace).Should(HaveLen(1))
 	s.Expect(graceOf(s.evictions()[0])).To(BeEquivalentTo(1))
 	s.Eventually(func() string { return s.drained("e22") }, soon, pace).Should(HavePrefix("True"), "the overdue Pod holds the drain")
 	s.Expect(s.pod("e22").DeletionTimestamp).NotTo(BeNil())
 	s.Expect(s.workload.StartKubelet(s.Context(), "e22")).To(Succeed())
-	s.ends("e22")
+	s.deleteMaintenances("e22")
 }
 
 func sameNameElsewhere(s *scene) {
@@ -249,7 +249,7 @@ func sameNameElsewhere(s *scene) {
 	defer func() { s.Expect(s.workload.Client.Delete(s.Context(), set)).To(Succeed()) }()
 	s.runOn("e18-old", "db", 1, set)
 	old := s.podsOf("db")[0]
-	s.maintain(nm("e18-old", draining, of("e18-old")))
+	s.maintain(nm("e18-old", draining, ofNodes("e18-old")))
 	s.Eventually(func() string { return s.activeClass(&old) }, soon, pace).Should(Equal(evacuatorClass))
 
 	s.Expect(s.workload.Client.Delete(s.Context(), &old)).To(Succeed())
@@ -263,13 +263,13 @@ func sameNameElsewhere(s *scene) {
 		g.Expect(current.Spec.NodeName).NotTo(Or(BeEmpty(), Equal("e18-old")))
 		g.Expect(s.evacuation(&old)).To(BeNil())
 	}, eventually, pace).Should(Succeed())
-	s.completesTurn(&old) // an evacuator that comes late
+	s.completeEvacuator(&old) // an evacuator that comes late
 	s.Consistently(func(g Gomega) {
 		g.Expect(s.pod(current.Name).UID).To(Equal(current.UID))
 		g.Expect(s.evacuation(current)).To(BeNil())
 		g.Expect(s.evictions()).To(BeEmpty())
 	}, aMoment, pace).Should(Succeed())
-	s.ends("e18-old")
+	s.deleteMaintenances("e18-old")
 }
 
 // hangingPods are more than an evictor may have under way on one Node.
@@ -279,11 +279,11 @@ func hangingNode(s *scene) {
 	s.withNodes("e23-stuck", "e23-free")
 	var stuck, free []*corev1.Pod
 	for i := range hangingPods {
-		stuck = append(stuck, bare(fmt.Sprintf("e23-stuck-%d", i), "e23-stuck", as("e23")))
-		free = append(free, bare(fmt.Sprintf("e23-free-%d", i), "e23-free", as("e23")))
+		stuck = append(stuck, bare(fmt.Sprintf("e23-stuck-%d", i), "e23-stuck", withApp("e23")))
+		free = append(free, bare(fmt.Sprintf("e23-free-%d", i), "e23-free", withApp("e23")))
 	}
 	s.run(append(stuck, free...)...)
-	s.create(s.workload.Client, needing("e23-shared", 0, func(pdb *policyv1.PodDisruptionBudget) { // with room, for two Pods of each Node
+	s.create(s.workload.Client, budgetRequiring("e23-shared", 0, func(pdb *policyv1.PodDisruptionBudget) { // with room, for two Pods of each Node
 		pdb.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "statefulset.kubernetes.io/pod-name", Operator: metav1.LabelSelectorOpIn, Values: []string{"shared"}},
 		}}
@@ -294,10 +294,10 @@ func hangingNode(s *scene) {
 	}
 	s.expectHealthy("e23-shared", 4)
 	webhook := s.hangEvictions("e23-stuck")
-	s.maintain(nm("e23-stuck", draining, of("e23-stuck")))
+	s.maintain(nm("e23-stuck", draining, ofNodes("e23-stuck")))
 	s.Eventually(webhook.asked, soon).Should(Receive())
-	s.maintain(nm("e23-free", draining, of("e23-free")))
-	s.expectLeave(free...)
+	s.maintain(nm("e23-free", draining, ofNodes("e23-free")))
+	s.expectDeleted(free...)
 	gone := s.evictions().Succeeded().Names()
 	s.Expect(gone).To(HaveLen(hangingPods))
 	s.Expect(gone).To(ContainElement(free[0].Name))
@@ -305,8 +305,8 @@ func hangingNode(s *scene) {
 		s.Expect(gone).NotTo(ContainElement(pod.Name))
 	}
 	close(webhook.released)
-	s.expectLeave(stuck...)
-	s.ends("e23-stuck", "e23-free")
+	s.expectDeleted(stuck...)
+	s.deleteMaintenances("e23-stuck", "e23-free")
 }
 
 // cordonsThatNeverCome creates, until the Pod is evicted, NodeMaintenances of a Node that has another UID by now.
@@ -317,25 +317,25 @@ func cordonsThatNeverCome(s *scene) {
 	attacks := 0
 	attack := func() (name string, at time.Time) {
 		attacks++
-		m := nm(fmt.Sprintf("e36-attack-%d", attacks), cordoned, of("e36-victim"), func(m *v1alpha1.NodeMaintenance) {
+		m := nm(fmt.Sprintf("e36-attack-%d", attacks), cordoned, ofNodes("e36-victim"), func(m *v1alpha1.NodeMaintenance) {
 			m.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: "11111111-2222-3333-4444-555555555555"}
 		})
 		s.maintain(m)
 		return m.Name, m.CreationTimestamp.Time
 	}
 	last, at := attack()
-	s.maintain(nm("e36", draining, of("e36")))
+	s.maintain(nm("e36", draining, ofNodes("e36")))
 	s.Eventually(func() int {
 		if time.Since(at) > 4*time.Second {
 			before := last
 			last, at = attack()
-			s.ends(before)
+			s.deleteMaintenances(before)
 		}
 		return len(s.evictions().Succeeded())
 	}, soon, pace).Should(Equal(1))
-	s.expectLeave(pod)
+	s.expectDeleted(pod)
 	s.Expect(s.node("e36-victim").Spec.Unschedulable).To(BeFalse())
-	s.ends(last, "e36")
+	s.deleteMaintenances(last, "e36")
 }
 
 func managerEnds(s *scene) {
@@ -343,7 +343,7 @@ func managerEnds(s *scene) {
 	pod := bare("e18-end", "e18-end")
 	s.run(pod)
 	webhook := s.hangEvictions(pod.Name)
-	s.maintain(nm("e18-end", draining, of("e18-end")))
+	s.maintain(nm("e18-end", draining, ofNodes("e18-end")))
 	s.Eventually(webhook.asked, soon).Should(Receive())
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.fleet.Manager.Stop() }()
@@ -353,8 +353,8 @@ func managerEnds(s *scene) {
 	s.Eventually(func() []string { return s.evictions().Succeeded().Names() }, soon, pace).Should(ConsistOf(pod.Name))
 
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
-	s.expectLeave(pod)
-	s.ends("e18-end")
+	s.expectDeleted(pod)
+	s.deleteMaintenances("e18-end")
 	s.Expect(s.evictions()).To(HaveLen(1))
 }
 
@@ -373,11 +373,11 @@ func pendingReplica(s *scene) {
 			HaveField("Status.Conditions", ContainElement(HaveField("Reason", corev1.PodReasonUnschedulable))))))
 	}, eventually, pace).Should(Succeed())
 	first := s.pod("pending-0")
-	s.create(s.workload.Client, nm("pending", v1alpha1.StageDrain, of(first.Spec.NodeName)))
+	s.create(s.workload.Client, nm("pending", v1alpha1.StageDrain, ofNodes(first.Spec.NodeName)))
 	s.expectDrained("pending")
 	s.Expect(s.evictions().Succeeded().Where(ofApp("pending")).Names()).To(Equal([]string{"pending-0"}))
 	s.Expect(s.reportsOf(first)).NotTo(ContainElement(ContainSubstring(v1alpha1.EvacuationOrdered)), "it has waited")
-	s.ends("pending")
+	s.deleteMaintenances("pending")
 	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
 }
 
@@ -388,7 +388,7 @@ func namedReplica(s *scene) {
 	s.create(s.workload.Client, set)
 	s.Eventually(func() []corev1.Pod { return s.podsOf("named") }, eventually, pace).Should(And(HaveLen(2), HaveEach(HaveField("Status.Phase", corev1.PodRunning))))
 	first := s.pod("named-0")
-	s.create(s.workload.Client, nm("named", v1alpha1.StageDrain, of("named-1"))) // there is no Node for the replacement of named-1
+	s.create(s.workload.Client, nm("named", v1alpha1.StageDrain, ofNodes("named-1"))) // there is no Node for the replacement of named-1
 	why := "Waiting at most 3m0s for Pod default/named-1 of StatefulSet default/named to be replaced and ready."
 	s.expectSays(first, why)
 	s.Expect(s.evictions().Succeeded().Where(ofApp("named")).Names()).To(Equal([]string{"named-1"}))
@@ -405,7 +405,7 @@ func namedReplica(s *scene) {
 	s.Eventually(func() float64 {
 		return s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": v1alpha1.ReasonWaitingForReplica})
 	}, soon, pace).Should(BeZero())
-	s.ends("named")
+	s.deleteMaintenances("named")
 	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
 }
 
@@ -446,7 +446,7 @@ func forgedNotes(s *scene) {
 		return s.audited().WithUserAgent(fleet.ManagerAgent).Verb("watch").Resource("pods")
 	}
 	s.Expect(watches().Where(func(event controlplane.Event) bool { return strings.Contains(event.URI, "ghost-") })).To(BeEmpty())
-	s.expectLeave(pod)
+	s.expectDeleted(pod)
 	s.Eventually(func() []string { return s.existing(pod).Finalizers }, soon, pace).Should(Equal([]string{keep}))
 	s.Expect(watches().Where(func(event controlplane.Event) bool { return strings.Contains(event.URI, "spec.nodeName%3De37&") })).To(HaveLen(1), "%s", watches())
 	for _, each := range append(forged, pod) {
@@ -456,7 +456,7 @@ func forgedNotes(s *scene) {
 
 func invalidAnnotation(s *scene) {
 	s.withNodes("e4")
-	pod := bare("e4", "e4", held)
+	pod := bare("e4", "e4", withEvacuator)
 	pod.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+"loud.example.com"] = "very high"
 	s.run(pod)
 	s.create(s.workload.Client, requestFor(pod))
@@ -464,6 +464,6 @@ func invalidAnnotation(s *scene) {
 	s.expectEventOn("e4", "InvalidEvacuatorAnnotation", "very high")
 	s.Expect(s.existing(pod).Labels).To(HaveKeyWithValue("app", "e4"), "E5")
 	s.Expect(s.existing(pod).OwnerReferences).To(ContainElement(HaveField("UID", pod.UID)), "E5")
-	s.goes("e4")
+	s.deletePods("e4")
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil(), "E8: an instigator of somebody else is removed, too")
 }

@@ -20,8 +20,8 @@ import (
 func (s *scene) nameTaken(machine string) {
 	s.drainsBesides(machine, func(name string) {
 		user := s.maintainerOf("spare")
-		s.Expect(user.Create(s.Context(), nm(name, v1alpha1.StageIdle, of("spare"), s.namesOwner(machine)))).To(Satisfy(apierrors.IsForbidden))
-		s.Expect(user.Create(s.Context(), nm(name, v1alpha1.StageIdle, of("spare")))).To(Succeed())
+		s.Expect(user.Create(s.Context(), nm(name, v1alpha1.StageIdle, ofNodes("spare"), s.namesOwner(machine)))).To(Satisfy(apierrors.IsForbidden))
+		s.Expect(user.Create(s.Context(), nm(name, v1alpha1.StageIdle, ofNodes("spare")))).To(Succeed())
 	})
 }
 
@@ -29,14 +29,14 @@ func (s *scene) nameTaken(machine string) {
 // that another Node is selected.
 func (s *scene) nameTakenUnguarded(machine string) {
 	s.drainsBesides(machine, func(name string) {
-		s.create(s.workload.Client, nm(name, v1alpha1.StageIdle, of("spare"), s.namesOwner(machine)))
+		s.create(s.workload.Client, nm(name, v1alpha1.StageIdle, ofNodes("spare"), s.namesOwner(machine)))
 	})
 }
 
 // drainsBesides deletes a Machine whose NodeMaintenance's name is taken, and expects its own Node, and no other, to be drained.
 func (s *scene) drainsBesides(machine string, take func(name string)) {
 	s.Helper()
-	defer s.clear()
+	defer s.removeWorkloads()
 	other := bare("other", "spare")
 	s.run(other)
 	s.runOn(machine, "web", 2, deployment("web", 2), budget("web", 0))
@@ -56,7 +56,7 @@ func (s *scene) drainsBesides(machine string, take func(name string)) {
 	taken := &v1alpha1.NodeMaintenance{}
 	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, taken)).To(Succeed())
 	s.Expect(taken.Spec.Stage).To(Equal(v1alpha1.StageIdle))
-	s.ends(name)
+	s.deleteMaintenances(name)
 	s.expectGone(machine)
 }
 
@@ -93,7 +93,7 @@ func (s *scene) maintainerOf(node string) client.Client {
 		})
 	user := s.user(name)
 	s.Eventually(func() error {
-		return user.Create(s.Context(), nm("canary", v1alpha1.StageIdle, of(node)), client.DryRunAll)
+		return user.Create(s.Context(), nm("canary", v1alpha1.StageIdle, ofNodes(node)), client.DryRunAll)
 	}, soon, pace).Should(Succeed())
 	return user
 }
@@ -102,7 +102,7 @@ func (s *scene) maintainerOf(node string) client.Client {
 func (s *scene) forgedDrain(first, second string) {
 	defer s.limitDrains()()
 	s.run(bare("first", first), bare("second", second))
-	s.create(s.workload.Client, nm("forged", v1alpha1.StageDrain, of("spare"), s.namesOwner(second)))
+	s.create(s.workload.Client, nm("forged", v1alpha1.StageDrain, ofNodes("spare"), s.namesOwner(second)))
 	s.expectObserved("forged")
 	s.deleteMachine(first)
 	s.deleteMachine(second)
@@ -110,14 +110,14 @@ func (s *scene) forgedDrain(first, second string) {
 		s.Eventually(func() bool { return s.isGone(machine) }, eventually, pace).Should(BeTrue())
 	}
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("first", "second"))
-	s.to("forged", v1alpha1.StageComplete)
-	s.ends("forged")
+	s.setStage("forged", v1alpha1.StageComplete)
+	s.deleteMaintenances("forged")
 	s.setUnschedulable("spare", false)
 }
 
 // turnTimesOut has a Machine wait for the turn of another one that is not drained, for ever.
 func (s *scene) turnTimesOut(first, second string) {
-	defer s.clear()
+	defer s.removeWorkloads()
 	defer s.limitDrains()()
 	s.run(bare("waits", second))
 	s.blocked(first)

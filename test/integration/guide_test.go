@@ -45,7 +45,7 @@ func followGuide(s *scene) {
 	s.expectReleased("worker-1", "worker-2", "worker-7")
 	s.Expect(s.evictions().Succeeded().Names()).To(ContainElements("guide-batch", "guide-web", "guide-rest"))
 	s.expectInvariants()
-	s.clear()
+	s.removeWorkloads()
 }
 
 // followAuthorsGuide is the contract of evacuators in plain kubectl.

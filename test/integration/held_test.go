@@ -33,7 +33,7 @@ func TestHeldMachines(t *testing.T) {
 
 	t.Run("M39: a drain that the API server refuses is named on its Machine and ends with the drain timeout, and a Node that is written without pause is drained", func(t *testing.T) {
 		s := all.sub(t)
-		defer s.clear()
+		defer s.removeWorkloads()
 		s.heldByRefusals()
 	})
 
@@ -41,7 +41,7 @@ func TestHeldMachines(t *testing.T) {
 		s := all.sub(t)
 		slow := s.slowCluster(300)
 		s.runOn("fast", "web", 5, deployment("web", 5), budget("web", 1))
-		s.waitForRoom("web", 1)
+		s.expectDisruptionsAllowed("web", 1)
 		s.deleteMachine("fast")
 		s.expectGone("fast")
 		s.Expect(len(slow.asked)).To(BeNumerically("<", 300), "the drain had to wait until every NodeMaintenance of the slow workload cluster was reconciled")
@@ -80,7 +80,7 @@ func (s *scene) slowCluster(n int) *hangingWebhook {
 	group.SetLimit(20)
 	for i := range n {
 		group.Go(func() error {
-			return s.fleet.Client.Create(s.Context(), nm(fmt.Sprintf("slow-%d", i), idle, of("none")))
+			return s.fleet.Client.Create(s.Context(), nm(fmt.Sprintf("slow-%d", i), idle, ofNodes("none")))
 		})
 	}
 	s.Expect(group.Wait()).To(Succeed())
@@ -102,13 +102,13 @@ func (s *scene) heldByRefusals() {
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
 		Rule:       admissionregistrationv1.Rule{APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"nodemaintenances"}},
 	}, func() error {
-		return s.workload.Client.Create(s.Context(), nm("probe", idle, of("none")), client.DryRunAll)
+		return s.workload.Client.Create(s.Context(), nm("probe", idle, ofNodes("none")), client.DryRunAll)
 	})
 	s.withoutEvacuations("full")
 	staying, free, kept := bare("staying", "cordon"), bare("free", "quota"), bare("kept", "quota")
 	unevictable := bare("unevictable", "quota")
 	unevictable.Namespace = "full"
-	s.create(s.workload.Client, unevictable, needing("kept", 1))
+	s.create(s.workload.Client, unevictable, budgetRequiring("kept", 1))
 	s.run(staying, free, kept, bare("written", "busy"))
 	writes := s.writeWithoutPause("busy")
 

@@ -44,7 +44,7 @@ func TestHooks(t *testing.T) {
 	t.Run("E38: evicts no Pod twice when its Cluster is paused and resumed during slow evictions", func(t *testing.T) { all.sub(t).pausedDuringEviction("slower", (*scene).pauseCluster) })
 	t.Run("M12: a Machine that was moved in the middle of its deletion starts anew", func(t *testing.T) { all.sub(t).moved() })
 	t.Run("M13: with onTimeout Delete what is left is deleted before the time is up", func(t *testing.T) { all.sub(t).deletedAtTimeout() })
-	t.Run("M13: Pods whose step hasn't come are asked to leave before the Machine is released", func(t *testing.T) { all.sub(t).lastCall() })
+	t.Run("M13: Pods whose step hasn't come are asked to leave before the Machine is released", func(t *testing.T) { all.sub(t).finalEvictionAttempt() })
 	t.Run("M17: a NodeMaintenance that somebody completes in the middle is made anew, and the Node isn't uncordoned", func(t *testing.T) { all.sub(t).completedByOthers() })
 	t.Run("M32: load balancers leave the Node out before its first eviction", func(t *testing.T) { all.sub(t).loadBalancers() })
 	t.Run("M32: and take it back after the maintenance, unless somebody else has left it out", func(t *testing.T) { all.sub(t).loadBalancersAgain() })
@@ -143,9 +143,9 @@ func (s *scene) pausedDuringEviction(machine string, pause func(s *scene, paused
 
 	s.untilSeen(func() { pause(s, true) })
 	s.untilSeen(func() { pause(s, false) })
-	s.maintain(nm(free.Name, draining, of("spare")))
-	s.expectLeave(free)
-	s.ends(free.Name)
+	s.maintain(nm(free.Name, draining, ofNodes("spare")))
+	s.expectDeleted(free)
+	s.deleteMaintenances(free.Name)
 
 	close(webhook.released)
 	s.expectGone(machine)
@@ -193,7 +193,7 @@ func (s *scene) moved() {
 }
 
 func (s *scene) deletedAtTimeout() {
-	defer s.clear()
+	defer s.removeWorkloads()
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.OnTimeout = v1alpha1.OnTimeoutDelete })
 	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.OnTimeout = v1alpha1.OnTimeoutRelease })
 	s.run(bare("stays", "overtime", labelledSkip))
@@ -210,7 +210,7 @@ func (s *scene) deletedAtTimeout() {
 	s.Expect(s.evictions()).To(BeEmpty())
 }
 
-func (s *scene) lastCall() {
+func (s *scene) finalEvictionAttempt() {
 	s.create(s.fleet.Client, drainRule("later", "later", clusterv1.MachineDrainRuleDrainBehaviorDrain, ptr.To[int32](1)))
 	completes := bare("completes", "ordered", func(pod *corev1.Pod) { pod.Labels[clusterv1.PodDrainLabel] = "wait-completed" })
 	s.run(bare("stays", "ordered", labelledSkip), completes)
@@ -232,12 +232,12 @@ func (s *scene) lastCall() {
 func (s *scene) expectGoneWithPods(machine string) {
 	s.Helper()
 	s.Eventually(func() bool { return s.isGone(machine) }, eventually, pace).Should(BeTrue())
-	s.clear()
+	s.removeWorkloads()
 	s.expectGone(machine)
 }
 
 func (s *scene) completedByOthers() {
-	defer s.clear()
+	defer s.removeWorkloads()
 	s.blocked("completed")
 	before := s.maintenanceOf("completed")
 	s.Expect(s.workload.Client.Patch(s.Context(), before, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"stage":"Complete"}}`)))).To(Succeed())
@@ -255,7 +255,7 @@ func (s *scene) completedByOthers() {
 }
 
 func (s *scene) loadBalancers() {
-	defer s.clear()
+	defer s.removeWorkloads()
 	s.runOn("balanced", "web", 2, deployment("web", 2))
 	s.deleteMachine("balanced")
 	s.expectGone("balanced")
@@ -268,23 +268,23 @@ func (s *scene) loadBalancers() {
 func (s *scene) loadBalancersAgain() {
 	s.withNodes("ours", "theirs", "asked")
 	s.relabel("theirs", corev1.LabelNodeExcludeBalancers, "true")
-	s.maintain(nm("firmware", v1alpha1.StageCordon, of("ours", "theirs"), func(m *v1alpha1.NodeMaintenance) { m.Spec.ExcludeFromLoadBalancers = true }))
-	s.maintain(nm("kernel", v1alpha1.StageDrain, of("asked")))
+	s.maintain(nm("firmware", v1alpha1.StageCordon, ofNodes("ours", "theirs"), func(m *v1alpha1.NodeMaintenance) { m.Spec.ExcludeFromLoadBalancers = true }))
+	s.maintain(nm("kernel", v1alpha1.StageDrain, ofNodes("asked")))
 	s.expectCordoned("ours", "theirs", "asked")
 	s.Expect(s.node("ours").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers), "it is only cordoned")
-	s.to("firmware", v1alpha1.StageDrain)
+	s.setStage("firmware", v1alpha1.StageDrain)
 	s.Eventually(func() map[string]string { return s.node("ours").Labels }, soon, pace).Should(HaveKey(corev1.LabelNodeExcludeBalancers))
 	s.Expect(s.node("asked").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers), "nobody has asked for it")
-	s.to("firmware", v1alpha1.StageComplete)
+	s.setStage("firmware", v1alpha1.StageComplete)
 	s.expectReleased("ours", "theirs")
 	s.Expect(s.node("ours").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers))
 	s.Expect(s.node("ours").Annotations).NotTo(HaveKey(v1alpha1.ExcludedFromLoadBalancersAnnotation))
 	s.Expect(s.node("theirs").Labels).To(HaveKeyWithValue(corev1.LabelNodeExcludeBalancers, "true"))
-	s.strike()
+	s.cleanUp()
 }
 
 func (s *scene) foreignHooks() {
-	defer s.clear()
+	defer s.removeWorkloads()
 	s.change("foreign", func(m *clusterv1.Machine) { m.Annotations[foreignHook] = "somebody" })
 	s.runOn("foreign", "web", 2, deployment("web", 2))
 	s.deleteMachine("foreign")
@@ -382,11 +382,11 @@ func (s *scene) orphans() {
 	s.Expect(exists(theirs)).To(Succeed())
 	s.Expect(meta.FindStatusCondition(theirs.Status.Conditions, v1alpha1.NodeMaintenanceMachineDeleted)).To(BeNil())
 
-	s.to(ours.Name, v1alpha1.StageComplete) // as its message says
+	s.setStage(ours.Name, v1alpha1.StageComplete) // as its message says
 	s.expectReleased("left-behind")
-	s.to(theirs.Name, v1alpha1.StageComplete)
-	s.ends(ours.Name, theirs.Name)
-	s.strike()
+	s.setStage(theirs.Name, v1alpha1.StageComplete)
+	s.deleteMaintenances(ours.Name, theirs.Name)
+	s.cleanUp()
 }
 
 func (s *scene) policyGone() {

@@ -82,7 +82,7 @@ func (s *scene) checkInvariants() {
 		if removal.Subresource != "eviction" {
 			continue
 		}
-		s.Expect(leftAlone(s.invariants.history.pods[uid])).To(BeEmpty(), "%s", removal)
+		s.Expect(whyNotEvicted(s.invariants.history.pods[uid])).To(BeEmpty(), "%s", removal)
 		switch removal.Code {
 		case 201:
 			s.Expect(evicted).NotTo(HaveKey(uid), "%s is the second eviction of this Pod", removal)
@@ -93,8 +93,8 @@ func (s *scene) checkInvariants() {
 	}
 }
 
-// leftAlone says why a Pod must not be evicted.
-func leftAlone(pod corev1.Pod) string {
+// whyNotEvicted says why a Pod must not be evicted.
+func whyNotEvicted(pod corev1.Pod) string {
 	owner := metav1.GetControllerOf(&pod)
 	behavior, _ := rules.DrainLabel(pod.Labels)
 	switch {

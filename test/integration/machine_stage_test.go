@@ -86,7 +86,7 @@ func maintainMachines(t *testing.T, all *scene) {
 
 	t.Run("M30: a Machine that is deleted meanwhile goes on as a deletion, without backtracking", func(t *testing.T) {
 		s := all.sub(t)
-		s.create(s.workload.Client, budget("held", 0), bare("held", maintained, as("held")))
+		s.create(s.workload.Client, budget("held", 0), bare("held", maintained, withApp("held")))
 		s.Eventually(func() corev1.PodPhase { return s.pod("held").Status.Phase }, eventually, pace).Should(Equal(corev1.PodRunning))
 		s.askForStage(maintained, "Drain")
 		s.expectCondition(maintained, metav1.ConditionFalse, v1alpha1.ReasonMachineDraining)

@@ -23,7 +23,7 @@ func TestDeletedMachines(t *testing.T) {
 
 	t.Run("M27: a budget without room is named on Machine, NodeMaintenance and Evacuation; M7: a rule takes effect on the drain that runs", func(t *testing.T) {
 		s := all.sub(t)
-		defer s.clear()
+		defer s.removeWorkloads()
 		s.runOn("m1", "web", 3, deployment("web", 3), budget("web", 0))
 		s.deleteMachine("m1")
 		const why = "waiting for disruption budget default/web"
@@ -48,7 +48,7 @@ func TestDeletedMachines(t *testing.T) {
 
 	t.Run("M13: a drain that runs out of time releases its Machine, also if the timeout is set while it runs", func(t *testing.T) {
 		s := all.sub(t)
-		defer s.clear()
+		defer s.removeWorkloads()
 		s.runOn("m2", "web", 2, deployment("web", 2), budget("web", 0))
 		s.deleteMachine("m2")
 		s.Eventually(func() string { return s.condition("m2").Message }, soon, pace).Should(ContainSubstring("waiting for disruption budget"))
@@ -63,7 +63,7 @@ func TestDeletedMachines(t *testing.T) {
 
 	t.Run("M8: finished Pods hold nothing back", func(t *testing.T) {
 		s := all.sub(t)
-		defer s.clear()
+		defer s.removeWorkloads()
 		s.create(s.workload.Client, bare("finished", "m3", func(pod *corev1.Pod) {
 			pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 			pod.Annotations[controlplane.PodCompleteAfterAnnotation] = "10ms"
@@ -76,7 +76,7 @@ func TestDeletedMachines(t *testing.T) {
 
 	t.Run("M17: a NodeMaintenance that somebody deletes in the middle is made again, and the Node isn't uncordoned", func(t *testing.T) {
 		s := all.sub(t)
-		defer s.clear()
+		defer s.removeWorkloads()
 		s.runOn("m4", "web", 2, deployment("web", 2), budget("web", 0))
 		s.deleteMachine("m4")
 		s.Eventually(func() string { return s.condition("m4").Message }, soon, pace).Should(ContainSubstring("waiting for disruption budget"))
@@ -95,7 +95,7 @@ func TestDeletedMachines(t *testing.T) {
 
 	t.Run("M35: a critical Pod is evicted although Pods with lower priority wait for their PodDisruptionBudget", func(t *testing.T) {
 		s := all.sub(t)
-		defer s.clear()
+		defer s.removeWorkloads()
 		s.runOn("m5", "web", 1, deployment("web", 1), budget("web", 0))
 		s.run(bare("critical", "m5", func(pod *corev1.Pod) { pod.Spec.PriorityClassName = "system-node-critical" }))
 		s.deleteMachine("m5")

@@ -34,9 +34,9 @@ func TestMainJob(t *testing.T) {
 
 	t.Run("E18, M12: twenty Pods under a budget of two go without one refused eviction, for few writes and no read of Pods", func(t *testing.T) {
 		s := all.sub(t)
-		defer s.clear()
+		defer s.removeWorkloads()
 		s.runOn("m1", "web", 20, deployment("web", 20), budget("web", 2))
-		s.waitForRoom("web", 2)
+		s.expectDisruptionsAllowed("web", 2)
 		s.deleteMachine("m1")
 		s.expectGone("m1")
 		s.Expect(s.evictions().Succeeded()).To(HaveLen(20))
@@ -48,7 +48,7 @@ func TestMainJob(t *testing.T) {
 
 	t.Run("M4: rules, labels, orders and WaitCompleted decide who goes, and when", func(t *testing.T) {
 		s := all.sub(t)
-		defer s.clear()
+		defer s.removeWorkloads()
 		s.create(s.fleet.Client,
 			drainRule("10-monitoring", "monitoring", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil),
 			drainRule("20-storage", "storage", clusterv1.MachineDrainRuleDrainBehaviorDrain, ptr.To[int32](100)),
@@ -81,7 +81,7 @@ func TestMainJob(t *testing.T) {
 	t.Run("M9: a Machine that is being deleted without our hook is left to Cluster API", func(t *testing.T) {
 		s := all.sub(t)
 		s.leavesToCore("this Machine is not ours")
-		defer s.clear()
+		defer s.removeWorkloads()
 		s.runOn("m3", "left", 5, deployment("left", 5))
 		s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.MachineSelector = notLabelled("unmanaged") })
 		machine := s.machine("m3")

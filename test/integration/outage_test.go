@@ -46,7 +46,7 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 	t.Run("M15: the drain goes on by itself after the API server was away, and the Machine says what it waits for", func(t *testing.T) {
 		s := all.sub(t)
 		s.runOn("m1", "web", 10, deployment("web", 10), budget("web", 2))
-		s.waitForRoom("web", 2)
+		s.expectDisruptionsAllowed("web", 2)
 		s.deleteMachine("m1")
 		s.Eventually(func() int { return len(s.evictions().Succeeded()) }, soon, pace).Should(BeNumerically(">=", 2))
 
@@ -90,9 +90,9 @@ const maxTries = 10
 // begin without. That one comes to its end when policy/v1 is served.
 func (s *scene) withoutPolicy(machine string) {
 	s.withNodes("other")
-	cancelled, waiting := bare("cancelled", "other", held), bare("waiting", machine)
+	cancelled, waiting := bare("cancelled", "other", withEvacuator), bare("waiting", machine)
 	s.run(cancelled, waiting)
-	s.maintain(nm("admin", draining, of("other")))
+	s.maintain(nm("admin", draining, ofNodes("other")))
 	s.Eventually(func() string { return s.activeClass(cancelled) }, soon, pace).Should(Equal(evacuatorClass))
 
 	before := len(errorLines(s.fleet.Manager.Log()))
@@ -100,12 +100,12 @@ func (s *scene) withoutPolicy(machine string) {
 	s.Expect(s.workload.StartComponent(s.Context(), controlplane.APIServer, "--runtime-config=policy/v1=false")).To(Succeed())
 	s.Expect(s.workload.Client.SubResource("eviction").Create(s.Context(), cancelled, &policyv1.Eviction{})).To(Satisfy(workload.NotServed))
 
-	s.completesTurn(cancelled)
+	s.completeEvacuator(cancelled)
 	s.expectWaits(cancelled, string(budgets.EvictionNotServed), budgets.NotServed)
 	s.Eventually(func() float64 {
 		return s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": string(budgets.EvictionNotServed)})
 	}, soon, pace).Should(BeEquivalentTo(1))
-	s.ends("admin")
+	s.deleteMaintenances("admin")
 	s.expectReleased("other")
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(cancelled) }, soon, pace).Should(BeNil())
 
@@ -128,7 +128,7 @@ func (s *scene) withoutPolicy(machine string) {
 	s.expectGone(machine)
 	s.Expect(s.evictions().Succeeded()).To(HaveLen(1))
 	s.expectInvariants(*cancelled)
-	s.strike()
+	s.cleanUp()
 }
 
 func TestDisconnect(t *testing.T) {
@@ -138,8 +138,8 @@ func TestDisconnect(t *testing.T) {
 
 	t.Run("M15, M29: watches come back after a disconnect, metrics follow it, and what has happened meanwhile is found", func(t *testing.T) {
 		s := all.sub(t)
-		defer s.clear()
-		waiting := bare("waiting", "m1", held)
+		defer s.removeWorkloads()
+		waiting := bare("waiting", "m1", withEvacuator)
 		s.run(waiting)
 		s.runOn("m1", "web", 4, deployment("web", 4), budget("web", 0))
 		s.deleteMachine("m1")
@@ -152,7 +152,7 @@ func TestDisconnect(t *testing.T) {
 		}
 		s.Expect(s.machine("m1").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
 		s.Eventually(func() string { return s.condition("m1").Reason }, soon, pace).Should(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
-		s.goes(waiting.Name)
+		s.deletePods(waiting.Name)
 		s.Expect(s.workload.Client.Patch(s.Context(), budget("web", 0), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"maxUnavailable":1}}`)))).To(Succeed())
 		s.workload.RestoreNetwork()
 
@@ -172,13 +172,13 @@ func TestDisconnect(t *testing.T) {
 		s.expectInvariants()
 	})
 
-	t.Run("M27: a Machine's condition says what it waits for, whatever that is, and how it has ended", func(t *testing.T) { all.sub(t).toldReasons() })
+	t.Run("M27: a Machine's condition says what it waits for, whatever that is, and how it has ended", func(t *testing.T) { all.sub(t).conditionReasons() })
 }
 
-// toldReasons has two more Machines deleted, one of which waits for all that a Machine can wait for, and looks at what the conditions
+// conditionReasons has two more Machines deleted, one of which waits for all that a Machine can wait for, and looks at what the conditions
 // of all of them have said.
-func (s *scene) toldReasons() {
-	defer s.clear()
+func (s *scene) conditionReasons() {
+	defer s.removeWorkloads()
 	// What can't be parsed is refused by Cluster API's webhook, and what is too large isn't.
 	broken := drainRule("broken", "web", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
 	broken.Spec.Pods[0].Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn}}}

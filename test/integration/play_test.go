@@ -15,16 +15,16 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// repeat is for the hunt for flakes: to start a fleet takes longer than most scenes, so they are played again in the same one.
+// repeat helps to find flaky tests: starting a fleet takes longer than most scenes, so the same fleet runs them several times.
 var repeat = flag.Int("repeat", 1, "how often each scene of a test is played")
 
-// act is a scene with a name.
+// act is a named scene.
 type act struct {
 	name string
 	play func(*scene)
 }
 
-// play runs scenes one after the other. Each finds the fleet as the first one has found it.
+// play runs scenes one after the other. Before each scene, the fleet is in the state in which the first scene found it.
 func (s *scene) play(t *testing.T, acts ...act) {
 	t.Helper()
 	for range *repeat {
@@ -32,17 +32,17 @@ func (s *scene) play(t *testing.T, acts ...act) {
 			t.Run(each.name, func(t *testing.T) {
 				sub := s.sub(t)
 				each.play(sub)
-				sub.strike()
+				sub.cleanUp()
 			})
 		}
 	}
 }
 
-// stageNode labels the Nodes that a scene has added.
+// stageNode is the label of Nodes that a scene has added.
 const stageNode = "capnm.test/scene"
 
-// strike removes what a scene has made in the workload cluster: NodeMaintenances, workloads, and Nodes that no Machine stands for.
-func (s *scene) strike() {
+// cleanUp removes NodeMaintenances, workloads and Nodes without Machines from the workload cluster.
+func (s *scene) cleanUp() {
 	s.Helper()
 	maintenances := &v1alpha1.NodeMaintenanceList{}
 	s.Expect(s.workload.Client.List(s.Context(), maintenances)).To(Succeed())
@@ -52,8 +52,8 @@ func (s *scene) strike() {
 			left = append(left, m.Name)
 		}
 	}
-	s.ends(left...)
-	s.clear()
+	s.deleteMaintenances(left...)
+	s.removeWorkloads()
 	s.Eventually(func(g Gomega) {
 		evacuations := &v1alpha1.EvacuationList{}
 		g.Expect(s.workload.Client.List(s.Context(), evacuations)).To(Succeed())
@@ -62,9 +62,9 @@ func (s *scene) strike() {
 	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &corev1.Node{}, client.HasLabels{stageNode})).To(Succeed())
 }
 
-// clear removes the workloads and rules of a scene. Pods that were left on a Node that is gone have nobody to confirm their
-// end, so they get no grace period; those that a controller makes before it knows that it is deleted go the same way.
-func (s *scene) clear() {
+// removeWorkloads deletes the workloads and rules of a scene. Pods are deleted without a grace period, because no kubelet confirms the
+// termination of Pods on a deleted Node. This includes Pods that a controller creates before it observes its own deletion.
+func (s *scene) removeWorkloads() {
 	s.Helper()
 	inNamespace := client.InNamespace(namespace)
 	s.Expect(s.fleet.Client.DeleteAllOf(s.Context(), &clusterv1.MachineDrainRule{}, inNamespace)).To(Succeed())
@@ -77,11 +77,11 @@ func (s *scene) clear() {
 		g.Expect(s.workload.Client.List(s.Context(), pods, inNamespace)).To(Succeed())
 		g.Expect(pods.Items).To(BeEmpty())
 	}, eventually, pace).Should(Succeed())
-	// Last: until the Pods are gone, they might be evicted.
+	// PodDisruptionBudgets are deleted after the Pods, which could be evicted otherwise.
 	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &policyv1.PodDisruptionBudget{}, inNamespace)).To(Succeed())
 }
 
-// removeAll removes the objects of our kinds where nothing acts on them.
+// removeAll deletes the objects of our kinds in a cluster without a manager.
 func removeAll(t *testing.T, g *WithT, c client.Client) {
 	t.Helper()
 	maintenances, evacuations := &v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}

@@ -25,7 +25,7 @@ func toleratesAll(template *corev1.PodTemplateSpec) {
 
 // replacementsReturn drains a Node to which a Deployment, a StatefulSet, a ReplicaSet and a user return their Pods as soon as they are evicted.
 func (s *scene) replacementsReturn(machine string) {
-	defer s.clear()
+	defer s.removeWorkloads()
 	pinned := func(app string) corev1.PodTemplateSpec {
 		return deployment(app, 1, onlyOn(machine), toleratesAll).Spec.Template
 	}

@@ -87,7 +87,7 @@ func TestRollouts(t *testing.T) {
 
 	t.Run("M24: with Cordon no Pod is evicted twice in a rollout of all Nodes", func(t *testing.T) {
 		s := all.sub(t)
-		s.waitForRoom("web", 2)
+		s.expectDisruptionsAllowed("web", 2)
 		pods, before := s.podsOf("web"), s.machinesOf("red")
 		s.roll("red", "red-v2")
 		s.Eventually(func() []string { return both(before, s.machinesOf("red")) }, eventually, pace).Should(BeEmpty())
@@ -277,7 +277,7 @@ func (s *scene) expectAtMostDraining(limit int) {
 	}
 	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
 	s.Expect(err).NotTo(HaveOccurred())
-	for _, event := range management.By(fleet.ManagerUser).Resource("machines").Succeeded().Where(takesHookOff) {
+	for _, event := range management.By(fleet.ManagerUser).Resource("machines").Succeeded().Where(releasesHook) {
 		if event.Name != "control-plane" {
 			moments = append(moments, moment{event.Requested, -1})
 		}

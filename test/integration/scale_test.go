@@ -38,8 +38,8 @@ func TestManyNodes(t *testing.T) {
 func (s *scene) manyNodesAndSteady() {
 	s.withMachines("m2")
 	s.runOn("m2", "stuck", 3, deployment("stuck", 3), budget("stuck", 0))
-	s.waitForRoom("stuck", 0)
-	s.create(s.workload.Client, nm("idle", idle, of("m1")), nm("cordoned", cordoned, of("m3")))
+	s.expectDisruptionsAllowed("stuck", 0)
+	s.create(s.workload.Client, nm("idle", idle, ofNodes("m1")), nm("cordoned", cordoned, ofNodes("m3")))
 	s.deleteMachine("m2")
 	count := *manyNodes
 	begin := time.Now()
@@ -47,12 +47,12 @@ func (s *scene) manyNodesAndSteady() {
 	s.Logf("%d Nodes created after %s", count, time.Since(begin))
 
 	begin = time.Now()
-	s.create(s.workload.Client, nm("many", cordoned, ofLabelled("many", "true")))
+	s.create(s.workload.Client, nm("many", cordoned, ofNodesLabelled("many", "true")))
 	s.expectOnAll(count, func(node *corev1.Node) bool {
 		return node.Spec.Unschedulable && carries(node, v1alpha1.NodeMaintenanceInProgress)
 	})
 	s.Logf("R13: %d Nodes cordoned after %s", count, time.Since(begin))
-	s.to("many", draining)
+	s.setStage("many", draining)
 	s.expectOnAll(count, func(node *corev1.Node) bool { return carries(node, v1alpha1.NodeDrained) })
 	s.Logf("R37: all of them drained after %s", time.Since(begin))
 	s.expectWholeStatus("many", count)

@@ -28,8 +28,8 @@ import (
 const (
 	namespace = metav1.NamespaceDefault
 
-	// soon is for what takes a few round trips, eventually for what takes a drain. Both are generous: what is asserted are
-	// order and counts, never seconds.
+	// soon is the timeout for a few round trips, eventually the timeout for a drain. Both are generous, because tests assert on order and
+	// counts and never on seconds.
 	soon       = time.Minute
 	eventually = 4 * time.Minute
 	pace       = 50 * time.Millisecond
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// scene is one Cluster in a fleet, as a test sees it.
+// scene is the view of a test on one Cluster in a fleet.
 type scene struct {
 	*testing.T
 	*WithT
@@ -48,7 +48,7 @@ type scene struct {
 	cluster  kwok.Cluster
 	workload *fleet.Workload
 
-	begin, managementBegin controlplane.Mark // of what is looked at in the audit logs
+	begin, managementBegin controlplane.Mark // where this scene begins in the audit logs
 
 	invariants *invariants
 }
@@ -62,13 +62,13 @@ func newScene(t *testing.T, options fleet.Options) *scene {
 	s.Expect(s.fleet.Connect(s.cluster, "workload")).To(Succeed())
 	s.create(s.fleet.Client, &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}})
 	s.create(s.fleet.Client, s.cluster.Objects()...)
-	s.Eventually(func() error { // the bundle comes with the connection
+	s.Eventually(func() error { // the manager applies the bundle when it connects
 		return s.workload.Client.List(t.Context(), &v1alpha1.NodeMaintenanceList{})
 	}, eventually, pace).Should(Succeed())
 	return s
 }
 
-// sub is the scene as a subtest sees it. The audit log is looked at from here on.
+// sub returns the scene for a subtest. It reads the audit log from now on.
 func (s *scene) sub(t *testing.T) *scene {
 	t.Helper()
 	sub := s.part(t)
@@ -81,7 +81,7 @@ func (s *scene) sub(t *testing.T) *scene {
 	return sub
 }
 
-// part is the scene as a subtest sees it that looks at what this one has done.
+// part returns the scene for a subtest that checks what this scene has done.
 func (s *scene) part(t *testing.T) *scene {
 	t.Helper()
 	part := *s
@@ -94,7 +94,7 @@ func (s *scene) create(c client.Client, objects ...client.Object) {
 	s.Expect(kwok.Create(s.Context(), c, objects)).To(Succeed())
 }
 
-// withMachines adds Machines and waits until they run and carry our hook.
+// withMachines adds Machines and waits until they run and have our hook.
 func (s *scene) withMachines(names ...string) {
 	s.Helper()
 	for _, name := range names {
@@ -103,7 +103,7 @@ func (s *scene) withMachines(names ...string) {
 	s.expectRunning(names...)
 }
 
-// expectRunning waits until Machines run and carry our hook.
+// expectRunning waits until Machines run and have our hook.
 func (s *scene) expectRunning(names ...string) {
 	s.Helper()
 	for _, name := range names {
@@ -139,7 +139,7 @@ func isReady(node *corev1.Node) bool {
 	return false
 }
 
-// deleteMachine asks for a Machine's deletion.
+// deleteMachine deletes a Machine and does not wait.
 func (s *scene) deleteMachine(name string) {
 	s.Helper()
 	s.Expect(s.fleet.Client.Delete(s.Context(), s.machine(name))).To(Succeed())
@@ -150,7 +150,7 @@ func (s *scene) isGone(machine string) bool {
 	return apierrors.IsNotFound(s.fleet.Client.Get(s.Context(), keyOf(machine), &clusterv1.Machine{}))
 }
 
-// expectGone waits until a Machine is gone, and with it its Node and all that the drain has made.
+// expectGone waits until a Machine, its Node and all objects of its drain are deleted.
 func (s *scene) expectGone(name string) {
 	s.Helper()
 	s.Eventually(func() bool { return s.isGone(name) }, eventually, pace).Should(BeTrue())
@@ -170,7 +170,7 @@ func (s *scene) expectGone(name string) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// maintenanceOf returns the NodeMaintenance of a Machine, nil if there is none.
+// maintenanceOf returns the NodeMaintenance of a Machine, or nil.
 func (s *scene) maintenanceOf(machine string) *v1alpha1.NodeMaintenance {
 	s.Helper()
 	list := &v1alpha1.NodeMaintenanceList{}
@@ -202,8 +202,8 @@ func (s *scene) setPolicy(change func(*v1alpha1.MachineDrainPolicy)) {
 	s.Expect(s.fleet.Client.Patch(s.Context(), policy, patch)).To(Succeed())
 }
 
-// runOn creates objects and waits until n Pods labelled app are ready, all on one Node: the others are closed meanwhile. A
-// scheduler that hasn't seen that yet may bind a Pod elsewhere; it gets another try.
+// runOn creates objects and waits until n Pods labelled app are ready on one Node. Meanwhile it cordons the other Nodes. If the scheduler has
+// not observed that and binds a Pod to another Node, runOn deletes the Pod.
 func (s *scene) runOn(node, app string, n int, objects ...client.Object) {
 	s.Helper()
 	nodes := &corev1.NodeList{}
@@ -234,8 +234,8 @@ func (s *scene) runOn(node, app string, n int, objects ...client.Object) {
 	}
 }
 
-// counted tells whether the controller of a ReplicaSet knows of all Pods labelled app. If one goes before, it expects it for five
-// minutes, and makes no other.
+// counted says whether the controller of a ReplicaSet has observed all Pods labelled app. If a Pod is deleted before, the controller waits
+// for it for five minutes and creates no other Pod.
 func (s *scene) counted(app string, pods int) bool {
 	s.Helper()
 	sets := &appsv1.ReplicaSetList{}
@@ -262,7 +262,7 @@ func (s *scene) podsOf(app string) []corev1.Pod {
 	return pods.Items
 }
 
-// deployment runs pods labelled app.
+// deployment returns a Deployment of Pods labelled app.
 func deployment(app string, replicas int32, changes ...func(*corev1.PodTemplateSpec)) *appsv1.Deployment {
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": app}, Annotations: map[string]string{}},
@@ -283,7 +283,7 @@ func labelled(key, value string) func(*corev1.PodTemplateSpec) {
 	return func(template *corev1.PodTemplateSpec) { template.Labels[key] = value }
 }
 
-// budget allows maxUnavailable pods labelled app to be disrupted.
+// budget returns a PodDisruptionBudget for Pods labelled app.
 func budget(app string, maxUnavailable int) *policyv1.PodDisruptionBudget {
 	unavailable := intstr.FromInt(maxUnavailable)
 	return &policyv1.PodDisruptionBudget{
@@ -292,7 +292,7 @@ func budget(app string, maxUnavailable int) *policyv1.PodDisruptionBudget {
 	}
 }
 
-// drainRule says how pods labelled app are drained.
+// drainRule returns a MachineDrainRule for Pods labelled app.
 func drainRule(name, app string, behavior clusterv1.MachineDrainRuleDrainBehavior, order *int32) *clusterv1.MachineDrainRule {
 	return &clusterv1.MachineDrainRule{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -303,8 +303,8 @@ func drainRule(name, app string, behavior clusterv1.MachineDrainRuleDrainBehavio
 	}
 }
 
-// waitForRoom waits until a budget allows n disruptions.
-func (s *scene) waitForRoom(app string, n int32) {
+// expectDisruptionsAllowed waits until a PodDisruptionBudget allows n disruptions.
+func (s *scene) expectDisruptionsAllowed(app string, n int32) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
 		pdb := &policyv1.PodDisruptionBudget{}

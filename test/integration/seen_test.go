@@ -32,14 +32,14 @@ func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1
 	s.mayBeRefused("an admission policy refuses")
 	s.withVolumes("full")
 	a.Hold("full")
-	asking := bare("asking", "full", held)
+	asking := bare("asking", "full", withEvacuator)
 	pods = []*corev1.Pod{asking, bare("full", "full", mounting("full"))}
 	for name, count := range map[string]int{"crowd": crowdPods, "tight": tightPods, "refused": refusedPods} {
 		for i := range count {
-			pods = append(pods, bare(fmt.Sprintf("%s-%d", name, i), "full", as(name)))
+			pods = append(pods, bare(fmt.Sprintf("%s-%d", name, i), "full", withApp(name)))
 		}
 	}
-	s.create(s.workload.Client, needing("tight", tightPods))
+	s.create(s.workload.Client, budgetRequiring("tight", tightPods))
 	s.run(pods...)
 	s.expectAttached("full", "full")
 	s.expectHealthy("tight", tightPods)
@@ -64,7 +64,7 @@ func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1
 
 	s.editBudget("tight", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.Selector = labelSelector("app", "others") })
 	s.Expect(s.workload.Client.Delete(s.Context(), binding)).To(Succeed())
-	s.goes("asking")
+	s.deletePods("asking")
 	s.expectWaitsForVolumes("full", "default/full")
 	s.Eventually(since("capnm_volumes_waited_for"), soon, pace).Should(BeEquivalentTo(1))
 	s.Expect(since("capnm_volume_wait_start_timestamp_seconds")()).To(BeNumerically(">=", s.machine("full").DeletionTimestamp.Unix()))

@@ -22,14 +22,14 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// What a test of stages says: Nodes without Machines, Pods that are bound to them, and NodeMaintenances that an administrator
-// of the workload cluster writes.
+// The vocabulary of tests of stages: Nodes without Machines, Pods that are bound to them, and NodeMaintenances that an administrator of
+// the workload cluster writes.
 
-// evacuatorClass is an evacuator that isn't there, so that a Pod of its class is asked to leave and stays until the test
-// has it go.
+// evacuatorClass is the class of an evacuator that does not exist. A Pod with this class has an Evacuation and stays until the test deletes
+// it.
 const evacuatorClass = "evacuator.test"
 
-// withNodes adds Nodes that no Machine stands for. Names may be followed by a label: "one pool=a".
+// withNodes adds Nodes without Machines. A label can follow the name: "one pool=a".
 func (s *scene) withNodes(nodes ...string) {
 	s.Helper()
 	for _, node := range nodes {
@@ -48,7 +48,7 @@ func (s *scene) withNodes(nodes ...string) {
 	}
 }
 
-// relabel sets a Node's label, or takes it away where the value is empty.
+// relabel sets a label of a Node, or removes it if the value is empty.
 func (s *scene) relabel(node, key, value string) {
 	s.Helper()
 	object := s.node(node)
@@ -59,7 +59,7 @@ func (s *scene) relabel(node, key, value string) {
 	s.Expect(s.workload.Client.Patch(s.Context(), object, client.MergeFrom(before))).To(Succeed())
 }
 
-// bare is a Pod without a controller, bound to a Node.
+// bare returns a Pod without a controller that is bound to a Node.
 func bare(name, node string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metaNamed(name, name), Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
 	pod.Annotations = map[string]string{}
@@ -69,8 +69,8 @@ func bare(name, node string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
-// held has the Pod wait for an evacuator.
-func held(pod *corev1.Pod) {
+// withEvacuator adds the evacuator that does not exist to a Pod.
+func withEvacuator(pod *corev1.Pod) {
 	pod.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+evacuatorClass] = "5000"
 }
 
@@ -96,7 +96,7 @@ func (s *scene) run(pods ...*corev1.Pod) {
 	}
 }
 
-// annotate sets an annotation of a Pod, as its owner may.
+// annotate sets an annotation of a Pod.
 func (s *scene) annotate(pod *corev1.Pod, key, value string) {
 	s.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value)
@@ -110,8 +110,8 @@ func (s *scene) pod(name string) *corev1.Pod {
 	return pod
 }
 
-// goes has Pods deleted, as their evacuators would, and waits until they are gone.
-func (s *scene) goes(names ...string) {
+// deletePods deletes Pods, as evacuators do, and waits until they are deleted.
+func (s *scene) deletePods(names ...string) {
 	s.Helper()
 	for _, name := range names {
 		s.Expect(s.workload.Client.Delete(s.Context(), bare(name, ""))).To(Succeed())
@@ -121,24 +121,12 @@ func (s *scene) goes(names ...string) {
 	}
 }
 
-// nm is a NodeMaintenance in a stage.
+// nm returns a NodeMaintenance in a stage.
 func nm(name string, stage v1alpha1.NodeMaintenanceStage, changes ...func(*v1alpha1.NodeMaintenance)) *v1alpha1.NodeMaintenance {
 	return maintenance(name, append([]func(*v1alpha1.NodeMaintenance){func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = stage }}, changes...)...)
 }
 
-func of(nodes ...string) func(*v1alpha1.NodeMaintenance) {
-	return func(m *v1alpha1.NodeMaintenance) { m.Spec.NodeSelector = v1alpha1.SelectNodes(nodes...) }
-}
-
-func ofLabelled(key, value string) func(*v1alpha1.NodeMaintenance) {
-	return func(m *v1alpha1.NodeMaintenance) {
-		m.Spec.NodeSelector = v1alpha1.NodeSelector{NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{
-			MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}},
-		}}}
-	}
-}
-
-// upTo is a plan of Pods of the type Default.
+// upTo sets a drain plan for Pods of the type Default.
 func upTo(priorities ...int32) func(*v1alpha1.NodeMaintenance) {
 	entries := make([]v1alpha1.DrainPlanEntry, 0, len(priorities))
 	for _, p := range priorities {
@@ -147,15 +135,15 @@ func upTo(priorities ...int32) func(*v1alpha1.NodeMaintenance) {
 	return planned(entries...)
 }
 
-// maintain creates a NodeMaintenance and waits until it is observed.
+// maintain creates a NodeMaintenance and waits until the manager has observed it.
 func (s *scene) maintain(m *v1alpha1.NodeMaintenance) {
 	s.Helper()
 	s.create(s.workload.Client, m)
 	s.expectObserved(m.Name)
 }
 
-// to sets the stage, and waits until that is observed.
-func (s *scene) to(name string, stage v1alpha1.NodeMaintenanceStage) {
+// setStage sets the stage and waits until the manager has observed it.
+func (s *scene) setStage(name string, stage v1alpha1.NodeMaintenanceStage) {
 	s.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"stage":%q}}`, stage)
 	s.Expect(s.workload.Client.Patch(s.Context(), maintenance(name), client.RawPatch(types.MergePatchType, patch))).To(Succeed())
@@ -177,8 +165,8 @@ func (s *scene) stored(name string) *v1alpha1.NodeMaintenance {
 	return m
 }
 
-// ends deletes NodeMaintenances and waits until they are gone.
-func (s *scene) ends(names ...string) {
+// deleteMaintenances deletes NodeMaintenances and waits until they are deleted.
+func (s *scene) deleteMaintenances(names ...string) {
 	s.Helper()
 	for _, name := range names {
 		s.Expect(client.IgnoreNotFound(s.workload.Client.Delete(s.Context(), maintenance(name)))).To(Succeed())
@@ -190,7 +178,7 @@ func (s *scene) ends(names ...string) {
 	}
 }
 
-// evacuation returns the Evacuation of a Pod, nil if there is none.
+// evacuation returns the Evacuation of a Pod, or nil.
 func (s *scene) evacuation(pod *corev1.Pod) *v1alpha1.Evacuation {
 	s.Helper()
 	e := &v1alpha1.Evacuation{}
@@ -202,7 +190,7 @@ func (s *scene) evacuation(pod *corev1.Pod) *v1alpha1.Evacuation {
 	return e
 }
 
-// existing is the Evacuation of a Pod that must have one.
+// existing returns the Evacuation of a Pod that must have one.
 func (s *scene) existing(pod *corev1.Pod) *v1alpha1.Evacuation {
 	s.Helper()
 	e := s.evacuation(pod)
@@ -210,7 +198,7 @@ func (s *scene) existing(pod *corev1.Pod) *v1alpha1.Evacuation {
 	return e
 }
 
-// activeClass is the evacuator whose turn it is with a Pod, "" while there is none.
+// activeClass returns the class of a Pod's active evacuator, or "".
 func (s *scene) activeClass(pod *corev1.Pod) string {
 	s.Helper()
 	if e := s.evacuation(pod); e != nil {
@@ -219,8 +207,8 @@ func (s *scene) activeClass(pod *corev1.Pod) string {
 	return ""
 }
 
-// asked are the Pods of those given that NodeMaintenances ask to leave.
-func (s *scene) asked(pods ...*corev1.Pod) []string {
+// targets returns the names of the given Pods whose Evacuations NodeMaintenances request.
+func (s *scene) targets(pods ...*corev1.Pod) []string {
 	s.Helper()
 	asked := []string{}
 	for _, pod := range pods {
@@ -231,17 +219,17 @@ func (s *scene) asked(pods ...*corev1.Pod) []string {
 	return asked
 }
 
-// expectAsked waits until exactly the first of the Pods are asked to leave.
-func (s *scene) expectAsked(n int, pods ...*corev1.Pod) {
+// expectTargets waits until NodeMaintenances request the Evacuations of the first n Pods and of no other.
+func (s *scene) expectTargets(n int, pods ...*corev1.Pod) {
 	s.Helper()
 	want := []string{}
 	for _, pod := range pods[:n] {
 		want = append(want, pod.Name)
 	}
-	s.Eventually(func() []string { return s.asked(pods...) }, soon, pace).Should(ConsistOf(want))
+	s.Eventually(func() []string { return s.targets(pods...) }, soon, pace).Should(ConsistOf(want))
 }
 
-// setFinalizers sets all finalizers of a Pod's Evacuation, as anybody may.
+// setFinalizers replaces the finalizers of a Pod's Evacuation.
 func (s *scene) setFinalizers(pod *corev1.Pod, finalizers ...string) {
 	s.Helper()
 	s.Eventually(func() error {
@@ -258,7 +246,7 @@ func labelSelector(key, value string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
 }
 
-// expectCordoned waits until the Nodes are cordoned by a maintenance.
+// expectCordoned waits until a NodeMaintenance has cordoned the Nodes.
 func (s *scene) expectCordoned(nodes ...string) {
 	s.Helper()
 	for _, node := range nodes {
@@ -269,7 +257,7 @@ func (s *scene) expectCordoned(nodes ...string) {
 	}
 }
 
-// expectReleased waits until no maintenance has left a trace on the Nodes, and they are schedulable.
+// expectReleased waits until the Nodes are schedulable and have no annotation, label or taint of a NodeMaintenance.
 func (s *scene) expectReleased(nodes ...string) {
 	s.Helper()
 	for _, node := range nodes {
@@ -302,7 +290,7 @@ func (s *scene) nodeStatus(name, node string) v1alpha1.NodeMaintenanceNodeStatus
 	return v1alpha1.NodeMaintenanceNodeStatus{}
 }
 
-// rows are the drain targets published for a Node, "priority" or "priority/app".
+// rows returns the published drain targets of a Node, each "priority" or "priority/app".
 func (s *scene) rows(name, node string) []string {
 	s.Helper()
 	status, rows := s.nodeStatus(name, node), []string{}
@@ -320,14 +308,14 @@ func (s *scene) rows(name, node string) []string {
 	return rows
 }
 
-// drained is the condition Drained: "True Drained".
+// drained returns status and reason of the condition Drained: "True Drained".
 func (s *scene) drained(name string) string {
 	s.Helper()
 	condition := ptr.Deref(meta.FindStatusCondition(s.stored(name).Status.Conditions, v1alpha1.NodeMaintenanceDrained), metav1.Condition{})
 	return string(condition.Status) + " " + condition.Reason
 }
 
-// expectEvents waits for the events on a NodeMaintenance that have a reason: each message once.
+// expectEvents waits until the events about a NodeMaintenance with a reason have these messages, each once.
 func (s *scene) expectEvents(name, reason string, messages ...string) {
 	s.Helper()
 	s.Eventually(func() []string {
@@ -339,20 +327,20 @@ func (s *scene) expectEvents(name, reason string, messages ...string) {
 	}, soon, pace).Should(ConsistOf(messages))
 }
 
-// ours are the requests of our manager since the scene began.
+// ours returns the requests of our manager since the scene began.
 func (s *scene) ours() controlplane.Events {
 	s.Helper()
 	return s.audited().WithUserAgent(fleet.ManagerAgent).Writes().Succeeded()
 }
 
-// nodeWrites are our writes of a Node itself, not of its status.
+// nodeWrites returns our writes of a Node, without those of its status.
 func (s *scene) nodeWrites(node string) controlplane.Events {
 	s.Helper()
 	return s.ours().Resource("nodes").Named("", node)
 }
 
-// takesAway picks the writes that leave an object without a finalizer that it may have had.
-func takesAway(finalizer string) func(controlplane.Event) bool {
+// removesFinalizer matches writes after which an object does not have a finalizer.
+func removesFinalizer(finalizer string) func(controlplane.Event) bool {
 	return func(event controlplane.Event) bool {
 		var patch struct {
 			Metadata map[string]json.RawMessage `json:"metadata"`
@@ -365,11 +353,12 @@ func takesAway(finalizer string) func(controlplane.Event) bool {
 	}
 }
 
+// contains matches requests whose body contains a text.
 func contains(text string) func(controlplane.Event) bool {
 	return func(event controlplane.Event) bool { return strings.Contains(string(event.RequestObject), text) }
 }
 
-// expectOrder checks that each of the requests was answered before the next was made.
+// expectOrder checks that each request was answered before the next one was sent.
 func (s *scene) expectOrder(events ...controlplane.Event) {
 	s.Helper()
 	s.Expect(slices.IsSortedFunc(events, func(a, b controlplane.Event) int { return a.Requested.Compare(b.Requested) })).To(BeTrue(), "%s", controlplane.Events(events))
@@ -378,7 +367,7 @@ func (s *scene) expectOrder(events ...controlplane.Event) {
 	}
 }
 
-// first is the first request of those that must have been made.
+// first returns the first of the requests, of which there must be one.
 func (s *scene) first(events controlplane.Events) controlplane.Event {
 	s.Helper()
 	s.Expect(events).NotTo(BeEmpty())

@@ -22,11 +22,11 @@ const (
 	draining = v1alpha1.StageDrain
 	complete = v1alpha1.StageComplete
 
-	// aMoment is how long is looked at what must not happen.
+	// aMoment is how long a test checks that something does not happen.
 	aMoment = time.Second
 )
 
-// TestStages has an administrator of a workload cluster maintain its Nodes, as with kubectl.
+// TestStages maintains Nodes as an administrator of a workload cluster does with kubectl.
 func TestStages(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodDeletionDelay: 300 * time.Millisecond})
@@ -35,42 +35,42 @@ func TestStages(t *testing.T) {
 	all.play(t, append(stageActs, statusActs...)...)
 }
 
-// stageActs have Nodes of their own.
+// stageActs each use separate Nodes.
 var stageActs = []act{
-	{"R10, R47: Idle touches no Node and no Pod, and lists its Nodes", idleTouchesNothing},
-	{"R11: the finalizer is stored before the first side effect", finalizerFirst},
-	{"R12: an Idle one goes at once", idleGoesAtOnce},
-	{"R12: a deleted one completes first, and never cordons again", deletionCompletes},
-	{"R12: a Node that is gone doesn't block the deletion", goneNodeBlocksNothing},
-	{"R12: a Node of the recorded name with another UID is never touched", otherUID},
-	{"R13: Cordon and Drain keep Nodes unschedulable", keepsCordoned},
-	{"R15: a Node that leaves the selection is released, one that joins goes at the current step", labelDrift},
-	{"R15: a Node that has left while the manager was away is released", labelDriftUnseen},
-	{"R15: a Node that has left stays as others want it", labelDriftShared},
-	{"R16: uncordoned when no other maintenance cordons", uncordonedByTheLast},
-	{"R16: deleted together, one uncordons", deletedTogether},
-	{"R17: Evacuations are withdrawn when no other maintenance drains", withdrawnByTheLast},
-	{"R18: foreign finalizers stay", foreignFinalizersStay},
-	{"R18: what forbids to be cancelled is left, and the completion goes on", forbidden},
-	{"R19: a Node that a human has cordoned stays so, unless Idle is followed by Complete", humanCordon},
-	{"R20: one Evacuation for each Pod, and the finalizer is put back", oneEvacuation},
-	{"R21: Pods that terminate, that come later, that have no controller or an emptyDir", allPods},
-	{"R23, R24, R34: by priority over two Nodes, and through a crash", byPriority},
-	{"R25, R28, R29, R30, R31: what overlapping maintenances say", overlapping},
-	{"R26: the rows of a selector stand beside those of its priority", rowsOfSelectors},
-	{"R33: each stage that has started is noted once", stageStatuses},
-	{"R35: Drained in stage Drain alone, and again when a Pod has come and gone", drainedAgain},
-	{"R35: without a Node there is nothing drained", noNodes},
+	{"R10, R47: Idle changes no Node and no Pod, and lists its Nodes", idleChangesNothing},
+	{"R11: stores the finalizer before the first side effect", finalizerFirst},
+	{"R12: deletes a NodeMaintenance in stage Idle immediately", idleIsDeletedImmediately},
+	{"R12: completes a deleted NodeMaintenance and does not cordon again", deletionCompletes},
+	{"R12: deletes a NodeMaintenance whose Node was deleted", deletedNode},
+	{"R12: does not change a Node of the recorded name with another UID", otherUID},
+	{"R13: keeps Nodes unschedulable in stages Cordon and Drain", keepsCordoned},
+	{"R15: releases a Node that leaves the selection, and drains a Node that joins from the current step", labelDrift},
+	{"R15: releases a Node that left the selection while the manager was stopped", labelDriftUnseen},
+	{"R15: keeps a Node cordoned that left one selection while another NodeMaintenance selects it", labelDriftShared},
+	{"R16: uncordons a Node when no other NodeMaintenance cordons it", uncordonedByTheLast},
+	{"R16: uncordons Nodes whose NodeMaintenances are deleted at the same time", deletedTogether},
+	{"R17: withdraws from Evacuations when no other NodeMaintenance drains the Node", withdrawnByTheLast},
+	{"R18: keeps finalizers of other actors on Evacuations", foreignFinalizersStay},
+	{"R18: completes while an Evacuation that forbids cancellation remains", forbidden},
+	{"R19: keeps a Node cordoned that a user had cordoned, unless Complete follows Idle", humanCordon},
+	{"R20: creates one Evacuation for each Pod and restores its finalizer", oneEvacuation},
+	{"R21: evacuates later Pods and Pods without a controller or with an emptyDir, and waits for terminating Pods", allPods},
+	{"R23, R24, R34: evacuates Pods of two Nodes by priority, also after a crash", byPriority},
+	{"R25, R28, R29, R30, R31: reports the progress of overlapping NodeMaintenances as the example of KEP-4212 does", overlapping},
+	{"R26: publishes drain targets of a selector beside those without a selector", rowsOfSelectors},
+	{"R33: records the start of each stage once", stageStatuses},
+	{"R35: is Drained only in stage Drain, and again after another Pod was drained", drainedAgain},
+	{"R35: is not Drained without a selected Node", noNodes},
 	{"R45: honors the drain labels of Pods without any drain rule", drainLabels},
 	{"M2, E4, E33: events on a Pod report its invalid label and annotation, and name the NodeMaintenance and its reason", eventsOnPods},
-	{"R42: the guide, word for word", followGuide},
-	{"R43, R49: restores Nodes on connect whose maintenance is gone, load balancers included", leftoversAreSwept},
+	{"R42: the commands of the guide work", followGuide},
+	{"R43, R49: restores Nodes of vanished NodeMaintenances on connect, including the load balancer label", orphansAreCleanedUp},
 }
 
-func idleTouchesNothing(s *scene) {
+func idleChangesNothing(s *scene) {
 	s.withNodes("r10")
 	s.run(bare("r10", "r10"))
-	s.maintain(nm("r10", idle, of("r10")))
+	s.maintain(nm("r10", idle, ofNodes("r10")))
 	s.Consistently(func(g Gomega) {
 		g.Expect(s.nodeWrites("r10")).To(BeEmpty())
 		g.Expect(s.ours().Resource("pods", "", "eviction", "status")).To(BeEmpty())
@@ -78,29 +78,29 @@ func idleTouchesNothing(s *scene) {
 	}, aMoment, pace).Should(Succeed())
 	s.Expect(s.stored("r10").Finalizers).To(BeEmpty())
 	s.Expect(s.stored("r10").Status.NodeStatuses).To(ConsistOf(HaveField("NodeRef.Name", "r10")))
-	s.ends("r10")
+	s.deleteMaintenances("r10")
 }
 
 func finalizerFirst(s *scene) {
 	s.withNodes("r11-a", "r11-b")
-	s.run(bare("r11", "r11-b", held))
-	s.maintain(nm("r11-a", cordoned, of("r11-a")))
-	s.maintain(nm("r11-b", draining, of("r11-b")))
+	s.run(bare("r11", "r11-b", withEvacuator))
+	s.maintain(nm("r11-a", cordoned, ofNodes("r11-a")))
+	s.maintain(nm("r11-b", draining, ofNodes("r11-b")))
 	s.expectCordoned("r11-a", "r11-b")
-	s.Eventually(func() []string { return s.asked(s.pod("r11")) }, soon, pace).Should(HaveLen(1))
+	s.Eventually(func() []string { return s.targets(s.pod("r11")) }, soon, pace).Should(HaveLen(1))
 	for _, name := range []string{"r11-a", "r11-b"} {
 		stored := s.first(s.ours().Resource("nodemaintenances").Named("", name).Where(contains(v1alpha1.MaintenanceCompletionFinalizer)))
 		s.expectOrder(stored, s.first(s.nodeWrites(name)))
 	}
 	stored := s.first(s.ours().Resource("nodemaintenances").Named("", "r11-b").Where(contains(v1alpha1.MaintenanceCompletionFinalizer)))
 	s.expectOrder(stored, s.first(s.ours().Resource("evacuations").Verb("create")))
-	s.ends("r11-a", "r11-b")
+	s.deleteMaintenances("r11-a", "r11-b")
 }
 
-func idleGoesAtOnce(s *scene) {
+func idleIsDeletedImmediately(s *scene) {
 	s.withNodes("r12-idle")
-	s.maintain(nm("r12-idle", idle, of("r12-idle")))
-	s.ends("r12-idle")
+	s.maintain(nm("r12-idle", idle, ofNodes("r12-idle")))
+	s.deleteMaintenances("r12-idle")
 	s.Expect(s.ours().Resource("nodemaintenances").Named("", "r12-idle")).To(BeEmpty(), "only its status is written")
 	s.Expect(s.nodeWrites("r12-idle")).To(BeEmpty())
 }
@@ -108,39 +108,39 @@ func idleGoesAtOnce(s *scene) {
 func deletionCompletes(s *scene) {
 	const keep = "example.com/keep"
 	s.withNodes("r12")
-	pod := bare("r12", "r12", held)
+	pod := bare("r12", "r12", withEvacuator)
 	s.run(pod)
-	s.maintain(nm("r12", draining, of("r12"), func(m *v1alpha1.NodeMaintenance) { m.Finalizers = []string{keep} }))
-	s.expectAsked(1, pod)
+	s.maintain(nm("r12", draining, ofNodes("r12"), func(m *v1alpha1.NodeMaintenance) { m.Finalizers = []string{keep} }))
+	s.expectTargets(1, pod)
 
 	s.Expect(s.workload.Client.Delete(s.Context(), maintenance("r12"))).To(Succeed())
 	s.Eventually(func() []string { return s.stored("r12").Finalizers }, soon, pace).Should(Equal([]string{keep}))
 	s.Expect(s.stored("r12").Spec.Stage).To(Equal(complete))
 	s.expectReleased("r12")
-	s.expectAsked(0, pod)
+	s.expectTargets(0, pod)
 
 	written := s.ours().Resource("nodemaintenances").Named("", "r12")
 	completes := s.first(written.Where(contains(`"stage":"Complete"`)))
 	uncordons := s.first(s.nodeWrites("r12").Where(setsSchedulable))
-	letsGo := written[len(written)-1]
-	s.Expect(takesAway(v1alpha1.MaintenanceCompletionFinalizer)(letsGo)).To(BeTrue(), "%s", letsGo.RequestObject)
-	s.expectOrder(completes, uncordons, letsGo)
+	releases := written[len(written)-1]
+	s.Expect(removesFinalizer(v1alpha1.MaintenanceCompletionFinalizer)(releases)).To(BeTrue(), "%s", releases.RequestObject)
+	s.expectOrder(completes, uncordons, releases)
 
-	// The object is still there, and so are its events.
+	// The object still exists, so its events still cause reconciliations.
 	s.Consistently(func() bool { return s.node("r12").Spec.Unschedulable }, aMoment, pace).Should(BeFalse())
-	s.Expect(s.nodeWrites("r12").Where(setsUnschedulable)).To(HaveLen(1), "it is cordoned once, at the beginning")
+	s.Expect(s.nodeWrites("r12").Where(setsUnschedulable)).To(HaveLen(1), "the Node is cordoned once")
 	s.Expect(s.stored("r12").Finalizers).To(Equal([]string{keep}))
 	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r12"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
-	s.ends("r12")
+	s.deleteMaintenances("r12")
 	s.Expect(s.pod("r12").UID).To(Equal(pod.UID))
 }
 
-func goneNodeBlocksNothing(s *scene) {
+func deletedNode(s *scene) {
 	s.withNodes("r12-gone")
-	s.maintain(nm("r12-gone", draining, of("r12-gone")))
+	s.maintain(nm("r12-gone", draining, ofNodes("r12-gone")))
 	s.expectCordoned("r12-gone")
 	s.Expect(s.workload.Client.Delete(s.Context(), s.node("r12-gone"))).To(Succeed())
-	s.ends("r12-gone")
+	s.deleteMaintenances("r12-gone")
 }
 
 func otherUID(s *scene) {
@@ -148,11 +148,11 @@ func otherUID(s *scene) {
 	s.setUnschedulable("r12-uid", true)
 	pod := bare("r12-uid", "r12-uid")
 	s.run(pod)
-	s.maintain(nm("r12-uid", draining, of("r12-uid"), func(m *v1alpha1.NodeMaintenance) {
+	s.maintain(nm("r12-uid", draining, ofNodes("r12-uid"), func(m *v1alpha1.NodeMaintenance) {
 		m.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: "11111111-2222-3333-4444-555555555555"}
 	}))
 	s.Expect(s.drained("r12-uid")).To(Equal("False " + v1alpha1.ReasonNoNodesSelected))
-	s.ends("r12-uid")
+	s.deleteMaintenances("r12-uid")
 	s.Expect(s.nodeWrites("r12-uid")).To(BeEmpty())
 	s.Expect(s.evacuation(pod)).To(BeNil())
 	s.Expect(s.evictions()).To(BeEmpty())
@@ -161,52 +161,52 @@ func otherUID(s *scene) {
 
 func keepsCordoned(s *scene) {
 	s.withNodes("r13")
-	s.maintain(nm("r13", cordoned, of("r13")))
+	s.maintain(nm("r13", cordoned, ofNodes("r13")))
 	s.expectCordoned("r13")
 	s.setUnschedulable("r13", false)
 	s.expectCordoned("r13")
-	s.to("r13", draining)
+	s.setStage("r13", draining)
 	s.setUnschedulable("r13", false)
 	s.expectCordoned("r13")
-	s.ends("r13")
+	s.deleteMaintenances("r13")
 	s.expectReleased("r13")
 }
 
 func labelDrift(s *scene) {
 	s.withNodes("r15-leaves pool=r15", "r15-joins", "r15-stays pool=r15")
-	leaves, joins, stays := bare("r15-leaves", "r15-leaves", held), bare("r15-joins", "r15-joins", held, priority(1000)), bare("r15-stays", "r15-stays", held, priority(1000))
-	low := bare("r15-low", "r15-stays", held)
+	leaves, joins, stays := bare("r15-leaves", "r15-leaves", withEvacuator), bare("r15-joins", "r15-joins", withEvacuator, priority(1000)), bare("r15-stays", "r15-stays", withEvacuator, priority(1000))
+	low := bare("r15-low", "r15-stays", withEvacuator)
 	s.run(leaves, joins, stays, low)
-	s.maintain(nm("r15", draining, ofLabelled("pool", "r15"), upTo(100, 1000)))
-	s.expectAsked(2, leaves, low, joins, stays)
+	s.maintain(nm("r15", draining, ofNodesLabelled("pool", "r15"), upTo(100, 1000)))
+	s.expectTargets(2, leaves, low, joins, stays)
 
 	s.relabel("r15-leaves", "pool", "")
 	s.expectReleased("r15-leaves")
-	s.expectAsked(1, low, leaves, joins, stays)
+	s.expectTargets(1, low, leaves, joins, stays)
 	s.Expect(s.pod("r15-leaves").DeletionTimestamp).To(BeNil())
 	s.Eventually(func() string { return s.nodeStatus("r15", "r15-leaves").NodeRef.Name }, soon, pace).Should(BeEmpty())
 
-	s.goes("r15-low")
-	s.expectAsked(1, stays, leaves, joins)
+	s.deletePods("r15-low")
+	s.expectTargets(1, stays, leaves, joins)
 	s.relabel("r15-joins", "pool", "r15")
 	s.expectCordoned("r15-joins", "r15-stays")
-	s.expectAsked(2, stays, joins, leaves)
+	s.expectTargets(2, stays, joins, leaves)
 
-	s.to("r15", complete)
+	s.setStage("r15", complete)
 	s.expectReleased("r15-leaves", "r15-joins", "r15-stays")
-	s.expectAsked(0, leaves, joins, stays)
-	s.ends("r15")
+	s.expectTargets(0, leaves, joins, stays)
+	s.deleteMaintenances("r15")
 }
 
 func labelDriftUnseen(s *scene) {
 	s.withNodes("r15-cordoned pool=r15-c", "r15-drained pool=r15-d", "r15-completed pool=r15-e")
-	pod, deleted := bare("r15-drained", "r15-drained", held), bare("r15-completed", "r15-completed", held)
+	pod, deleted := bare("r15-drained", "r15-drained", withEvacuator), bare("r15-completed", "r15-completed", withEvacuator)
 	s.run(pod, deleted)
-	s.maintain(nm("r15-c", cordoned, ofLabelled("pool", "r15-c")))
-	s.maintain(nm("r15-d", draining, ofLabelled("pool", "r15-d")))
-	s.maintain(nm("r15-e", draining, ofLabelled("pool", "r15-e")))
+	s.maintain(nm("r15-c", cordoned, ofNodesLabelled("pool", "r15-c")))
+	s.maintain(nm("r15-d", draining, ofNodesLabelled("pool", "r15-d")))
+	s.maintain(nm("r15-e", draining, ofNodesLabelled("pool", "r15-e")))
 	s.expectCordoned("r15-cordoned", "r15-drained", "r15-completed")
-	s.expectAsked(2, pod, deleted)
+	s.expectTargets(2, pod, deleted)
 	for name, node := range map[string]string{"r15-c": "r15-cordoned", "r15-d": "r15-drained", "r15-e": "r15-completed"} {
 		s.Eventually(func() string { return s.nodeStatus(name, node).NodeRef.Name }, soon, pace).Should(Equal(node))
 	}
@@ -218,18 +218,18 @@ func labelDriftUnseen(s *scene) {
 	s.Expect(s.workload.Client.Delete(s.Context(), maintenance("r15-e"))).To(Succeed())
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.expectReleased("r15-cordoned", "r15-drained", "r15-completed")
-	s.expectAsked(0, pod, deleted)
-	s.ends("r15-c", "r15-d", "r15-e")
+	s.expectTargets(0, pod, deleted)
+	s.deleteMaintenances("r15-c", "r15-d", "r15-e")
 }
 
 func labelDriftShared(s *scene) {
 	s.withNodes("r15-shared pool=r15-s")
-	pod := bare("r15-shared", "r15-shared", held)
+	pod := bare("r15-shared", "r15-shared", withEvacuator)
 	s.run(pod)
-	s.maintain(nm("r15-by-label", draining, ofLabelled("pool", "r15-s")))
-	s.maintain(nm("r15-by-name", draining, of("r15-shared")))
+	s.maintain(nm("r15-by-label", draining, ofNodesLabelled("pool", "r15-s")))
+	s.maintain(nm("r15-by-name", draining, ofNodes("r15-shared")))
 	s.expectCordoned("r15-shared")
-	s.expectAsked(1, pod)
+	s.expectTargets(1, pod)
 	before := s.existing(pod)
 
 	s.relabel("r15-shared", "pool", "")
@@ -238,23 +238,23 @@ func labelDriftShared(s *scene) {
 		g.Expect(s.node("r15-shared").Spec.Unschedulable).To(BeTrue())
 		g.Expect(s.existing(pod).UID).To(Equal(before.UID))
 	}, aMoment, pace).Should(Succeed())
-	s.ends("r15-by-name")
+	s.deleteMaintenances("r15-by-name")
 	s.expectReleased("r15-shared")
-	s.expectAsked(0, pod)
-	s.ends("r15-by-label")
+	s.expectTargets(0, pod)
+	s.deleteMaintenances("r15-by-label")
 }
 
 func uncordonedByTheLast(s *scene) {
 	s.withNodes("r16")
-	s.maintain(nm("r16-a", cordoned, of("r16")))
-	s.maintain(nm("r16-b", idle, of("r16")))
-	s.maintain(nm("r16-c", draining, of("r16")))
+	s.maintain(nm("r16-a", cordoned, ofNodes("r16")))
+	s.maintain(nm("r16-b", idle, ofNodes("r16")))
+	s.maintain(nm("r16-c", draining, ofNodes("r16")))
 	s.expectCordoned("r16")
-	s.to("r16-a", complete)
+	s.setStage("r16-a", complete)
 	s.Consistently(func() bool { return s.node("r16").Spec.Unschedulable }, aMoment, pace).Should(BeTrue())
-	s.to("r16-c", complete)
+	s.setStage("r16-c", complete)
 	s.expectReleased("r16")
-	s.ends("r16-a", "r16-b", "r16-c")
+	s.deleteMaintenances("r16-a", "r16-b", "r16-c")
 	s.expectReleased("r16")
 	s.Expect(s.nodeWrites("r16").Where(setsSchedulable)).To(HaveLen(1))
 }
@@ -262,51 +262,51 @@ func uncordonedByTheLast(s *scene) {
 func deletedTogether(s *scene) {
 	nodes := []string{"r16-1", "r16-2", "r16-3", "r16-4", "r16-5"}
 	s.withNodes(nodes...)
-	s.maintain(nm("r16-x", draining, of(nodes...)))
-	s.maintain(nm("r16-y", draining, of(nodes...)))
+	s.maintain(nm("r16-x", draining, ofNodes(nodes...)))
+	s.maintain(nm("r16-y", draining, ofNodes(nodes...)))
 	for _, node := range nodes {
-		s.create(s.workload.Client, nm(node, cordoned, of(node)))
+		s.create(s.workload.Client, nm(node, cordoned, ofNodes(node)))
 	}
 	s.expectCordoned(nodes...)
-	s.ends(append([]string{"r16-x", "r16-y"}, nodes...)...)
+	s.deleteMaintenances(append([]string{"r16-x", "r16-y"}, nodes...)...)
 	s.expectReleased(nodes...)
 }
 
 func withdrawnByTheLast(s *scene) {
 	s.withNodes("r17")
-	wanted, skipped := bare("r17-wanted", "r17", held), bare("r17-skipped", "r17", held)
+	wanted, skipped := bare("r17-wanted", "r17", withEvacuator), bare("r17-skipped", "r17", withEvacuator)
 	s.run(wanted, skipped)
-	s.maintain(nm("r17-all", draining, of("r17")))
-	s.maintain(nm("r17-some", draining, of("r17"), func(m *v1alpha1.NodeMaintenance) {
+	s.maintain(nm("r17-all", draining, ofNodes("r17")))
+	s.maintain(nm("r17-some", draining, ofNodes("r17"), func(m *v1alpha1.NodeMaintenance) {
 		m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "r17", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{{Selector: labelSelector("app", "r17-skipped")}}}}
 	}))
-	s.expectAsked(2, wanted, skipped)
+	s.expectTargets(2, wanted, skipped)
 	before := s.existing(wanted)
-	s.to("r17-all", complete)
-	s.expectAsked(1, wanted, skipped)
+	s.setStage("r17-all", complete)
+	s.expectTargets(1, wanted, skipped)
 	s.Consistently(func() types.UID { return s.existing(wanted).UID }, aMoment, pace).Should(Equal(before.UID))
-	s.to("r17-some", complete)
-	s.expectAsked(0, wanted, skipped)
+	s.setStage("r17-some", complete)
+	s.expectTargets(0, wanted, skipped)
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(wanted) }, soon, pace).Should(BeNil())
 	s.Expect(s.evictions()).To(BeEmpty())
-	s.ends("r17-all", "r17-some")
+	s.deleteMaintenances("r17-all", "r17-some")
 }
 
 func foreignFinalizersStay(s *scene) {
 	const instigator, other = v1alpha1.InstigatorFinalizerPrefix + "example.com", "example.com/other"
 	s.withNodes("r18")
-	asked, kept := bare("r18-asked", "r18", held), bare("r18-kept", "r18", held)
+	asked, kept := bare("r18-asked", "r18", withEvacuator), bare("r18-kept", "r18", withEvacuator)
 	s.run(asked, kept)
-	s.maintain(nm("r18", draining, of("r18")))
-	s.expectAsked(2, asked, kept)
+	s.maintain(nm("r18", draining, ofNodes("r18")))
+	s.expectTargets(2, asked, kept)
 	s.setFinalizers(asked, v1alpha1.NodeMaintenanceInstigatorFinalizer, instigator, other)
 	s.setFinalizers(kept, v1alpha1.NodeMaintenanceInstigatorFinalizer, other)
-	s.ends("r18")
-	s.expectAsked(0, asked, kept)
+	s.deleteMaintenances("r18")
+	s.expectTargets(0, asked, kept)
 	s.Consistently(func(g Gomega) {
 		e := s.existing(asked)
 		g.Expect(e.Finalizers).To(ConsistOf(instigator, other))
-		g.Expect(e.DeletionTimestamp).To(BeNil(), "somebody else asks for it still")
+		g.Expect(e.DeletionTimestamp).To(BeNil(), "another instigator still requests it")
 	}, aMoment, pace).Should(Succeed())
 	s.Expect(s.existing(kept).Finalizers).To(ConsistOf(other))
 	s.Eventually(func() *metav1.Time { return s.existing(kept).DeletionTimestamp }, soon, pace).ShouldNot(BeNil())
@@ -317,36 +317,36 @@ func foreignFinalizersStay(s *scene) {
 
 func forbidden(s *scene) {
 	s.withNodes("r18-forbidden")
-	pod := bare("r18-forbidden", "r18-forbidden", held)
+	pod := bare("r18-forbidden", "r18-forbidden", withEvacuator)
 	s.run(pod)
-	s.maintain(nm("r18-forbidden", draining, of("r18-forbidden")))
+	s.maintain(nm("r18-forbidden", draining, ofNodes("r18-forbidden")))
 	s.Eventually(func() string { return s.activeClass(pod) }, soon, pace).Should(Equal(evacuatorClass))
 	s.Expect(s.workload.Client.Status().Patch(s.Context(), s.existing(pod), client.RawPatch(types.MergePatchType,
 		[]byte(`{"status":{"evacuationCancellationPolicy":"Forbid"}}`)))).To(Succeed())
 
-	s.ends("r18-forbidden")
+	s.deleteMaintenances("r18-forbidden")
 	s.expectReleased("r18-forbidden")
 	s.Consistently(func() any { return s.existing(pod).DeletionTimestamp }, aMoment, pace).Should(BeNil())
 	s.Expect(s.ours().Resource("evacuations").Verb("delete").Named(namespace, s.existing(pod).Name)).To(BeEmpty())
-	s.goes("r18-forbidden")
+	s.deletePods("r18-forbidden")
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil())
 }
 
 func humanCordon(s *scene) {
 	s.withNodes("r19")
 	s.setUnschedulable("r19", true)
-	s.maintain(nm("r19", draining, of("r19")))
+	s.maintain(nm("r19", draining, ofNodes("r19")))
 	s.expectCordoned("r19")
-	s.ends("r19")
+	s.deleteMaintenances("r19")
 	s.Expect(s.node("r19").Spec.Unschedulable).To(BeTrue())
 	s.Expect(s.node("r19").Annotations).NotTo(HaveKey(v1alpha1.NodeOriginAnnotation))
 
-	s.maintain(nm("r19-idle", idle, of("r19")))
-	s.to("r19-idle", complete)
+	s.maintain(nm("r19-idle", idle, ofNodes("r19")))
+	s.setStage("r19-idle", complete)
 	s.expectReleased("r19")
 	s.setUnschedulable("r19", true)
 	s.Consistently(func() bool { return s.node("r19").Spec.Unschedulable }, aMoment, pace).Should(BeTrue(), "Complete has finished")
-	s.ends("r19-idle")
+	s.deleteMaintenances("r19-idle")
 	s.Expect(s.node("r19").Spec.Unschedulable).To(BeTrue())
 }
 
@@ -360,32 +360,32 @@ func stageStatuses(s *scene) {
 		}
 		return stages
 	}
-	s.maintain(nm("r33", idle, of("r33")))
+	s.maintain(nm("r33", idle, ofNodes("r33")))
 	s.Expect(started("r33")).To(Equal([]v1alpha1.NodeMaintenanceStage{idle}))
-	s.to("r33", cordoned)
+	s.setStage("r33", cordoned)
 	before := s.stored("r33").Status.StageStatuses
-	s.to("r33", draining)
-	s.to("r33", complete)
+	s.setStage("r33", draining)
+	s.setStage("r33", complete)
 	s.Expect(started("r33")).To(Equal([]v1alpha1.NodeMaintenanceStage{idle, cordoned, draining, complete}))
 	s.Expect(s.stored("r33").Status.StageStatuses[:2]).To(Equal(before))
-	s.maintain(nm("r33-drain", draining, of("r33-drain")))
+	s.maintain(nm("r33-drain", draining, ofNodes("r33-drain")))
 	s.Expect(started("r33-drain")).To(Equal([]v1alpha1.NodeMaintenanceStage{cordoned, draining}))
-	s.ends("r33", "r33-drain")
+	s.deleteMaintenances("r33", "r33-drain")
 }
 
 func drainedAgain(s *scene) {
 	s.withNodes("r35")
-	s.maintain(nm("r35", cordoned, of("r35")))
+	s.maintain(nm("r35", cordoned, ofNodes("r35")))
 	s.Expect(s.drained("r35")).To(Equal("False " + v1alpha1.ReasonNotDraining))
-	s.to("r35", draining)
+	s.setStage("r35", draining)
 	s.Eventually(func() string { return s.drained("r35") }, soon, pace).Should(Equal("True Drained"))
-	s.run(bare("r35", "r35", held))
+	s.run(bare("r35", "r35", withEvacuator))
 	s.Eventually(func() string { return s.drained("r35") }, soon, pace).Should(Equal("False Draining"))
-	s.goes("r35")
+	s.deletePods("r35")
 	s.Eventually(func() string { return s.drained("r35") }, soon, pace).Should(Equal("True Drained"))
-	s.to("r35", complete)
+	s.setStage("r35", complete)
 	s.Expect(s.drained("r35")).To(Equal("False " + v1alpha1.ReasonNotDraining))
-	s.ends("r35")
+	s.deleteMaintenances("r35")
 }
 
 func drainLabels(s *scene) {
@@ -397,46 +397,46 @@ func drainLabels(s *scene) {
 	}
 	job := bare("r45-job", "r45", labelled("WaitCompleted"))
 	s.run(bare("r45-skip", "r45", labelled("Skip")), job, bare("r45-web", "r45"))
-	s.maintain(nm("r45", draining, of("r45")))
+	s.maintain(nm("r45", draining, ofNodes("r45")))
 	s.expectMessages("r45/r45: Waiting for pod default/r45-job to complete.")
 	s.annotate(job, controlplane.PodCompleteAfterAnnotation, "10ms")
 	s.Eventually(func() string { return s.drained("r45") }, soon, pace).Should(Equal("True Drained"))
 	s.Expect(s.evictions().Names()).To(ConsistOf("r45-web"))
 	s.Expect(s.nodeStatus("r45", "r45").PodsSkipped).To(BeEquivalentTo(1))
-	s.ends("r45")
+	s.deleteMaintenances("r45")
 }
 
-// eventsOnPods has one Pod with an evacuator, as those of StatefulSets have, and one without.
+// eventsOnPods drains a Pod with an evacuator and a Pod without one.
 func eventsOnPods(s *scene) {
 	s.withNodes("e33")
 	s.run(
 		bare("e33-web", "e33", func(pod *corev1.Pod) { pod.Labels[clusterv1.PodDrainLabel] = "skipp" }),
-		bare("e33-held", "e33", held, func(pod *corev1.Pod) {
+		bare("e33-held", "e33", withEvacuator, func(pod *corev1.Pod) {
 			pod.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+"loud.example.com"] = "very high"
 		}),
 	)
-	s.maintain(nm("e33", draining, of("e33"), func(m *v1alpha1.NodeMaintenance) { m.Spec.Reason = "Kernel update" }))
+	s.maintain(nm("e33", draining, ofNodes("e33"), func(m *v1alpha1.NodeMaintenance) { m.Spec.Reason = "Kernel update" }))
 	s.expectEventOn("e33-web", "UnknownDrainLabel", `has the unknown value "skipp"`)
 	s.expectEventOn("e33-web", "EvictedForMaintenance", "NodeMaintenance e33 drains Node e33 (Kernel update)")
 	s.expectEventOn("e33-held", "InvalidEvacuatorAnnotation", "very high")
-	s.goes("e33-held")
-	s.ends("e33")
+	s.deletePods("e33-held")
+	s.deleteMaintenances("e33")
 }
 
 func noNodes(s *scene) {
-	s.maintain(nm("r35-none", draining, ofLabelled("pool", "r35-none")))
+	s.maintain(nm("r35-none", draining, ofNodesLabelled("pool", "r35-none")))
 	s.Eventually(func() string { return s.drained("r35-none") }, soon, pace).Should(Equal("False " + v1alpha1.ReasonNoNodesSelected))
-	s.ends("r35-none")
+	s.deleteMaintenances("r35-none")
 }
 
-func leftoversAreSwept(s *scene) {
+func orphansAreCleanedUp(s *scene) {
 	s.withNodes("r43", "r43-kept")
-	left, kept := bare("r43", "r43", held), bare("r43-kept", "r43-kept", held)
+	left, kept := bare("r43", "r43", withEvacuator), bare("r43-kept", "r43-kept", withEvacuator)
 	s.run(left, kept)
-	s.maintain(nm("r43", draining, of("r43"), func(m *v1alpha1.NodeMaintenance) { m.Spec.ExcludeFromLoadBalancers = true }))
-	s.maintain(nm("r43-kept", draining, of("r43-kept")))
+	s.maintain(nm("r43", draining, ofNodes("r43"), func(m *v1alpha1.NodeMaintenance) { m.Spec.ExcludeFromLoadBalancers = true }))
+	s.maintain(nm("r43-kept", draining, ofNodes("r43-kept")))
 	s.expectCordoned("r43", "r43-kept")
-	s.expectAsked(2, left, kept)
+	s.expectTargets(2, left, kept)
 	for _, node := range []string{"r43", "r43-kept"} {
 		s.expectNodeConditions(node, v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
 	}
@@ -445,7 +445,7 @@ func leftoversAreSwept(s *scene) {
 
 	s.fleet.KillManager()
 	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r43"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
-	s.ends("r43") // by force
+	s.deleteMaintenances("r43") // without completion
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.expectReleased("r43")
 	s.Expect(s.node("r43").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers), "R49")
@@ -455,7 +455,7 @@ func leftoversAreSwept(s *scene) {
 	s.Expect(s.pod("r43").UID).To(Equal(left.UID))
 
 	s.expectCordoned("r43-kept")
-	s.expectAsked(1, kept)
+	s.expectTargets(1, kept)
 	s.expectNodeConditions("r43-kept", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
-	s.ends("r43-kept")
+	s.deleteMaintenances("r43-kept")
 }

@@ -28,19 +28,19 @@ var statusActs = []act{
 func (s *scene) testNodeConditions() {
 	s.Helper()
 	s.runOn("m1", "web", 2, deployment("web", 2), budget("web", 0))
-	s.waitForRoom("web", 0)
+	s.expectDisruptionsAllowed("web", 0)
 	s.setCondition("m1", `{"type":"Drained","status":"False","reason":"Elsewhere"}`)
-	s.create(s.workload.Client, nm("upgrade", v1alpha1.StageIdle, of("m1")), nm("later", v1alpha1.StageIdle, of("m1")))
+	s.create(s.workload.Client, nm("upgrade", v1alpha1.StageIdle, ofNodes("m1")), nm("later", v1alpha1.StageIdle, ofNodes("m1")))
 
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenancePlanned)
 	s.Expect(s.audited().WithUserAgent(fleet.ManagerAgent).Writes().Resource("nodes")).To(BeEmpty(), "Idle touches nothing but the condition (R10)")
 	s.Expect(s.audited().WithUserAgent(fleet.ManagerAgent).Writes().Resource("evacuations")).To(BeEmpty())
 
-	s.to("upgrade", v1alpha1.StageCordon)
+	s.setStage("upgrade", v1alpha1.StageCordon)
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenancePlanned, v1alpha1.NodeMaintenanceInProgress)
-	s.ends("later")
+	s.deleteMaintenances("later")
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenanceInProgress)
-	s.to("upgrade", v1alpha1.StageDrain)
+	s.setStage("upgrade", v1alpha1.StageDrain)
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
 	s.setCondition("m1", `{"type":"DrainInProgress","$patch":"delete"}`)
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
@@ -48,7 +48,7 @@ func (s *scene) testNodeConditions() {
 
 	s.Expect(s.workload.Client.Delete(s.Context(), budget("web", 0))).To(Succeed())
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrained)
-	s.ends("upgrade")
+	s.deleteMaintenances("upgrade")
 	s.expectNodeConditions("m1")
 	s.Eventually(func() bool { return s.node("m1").Spec.Unschedulable }, soon, pace).Should(BeFalse())
 }
@@ -57,7 +57,7 @@ func (s *scene) testCordonConflict() {
 	s.Helper()
 	s.withNodes("fought")
 	held := "held-" + string(s.node("fought").UID) // a maintenance of the same name has had its warning of this minute
-	s.create(s.workload.Client, nm(held, v1alpha1.StageCordon, of("fought")))
+	s.create(s.workload.Client, nm(held, v1alpha1.StageCordon, ofNodes("fought")))
 	for range 6 {
 		s.Eventually(func() bool { return s.node("fought").Spec.Unschedulable }, soon, pace).Should(BeTrue())
 		flip := fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q},"spec":{"unschedulable":false}}`, "fought")
@@ -67,13 +67,13 @@ func (s *scene) testCordonConflict() {
 	s.Eventually(func() bool { return s.node("fought").Spec.Unschedulable }, soon, pace).Should(BeTrue())
 	s.expectEvent(held, "CordonConflict", ContainSubstring(`Field manager "autoscaler" keeps making Node fought schedulable`))
 	s.Consistently(func() int { return s.countEvents(held, "CordonConflict") }, 3*time.Second, pace).Should(Equal(1))
-	s.ends(held)
+	s.deleteMaintenances(held)
 }
 
 func (s *scene) testSelection() {
 	s.Helper()
-	everything := nm("everything", v1alpha1.StageIdle, ofLabelled(controlplane.KubeletLabel, controlplane.KubeletLabelValue))
-	s.create(s.workload.Client, everything, nm("nothing", v1alpha1.StageIdle, of("nowhere")), nm("one", v1alpha1.StageIdle, of("m1")))
+	everything := nm("everything", v1alpha1.StageIdle, ofNodesLabelled(controlplane.KubeletLabel, controlplane.KubeletLabelValue))
+	s.create(s.workload.Client, everything, nm("nothing", v1alpha1.StageIdle, ofNodes("nowhere")), nm("one", v1alpha1.StageIdle, ofNodes("m1")))
 	for name, reason := range map[string]string{"everything": v1alpha1.ReasonAllNodesSelected, "nothing": v1alpha1.ReasonNoNodesSelected} {
 		s.Eventually(func(g Gomega) {
 			condition := meta.FindStatusCondition(s.stored(name).Status.Conditions, v1alpha1.NodeMaintenanceSelectionPlausible)
@@ -91,20 +91,20 @@ func (s *scene) testSelection() {
 	s.Eventually(plausible("one"), soon, pace).Should(BeTrue())
 	s.create(s.workload.Client, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "another", Labels: map[string]string{stageNode: ""}}})
 	s.Eventually(plausible("everything"), soon, pace).Should(BeTrue(), "there is another Node now")
-	s.ends("everything", "nothing", "one")
+	s.deleteMaintenances("everything", "nothing", "one")
 }
 
 func (s *scene) testFastForward() {
 	s.Helper()
 	s.runOn("m1", "web", 1, deployment("web", 1), budget("web", 0))
 	s.runOn("m3", "slow", 1, deployment("slow", 1), budget("slow", 0))
-	s.waitForRoom("web", 0)
-	s.waitForRoom("slow", 0)
-	s.create(s.workload.Client, nm("first", v1alpha1.StageDrain, of("m1")))
+	s.expectDisruptionsAllowed("web", 0)
+	s.expectDisruptionsAllowed("slow", 0)
+	s.create(s.workload.Client, nm("first", v1alpha1.StageDrain, ofNodes("m1")))
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
 	s.Eventually(func() int32 { return s.stored("first").Status.Summary.PodsEvacuating }, soon, pace).Should(BeEquivalentTo(1))
 
-	newcomer := nm("newcomer", v1alpha1.StageDrain, of("m1", "m3"))
+	newcomer := nm("newcomer", v1alpha1.StageDrain, ofNodes("m1", "m3"))
 	newcomer.Spec.DrainRules = []v1alpha1.DrainRule{{
 		Name: "web-later", Behavior: v1alpha1.DrainBehaviorDrain, Order: ptr.To[int32](100),
 		Pods: []v1alpha1.DrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}},
@@ -112,7 +112,7 @@ func (s *scene) testFastForward() {
 	s.create(s.workload.Client, newcomer)
 	s.expectEvent("newcomer", "FastForwarded", Equal("Node m1: fast-forwarded by older first"))
 	s.Consistently(func() int { return s.countEvents("newcomer", "FastForwarded") }, 3*time.Second, pace).Should(Equal(1))
-	s.ends("newcomer", "first")
+	s.deleteMaintenances("newcomer", "first")
 	s.expectNodeConditions("m1")
 	s.expectNodeConditions("m3")
 }

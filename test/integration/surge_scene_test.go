@@ -61,7 +61,7 @@ func (s *scene) surgeWrites() controlplane.Events {
 
 // surging is a NodeMaintenance in stage Drain that asks for a surge.
 func surging(name string, policy v1alpha1.SurgePolicy, nodes ...string) *v1alpha1.NodeMaintenance {
-	return nm(name, v1alpha1.StageDrain, of(nodes...), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.Surge = policy })
+	return nm(name, v1alpha1.StageDrain, ofNodes(nodes...), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.Surge = policy })
 }
 
 // inPool has Pods run on the Nodes of a pool alone.

@@ -34,7 +34,7 @@ func TestSurge(t *testing.T) {
 	t.Run("E24: two Nodes drain at once, with replicas of one Deployment on both", func(t *testing.T) { all.sub(t).twoNodesDrainAtOnce() })
 	t.Run("E24, E26: what can't surge is evicted, and the reason is told", func(t *testing.T) { all.sub(t).whatCannotSurgeIsEvicted() })
 	t.Run("E32: with OnRequest, only Deployments whose Pods ask for it are surged", func(t *testing.T) { all.sub(t).onRequest() })
-	t.Run("E25, E27: a surge whose new Pods can't start, and that is called off, leaves the Deployment as it was", func(t *testing.T) { all.sub(t).calledOffSurge() })
+	t.Run("E25, E27: a surge whose new Pods can't start, and that is called off, leaves the Deployment as it was", func(t *testing.T) { all.sub(t).cancelledSurge() })
 	t.Run("E25: somebody's edit in the middle wins, and eviction follows", func(t *testing.T) { all.sub(t).editedSurge() })
 	t.Run("E25: a Deployment that is deleted in the middle leaves nothing behind", func(t *testing.T) { all.sub(t).deletedSurge() })
 	t.Run("E26: an autoscaler's minReplicas is raised and restored, and it scales back", func(t *testing.T) { all.sub(t).autoscaledMoves() })
@@ -68,7 +68,7 @@ func (s *scene) singleReplicaMoves() {
 	s.Expect(writes).To(HaveLen(3), "the baseline, the number of replicas, and both back: %s", writes)
 	s.Expect(string(writes[0].RequestObject)).NotTo(ContainSubstring(`"spec"`), "the baseline comes first")
 	s.Expect(s.ours().Resource("pods").Named(namespace, pod.Name)).To(HaveLen(1), "the mark")
-	s.ends("single")
+	s.deleteMaintenances("single")
 }
 
 // labelledDeployments has a tenant label Deployments as those that surge are. The last one carries a record of its own: when the manager
@@ -124,7 +124,7 @@ func (s *scene) tenReplicasMove() {
 	s.Expect(s.podsOf("ten")).To(HaveEach(HaveField("Spec.NodeName", "ten-2")))
 	s.Expect(s.evictions().Where(ofApp("ten"))).To(BeEmpty())
 	s.Expect(s.ours().Resource("deployments").Named(namespace, "ten")).To(HaveLen(4*3), "three times three Pods, and one")
-	s.ends("ten")
+	s.deleteMaintenances("ten")
 }
 
 func (s *scene) twoNodesDrainAtOnce() {
@@ -151,7 +151,7 @@ func (s *scene) twoNodesDrainAtOnce() {
 	s.Expect(least).To(Equal(4))
 	s.Expect(s.podsOf("two")).To(HaveEach(HaveField("Spec.NodeName", "two-3")))
 	s.Expect(s.evictions().Where(ofApp("two"))).To(BeEmpty())
-	s.ends("two-a", "two-b")
+	s.deleteMaintenances("two-a", "two-b")
 }
 
 func (s *scene) whatCannotSurgeIsEvicted() {
@@ -209,7 +209,7 @@ func (s *scene) whatCannotSurgeIsEvicted() {
 			s.expectEventOn(pod.Name, "NotSurged", "")
 		}
 	}
-	s.ends("plain")
+	s.deleteMaintenances("plain")
 }
 
 func (s *scene) onRequest() {
@@ -231,16 +231,16 @@ func (s *scene) onRequest() {
 	s.Expect(s.evictions().Where(ofApp("asks"))).To(BeEmpty())
 	s.Expect(s.evictions().Succeeded().Where(ofApp("mute")).Names()).To(ConsistOf(evicted))
 	s.Expect(s.ours().Resource("deployments").Named(namespace, "mute")).To(BeEmpty())
-	s.ends("ask")
+	s.deleteMaintenances("ask")
 }
 
-func (s *scene) calledOffSurge() {
+func (s *scene) cancelledSurge() {
 	s.withNodes("off-1 pool=off")
 	s.runSurging(deployment("off", 1, inPool("off")))
 	pod := s.podsOf("off")[0]
 	s.create(s.workload.Client, surging("off", v1alpha1.SurgeIfSingleReplica, "off-1"))
 	s.expectReplicas("off", 2) // there is no Node for the second one
-	s.ends("off")
+	s.deleteMaintenances("off")
 	s.expectScaledBack("off", 1)
 	s.Eventually(func() []corev1.Pod { return s.podsOf("off") }, soon, pace).Should(ConsistOf(HaveField("UID", pod.UID)))
 	s.Expect(s.pod(pod.Name).Annotations).NotTo(HaveKey(corev1.PodDeletionCost))
@@ -260,7 +260,7 @@ func (s *scene) editedSurge() {
 	s.Expect(s.evictions().Succeeded().Names()).To(ContainElement(pod.Name))
 	s.Expect(s.reportsOf(&pod)).To(ContainElement(ContainSubstring(string(surge.Edited))))
 	s.expectEventOn("edit", surge.EventSuperseded, "")
-	s.ends("edit")
+	s.deleteMaintenances("edit")
 }
 
 func (s *scene) deletedSurge() {
@@ -271,7 +271,7 @@ func (s *scene) deletedSurge() {
 	s.expectReplicas("gone", 2)
 	s.Expect(s.workload.Client.Delete(s.Context(), d)).To(Succeed())
 	s.expectDrained("gone")
-	s.ends("gone")
+	s.deleteMaintenances("gone")
 
 	s.withNodes("orphan-1 pool=orphan")
 	orphan := deployment("orphan", 1, inPool("orphan"))
@@ -282,7 +282,7 @@ func (s *scene) deletedSurge() {
 	s.Expect(s.workload.Client.Delete(s.Context(), orphan)).To(Succeed())
 	s.expectMinReplicas("orphan", 1)
 	s.expectDrained("orphan")
-	s.ends("orphan")
+	s.deleteMaintenances("orphan")
 }
 
 // beginWithoutMetrics drains a Node with a Deployment whose autoscaler has no metrics: it raises, and never lowers.
@@ -299,13 +299,13 @@ func (s *scene) endWithoutMetrics() {
 	s.expectEventOn("hpa", surge.EventMoved, "")
 	s.Eventually(func(g Gomega) {
 		g.Expect(s.podsOf("hpa")).To(ContainElement(HaveField("Spec.NodeName", "hpa-2")))
-		g.Expect(s.ours().Resource("deployments").Named(namespace, "hpa").Where(says(`"replicas":2`))).NotTo(BeEmpty())
+		g.Expect(s.ours().Resource("deployments").Named(namespace, "hpa").Where(contains(`"replicas":2`))).NotTo(BeEmpty())
 	}, 2*surge.ReturnTime, 4*pace).Should(Succeed())
-	s.ends("hpa")
+	s.deleteMaintenances("hpa")
 	s.expectScaledBack("hpa", 2)
 	s.expectMinReplicas("hpa", 1)
-	restored := s.first(s.ours().Resource("horizontalpodautoscalers").Named(namespace, "hpa").Where(says(`"minReplicas":1`)))
-	written := s.first(s.ours().Resource("deployments").Named(namespace, "hpa").Where(says(`"replicas":2`)))
+	restored := s.first(s.ours().Resource("horizontalpodautoscalers").Named(namespace, "hpa").Where(contains(`"minReplicas":1`)))
+	written := s.first(s.ours().Resource("deployments").Named(namespace, "hpa").Where(contains(`"replicas":2`)))
 	s.expectOrder(restored, written)
 	s.Expect(s.evictions().Where(ofApp("hpa"))).To(BeEmpty())
 }
@@ -329,8 +329,8 @@ func (s *scene) autoscaledMoves() {
 	s.Expect(most).To(Equal(2))
 	s.Expect(s.podsOf("auto")).To(ConsistOf(And(HaveField("Spec.NodeName", "auto-2"), Not(HaveField("UID", pod.UID)))))
 	s.Expect(s.evictions().Where(ofApp("auto"))).To(BeEmpty())
-	s.Expect(s.ours().Resource("deployments").Named(namespace, "auto").Where(says(`"spec"`))).To(BeEmpty(), "the number of replicas is the autoscaler's")
-	s.ends("auto")
+	s.Expect(s.ours().Resource("deployments").Named(namespace, "auto").Where(contains(`"spec"`))).To(BeEmpty(), "the number of replicas is the autoscaler's")
+	s.deleteMaintenances("auto")
 }
 
 func (s *scene) statefulSetLeavesInOrder() {
@@ -348,7 +348,7 @@ func (s *scene) statefulSetLeavesInOrder() {
 	}
 	s.withNodes("set-2 pool=set")
 	available := s.watchAvailable("ordered")
-	s.create(s.workload.Client, nm("set", v1alpha1.StageDrain, of("set-1")))
+	s.create(s.workload.Client, nm("set", v1alpha1.StageDrain, ofNodes("set-1")))
 	s.expectDrained("set")
 	s.Eventually(func() []corev1.Pod { return s.podsOf("ordered") }, eventually, pace).Should(And(HaveLen(3), HaveEach(HaveField("Spec.NodeName", "set-2"))))
 
@@ -357,7 +357,7 @@ func (s *scene) statefulSetLeavesInOrder() {
 	s.Expect(s.evictions().Succeeded().Where(ofApp("manual")).Names()).To(ConsistOf("manual-0", "manual-1"))
 	least, _ := available()
 	s.Expect(least).To(Equal(2), "one at a time")
-	s.ends("set")
+	s.deleteMaintenances("set")
 	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
 }
 
@@ -378,7 +378,7 @@ func (s *scene) surgeSurvivesCrashes() {
 		s.Expect(s.evictions().Where(ofApp("crash"))).To(BeEmpty())
 		// The generation counts changes of spec and annotations, also those whose answer nobody was there to hear.
 		s.Expect(s.generation("crash")-generation).To(BeEquivalentTo(3), "the baseline, scaled up once, taken back once")
-		s.ends("crash")
+		s.deleteMaintenances("crash")
 	}
 	undisturbed := s.sub(s.T)
 	move(undisturbed, func() {})

@@ -67,7 +67,7 @@ func TestTenant(t *testing.T) {
 		s.Consistently(s.evictions, settled, pace).Should(BeEmpty())
 		s.Expect(s.podsOf("victim")[0].UID).To(Equal(victim.UID))
 		s.Expect(s.node("m1").Spec.Unschedulable).To(BeFalse())
-		s.clear()
+		s.removeWorkloads()
 	})
 
 	t.Run("E35: an Evacuation with the name of one Pod and the UID of another evicts neither", func(t *testing.T) { all.sub(t).nameOfAnotherPod() })
@@ -82,7 +82,7 @@ func TestTenant(t *testing.T) {
 	t.Run("E10: a thousand Evacuations, some at the limits of all fields, cost a bounded number of writes, and hold no drain up", func(t *testing.T) {
 		s := all.sub(t)
 		s.runOn("m1", "web", 5, deployment("web", 5), budget("web", 1))
-		s.waitForRoom("web", 1)
+		s.expectDisruptionsAllowed("web", 1)
 		pid := s.fleet.Manager.PID()
 		var last *v1alpha1.Evacuation
 		for i := range hostile {
@@ -118,7 +118,7 @@ func TestTenant(t *testing.T) {
 
 // nameOfAnotherPod has a user who may evict the Pod decoy alone ask for the Pod victim by its UID.
 func (s *scene) nameOfAnotherPod() {
-	defer s.clear()
+	defer s.removeWorkloads()
 	user := s.evictorOf("decoy")
 	decoy, victim := bare("decoy", "m1"), bare("victim", "m1")
 	s.run(decoy, victim)

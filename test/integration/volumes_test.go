@@ -31,7 +31,7 @@ func TestVolumes(t *testing.T) {
 		s.lastDetach(a)
 		t.Run("M23: the hook is released by what watches see: volumes aren't listed, and none is read twice", func(t *testing.T) { s.part(t).expectReadByWatch() })
 	})
-	t.Run("M20: volumes of Pods that stay are not waited for", func(t *testing.T) { all.sub(t).staying() })
+	t.Run("M20: volumes of Pods that stay are not waited for", func(t *testing.T) { all.sub(t).volumesOfSkippedPods() })
 	t.Run("M19, M22: what can't be matched is said, and waited for", func(t *testing.T) { all.sub(t).unmatched() })
 	t.Run("M13: nodeVolumeDetachTimeoutSeconds releases the Machine, also if it is set meanwhile", func(t *testing.T) { all.sub(t).volumeTimeout(a) })
 	t.Run("M21: after a drain timeout the volumes of what is left don't block beyond their own", func(t *testing.T) { all.sub(t).leftover() })
@@ -91,7 +91,7 @@ func (s *scene) expectReadByWatch() {
 	s.Expect(management.By(fleet.ManagerUser).Resource("secrets")).To(BeEmpty())
 }
 
-func (s *scene) staying() {
+func (s *scene) volumesOfSkippedPods() {
 	s.withVolumes("daemon", "labelled", "ruled", "shared")
 	s.create(s.workload.Client, storage.VolumeFor("scratch", namespace, "ephemeral-scratch"))
 	s.create(s.fleet.Client, drainRule("stay", "ruled", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil))
@@ -208,7 +208,7 @@ func (s *scene) leftover() {
 	s.Eventually(func() bool { return s.isGone("leftover") }, eventually, pace).Should(BeTrue())
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(excludes(s.released("leftover"))).To(Equal([]string{"drain", "volumes"}))
-	s.clear() // else the garbage collector takes a minute to find out that the Pod's Node is gone
+	s.removeWorkloads() // else the garbage collector takes a minute to find out that the Pod's Node is gone
 	s.expectGone("leftover")
 }
 
