@@ -20,27 +20,27 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// a while in which what must not happen would have happened.
+// aWhile is how long a test checks that something does not happen.
 const aWhile = 5 * time.Second
 
-// TestDaemonSets has the Pods of DaemonSets leave Nodes, and stay away, under the real DaemonSet controller (E29).
+// TestDaemonSets evicts the Pods of DaemonSets and prevents their return, with the real DaemonSet controller (E29).
 func TestDaemonSets(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
 	all.withMachines("m1", "m2", "m3")
 
 	all.play(t,
-		act{"E29: they go after all other Pods, and come back once after the maintenance", (*scene).daemonSetGoesLast},
-		act{"E29, R40: during a rollout that surges the old and the new Pod go", (*scene).surgingRolloutIsDrained},
-		act{"E29, R40: one that is updated OnDelete stays away, too", (*scene).onDeleteStaysAway},
-		act{"E29, R40: the taint stays until the last maintenance of the Node ends, also by deletion", (*scene).taintIsShared},
-		act{"R47: a DaemonSet that is created after the drain starts no Pod on the Node", (*scene).laterDaemonSetStaysAway},
-		act{"E29, R40: a manager that is killed once the taint is there goes on", (*scene).killedAfterTaint},
-		act{"E29, R40: one that tolerates everything is reported, and its Pods are left", (*scene).tolerantIsLeft},
-		act{"E29, R38: without a drain that targets the Pod, nothing is done and nothing is said", (*scene).untargetedIsLeft},
-		act{"R41: a static Pod gets no Evacuation, is counted, and holds nothing back", (*scene).staticPodIsSkipped},
-		act{"R43: a taint that nobody owns is removed on connect", (*scene).ownerlessTaintIsRemoved},
-		act{"E29, R40: a Machine's drain with daemonSetPods Drain holds the Machine until they are gone", (*scene).machineDrainsDaemonSets},
+		act{"E29: deletes Pods of DaemonSets after all other Pods, which return once after the maintenance", (*scene).daemonSetGoesLast},
+		act{"E29, R40: deletes the old and the new Pod during a rollout with maxSurge", (*scene).surgingRolloutIsDrained},
+		act{"E29, R40: prevents the return of Pods with update strategy OnDelete", (*scene).onDeleteStaysAway},
+		act{"E29, R40: keeps the taint until the last NodeMaintenance of the Node completes or is deleted", (*scene).taintIsShared},
+		act{"R47: prevents Pods of a DaemonSet that is created after the drain", (*scene).laterDaemonSetStaysAway},
+		act{"E29, R40: continues after the manager was killed when it had set the taint", (*scene).killedAfterTaint},
+		act{"E29, R40: keeps and reports Pods of a DaemonSet that tolerates all taints", (*scene).tolerantIsLeft},
+		act{"E29, R38: neither deletes nor reports a Pod that no NodeMaintenance targets", (*scene).untargetedIsLeft},
+		act{"R41: counts a static Pod as skipped and creates no Evacuation for it", (*scene).staticPodIsSkipped},
+		act{"R43: removes an orphaned taint on connect", (*scene).ownerlessTaintIsRemoved},
+		act{"E29, R40: keeps the hook of a Machine until Pods of DaemonSets have terminated with daemonSetPods Drain", (*scene).machineDrainsDaemonSets},
 	)
 }
 
@@ -57,7 +57,7 @@ func (s *scene) daemonSetGoesLast() {
 	deletions := events.WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods")
 	s.Expect(deletions).To(HaveLen(1))
 	s.Expect(deletions[0].UIDPrecondition()).To(Equal(agent.UID))
-	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf(names(web)), "Pods of DaemonSets aren't evicted")
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf(names(web)), "Pods of DaemonSets are deleted, not evicted")
 	lastGone := func() (last time.Time) {
 		for _, gone := range events.Verb("delete").Resource("pods").Succeeded() {
 			if slices.Contains(names(web), gone.Name) {
@@ -69,12 +69,12 @@ func (s *scene) daemonSetGoesLast() {
 	tainted := events.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("nodes").Named("", "m1").Succeeded().Where(setsTaint)
 	s.Expect(tainted).To(HaveLen(1))
 	s.Expect(tainted[0].Requested).To(BeTemporally(">", lastGone))
-	s.Run("R39: the Evacuation says why, and until when, and then the Pod is deleted", func(t *testing.T) {
+	s.Run("R39: reports on the Evacuation why and until when, before it deletes the Pod", func(t *testing.T) {
 		s := s.part(t)
 		reported := events.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("evacuations", "status").
 			Named(namespace, evacuation.Name(agent.UID, agent.Name)).Succeeded().Where(contains("expectedEvacuationFinishTime"))
 		s.Expect(reported).To(HaveLen(1))
-		// The progress timestamp is in this patch only if its turn has begun in an earlier second.
+		// The patch has a progress timestamp only if the evacuator became active in an earlier second.
 		s.Expect(string(reported[0].RequestObject)).To(ContainSubstring("new kernel"))
 		s.Expect(reported[0].Requested).To(BeTemporally(">=", tainted[0].Answered))
 		s.Expect(deletions[0].Requested).To(BeTemporally(">=", reported[0].Answered))
@@ -96,7 +96,7 @@ func (s *scene) surgingRolloutIsDrained() {
 	})
 	s.runDaemonSet(ds)
 	patch := client.MergeFrom(ds.DeepCopy())
-	ds.Spec.Template.Annotations = map[string]string{controlplane.PodReadyDelayAnnotation: "1h"} // the rollout stays in flight
+	ds.Spec.Template.Annotations = map[string]string{controlplane.PodReadyDelayAnnotation: "1h"} // the rollout stays in progress
 	s.Expect(s.workload.Client.Patch(s.Context(), ds, patch)).To(Succeed())
 	var node string
 	s.Eventually(func(g Gomega) {
@@ -166,7 +166,7 @@ func (s *scene) killedAfterTaint() {
 	s.fleet.KillManager()
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.expectDrained("kernel")
-	s.Expect(uidsOf(s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods"))).To(HaveLen(1), "one may be asked for twice, where the first answer was lost")
+	s.Expect(uidsOf(s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods"))).To(HaveLen(1), "a Pod can be deleted twice, if the first response was lost")
 	s.expectNoneReturns("agent", "m1")
 	s.complete("kernel")
 	s.expectBackOnce("agent", "m1")
@@ -201,13 +201,13 @@ func (s *scene) tolerantIsLeft() {
 func (s *scene) untargetedIsLeft() {
 	s.runDaemonSet(daemonSet("agent"))
 	foreign, forged := s.daemonPod("agent", "m1"), s.daemonPod("agent", "m2")
-	const other = v1alpha1.InstigatorFinalizerPrefix + "somebody.example.com"
+	const other = v1alpha1.InstigatorFinalizerPrefix + "other.example.com"
 	for finalizer, pod := range map[string]*corev1.Pod{other: foreign, v1alpha1.NodeMaintenanceInstigatorFinalizer: forged} {
 		e := evacuation.New(pod, nil, 1800)
 		e.Finalizers = []string{finalizer}
 		s.create(s.workload.Client, e)
 	}
-	defer func() { // withdraw
+	defer func() {
 		for _, pod := range []*corev1.Pod{foreign, forged} {
 			e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: evacuation.Name(pod.UID, pod.Name)}}
 			s.Expect(s.workload.Client.Patch(s.Context(), e, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
@@ -278,11 +278,11 @@ func (s *scene) machineDrainsDaemonSets() {
 	s.Expect(err).NotTo(HaveOccurred())
 	released := management.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, "m4").Succeeded().Where(releasesHook)
 	s.Expect(released).To(HaveLen(1))
-	s.Expect(released[0].Requested).To(BeTemporally(">=", gone[len(gone)-1].Answered), "released before the Pod was gone")
+	s.Expect(released[0].Requested).To(BeTemporally(">=", gone[len(gone)-1].Answered), "the hook was released before the Pod had terminated")
 	s.expectInvariants()
 }
 
-// daemonSet runs a Pod labelled app on each Node.
+// daemonSet returns a DaemonSet of Pods labelled app.
 func daemonSet(app string, changes ...func(*appsv1.DaemonSet)) *appsv1.DaemonSet {
 	template := deployment(app, 1).Spec.Template
 	ds := &appsv1.DaemonSet{
@@ -320,7 +320,7 @@ func (s *scene) daemonPods(app, node string) []corev1.Pod {
 	return slices.DeleteFunc(s.podsOf(app), func(pod corev1.Pod) bool { return pod.Spec.NodeName != node })
 }
 
-// startDrain creates a NodeMaintenance as kubectl would: without rules, so that everything drains.
+// startDrain creates a NodeMaintenance in stage Drain without drain rules.
 func (s *scene) startDrain(name, node string) {
 	s.Helper()
 	s.create(s.workload.Client, maintenance(name, func(m *v1alpha1.NodeMaintenance) {
@@ -342,7 +342,7 @@ func (s *scene) expectDrained(name string) {
 	}, eventually, pace).Should(BeTrue())
 }
 
-// complete moves a NodeMaintenance to its last stage.
+// complete moves a NodeMaintenance to stage Complete.
 func (s *scene) complete(name string) {
 	s.Helper()
 	m := s.maintenance(name)
@@ -351,14 +351,14 @@ func (s *scene) complete(name string) {
 	s.Expect(s.workload.Client.Patch(s.Context(), m, patch)).To(Succeed())
 }
 
-// creations are the Pods that the DaemonSet controller has made for a Node, those that are gone again included.
+// creations returns the requests with which the DaemonSet controller created Pods for a Node, including Pods that were deleted since.
 func (s *scene) creations(app, node string) controlplane.Events {
 	s.Helper()
 	return s.audited().Verb("create").Resource("pods").Succeeded().Where(contains(`"app":"` + app + `"`)).Where(contains(`"values":["` + node + `"]`))
 }
 
-// expectNoneReturns checks that no Pod of a DaemonSet is on a Node, nor made for it. That it stays so until the maintenance ends,
-// expectBackOnce reads from the audit log.
+// expectNoneReturns checks that a Node has no Pod of a DaemonSet and that none is created for it. expectBackOnce checks in the audit log that
+// none was created until the end of the maintenance.
 func (s *scene) expectNoneReturns(app, node string) {
 	s.Helper()
 	s.Consistently(func(g Gomega) {
@@ -368,7 +368,7 @@ func (s *scene) expectNoneReturns(app, node string) {
 	}, aMoment, 4*pace).Should(Succeed())
 }
 
-// expectBackOnce waits for the Pod of a DaemonSet, and checks that it was made once.
+// expectBackOnce waits for the Pod of a DaemonSet and checks that it was created once.
 func (s *scene) expectBackOnce(app, node string) {
 	s.Helper()
 	s.Eventually(func() []corev1.Pod { return s.daemonPods(app, node) }, eventually, pace).Should(HaveLen(1))
@@ -376,7 +376,7 @@ func (s *scene) expectBackOnce(app, node string) {
 	s.Expect(s.creations(app, node)).To(HaveLen(1))
 }
 
-// setsTaint picks the writes that put our taint on a Node.
+// setsTaint matches writes that add our taint to a Node.
 func setsTaint(event controlplane.Event) bool {
 	return patches(event, "add", "/spec/taints", v1alpha1.NoDaemonSetPodsTaint)
 }

@@ -27,21 +27,21 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// What a test of evictions says: budgets, Pods that aren't ready, and admission that refuses or hangs.
+// The vocabulary of tests of evictions: PodDisruptionBudgets, Pods that are not ready, and admission that denies or hangs.
 
-// as gives a Pod the label by which budgets find it.
+// withApp sets the label that PodDisruptionBudgets select.
 func withApp(app string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Labels["app"] = app }
 }
 
-// onlyOn keeps Pods that are made anew from other Nodes.
+// onlyOn prevents replacements from being scheduled to other Nodes.
 func onlyOn(node string) func(*corev1.PodTemplateSpec) {
 	return func(template *corev1.PodTemplateSpec) {
 		template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
 	}
 }
 
-// needing is a budget that n Pods labelled app have to be available for.
+// budgetRequiring returns a PodDisruptionBudget that requires n available Pods labelled app.
 func budgetRequiring(app string, n int, changes ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
 	needed := intstr.FromInt(n)
 	pdb := budget(app, 0)
@@ -52,7 +52,7 @@ func budgetRequiring(app string, n int, changes ...func(*policyv1.PodDisruptionB
 	return pdb
 }
 
-// editBudget changes a budget, as its owner may at any time.
+// editBudget changes a PodDisruptionBudget.
 func (s *scene) editBudget(name string, change func(*policyv1.PodDisruptionBudget)) {
 	s.Helper()
 	pdb := &policyv1.PodDisruptionBudget{}
@@ -62,7 +62,7 @@ func (s *scene) editBudget(name string, change func(*policyv1.PodDisruptionBudge
 	s.Expect(s.workload.Client.Patch(s.Context(), pdb, client.MergeFrom(before))).To(Succeed())
 }
 
-// breaks has Pods run, and not be ready.
+// makeUnready makes running Pods not ready.
 func (s *scene) makeUnready(names ...string) {
 	s.Helper()
 	for _, name := range names {
@@ -77,7 +77,7 @@ func (s *scene) makeUnready(names ...string) {
 	}
 }
 
-// expectHealthy waits until the disruption controller has counted that many healthy Pods.
+// expectHealthy waits until the disruption controller has counted this number of healthy Pods.
 func (s *scene) expectHealthy(name string, healthy int32) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -88,7 +88,7 @@ func (s *scene) expectHealthy(name string, healthy int32) {
 	}, soon, pace).Should(Succeed())
 }
 
-// expectWaits waits until the Evacuation of a Pod says what its eviction waits for.
+// expectWaits waits until the Evacuation of a Pod reports what the eviction waits for.
 func (s *scene) expectWaits(pod *corev1.Pod, reason, message string) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -101,14 +101,14 @@ func (s *scene) expectWaits(pod *corev1.Pod, reason, message string) {
 	}, soon, pace).Should(Succeed(), "Pod %s", pod.Name)
 }
 
-// expectRefused waits until an eviction was refused: it is counted, told, and an event.
+// expectRefused waits until the Evacuation of a Pod reports and counts a refused eviction.
 func (s *scene) expectRefused(pod *corev1.Pod, reason, message string) {
 	s.Helper()
 	s.expectWaits(pod, reason, message)
 	s.Expect(s.existing(pod).Status.FailedEvictionCounter).To(BeNumerically(">=", 1))
 }
 
-// expectDeleted waits until Pods are gone.
+// expectDeleted waits until Pods are deleted.
 func (s *scene) expectDeleted(pods ...*corev1.Pod) {
 	s.Helper()
 	for _, pod := range pods {
@@ -124,7 +124,7 @@ func evacuationKey(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: evacuation.Name(pod.UID, pod.Name)}
 }
 
-// requestFor is an Evacuation that somebody else asks for, who knows of the Pod but its name and UID.
+// requestFor returns an Evacuation of another instigator, which knows only the name and UID of the Pod.
 func requestFor(pod *corev1.Pod) *v1alpha1.Evacuation {
 	return &v1alpha1.Evacuation{
 		ObjectMeta: metav1.ObjectMeta{
@@ -135,7 +135,7 @@ func requestFor(pod *corev1.Pod) *v1alpha1.Evacuation {
 	}
 }
 
-// completeEvacuator has the active evacuator of a Pod say that it has done its part.
+// completeEvacuator reports that the active evacuator of a Pod has completed.
 func (s *scene) completeEvacuator(pod *corev1.Pod) {
 	s.Helper()
 	e := s.evacuation(pod)
@@ -147,7 +147,7 @@ func (s *scene) completeEvacuator(pod *corev1.Pod) {
 	s.Expect(client.IgnoreNotFound(s.workload.Client.Status().Patch(s.Context(), e, client.MergeFrom(before)))).To(Succeed())
 }
 
-// expectEventOn waits for an event on an object.
+// expectEventOn waits for an event about an object.
 func (s *scene) expectEventOn(name, reason, message string) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -162,14 +162,14 @@ func (s *scene) expectEventOn(name, reason, message string) {
 	}, soon, pace).Should(Succeed())
 }
 
-// hangingWebhook is an admission webhook that doesn't answer requests for objects whose names begin with a prefix, until it is released.
+// hangingWebhook is an admission webhook that does not respond to requests for objects whose names begin with a prefix until it is released.
 type hangingWebhook struct {
 	prefix   string
 	asked    chan string
 	released chan struct{}
 }
 
-// hangEvictions starts a webhook that is asked about every eviction.
+// hangEvictions starts a webhook for all evictions.
 func (s *scene) hangEvictions(prefix string) *hangingWebhook {
 	s.Helper()
 	return s.hang(s.workload.Client, prefix, admissionregistrationv1.RuleWithOperations{
@@ -178,13 +178,13 @@ func (s *scene) hangEvictions(prefix string) *hangingWebhook {
 	})
 }
 
-// hang starts a webhook that the API server of a client asks about requests that match a rule.
+// hang starts a webhook that the API server of a client calls for requests that match a rule.
 func (s *scene) hang(c client.Client, prefix string, rule admissionregistrationv1.RuleWithOperations) *hangingWebhook {
 	s.Helper()
 	webhook := &hangingWebhook{prefix: prefix, asked: make(chan string, 1000), released: make(chan struct{})}
 	server := httptest.NewTLSServer(webhook)
 	s.Cleanup(func() {
-		server.CloseClientConnections() // the API server may still wait for answers
+		server.CloseClientConnections() // the API server may still wait for responses
 		server.Close()
 	})
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{
@@ -203,7 +203,7 @@ func (s *scene) hang(c client.Client, prefix string, rule admissionregistrationv
 	return webhook
 }
 
-// ServeHTTP implements http.Handler: it allows all requests, some of them late.
+// ServeHTTP implements http.Handler. It allows all requests, some of them after a delay.
 func (w *hangingWebhook) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	review := &admissionv1.AdmissionReview{}
 	body, err := io.ReadAll(request.Body)
@@ -223,7 +223,7 @@ func (w *hangingWebhook) ServeHTTP(response http.ResponseWriter, request *http.R
 	_ = json.NewEncoder(response).Encode(review)
 }
 
-// refuseEvictions is an admission policy that refuses the evictions of Pods whose names begin with a prefix.
+// refuseEvictions creates an admission policy that denies evictions of Pods whose names begin with a prefix, and returns its binding.
 func (s *scene) refuseEvictions(prefix, why string) client.Object {
 	s.Helper()
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
@@ -248,14 +248,14 @@ func (s *scene) refuseEvictions(prefix, why string) client.Object {
 	s.create(s.workload.Client, policy, binding)
 	probe := bare(prefix+"-probe", "nowhere")
 	s.create(s.workload.Client, probe)
-	s.Eventually(func() error { // it takes the API server a moment to see a policy
+	s.Eventually(func() error { // the API server observes a policy after a moment
 		return s.workload.Client.SubResource("eviction").Create(s.Context(), probe, &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}})
 	}, soon, pace).Should(MatchError(ContainSubstring(why)))
 	s.Expect(s.workload.Client.Delete(s.Context(), probe, client.GracePeriodSeconds(0))).To(Succeed())
 	return binding
 }
 
-// graceOf is the grace period that evictions of a Pod have asked for, -1 if for none.
+// graceOf returns the grace period in an eviction, or -1.
 func graceOf(eviction controlplane.Event) int64 {
 	var body struct {
 		DeleteOptions metav1.DeleteOptions `json:"deleteOptions"`

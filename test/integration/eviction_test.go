@@ -23,8 +23,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestEvictions has Pods evicted, under all that a real API server and the real disruption controller can have against it. Each
-// subtest has a Node of its own.
+// TestEvictions evicts Pods while the API server and the disruption controller block or refuse that for different reasons. Each subtest uses
+// separate Nodes.
 func TestEvictions(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
@@ -32,24 +32,24 @@ func TestEvictions(t *testing.T) {
 		name string
 		test func(*scene)
 	}{
-		{"E20: edits of a budget take effect at once", budgetIsEdited},
-		{"E20: of maxUnavailable and of unhealthyPodEvictionPolicy, too", applicationIsEdited},
-		{"E18: two budgets on one Pod are both named", twoBudgets},
-		{"E20: a budget whose controller is stopped is waited for", stoppedController},
-		{"E20: a budget that can't be computed is named", syncFailed},
-		{"E21: with unhealthyBudget Override, Pods that aren't ready are deleted, and only those", unhealthyIsDeleted},
-		{"E18: a namespace that is being deleted", terminatingNamespace},
-		{"E18: an admission policy that refuses", admissionRefuses},
-		{"E22: Pods of a Node that doesn't answer get a second", unreachableNode},
-		{"E18: a Pod of the same name elsewhere is never evicted in its place", sameNameElsewhere},
-		{"E23: a Node whose evictions hang doesn't slow down another", hangingNode},
-		{"E18: an eviction under way ends before the manager does", managerEnds},
+		{"E20: applies changes of a PodDisruptionBudget immediately", budgetIsEdited},
+		{"E20: applies changes of maxUnavailable and unhealthyPodEvictionPolicy", applicationIsEdited},
+		{"E18: names both PodDisruptionBudgets that select a Pod", twoBudgets},
+		{"E20: waits for a PodDisruptionBudget while the disruption controller is stopped", stoppedController},
+		{"E20: names a PodDisruptionBudget that the disruption controller cannot compute", syncFailed},
+		{"E21: deletes only Pods that are not ready with unhealthyBudget Override", unhealthyIsDeleted},
+		{"E18: reports that the namespace is being deleted", terminatingNamespace},
+		{"E18: reports that an admission policy denies the eviction, and retries", admissionRefuses},
+		{"E22: evicts Pods of an unreachable Node with a grace period of one second", unreachableNode},
+		{"E18: does not evict a replacement of the same name on another Node", sameNameElsewhere},
+		{"E23: evicts Pods of one Node while the evictions of another Node hang", hangingNode},
+		{"E18: finishes an in-flight eviction before the manager exits", managerEnds},
 		{"E36: evicts Pods while a user recreates NodeMaintenances of a Node that cannot be cordoned", cordonsThatNeverCome},
-		{"E37: watches Pods only on Nodes that exist, whatever Evacuations note", forgedNotes},
-		{"E30: a replica of a StatefulSet that was pending before the drain does not hold others", pendingReplica},
-		{"E30: the replica that a Pod waits for is named and counted, and Unordered ends the wait", namedReplica},
-		{"E2: an Evacuation of a Pod that isn't there fails, and goes", podNotFound},
-		{"E4: an annotation that can't be used is an event on the Pod", invalidAnnotation},
+		{"E37: watches Pods only on existing Nodes, whatever Nodes Evacuations name", forgedNotes},
+		{"E30: does not wait for a replica of a StatefulSet that was pending before the drain", pendingReplica},
+		{"E30: names and counts the replica that a Pod waits for, and stops waiting with Unordered", namedReplica},
+		{"E2: fails and deletes an Evacuation of a Pod that does not exist", podNotFound},
+		{"E4: reports an invalid evacuator annotation in an event on the Pod", invalidAnnotation},
 	} {
 		t.Run(requirement.name, func(t *testing.T) {
 			s := all.sub(t)
@@ -91,7 +91,7 @@ func applicationIsEdited(s *scene) {
 	s.editBudget("shop", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MaxUnavailable = ptr.To(intstr.FromInt(1)) })
 	s.Eventually(func() int { return len(s.evictions().Succeeded()) }, soon, pace).Should(Equal(1))
 	s.editBudget("shop", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MaxUnavailable = ptr.To(intstr.FromInt(0)) })
-	s.expectHealthy("shop", 2) // the one that has gone can't come back to its Node
+	s.expectHealthy("shop", 2) // the replacement of the evicted Pod cannot be scheduled
 
 	var left []*corev1.Pod
 	for i := range pods {
@@ -144,7 +144,7 @@ func syncFailed(s *scene) {
 	s.withNodes("e20-sync")
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "e20-sync"}}
 	s.create(s.workload.Client, owner)
-	pod := bare("e20-sync", "e20-sync", func(pod *corev1.Pod) { // its controller says nothing of replicas
+	pod := bare("e20-sync", "e20-sync", func(pod *corev1.Pod) { // its controller has no scale subresource
 		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, Controller: ptr.To(true)}}
 	})
 	s.run(pod)
@@ -159,20 +159,20 @@ func syncFailed(s *scene) {
 
 func unhealthyIsDeleted(s *scene) {
 	s.withNodes("e21")
-	ready, broken := bare("e21-ready", "e21", withApp("e21")), bare("e21-broken", "e21", withApp("e21"))
-	s.run(ready, broken)
+	ready, unready := bare("e21-ready", "e21", withApp("e21")), bare("e21-unready", "e21", withApp("e21"))
+	s.run(ready, unready)
 	s.create(s.workload.Client, budgetRequiring("e21", 2))
-	s.makeUnready("e21-broken")
+	s.makeUnready("e21-unready")
 	s.expectHealthy("e21", 1)
 	s.maintain(nm("e21", draining, ofNodes("e21")))
-	s.expectWaits(broken, string(budgets.BlockedByUnhealthyPods), "this pod is not ready and blocks its own budget")
-	s.Expect(s.pod("e21-broken").DeletionTimestamp).To(BeNil())
+	s.expectWaits(unready, string(budgets.BlockedByUnhealthyPods), "this pod is not ready and blocks its own budget")
+	s.Expect(s.pod("e21-unready").DeletionTimestamp).To(BeNil())
 
 	override := []byte(`{"spec":{"evacuation":{"unhealthyBudget":"Override"}}}`)
 	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("e21"), client.RawPatch(types.MergePatchType, override))).To(Succeed())
-	s.expectDeleted(broken)
+	s.expectDeleted(unready)
 	deleted := s.ours().Verb("delete").Resource("pods")
-	s.Expect(deleted.Names()).To(ConsistOf("e21-broken"))
+	s.Expect(deleted.Names()).To(ConsistOf("e21-unready"))
 	s.expectWaits(ready, string(budgets.BudgetExhausted), "needs 2 healthy pods")
 	s.Expect(s.pod("e21-ready").DeletionTimestamp).To(BeNil())
 	s.Expect(s.evictions()).To(BeEmpty())
@@ -190,7 +190,7 @@ func terminatingNamespace(s *scene) {
 	s.maintain(nm("e18-ns", draining, ofNodes("e18-ns")))
 	s.Eventually(func() string { return s.activeClass(pod) }, soon, pace).Should(Equal(evacuatorClass))
 
-	// Nobody empties the namespace, so that its Pod is still there when it is evicted.
+	// The namespace controller is stopped, so the Pod still exists when it is evicted.
 	s.Expect(s.workload.StopComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
 	s.Expect(s.workload.Client.Delete(s.Context(), doomed)).To(Succeed())
 	s.completeEvacuator(pod)
@@ -198,12 +198,12 @@ func terminatingNamespace(s *scene) {
 	s.Expect(s.workload.StartComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
 	s.Eventually(func() error {
 		return s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(doomed), doomed)
-	}, eventually, pace).Should(Satisfy(apierrors.IsNotFound), "the Evacuation holds up its namespace")
+	}, eventually, pace).Should(Satisfy(apierrors.IsNotFound), "the Evacuation blocks the deletion of its namespace")
 	s.deleteMaintenances("e18-ns")
 }
 
 func admissionRefuses(s *scene) {
-	s.mayBeRefused("an admission policy refuses")
+	s.mayBeRefused("an admission policy denies evictions")
 	s.withNodes("e18-keep")
 	kept, free := bare("e18-kept", "e18-keep"), bare("e18-free", "e18-keep")
 	s.run(kept, free)
@@ -227,14 +227,14 @@ func unreachableNode(s *scene) {
 	before := node.DeepCopy()
 	for i := range node.Status.Conditions {
 		if node.Status.Conditions[i].Type == corev1.NodeReady {
-			node.Status.Conditions[i].Status = corev1.ConditionUnknown // what the node lifecycle controller finds out in 50 s
+			node.Status.Conditions[i].Status = corev1.ConditionUnknown // the node lifecycle controller would set this after 50 s
 		}
 	}
 	s.Expect(s.workload.Client.Status().Patch(s.Context(), node, client.MergeFrom(before))).To(Succeed())
 	s.maintain(nm("e22", draining, ofNodes("e22")))
 	s.Eventually(func() controlplane.Events { return s.evictions().Succeeded() }, soon, pace).Should(HaveLen(1))
 	s.Expect(graceOf(s.evictions()[0])).To(BeEquivalentTo(1))
-	s.Eventually(func() string { return s.drained("e22") }, soon, pace).Should(HavePrefix("True"), "the overdue Pod holds the drain")
+	s.Eventually(func() string { return s.drained("e22") }, soon, pace).Should(HavePrefix("True"), "the drain waits for the overdue Pod")
 	s.Expect(s.pod("e22").DeletionTimestamp).NotTo(BeNil())
 	s.Expect(s.workload.StartKubelet(s.Context(), "e22")).To(Succeed())
 	s.deleteMaintenances("e22")
@@ -263,7 +263,7 @@ func sameNameElsewhere(s *scene) {
 		g.Expect(current.Spec.NodeName).NotTo(Or(BeEmpty(), Equal("e18-old")))
 		g.Expect(s.evacuation(&old)).To(BeNil())
 	}, eventually, pace).Should(Succeed())
-	s.completeEvacuator(&old) // an evacuator that comes late
+	s.completeEvacuator(&old) // a late evacuator
 	s.Consistently(func(g Gomega) {
 		g.Expect(s.pod(current.Name).UID).To(Equal(current.UID))
 		g.Expect(s.evacuation(current)).To(BeNil())
@@ -272,7 +272,7 @@ func sameNameElsewhere(s *scene) {
 	s.deleteMaintenances("e18-old")
 }
 
-// hangingPods are more than an evictor may have under way on one Node.
+// hangingPods is more than the limit of in-flight evictions on one Node.
 const hangingPods = 20
 
 func hangingNode(s *scene) {
@@ -283,7 +283,7 @@ func hangingNode(s *scene) {
 		free = append(free, bare(fmt.Sprintf("e23-free-%d", i), "e23-free", withApp("e23")))
 	}
 	s.run(append(stuck, free...)...)
-	s.create(s.workload.Client, budgetRequiring("e23-shared", 0, func(pdb *policyv1.PodDisruptionBudget) { // with room, for two Pods of each Node
+	s.create(s.workload.Client, budgetRequiring("e23-shared", 0, func(pdb *policyv1.PodDisruptionBudget) { // selects two Pods of each Node and allows their disruption
 		pdb.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "statefulset.kubernetes.io/pod-name", Operator: metav1.LabelSelectorOpIn, Values: []string{"shared"}},
 		}}
@@ -298,18 +298,18 @@ func hangingNode(s *scene) {
 	s.Eventually(webhook.asked, soon).Should(Receive())
 	s.maintain(nm("e23-free", draining, ofNodes("e23-free")))
 	s.expectDeleted(free...)
-	gone := s.evictions().Succeeded().Names()
-	s.Expect(gone).To(HaveLen(hangingPods))
-	s.Expect(gone).To(ContainElement(free[0].Name))
+	evicted := s.evictions().Succeeded().Names()
+	s.Expect(evicted).To(HaveLen(hangingPods))
+	s.Expect(evicted).To(ContainElement(free[0].Name))
 	for _, pod := range stuck {
-		s.Expect(gone).NotTo(ContainElement(pod.Name))
+		s.Expect(evicted).NotTo(ContainElement(pod.Name))
 	}
 	close(webhook.released)
 	s.expectDeleted(stuck...)
 	s.deleteMaintenances("e23-stuck", "e23-free")
 }
 
-// cordonsThatNeverCome creates, until the Pod is evicted, NodeMaintenances of a Node that has another UID by now.
+// cordonsThatNeverCome creates NodeMaintenances of a Node with another UID until the Pod is evicted.
 func cordonsThatNeverCome(s *scene) {
 	s.withNodes("e36", "e36-victim")
 	pod := bare("e36", "e36")
@@ -366,7 +366,7 @@ func pendingReplica(s *scene) {
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: labelSelector("app", "pending"), TopologyKey: corev1.LabelHostname}},
 	}}
 	s.create(s.workload.Client, set)
-	s.Eventually(func(g Gomega) { // a Pod for each Node
+	s.Eventually(func(g Gomega) { // one Pod runs on each Node, the third is pending
 		pods := s.podsOf("pending")
 		g.Expect(pods).To(HaveLen(3))
 		g.Expect(pods).To(ContainElement(And(HaveField("Name", "pending-2"), HaveField("Status.Phase", corev1.PodPending), HaveField("Spec.NodeName", ""),
@@ -376,7 +376,7 @@ func pendingReplica(s *scene) {
 	s.create(s.workload.Client, nm("pending", v1alpha1.StageDrain, ofNodes(first.Spec.NodeName)))
 	s.expectDrained("pending")
 	s.Expect(s.evictions().Succeeded().Where(ofApp("pending")).Names()).To(Equal([]string{"pending-0"}))
-	s.Expect(s.reportsOf(first)).NotTo(ContainElement(ContainSubstring(v1alpha1.EvacuationOrdered)), "it has waited")
+	s.Expect(s.reportsOf(first)).NotTo(ContainElement(ContainSubstring(v1alpha1.EvacuationOrdered)), "the Pod waited for the pending replica")
 	s.deleteMaintenances("pending")
 	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
 }
@@ -388,7 +388,7 @@ func namedReplica(s *scene) {
 	s.create(s.workload.Client, set)
 	s.Eventually(func() []corev1.Pod { return s.podsOf("named") }, eventually, pace).Should(And(HaveLen(2), HaveEach(HaveField("Status.Phase", corev1.PodRunning))))
 	first := s.pod("named-0")
-	s.create(s.workload.Client, nm("named", v1alpha1.StageDrain, ofNodes("named-1"))) // there is no Node for the replacement of named-1
+	s.create(s.workload.Client, nm("named", v1alpha1.StageDrain, ofNodes("named-1"))) // no Node is left for the replacement of named-1
 	why := "Waiting at most 3m0s for Pod default/named-1 of StatefulSet default/named to be replaced and ready."
 	s.expectSays(first, why)
 	s.Expect(s.evictions().Succeeded().Where(ofApp("named")).Names()).To(Equal([]string{"named-1"}))
@@ -420,8 +420,8 @@ func podNotFound(s *scene) {
 	s.expectOrder(s.first(failed), s.first(removed))
 }
 
-// forgedNotes creates Evacuations that note Nodes which do not exist: some of Pods that do not exist either, and one of a Pod that runs
-// elsewhere.
+// forgedNotes creates Evacuations whose annotations name Nodes that do not exist: some of Pods that do not exist, and one of a Pod that runs on
+// another Node.
 func forgedNotes(s *scene) {
 	const keep = "example.com/keep"
 	s.withNodes("e37")
@@ -465,5 +465,5 @@ func invalidAnnotation(s *scene) {
 	s.Expect(s.existing(pod).Labels).To(HaveKeyWithValue("app", "e4"), "E5")
 	s.Expect(s.existing(pod).OwnerReferences).To(ContainElement(HaveField("UID", pod.UID)), "E5")
 	s.deletePods("e4")
-	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil(), "E8: an instigator of somebody else is removed, too")
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil(), "E8: instigators of other actors are removed, too")
 }

@@ -25,19 +25,19 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
-// TestHeldMachines shows what must not hold a Machine longer than its drain timeout, and that what holds it is named.
+// TestHeldMachines tests failures that delay a drain: each is reported, and none delays a Machine longer than its drain timeout.
 func TestHeldMachines(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
 	all.withMachines("fast", "spare", "cordon", "refused", "quota", "busy")
 
-	t.Run("M39: a drain that the API server refuses is named on its Machine and ends with the drain timeout, and a Node that is written without pause is drained", func(t *testing.T) {
+	t.Run("M39: reports requests that the API server refuses, releases the Machine at the drain timeout, and drains a Node that is written continuously", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		s.heldByRefusals()
 	})
 
-	t.Run("M40: a workload cluster whose API server answers slowly does not slow the drain in another workload cluster", func(t *testing.T) {
+	t.Run("M40: drains a workload cluster while the API server of another one responds slowly", func(t *testing.T) {
 		s := all.sub(t)
 		slow := s.slowCluster(300)
 		s.runOn("fast", "web", 5, deployment("web", 5), budget("web", 1))
@@ -58,8 +58,8 @@ func TestHeldMachines(t *testing.T) {
 	})
 }
 
-// slowCluster adds a Cluster whose API server doesn't answer writes of the status of its n NodeMaintenances. The management cluster
-// is its own workload cluster.
+// slowCluster adds a Cluster with n NodeMaintenances whose API server does not respond to writes of their status. Its workload cluster is the
+// management cluster.
 func (s *scene) slowCluster(n int) *hangingWebhook {
 	s.Helper()
 	cluster := kwok.NewCluster("slow").WithExternalControlPlane()
@@ -67,7 +67,7 @@ func (s *scene) slowCluster(n int) *hangingWebhook {
 	s.Expect(err).NotTo(HaveOccurred())
 	s.fleet.ConnectOver(cluster, link)
 	s.create(s.fleet.Client, cluster.Objects()...)
-	s.Eventually(func() error { // the bundle comes with the connection
+	s.Eventually(func() error { // the manager applies the bundle when it connects
 		return s.fleet.Client.List(s.Context(), &v1alpha1.NodeMaintenanceList{})
 	}, eventually, pace).Should(Succeed())
 	webhook := s.hang(s.fleet.Client, "slow-", admissionregistrationv1.RuleWithOperations{
@@ -88,8 +88,8 @@ func (s *scene) slowCluster(n int) *hangingWebhook {
 	return webhook
 }
 
-// heldByRefusals deletes Machines whose drains can't go on: admission refuses the cordon of one Node and the NodeMaintenance of another,
-// and a quota an Evacuation on the third. A kubelet that writes its Node without pause must hold none.
+// heldByRefusals deletes Machines whose drains cannot continue: admission denies the cordon of one Node and the NodeMaintenance of another,
+// and a quota denies an Evacuation on the third. The Node of the fourth is written continuously, which must not delay its drain.
 func (s *scene) heldByRefusals() {
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.OnTimeout = v1alpha1.OnTimeoutDelete })
 	s.refuse("cordons", `object.metadata.name == "cordon" && has(object.spec.unschedulable) && object.spec.unschedulable`, admissionregistrationv1.RuleWithOperations{
@@ -133,7 +133,7 @@ func (s *scene) heldByRefusals() {
 		said := s.said(name)
 		s.Expect(said[len(said)-1]).To(Equal(end), name)
 	}
-	s.Expect(s.evictions().Succeeded().Where(func(e controlplane.Event) bool { return e.Name == "staying" })).To(BeEmpty(), "its Node isn't cordoned")
+	s.Expect(s.evictions().Succeeded().Where(func(e controlplane.Event) bool { return e.Name == "staying" })).To(BeEmpty(), "its Node is not cordoned")
 	s.Expect(s.evictions().Succeeded().Where(func(e controlplane.Event) bool { return e.Name == "free" })).To(HaveLen(1))
 	released := s.released("quota").Requested
 	for _, pod := range []*corev1.Pod{kept, unevictable} {
@@ -143,7 +143,7 @@ func (s *scene) heldByRefusals() {
 	}
 }
 
-// expectHeld waits until the condition of a Machine says why it is held.
+// expectHeld waits until the condition of a Machine reports what blocks its drain.
 func (s *scene) expectHeld(machine, reason string, messages ...string) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -156,7 +156,7 @@ func (s *scene) expectHeld(machine, reason string, messages ...string) {
 	}, soon, pace).Should(Succeed())
 }
 
-// refuse makes an admission policy that refuses requests that match a rule and an expression, and waits until it refuses the probe.
+// refuse creates an admission policy that denies requests that match a rule and an expression, and waits until it denies the probe.
 func (s *scene) refuse(name, expression string, rule admissionregistrationv1.RuleWithOperations, probe func() error) {
 	s.Helper()
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
@@ -181,7 +181,7 @@ func (s *scene) refuse(name, expression string, rule admissionregistrationv1.Rul
 	s.Eventually(probe, soon, pace).Should(MatchError(ContainSubstring("frozen")))
 }
 
-// withoutEvacuations makes a namespace whose quota allows no Evacuation, and waits until it is enforced.
+// withoutEvacuations creates a namespace whose quota allows no Evacuation, and waits until the quota is enforced.
 func (s *scene) withoutEvacuations(namespace string) {
 	s.Helper()
 	quota := &corev1.ResourceQuota{
@@ -195,7 +195,7 @@ func (s *scene) withoutEvacuations(namespace string) {
 	}, soon, pace).Should(Succeed())
 }
 
-// writeWithoutPause annotates a Node until it is gone, as a kubelet may, and returns how to count the writes.
+// writeWithoutPause annotates a Node continuously until it is deleted, and returns a function that counts the writes.
 func (s *scene) writeWithoutPause(node string) (writes func() int64) {
 	s.Helper()
 	var count atomic.Int64

@@ -30,33 +30,33 @@ const (
 	preTerminateHook = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/kcp-cleanup"
 )
 
-// TestHooks shows what else may happen to a Machine whose Node is drained, and to our hook on it.
+// TestHooks tests what other actors do to Machines and NodeMaintenances during a drain, and when the hook is removed.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	all.withMachines("paused", "resting", "halted", "frozen", "moved", "slow", "slower", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "spare")
 
-	t.Run("M16: a paused Machine isn't touched", func(t *testing.T) { all.sub(t).paused() })
-	t.Run("M16: nor is one of a paused Cluster", func(t *testing.T) { all.sub(t).pausedCluster() })
-	t.Run("M16: a drain rests while its Cluster is paused, and goes on then", func(t *testing.T) { all.sub(t).pausedInTheMiddle("halted", (*scene).pauseCluster) })
-	t.Run("M16: and while its Machine is", func(t *testing.T) { all.sub(t).pausedInTheMiddle("frozen", pauseMachine("frozen")) })
+	t.Run("M16: does not change a paused Machine and its Node", func(t *testing.T) { all.sub(t).paused() })
+	t.Run("M16: does not change the Machines and Nodes of a paused Cluster", func(t *testing.T) { all.sub(t).pausedCluster() })
+	t.Run("M16: stops a drain while its Cluster is paused, and then continues it", func(t *testing.T) { all.sub(t).pausedInTheMiddle("halted", (*scene).pauseCluster) })
+	t.Run("M16: stops a drain while its Machine is paused, and then continues it", func(t *testing.T) { all.sub(t).pausedInTheMiddle("frozen", pauseMachine("frozen")) })
 	t.Run("E38: evicts no Pod twice when its Machine is paused and resumed during slow evictions", func(t *testing.T) { all.sub(t).pausedDuringEviction("slow", pauseMachine("slow")) })
 	t.Run("E38: evicts no Pod twice when its Cluster is paused and resumed during slow evictions", func(t *testing.T) { all.sub(t).pausedDuringEviction("slower", (*scene).pauseCluster) })
-	t.Run("M12: a Machine that was moved in the middle of its deletion starts anew", func(t *testing.T) { all.sub(t).moved() })
-	t.Run("M13: with onTimeout Delete what is left is deleted before the time is up", func(t *testing.T) { all.sub(t).deletedAtTimeout() })
-	t.Run("M13: Pods whose step hasn't come are asked to leave before the Machine is released", func(t *testing.T) { all.sub(t).finalEvictionAttempt() })
-	t.Run("M17: a NodeMaintenance that somebody completes in the middle is made anew, and the Node isn't uncordoned", func(t *testing.T) { all.sub(t).completedByOthers() })
-	t.Run("M32: load balancers leave the Node out before its first eviction", func(t *testing.T) { all.sub(t).loadBalancers() })
-	t.Run("M32: and take it back after the maintenance, unless somebody else has left it out", func(t *testing.T) { all.sub(t).loadBalancersAgain() })
-	t.Run("M11: the hooks of others are left alone", func(t *testing.T) { all.sub(t).foreignHooks() })
-	t.Run("M9: a control plane Machine is drained before its pre-terminate hook is served", func(t *testing.T) { all.sub(t).preTerminate() })
-	t.Run("M9: a Machine of a MachinePool carries the hook and is drained", func(t *testing.T) { all.sub(t).machinePool() })
-	t.Run("M9, M14: what a MachineHealthCheck has deleted is drained", func(t *testing.T) { all.sub(t).healthCheck() })
-	t.Run("M18: a NodeMaintenance without Machine and Node is deleted on connect; one whose Node is there is told of, and not touched", func(t *testing.T) { all.sub(t).orphans() })
-	t.Run("M17: without a policy the drain in progress is finished, also by a manager that starts later", func(t *testing.T) { all.sub(t).policyGone() })
+	t.Run("M12: sets the hook again on a Machine that was moved after its hook was released", func(t *testing.T) { all.sub(t).moved() })
+	t.Run("M13: deletes the remaining Pods before the drain timeout with onTimeout Delete", func(t *testing.T) { all.sub(t).deletedAtTimeout() })
+	t.Run("M13: attempts to evict Pods of later steps before the drain timeout releases the Machine", func(t *testing.T) { all.sub(t).finalEvictionAttempt() })
+	t.Run("M17: recreates a NodeMaintenance that a user completes during the drain, and does not uncordon the Node", func(t *testing.T) { all.sub(t).completedByOthers() })
+	t.Run("M32: excludes the Node from load balancers before the first eviction", func(t *testing.T) { all.sub(t).loadBalancers() })
+	t.Run("M32: includes the Node in load balancers after the maintenance, unless another actor excluded it", func(t *testing.T) { all.sub(t).loadBalancersRestored() })
+	t.Run("M11: does not change the hooks of other actors", func(t *testing.T) { all.sub(t).foreignHooks() })
+	t.Run("M9: drains a control plane Machine before its pre-terminate hook is handled", func(t *testing.T) { all.sub(t).preTerminate() })
+	t.Run("M9: sets the hook on a Machine of a MachinePool and drains it", func(t *testing.T) { all.sub(t).machinePool() })
+	t.Run("M9, M14: drains a Machine that a MachineHealthCheck deletes", func(t *testing.T) { all.sub(t).healthCheck() })
+	t.Run("M18: deletes NodeMaintenances without Machine and Node on connect, and reports but does not change one whose Node exists", func(t *testing.T) { all.sub(t).orphans() })
+	t.Run("M17: finishes a drain whose policy was deleted, also after a restart", func(t *testing.T) { all.sub(t).policyGone() })
 }
 
-// blocked deletes a Machine on whose Node two Pods can't be evicted, and waits until that is said.
+// blocked deletes a Machine, two Pods of whose Node a PodDisruptionBudget protects, and waits until that is reported.
 func (s *scene) blocked(machine string) {
 	s.Helper()
 	s.runOn(machine, "web", 2, deployment("web", 2), budget("web", 0))
@@ -72,7 +72,7 @@ func (s *scene) openBudget() {
 func (s *scene) paused() {
 	s.change("paused", func(m *clusterv1.Machine) { m.Annotations[clusterv1.PausedAnnotation] = "" })
 	s.deleteMachine("paused")
-	// Another drain of the same Cluster shows that there was time enough to do something wrong.
+	// Another drain in the same Cluster shows that the manager had enough time.
 	s.create(s.fleet.Client, s.cluster.Machine("other")...)
 	s.expectRunning("other")
 	s.deleteMachine("other")
@@ -88,7 +88,7 @@ func (s *scene) pausedCluster() {
 	s.pauseCluster(true)
 	s.run(bare("resting", "resting"))
 	s.deleteMachine("resting")
-	// The condition of a Machine that isn't paused would be the first to change.
+	// Without the pause, the condition of the Machine would change first.
 	s.Consistently(func(g Gomega) {
 		g.Expect(s.machine("resting").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
 		g.Expect(s.condition("resting")).To(BeZero())
@@ -100,7 +100,7 @@ func (s *scene) pausedCluster() {
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("resting"))
 }
 
-// undisturbed is longer than a drain takes to begin.
+// undisturbed is longer than the time in which a drain starts.
 const undisturbed = 3 * time.Second
 
 func (s *scene) pauseCluster(paused bool) {
@@ -109,7 +109,7 @@ func (s *scene) pauseCluster(paused bool) {
 	s.Expect(s.fleet.Client.Patch(s.Context(), cluster, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"paused":%t}}`, paused)))).To(Succeed())
 }
 
-// pausedInTheMiddle pauses a drain that waits for a budget, and opens the budget.
+// pausedInTheMiddle pauses a drain that waits for a PodDisruptionBudget, and deletes the PodDisruptionBudget.
 func (s *scene) pausedInTheMiddle(machine string, pause func(s *scene, paused bool)) {
 	one := intstr.FromInt(1)
 	full := budget(machine, 0)
@@ -152,7 +152,7 @@ func (s *scene) pausedDuringEviction(machine string, pause func(s *scene, paused
 	s.Expect(s.evictions().Names()).To(ConsistOf(slow.Name, free.Name))
 }
 
-// untilSeen changes a Machine or Cluster, and waits until our manager knows: changes of the workload cluster come to it by another way.
+// untilSeen changes a Machine or Cluster and waits until our manager has observed it. Watches of the workload cluster could be faster.
 func (s *scene) untilSeen(change func()) {
 	s.Helper()
 	seen := func() float64 {
@@ -176,7 +176,7 @@ func pauseMachine(name string) func(*scene, bool) {
 
 func (s *scene) moved() {
 	machine, node := s.machine("moved"), s.node("moved")
-	m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "the one before", Cluster: s.cluster.Key(), Machine: machine, Node: node})
+	m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "the previous one", Cluster: s.cluster.Key(), Machine: machine, Node: node})
 	s.create(s.workload.Client, m)
 	s.change("moved", func(m *clusterv1.Machine) {
 		m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = v1alpha1.HookOwner
@@ -199,12 +199,12 @@ func (s *scene) deletedAtTimeout() {
 	s.run(bare("stays", "overtime", labelledSkip))
 	s.blocked("overtime")
 	s.change("overtime", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](120) })
-	s.Expect(s.ours().Verb("delete").Resource("pods")).To(BeEmpty(), "half of the time belongs to evictions")
-	// Both Pods have 30 s to end, so with this they are due at once.
+	s.Expect(s.ours().Verb("delete").Resource("pods")).To(BeEmpty(), "Pods are not deleted in the first half of the drain time")
+	// Both Pods have a grace period of 30 s, so they must be deleted immediately.
 	s.change("overtime", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](20) })
 	s.expectGone("overtime")
 	deleted := s.ours().Verb("delete").Resource("pods")
-	s.Expect(sets.New(deleted.Names()...)).To(HaveLen(2)) // until the watch has shown it, one may be asked for twice
+	s.Expect(sets.New(deleted.Names()...)).To(HaveLen(2)) // a Pod can be deleted twice until the watch delivers its deletion
 	s.expectOrder(deleted[0], s.released("overtime"))
 	s.Expect(excludes(s.released("overtime"))).To(Equal([]string{"drain", "volumes"}))
 	s.Expect(s.evictions()).To(BeEmpty())
@@ -215,11 +215,11 @@ func (s *scene) finalEvictionAttempt() {
 	completes := bare("completes", "ordered", func(pod *corev1.Pod) { pod.Labels[clusterv1.PodDrainLabel] = "wait-completed" })
 	s.run(bare("stays", "ordered", labelledSkip), completes)
 	s.runOn("ordered", "later", 2, deployment("later", 2))
-	s.blocked("ordered") // so the step of the others doesn't come
+	s.blocked("ordered") // so later steps do not start
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.change("ordered", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1) })
 	s.Eventually(func() bool { return s.isGone("ordered") }, eventually, pace).Should(BeTrue())
-	asked := s.evictions().Succeeded() // while the budget is there
+	asked := s.evictions().Succeeded() // the PodDisruptionBudget still exists
 	s.expectGoneWithPods("ordered")
 	s.Expect(asked).To(HaveLen(2))
 	s.Expect(asked.Names()).To(HaveEach(HavePrefix("later-")))
@@ -228,7 +228,7 @@ func (s *scene) finalEvictionAttempt() {
 	}
 }
 
-// expectGoneWithPods is expectGone where Pods are left: nobody else takes them away soon when their Node is gone.
+// expectGoneWithPods is expectGone for a Node with remaining Pods, which it deletes: the garbage collector takes a minute.
 func (s *scene) expectGoneWithPods(machine string) {
 	s.Helper()
 	s.Eventually(func() bool { return s.isGone(machine) }, eventually, pace).Should(BeTrue())
@@ -265,16 +265,16 @@ func (s *scene) loadBalancers() {
 	s.expectOrder(s.first(excluded), s.first(s.evictions()))
 }
 
-func (s *scene) loadBalancersAgain() {
+func (s *scene) loadBalancersRestored() {
 	s.withNodes("ours", "theirs", "asked")
 	s.relabel("theirs", corev1.LabelNodeExcludeBalancers, "true")
 	s.maintain(nm("firmware", v1alpha1.StageCordon, ofNodes("ours", "theirs"), func(m *v1alpha1.NodeMaintenance) { m.Spec.ExcludeFromLoadBalancers = true }))
 	s.maintain(nm("kernel", v1alpha1.StageDrain, ofNodes("asked")))
 	s.expectCordoned("ours", "theirs", "asked")
-	s.Expect(s.node("ours").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers), "it is only cordoned")
+	s.Expect(s.node("ours").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers), "the Node is only cordoned")
 	s.setStage("firmware", v1alpha1.StageDrain)
 	s.Eventually(func() map[string]string { return s.node("ours").Labels }, soon, pace).Should(HaveKey(corev1.LabelNodeExcludeBalancers))
-	s.Expect(s.node("asked").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers), "nobody has asked for it")
+	s.Expect(s.node("asked").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers), "no NodeMaintenance requests it")
 	s.setStage("firmware", v1alpha1.StageComplete)
 	s.expectReleased("ours", "theirs")
 	s.Expect(s.node("ours").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers))
@@ -285,11 +285,11 @@ func (s *scene) loadBalancersAgain() {
 
 func (s *scene) foreignHooks() {
 	defer s.removeWorkloads()
-	s.change("foreign", func(m *clusterv1.Machine) { m.Annotations[foreignHook] = "somebody" })
+	s.change("foreign", func(m *clusterv1.Machine) { m.Annotations[foreignHook] = "another-actor" })
 	s.runOn("foreign", "web", 2, deployment("web", 2))
 	s.deleteMachine("foreign")
 	s.Eventually(func() map[string]string { return s.machine("foreign").Annotations }, eventually, pace).Should(And(
-		Not(HaveKey(v1alpha1.PreDrainHookAnnotation)), HaveKeyWithValue(foreignHook, "somebody")))
+		Not(HaveKey(v1alpha1.PreDrainHookAnnotation)), HaveKeyWithValue(foreignHook, "another-actor")))
 	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
 	s.change("foreign", func(m *clusterv1.Machine) { delete(m.Annotations, foreignHook) })
 	s.expectGone("foreign")
@@ -343,7 +343,7 @@ func (s *scene) healthCheck() {
 	s.expectRunning(s.machineOf("checked"))
 }
 
-// machineOf names the Machine of a MachineDeployment of one.
+// machineOf returns the name of the Machine of a MachineDeployment with one replica.
 func (s *scene) machineOf(deployment string) (name string) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -382,7 +382,7 @@ func (s *scene) orphans() {
 	s.Expect(exists(theirs)).To(Succeed())
 	s.Expect(meta.FindStatusCondition(theirs.Status.Conditions, v1alpha1.NodeMaintenanceMachineDeleted)).To(BeNil())
 
-	s.setStage(ours.Name, v1alpha1.StageComplete) // as its message says
+	s.setStage(ours.Name, v1alpha1.StageComplete) // as the message of the condition says
 	s.expectReleased("left-behind")
 	s.setStage(theirs.Name, v1alpha1.StageComplete)
 	s.deleteMaintenances(ours.Name, theirs.Name)

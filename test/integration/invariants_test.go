@@ -14,30 +14,30 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// invariants are what holds of every drain, whatever happens to it. They are checked at the end of every test and subtest, from
-// the audit log of the workload cluster:
+// invariants are the rules that every drain follows. They are checked in the audit log of the workload cluster at the end of every test and
+// subtest:
 //
-//   - every eviction, and every deletion of a Pod, carries the UID of the Pod that it means;
+//   - every eviction and every deletion of a Pod has the UID of the Pod as a precondition;
 //   - no Pod is evicted twice;
-//   - no Pod of a DaemonSet, no mirror of a static Pod, and none that its label has left alone is evicted;
-//   - no eviction is refused, while budgets stay as they are and nobody else evicts;
-//   - Cluster API's core manager evicts nothing.
+//   - no Pod of a DaemonSet, no mirror Pod, and no Pod that its label skips is evicted;
+//   - no eviction is refused, while PodDisruptionBudgets do not change and no other actor evicts;
+//   - Cluster API's core manager evicts no Pod.
 //
-// A request that is cut off when the manager is killed is none.
+// Requests that are interrupted because the manager is killed do not count.
 //
-// A test that provokes an exception says so, and why: mayBeRefused, leavesToCore.
+// A test that causes an exception declares it and why: mayBeRefused, leavesToCore.
 type invariants struct {
-	within  *invariants // of the test that this one is a part of
+	within  *invariants // of the parent test
 	history *history
-	from    int // the first eviction in history that is looked at
+	from    int // the first eviction in history that is checked
 
-	refusals, core string // why there may be some
+	refusals, core string // why exceptions are allowed
 }
 
-// history is what is read in the audit log, each line once.
+// history is what was read from the audit log. Each line is read once.
 type history struct {
 	read     controlplane.Mark
-	pods     map[types.UID]corev1.Pod // as they were made
+	pods     map[types.UID]corev1.Pod // as they were created
 	removals controlplane.Events      // evictions and deletions of Pods by our manager, and evictions by Cluster API's
 }
 
@@ -109,7 +109,7 @@ func whyNotEvicted(pod corev1.Pod) string {
 	}
 }
 
-// readHistory reads on in the audit log.
+// readHistory reads new entries of the audit log.
 func (s *scene) readHistory() {
 	s.Helper()
 	h := s.invariants.history

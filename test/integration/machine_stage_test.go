@@ -15,7 +15,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// maintainMachines has Nodes maintained by an annotation of their Machines, in a scene whose MachineDeployment white is unused.
+// maintainMachines maintains Nodes with the stage annotation of their Machines. It creates the MachineDeployment white.
 func maintainMachines(t *testing.T, all *scene) {
 	t.Helper()
 	all.withMachineDeployment("white", 2)
@@ -23,22 +23,22 @@ func maintainMachines(t *testing.T, all *scene) {
 	maintained, other := all.machinesOf("white")[0], all.machinesOf("white")[1]
 	all.run(bare("on-maintained", maintained))
 
-	t.Run("M30: an annotation that asks for no stage is refused, and nothing is touched", func(t *testing.T) {
+	t.Run("M30: reports an invalid stage annotation and changes nothing", func(t *testing.T) {
 		s := all.sub(t)
-		s.askForStage(maintained, "Reboot")
+		s.requestStage(maintained, "Reboot")
 		s.expectCondition(maintained, metav1.ConditionFalse, v1alpha1.ReasonInvalidStage)
 		s.expectMachineEvent(maintained, "InvalidStage", `"Reboot" is not a stage`)
 		s.Expect(s.maintenanceOf(maintained)).To(BeNil())
 		s.Expect(s.machine(maintained).Annotations).NotTo(HaveKey(clusterv1.MachineSkipRemediationAnnotation))
 	})
 
-	t.Run("R48: a Node that a user cordons in stage Idle stays cordoned when the annotation is removed", func(t *testing.T) {
+	t.Run("R48: keeps a Node cordoned that a user cordoned in stage Idle, when the annotation is removed", func(t *testing.T) {
 		s := all.sub(t)
-		s.askForStage(maintained, "Idle")
+		s.requestStage(maintained, "Idle")
 		s.expectCondition(maintained, metav1.ConditionTrue, v1alpha1.ReasonMachineAnnounced)
 		s.expectNodeConditions(maintained, v1alpha1.NodeMaintenancePlanned)
 		s.setUnschedulable(maintained, true)
-		s.askForStage(maintained, "")
+		s.requestStage(maintained, "")
 		s.Eventually(func() *v1alpha1.NodeMaintenance { return s.maintenanceOf(maintained) }, soon, pace).Should(BeNil())
 		s.expectNodeConditions(maintained)
 		s.Expect(s.node(maintained).Spec.Unschedulable).To(BeTrue())
@@ -46,35 +46,35 @@ func maintainMachines(t *testing.T, all *scene) {
 		s.setUnschedulable(maintained, false)
 	})
 
-	t.Run("M30: the stage that is asked for is kept, and never goes back", func(t *testing.T) {
+	t.Run("M30: applies the requested stage and never an earlier one", func(t *testing.T) {
 		s := all.sub(t)
-		s.askForStage(maintained, "Idle")
+		s.requestStage(maintained, "Idle")
 		s.expectCondition(maintained, metav1.ConditionTrue, v1alpha1.ReasonMachineAnnounced)
-		s.Expect(s.machine(maintained).Annotations).NotTo(HaveKey(clusterv1.MachineSkipRemediationAnnotation), "nothing happens to the Node yet")
-		s.askForStage(maintained, "Cordon")
+		s.Expect(s.machine(maintained).Annotations).NotTo(HaveKey(clusterv1.MachineSkipRemediationAnnotation), "the Node is only announced")
+		s.requestStage(maintained, "Cordon")
 		s.expectCondition(maintained, metav1.ConditionTrue, v1alpha1.ReasonMachineCordoned)
 		s.expectCordoned(maintained)
-		s.askForStage(maintained, "Drain")
+		s.requestStage(maintained, "Drain")
 		s.expectCondition(maintained, metav1.ConditionTrue, v1alpha1.ReasonMachineDrained)
 		s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-maintained"))
-		s.askForStage(maintained, "Cordon")
+		s.requestStage(maintained, "Cordon")
 		s.expectCondition(maintained, metav1.ConditionFalse, v1alpha1.ReasonInvalidStage)
 		s.Expect(s.maintenanceOf(maintained).Spec.Stage).To(Equal(v1alpha1.StageDrain))
-		s.askForStage(maintained, "Drain")
+		s.requestStage(maintained, "Drain")
 		s.expectCondition(maintained, metav1.ConditionTrue, v1alpha1.ReasonMachineDrained)
 	})
 
-	t.Run("M30: no MachineHealthCheck deletes the Machine meanwhile, and what keeps it off goes with the maintenance", func(t *testing.T) {
+	t.Run("M30: protects the Machine from MachineHealthChecks until the end of the maintenance", func(t *testing.T) {
 		s := all.sub(t)
 		s.Expect(s.machine(maintained).Annotations).To(HaveKeyWithValue(clusterv1.MachineSkipRemediationAnnotation, v1alpha1.HookOwner))
-		s.setBroken(maintained, corev1.ConditionTrue)
-		s.setBroken(other, corev1.ConditionTrue)
-		s.expectGone(other) // the MachineHealthCheck has looked
+		s.setUnhealthy(maintained, corev1.ConditionTrue)
+		s.setUnhealthy(other, corev1.ConditionTrue)
+		s.expectGone(other) // the MachineHealthCheck has observed the conditions
 		s.expectRolled("white", 2)
 		s.Expect(s.machinesOf("white")).To(ContainElement(maintained))
 
-		s.setBroken(maintained, corev1.ConditionFalse)
-		s.askForStage(maintained, "")
+		s.setUnhealthy(maintained, corev1.ConditionFalse)
+		s.requestStage(maintained, "")
 		s.expectReleased(maintained)
 		s.Eventually(func(g Gomega) {
 			g.Expect(s.machine(maintained).Annotations).NotTo(HaveKey(clusterv1.MachineSkipRemediationAnnotation))
@@ -84,11 +84,11 @@ func maintainMachines(t *testing.T, all *scene) {
 		s.expectInvariants()
 	})
 
-	t.Run("M30: a Machine that is deleted meanwhile goes on as a deletion, without backtracking", func(t *testing.T) {
+	t.Run("M30: continues the maintenance as a drain when the Machine is deleted", func(t *testing.T) {
 		s := all.sub(t)
 		s.create(s.workload.Client, budget("held", 0), bare("held", maintained, withApp("held")))
 		s.Eventually(func() corev1.PodPhase { return s.pod("held").Status.Phase }, eventually, pace).Should(Equal(corev1.PodRunning))
-		s.askForStage(maintained, "Drain")
+		s.requestStage(maintained, "Drain")
 		s.expectCondition(maintained, metav1.ConditionFalse, v1alpha1.ReasonMachineDraining)
 		before := s.maintenanceOf(maintained)
 		s.deleteMachine(maintained)
@@ -106,7 +106,7 @@ func maintainMachines(t *testing.T, all *scene) {
 	})
 }
 
-// healthCheck deletes Machines of a MachineDeployment whose Nodes say that they are broken.
+// healthCheck returns a MachineHealthCheck that deletes Machines of a MachineDeployment whose Nodes have the condition unhealthy.
 func healthCheck(deployment string) *clusterv1.MachineHealthCheck {
 	return &clusterv1.MachineHealthCheck{
 		ObjectMeta: metaNamed(deployment, ""),
@@ -114,22 +114,22 @@ func healthCheck(deployment string) *clusterv1.MachineHealthCheck {
 			ClusterName: "c1",
 			Selector:    metav1.LabelSelector{MatchLabels: map[string]string{clusterv1.MachineDeploymentNameLabel: deployment}},
 			Checks: clusterv1.MachineHealthCheckChecks{UnhealthyNodeConditions: []clusterv1.UnhealthyNodeCondition{
-				{Type: broken, Status: corev1.ConditionTrue, TimeoutSeconds: ptr.To[int32](0)},
+				{Type: unhealthy, Status: corev1.ConditionTrue, TimeoutSeconds: ptr.To[int32](0)},
 			}},
 		},
 	}
 }
 
-const broken corev1.NodeConditionType = "example.com/Broken"
+const unhealthy corev1.NodeConditionType = "example.com/Unhealthy"
 
-func (s *scene) setBroken(node string, status corev1.ConditionStatus) {
+func (s *scene) setUnhealthy(node string, status corev1.ConditionStatus) {
 	s.Helper()
-	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":"Test","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`, broken, status)
+	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":"Test","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`, unhealthy, status)
 	s.Expect(s.workload.Client.Status().Patch(s.Context(), s.node(node), client.RawPatch(types.StrategicMergePatchType, patch))).To(Succeed())
 }
 
-// askForStage sets the annotation on a Machine, or takes it off.
-func (s *scene) askForStage(machine, stage string) {
+// requestStage sets the stage annotation of a Machine, or removes it.
+func (s *scene) requestStage(machine, stage string) {
 	s.Helper()
 	value := "null"
 	if stage != "" {

@@ -15,13 +15,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestDeletedMachines shows what a drain waits for, and what ends the wait.
+// TestDeletedMachines tests what the drain of a deleted Machine waits for, and what ends the wait.
 func TestDeletedMachines(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
 	all.withMachines("m1", "m2", "m3", "m4", "m5", "returns", "spare")
 
-	t.Run("M27: a budget without room is named on Machine, NodeMaintenance and Evacuation; M7: a rule takes effect on the drain that runs", func(t *testing.T) {
+	t.Run("M27: reports a PodDisruptionBudget that allows no disruption on Machine, NodeMaintenance and Evacuation; M7: applies a new rule to a drain in progress", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		s.runOn("m1", "web", 3, deployment("web", 3), budget("web", 0))
@@ -46,7 +46,7 @@ func TestDeletedMachines(t *testing.T) {
 		s.Expect(s.evictions()).To(BeEmpty())
 	})
 
-	t.Run("M13: a drain that runs out of time releases its Machine, also if the timeout is set while it runs", func(t *testing.T) {
+	t.Run("M13: releases the Machine at the drain timeout, also if the timeout is set during the drain", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		s.runOn("m2", "web", 2, deployment("web", 2), budget("web", 0))
@@ -61,7 +61,7 @@ func TestDeletedMachines(t *testing.T) {
 		s.expectInvariants()
 	})
 
-	t.Run("M8: finished Pods hold nothing back", func(t *testing.T) {
+	t.Run("M8: does not wait for finished Pods", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		s.create(s.workload.Client, bare("finished", "m3", func(pod *corev1.Pod) {
@@ -74,7 +74,7 @@ func TestDeletedMachines(t *testing.T) {
 		s.Expect(s.evictions()).To(BeEmpty())
 	})
 
-	t.Run("M17: a NodeMaintenance that somebody deletes in the middle is made again, and the Node isn't uncordoned", func(t *testing.T) {
+	t.Run("M17: recreates a NodeMaintenance that a user deletes during the drain, and does not uncordon the Node", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		s.runOn("m4", "web", 2, deployment("web", 2), budget("web", 0))
@@ -93,7 +93,7 @@ func TestDeletedMachines(t *testing.T) {
 		s.Expect(s.audited().Writes().Resource("nodes").Named("", "m4").Where(setsSchedulable)).To(BeEmpty())
 	})
 
-	t.Run("M35: a critical Pod is evicted although Pods with lower priority wait for their PodDisruptionBudget", func(t *testing.T) {
+	t.Run("M35: evicts a critical Pod while Pods with lower priority wait for their PodDisruptionBudget", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		s.runOn("m5", "web", 1, deployment("web", 1), budget("web", 0))
@@ -108,7 +108,7 @@ func TestDeletedMachines(t *testing.T) {
 
 	t.Run("R44: evicts replacements that return to a cordoned Node with a backoff, and names their controllers", func(t *testing.T) { all.sub(t).replacementsReturn("returns") })
 
-	t.Run("M10: the deletion of the whole Cluster isn't held", func(t *testing.T) {
+	t.Run("M10: does not delay the deletion of a Cluster", func(t *testing.T) {
 		s := all.sub(t)
 		s.runOn("spare", "web", 2, deployment("web", 2), budget("web", 0))
 		cluster := &clusterv1.Cluster{}

@@ -15,13 +15,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestMainJob deletes Machines whose Nodes carry workloads, under the real Cluster API core.
+// TestMainJob deletes Machines whose Nodes run Pods, with Cluster API's core manager.
 func TestMainJob(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: time.Second, PodDeletionDelay: time.Second})
 	all.withMachines("m1", "m2", "m3")
 
-	t.Run("a policy says what follows it", func(t *testing.T) {
+	t.Run("reports in the status of a policy which Machines follow it", func(t *testing.T) {
 		s := all.sub(t)
 		s.Eventually(func(g Gomega) {
 			policy := &v1alpha1.MachineDrainPolicy{}
@@ -32,7 +32,7 @@ func TestMainJob(t *testing.T) {
 		}, soon, pace).Should(Succeed())
 	})
 
-	t.Run("E18, M12: twenty Pods under a budget of two go without one refused eviction, for few writes and no read of Pods", func(t *testing.T) {
+	t.Run("E18, M12: evicts twenty Pods, two at a time, without a refused eviction, with few writes and no read of Pods", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		s.runOn("m1", "web", 20, deployment("web", 20), budget("web", 2))
@@ -46,7 +46,7 @@ func TestMainJob(t *testing.T) {
 		s.Expect(s.audited().WithUserAgent(fleet.CoreAgent).Writes().Resource("nodes").Verb("patch", "update").Where(setsUnschedulable)).To(BeEmpty(), "Cluster API cordons a second time")
 	})
 
-	t.Run("M4: rules, labels, orders and WaitCompleted decide who goes, and when", func(t *testing.T) {
+	t.Run("M4: follows MachineDrainRules and labels: Skip, WaitCompleted and drain order", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		s.create(s.fleet.Client,
@@ -78,9 +78,9 @@ func TestMainJob(t *testing.T) {
 		s.expectGoneBefore(api, storage)
 	})
 
-	t.Run("M9: a Machine that is being deleted without our hook is left to Cluster API", func(t *testing.T) {
+	t.Run("M9: does not drain a deleted Machine without the hook, which Cluster API drains", func(t *testing.T) {
 		s := all.sub(t)
-		s.leavesToCore("this Machine is not ours")
+		s.leavesToCore("no policy selects this Machine")
 		defer s.removeWorkloads()
 		s.runOn("m3", "left", 5, deployment("left", 5))
 		s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.MachineSelector = notLabelled("unmanaged") })

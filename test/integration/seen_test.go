@@ -18,18 +18,17 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
-// A Node as full as the kubelet's default allows, by what becomes of its Pods.
+// The 110 Pods of a Node, which is the kubelet's default limit. Besides these, one Pod has an evacuator and one has a volume.
 const (
-	crowdPods   = 101 // go at once
-	tightPods   = 3   // have a budget without room
-	refusedPods = 4   // an admission policy keeps them
-	// and one that an evacuator has, and one with a volume: 110
+	crowdPods   = 101 // are evicted immediately
+	tightPods   = 3   // have a PodDisruptionBudget that allows no disruption
+	refusedPods = 4   // an admission policy denies their eviction
 )
 
-// fullNode drains a Node of 110 Pods, some of which can't go at once, and looks at what users see of it. It returns what there
-// are events about: the Machine, the Pods, and how often an eviction was refused.
+// fullNode drains a Node of 110 Pods, some of which are blocked, and checks what users see. It returns the Machine and the Pods, and how often
+// an eviction was refused.
 func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1.Pod, refused float64) {
-	s.mayBeRefused("an admission policy refuses")
+	s.mayBeRefused("an admission policy denies evictions")
 	s.withVolumes("full")
 	a.Hold("full")
 	asking := bare("asking", "full", withEvacuator)
@@ -72,7 +71,7 @@ func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1
 	s.expectGone("full")
 
 	evicted, refused := since("capnm_evictions_total", "result", "evicted")(), since("capnm_evictions_total", "result", "refused")()
-	s.Expect(evicted).To(BeEquivalentTo(len(pods)-1), "all but the one that its evacuator had go")
+	s.Expect(evicted).To(BeEquivalentTo(len(pods)-1), "all but the Pod that its evacuator deleted")
 	s.Expect(since("capnm_evacuations_total", "evacuator_class", "eviction")()).To(Equal(evicted))
 	s.Expect(refused).To(BeNumerically(">=", refusedPods))
 	s.Expect(since("capnm_evictions_total", "result", "error")()).To(BeZero())
@@ -102,7 +101,7 @@ func pairs(labels []string) map[string]string {
 	return all
 }
 
-// longestWaits are the drains that the policy names.
+// longestWaits returns the blocked drains in the status of the policy.
 func (s *scene) longestWaits() []v1alpha1.DrainWait {
 	s.Helper()
 	policy := &v1alpha1.MachineDrainPolicy{}
@@ -120,7 +119,7 @@ func (s *scene) expectFewPolicyWrites() {
 	s.Expect(len(writes)).To(BeNumerically("<=", 4+int(lasted/(10*time.Second))), "in %s: %s", lasted, writes)
 }
 
-// expectBoundedLabels checks that no metric of ours names a Pod or a Node, or has more series than there are reasons.
+// expectBoundedLabels checks that no label of our metrics is a Pod or a Node, and that each metric has few series.
 func (s *scene) expectBoundedLabels(pods ...*corev1.Pod) {
 	s.Helper()
 	names := map[string]bool{}
@@ -140,8 +139,8 @@ func (s *scene) expectBoundedLabels(pods ...*corev1.Pod) {
 	}
 }
 
-// expectFewEvents checks what a drain has left of events: about a Pod one, about a Machine two, about what was refused one that
-// counts, and nothing that grows with time.
+// expectFewEvents checks the events of a drain: one for each Pod, two for the Machine, and one for each refused Pod that counts the
+// repetitions. The number of events does not grow with time.
 func (s *scene) expectFewEvents(machine types.UID, pods []*corev1.Pod, refused float64) {
 	s.Helper()
 	ofPods := map[types.UID]bool{}
@@ -171,11 +170,11 @@ func (s *scene) expectFewEvents(machine types.UID, pods []*corev1.Pod, refused f
 	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(ours(management)).To(Equal(2))
-	const ofNodeMaintenance = 2 // it is drained
+	const ofNodeMaintenance = 2
 	s.Expect(ours(s.audited())).To(BeNumerically("<=", len(pods)-1+int(refused)+ofNodeMaintenance))
 }
 
-// eventsOf counts the events that ours says are ours, by reason and by object.
+// eventsOf counts the events that ours matches, by reason and by object.
 func (s *scene) eventsOf(g Gomega, c client.Client, ours func(corev1.Event) bool) (reasons map[string]int, objects map[types.UID]int) {
 	s.Helper()
 	list := &corev1.EventList{}

@@ -17,12 +17,12 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// statusActs look at what maintenances say about themselves, on Nodes and in events.
+// statusActs check what NodeMaintenances report on Nodes and in events.
 var statusActs = []act{
-	{"R37: Nodes carry the conditions of the stage, until the maintenance ends", (*scene).testNodeConditions},
-	{"R14: who keeps making a Node schedulable is named, once a minute", (*scene).testCordonConflict},
-	{"R8: a selection that is rarely meant is told of", (*scene).testSelection},
-	{"R29: a newcomer that is fast-forwarded says so in an event", (*scene).testFastForward},
+	{"R37: sets the Node conditions of the stage and removes them at the end of the maintenance", (*scene).testNodeConditions},
+	{"R14: reports once a minute the field manager that keeps making a Node schedulable", (*scene).testCordonConflict},
+	{"R8: warns of an implausible selection", (*scene).testSelection},
+	{"R29: reports in an event that a new NodeMaintenance is fast-forwarded", (*scene).testFastForward},
 }
 
 func (s *scene) testNodeConditions() {
@@ -33,7 +33,7 @@ func (s *scene) testNodeConditions() {
 	s.create(s.workload.Client, nm("upgrade", v1alpha1.StageIdle, ofNodes("m1")), nm("later", v1alpha1.StageIdle, ofNodes("m1")))
 
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenancePlanned)
-	s.Expect(s.audited().WithUserAgent(fleet.ManagerAgent).Writes().Resource("nodes")).To(BeEmpty(), "Idle touches nothing but the condition (R10)")
+	s.Expect(s.audited().WithUserAgent(fleet.ManagerAgent).Writes().Resource("nodes")).To(BeEmpty(), "Idle changes only the condition (R10)")
 	s.Expect(s.audited().WithUserAgent(fleet.ManagerAgent).Writes().Resource("evacuations")).To(BeEmpty())
 
 	s.setStage("upgrade", v1alpha1.StageCordon)
@@ -44,7 +44,7 @@ func (s *scene) testNodeConditions() {
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
 	s.setCondition("m1", `{"type":"DrainInProgress","$patch":"delete"}`)
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
-	s.Expect(isReady(s.node("m1"))).To(BeTrue(), "what the kubelet says is left alone")
+	s.Expect(isReady(s.node("m1"))).To(BeTrue(), "the conditions of the kubelet are unchanged")
 
 	s.Expect(s.workload.Client.Delete(s.Context(), budget("web", 0))).To(Succeed())
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrained)
@@ -56,7 +56,7 @@ func (s *scene) testNodeConditions() {
 func (s *scene) testCordonConflict() {
 	s.Helper()
 	s.withNodes("fought")
-	held := "held-" + string(s.node("fought").UID) // a maintenance of the same name has had its warning of this minute
+	held := "held-" + string(s.node("fought").UID) // an earlier repetition has already warned this minute, for another name
 	s.create(s.workload.Client, nm(held, v1alpha1.StageCordon, ofNodes("fought")))
 	for range 6 {
 		s.Eventually(func() bool { return s.node("fought").Spec.Unschedulable }, soon, pace).Should(BeTrue())
@@ -117,14 +117,14 @@ func (s *scene) testFastForward() {
 	s.expectNodeConditions("m3")
 }
 
-// setCondition patches one condition of a Node, as anybody may.
+// setCondition patches one condition of a Node.
 func (s *scene) setCondition(node, condition string) {
 	s.Helper()
 	patch := fmt.Appendf(nil, `{"status":{"conditions":[%s]}}`, condition)
 	s.Expect(s.workload.Client.Status().Patch(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.StrategicMergePatchType, patch))).To(Succeed())
 }
 
-// expectNodeConditions waits until a Node carries these conditions of ours, and no others of ours.
+// expectNodeConditions waits until a Node has exactly these conditions of ours.
 func (s *scene) expectNodeConditions(node string, types ...corev1.NodeConditionType) {
 	s.Helper()
 	s.Eventually(func() []corev1.NodeConditionType {
@@ -156,7 +156,7 @@ func (s *scene) expectEvent(name, reason string, message any) {
 	s.Eventually(func() []corev1.Event { return s.eventsAbout(name, reason) }, soon, pace).Should(ContainElement(HaveField("Message", message)))
 }
 
-// countEvents counts how often something was told: repeated events are counted in one object.
+// countEvents counts events, including the repetitions that one Event object counts.
 func (s *scene) countEvents(name, reason string) int {
 	s.Helper()
 	count := 0

@@ -17,9 +17,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// What a test of evacuators says.
+// The vocabulary of tests of evacuators.
 
-// statefulSet runs Pods labelled app in the pool "set".
+// statefulSet returns a StatefulSet of Pods labelled app in the pool "set".
 func statefulSet(app string, replicas int32) *appsv1.StatefulSet {
 	d := deployment(app, replicas, inPool("set"))
 	return &appsv1.StatefulSet{
@@ -28,7 +28,7 @@ func statefulSet(app string, replicas int32) *appsv1.StatefulSet {
 	}
 }
 
-// autoscaler scales the Deployment of its name by metrics that nobody has.
+// autoscaler returns an autoscaler of the Deployment of the same name. Its metrics do not exist.
 func autoscaler(name string, lowest, highest int32) *autoscalingv2.HorizontalPodAutoscaler {
 	return &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metaNamed(name, name),
@@ -51,7 +51,7 @@ func (s *scene) expectMinReplicas(name string, n int32) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// surgeWrites are the writes of our manager that a surge consists of.
+// surgeWrites returns the writes of our manager for a surge.
 func (s *scene) surgeWrites() controlplane.Events {
 	s.Helper()
 	return s.ours().Where(func(event controlplane.Event) bool {
@@ -59,12 +59,12 @@ func (s *scene) surgeWrites() controlplane.Events {
 	})
 }
 
-// surging is a NodeMaintenance in stage Drain that asks for a surge.
+// surging returns a NodeMaintenance in stage Drain with a surge policy.
 func surging(name string, policy v1alpha1.SurgePolicy, nodes ...string) *v1alpha1.NodeMaintenance {
 	return nm(name, v1alpha1.StageDrain, ofNodes(nodes...), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.Surge = policy })
 }
 
-// inPool has Pods run on the Nodes of a pool alone.
+// inPool restricts Pods to the Nodes of a pool.
 func inPool(pool string) func(*corev1.PodTemplateSpec) {
 	return func(template *corev1.PodTemplateSpec) { template.Spec.NodeSelector = map[string]string{"pool": pool} }
 }
@@ -105,7 +105,7 @@ func (s *scene) expectReplicas(name string, n int32) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// expectScaledBack waits until a Deployment has n replicas and nothing of a surge.
+// expectScaledBack waits until a Deployment has n replicas and no label or annotation of a surge.
 func (s *scene) expectScaledBack(name string, n int32) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -118,8 +118,8 @@ func (s *scene) expectScaledBack(name string, n int32) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// watchAvailable counts, from now on, the Pods of an app that serve: ready, and not on their way out. Its result ends that, and
-// tells the least and the most there were.
+// watchAvailable starts to count the Pods of an app that are ready and not terminating. The returned function stops and returns the lowest and
+// the highest number.
 func (s *scene) watchAvailable(app string) func() (least, most int) {
 	s.Helper()
 	list := &corev1.PodList{}
@@ -158,7 +158,7 @@ func (s *scene) watchAvailable(app string) func() (least, most int) {
 	}
 }
 
-// reportsOf are the writes of our manager to the status of a Pod's Evacuation.
+// reportsOf returns the writes of our manager to the status of a Pod's Evacuation.
 func (s *scene) reportsOf(pod *corev1.Pod) []string {
 	s.Helper()
 	var bodies []string
@@ -174,7 +174,7 @@ func watchFrom(version string) *metav1.ListOptions {
 	return &metav1.ListOptions{ResourceVersion: version}
 }
 
-// ofApp picks the requests about Pods of a Deployment.
+// ofApp matches requests about Pods of a Deployment or StatefulSet.
 func ofApp(app string) func(controlplane.Event) bool {
 	return func(event controlplane.Event) bool { return strings.HasPrefix(event.Name, app+"-") }
 }

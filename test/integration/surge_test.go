@@ -21,27 +21,27 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestSurge has Deployments make room before their Pods leave, under the real controllers of Deployments, ReplicaSets and
-// HorizontalPodAutoscalers. Each scene has Nodes of its own.
+// TestSurge drains Nodes whose Deployments get additional replicas before their Pods are removed, with the real controllers of Deployments,
+// ReplicaSets and HorizontalPodAutoscalers. Each scene uses separate Nodes.
 func TestSurge(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 500 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	hanging := all.sub(t)
-	hanging.beginWithoutMetrics() // it takes two minutes
+	hanging.beginWithoutMetrics() // this drain takes two minutes
 
-	t.Run("E24: a single replica moves with never fewer than one available, and without an eviction", func(t *testing.T) { all.sub(t).singleReplicaMoves() })
-	t.Run("E24: ten replicas move three at a time, with never fewer than ten available", func(t *testing.T) { all.sub(t).tenReplicasMove() })
-	t.Run("E24: two Nodes drain at once, with replicas of one Deployment on both", func(t *testing.T) { all.sub(t).twoNodesDrainAtOnce() })
-	t.Run("E24, E26: what can't surge is evicted, and the reason is told", func(t *testing.T) { all.sub(t).whatCannotSurgeIsEvicted() })
-	t.Run("E32: with OnRequest, only Deployments whose Pods ask for it are surged", func(t *testing.T) { all.sub(t).onRequest() })
-	t.Run("E25, E27: a surge whose new Pods can't start, and that is called off, leaves the Deployment as it was", func(t *testing.T) { all.sub(t).cancelledSurge() })
-	t.Run("E25: somebody's edit in the middle wins, and eviction follows", func(t *testing.T) { all.sub(t).editedSurge() })
-	t.Run("E25: a Deployment that is deleted in the middle leaves nothing behind", func(t *testing.T) { all.sub(t).deletedSurge() })
-	t.Run("E26: an autoscaler's minReplicas is raised and restored, and it scales back", func(t *testing.T) { all.sub(t).autoscaledMoves() })
-	t.Run("E25: wherever the manager is killed, the surge goes on and is taken back once", func(t *testing.T) { all.sub(t).surgeSurvivesCrashes() })
-	t.Run("E37: leaves Deployments alone that only carry the label of a surge, or the record of another one", func(t *testing.T) { all.sub(t).labelledDeployments() })
-	t.Run("E28: Pods of a StatefulSet leave from the highest ordinal down, one at a time", func(t *testing.T) { all.sub(t).statefulSetLeavesInOrder() })
-	t.Run("E26: where an autoscaler doesn't scale back, the recorded number is written", func(t *testing.T) {
+	t.Run("E24: moves a single replica without downtime and without an eviction", func(t *testing.T) { all.sub(t).singleReplicaMoves() })
+	t.Run("E24: moves ten replicas three at a time while ten stay available", func(t *testing.T) { all.sub(t).tenReplicasMove() })
+	t.Run("E24: drains two Nodes with replicas of one Deployment at the same time", func(t *testing.T) { all.sub(t).twoNodesDrainAtOnce() })
+	t.Run("E24, E26: evicts Pods that cannot surge and reports why", func(t *testing.T) { all.sub(t).whatCannotSurgeIsEvicted() })
+	t.Run("E32: surges only Deployments whose Pods request it with OnRequest", func(t *testing.T) { all.sub(t).onRequest() })
+	t.Run("E25, E27: restores a Deployment whose new Pods cannot start when the surge is cancelled", func(t *testing.T) { all.sub(t).cancelledSurge() })
+	t.Run("E25: keeps a change of replicas by another actor during a surge, and evicts", func(t *testing.T) { all.sub(t).editedSurge() })
+	t.Run("E25: cleans up when a Deployment is deleted during a surge", func(t *testing.T) { all.sub(t).deletedSurge() })
+	t.Run("E26: raises and restores minReplicas of an autoscaler, which scales back", func(t *testing.T) { all.sub(t).autoscaledMoves() })
+	t.Run("E25: continues and reverts a surge once, wherever the manager is killed", func(t *testing.T) { all.sub(t).surgeSurvivesCrashes() })
+	t.Run("E37: does not change Deployments that only have the label of a surge, or the baseline of another Deployment", func(t *testing.T) { all.sub(t).labelledDeployments() })
+	t.Run("E28: evicts Pods of a StatefulSet one at a time, highest ordinal first", func(t *testing.T) { all.sub(t).statefulSetLeavesInOrder() })
+	t.Run("E26: restores the recorded number of replicas when an autoscaler does not scale back", func(t *testing.T) {
 		ending := all.sub(t)
 		ending.begin = hanging.begin
 		ending.endWithoutMetrics()
@@ -65,14 +65,14 @@ func (s *scene) singleReplicaMoves() {
 	s.Expect(s.podsOf("single")).To(ConsistOf(And(HaveField("Spec.NodeName", "single-2"), Not(HaveField("UID", pod.UID)))))
 	s.Expect(s.evictions().Where(ofApp("single"))).To(BeEmpty())
 	writes := s.ours().Resource("deployments").Named(namespace, "single")
-	s.Expect(writes).To(HaveLen(3), "the baseline, the number of replicas, and both back: %s", writes)
+	s.Expect(writes).To(HaveLen(3), "the baseline, the number of replicas, and the restoration of both: %s", writes)
 	s.Expect(string(writes[0].RequestObject)).NotTo(ContainSubstring(`"spec"`), "the baseline comes first")
-	s.Expect(s.ours().Resource("pods").Named(namespace, pod.Name)).To(HaveLen(1), "the mark")
+	s.Expect(s.ours().Resource("pods").Named(namespace, pod.Name)).To(HaveLen(1), "the deletion cost")
 	s.deleteMaintenances("single")
 }
 
-// labelledDeployments has a tenant label Deployments as those that surge are. The last one carries a record of its own: when the manager
-// has ended that, it has seen the others.
+// labelledDeployments creates Deployments that have the label of a surge. The last one also has a valid baseline: when the manager has restored
+// it, the manager has observed the others.
 func (s *scene) labelledDeployments() {
 	const record = `{"deployment":%q,"replicas":1,"surged":2,"raised":true,"template":"another","pods":[{"name":"gone","uid":"gone"}]}`
 	var labelled []*appsv1.Deployment
@@ -129,13 +129,13 @@ func (s *scene) tenReplicasMove() {
 
 func (s *scene) twoNodesDrainAtOnce() {
 	s.withNodes("two-1 pool=two", "two-2 pool=two")
-	for _, node := range []string{"two-1", "two-2"} { // the scheduler leaves out Nodes that have just become ready
+	for _, node := range []string{"two-1", "two-2"} { // Nodes have a taint until they are ready
 		s.Eventually(func() []corev1.Taint { return s.node(node).Spec.Taints }, eventually, pace).Should(BeEmpty())
 	}
 	s.runSurging(deployment("two", 4, inPool("two"), func(template *corev1.PodTemplateSpec) {
 		template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: labelSelector("app", "two"),
-			NodeTaintsPolicy: ptr.To(corev1.NodeInclusionPolicyHonor), // a Node that drains doesn't count
+			NodeTaintsPolicy: ptr.To(corev1.NodeInclusionPolicyHonor), // a cordoned Node is not counted
 		}}
 	}))
 	s.Expect(s.podsOf("two")).To(ContainElements(HaveField("Spec.NodeName", "two-1"), HaveField("Spec.NodeName", "two-2")))
@@ -239,7 +239,7 @@ func (s *scene) cancelledSurge() {
 	s.runSurging(deployment("off", 1, inPool("off")))
 	pod := s.podsOf("off")[0]
 	s.create(s.workload.Client, surging("off", v1alpha1.SurgeIfSingleReplica, "off-1"))
-	s.expectReplicas("off", 2) // there is no Node for the second one
+	s.expectReplicas("off", 2) // no Node is left for the second replica
 	s.deleteMaintenances("off")
 	s.expectScaledBack("off", 1)
 	s.Eventually(func() []corev1.Pod { return s.podsOf("off") }, soon, pace).Should(ConsistOf(HaveField("UID", pod.UID)))
@@ -285,7 +285,7 @@ func (s *scene) deletedSurge() {
 	s.deleteMaintenances("orphan")
 }
 
-// beginWithoutMetrics drains a Node with a Deployment whose autoscaler has no metrics: it raises, and never lowers.
+// beginWithoutMetrics drains a Node with a Deployment whose autoscaler has no metrics, so it adds replicas and removes none.
 func (s *scene) beginWithoutMetrics() {
 	s.withNodes("hpa-1 pool=hpa")
 	s.runSurging(deployment("hpa", 2, inPool("hpa")))
@@ -294,7 +294,7 @@ func (s *scene) beginWithoutMetrics() {
 	s.create(s.workload.Client, surging("hpa", v1alpha1.SurgeAlways, "hpa-1"))
 }
 
-// endWithoutMetrics calls the drain off once one of the two Pods has moved. The other one is left.
+// endWithoutMetrics cancels the drain after one of the two Pods has moved. The other Pod stays.
 func (s *scene) endWithoutMetrics() {
 	s.expectEventOn("hpa", surge.EventMoved, "")
 	s.Eventually(func(g Gomega) {
@@ -310,7 +310,7 @@ func (s *scene) endWithoutMetrics() {
 	s.Expect(s.evictions().Where(ofApp("hpa"))).To(BeEmpty())
 }
 
-// autoscaledMoves plays what an autoscaler with metrics does when it may scale back: it sets the number of replicas.
+// autoscaledMoves sets the number of replicas, as an autoscaler with metrics does when it scales back.
 func (s *scene) autoscaledMoves() {
 	s.withNodes("auto-1 pool=auto")
 	s.runSurging(deployment("auto", 1, inPool("auto")))
@@ -361,7 +361,7 @@ func (s *scene) statefulSetLeavesInOrder() {
 	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
 }
 
-// surgeSurvivesCrashes kills the manager after each write of a surge. How many there are shows one that isn't disturbed.
+// surgeSurvivesCrashes kills the manager after each write of a surge. A first surge without a crash shows the number of writes.
 func (s *scene) surgeSurvivesCrashes() {
 	s.withNodes("crash-1 pool=crash", "crash-2 pool=crash")
 	s.runSurging(deployment("crash", 1, inPool("crash")))
@@ -376,15 +376,15 @@ func (s *scene) surgeSurvivesCrashes() {
 		s.Expect(least).To(Equal(1))
 		s.Expect(most).To(Equal(2))
 		s.Expect(s.evictions().Where(ofApp("crash"))).To(BeEmpty())
-		// The generation counts changes of spec and annotations, also those whose answer nobody was there to hear.
-		s.Expect(s.generation("crash")-generation).To(BeEquivalentTo(3), "the baseline, scaled up once, taken back once")
+		// The generation also counts writes whose response the killed manager did not receive.
+		s.Expect(s.generation("crash")-generation).To(BeEquivalentTo(3), "the baseline, one increase of replicas, one restoration")
 		s.deleteMaintenances("crash")
 	}
 	undisturbed := s.sub(s.T)
 	move(undisturbed, func() {})
 	writes := undisturbed.surgeWrites()
 	s.Expect(len(writes)).To(BeNumerically(">=", 8))
-	for i, write := range writes[:len(writes)-1] { // after the last one it is over
+	for i, write := range writes[:len(writes)-1] { // after the last write, the surge has ended
 		s.Run(fmt.Sprintf("killed after write %d: %s %s", i+1, write.Verb, write.Resource), func(t *testing.T) {
 			each := s.sub(t)
 			move(each, func() {

@@ -17,7 +17,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
-// withAttacher installs a CSI driver, and plays its attacher until the test ends.
+// withAttacher installs a CSI driver and runs its attacher until the test ends.
 func (s *scene) withAttacher() *storage.Attacher {
 	s.Helper()
 	a, err := storage.StartAttacher(s.Context(), s.workload.Client, 0)
@@ -25,7 +25,7 @@ func (s *scene) withAttacher() *storage.Attacher {
 	return a
 }
 
-// detach lets go of a volume, and detaches it if that is due.
+// detach allows the attacher to detach a volume.
 func (s *scene) detach(a *storage.Attacher, volume string) {
 	s.Helper()
 	s.Expect(a.Detach(s.Context(), volume)).To(Succeed())
@@ -40,8 +40,8 @@ func (s *scene) attachmentsOf(volume string) []storagev1.VolumeAttachment {
 	})
 }
 
-// withVolumes creates volumes with their claims, and waits until they are bound: the attach/detach controller looks at a Pod
-// whose claim isn't only a minute later again.
+// withVolumes creates volumes with their claims and waits until they are bound. For a Pod whose claim is not bound, the attach/detach
+// controller waits a minute before it retries.
 func (s *scene) withVolumes(names ...string) {
 	s.Helper()
 	for _, name := range names {
@@ -57,7 +57,7 @@ func (s *scene) withVolumes(names ...string) {
 	}
 }
 
-// mounting has a Pod use claims.
+// mounting adds claims to a Pod.
 func mounting(claims ...string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		storage.Mount(&pod.Spec, claims...)
@@ -65,7 +65,7 @@ func mounting(claims ...string) func(*corev1.Pod) {
 	}
 }
 
-// expectAttached waits until volumes are attached to a Node, as the attach/detach controller and the attacher say.
+// expectAttached waits until the attach/detach controller and the attacher report volumes as attached to a Node.
 func (s *scene) expectAttached(node string, volumes ...string) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -82,7 +82,7 @@ func (s *scene) expectAttached(node string, volumes ...string) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// expectWaitsForVolumes waits until a Machine says that it waits for volumes, and for these.
+// expectWaitsForVolumes waits until a Machine reports that it waits for these volumes.
 func (s *scene) expectWaitsForVolumes(machine string, texts ...string) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -95,7 +95,7 @@ func (s *scene) expectWaitsForVolumes(machine string, texts ...string) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// change edits a Machine.
+// change changes a Machine.
 func (s *scene) change(name string, change func(*clusterv1.Machine)) {
 	s.Helper()
 	machine := s.machine(name)
@@ -104,7 +104,7 @@ func (s *scene) change(name string, change func(*clusterv1.Machine)) {
 	s.Expect(s.fleet.Client.Patch(s.Context(), machine, client.MergeFrom(before))).To(Succeed())
 }
 
-// released is the request that took our hook off a Machine. What it has done may be seen before it is in the audit log.
+// released returns the request that removed our hook from a Machine. Its effect can be observed before it is in the audit log.
 func (s *scene) released(machine string) controlplane.Event {
 	s.Helper()
 	var released controlplane.Events
@@ -117,7 +117,7 @@ func (s *scene) released(machine string) controlplane.Event {
 	return released[0]
 }
 
-// excludes says which parts of a deletion the release told Cluster API to leave out.
+// excludes returns the steps of a deletion that the release told Cluster API to skip.
 func excludes(release controlplane.Event) (parts []string) {
 	for part, annotation := range map[string]string{"drain": clusterv1.ExcludeNodeDrainingAnnotation, "volumes": clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
 		if contains(`"` + annotation + `":"node-maintenance`)(release) {
@@ -133,12 +133,12 @@ func (s *scene) expectDetachedBefore(then ...controlplane.Event) {
 	s.Helper()
 	detached := s.audited().By(controlplane.AdminUser).Verb("patch").Resource("volumeattachments.storage.k8s.io").Succeeded()
 	s.Expect(detached).NotTo(BeEmpty())
-	for _, event := range then { // our watch may see it before the one who has detached has his answer
+	for _, event := range then { // our watch may deliver the deletion before the attacher has its response
 		s.Expect(event.Requested).To(BeTemporally(">", detached[len(detached)-1].Requested), "%s", event)
 	}
 }
 
-// removeAttachment takes a VolumeAttachment away, whoever holds it.
+// removeAttachment deletes a VolumeAttachment and its finalizers.
 func (s *scene) removeAttachment(name string) {
 	s.Helper()
 	attachment := &storagev1.VolumeAttachment{}

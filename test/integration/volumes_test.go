@@ -19,28 +19,28 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
-// TestVolumes has volumes attached and detached by the real attach/detach controller.
+// TestVolumes drains Nodes with volumes, which the real attach/detach controller attaches and detaches.
 func TestVolumes(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	a := all.withAttacher()
 	all.withMachines("held", "staying", "unmatched", "late", "leftover", "silent", "daemonsets", "full")
 
-	t.Run("M12, M19: the hook is released when the last volume is detached, and Cluster API waits for none again", func(t *testing.T) {
+	t.Run("M12, M19: releases the hook when the last volume is detached, and Cluster API does not wait for volumes again", func(t *testing.T) {
 		s := all.sub(t)
 		s.lastDetach(a)
-		t.Run("M23: the hook is released by what watches see: volumes aren't listed, and none is read twice", func(t *testing.T) { s.part(t).expectReadByWatch() })
+		t.Run("M23: observes volumes with watches, without polling", func(t *testing.T) { s.part(t).expectReadByWatch() })
 	})
-	t.Run("M20: volumes of Pods that stay are not waited for", func(t *testing.T) { all.sub(t).volumesOfSkippedPods() })
-	t.Run("M19, M22: what can't be matched is said, and waited for", func(t *testing.T) { all.sub(t).unmatched() })
-	t.Run("M13: nodeVolumeDetachTimeoutSeconds releases the Machine, also if it is set meanwhile", func(t *testing.T) { all.sub(t).volumeTimeout(a) })
-	t.Run("M21: after a drain timeout the volumes of what is left don't block beyond their own", func(t *testing.T) { all.sub(t).leftover() })
-	t.Run("M14: the volumes of a Node that doesn't answer aren't waited for", func(t *testing.T) { all.sub(t).silentNode(a) })
-	t.Run("M19, R40: Pods of DaemonSets go after the volumes", func(t *testing.T) { all.sub(t).daemonSetsLast(a) })
-	t.Run("M29, M34: of a Node with 110 Pods metrics tell how far its drain is, and the policy what it waits for", func(t *testing.T) {
+	t.Run("M20: does not wait for volumes of skipped Pods", func(t *testing.T) { all.sub(t).volumesOfSkippedPods() })
+	t.Run("M19, M22: waits for and names attached volumes that match no PersistentVolume", func(t *testing.T) { all.sub(t).unmatched() })
+	t.Run("M13: releases the Machine after nodeVolumeDetachTimeoutSeconds, also if it is set during the wait", func(t *testing.T) { all.sub(t).volumeTimeout(a) })
+	t.Run("M21: waits for volumes of the Pods that remain after the drain timeout only until the volume detach timeout", func(t *testing.T) { all.sub(t).leftover() })
+	t.Run("M14: does not wait for volumes of an unreachable Node", func(t *testing.T) { all.sub(t).silentNode(a) })
+	t.Run("M19, R40: deletes Pods of DaemonSets after the volumes are detached", func(t *testing.T) { all.sub(t).daemonSetsLast(a) })
+	t.Run("M29, M34: reports the progress of a drain of 110 Pods in metrics, and what it waits for in the policy", func(t *testing.T) {
 		s := all.sub(t)
 		machine, pods, refused := s.fullNode(a)
-		t.Run("M28: of a drain of 110 Pods there is one event about each Pod, two about the Machine, and one for what is refused again and again", func(t *testing.T) {
+		t.Run("M28: writes one event for each of 110 Pods, two for the Machine, and one for each Pod whose evictions are refused", func(t *testing.T) {
 			s.part(t).expectFewEvents(machine, pods, refused)
 		})
 	})
@@ -55,7 +55,7 @@ func (s *scene) lastDetach(a *storage.Attacher) {
 	s.deleteMachine("held")
 	s.expectWaitsForVolumes("held", "PersistentVolumeClaims: default/one")
 	s.Eventually(func() string { return s.condition("held").Message }, soon, pace).ShouldNot(ContainSubstring("default/two"))
-	s.Expect(s.node("held").Status.VolumesAttached).To(BeEmpty(), "the attach/detach controller still reports it, the VolumeAttachment makes no difference")
+	s.Expect(s.node("held").Status.VolumesAttached).To(BeEmpty(), "the attach/detach controller still reports the volume, so this does not test the VolumeAttachment")
 	s.detach(a, "one")
 	s.expectGone("held")
 
@@ -66,8 +66,8 @@ func (s *scene) lastDetach(a *storage.Attacher) {
 	s.Expect(core.Resource("volumeattachments.storage.k8s.io")).To(BeEmpty(), "Cluster API waits for volumes a second time")
 }
 
-// expectReadByWatch checks that nothing was polled: PersistentVolumes and claims are read once by name, the rest comes from
-// watches that one list begins.
+// expectReadByWatch checks that the manager did not poll: it reads each PersistentVolume and claim once by name, and watches all other
+// objects after one list.
 func (s *scene) expectReadByWatch() {
 	s.Helper()
 	ours := s.audited().WithUserAgent(fleet.ManagerAgent)
@@ -99,29 +99,29 @@ func (s *scene) volumesOfSkippedPods() {
 	storage.Mount(&daemonSet.Spec.Template.Spec, "daemon")
 	s.create(s.workload.Client, daemonSet)
 	ephemeral := bare("ephemeral", "staying", labelledSkip)
-	ephemeral.Annotations[controlplane.PodReadyDelayAnnotation] = "2s" // its claim is bound by then
+	ephemeral.Annotations[controlplane.PodReadyDelayAnnotation] = "2s" // the claim is bound earlier
 	ephemeral.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
 		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: storage.ClaimOf("scratch")},
 	}}}}
 	s.run(
 		bare("labelled", "staying", labelledSkip, mounting("labelled", "shared")), bare("ruled", "staying", mounting("ruled")),
-		bare("goes", "staying", mounting("shared")), ephemeral,
+		bare("evicted", "staying", mounting("shared")), ephemeral,
 	)
 	s.expectAttached("staying", "daemon", "labelled", "ruled", "shared", "scratch")
 
 	s.deleteMachine("staying")
 	s.expectGone("staying")
-	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("goes"))
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("evicted"))
 	s.Expect(excludes(s.released("staying"))).To(Equal([]string{"drain", "volumes"}))
 	for _, event := range s.audited().Verb("delete").Resource("volumeattachments.storage.k8s.io") {
-		s.Expect(event.Requested).To(BeTemporally(">", s.released("staying").Answered), "the volume was detached before, and it proves nothing: %s", event)
+		s.Expect(event.Requested).To(BeTemporally(">", s.released("staying").Answered), "the volume was detached earlier, so this proves nothing: %s", event)
 	}
 	s.Expect(s.workload.Client.Delete(s.Context(), daemonSet)).To(Succeed())
 }
 
 func labelledSkip(pod *corev1.Pod) { pod.Labels[clusterv1.PodDrainLabel] = "Skip" }
 
-// daemonSetOn runs a Pod on one Node.
+// daemonSetOn returns a DaemonSet with a Pod on one Node.
 func daemonSetOn(name, node string) *appsv1.DaemonSet {
 	d := &appsv1.DaemonSet{ObjectMeta: metaNamed(name, name)}
 	d.Spec.Selector = labelSelector("app", name)
@@ -136,7 +136,7 @@ func daemonSetOn(name, node string) *appsv1.DaemonSet {
 
 func (s *scene) unmatched() {
 	attachment := func(name string, source storagev1.VolumeAttachmentSource) *storagev1.VolumeAttachment {
-		return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{Attacher: "nobody.test", NodeName: "unmatched", Source: source}}
+		return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{Attacher: "none.test", NodeName: "unmatched", Source: source}}
 	}
 	inline := corev1.PersistentVolumeSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}}
 	inline.CSI = storage.VolumeFor("inline", namespace, "").Spec.CSI
@@ -167,7 +167,7 @@ func (s *scene) unmatched() {
 	s.Expect(excludes(s.released("unmatched"))).To(Equal([]string{"drain", "volumes"}))
 }
 
-// reportAttached has a Node's status say which volumes are attached. Nobody else does where no Pod has a volume.
+// reportAttached sets the attached volumes in the status of a Node. The attach/detach controller does not change them if no Pod has a volume.
 func (s *scene) reportAttached(node string, names ...corev1.UniqueVolumeName) {
 	s.Helper()
 	object := s.node(node)
@@ -208,7 +208,7 @@ func (s *scene) leftover() {
 	s.Eventually(func() bool { return s.isGone("leftover") }, eventually, pace).Should(BeTrue())
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(excludes(s.released("leftover"))).To(Equal([]string{"drain", "volumes"}))
-	s.removeWorkloads() // else the garbage collector takes a minute to find out that the Pod's Node is gone
+	s.removeWorkloads() // the garbage collector takes a minute to delete Pods of a deleted Node
 	s.expectGone("leftover")
 }
 
@@ -221,12 +221,12 @@ func (s *scene) silentNode(a *storage.Attacher) {
 	s.expectWaitsForVolumes("silent", "default/lost")
 	s.stopAnswering("silent")
 	s.Eventually(func() map[string]string { return s.machine("silent").Annotations }, soon, pace).ShouldNot(HaveKey(v1alpha1.PreDrainHookAnnotation))
-	s.Expect(excludes(s.released("silent"))).To(Equal([]string{"drain"}), "Cluster API looks by itself whether the Node answers")
+	s.Expect(excludes(s.released("silent"))).To(Equal([]string{"drain"}), "Cluster API checks whether the Node is reachable")
 	s.expectGone("silent")
 	s.detach(a, "lost")
 }
 
-// stopAnswering stops a kubelet, and has the Node say at once what the node controller would say 50 seconds later.
+// stopAnswering stops a kubelet and sets the Node condition that the node lifecycle controller would set after 50 s.
 func (s *scene) stopAnswering(node string) {
 	s.Helper()
 	s.Expect(s.workload.StopKubelet(s.Context(), node)).To(Succeed())
