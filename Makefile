@@ -7,11 +7,14 @@ include hack/tools/tools.mk
 
 ##@ See it work
 
-.PHONY: demo bench bench-smoke
+.PHONY: demo sandbox bench bench-smoke
 SCENARIO ?= drain
 
 demo: tools-controlplane ## Delete a Machine on local control planes and show how its Node is drained.
 	go run ./test/demo
+
+sandbox: tools-controlplane ## Start the clusters of the demo and a shell with kubectl and its plugin to try them.
+	go run ./test/demo sandbox
 
 bench: tools-controlplane ## Run the benchmark SCENARIO (default: drain) with BENCH_FLAGS; docs/benchmarks.md lists them.
 	go run ./test/bench -scenario $(SCENARIO) $(BENCH_FLAGS)
@@ -88,7 +91,10 @@ test-differential: ## Compare our decisions with those of Cluster API's drain in
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: manager generate
+.PHONY: manager plugin generate
+plugin: ## Build the kubectl plugin: bin/kubectl-node_maintenance. Put it in your PATH.
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/kubectl-node_maintenance ./cmd/kubectl-node_maintenance
+
 manager: ## Build the manager: bin/manager.
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/manager ./cmd/manager
 

@@ -24,11 +24,19 @@ const timeout = 10 * time.Minute
 var errInterrupted = errors.New("interrupted")
 
 func main() {
-	os.Exit(run())
+	switch {
+	case len(os.Args) == 1:
+		os.Exit(run((*play).perform))
+	case len(os.Args) == 2 && os.Args[1] == "sandbox":
+		os.Exit(run(func(p *play, ctx context.Context) (bool, error) { return true, p.sandbox(ctx) }))
+	default:
+		fmt.Fprintln(os.Stderr, "usage: demo [sandbox]")
+		os.Exit(2)
+	}
 }
 
 // run returns the exit status: 0 if all checks passed, 1 if one or the demo failed, 130 after Ctrl-C.
-func run() int {
+func run(perform func(*play, context.Context) (bool, error)) int {
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -42,7 +50,7 @@ func run() int {
 	}()
 
 	p := &play{screen: newScreen(os.Stdout), observer: newObserver()}
-	kept, err := p.perform(ctx)
+	kept, err := perform(p, ctx)
 	switch {
 	case err == nil && kept:
 		return p.end(ctx, 0)

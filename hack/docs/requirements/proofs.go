@@ -25,7 +25,7 @@ type proof struct {
 
 // testName finds the numbers and the text of a test's name: "R24: …", or "E24, E25: …". Texts with verbs of package fmt are
 // failure messages of property tests.
-var testName = regexp.MustCompile("\"([REMS][0-9]+(?:, [REMS][0-9]+)*): ([^\"\\n%]+)\"")
+var testName = regexp.MustCompile("\"([REMSK][0-9]+(?:, [REMSK][0-9]+)*): ([^\"\\n%]+)\"")
 
 // readFiles returns the contents of all files that may name requirements, by slash-separated path.
 func readFiles(root string) (map[string]string, error) {

@@ -14,7 +14,7 @@ import (
 const statementsPage = "docs/requirements.md"
 
 // areas are the letters of requirements, in the order of the pages.
-var areas = []struct{ letter, title string }{{"R", "NodeMaintenance"}, {"E", "Evacuation"}, {"M", "Machines"}, {"S", "Node agent (experimental)"}}
+var areas = []struct{ letter, title string }{{"R", "NodeMaintenance"}, {"E", "Evacuation"}, {"M", "Machines"}, {"S", "Node agent (experimental)"}, {"K", "kubectl plugin"}}
 
 // number is the number of a requirement, such as R24.
 type number struct {
@@ -30,8 +30,8 @@ func (n number) anchor() string { return strings.ToLower(n.String()) }
 func compare(a, b number) int { return cmp.Or(cmp.Compare(a.letter, b.letter), cmp.Compare(a.n, b.n)) }
 
 var (
-	numberPattern = regexp.MustCompile(`\b([REMS])([0-9]{1,3})\b`)
-	statementLine = regexp.MustCompile(`^- .*?\b[REMS][0-9]{1,3}\b`)
+	numberPattern = regexp.MustCompile(`\b([REMSK])([0-9]{1,3})\b`)
+	statementLine = regexp.MustCompile(`^- .*?\b[REMSK][0-9]{1,3}\b`)
 )
 
 // parseNumbers returns the numbers in text, in order of appearance.

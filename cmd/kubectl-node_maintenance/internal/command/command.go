@@ -1,0 +1,150 @@
+// Package command implements the commands of the plugin, one file for each.
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/pkg/errors"
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/clock"
+
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+)
+
+// maxError is the maximum number of characters of an error.
+const maxError = 2000
+
+// exit is an error that carries the exit code of a command that has already reported its result.
+type exit struct {
+	code int
+}
+
+func (e exit) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// usage is an error about arguments or flags.
+type usage struct {
+	error
+}
+
+func usagef(format string, args ...any) error { return usage{errors.Errorf(format, args...)} }
+
+// Run runs the plugin and returns its exit code: 0 and 1 are the answers of a command, 2 is an invalid command line, and 3 means that the
+// command could not find an answer.
+func Run(version string, args []string, in io.Reader, out, errOut io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := newRoot(version, genericiooptions.IOStreams{In: in, Out: out, ErrOut: errOut})
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	var done exit
+	var invalid usage
+	switch {
+	case err == nil:
+		return report.ExitClear
+	case errors.As(err, &done):
+		return done.code
+	case errors.As(err, &invalid):
+		fmt.Fprintln(errOut, "error: "+terminal.Clean(err.Error(), maxError))
+		fmt.Fprintln(errOut, "See 'kubectl node-maintenance --help'.")
+		return report.ExitUsage
+	default:
+		fmt.Fprintln(errOut, "error: "+terminal.Clean(err.Error(), maxError))
+		return report.ExitUnknown
+	}
+}
+
+// options are the flags of all commands.
+type options struct {
+	genericiooptions.IOStreams
+
+	config             *genericclioptions.ConfigFlags
+	version            string
+	workloadKubeconfig string
+	noColor            bool
+	clock              clock.Clock
+}
+
+func newRoot(version string, streams genericiooptions.IOStreams) *cobra.Command {
+	o := &options{IOStreams: streams, config: genericclioptions.NewConfigFlags(true), version: version, clock: clock.RealClock{}}
+	root := &cobra.Command{
+		Use:   "kubectl-node_maintenance",
+		Short: "Show drains of Nodes before, while and after they happen",
+		Long: `Show drains of Nodes before, while and after they happen.
+
+With a context of a management cluster, the objects are Machines, and their workload clusters are found through the kubeconfig Secrets of
+the Clusters, or with --workload-kubeconfig. With a context of a workload cluster, the objects are Nodes.`,
+		Example: `  # What will happen when this Machine is deleted, and what will block?
+  kubectl node-maintenance plan machine workers-abcde
+
+  # Why is this Pod still on its Node?
+  kubectl node-maintenance why pod web-0 -n shop
+
+  # All drains
+  kubectl node-maintenance status -A`,
+		SilenceErrors: true, SilenceUsage: true,
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl node-maintenance"},
+	}
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
+	o.config.AddFlags(root.PersistentFlags())
+	root.PersistentFlags().StringVar(&o.workloadKubeconfig, "workload-kubeconfig", "", "Kubeconfig file for the workload cluster, instead of the Secret of the Cluster.")
+	root.PersistentFlags().BoolVar(&o.noColor, "no-color", false, "Print without colors, as if NO_COLOR was set.")
+	root.AddCommand(newPlan(o), newVersion(o))
+	return root
+}
+
+// connect connects to the cluster of the context.
+func (o *options) connect() (*observe.Connections, error) {
+	config, err := o.config.ToRESTConfig()
+	if err != nil {
+		return nil, errors.Wrap(err, "reading the kubeconfig")
+	}
+	config.UserAgent = "kubectl-node_maintenance/" + o.version
+	raw, err := o.config.ToRawKubeConfigLoader().RawConfig()
+	if err != nil {
+		return nil, errors.Wrap(err, "reading the kubeconfig")
+	}
+	name := raw.CurrentContext
+	if o.config.Context != nil && *o.config.Context != "" {
+		name = *o.config.Context
+	}
+	return observe.NewConnections(config, terminal.Clean(name, maxError), o.workloadKubeconfig)
+}
+
+// namespace returns the namespace of the context or of --namespace.
+func (o *options) namespace() (string, error) {
+	namespace, _, err := o.config.ToRawKubeConfigLoader().Namespace()
+	return namespace, errors.Wrap(err, "reading the namespace of the context")
+}
+
+func (o *options) style() terminal.Style { return terminal.StyleFor(o.Out, o.noColor) }
+
+// kindOf returns which of the kinds an argument names, by its plural, its short name or its singular.
+func kindOf(argument string, kinds ...string) (string, error) {
+	names := map[string]string{
+		"machines": "machine", "ma": "machine", "nodes": "node", "no": "node", "machinedeployments": "machinedeployment", "md": "machinedeployment",
+		"pods": "pod", "po": "pod", "clusters": "cluster", "cl": "cluster",
+	}
+	kind := strings.ToLower(argument)
+	if long, found := names[kind]; found {
+		kind = long
+	}
+	for _, known := range kinds {
+		if kind == known {
+			return kind, nil
+		}
+	}
+	return "", usagef("%q is not a kind that this command knows; use one of %s", argument, strings.Join(kinds, ", "))
+}

@@ -1,0 +1,164 @@
+// Package observe reads the objects that a report is made from. It writes nothing.
+//
+// A right that the user lacks is recorded as a gap, and the rest is read nevertheless.
+package observe
+
+import (
+	"context"
+	"os"
+	"sync"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// The limits of requests to one API server are those of kubectl.
+const (
+	requestsPerSecond = 50
+	requestBurst      = 300
+)
+
+// Cluster is a connection to a management or workload cluster.
+type Cluster struct {
+	client.WithWatch
+
+	Config *rest.Config
+	// Name says to people which cluster this is.
+	Name string
+	// HasMachines means that the cluster serves Machines, HasMaintenances that it serves NodeMaintenances. A cluster that manages itself
+	// serves both.
+	HasMachines, HasMaintenances bool
+
+	gaps *Gaps
+}
+
+// Connect connects to a cluster.
+func Connect(config *rest.Config, name string, gaps *Gaps) (*Cluster, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = requestsPerSecond, requestBurst
+	discoverer, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, errors.Wrapf(err, "connecting to %s", name)
+	}
+	resources, err := restmapper.GetAPIGroupResources(discoverer)
+	if err != nil {
+		return nil, errors.Wrapf(err, "discovering the API of %s", name)
+	}
+	mapper := restmapper.NewDiscoveryRESTMapper(resources)
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, errors.Wrap(err, "registering types")
+		}
+	}
+	c := &Cluster{Config: config, Name: name, gaps: gaps}
+	if c.WithWatch, err = client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper}); err != nil {
+		return nil, errors.Wrapf(err, "connecting to %s", name)
+	}
+	c.HasMachines = serves(mapper, clusterv1.GroupVersion.WithKind("Machine"))
+	c.HasMaintenances = serves(mapper, v1alpha1.GroupVersion.WithKind("NodeMaintenance"))
+	return c, nil
+}
+
+func serves(mapper meta.RESTMapper, kind schema.GroupVersionKind) bool {
+	_, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	return err == nil
+}
+
+// Connections finds the clusters of a command.
+type Connections struct {
+	// Current is the cluster of the kubeconfig's context.
+	Current *Cluster
+	Gaps    *Gaps
+
+	override string // the file of --workload-kubeconfig
+	agent    string
+
+	mu        sync.Mutex
+	workloads map[types.NamespacedName]*Workload
+}
+
+// NewConnections connects to the cluster of the kubeconfig's context. workloadKubeconfig, if not empty, is the file that is used for
+// workload clusters instead of the Secrets of the Clusters.
+func NewConnections(config *rest.Config, contextName, workloadKubeconfig string) (*Connections, error) {
+	gaps := &Gaps{}
+	current, err := Connect(config, "context "+contextName, gaps)
+	if err != nil {
+		return nil, err
+	}
+	return &Connections{Current: current, Gaps: gaps, override: workloadKubeconfig, agent: config.UserAgent, workloads: map[types.NamespacedName]*Workload{}}, nil
+}
+
+// Workload returns the workload cluster of a Cluster.
+func (c *Connections) Workload(ctx context.Context, cluster types.NamespacedName) (*Workload, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known := c.workloads[cluster]; known != nil {
+		return known, nil
+	}
+	config, err := c.workloadConfig(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	config.UserAgent = c.agent
+	connected, err := Connect(config, "Cluster "+cluster.String(), c.Gaps)
+	if err != nil {
+		return nil, err
+	}
+	c.workloads[cluster] = newWorkload(connected)
+	return c.workloads[cluster], nil
+}
+
+// CurrentWorkload returns the cluster of the context as a workload cluster.
+func (c *Connections) CurrentWorkload() *Workload {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := types.NamespacedName{}
+	if c.workloads[key] == nil {
+		c.workloads[key] = newWorkload(c.Current)
+	}
+	return c.workloads[key]
+}
+
+func (c *Connections) workloadConfig(ctx context.Context, cluster types.NamespacedName) (*rest.Config, error) {
+	if c.override != "" {
+		content, err := os.ReadFile(c.override)
+		if err != nil {
+			return nil, errors.Wrap(err, "reading --workload-kubeconfig")
+		}
+		config, err := clientcmd.RESTConfigFromKubeConfig(content)
+		return config, errors.Wrapf(err, "reading %s", c.override)
+	}
+	secret := &corev1.Secret{}
+	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"} // the contract of Cluster API
+	if err := c.Current.Get(ctx, key, secret); err != nil {
+		return nil, errors.Wrapf(err, "getting the kubeconfig of Cluster %s from Secret %s (not needed with --workload-kubeconfig FILE)", cluster, key)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(secret.Data["value"])
+	if err != nil {
+		return nil, errors.Wrapf(err, "reading the kubeconfig in Secret %s", key)
+	}
+	return config, confined(config, key)
+}
+
+// confined returns an error if a kubeconfig from a Secret would run a program or read files of the user: the author of the Secret must
+// not gain that.
+func confined(config *rest.Config, secret types.NamespacedName) error {
+	if config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "" || config.CertFile != "" || config.KeyFile != "" || config.CAFile != "" {
+		return errors.Errorf("the kubeconfig in Secret %s runs a program or refers to local files; save it to a file, check it, and pass --workload-kubeconfig FILE", secret)
+	}
+	return nil
+}

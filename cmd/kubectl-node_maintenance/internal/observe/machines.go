@@ -1,0 +1,143 @@
+package observe
+
+import (
+	"context"
+	"strings"
+
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+// Machine is a Machine and what the decisions about its drain depend on in the management cluster.
+type Machine struct {
+	*clusterv1.Machine
+
+	Cluster  *clusterv1.Cluster
+	Policies []v1alpha1.MachineDrainPolicy
+	Rules    []clusterv1.MachineDrainRule
+	Facts    machinedrain.Facts
+	// Siblings are all Machines of the Cluster.
+	Siblings []clusterv1.Machine
+}
+
+// ClusterKey returns the name of the Cluster.
+func (m *Machine) ClusterKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.ClusterName}
+}
+
+// Proposed are policies and rules that are not applied. They take the place of those with the same name.
+type Proposed struct {
+	Policies []v1alpha1.MachineDrainPolicy
+	Rules    []clusterv1.MachineDrainRule
+}
+
+// Machines returns the Machines in a namespace, or in all.
+func (c *Cluster) Machines(ctx context.Context, namespace string, options ...client.ListOption) ([]clusterv1.Machine, error) {
+	list := &clusterv1.MachineList{}
+	var all []clusterv1.Machine
+	err := c.listAll(ctx, list, func() { all = append(all, list.Items...) }, append(options, client.InNamespace(namespace))...)
+	return all, errors.Wrapf(err, "listing the Machines of %s", c.Name)
+}
+
+// MachineOf reads a Machine and its surroundings.
+func (c *Cluster) MachineOf(ctx context.Context, key types.NamespacedName, proposed Proposed) (*Machine, error) {
+	m := &Machine{Machine: &clusterv1.Machine{}, Cluster: &clusterv1.Cluster{}}
+	if err := c.Get(ctx, key, m.Machine); err != nil {
+		return nil, errors.Wrapf(err, "getting Machine %s", key)
+	}
+	if err := c.Get(ctx, m.ClusterKey(), m.Cluster); err != nil {
+		return nil, errors.Wrapf(err, "getting Cluster %s", m.ClusterKey())
+	}
+	policies, rules := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineDrainRuleList{}
+	if _, err := c.tolerate(c.List(ctx, policies, client.InNamespace(key.Namespace)), "list", "machinedrainpolicies.maintenance.cluster.x-k8s.io"); err != nil {
+		return nil, errors.Wrap(err, "listing MachineDrainPolicies")
+	}
+	if _, err := c.tolerate(c.List(ctx, rules, client.InNamespace(key.Namespace)), "list", "machinedrainrules.cluster.x-k8s.io"); err != nil {
+		return nil, errors.Wrap(err, "listing MachineDrainRules")
+	}
+	m.Policies = replaced(policies.Items, proposed.Policies, key.Namespace, func(p *v1alpha1.MachineDrainPolicy) client.Object { return p })
+	m.Rules = replaced(rules.Items, proposed.Rules, key.Namespace, func(r *clusterv1.MachineDrainRule) client.Object { return r })
+	var err error
+	if m.Siblings, err = c.Machines(ctx, key.Namespace, client.MatchingLabels{clusterv1.ClusterNameLabel: m.Spec.ClusterName}); err != nil {
+		return nil, err
+	}
+	m.Facts, err = c.facts(ctx, m)
+	return m, err
+}
+
+// replaced returns the objects with the proposed ones in place of those with the same name. A proposed object without a namespace belongs
+// to that of the Machine.
+func replaced[T any](present, proposed []T, namespace string, object func(*T) client.Object) []T {
+	byName, all := map[string]int{}, append([]T{}, present...)
+	for i := range all {
+		byName[object(&all[i]).GetName()] = i
+	}
+	for i := range proposed {
+		one := proposed[i]
+		o := object(&one)
+		if o.GetNamespace() == "" {
+			o.SetNamespace(namespace)
+		}
+		at, found := byName[o.GetName()]
+		switch {
+		case o.GetNamespace() != namespace:
+		case found:
+			all[at] = one
+		default:
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// facts reads what decides whether the Node of a Machine is drained at all.
+func (c *Cluster) facts(ctx context.Context, m *Machine) (machinedrain.Facts, error) {
+	facts := machinedrain.Facts{Machine: m.Machine, ClusterDeleting: !m.Cluster.DeletionTimestamp.IsZero()}
+	for i := range m.Siblings {
+		if util.IsControlPlaneMachine(&m.Siblings[i]) && m.Siblings[i].DeletionTimestamp.IsZero() {
+			facts.ControlPlaneMachines++
+		}
+	}
+	if ref := m.Cluster.Spec.ControlPlaneRef; ref.IsDefined() {
+		controlPlane, read, err := c.referenced(ctx, ref, m.Namespace)
+		if err != nil {
+			return facts, err
+		}
+		if controlPlane != nil {
+			facts.ControlPlaneDeleting, facts.ControlPlaneExternal = !controlPlane.GetDeletionTimestamp().IsZero(), util.IsExternalManagedControlPlane(controlPlane)
+		}
+		if !read { // a gap says that this is a guess
+			facts.ControlPlaneExternal = facts.ControlPlaneMachines == 0
+		}
+	}
+	infraMachine, read, err := c.referenced(ctx, m.Spec.InfrastructureRef, m.Namespace)
+	facts.InfraMachineDeleted = read && (infraMachine == nil || !infraMachine.GetDeletionTimestamp().IsZero())
+	return facts, err
+}
+
+// referenced reads an object of a provider, nil if it does not exist. read is false if the user may not.
+func (c *Cluster) referenced(ctx context.Context, ref clusterv1.ContractVersionedObjectReference, namespace string) (_ *unstructured.Unstructured, read bool, _ error) {
+	mapping, err := c.RESTMapper().RESTMapping(schema.GroupKind{Group: ref.APIGroup, Kind: ref.Kind})
+	if read, err := c.tolerate(err, "get", strings.ToLower(ref.Kind)+"."+ref.APIGroup); !read {
+		return nil, false, err
+	}
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(mapping.GroupVersionKind)
+	err = c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name}, object)
+	if apierrors.IsNotFound(err) {
+		return nil, true, nil
+	}
+	if read, err = c.tolerate(err, "get", mapping.Resource.GroupResource().String()); !read {
+		object = nil
+	}
+	return object, read, errors.Wrapf(err, "getting %s %s", ref.Kind, ref.Name)
+}

@@ -1,0 +1,87 @@
+package observe
+
+import (
+	"context"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
+)
+
+// Volumes returns which volumes of a Node must detach after its drain. It reads the claims of the Node's Pods and their volumes, and not
+// VolumeAttachments: those of one Node cannot be selected. It returns nil if a right is missing.
+func (w *Workload) Volumes(ctx context.Context, node *corev1.Node, m *v1alpha1.NodeMaintenance) (*volumes.Decision, error) {
+	attached := sets.New[string]()
+	for _, volume := range node.Status.VolumesAttached {
+		attached.Insert(string(volume.Name))
+	}
+	if attached.Len() == 0 {
+		return &volumes.Decision{}, nil
+	}
+	seen := volumes.Observation{Attached: sets.List(attached), Facts: volumes.Facts{Claims: map[types.NamespacedName]volumes.Claim{}, Volumes: map[string]volumes.Volume{}}}
+	matcher := rules.NewMatcher(rules.InEffect(&m.Spec))
+	var claims []types.NamespacedName
+	for i := range w.pods[node.Name] {
+		pod := &w.pods[node.Name][i]
+		stays := matcher.Decide(planinput.RulePod(w, pod)).Behavior == v1alpha1.DrainBehaviorSkip
+		if stays || !rules.Finished(pod) {
+			seen.Pods = append(seen.Pods, volumes.Pod{Claims: volumes.ClaimsOf(pod), Skipped: stays})
+			claims = append(claims, volumes.ClaimsOf(pod)...)
+		}
+	}
+	for _, key := range claims {
+		if err := w.readClaim(ctx, key, seen.Facts); err != nil {
+			return nil, err
+		}
+	}
+	for name, volume := range seen.Volumes {
+		if attached.HasAny(volume.UniqueNames...) {
+			seen.Attachments = append(seen.Attachments, volumes.NewAttachment(name, &name))
+		}
+	}
+	decision := volumes.Decide(seen)
+	return &decision, nil
+}
+
+// readClaim reads a PersistentVolumeClaim and its volume into facts.
+func (w *Workload) readClaim(ctx context.Context, key types.NamespacedName, facts volumes.Facts) error {
+	if _, known := facts.Claims[key]; known {
+		return nil
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	if err := w.readOne(ctx, key, claim, "persistentvolumeclaims"); err != nil {
+		return err
+	}
+	name := claim.Spec.VolumeName
+	facts.Claims[key] = volumes.Claim{Volume: name}
+	if _, known := facts.Volumes[name]; known || name == "" {
+		return nil
+	}
+	volume := &corev1.PersistentVolume{}
+	if err := w.readOne(ctx, types.NamespacedName{Name: name}, volume, "persistentvolumes"); err != nil {
+		return err
+	}
+	facts.Volumes[name] = volumes.Volume{}
+	if volume.UID != "" {
+		facts.Volumes[name] = volumes.VolumeOf(volume)
+	}
+	return nil
+}
+
+// readOne reads an object. It stays empty if it does not exist or the user may not read it.
+func (w *Workload) readOne(ctx context.Context, key types.NamespacedName, object client.Object, resource string) error {
+	err := w.Get(ctx, key, object)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	_, err = w.tolerate(err, "get", resource)
+	return errors.Wrapf(err, "getting %s %s of %s", resource, key, w.Name)
+}

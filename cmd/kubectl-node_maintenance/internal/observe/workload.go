@@ -1,0 +1,344 @@
+package observe
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pkg/errors"
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+)
+
+const (
+	parallelReads = 8
+	// pageSize limits the size of one response.
+	pageSize = 500
+	// manyNamespaces is the number of Namespaces from which on all of them are listed in one request instead of one request for each.
+	manyNamespaces = 20
+	// maxNodes is the number of Nodes whose Pods are read for one prediction.
+	maxNodes = 32
+)
+
+// Workload is a workload cluster and what was read of it, each object once.
+type Workload struct {
+	*Cluster
+
+	mu           sync.Mutex
+	nodes        map[string]*corev1.Node // nil: does not exist
+	allNodes     bool
+	pods         map[string][]corev1.Pod // by Node
+	maintenances []v1alpha1.NodeMaintenance
+	evacuations  []v1alpha1.Evacuation
+	listed       bool // maintenances and evacuations
+	namespaces   map[string]map[string]string
+	daemonSets   map[types.UID]bool // exists
+	budgets      map[string][]*policyv1.PodDisruptionBudget
+}
+
+func newWorkload(c *Cluster) *Workload {
+	return &Workload{
+		Cluster: c, nodes: map[string]*corev1.Node{}, pods: map[string][]corev1.Pod{}, namespaces: map[string]map[string]string{},
+		daemonSets: map[types.UID]bool{}, budgets: map[string][]*policyv1.PodDisruptionBudget{},
+	}
+}
+
+// Node returns a Node, nil if it does not exist.
+func (w *Workload) Node(ctx context.Context, name string) (*corev1.Node, error) {
+	if node, known := w.nodes[name]; known || w.allNodes {
+		return node, nil
+	}
+	node := &corev1.Node{}
+	err := w.Get(ctx, types.NamespacedName{Name: name}, node)
+	if apierrors.IsNotFound(err) {
+		node, err = nil, nil
+	}
+	w.nodes[name] = node
+	return node, errors.Wrapf(err, "getting Node %s of %s", name, w.Name)
+}
+
+// Nodes returns all Nodes, by name.
+func (w *Workload) Nodes(ctx context.Context) ([]*corev1.Node, error) {
+	if !w.allNodes {
+		list := &corev1.NodeList{}
+		if err := w.listAll(ctx, list, func() {
+			for i := range list.Items {
+				w.nodes[list.Items[i].Name] = list.Items[i].DeepCopy()
+			}
+		}); err != nil {
+			return nil, errors.Wrapf(err, "listing the Nodes of %s", w.Name)
+		}
+		w.allNodes = true
+	}
+	nodes := slices.DeleteFunc(slices.Collect(maps.Values(w.nodes)), func(node *corev1.Node) bool { return node == nil })
+	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+	return nodes, nil
+}
+
+// Maintenances returns all NodeMaintenances and Evacuations. There are none if the cluster does not serve them yet.
+func (w *Workload) Maintenances(ctx context.Context) ([]v1alpha1.NodeMaintenance, []v1alpha1.Evacuation, error) {
+	if w.listed || !w.HasMaintenances {
+		return w.maintenances, w.evacuations, nil
+	}
+	maintenances, evacuations := &v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}
+	_, err := w.tolerate(w.listAll(ctx, maintenances, func() { w.maintenances = append(w.maintenances, maintenances.Items...) }), "list", "nodemaintenances.maintenance.cluster.x-k8s.io")
+	if err != nil {
+		return nil, nil, errors.Wrapf(err, "listing the NodeMaintenances of %s", w.Name)
+	}
+	_, err = w.tolerate(w.listAll(ctx, evacuations, func() { w.evacuations = append(w.evacuations, evacuations.Items...) }), "list", "evacuations.maintenance.cluster.x-k8s.io")
+	if err != nil {
+		return nil, nil, errors.Wrapf(err, "listing the Evacuations of %s", w.Name)
+	}
+	w.listed = true
+	return w.maintenances, w.evacuations, nil
+}
+
+// Forecast reads what the forecast of the drain of a Node by a NodeMaintenance depends on. now is the time of the observation.
+func (w *Workload) Forecast(ctx context.Context, maintenance *v1alpha1.NodeMaintenance, node *corev1.Node, now time.Time) (forecast.Observation, error) {
+	o := forecast.Observation{Maintenance: maintenance, Node: node, Surroundings: w, Now: now, NodeAgent: true}
+	maintenances, evacuations, err := w.Maintenances(ctx)
+	if err != nil {
+		return o, err
+	}
+	o.Evacuations = evacuations
+	if o.Others, err = w.drainsBeside(ctx, maintenance, node, maintenances); err != nil {
+		return o, err
+	}
+	nodes := forecast.NodesOf(o)
+	if len(nodes) > maxNodes {
+		w.gaps.Add(fmt.Sprintf("%d Nodes share NodeMaintenances with Node %s; the order among their Pods is not predicted", len(nodes), node.Name))
+		o.Others, nodes = nil, []string{node.Name}
+	}
+	if err := w.readPods(ctx, nodes); err != nil {
+		return o, err
+	}
+	for _, name := range nodes {
+		o.Pods = append(o.Pods, w.pods[name]...)
+	}
+	if err := w.readSurroundings(ctx, o.Pods); err != nil {
+		return o, err
+	}
+	o.Budgets, err = w.budgetsOf(ctx, w.pods[node.Name])
+	return o, err
+}
+
+// drainsBeside returns the other NodeMaintenances in stage Drain that share Nodes with this one, directly or through others.
+func (w *Workload) drainsBeside(ctx context.Context, maintenance *v1alpha1.NodeMaintenance, node *corev1.Node, all []v1alpha1.NodeMaintenance) ([]planinput.Drain, error) {
+	var drains []planinput.Drain
+	seen, known := sets.New(maintenance.Name), map[string]*corev1.Node{node.Name: node}
+	for found := true; found; {
+		found = false
+		for i := range all {
+			m := &all[i]
+			if seen.Has(m.Name) || !planinput.Drains(m) || !slices.ContainsFunc(slices.Collect(maps.Values(known)), nodeselection.Of(m)) {
+				continue
+			}
+			nodes, err := w.selected(ctx, m)
+			if err != nil {
+				return nil, err
+			}
+			seen.Insert(m.Name)
+			found = true
+			drains = append(drains, planinput.Drain{Maintenance: m, Nodes: nodes})
+			for _, selected := range nodes {
+				known[selected.Name] = selected
+			}
+		}
+	}
+	return drains, nil
+}
+
+// selected returns the Nodes that a NodeMaintenance selects.
+func (w *Workload) selected(ctx context.Context, m *v1alpha1.NodeMaintenance) ([]*corev1.Node, error) {
+	var candidates []*corev1.Node
+	if names, only := nodeselection.Names(m); only {
+		for _, name := range names {
+			node, err := w.Node(ctx, name)
+			if err != nil {
+				return nil, err
+			}
+			if node != nil {
+				candidates = append(candidates, node)
+			}
+		}
+	} else {
+		var err error
+		if candidates, err = w.Nodes(ctx); err != nil {
+			return nil, err
+		}
+	}
+	selects := nodeselection.Of(m)
+	return slices.DeleteFunc(candidates, func(node *corev1.Node) bool { return !selects(node) }), nil
+}
+
+// readPods reads the Pods of Nodes, by a field selector.
+func (w *Workload) readPods(ctx context.Context, nodes []string) error {
+	missing := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool { _, known := w.pods[node]; return known })
+	return each(ctx, missing, func(ctx context.Context, node string) error {
+		list := &corev1.PodList{}
+		err := w.List(ctx, list, client.MatchingFields{"spec.nodeName": node})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.pods[node] = list.Items
+		return errors.Wrapf(err, "listing the Pods of Node %s of %s", node, w.Name)
+	})
+}
+
+// readSurroundings reads the Namespaces and the DaemonSets of Pods.
+func (w *Workload) readSurroundings(ctx context.Context, pods []corev1.Pod) error {
+	namespaces, daemonSets := sets.New[string](), map[types.UID]types.NamespacedName{}
+	for i := range pods {
+		if _, known := w.namespaces[pods[i].Namespace]; !known {
+			namespaces.Insert(pods[i].Namespace)
+		}
+		if owner := metav1.GetControllerOfNoCopy(&pods[i]); owner != nil && owner.Kind == "DaemonSet" {
+			if _, known := w.daemonSets[owner.UID]; !known {
+				daemonSets[owner.UID] = types.NamespacedName{Namespace: pods[i].Namespace, Name: owner.Name}
+			}
+		}
+	}
+	if err := w.readNamespaces(ctx, namespaces); err != nil {
+		return err
+	}
+	return each(ctx, slices.Collect(maps.Keys(daemonSets)), func(ctx context.Context, uid types.UID) error {
+		set := metadata(appsv1.SchemeGroupVersion.WithKind("DaemonSet"))
+		err := w.Get(ctx, daemonSets[uid], set)
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+		read, err := w.tolerate(err, "get", "daemonsets.apps")
+		if read {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.daemonSets[uid] = set.UID == uid
+		}
+		return errors.Wrapf(err, "getting DaemonSet %s of %s", daemonSets[uid], w.Name)
+	})
+}
+
+func (w *Workload) readNamespaces(ctx context.Context, names sets.Set[string]) error {
+	kind := corev1.SchemeGroupVersion.WithKind("Namespace")
+	if names.Len() > manyNamespaces {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind("NamespaceList"))
+		_, err := w.tolerate(w.listAll(ctx, list, func() {
+			for i := range list.Items {
+				w.namespaces[list.Items[i].Name] = list.Items[i].Labels
+			}
+		}), "list", "namespaces")
+		return errors.Wrapf(err, "listing the Namespaces of %s", w.Name)
+	}
+	return each(ctx, sets.List(names), func(ctx context.Context, name string) error {
+		namespace := metadata(kind)
+		read, err := w.tolerate(w.Get(ctx, types.NamespacedName{Name: name}, namespace), "get", "namespaces")
+		if read {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.namespaces[name] = namespace.Labels
+		}
+		return errors.Wrapf(err, "getting Namespace %s of %s", name, w.Name)
+	})
+}
+
+// budgetsOf returns the PodDisruptionBudgets of the Namespaces of Pods, nil if they may not be read.
+func (w *Workload) budgetsOf(ctx context.Context, pods []corev1.Pod) (*budgets.Index, error) {
+	names := sets.New[string]()
+	for i := range pods {
+		names.Insert(pods[i].Namespace)
+	}
+	missing := sets.List(names.Difference(sets.KeySet(w.budgets)))
+	if len(missing) > manyNamespaces {
+		clear(w.budgets)
+		missing = []string{metav1.NamespaceAll}
+	}
+	complete := true
+	if err := each(ctx, missing, func(ctx context.Context, namespace string) error {
+		found, ok, err := w.listBudgets(ctx, namespace)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		complete = complete && ok
+		for _, pdb := range found {
+			w.budgets[pdb.Namespace] = append(w.budgets[pdb.Namespace], pdb)
+		}
+		return err
+	}); err != nil || !complete {
+		return nil, err
+	}
+	var all []*policyv1.PodDisruptionBudget
+	for name := range names {
+		all = append(all, w.budgets[name]...)
+		if w.budgets[name] == nil {
+			w.budgets[name] = []*policyv1.PodDisruptionBudget{} // known to have none
+		}
+	}
+	return budgets.NewIndex(all, nil), nil
+}
+
+func (w *Workload) listBudgets(ctx context.Context, namespace string) (found []*policyv1.PodDisruptionBudget, read bool, err error) {
+	list := &policyv1.PodDisruptionBudgetList{}
+	read, err = w.tolerate(w.listAll(ctx, list, func() {
+		for i := range list.Items {
+			found = append(found, list.Items[i].DeepCopy())
+		}
+	}, client.InNamespace(namespace)), "list", "poddisruptionbudgets.policy")
+	return found, read, errors.Wrapf(err, "listing the PodDisruptionBudgets of %s", w.Name)
+}
+
+// NamespaceLabels implements planinput.Surroundings.
+func (w *Workload) NamespaceLabels(namespace string) (labels map[string]string, known bool) {
+	labels, known = w.namespaces[namespace]
+	return labels, known
+}
+
+// DaemonSetExists implements planinput.Surroundings.
+func (w *Workload) DaemonSetExists(_, _ string, uid types.UID) (exists, known bool) {
+	exists, known = w.daemonSets[uid]
+	return exists, known
+}
+
+// each calls read for all keys, some of them in parallel.
+func each[K any](ctx context.Context, keys []K, read func(context.Context, K) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelReads)
+	for _, key := range keys {
+		group.Go(func() error { return read(ctx, key) })
+	}
+	return group.Wait()
+}
+
+// listAll lists in pages and calls add for each.
+func (c *Cluster) listAll(ctx context.Context, list client.ObjectList, add func(), options ...client.ListOption) error {
+	for {
+		if err := c.List(ctx, list, append(slices.Clone(options), client.Limit(pageSize), client.Continue(list.GetContinue()))...); err != nil {
+			return err
+		}
+		add()
+		if list.GetContinue() == "" {
+			return nil
+		}
+	}
+}
+
+func metadata(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kind)
+	return object
+}

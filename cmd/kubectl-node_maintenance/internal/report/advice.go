@@ -1,0 +1,83 @@
+package report
+
+import (
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+)
+
+// Reasons of problems that are not about a Pod.
+const (
+	reasonInvalidRule = "InvalidDrainRule"
+	reasonPaused      = "Paused"
+)
+
+const guide = "https://github.com/capnm/cluster-api-node-maintenance/blob/main/docs/guide/stuck-drains.md"
+
+// advice is what to do about a reason, and the section of the guide about it.
+type advice struct {
+	fix, section string
+}
+
+const (
+	sectionBudget = "a-poddisruptionbudget-allows-no-disruptions"
+	sectionAdmit  = "the-api-server-refuses-the-eviction"
+
+	fixNeverAllows = "Change the budget, for example to maxUnavailable: 1, or add replicas. For a Deployment with one replica, set surge: IfSingleReplica in the MachineDrainPolicy."
+)
+
+// advices by reason: those of forecast, budgets, and the conditions of Machines and Evacuations.
+var advices = map[string]advice{
+	string(budgets.BudgetExhausted):              {"Check why Pods of the budget are not ready. The drain continues when the budget allows a disruption.", sectionBudget},
+	string(budgets.BlockedByUnhealthyPods):       {"Fix the Pods that are not ready, or set unhealthyPodEvictionPolicy: AlwaysAllow in the budget.", "pods-that-are-not-ready-use-up-their-budget"},
+	string(budgets.MultipleBudgets):              {"Delete one of the budgets, or change its selector.", "two-budgets-cover-one-pod"},
+	string(budgets.BudgetNotObserved):            {"Check that the workload cluster's kube-controller-manager runs.", "a-budget-is-not-computed"},
+	string(budgets.BudgetSyncFailed):             {"Use an integer minAvailable in the budget, or check the controller of the Pods.", "a-budget-is-not-computed"},
+	string(budgets.BudgetUnreadable):             {"Fix the selector of the budget.", "a-budget-is-not-computed"},
+	string(budgets.EvictionNotServed):            {"Enable policy/v1 in the API server.", "the-api-server-serves-no-evictions"},
+	forecast.ReasonNeverCompletes:                {"Remove the label or change the MachineDrainRule, or give the Pod restartPolicy Never or OnFailure.", "a-pod-must-complete"},
+	forecast.ReasonWaitCompleted:                 {"", "a-pod-must-complete"},
+	forecast.ReasonUndecided:                     {"Grant the missing right, or wait until the missing object exists.", "drain-rules-cannot-be-evaluated-for-a-pod"},
+	forecast.ReasonDeletionOverdue:               {"Remove the finalizers of the Pod, or check the kubelet of the Node.", "a-pod-does-not-terminate"},
+	forecast.ReasonEvacuator:                     {"", "an-evacuator-is-active"},
+	forecast.ReasonBackoff:                       {"Change tolerations, node affinity or nodeName in the Pod template.", "replacements-return-to-the-cordoned-node"},
+	reasonInvalidRule:                            {"Fix or delete the MachineDrainRule.", "a-machinedrainrule-is-invalid"},
+	reasonPaused:                                 {"Unpause it.", "it-has-our-hook-and-no-condition"},
+	v1alpha1.ReasonMaintenanceNameTaken:          {"Delete the NodeMaintenance that is named.", "the-name-of-its-nodemaintenance-is-taken"},
+	v1alpha1.ReasonWaitingForTurn:                {"Increase maxParallelDrains, or look at the drains that block.", "the-machine-waits-for-a-turn"},
+	v1alpha1.ReasonWaitingForVolumeDetach:        {"Check the VolumeAttachments of the Node and the CSI driver's controller.", "volumes-are-still-attached"},
+	v1alpha1.ReasonWaitingForWorkloadCluster:     {"Check the API server and the kubeconfig Secret of the Cluster.", "the-workload-cluster-cant-be-reached"},
+	v1alpha1.ReasonTimedOut:                      {"", "the-drain-timed-out"},
+	v1alpha1.ReasonSkipped:                       {"", "the-node-was-not-drained"},
+	v1alpha1.ReasonReconcileFailed:               {"Change what refuses the request.", "the-api-server-refuses-a-request"},
+	v1alpha1.ReasonCordonFailed:                  {"Change what refuses the request.", "the-api-server-refuses-a-request"},
+	v1alpha1.ReasonReplacementReturned:           {"Change tolerations, node affinity or nodeName in the Pod template.", "replacements-return-to-the-cordoned-node"},
+	v1alpha1.ReasonWaitingForReplica:             {"", "a-pod-waits-for-another-replica-of-its-statefulset"},
+	v1alpha1.ReasonWaitingForMissingReplica:      {"", "a-pod-waits-for-another-replica-of-its-statefulset"},
+	v1alpha1.ReasonWaitingForHigherOrdinals:      {"", "a-pod-waits-for-another-replica-of-its-statefulset"},
+	v1alpha1.ReasonNamespaceTerminating:          {"Look for finalizers in the namespace.", "the-namespace-is-being-deleted"},
+	v1alpha1.ReasonAdmissionRefused:              {"Ask the author of the admission policy what it requires.", sectionAdmit},
+	v1alpha1.ReasonAdmissionFailed:               {"Fix the admission webhook.", sectionAdmit},
+	v1alpha1.ReasonNoResponse:                    {"Check the admission webhooks: one may be slow.", sectionAdmit},
+	v1alpha1.ReasonEvictionRefused:               {"", sectionAdmit},
+	v1alpha1.ReasonBudgetRefused:                 {"", sectionBudget},
+	v1alpha1.ReasonMachineDraining:               {"", "the-reason-is-draining-and-the-message-names-no-pods"},
+	v1alpha1.ReasonDaemonSetToleratesMaintenance: {"", "pods-of-a-daemonset-stay"},
+}
+
+func problemOf(reason, message string) Problem {
+	p := Problem{Reason: reason, Message: message}
+	if known, found := advices[reason]; found {
+		p.Fix, p.Guide = known.fix, guide+"#"+known.section
+	}
+	return p
+}
+
+// GuideSections returns the sections of the guide that reports link to.
+func GuideSections() []string {
+	sections := make([]string, 0, len(advices))
+	for _, known := range advices {
+		sections = append(sections, known.section)
+	}
+	return sections
+}

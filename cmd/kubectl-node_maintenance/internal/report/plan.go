@@ -1,0 +1,281 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
+)
+
+// Exit codes of the command plan.
+const (
+	ExitClear   = 0 // nothing blocks
+	ExitBlocked = 1
+	ExitUsage   = 2
+	ExitUnknown = 3 // it cannot be predicted
+)
+
+// Plan is the result of the command plan.
+type Plan struct {
+	// Context says which kind of cluster the command has used.
+	Context string  `json:"context"`
+	Drains  []Drain `json:"drains"`
+	// Gaps are what could not be read.
+	Gaps []string `json:"gaps,omitempty"`
+}
+
+// Drain is the predicted drain of one Node.
+type Drain struct {
+	Machine string `json:"machine,omitempty"`
+	Cluster string `json:"cluster,omitempty"`
+	Node    string `json:"node,omitempty"`
+	// Policy is the MachineDrainPolicy that the Machine follows. Without one, Cluster API drains the Node.
+	Policy string `json:"policy,omitempty"`
+	// NodeMaintenance is the present one.
+	NodeMaintenance string `json:"nodeMaintenance,omitempty"`
+	Stage           string `json:"stage,omitempty"`
+	// Skipped is why the Node is not drained at all.
+	Skipped string `json:"skipped,omitempty"`
+
+	DrainTimeoutSeconds        int32                    `json:"drainTimeoutSeconds,omitempty"`
+	VolumeDetachTimeoutSeconds int32                    `json:"volumeDetachTimeoutSeconds,omitempty"`
+	OnTimeout                  v1alpha1.OnTimeoutPolicy `json:"onTimeout,omitempty"`
+
+	Blockers []Problem `json:"blockers,omitempty"`
+	Unknown  []Problem `json:"unknown,omitempty"`
+	Delays   []Problem `json:"delays,omitempty"`
+
+	Steps int   `json:"steps"`
+	Pods  []Pod `json:"pods,omitempty"`
+	// Volumes must detach before the Machine is deleted. IgnoredVolumes are used only by Pods that stay.
+	Volumes        []string `json:"volumes,omitempty"`
+	IgnoredVolumes []string `json:"ignoredVolumes,omitempty"`
+
+	DrainRules []v1alpha1.DrainRule `json:"drainRules,omitempty"`
+	Notes      []string             `json:"notes,omitempty"`
+}
+
+// Problem is why a drain waits.
+type Problem struct {
+	Reason  string   `json:"reason"`
+	Message string   `json:"message"`
+	Budget  string   `json:"budget,omitempty"`
+	Pods    []string `json:"pods,omitempty"`
+	Fix     string   `json:"fix,omitempty"`
+	Guide   string   `json:"guide,omitempty"`
+}
+
+// Pod is the prediction for one Pod.
+type Pod struct {
+	Namespace string           `json:"namespace"`
+	Name      string           `json:"name"`
+	UID       string           `json:"uid"`
+	Type      v1alpha1.PodType `json:"type,omitempty"`
+	Outcome   forecast.Outcome `json:"outcome"`
+	Rule      string           `json:"rule,omitempty"`
+	Reason    string           `json:"reason,omitempty"`
+	Order     int32            `json:"order"`
+	Step      int              `json:"step,omitempty"`
+	Budgets   []Budget         `json:"budgets,omitempty"`
+	// WaitsFor is why an eviction would be refused now.
+	WaitsFor   string   `json:"waitsFor,omitempty"`
+	Evacuators []string `json:"evacuators,omitempty"`
+	Volumes    []string `json:"volumes,omitempty"`
+}
+
+// Budget is a PodDisruptionBudget with its present numbers.
+type Budget struct {
+	Name               string `json:"name"`
+	DisruptionsAllowed int32  `json:"disruptionsAllowed"`
+	CurrentHealthy     int32  `json:"currentHealthy"`
+	DesiredHealthy     int32  `json:"desiredHealthy"`
+	ExpectedPods       int32  `json:"expectedPods"`
+	NeverAllows        bool   `json:"neverAllows,omitempty"`
+}
+
+// ExitCode returns the exit code of the command.
+func (p *Plan) ExitCode() int {
+	code := ExitClear
+	if len(p.Gaps) > 0 {
+		code = ExitUnknown
+	}
+	for i := range p.Drains {
+		switch {
+		case len(p.Drains[i].Blockers) > 0:
+			return ExitBlocked
+		case len(p.Drains[i].Unknown) > 0:
+			code = ExitUnknown
+		}
+	}
+	return code
+}
+
+// SkippedDrain returns the report for a Machine whose Node is not drained.
+func SkippedDrain(m *observe.Machine, why machinedrain.SkipReason) Drain {
+	d := drainOf(m)
+	d.Skipped = string(why)
+	return d
+}
+
+func drainOf(m *observe.Machine) Drain {
+	d := Drain{Machine: m.Namespace + "/" + m.Name, Cluster: m.ClusterKey().String(), Node: m.Status.NodeRef.Name}
+	if timeout := m.Spec.Deletion.NodeDrainTimeoutSeconds; timeout != nil {
+		d.DrainTimeoutSeconds = *timeout
+	}
+	if timeout := m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds; timeout != nil {
+		d.VolumeDetachTimeoutSeconds = *timeout
+	}
+	return d
+}
+
+// MachineDrain returns the report for a Machine.
+func MachineDrain(m *observe.Machine, node *corev1.Node, intent Intent, observed forecast.Observation, attached *volumes.Decision) Drain {
+	d := drainOf(m)
+	d.Node = node.Name
+	if intent.Policy != nil {
+		d.Policy = intent.Policy.Namespace + "/" + intent.Policy.Name
+		d.OnTimeout = intent.Maintenance.Spec.Evacuation.OnTimeout
+	}
+	for _, problem := range intent.Problems {
+		d.Blockers = append(d.Blockers, problemOf(reasonInvalidRule, problem.String()))
+	}
+	if intent.Taken != "" && intent.Maintenance.Name == "" {
+		d.Blockers = append(d.Blockers, problemOf(v1alpha1.ReasonMaintenanceNameTaken, intent.Taken))
+	}
+	if !intent.Turn.Now() {
+		d.Delays = append(d.Delays, problemOf(v1alpha1.ReasonWaitingForTurn, intent.Turn.String()))
+	}
+	d.notes(m, intent)
+	d.fill(intent, observed)
+	if attached != nil && machinedrain.WaitsForVolumes(m.Machine, node) {
+		for _, names := range attached.Waiting {
+			d.Volumes = append(d.Volumes, names...)
+		}
+		slices.Sort(d.Volumes)
+		d.IgnoredVolumes = attached.Ignored
+	}
+	return d
+}
+
+func (d *Drain) notes(m *observe.Machine, intent Intent) {
+	switch {
+	case intent.Policy == nil:
+		d.Notes = append(d.Notes, "No MachineDrainPolicy selects the Machine: Cluster API drains the Node. It decides the same about the Pods, except for surge, evacuators and the wait for completion.")
+	case !machinedrain.HasHook(m.Machine) && m.DeletionTimestamp.IsZero():
+		d.Notes = append(d.Notes, "The Machine does not have the hook yet: the manager sets it on Machines that follow a MachineDrainPolicy.")
+	case !machinedrain.HasHook(m.Machine):
+		d.Notes = append(d.Notes, "The Machine is being deleted and does not have the hook: Cluster API drains the Node, or the drain has ended.")
+	}
+	if _, paused := m.Annotations["cluster.x-k8s.io/paused"]; paused {
+		d.Blockers = append(d.Blockers, problemOf(reasonPaused, "The Machine is paused"))
+	}
+	if m.Cluster.Spec.Paused != nil && *m.Cluster.Spec.Paused {
+		d.Blockers = append(d.Blockers, problemOf(reasonPaused, "The Cluster is paused"))
+	}
+}
+
+// NodeDrain returns the report for a Node without its Machine.
+func NodeDrain(node *corev1.Node, intent Intent, observed forecast.Observation) Drain {
+	d := Drain{Node: node.Name}
+	if machine := node.Annotations["cluster.x-k8s.io/machine"]; machine != "" && intent.Present == nil {
+		d.Notes = append(d.Notes, fmt.Sprintf("This is a manual drain with the built-in drain rules. The policy and the MachineDrainRules of Machine %s/%s are in the management cluster; with its context, `plan machine` uses them.",
+			node.Annotations["cluster.x-k8s.io/cluster-namespace"], machine))
+	}
+	d.fill(intent, observed)
+	return d
+}
+
+// fill adds what the forecast says.
+func (d *Drain) fill(intent Intent, observed forecast.Observation) {
+	if intent.Present != nil {
+		d.NodeMaintenance, d.Stage = intent.Present.Name, string(intent.Present.Spec.Stage)
+	}
+	d.DrainRules = rules.InEffect(&intent.Maintenance.Spec)
+	predicted := forecast.Of(observed)
+	for _, obstacle := range predicted.Obstacles(observed.Now) {
+		problem := problemOf(obstacle.Reason, obstacle.Message)
+		problem.Pods, problem.Budget = obstacle.Pods, obstacle.Budget
+		if obstacle.NeverAllows {
+			problem.Fix = fixNeverAllows
+		}
+		switch obstacle.Severity {
+		case forecast.Blocks:
+			d.Blockers = append(d.Blockers, problem)
+		case forecast.Unknown:
+			d.Unknown = append(d.Unknown, problem)
+		default:
+			d.Delays = append(d.Delays, problem)
+		}
+	}
+	for i := range predicted.Pods {
+		d.Pods = append(d.Pods, podOf(&predicted.Pods[i]))
+		d.Steps = max(d.Steps, predicted.Pods[i].Step)
+	}
+}
+
+func podOf(p *forecast.Pod) Pod {
+	pod := Pod{
+		Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Type: p.Type, Outcome: p.Outcome,
+		Rule: p.Verdict.Rule, Reason: p.Verdict.Reason, Order: p.Verdict.Order, Step: p.Step,
+	}
+	if p.Verdict.Undecided != "" {
+		pod.Reason = p.Verdict.Undecided
+	}
+	if p.Outcome == forecast.Stays && p.Verdict.Behavior == v1alpha1.DrainBehaviorDrain {
+		pod.Reason = staysReason(p.Type)
+	}
+	for _, b := range p.Budgets {
+		pod.Budgets = append(pod.Budgets, budgetOf(b))
+	}
+	if p.Waiting != nil {
+		pod.WaitsFor = p.Waiting.Message
+	}
+	for _, evacuator := range p.Evacuators {
+		pod.Evacuators = append(pod.Evacuators, evacuator.EvacuatorClass)
+	}
+	for _, claim := range volumes.ClaimsOf(p.Pod) {
+		pod.Volumes = append(pod.Volumes, claim.Name)
+	}
+	return pod
+}
+
+// staysReason says why a Pod stays although the rules drain it.
+func staysReason(podType v1alpha1.PodType) string {
+	switch podType {
+	case v1alpha1.PodTypeDaemonSet:
+		return "its DaemonSet tolerates every taint and would recreate it"
+	case v1alpha1.PodTypeStatic:
+		return "a static Pod stops with the kubelet"
+	default:
+		return ""
+	}
+}
+
+func budgetOf(b *budgets.Budget) Budget {
+	status := b.PodDisruptionBudget().Status
+	return Budget{
+		Name: b.String(), DisruptionsAllowed: status.DisruptionsAllowed, CurrentHealthy: status.CurrentHealthy,
+		DesiredHealthy: status.DesiredHealthy, ExpectedPods: status.ExpectedPods, NeverAllows: b.NeverAllowsDisruption(),
+	}
+}
+
+// timeoutText says how long a drain may take.
+func (d *Drain) timeoutText() string {
+	if d.DrainTimeoutSeconds == 0 {
+		return "no time limit (nodeDrainTimeoutSeconds is not set)"
+	}
+	text := fmt.Sprintf("limited to %s (nodeDrainTimeoutSeconds)", time.Duration(d.DrainTimeoutSeconds)*time.Second)
+	if d.OnTimeout == v1alpha1.OnTimeoutDelete {
+		return text + ", then the remaining Pods are deleted before the Machine"
+	}
+	return text + ", then the Machine is deleted with the remaining Pods"
+}

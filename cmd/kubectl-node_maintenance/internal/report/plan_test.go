@@ -1,0 +1,109 @@
+package report_test
+
+import (
+	"bytes"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+)
+
+func aPlan() *report.Plan {
+	return &report.Plan{
+		Context: "management cluster, context prod",
+		Drains: []report.Drain{{
+			Machine: "default/workers-1", Cluster: "default/c1", Node: "workers-1", Policy: "default/all", DrainTimeoutSeconds: 600, Steps: 2,
+			Blockers: []report.Problem{{Reason: "BudgetExhausted", Message: "waiting for disruption budget shop/web: needs 2 healthy pods", Pods: []string{"shop/web-1", "shop/web-2"}, Fix: "Fix it.", Guide: "https://example.com/#budget"}},
+			Delays:   []report.Problem{{Reason: "WaitCompleted", Message: "Waiting for it to complete (\x1b[31mevil\u202e)", Pods: []string{"shop/job"}}},
+			Pods: []report.Pod{
+				{Namespace: "shop", Name: "web-1", Outcome: forecast.Evacuated, Step: 1, Budgets: []report.Budget{{Name: "shop/web", ExpectedPods: 2}}},
+				{Namespace: "shop", Name: "job", Outcome: forecast.Completes, Step: 1, Rule: "drain-label-wait-completed"},
+				{Namespace: "shop", Name: "db-0", Outcome: forecast.Evacuated, Step: 2, Rule: "machine-drain-rule/storage", Order: 100, Evacuators: []string{"statefulset.apps.k8s.io"}},
+				{Namespace: "kube-system", Name: "logs-x", Outcome: forecast.Stays, Rule: "daemonset-pods"},
+			},
+			Volumes: []string{"shop/data-db-0"},
+		}},
+		Gaps: []string{"No right to get namespaces in Cluster default/c1"},
+	}
+}
+
+const wantPlan = `Machine default/workers-1, Node workers-1, Cluster default/c1, MachineDrainPolicy default/all
+2 Pods evacuated, 1 Pod must complete, 1 Pod left on the Node, in 2 steps; limited to 10m0s (nodeDrainTimeoutSeconds), then the Machine is deleted with the remaining Pods.
+
+BLOCKS: the drain does not finish in the present state
+  Pods shop/web-1, shop/web-2: waiting for disruption budget shop/web: needs 2 healthy pods
+    Fix: Fix it.
+    See: https://example.com/#budget
+
+DELAYS: the drain waits, and continues automatically
+  Pod shop/job: Waiting for it to complete (�[31mevil�)
+
+STEP   POD                  OUTCOME     RULE                         ORDER   BUDGET     ALLOWED   EVACUATORS
+1      shop/web-1           Evacuated   -                            0       shop/web   0 of 2    -
+1      shop/job             Completes   drain-label-wait-completed   0       -          -         -
+2      shop/db-0            Evacuated   machine-drain-rule/storage   100     -          -         statefulset.apps.k8s.io
+-      kube-system/logs-x   Stays       daemonset-pods               -       -          -         -
+
+Volumes that must detach: shop/data-db-0
+
+NOT READ: the prediction may be incomplete
+  No right to get namespaces in Cluster default/c1
+
+Read from management cluster, context prod. Nothing was changed.
+`
+
+func TestWritePlan(t *testing.T) {
+	t.Run("K2, K6: blockers come first, and text from clusters does not control the terminal", func(t *testing.T) {
+		var out bytes.Buffer
+		report.WritePlan(&out, aPlan(), false, terminal.Style{})
+		NewWithT(t).Expect(trimmed(out.String())).To(Equal(wantPlan))
+	})
+}
+
+// trimmed removes trailing spaces, which editors remove from the expected text.
+func trimmed(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestExitCode(t *testing.T) {
+	problem := []report.Problem{{}}
+	for name, test := range map[string]struct {
+		plan report.Plan
+		want int
+	}{
+		"nothing blocks":                {report.Plan{Drains: []report.Drain{{Delays: problem}}}, 0},
+		"a blocker":                     {report.Plan{Drains: []report.Drain{{}, {Blockers: problem}}}, 1},
+		"a Pod is undecided":            {report.Plan{Drains: []report.Drain{{Unknown: problem}}}, 3},
+		"a right is missing":            {report.Plan{Drains: []report.Drain{{}}, Gaps: []string{"x"}}, 3},
+		"a blocker and a missing right": {report.Plan{Drains: []report.Drain{{Blockers: problem}}, Gaps: []string{"x"}}, 1},
+	} {
+		t.Run("K2: "+name, func(t *testing.T) { NewWithT(t).Expect(test.plan.ExitCode()).To(Equal(test.want)) })
+	}
+}
+
+// TestGuide asserts that each link leads to a section of the guide.
+func TestGuide(t *testing.T) {
+	g := NewWithT(t)
+	content, err := os.ReadFile("../../../../docs/guide/stuck-drains.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	notInAnchor := regexp.MustCompile(`[^a-z0-9 -]`)
+	var sections []string
+	for line := range strings.SplitSeq(string(content), "\n") {
+		if title, found := strings.CutPrefix(line, "### "); found {
+			sections = append(sections, strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(title), ""), " ", "-"))
+		}
+	}
+	for _, section := range report.GuideSections() {
+		g.Expect(sections).To(ContainElement(section))
+	}
+}

@@ -1,0 +1,173 @@
+// Package report turns observations into reports, and reports into text. It reads nothing and decides nothing: decisions are those of
+// drain/.
+package report
+
+import (
+	"cmp"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// Intent is the NodeMaintenance that the deletion of a Machine, or a manual drain, leads to.
+type Intent struct {
+	// Maintenance is in stage Drain. Then is the update that drains the Pods of DaemonSets after all others, nil if there is none.
+	Maintenance, Then *v1alpha1.NodeMaintenance
+	// Present is the one that exists, nil if there is none.
+	Present *v1alpha1.NodeMaintenance
+	// Policy is nil if the manager does not drain the Machine.
+	Policy *v1alpha1.MachineDrainPolicy
+	// Problems are invalid MachineDrainRules that select the Machine.
+	Problems []rules.Problem
+	// Taken says that another NodeMaintenance has the name. It is empty if that is not so.
+	Taken string
+	// Turn is the place of the Machine among those that drain or wait.
+	Turn machinedrain.Turn
+}
+
+// IntentOf returns what the manager would request for a deleted Machine.
+func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, now time.Time) Intent {
+	intent := Intent{Policy: machinedrain.PolicyFor(m.Machine, m.Cluster.Labels, m.Policies)}
+	named := map[string]*v1alpha1.NodeMaintenance{}
+	for i := range maintenances {
+		named[maintenances[i].Name] = &maintenances[i]
+	}
+	id := machinedrain.Identity{Cluster: m.ClusterKey(), Machine: m.Machine, Node: node}
+	found := id.Find(named)
+	if found.Maintenance == nil {
+		found = id.FindAmong(maintenances, found)
+	}
+	intent.Taken, intent.Present = found.TakenMessage(), found.Maintenance
+	if intent.Present != nil && intent.Present.Spec.Stage == v1alpha1.StageComplete {
+		intent.Present = nil // it is deleted and recreated
+	}
+	request := machinedrain.Request{Cluster: m.ClusterKey(), Machine: m.Machine, Node: node, Policy: intent.Policy, Name: found.Name, Stage: v1alpha1.StageDrain}
+	request.Rules, intent.Problems = compile(m, machinedrain.DaemonSetPods(intent.Policy, intent.Present))
+	intent.Maintenance = desired(intent.Present, request, len(intent.Problems) > 0)
+	if machinedrain.DrainsDaemonSets(intent.Policy) && !machinedrain.DaemonSetRuleLifted(intent.Maintenance) {
+		request.Rules, _ = compile(m, v1alpha1.DaemonSetPodsDrain)
+		intent.Then = desired(intent.Maintenance, request, len(intent.Problems) > 0)
+	}
+	intent.Turn = turnOf(m, intent, maintenances, now)
+	return intent
+}
+
+func compile(m *observe.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy) ([]v1alpha1.DrainRule, []rules.Problem) {
+	compiled := rules.Compile(rules.Input{
+		Cluster:       rules.ClusterFacts{Labels: m.Cluster.Labels},
+		Machine:       rules.MachineFacts{Namespace: m.Namespace, Labels: m.Labels},
+		DaemonSetPods: daemonSetPods, MachineDrainRules: m.Rules,
+	})
+	return compiled.Rules, compiled.Problems
+}
+
+// desired returns the present NodeMaintenance with the updates that the manager would make, or a new one. With invalid rules, a drain
+// continues with the present ones.
+func desired(present *v1alpha1.NodeMaintenance, request machinedrain.Request, invalid bool) *v1alpha1.NodeMaintenance {
+	wanted := machinedrain.Maintenance(request)
+	if present == nil {
+		return wanted
+	}
+	updated := present.DeepCopy()
+	if invalid {
+		wanted.Spec.DrainRules = present.Spec.DrainRules
+	}
+	machinedrain.Update(updated, wanted)
+	return updated
+}
+
+// turnOf returns the place of a Machine, as if it was deleted now.
+func turnOf(m *observe.Machine, intent Intent, maintenances []v1alpha1.NodeMaintenance, now time.Time) machinedrain.Turn {
+	if intent.Policy == nil || intent.Policy.Spec.MaxParallelDrains == nil || isControlPlane(m.Machine) || intent.Present != nil && planinput.Drains(intent.Present) {
+		return machinedrain.Turn{}
+	}
+	draining := map[types.NamespacedName]*v1alpha1.NodeMaintenance{}
+	for i := range maintenances {
+		if machine, ok := machinedrain.OwnerMachineOfAnyManager(&maintenances[i], m.ClusterKey()); ok && maintenances[i].Spec.Stage == v1alpha1.StageDrain {
+			draining[machine] = &maintenances[i]
+		}
+	}
+	self := contender(m.Machine)
+	if self.Deleted.IsZero() {
+		self.Deleted, now = now, now.Add(time.Minute) // later than the wait for Machines that are deleted in the same second
+	}
+	var all []machinedrain.Contender
+	workers := 0
+	for i := range m.Siblings {
+		sibling := &m.Siblings[i]
+		if isControlPlane(sibling) {
+			continue
+		}
+		workers++
+		if !machinedrain.IsDraining(sibling) || !sibling.Status.NodeRef.IsDefined() {
+			continue
+		}
+		other := contender(sibling)
+		if drain := draining[types.NamespacedName{Namespace: sibling.Namespace, Name: sibling.Name}]; drain != nil {
+			other.Draining, other.Began = true, machinedrain.DrainBegan(drain)
+		}
+		all = append(all, other)
+	}
+	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(intent.Policy.Spec.MaxParallelDrains, workers), now)
+}
+
+func contender(m *clusterv1.Machine) machinedrain.Contender {
+	c := machinedrain.Contender{Name: m.Name, Timeout: time.Duration(ptr.Deref(m.Spec.Deletion.NodeDrainTimeoutSeconds, 0)) * time.Second}
+	if m.DeletionTimestamp != nil {
+		c.Deleted = m.DeletionTimestamp.Time
+	}
+	return c
+}
+
+func isControlPlane(m *clusterv1.Machine) bool {
+	_, controlPlane := m.Labels[clusterv1.MachineControlPlaneLabel]
+	return controlPlane
+}
+
+// NodeIntentOf returns the present intent to drain a Node, where a NodeMaintenance in stage Drain selects it, or else that of a manual
+// drain.
+func NodeIntentOf(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) Intent {
+	for i := range maintenances {
+		if m := &maintenances[i]; planinput.Drains(m) && nodeselection.Selects(m, node) {
+			return Intent{Maintenance: m, Present: m}
+		}
+	}
+	return ManualIntent(node, maintenances)
+}
+
+// ManualIntent returns the NodeMaintenance that the command drain creates for a Node, or the present one of that name. Its rules are the
+// built-in ones.
+func ManualIntent(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) Intent {
+	name := ManualName(node)
+	for i := range maintenances {
+		if maintenances[i].Name == name && maintenances[i].Spec.Stage != v1alpha1.StageComplete {
+			present := maintenances[i].DeepCopy()
+			updated := present.DeepCopy()
+			updated.Spec.Stage = v1alpha1.StageDrain
+			return Intent{Maintenance: updated, Present: present}
+		}
+	}
+	m := &v1alpha1.NodeMaintenance{}
+	m.Name = name
+	m.Spec.NodeSelector = v1alpha1.SelectNodes(node.Name)
+	m.Spec.Stage = v1alpha1.StageDrain
+	m.Spec.DrainRules = rules.Compile(rules.Input{}).Rules
+	m.Spec.DrainPlanDefaults = v1alpha1.DrainPlanDefaultsPriorityTiers
+	return Intent{Maintenance: m}
+}
+
+// ManualName returns the name of the NodeMaintenance that the plugin creates for a Node.
+func ManualName(node *corev1.Node) string {
+	const longest = 240
+	return "kubectl-" + cmp.Or(node.Name[:min(len(node.Name), longest)], "node")
+}

@@ -1,0 +1,209 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"k8s.io/cli-runtime/pkg/printers"
+
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+)
+
+const (
+	maxCell     = 80  // characters in a column
+	maxLine     = 700 // characters of a message
+	maxPodNames = 3   // of a problem
+	none        = "-"
+)
+
+// text writes lines whose arguments are made safe for a terminal.
+type text struct {
+	io.Writer
+	style terminal.Style
+}
+
+func (t text) line(format string, args ...any) {
+	clean := make([]any, len(args))
+	for i, arg := range args {
+		if s, ok := arg.(string); ok {
+			arg = terminal.Clean(s, maxLine)
+		}
+		clean[i] = arg
+	}
+	fmt.Fprintf(t, format+"\n", clean...)
+}
+
+// WritePlan writes a plan for people.
+func WritePlan(w io.Writer, p *Plan, wide bool, style terminal.Style) {
+	t := text{w, style}
+	for i := range p.Drains {
+		if i > 0 {
+			t.line("")
+		}
+		t.drain(&p.Drains[i], wide)
+	}
+	if len(p.Gaps) > 0 {
+		t.line("")
+		fmt.Fprintln(t, style.Warning("NOT READ: the prediction may be incomplete"))
+		for _, gap := range p.Gaps {
+			t.line("  %s", gap)
+		}
+	}
+	t.line("")
+	fmt.Fprintln(t, style.Faint(terminal.Clean("Read from "+p.Context+". Nothing was changed.", maxLine)))
+}
+
+func (t text) drain(d *Drain, wide bool) {
+	t.title(d)
+	if d.Skipped != "" {
+		t.line("The Node is not drained: %s.", d.Skipped)
+		return
+	}
+	t.line("%s", d.summary())
+	t.problems(t.style.Blocker("BLOCKS: the drain does not finish in the present state"), d.Blockers)
+	t.problems(t.style.Warning("UNKNOWN: missing information prevents a prediction"), d.Unknown)
+	t.problems(t.style.Warning("DELAYS: the drain waits, and continues automatically"), d.Delays)
+	if len(d.Pods) > 0 {
+		t.line("")
+		t.podTable(d.Pods, wide)
+	}
+	if len(d.Volumes) > 0 {
+		t.line("")
+		t.line("Volumes that must detach: %s", strings.Join(d.Volumes, ", "))
+	}
+	for _, note := range d.Notes {
+		t.line("")
+		t.line("Note: %s", note)
+	}
+}
+
+func (t text) title(d *Drain) {
+	parts := []string{"Node " + d.Node}
+	if d.Machine != "" {
+		parts = []string{"Machine " + d.Machine, "Node " + d.Node, "Cluster " + d.Cluster}
+		if d.Policy != "" {
+			parts = append(parts, "MachineDrainPolicy "+d.Policy)
+		}
+	}
+	if d.NodeMaintenance != "" {
+		parts = append(parts, "NodeMaintenance "+d.NodeMaintenance+" in stage "+d.Stage)
+	}
+	fmt.Fprintln(t, t.style.Title(terminal.Clean(strings.Join(parts, ", "), maxLine)))
+}
+
+// summary says in one line what happens to the Pods.
+func (d *Drain) summary() string {
+	counts := map[forecast.Outcome]int{}
+	for i := range d.Pods {
+		counts[d.Pods[i].Outcome]++
+	}
+	var parts []string
+	for _, each := range []struct {
+		outcome forecast.Outcome
+		format  string
+	}{
+		{forecast.Evacuated, "%s evacuated"}, {forecast.Completes, "%s must complete"}, {forecast.Undecided, "%s undecided"},
+		{forecast.Stays, "%s left on the Node"}, {forecast.Finished, "%s finished"},
+	} {
+		if n := counts[each.outcome]; n > 0 {
+			parts = append(parts, fmt.Sprintf(each.format, pods(n)))
+		}
+	}
+	if len(parts) == 0 {
+		parts = []string{"The Node has no Pods"}
+	}
+	summary := strings.Join(parts, ", ")
+	if d.Steps > 1 {
+		summary += fmt.Sprintf(", in %d steps", d.Steps)
+	}
+	if d.Machine != "" {
+		summary += "; " + d.timeoutText()
+	}
+	return summary + "."
+}
+
+func pods(n int) string {
+	if n == 1 {
+		return "1 Pod"
+	}
+	return strconv.Itoa(n) + " Pods"
+}
+
+func (t text) problems(title string, problems []Problem) {
+	if len(problems) == 0 {
+		return
+	}
+	t.line("")
+	fmt.Fprintln(t, title)
+	for _, problem := range problems {
+		prefix := ""
+		if len(problem.Pods) > 0 {
+			prefix = podNames(problem.Pods) + ": "
+		}
+		t.line("  %s", prefix+problem.Message)
+		if problem.Fix != "" {
+			t.line("    Fix: %s", problem.Fix)
+		}
+		if problem.Guide != "" {
+			t.line("    See: %s", problem.Guide)
+		}
+	}
+}
+
+func podNames(names []string) string {
+	noun := "Pod "
+	if len(names) > 1 {
+		noun = "Pods "
+	}
+	if more := len(names) - maxPodNames; more > 0 {
+		return noun + strings.Join(names[:maxPodNames], ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	return noun + strings.Join(names, ", ")
+}
+
+// podTable writes the Pods. The style is not applied here: escape sequences would be counted as width.
+func (t text) podTable(all []Pod, wide bool) {
+	w := printers.GetNewTabWriter(t)
+	header := []string{"STEP", "POD", "OUTCOME", "RULE", "ORDER", "BUDGET", "ALLOWED", "EVACUATORS"}
+	if wide {
+		header = append(header, "TYPE", "REASON", "WAITS FOR", "VOLUMES")
+	}
+	fmt.Fprintln(w, strings.Join(header, "\t"))
+	for i := range all {
+		p := &all[i]
+		cells := []string{none, p.Namespace + "/" + p.Name, string(p.Outcome), p.Rule, none, none, none, strings.Join(p.Evacuators, ",")}
+		if p.Step > 0 {
+			cells[0], cells[4] = strconv.Itoa(p.Step), strconv.Itoa(int(p.Order))
+		}
+		if len(p.Budgets) > 0 {
+			cells[5], cells[6] = budgetCells(p.Budgets)
+		}
+		if wide {
+			cells = append(cells, string(p.Type), p.Reason, p.WaitsFor, strings.Join(p.Volumes, ","))
+		}
+		fmt.Fprintln(w, strings.Join(cleanCells(cells), "\t"))
+	}
+	_ = w.Flush()
+}
+
+func budgetCells(all []Budget) (names, allowed string) {
+	var nameCells, allowedCells []string
+	for _, b := range all {
+		nameCells = append(nameCells, b.Name)
+		allowedCells = append(allowedCells, fmt.Sprintf("%d of %d", b.DisruptionsAllowed, b.ExpectedPods))
+	}
+	return strings.Join(nameCells, ","), strings.Join(allowedCells, ",")
+}
+
+func cleanCells(cells []string) []string {
+	clean := make([]string, len(cells))
+	for i, cell := range cells {
+		if clean[i] = terminal.Clean(cell, maxCell); clean[i] == "" {
+			clean[i] = none
+		}
+	}
+	return clean
+}

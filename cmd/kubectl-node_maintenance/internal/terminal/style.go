@@ -1,0 +1,51 @@
+package terminal
+
+import (
+	"io"
+	"os"
+
+	"golang.org/x/term"
+)
+
+// Style colors text that is already clean. The zero value does not.
+type Style struct {
+	colors bool
+}
+
+// StyleFor returns a style with colors if w is a terminal that has them, and the user has not disabled colors, see https://no-color.org.
+func StyleFor(w io.Writer, disabled bool) Style {
+	file, ok := w.(*os.File)
+	return Style{colors: ok && !disabled && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))}
+}
+
+// The colors are those of the terminal's palette, which fits light and dark backgrounds.
+const (
+	bold  = "\x1b[1m"
+	faint = "\x1b[2m"
+	red   = "\x1b[1;31m"
+	amber = "\x1b[1;33m"
+	green = "\x1b[32m"
+	reset = "\x1b[0m"
+)
+
+func (s Style) apply(sequence, text string) string {
+	if !s.colors {
+		return text
+	}
+	return sequence + text + reset
+}
+
+// Title is for the subject of a report.
+func (s Style) Title(text string) string { return s.apply(bold, text) }
+
+// Faint is for what matters less.
+func (s Style) Faint(text string) string { return s.apply(faint, text) }
+
+// Blocker is for what needs a change.
+func (s Style) Blocker(text string) string { return s.apply(red, text) }
+
+// Warning is for what may need one.
+func (s Style) Warning(text string) string { return s.apply(amber, text) }
+
+// Good is for what is complete.
+func (s Style) Good(text string) string { return s.apply(green, text) }

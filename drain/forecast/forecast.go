@@ -1,0 +1,287 @@
+package forecast
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
+)
+
+// Observation is the state that a forecast is made from.
+type Observation struct {
+	// Maintenance is the NodeMaintenance of the Node as the manager would create or update it, in stage Drain.
+	Maintenance *v1alpha1.NodeMaintenance
+	// Then, if not nil, is the NodeMaintenance as the manager updates it when everything else is drained, to drain the Pods of
+	// DaemonSets.
+	Then *v1alpha1.NodeMaintenance
+	Node *corev1.Node
+	// Others are the other NodeMaintenances in stage Drain with the Nodes that they select.
+	Others []planinput.Drain
+	// Pods of all Nodes of the component, and their Evacuations.
+	Pods        []corev1.Pod
+	Evacuations []v1alpha1.Evacuation
+	// Surroundings answers questions about Namespaces and DaemonSets.
+	Surroundings planinput.Surroundings
+	// Budgets of the Namespaces of the Pods.
+	Budgets *budgets.Index
+	// NodeAgent means that the manager serves node agents.
+	NodeAgent bool
+	Now       time.Time
+}
+
+// Outcome is what a drain does with a Pod in the end.
+type Outcome string
+
+const (
+	// Evacuated means that the Pod gets an Evacuation: its evacuators act, and then it is evicted.
+	Evacuated Outcome = "Evacuated"
+	// Completes means that the drain waits until the Pod has completed.
+	Completes Outcome = "Completes"
+	// Stays means that the Pod remains on the Node and does not block the drain.
+	Stays Outcome = "Stays"
+	// Undecided means that missing information prevents a decision. The drain waits.
+	Undecided Outcome = "Undecided"
+	// Finished means that the Pod has completed or is gone from an unreachable Node.
+	Finished Outcome = "Finished"
+)
+
+// Pod is the forecast for one Pod.
+type Pod struct {
+	*corev1.Pod
+	// Type is empty if it is not known.
+	Type    v1alpha1.PodType
+	Outcome Outcome
+	// Verdict of the drain rules.
+	Verdict rules.Verdict
+	// Step counts from 1. Pods of a step are evacuated when those of all earlier steps have terminated or completed. It is 0 for Pods
+	// that stay or have finished.
+	Step int
+	// Budgets that cover the Pod, by name, if it is to be evicted.
+	Budgets []*budgets.Budget
+	// Waiting says why an eviction of this Pod alone would be refused now. It is nil if the eviction would succeed, or if the Pod is not
+	// to be evicted.
+	Waiting *budgets.Waiting
+	// Deletes means that the Pod is deleted instead of evicted, see budgets.Candidate.
+	Deletes bool
+	// Evacuators are active one after the other before the eviction. Problems are annotations that name invalid ones.
+	Evacuators []v1alpha1.Evacuator
+	Problems   []evacuation.Problem
+	// Next is the next action for the Pod, if it is a target now.
+	Next evacuation.Action
+	// Evacuation is the present one, nil if there is none.
+	Evacuation *v1alpha1.Evacuation
+}
+
+// IsEvicted returns whether the Pod is evicted if no evacuator removes it before.
+func (p *Pod) IsEvicted() bool { return p.Outcome == Evacuated && p.Type == v1alpha1.PodTypeDefault }
+
+// Forecast is the predicted drain of a Node.
+type Forecast struct {
+	// Pods of the Node, by step, then by namespace and name. Pods that stay are last.
+	Pods []Pod
+	// Targets are the Pods of the Node that are targets now.
+	Targets sets.Set[types.UID]
+	// Decision is the progress of the NodeMaintenance now.
+	Decision plan.MaintenanceDecision
+	// Nodes are the names of all Nodes whose Pods decide: those of the NodeMaintenances that share Nodes with this one.
+	Nodes []string
+}
+
+// NodesOf returns the names of the Nodes whose Pods must be observed to predict the drain.
+func NodesOf(o Observation) []string { return sets.List(component(o).Nodes) }
+
+func component(o Observation) *planinput.Component {
+	drains := append(slices.Clone(o.Others), planinput.Drain{Maintenance: o.Maintenance, Nodes: []*corev1.Node{o.Node}})
+	return planinput.ComponentOf(o.Maintenance.Name, drains, o.Now)
+}
+
+// Of returns the forecast.
+func Of(o Observation) Forecast {
+	c := component(o)
+	byNode := map[string][]*corev1.Pod{}
+	for i := range o.Pods {
+		byNode[o.Pods[i].Spec.NodeName] = append(byNode[o.Pods[i].Spec.NodeName], &o.Pods[i])
+	}
+	terms := termsOf(o)
+	observed := plan.Observation{Maintenances: c.Maintenances}
+	result := Forecast{Nodes: sets.List(c.Nodes)}
+	for _, node := range result.Nodes {
+		served := o.NodeAgent && staticpod.Served(byNode[node])
+		for _, pod := range byNode[node] {
+			e := evacuationOf(o.Evacuations, pod)
+			described := c.Pod(o.Surroundings, pod, e, served, o.Now)
+			observed.Pods = append(observed.Pods, described.Planned)
+			if node == o.Node.Name {
+				result.Pods = append(result.Pods, forecastPod(o, described, pod, e))
+			}
+		}
+	}
+	decision := plan.Decide(observed)
+	result.Targets, result.Decision = decision.Targets, decision.Maintenances[o.Maintenance.Name]
+	steps, held := simulate(observed)
+	for i := range result.Pods {
+		result.Pods[i].conclude(o, terms, steps, held)
+	}
+	if o.Then != nil {
+		result.add(o)
+	}
+	slices.SortFunc(result.Pods, comparePods)
+	number(result.Pods)
+	return result
+}
+
+// add adds the Pods that only the later NodeMaintenance evacuates, after all others.
+func (f *Forecast) add(o Observation) {
+	last, later := 0, map[types.UID]Pod{}
+	for _, p := range f.Pods {
+		last = max(last, p.Step)
+	}
+	o.Maintenance, o.Then = o.Then, nil
+	for _, p := range Of(o).Pods {
+		later[p.UID] = p
+	}
+	for i := range f.Pods {
+		if p := later[f.Pods[i].UID]; f.Pods[i].Outcome == Stays && p.Step > 0 {
+			p.Step += last
+			f.Pods[i] = p
+		}
+	}
+}
+
+// number numbers the steps without gaps: some steps only concern Pods of other Nodes.
+func number(sorted []Pod) {
+	before, step := 0, 0
+	for i := range sorted {
+		if sorted[i].Step != before {
+			before = sorted[i].Step
+			step++
+		}
+		if before == 0 {
+			return
+		}
+		sorted[i].Step = step
+	}
+}
+
+func forecastPod(o Observation, described planinput.Pod, pod *corev1.Pod, e *v1alpha1.Evacuation) Pod {
+	p := Pod{Pod: pod, Type: described.Type, Verdict: described.Verdicts[o.Maintenance.Name], Evacuation: e}
+	if described.Planned.Finished {
+		p.Outcome = Finished
+	}
+	if e != nil && len(e.Spec.Evacuators) > 0 {
+		p.Evacuators = e.Spec.Evacuators
+		return p
+	}
+	p.Evacuators, p.Problems = described.Evacuators(pod, o.Maintenance.Spec.Evacuation)
+	return p
+}
+
+// conclude sets what follows from the simulation.
+func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UID]int, held sets.Set[types.UID]) {
+	step, moves := steps[p.UID]
+	switch {
+	case p.Outcome == Finished:
+		return
+	case !moves:
+		p.Outcome, p.Evacuators, p.Problems = Stays, nil, nil
+		return
+	case !held.Has(p.UID):
+		p.Outcome, p.Step = Evacuated, step
+	case p.Verdict.Undecided != "":
+		p.Outcome, p.Step = Undecided, step
+	default:
+		p.Outcome, p.Step = Completes, step
+	}
+	if p.Outcome != Evacuated {
+		p.Evacuators, p.Problems = nil, nil
+		return
+	}
+	e := p.Evacuation
+	if e == nil {
+		e = evacuation.New(p.Pod, p.Evacuators, o.Maintenance.Spec.Evacuation.ProgressDeadlineSeconds)
+		e.CreationTimestamp = metav1.NewTime(o.Now)
+	}
+	p.Next = evacuation.Next(evacuation.InputOf(e, p.Pod, p.Type, terms, o.Now))
+	if !p.IsEvicted() || o.Budgets == nil {
+		return
+	}
+	candidate := budgets.Candidate{Pod: budgets.PodOf(p.Pod), DeleteUnready: terms.DeletesUnready}
+	p.Budgets = o.Budgets.Covering(candidate.Pod)
+	admitted, waiting := o.Budgets.Admit([]budgets.Candidate{candidate})
+	if len(waiting) > 0 {
+		p.Waiting = &waiting[0]
+	}
+	p.Deletes = len(admitted) > 0 && admitted[0].Delete
+}
+
+// simulate repeats plan.Decide. After each step it removes the targets as if they had terminated. Where no target is left, it removes the
+// Pods that must complete or are undecided. held are those.
+func simulate(observed plan.Observation) (steps map[types.UID]int, held sets.Set[types.UID]) {
+	steps, held = map[types.UID]int{}, sets.New[types.UID]()
+	observed.Pods = slices.DeleteFunc(slices.Clone(observed.Pods), func(p plan.Pod) bool { return p.Finished })
+	for step := 1; len(observed.Pods) > 0; step++ {
+		decision := plan.Decide(observed)
+		leaving := decision.Targets
+		if leaving.Len() == 0 {
+			if leaving = plan.Awaited(observed); leaving.Len() == 0 {
+				break
+			}
+			held = held.Union(leaving)
+			step = max(1, step-1) // they complete beside the targets of this step
+		}
+		for uid := range leaving {
+			steps[uid] = step
+		}
+		observed.Pods = slices.DeleteFunc(observed.Pods, func(p plan.Pod) bool { return leaving.Has(p.UID) })
+	}
+	return steps, held
+}
+
+// termsOf returns the terms of the Node as if all NodeMaintenances had observed it.
+func termsOf(o Observation) evacuation.Terms {
+	maintenances := []v1alpha1.NodeMaintenance{*selecting(o.Maintenance, []*corev1.Node{o.Node})}
+	for _, other := range o.Others {
+		maintenances = append(maintenances, *selecting(other.Maintenance, other.Nodes))
+	}
+	return evacuation.TermsOn(o.Node.Name, maintenances, nil)
+}
+
+func selecting(m *v1alpha1.NodeMaintenance, nodes []*corev1.Node) *v1alpha1.NodeMaintenance {
+	m = m.DeepCopy()
+	m.Status.NodeStatuses = nil
+	for _, node := range nodes {
+		m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: node.Name}})
+	}
+	return m
+}
+
+func evacuationOf(evacuations []v1alpha1.Evacuation, pod *corev1.Pod) *v1alpha1.Evacuation {
+	for i := range evacuations {
+		if evacuation.IsOf(&evacuations[i], pod) {
+			return &evacuations[i]
+		}
+	}
+	return nil
+}
+
+func comparePods(a, b Pod) int {
+	last := func(p Pod) int {
+		if p.Step == 0 {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(last(a), last(b)), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}

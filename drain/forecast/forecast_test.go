@@ -1,0 +1,163 @@
+package forecast_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// surroundings knows the Namespace default and every DaemonSet.
+type surroundings struct{}
+
+func (surroundings) NamespaceLabels(namespace string) (map[string]string, bool) {
+	return nil, namespace == "default"
+}
+
+func (surroundings) DaemonSetExists(_, _ string, _ types.UID) (exists, known bool) { return true, true }
+
+func node(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+}
+
+func pod(name string, changes ...func(*corev1.Pod)) corev1.Pod {
+	p := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Labels: map[string]string{"app": name}},
+		Spec:       corev1.PodSpec{NodeName: "one", RestartPolicy: corev1.RestartPolicyAlways},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
+	for _, change := range changes {
+		change(&p)
+	}
+	return p
+}
+
+func ofDaemonSet(p *corev1.Pod) {
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "logs", UID: "logs", Controller: ptr.To(true)}}
+}
+
+func rule(app string, behavior v1alpha1.DrainBehavior, order int32) v1alpha1.DrainRule {
+	r := v1alpha1.DrainRule{Name: "rule/" + app, Behavior: behavior, Pods: []v1alpha1.DrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}}
+	if behavior == v1alpha1.DrainBehaviorDrain {
+		r.Order = &order
+	}
+	return r
+}
+
+func maintenance(name string, added ...v1alpha1.DrainRule) *v1alpha1.NodeMaintenance {
+	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now)}}
+	m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("one")
+	m.Spec.DrainPlanDefaults = v1alpha1.DrainPlanDefaultsNone
+	m.Spec.DrainRules = append(rules.Compile(rules.Input{}).Rules, added...)
+	return m
+}
+
+// budget covers the Pods of an application and allows so many disruptions.
+func budget(app string, allowed int32) *policyv1.PodDisruptionBudget {
+	one := intstr.FromInt32(1)
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: app},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed, CurrentHealthy: 1 + allowed, DesiredHealthy: 1, ExpectedPods: 1 + allowed},
+	}
+}
+
+func TestOf(t *testing.T) {
+	order := func(o *forecast.Observation) {
+		o.Maintenance = maintenance("m", rule("db", v1alpha1.DrainBehaviorDrain, 10), rule("job", v1alpha1.DrainBehaviorWaitCompleted, 0), rule("keep", v1alpha1.DrainBehaviorSkip, 0))
+		o.Pods = []corev1.Pod{pod("db"), pod("keep"), pod("web"), pod("job"), pod("logs", ofDaemonSet)}
+	}
+	for name, test := range map[string]struct {
+		change func(*forecast.Observation)
+		want   []string
+	}{
+		"Pods with a lower drain order are evacuated first, and later steps wait for Pods that must complete": {order, []string{
+			"job: Completes in step 1", "web: Evacuated in step 1", "db: Evacuated in step 2", "keep: Stays in step 0", "logs: Stays in step 0",
+		}},
+		"Pods of DaemonSets are last where the policy drains them after all others": {func(o *forecast.Observation) {
+			order(o)
+			o.Then = o.Maintenance.DeepCopy()
+			o.Then.Spec.DrainRules = append(rules.Compile(rules.Input{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}).Rules, rule("keep", v1alpha1.DrainBehaviorSkip, 0))
+		}, []string{
+			"job: Completes in step 1", "web: Evacuated in step 1", "db: Evacuated in step 2", "logs: Evacuated in step 3", "keep: Stays in step 0",
+		}},
+		"a Pod that has completed needs nothing": {func(o *forecast.Observation) {
+			o.Pods = []corev1.Pod{pod("done", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}
+		}, []string{"done: Finished in step 0"}},
+		"a Pod whose namespace is not known is undecided": {func(o *forecast.Observation) {
+			elsewhere := rule("web", v1alpha1.DrainBehaviorSkip, 0)
+			elsewhere.Pods[0].NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+			o.Maintenance = maintenance("m", elsewhere)
+			o.Pods = []corev1.Pod{pod("web", func(p *corev1.Pod) { p.Namespace = "other" }), pod("api")}
+		}, []string{"api: Evacuated in step 1", "web: Undecided in step 1"}},
+		"another NodeMaintenance that lets a Pod complete decides": {func(o *forecast.Observation) {
+			o.Others = []planinput.Drain{{Maintenance: maintenance("other", rule("web", v1alpha1.DrainBehaviorWaitCompleted, 0)), Nodes: []*corev1.Node{node("one")}}}
+			o.Pods = []corev1.Pod{pod("web")}
+		}, []string{"web: Completes in step 1"}},
+	} {
+		t.Run("K1: "+name, func(t *testing.T) {
+			o := forecast.Observation{Maintenance: maintenance("m"), Node: node("one"), Surroundings: surroundings{}, Budgets: budgets.NewIndex(nil, nil), Now: now}
+			test.change(&o)
+			var got []string
+			for _, p := range forecast.Of(o).Pods {
+				got = append(got, fmt.Sprintf("%s: %s in step %d", p.Name, p.Outcome, p.Step))
+			}
+			NewWithT(t).Expect(got).To(Equal(test.want))
+		})
+	}
+}
+
+func TestObstacles(t *testing.T) {
+	evacuator := func(p *corev1.Pod) {
+		p.Annotations = map[string]string{v1alpha1.EvacuatorPriorityAnnotationPrefix + "mover.example.com": "1000"}
+	}
+	for name, test := range map[string]struct {
+		rules []v1alpha1.DrainRule
+		pdbs  []*policyv1.PodDisruptionBudget
+		pod   corev1.Pod
+		want  string
+	}{
+		"a budget that allows a disruption does not block":         {pdbs: []*policyv1.PodDisruptionBudget{budget("web", 1)}, pod: pod("web")},
+		"a budget that allows none blocks":                         {pdbs: []*policyv1.PodDisruptionBudget{budget("web", 0)}, pod: pod("web"), want: "Blocks BudgetExhausted default/web [default/web]"},
+		"a budget does not block a Pod that an evacuator may move": {pdbs: []*policyv1.PodDisruptionBudget{budget("web", 0)}, pod: pod("web", evacuator), want: "Delays Evacuator  [default/web], Delays BudgetExhausted default/web [default/web]"},
+		"a Pod that must complete and is restarted forever blocks": {rules: []v1alpha1.DrainRule{rule("job", v1alpha1.DrainBehaviorWaitCompleted, 0)}, pod: pod("job"), want: "Blocks NeverCompletes  [default/job]"},
+		"a Pod that will complete delays": {rules: []v1alpha1.DrainRule{rule("job", v1alpha1.DrainBehaviorWaitCompleted, 0)}, pod: pod("job", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }),
+			want: "Delays WaitCompleted  [default/job]"},
+		"an overdue deletion blocks": {pod: pod("web", func(p *corev1.Pod) {
+			p.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-time.Minute)))
+			p.Finalizers = []string{"x/y"}
+		}),
+			want: "Blocks DeletionOverdue  [default/web]"},
+		"a Pod that stays does not block": {rules: []v1alpha1.DrainRule{rule("web", v1alpha1.DrainBehaviorSkip, 0)}, pdbs: []*policyv1.PodDisruptionBudget{budget("web", 0)}, pod: pod("web")},
+	} {
+		t.Run("K2: "+name, func(t *testing.T) {
+			predicted := forecast.Of(forecast.Observation{
+				Maintenance: maintenance("m", test.rules...), Node: node("one"), Surroundings: surroundings{},
+				Budgets: budgets.NewIndex(test.pdbs, nil), Pods: []corev1.Pod{test.pod}, Now: now,
+			})
+			got := ""
+			for _, o := range predicted.Obstacles(now) {
+				if got != "" {
+					got += ", "
+				}
+				got += fmt.Sprintf("%s %s %s %v", o.Severity, o.Reason, o.Budget, o.Pods)
+			}
+			NewWithT(t).Expect(got).To(Equal(test.want))
+		})
+	}
+}

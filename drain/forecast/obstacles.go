@@ -1,0 +1,144 @@
+package forecast
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+)
+
+// Severity says whether an Obstacle goes away without a change by a user.
+type Severity string
+
+const (
+	// Blocks means that the drain does not finish in the observed state.
+	Blocks Severity = "Blocks"
+	// Delays means that the drain waits, and is expected to continue without a change by a user.
+	Delays Severity = "Delays"
+	// Unknown means that missing information prevents a prediction.
+	Unknown Severity = "Unknown"
+)
+
+// Reasons of obstacles, beside those of package budgets.
+const (
+	ReasonNeverCompletes  = "NeverCompletes"
+	ReasonWaitCompleted   = "WaitCompleted"
+	ReasonUndecided       = "Undecided"
+	ReasonDeletionOverdue = "DeletionOverdue"
+	ReasonEvacuator       = "Evacuator"
+	ReasonBackoff         = "Backoff"
+)
+
+// Obstacle is a cause for which the drain of some Pods waits.
+type Obstacle struct {
+	Severity Severity
+	// Reason is one of the constants, or a budgets.Reason.
+	Reason  string
+	Message string
+	// Budget is the "namespace/name" of the PodDisruptionBudget, if it is the cause. NeverAllows means that it cannot allow a disruption
+	// with the present number of Pods.
+	Budget      string
+	NeverAllows bool
+	// Pods are the affected Pods, "namespace/name", sorted.
+	Pods []string
+}
+
+// Obstacles returns what the drain will wait for: what blocks it first, then by the number of Pods.
+func (f Forecast) Obstacles(now time.Time) []Obstacle {
+	var found []Obstacle
+	for i := range f.Pods {
+		for _, obstacle := range f.Pods[i].obstacles(now) {
+			obstacle.Pods = []string{f.Pods[i].Namespace + "/" + f.Pods[i].Name}
+			found = merge(found, obstacle)
+		}
+	}
+	rank := []Severity{Blocks, Unknown, Delays}
+	slices.SortStableFunc(found, func(a, b Obstacle) int {
+		if a.Severity != b.Severity {
+			return slices.Index(rank, a.Severity) - slices.Index(rank, b.Severity)
+		}
+		return len(b.Pods) - len(a.Pods)
+	})
+	return found
+}
+
+// merge adds the Pods of an obstacle to those of the same cause.
+func merge(found []Obstacle, obstacle Obstacle) []Obstacle {
+	same := func(o Obstacle) bool {
+		return o.Severity == obstacle.Severity && o.Reason == obstacle.Reason && o.Message == obstacle.Message && o.Budget == obstacle.Budget
+	}
+	if i := slices.IndexFunc(found, same); i >= 0 {
+		found[i].Pods = append(found[i].Pods, obstacle.Pods...)
+		slices.Sort(found[i].Pods)
+		return found
+	}
+	return append(found, obstacle)
+}
+
+func (p *Pod) obstacles(now time.Time) []Obstacle {
+	var found []Obstacle
+	if p.Outcome == Finished || p.Outcome == Stays {
+		return nil
+	}
+	if p.DeletionTimestamp != nil {
+		if now.After(p.DeletionTimestamp.Time) {
+			message := "Its deletion is overdue"
+			if len(p.Finalizers) > 0 {
+				message += "; it has the finalizers " + strings.Join(p.Finalizers, ", ")
+			}
+			found = append(found, Obstacle{Severity: Blocks, Reason: ReasonDeletionOverdue, Message: message})
+		}
+		return found
+	}
+	switch p.Outcome {
+	case Undecided:
+		return []Obstacle{{Severity: Unknown, Reason: ReasonUndecided, Message: p.Verdict.Undecided}}
+	case Completes:
+		return []Obstacle{p.completion()}
+	default:
+	}
+	if evacuator := p.firstEvacuator(); evacuator != "" {
+		found = append(found, Obstacle{Severity: Delays, Reason: ReasonEvacuator, Message: "Evacuator " + evacuator + " acts before the eviction"})
+	}
+	if p.Next.Kind == evacuation.AwaitBackoff {
+		found = append(found, Obstacle{Severity: Delays, Reason: ReasonBackoff, Message: p.Next.Message})
+	}
+	if p.Waiting != nil {
+		found = append(found, p.budget())
+	}
+	return found
+}
+
+// completion is the obstacle of a Pod that must complete.
+func (p *Pod) completion() Obstacle {
+	if p.Spec.RestartPolicy == corev1.RestartPolicyAlways {
+		return Obstacle{Severity: Blocks, Reason: ReasonNeverCompletes, Message: fmt.Sprintf(
+			"The drain waits for it to complete (%s), and with restartPolicy Always it never does", p.Verdict.Reason)}
+	}
+	return Obstacle{Severity: Delays, Reason: ReasonWaitCompleted, Message: "Waiting for it to complete (" + p.Verdict.Reason + ")"}
+}
+
+// budget is the obstacle of a Pod whose eviction would be refused. Where an evacuator may remove the Pod without an eviction, it only
+// delays.
+func (p *Pod) budget() Obstacle {
+	obstacle := Obstacle{Severity: Blocks, Reason: string(p.Waiting.Reason), Message: p.Waiting.Message, Budget: p.Waiting.Budget, NeverAllows: p.Waiting.NeverAllowsDisruption}
+	if class := p.firstEvacuator(); class != "" && class != v1alpha1.EvacuatorClassStatefulSet {
+		obstacle.Severity = Delays
+	}
+	return obstacle
+}
+
+// firstEvacuator returns the class of the evacuator that is active, or becomes active first. It is empty if the Pod is evicted at once.
+func (p *Pod) firstEvacuator() string {
+	switch p.Next.Kind {
+	case evacuation.Activate, evacuation.AwaitEvacuator:
+		return p.Next.Class
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+
+	"github.com/pkg/errors"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+)
+
+// thingsToTry is shown in the sandbox.
+const thingsToTry = `
+kubectl, the plugin and two contexts are set up: management (current) and workload. Everything ends with this shell. Things to try:
+
+  kubectl get machines
+  MACHINE=$(kubectl get machines -o name -l cluster.x-k8s.io/deployment-name=workers | head -1 | cut -d/ -f2)
+
+  # What would a deletion do?
+  kubectl node-maintenance plan machine $MACHINE
+
+  # Make the budget of web unsatisfiable, and predict again
+  kubectl --context workload -n web patch pdb web --type merge -p '{"spec":{"maxUnavailable":0}}'
+  kubectl node-maintenance plan machine $MACHINE
+
+  # Delete the Machine, and ask why it is still there
+  kubectl delete machine $MACHINE --wait=false
+  kubectl node-maintenance status
+  kubectl node-maintenance why machine $MACHINE
+
+  # Let the drain continue
+  kubectl --context workload -n web patch pdb web --type merge -p '{"spec":{"maxUnavailable":2}}'
+  kubectl node-maintenance status --watch
+`
+
+// sandbox starts the clusters of the demo and a shell with kubectl and the plugin. It returns when the shell ends.
+func (p *play) sandbox(ctx context.Context) error {
+	p.title("Starting a management cluster and a workload cluster")
+	if err := p.act(ctx, "starting control planes and managers", p.raise); err != nil {
+		return err
+	}
+	p.title("Creating a Cluster of %d workers, a MachineDrainPolicy, two MachineDrainRules and applications", workers)
+	if err := p.act(ctx, "creating Cluster and applications", p.populate); err != nil {
+		return err
+	}
+	environment, err := p.toolbox(ctx)
+	if err != nil {
+		return err
+	}
+	p.say("%s", thingsToTry)
+	shell := os.Getenv("SHELL")
+	if shell == "" {
+		shell = "/bin/sh"
+	}
+	command := exec.CommandContext(ctx, shell) //nolint:gosec // the user's shell
+	command.Env, command.Stdin, command.Stdout, command.Stderr = environment, os.Stdin, os.Stdout, os.Stderr
+	signal.Ignore(os.Interrupt) // Ctrl-C is for the programs in the shell
+	_ = command.Run()           // the status is that of the last command in the shell
+	p.title("Cleaning up")
+	return nil
+}
+
+// toolbox writes a directory with kubectl, the plugin and a kubeconfig, and returns the environment of the shell.
+func (p *play) toolbox(ctx context.Context) ([]string, error) {
+	directory := p.fleet.Management.Dir()
+	bin := filepath.Join(directory, "bin")
+	if err := os.MkdirAll(bin, 0o700); err != nil {
+		return nil, errors.Wrap(err, "creating a directory for programs")
+	}
+	kubectl, err := controlplane.Tool("kubectl")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Symlink(kubectl, filepath.Join(bin, "kubectl")); err != nil {
+		return nil, errors.Wrap(err, "linking kubectl")
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(bin, "kubectl-node_maintenance"), "./cmd/kubectl-node_maintenance") //nolint:gosec // our own program
+	if output, err := build.CombinedOutput(); err != nil {
+		return nil, errors.Wrapf(err, "building the plugin: %s", output)
+	}
+	kubeconfig, err := p.kubeconfig()
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(directory, "sandbox.kubeconfig")
+	if err := clientcmd.WriteToFile(*kubeconfig, file); err != nil {
+		return nil, errors.Wrap(err, "writing the kubeconfig")
+	}
+	return append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "KUBECONFIG="+file), nil
+}
+
+// kubeconfig has the contexts management and workload.
+func (p *play) kubeconfig() (*clientcmdapi.Config, error) {
+	merged := clientcmdapi.NewConfig()
+	for name, cluster := range map[string]*controlplane.ControlPlane{"management": p.fleet.Management, "workload": p.workload.ControlPlane} {
+		one, err := clientcmd.LoadFromFile(filepath.Join(cluster.Dir(), "admin.kubeconfig"))
+		if err != nil {
+			return nil, errors.Wrapf(err, "reading the kubeconfig of the %s cluster", name)
+		}
+		current := one.Contexts[one.CurrentContext]
+		merged.Clusters[name], merged.AuthInfos[name] = one.Clusters[current.Cluster], one.AuthInfos[current.AuthInfo]
+		merged.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name, Namespace: namespace}
+	}
+	merged.CurrentContext = "management"
+	return merged, nil
+}
