@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -30,6 +31,17 @@ func (c *ControlPlane) KillComponent(_ context.Context, component Component) err
 	}
 	process.Kill()
 	return nil
+}
+
+// SignalComponent sends a signal to a running component: SIGSTOP freezes it until SIGCONT.
+func (c *ControlPlane) SignalComponent(component Component, signal os.Signal) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	process := c.processes[component]
+	if process == nil {
+		return errors.Errorf("%s of %q is not running", component, c.Name())
+	}
+	return process.Signal(signal)
 }
 
 // StartComponent starts a stopped component and waits until it is ready. The extra flags apply until it is started again.

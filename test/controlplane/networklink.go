@@ -4,6 +4,8 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/pkg/errors"
 )
@@ -20,6 +22,9 @@ func (c *ControlPlane) CutNetwork() { c.link.Cut() }
 // retransmission.
 func (c *ControlPlane) RestoreNetwork() { c.link.Restore() }
 
+// SlowNetwork delays all data between the API server and the clients of ProxiedHost, in each direction. Zero reverts it.
+func (c *ControlPlane) SlowNetwork(delay time.Duration) { c.link.delay.Store(int64(delay)) }
+
 // NetworkLink is a TCP proxy whose traffic can be cut. Each control plane has one, and tests can create more.
 type NetworkLink struct {
 	listener net.Listener
@@ -32,6 +37,9 @@ type NetworkLink struct {
 	conns  map[net.Conn]struct{}
 	closed chan struct{}
 	active sync.WaitGroup
+
+	// delay is a time.Duration.
+	delay atomic.Int64
 }
 
 // NewNetworkLink listens on a new port and forwards connections to an address.
@@ -111,6 +119,17 @@ func (l *NetworkLink) passable() bool {
 	}
 }
 
+// wait returns after a delay, or when the link has been closed.
+func (l *NetworkLink) wait(delay time.Duration) {
+	if delay == 0 {
+		return
+	}
+	select {
+	case <-l.closed:
+	case <-time.After(delay):
+	}
+}
+
 // track registers a connection to be closed with the link.
 func (l *NetworkLink) track(conn net.Conn) bool {
 	l.lock.Lock()
@@ -171,6 +190,7 @@ func (l *NetworkLink) forward(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, readErr := from.Read(buffer)
+		l.wait(time.Duration(l.delay.Load()))
 		if !l.passable() {
 			return
 		}
