@@ -40,7 +40,7 @@ STRESS_SUITES ?= 5
 STRESS_SCENES ?= 50
 SCALE_NODES   ?= 5000
 
-.PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl
+.PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos
 test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
 	@go run -exec true ./cmd/manager >/dev/null # builds it before tests need it
 	go test -p $(TEST_PACKAGES) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./...
@@ -73,6 +73,13 @@ test-scale: tools-controlplane ## Run the test of a NodeMaintenance with SCALE_N
 
 test-stress: tools-controlplane tools-oldest ## Find flaky tests: STRESS_SUITES (5) runs of the integration suite, STRESS_SCENES (50) of each scene.
 	@CAPNM_TEST_OLDEST=1 TEST_PARALLEL=$(TEST_PARALLEL) hack/stress.sh $(STRESS_SUITES) $(STRESS_SCENES)
+
+# The seed of the first run, and how many runs follow; each adds one to the seed.
+SEED ?= 1
+RUNS ?= 5
+
+test-chaos: tools-controlplane ## Drain under random faults, RUNS (5) times from SEED (1), and check what happened. CHAOS_FLAGS: see test/chaos.
+	CAPNM_TEST_CHAOS=1 go test -count=1 -timeout 0 -run '^TestChaos$$' -v ./test/chaos -seed $(SEED) -runs $(RUNS) $(CHAOS_FLAGS)
 
 test-clusterctl: tools-controlplane ## Install, upgrade, move and remove the provider with the real clusterctl.
 	@go run ./hack/tools/install kustomize

@@ -1,0 +1,344 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+)
+
+// fault is something that goes wrong during a run.
+type fault struct {
+	name string
+	// on names what it concerns. Faults on the same thing do not overlap.
+	on string
+	// inject causes the fault. It returns how to heal it, or nil. Pick chooses the object.
+	inject func(ctx context.Context, r *run, pick uint64) (heal, error)
+}
+
+// heal ends a fault. It is called until it returns nil.
+type heal func(context.Context) error
+
+// faults is the table of all faults. The order matters: a seed chooses by position.
+func faults() []fault {
+	table := []fault{
+		{"manager-killed", "manager", stopManager((*managerProcess).kill)},
+		{"manager-terminated", "manager", stopManager((*managerProcess).terminate)},
+		{"manager-frozen", "manager", freezeManager},
+	}
+	for _, each := range []struct {
+		cluster   string
+		component controlplane.Component
+		on        string
+	}{
+		{"workload", controlplane.APIServer, "workload"},
+		{"workload", controlplane.Etcd, "workload"},
+		{"workload", controlplane.ControllerManager, "workload controllers"},
+		{"management", controlplane.APIServer, "management"},
+		{"management", controlplane.Etcd, "management"},
+	} {
+		name := each.cluster + "-" + strings.TrimPrefix(string(each.component), "kube-")
+		table = append(table,
+			fault{name + "-killed", each.on, killComponent(each.cluster, each.component)},
+			fault{name + "-frozen", each.on, freezeComponent(each.cluster, each.component)})
+	}
+	return append(table,
+		fault{"network-cut", "network", cutNetwork},
+		fault{"network-slow", "network", slowNetwork},
+		fault{"cluster-paused", "cluster", pauseCluster},
+		fault{"node-unreachable", "nodes", stopNode},
+		fault{"node-uncordoned", "nodes", uncordonNode},
+		fault{"hook-removed", "hooks", removeHook},
+		fault{"evacuation-deleted", "evacuations", onEvacuation(deleteObject)},
+		fault{"evacuation-finalizers-removed", "evacuations", onEvacuation(removeFinalizers)},
+		fault{"maintenance-completed", "maintenances", onMaintenance(completeMaintenance)},
+		fault{"maintenance-deleted", "maintenances", onMaintenance(deleteObject)},
+		fault{"maintenance-finalizers-removed", "maintenances", onMaintenance(deleteWithFinalizers)},
+		fault{"budget-edited", "budgets", editBudget},
+		fault{"budget-deleted", "budgets", deleteBudget},
+		fault{"rule-edited", "rules", editRule},
+		fault{"rule-deleted", "rules", deleteRule},
+		fault{"label-edited", "pods", editLabel},
+		fault{"pod-deleted", "pods", deletePod},
+	)
+}
+
+func stopManager(stop func(*managerProcess)) func(context.Context, *run, uint64) (heal, error) {
+	return func(_ context.Context, r *run, pick uint64) (heal, error) {
+		m := r.managers[pick%uint64(len(r.managers))]
+		stop(m)
+		return m.start, nil
+	}
+}
+
+func freezeManager(_ context.Context, r *run, pick uint64) (heal, error) {
+	m := r.managers[pick%uint64(len(r.managers))]
+	return func(context.Context) error { return m.signal(syscall.SIGCONT) }, m.signal(syscall.SIGSTOP)
+}
+
+func killComponent(cluster string, component controlplane.Component) func(context.Context, *run, uint64) (heal, error) {
+	return func(ctx context.Context, r *run, _ uint64) (heal, error) {
+		c := r.controlPlane(cluster)
+		restart := func(ctx context.Context) error {
+			if err := c.StartComponent(ctx, component); err != nil && !strings.Contains(err.Error(), "is running") {
+				return err
+			}
+			return nil
+		}
+		return restart, c.KillComponent(ctx, component)
+	}
+}
+
+func freezeComponent(cluster string, component controlplane.Component) func(context.Context, *run, uint64) (heal, error) {
+	return func(_ context.Context, r *run, _ uint64) (heal, error) {
+		c := r.controlPlane(cluster)
+		return func(context.Context) error { return c.SignalComponent(component, syscall.SIGCONT) }, c.SignalComponent(component, syscall.SIGSTOP)
+	}
+}
+
+func cutNetwork(_ context.Context, r *run, _ uint64) (heal, error) {
+	r.workload.CutNetwork()
+	return func(context.Context) error { r.workload.RestoreNetwork(); return nil }, nil
+}
+
+func slowNetwork(_ context.Context, r *run, pick uint64) (heal, error) {
+	r.workload.SlowNetwork(time.Duration(50+pick%400) * time.Millisecond)
+	return func(context.Context) error { r.workload.SlowNetwork(0); return nil }, nil
+}
+
+func pauseCluster(ctx context.Context, r *run, _ uint64) (heal, error) {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: clusterName}}
+	set := func(ctx context.Context, paused bool) error {
+		return patch(ctx, r.fleet.Client, cluster, fmt.Sprintf(`{"spec":{"paused":%t}}`, paused))
+	}
+	return func(ctx context.Context) error { return set(ctx, false) }, set(ctx, true)
+}
+
+// stopNode stops a kubelet and reports its Node as unreachable, as the node lifecycle controller would after a minute.
+func stopNode(ctx context.Context, r *run, pick uint64) (heal, error) {
+	node, err := choose(ctx, r.workload.Client, &corev1.NodeList{}, pick, r.isDrained)
+	if err != nil {
+		return nil, err
+	}
+	undo := func(ctx context.Context) error {
+		return client.IgnoreNotFound(errors.Cause(r.workload.StartKubelet(ctx, node.GetName())))
+	}
+	if err := r.workload.StopKubelet(ctx, node.GetName()); err != nil {
+		return undo, err
+	}
+	const unknown = `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown","message":"Kubelet stopped posting node status."}]}}`
+	err = r.workload.Client.Status().Patch(ctx, node, client.RawPatch(types.StrategicMergePatchType, []byte(unknown)))
+	return undo, errors.Wrapf(err, "reporting Node %s as unreachable", node.GetName())
+}
+
+func uncordonNode(ctx context.Context, r *run, pick uint64) (heal, error) {
+	node, err := choose(ctx, r.workload.Client, &corev1.NodeList{}, pick, func(o client.Object) bool {
+		return r.isDrained(o) && o.(*corev1.Node).Spec.Unschedulable
+	})
+	if err != nil {
+		return nil, err
+	}
+	return nil, patch(ctx, r.workload.Client, node, `{"spec":{"unschedulable":null}}`)
+}
+
+func removeHook(ctx context.Context, r *run, pick uint64) (heal, error) {
+	machine, err := choose(ctx, r.fleet.Client, &clusterv1.MachineList{}, pick, func(o client.Object) bool {
+		return r.isDrained(o) && o.GetDeletionTimestamp() != nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.unhook(machine.GetName())
+	return nil, patch(ctx, r.fleet.Client, machine, fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, v1alpha1.PreDrainHookAnnotation))
+}
+
+type change func(context.Context, client.Client, client.Object) error
+
+func onEvacuation(do change) func(context.Context, *run, uint64) (heal, error) {
+	return func(ctx context.Context, r *run, pick uint64) (heal, error) {
+		object, err := choose(ctx, r.workload.Client, &v1alpha1.EvacuationList{}, pick, all)
+		if err != nil {
+			return nil, err
+		}
+		return nil, do(ctx, r.workload.Client, object)
+	}
+}
+
+func onMaintenance(do change) func(context.Context, *run, uint64) (heal, error) {
+	return func(ctx context.Context, r *run, pick uint64) (heal, error) {
+		object, err := choose(ctx, r.workload.Client, &v1alpha1.NodeMaintenanceList{}, pick, func(o client.Object) bool {
+			return o.GetAnnotations()[v1alpha1.OwnerMachineAnnotation] != ""
+		})
+		if err != nil {
+			return nil, err
+		}
+		return nil, do(ctx, r.workload.Client, object)
+	}
+}
+
+func deleteObject(ctx context.Context, c client.Client, object client.Object) error {
+	return errors.Wrapf(c.Delete(ctx, object, client.Preconditions{UID: ptr.To(object.GetUID())}), "deleting %s", object.GetName())
+}
+
+func removeFinalizers(ctx context.Context, c client.Client, object client.Object) error {
+	return patch(ctx, c, object, `{"metadata":{"finalizers":null}}`)
+}
+
+func deleteWithFinalizers(ctx context.Context, c client.Client, object client.Object) error {
+	if err := deleteObject(ctx, c, object); err != nil {
+		return err
+	}
+	return removeFinalizers(ctx, c, object)
+}
+
+func completeMaintenance(ctx context.Context, c client.Client, object client.Object) error {
+	return patch(ctx, c, object, `{"spec":{"stage":"Complete"}}`)
+}
+
+// editBudget makes a budget allow one disruption that allows none, and the reverse.
+func editBudget(ctx context.Context, r *run, pick uint64) (heal, error) {
+	object, err := choose(ctx, r.workload.Client, &policyv1.PodDisruptionBudgetList{}, pick, r.isLoad)
+	if err != nil {
+		return nil, err
+	}
+	original := object.DeepCopyObject().(*policyv1.PodDisruptionBudget)
+	set := func(ctx context.Context, change func(*policyv1.PodDisruptionBudget)) error {
+		budget := &policyv1.PodDisruptionBudget{}
+		if err := r.workload.Client.Get(ctx, client.ObjectKeyFromObject(original), budget); err != nil {
+			return errors.Wrap(client.IgnoreNotFound(err), "getting a PodDisruptionBudget")
+		}
+		change(budget)
+		return errors.Wrap(r.workload.Client.Update(ctx, budget), "editing a PodDisruptionBudget")
+	}
+	undo := func(ctx context.Context) error {
+		return set(ctx, func(b *policyv1.PodDisruptionBudget) { b.Spec = original.Spec })
+	}
+	return undo, set(ctx, func(b *policyv1.PodDisruptionBudget) {
+		allowed := intstr.FromInt32(0)
+		if original.Status.DisruptionsAllowed == 0 {
+			allowed = intstr.FromInt32(1)
+		}
+		b.Spec.MinAvailable, b.Spec.MaxUnavailable = nil, &allowed
+	})
+}
+
+func deleteBudget(ctx context.Context, r *run, pick uint64) (heal, error) {
+	object, err := choose(ctx, r.workload.Client, &policyv1.PodDisruptionBudgetList{}, pick, r.isLoad)
+	if err != nil {
+		return nil, err
+	}
+	return recreate(r.workload.Client, object), deleteObject(ctx, r.workload.Client, object)
+}
+
+// editRule makes a rule skip Pods that it drained, and drain those that it did not.
+func editRule(ctx context.Context, r *run, pick uint64) (heal, error) {
+	object, err := choose(ctx, r.fleet.Client, &clusterv1.MachineDrainRuleList{}, pick, all)
+	if err != nil {
+		return nil, err
+	}
+	original := object.(*clusterv1.MachineDrainRule)
+	set := func(ctx context.Context, drain clusterv1.MachineDrainRuleDrainConfig) error {
+		rule := &clusterv1.MachineDrainRule{}
+		if err := r.fleet.Client.Get(ctx, client.ObjectKeyFromObject(original), rule); err != nil {
+			return errors.Wrap(client.IgnoreNotFound(err), "getting a MachineDrainRule")
+		}
+		rule.Spec.Drain = drain
+		return errors.Wrap(r.fleet.Client.Update(ctx, rule), "editing a MachineDrainRule")
+	}
+	changed := clusterv1.MachineDrainRuleDrainConfig{Behavior: clusterv1.MachineDrainRuleDrainBehaviorDrain, Order: ptr.To(int32(pick % 4))}
+	if original.Spec.Drain.Behavior == clusterv1.MachineDrainRuleDrainBehaviorDrain && pick%2 == 0 {
+		changed = clusterv1.MachineDrainRuleDrainConfig{Behavior: clusterv1.MachineDrainRuleDrainBehaviorSkip}
+	}
+	return func(ctx context.Context) error { return set(ctx, original.Spec.Drain) }, set(ctx, changed)
+}
+
+func deleteRule(ctx context.Context, r *run, pick uint64) (heal, error) {
+	object, err := choose(ctx, r.fleet.Client, &clusterv1.MachineDrainRuleList{}, pick, all)
+	if err != nil {
+		return nil, err
+	}
+	return recreate(r.fleet.Client, object), deleteObject(ctx, r.fleet.Client, object)
+}
+
+// editLabel removes the drain label of a Pod, or adds it.
+func editLabel(ctx context.Context, r *run, pick uint64) (heal, error) {
+	object, err := choose(ctx, r.workload.Client, &corev1.PodList{}, pick, func(o client.Object) bool { return r.isLoad(o) && !isOfDaemonSet(o) })
+	if err != nil {
+		return nil, err
+	}
+	set := func(ctx context.Context, value string) error {
+		return client.IgnoreNotFound(patch(ctx, r.workload.Client, object.DeepCopyObject().(client.Object), fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:%s}}}`, object.GetUID(), clusterv1.PodDrainLabel, value)))
+	}
+	before, changed := "null", `"skip"`
+	if value, has := object.GetLabels()[clusterv1.PodDrainLabel]; has {
+		before, changed = fmt.Sprintf("%q", value), "null"
+	}
+	undo := func(ctx context.Context) error {
+		err := set(ctx, before)
+		if err != nil && strings.Contains(err.Error(), "uid") { // another Pod has its name now
+			return nil
+		}
+		return err
+	}
+	return undo, set(ctx, changed)
+}
+
+func deletePod(ctx context.Context, r *run, pick uint64) (heal, error) {
+	object, err := choose(ctx, r.workload.Client, &corev1.PodList{}, pick, func(o client.Object) bool {
+		return r.isLoad(o) && metav1.GetControllerOf(o) != nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return nil, deleteObject(ctx, r.workload.Client, object)
+}
+
+func recreate(c client.Client, object client.Object) heal {
+	return func(ctx context.Context) error {
+		again := object.DeepCopyObject().(client.Object)
+		again.SetResourceVersion("")
+		again.SetUID("")
+		err := c.Create(ctx, again)
+		if client.IgnoreAlreadyExists(err) != nil {
+			return errors.Wrapf(err, "creating %s again", object.GetName())
+		}
+		return nil
+	}
+}
+
+// choose lists objects and returns one that is suitable.
+func choose(ctx context.Context, c client.Client, list client.ObjectList, pick uint64, suits func(client.Object) bool) (client.Object, error) {
+	if err := c.List(ctx, list); err != nil {
+		return nil, errors.Wrapf(err, "listing %T", list)
+	}
+	items, err := objectsOf(list)
+	if err != nil {
+		return nil, err
+	}
+	items = slices.DeleteFunc(items, func(o client.Object) bool { return !suits(o) })
+	if len(items) == 0 {
+		return nil, errors.Errorf("no suitable object in %T", list)
+	}
+	return items[pick%uint64(len(items))], nil
+}
+
+func all(client.Object) bool { return true }
+
+func patch(ctx context.Context, c client.Client, object client.Object, merge string) error {
+	return errors.Wrapf(c.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(merge))), "patching %T %s", object, object.GetName())
+}

@@ -1,0 +1,259 @@
+package chaos
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// History is what happened in a run.
+type History struct {
+	// Workload and Management are what the two API servers and their etcds have recorded.
+	Workload, Management Side
+	// Managers are the times at which a process of our manager was started.
+	Managers []time.Time
+	// Replicas is the number of managers, of which one is the leader.
+	Replicas int
+	// Unhooked are the Machines whose hook a fault removed: Cluster API drains them.
+	Unhooked map[string]bool
+	// DaemonSetPods says that Machines' drains remove Pods of DaemonSets.
+	DaemonSetPods bool
+	// DeletesOnTimeout says that Pods are deleted before a Machine's drain timeout.
+	DeletesOnTimeout bool
+}
+
+// Side is the record of one cluster.
+type Side struct {
+	Audit    controlplane.Events
+	Clock    Clock
+	Versions []Version // in the order of their revisions
+}
+
+// Version is one stored version of an object.
+type Version struct {
+	Revision int64
+	Key      string        // as in etcd
+	Object   client.Object // nil: deleted
+}
+
+// Clock relates times to revisions of etcd, which have no time.
+type Clock []Sample
+
+// Sample says that the revision was the current one at some time between From and Until.
+type Sample struct {
+	From, Until time.Time
+	Revision    int64
+}
+
+// Before returns a revision that had been stored by a time.
+func (c Clock) Before(t time.Time) int64 {
+	revision := int64(0)
+	for _, sample := range c {
+		if sample.Until.After(t) {
+			break
+		}
+		revision = sample.Revision
+	}
+	return revision
+}
+
+// After returns a revision that includes everything that had been stored by a time.
+func (c Clock) After(t time.Time) int64 {
+	for _, sample := range c {
+		if !sample.From.Before(t) {
+			return sample.Revision
+		}
+	}
+	return math.MaxInt64
+}
+
+// Prefixes of keys in etcd.
+const (
+	podKeys         = "/registry/pods/"
+	nodeKeys        = "/registry/minions/"
+	budgetKeys      = "/registry/poddisruptionbudgets/"
+	deploymentKeys  = "/registry/deployments/"
+	maintenanceKeys = "/registry/maintenance.cluster.x-k8s.io/nodemaintenances/"
+	evacuationKeys  = "/registry/maintenance.cluster.x-k8s.io/evacuations/"
+	machineKeys     = "/registry/cluster.x-k8s.io/machines/"
+	ruleKeys        = "/registry/cluster.x-k8s.io/machinedrainrules/"
+)
+
+// timeline has the versions of one object. An object that was deleted and created again under its name is one timeline.
+type timeline[T client.Object] []stored[T]
+
+type stored[T client.Object] struct {
+	revision int64
+	object   T
+	exists   bool
+}
+
+// timelines returns the timelines of all objects of a kind by namespace and name.
+func timelines[T client.Object](s *Side, prefix string) map[string]timeline[T] {
+	all := map[string]timeline[T]{}
+	for _, version := range s.Versions {
+		name, ok := strings.CutPrefix(version.Key, prefix)
+		if !ok {
+			continue
+		}
+		object, exists := version.Object.(T)
+		all[name] = append(all[name], stored[T]{version.Revision, object, exists})
+	}
+	return all
+}
+
+// at returns the object as of a revision.
+func (t timeline[T]) at(revision int64) (object T, exists bool) {
+	for _, each := range t {
+		if each.revision > revision {
+			break
+		}
+		object, exists = each.object, each.exists
+	}
+	return object, exists
+}
+
+// during returns the states of the object from one revision to another, both included.
+func (t timeline[T]) during(from, until int64) []stored[T] {
+	var states []stored[T]
+	for _, each := range t {
+		switch {
+		case each.revision > until:
+			return states
+		case each.revision <= from:
+			states = []stored[T]{each}
+		default:
+			states = append(states, each)
+		}
+	}
+	return states
+}
+
+// podLife is the timeline of one Pod, by its UID.
+type podLife struct {
+	name     string // namespace/name
+	uid      types.UID
+	versions timeline[*corev1.Pod]
+}
+
+// lives splits the timelines of Pods into those of each UID.
+func (s *Side) lives() map[types.UID]*podLife {
+	all := map[types.UID]*podLife{}
+	for name, versions := range timelines[*corev1.Pod](s, podKeys) {
+		var current *podLife
+		for _, version := range versions {
+			if version.exists && (current == nil || current.uid != version.object.UID) {
+				current = &podLife{name: name, uid: version.object.UID}
+				all[current.uid] = current
+			}
+			if current != nil {
+				current.versions = append(current.versions, version)
+			}
+		}
+	}
+	return all
+}
+
+// terminatingSince returns the revision at which the deletion of the Pod began, or math.MaxInt64.
+func (p *podLife) terminatingSince() int64 {
+	for _, version := range p.versions {
+		if !version.exists || version.object.DeletionTimestamp != nil {
+			return version.revision
+		}
+	}
+	return math.MaxInt64
+}
+
+// goneSince returns the revision at which the Pod was removed, or math.MaxInt64.
+func (p *podLife) goneSince() int64 {
+	for _, version := range p.versions {
+		if !version.exists {
+			return version.revision
+		}
+	}
+	return math.MaxInt64
+}
+
+// first and last return the first version of the Pod, and the last one before it was removed.
+func (p *podLife) first() *corev1.Pod { return p.versions[0].object }
+
+func (p *podLife) last() *corev1.Pod {
+	for _, version := range slices.Backward(p.versions) {
+		if version.exists {
+			return version.object
+		}
+	}
+	return nil
+}
+
+// boundSince returns the Node of the Pod, and the revision since which it is known.
+func (p *podLife) boundSince() (node string, revision int64) {
+	for _, version := range p.versions {
+		if version.exists && version.object.Spec.NodeName != "" {
+			return version.object.Spec.NodeName, version.revision
+		}
+	}
+	return "", math.MaxInt64
+}
+
+// removal is a request of our manager that removes a Pod.
+type removal struct {
+	controlplane.Event
+	// pod is nil if the Pod is not known.
+	pod *podLife
+	// at is the revision at which the deletion of the Pod began.
+	at int64
+}
+
+// isEviction returns whether it is an eviction, or else a deletion.
+func (r removal) isEviction() bool { return r.Subresource == "eviction" }
+
+// succeeded returns whether the API server has said that the request succeeded.
+func (r removal) succeeded() bool { return r.Code >= 200 && r.Code < 300 }
+
+// removals returns the evictions and deletions of Pods that our manager requested, except those that were cut off before the API server had
+// read them.
+func (h *History) removals() []removal {
+	lives := h.Workload.lives()
+	var all []removal
+	for _, event := range h.Workload.Audit.WithUserAgent(fleet.ManagerAgent) {
+		eviction := event.Verb == "create" && event.Subresource == "eviction"
+		deletion := event.Verb == "delete" && event.Subresource == ""
+		if event.Resource != "pods" || !eviction && !deletion || event.IsCutOff() {
+			continue
+		}
+		each := removal{Event: event, pod: lives[event.UIDPrecondition()]}
+		if each.pod == nil {
+			each.pod = named(lives, event.Namespace+"/"+event.Name, h.Workload.Clock.Before(event.Requested))
+		}
+		if each.pod != nil {
+			each.at = each.pod.terminatingSince()
+		}
+		all = append(all, each)
+	}
+	slices.SortStableFunc(all, func(a, b removal) int { return a.Requested.Compare(b.Requested) })
+	return all
+}
+
+// carriedOut returns the removals that succeeded.
+func (h *History) carriedOut() []removal {
+	return slices.DeleteFunc(h.removals(), func(r removal) bool { return !r.succeeded() || r.pod == nil })
+}
+
+// named finds the Pod that had a name at a revision.
+func named(lives map[types.UID]*podLife, name string, revision int64) *podLife {
+	for _, life := range lives {
+		if life.name == name && life.versions[0].revision <= revision && life.goneSince() > revision {
+			return life
+		}
+	}
+	return nil
+}

@@ -1,0 +1,440 @@
+package chaos
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// lag is how old an observation may be on which a request is based. It includes the longest fault: a manager that is frozen between its
+// decision and its request sends the request after it continues.
+const lag = 30 * time.Second
+
+// handover is the time after its start in which a manager may repeat a request that its predecessor sent and that was still being processed.
+const handover = 10 * time.Second
+
+// invariant is what must be true for every history. Check returns a line for each violation.
+type invariant struct {
+	name  string
+	check func(*History) []string
+}
+
+// invariants lists the invariants, with the requirements that they are about.
+var invariants = []invariant{
+	{"E18: every removal of a Pod has the UID of the Pod as precondition", removalsNameTheUID},
+	{"E38: no Pod is evicted twice", evictedOnce},
+	{"R10: Pods are removed only from Nodes under a maintenance in stage Drain", evictedInStageDrain},
+	{"M1, M5, R45: no Pod is removed that a rule or label skips or waits for", protectedStay},
+	{"E18: no Pod is removed without a disruption that its PodDisruptionBudget allows", budgetsRespected},
+	{"M4: Pods with a lower drain order are removed first", orderRespected},
+	{"M13: no hook is removed before the Pods are, unless the drain timed out", hookHeld},
+	{"M12: Cluster API's core manager does not evict", coreDoesNotEvict},
+	{"R19, M18: Nodes are restored to their recorded state", nodesRestored},
+	{"E25: a surge is restored exactly once", surgesRestored},
+}
+
+// Violations returns what the history violates, a line for each.
+func (h *History) Violations() []string {
+	var all []string
+	for _, each := range invariants {
+		for _, violation := range each.check(h) {
+			all = append(all, each.name+": "+violation)
+		}
+	}
+	return all
+}
+
+func removalsNameTheUID(h *History) []string {
+	var found []string
+	for _, r := range h.removals() {
+		if r.RequestObject != nil && r.UIDPrecondition() == "" {
+			found = append(found, r.String())
+		}
+	}
+	return found
+}
+
+// evictedOnce allows a second request only where another manager process sent it, shortly after the first one was processed: a process that
+// was killed does not know the response.
+func evictedOnce(h *History) []string {
+	var found []string
+	last := map[types.UID]removal{}
+	for _, r := range h.carriedOut() {
+		if !r.isEviction() {
+			continue
+		}
+		previous, evicted := last[r.pod.uid]
+		last[r.pod.uid] = r
+		switch {
+		case evicted && !h.managerStarted(previous.Requested, r.Requested) && h.Replicas <= 1:
+			found = append(found, fmt.Sprintf("%s: the same manager process had evicted this Pod: %s", r, previous))
+		case evicted && r.Requested.Sub(previous.Answered) > handover:
+			found = append(found, fmt.Sprintf("%s: the Pod had been evicted: %s", r, previous))
+		case r.at <= h.Workload.Clock.Before(r.Requested.Add(-lag)):
+			found = append(found, fmt.Sprintf("%s: the Pod was terminating for more than %s", r, lag))
+		}
+	}
+	return found
+}
+
+func (h *History) managerStarted(after, before time.Time) bool {
+	return slices.ContainsFunc(h.Managers, func(t time.Time) bool { return t.After(after) && t.Before(before) })
+}
+
+func evictedInStageDrain(h *History) []string {
+	v := h.verdicts()
+	var found []string
+	for _, r := range h.carriedOut() {
+		node, _ := r.pod.boundSince()
+		if !v.inStageDrain(node, h.Workload.Clock.Before(r.Requested.Add(-lag)), r.at) {
+			found = append(found, fmt.Sprintf("%s: no NodeMaintenance in stage Drain selected Node %s", r, node))
+		}
+	}
+	return found
+}
+
+func protectedStay(h *History) []string {
+	v := h.verdicts()
+	var found []string
+	for _, r := range h.carriedOut() {
+		if v.alwaysProtected(r.pod, r.Requested.Add(-lag), r.Requested) {
+			found = append(found, fmt.Sprintf("%s: rules or labels protected the Pod for %s", r, lag))
+		}
+	}
+	return found
+}
+
+// budgetsRespected replays the status of the budgets: for each removed Pod that was ready, the only PodDisruptionBudget that selects it must
+// have counted it in disruptedPods, at the cost of a disruption that it allowed.
+func budgetsRespected(h *History) []string {
+	budgets := timelines[*policyv1.PodDisruptionBudget](&h.Workload, budgetKeys)
+	var found []string
+	for _, r := range h.carriedOut() {
+		pod, exists := r.pod.versions.at(r.at - 1)
+		if !exists || !isReady(pod) || pod.Status.Phase != corev1.PodRunning || isOfDaemonSet(pod) {
+			continue
+		}
+		from := h.Workload.Clock.Before(r.Requested)
+		var selecting []timeline[*policyv1.PodDisruptionBudget]
+		for _, budget := range budgets {
+			if alwaysSelects(budget, pod, from, r.at) {
+				selecting = append(selecting, budget)
+			}
+		}
+		switch {
+		case len(selecting) == 0 || !r.isEviction() && h.DeletesOnTimeout:
+		case len(selecting) > 1:
+			found = append(found, fmt.Sprintf("%s: %d PodDisruptionBudgets select the Pod", r, len(selecting)))
+		case !granted(selecting[0], pod, r.at):
+			found = append(found, fmt.Sprintf("%s: PodDisruptionBudget %s had not granted the disruption", r, selecting[0][0].object.Name))
+		}
+	}
+	return found
+}
+
+// alwaysSelects returns whether a budget existed and selected the Pod during a whole period.
+func alwaysSelects(budget timeline[*policyv1.PodDisruptionBudget], pod *corev1.Pod, from, until int64) bool {
+	states := budget.during(from, until)
+	for _, state := range states {
+		if !state.exists || state.object.Namespace != pod.Namespace {
+			return false
+		}
+		selector, err := metav1.LabelSelectorAsSelector(state.object.Spec.Selector)
+		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
+			return false
+		}
+	}
+	return len(states) > 0 && states[0].revision <= from
+}
+
+// granted returns whether the budget had counted the Pod by a revision, with a disruption that it allowed.
+func granted(budget timeline[*policyv1.PodDisruptionBudget], pod *corev1.Pod, until int64) bool {
+	for i, state := range budget {
+		if i == 0 || state.revision > until || !state.exists || !budget[i-1].exists {
+			continue
+		}
+		before, after := budget[i-1].object.Status, state.object.Status
+		_, counted := after.DisruptedPods[pod.Name]
+		if _, already := before.DisruptedPods[pod.Name]; counted && !already && before.DisruptionsAllowed > 0 && after.DisruptionsAllowed == before.DisruptionsAllowed-1 {
+			return true
+		}
+	}
+	return false
+}
+
+// orderRespected considers Pods that were on a Node when its drain began, and whose verdicts did not change since. Nodes whose Machine has a
+// drain timeout are not considered: its final eviction attempt disregards the order. Pods that terminate on an unreachable Node do not count.
+func orderRespected(h *History) []string {
+	v := h.verdicts()
+	lives := h.Workload.lives()
+	nodes := timelines[*corev1.Node](&h.Workload, nodeKeys)
+	limited := h.machinesWithTimeout()
+	var found []string
+	for _, r := range h.carriedOut() {
+		node, _ := r.pod.boundSince()
+		start, draining := v.drainStart(node)
+		if !draining || limited[node] || !v.servesMachine(node, start, r.at) {
+			continue
+		}
+		begin := h.Workload.Clock.timeOf(start).Add(-lag)
+		order, known := v.constantOrder(r.pod, begin, r.Requested)
+		if !known {
+			continue
+		}
+		for _, other := range lives {
+			otherNode, bound := other.boundSince()
+			if otherNode != node || bound > start || other.goneSince() <= r.at || isFinishedAt(other, r.at) || isOfDaemonSet(other.first()) {
+				continue
+			}
+			if other.terminatingSince() < r.at && wasUnreachable(nodes[node], h.Workload.Clock.Before(r.Requested.Add(-appearance)), r.at) {
+				continue
+			}
+			if lower, known := v.constantOrder(other, begin, r.Requested); known && lower < order {
+				found = append(found, fmt.Sprintf("%s: drain order %d, while Pod %s with drain order %d was on Node %s", r, order, other.name, lower, node))
+			}
+		}
+	}
+	return found
+}
+
+// timeOf returns a time at or before which a revision was stored.
+func (c Clock) timeOf(revision int64) time.Time {
+	for _, sample := range c {
+		if sample.Revision >= revision {
+			return sample.From
+		}
+	}
+	return time.Time{}
+}
+
+// constantOrder returns the drain order of a Pod that had the same verdict, Drain, in a whole period.
+func (v *verdicts) constantOrder(pod *podLife, from, until time.Time) (order int32, known bool) {
+	all := v.between(pod, from, until)
+	if len(all) != 1 || all[0].protects() {
+		return 0, false
+	}
+	return all[0].order, true
+}
+
+func (h *History) machinesWithTimeout() map[string]bool {
+	limited := map[string]bool{}
+	for _, machine := range timelines[*clusterv1.Machine](&h.Management, machineKeys) {
+		for _, version := range machine {
+			if version.exists && version.object.Spec.Deletion.NodeDrainTimeoutSeconds != nil {
+				limited[version.object.Name] = true
+			}
+		}
+	}
+	return limited
+}
+
+// appearance is how long a Pod may be on a Node before the drain of the Node notices it.
+const appearance = 5 * time.Second
+
+// hookHeld checks each removal of the hook by our manager, unless the Machine's drain timeout had passed since its deletion. A Machine and its
+// Node have the same name.
+func hookHeld(h *History) []string {
+	v := h.verdicts()
+	lives := h.Workload.lives()
+	nodes := timelines[*corev1.Node](&h.Workload, nodeKeys)
+	machines := timelines[*clusterv1.Machine](&h.Management, machineKeys)
+	var found []string
+	for _, release := range h.Management.Audit.WithUserAgent(fleet.ManagerAgent).Resource("machines").Where(ReleasesHook).Succeeded() {
+		machine := machines[release.Namespace+"/"+release.Name]
+		before, exists := machine.at(h.Management.Clock.Before(release.Requested))
+		if !exists || before.DeletionTimestamp == nil || h.Unhooked[release.Name] || timedOut(before, release.Requested) {
+			continue
+		}
+		from, until := h.Workload.Clock.Before(release.Requested.Add(-appearance)), h.Workload.Clock.After(release.Answered)
+		for _, pod := range lives {
+			node, bound := pod.boundSince()
+			if node != release.Name || bound > from || pod.goneSince() <= until || isFinishedAt(pod, until) {
+				continue
+			}
+			if pod.terminatingSince() <= from && wasUnreachable(nodes[node], from, until) {
+				continue
+			}
+			if needsDrain(v.between(pod, release.Requested.Add(-lag), release.Answered)) {
+				found = append(found, fmt.Sprintf("%s: Pod %s was on the Node", release, pod.name))
+			}
+		}
+	}
+	return found
+}
+
+// needsDrain returns whether none of the verdicts is to skip the Pod.
+func needsDrain(all []verdict) bool {
+	return len(all) > 0 && !slices.ContainsFunc(all, func(v verdict) bool { return v.behavior == v1alpha1.DrainBehaviorSkip })
+}
+
+func timedOut(machine *clusterv1.Machine, now time.Time) bool {
+	timeout := machine.Spec.Deletion.NodeDrainTimeoutSeconds
+	return timeout != nil && !now.Before(machine.DeletionTimestamp.Add(time.Duration(*timeout)*time.Second))
+}
+
+func wasUnreachable(node timeline[*corev1.Node], from, until int64) bool {
+	for _, state := range node.during(from, until) {
+		if !state.exists {
+			return true
+		}
+		for _, condition := range state.object.Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionUnknown {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// coreDoesNotEvict allows Cluster API to drain only the Nodes of Machines whose hook another actor removed.
+func coreDoesNotEvict(h *History) []string {
+	lives := h.Workload.lives()
+	var found []string
+	for _, event := range h.Workload.Audit.WithUserAgent(fleet.CoreAgent).Resource("pods", "eviction", "").Verb("create", "delete").Succeeded() {
+		pod := lives[event.UIDPrecondition()]
+		if pod == nil {
+			pod = named(lives, event.Namespace+"/"+event.Name, h.Workload.Clock.Before(event.Requested))
+		}
+		if pod == nil {
+			continue
+		}
+		if node, _ := pod.boundSince(); !h.Unhooked[node] {
+			found = append(found, event.String())
+		}
+	}
+	return found
+}
+
+// nodesRestored checks each Node from the version in which our manager records its state to the one in which it removes the record.
+func nodesRestored(h *History) []string {
+	var found []string
+	for name, versions := range timelines[*corev1.Node](&h.Workload, nodeKeys) {
+		cordonedBefore, recorded := false, false
+		for i, version := range versions {
+			if !version.exists {
+				recorded = false
+				continue
+			}
+			_, has := version.object.Annotations[v1alpha1.NodeOriginAnnotation]
+			switch {
+			case has && !recorded:
+				cordonedBefore = i > 0 && versions[i-1].exists && versions[i-1].object.Spec.Unschedulable
+			case !has && recorded && version.object.Spec.Unschedulable != cordonedBefore:
+				found = append(found, fmt.Sprintf("Node %s was unschedulable=%t before its maintenance and unschedulable=%t after it (revision %d)", name, cordonedBefore, !cordonedBefore, version.revision))
+			}
+			recorded = has
+		}
+	}
+	return found
+}
+
+// surgesRestored checks that the number of replicas after each surge is that before it. Faults do not scale Deployments.
+func surgesRestored(h *History) []string {
+	var found []string
+	for name, versions := range timelines[*appsv1.Deployment](&h.Workload, deploymentKeys) {
+		declared, surging := int32(-1), false
+		for _, version := range versions {
+			if !version.exists {
+				surging, declared = false, -1
+				continue
+			}
+			_, has := version.object.Annotations[v1alpha1.SurgeAnnotation]
+			replicas := *version.object.Spec.Replicas
+			switch {
+			case !has && surging && declared >= 0 && replicas != declared:
+				found = append(found, fmt.Sprintf("Deployment %s had %d replicas before a surge and %d after it (revision %d)", name, declared, replicas, version.revision))
+			case !has && !surging && declared >= 0 && replicas != declared:
+				found = append(found, fmt.Sprintf("Deployment %s was scaled from %d to %d replicas without a record (revision %d)", name, declared, replicas, version.revision))
+			}
+			if !has {
+				declared = replicas
+			}
+			surging = has
+		}
+	}
+	return found
+}
+
+// Leftovers returns what our manager has left behind in a workload cluster without maintenances, by the last version of each object.
+func Leftovers(versions []Version) []string {
+	var found []string
+	for _, version := range versions {
+		object := version.Object
+		if object == nil {
+			continue
+		}
+		at := func(what string) { found = append(found, version.Key+": "+what) }
+		switch typed := object.(type) {
+		case *v1alpha1.NodeMaintenance, *v1alpha1.Evacuation:
+			at("exists, with finalizers " + strings.Join(object.GetFinalizers(), " "))
+		case *corev1.Node:
+			for _, condition := range typed.Status.Conditions {
+				if condition.Reason == v1alpha1.ReasonNodeMaintenance && condition.Status == corev1.ConditionTrue {
+					at("has condition " + string(condition.Type))
+				}
+			}
+			if slices.ContainsFunc(typed.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.NoDaemonSetPodsTaint }) {
+				at("has taint " + v1alpha1.NoDaemonSetPodsTaint)
+			}
+		}
+		for _, annotation := range []string{v1alpha1.NodeOriginAnnotation, v1alpha1.ExcludedFromLoadBalancersAnnotation, v1alpha1.SurgeAnnotation, v1alpha1.DeletionCostAnnotation} {
+			if _, has := object.GetAnnotations()[annotation]; has {
+				at("has annotation " + annotation)
+			}
+		}
+		if _, has := object.GetLabels()[v1alpha1.SurgingLabel]; has {
+			at("has label " + v1alpha1.SurgingLabel)
+		}
+	}
+	return found
+}
+
+// Excuse says why a Machine is still being deleted: its condition names one of these objects ("namespace/name"), which block drains. Empty:
+// it does not.
+func Excuse(condition *metav1.Condition, blockers []string) string {
+	if condition == nil {
+		return ""
+	}
+	for _, blocker := range blockers {
+		if strings.Contains(condition.Message, blocker) {
+			return condition.Message
+		}
+	}
+	return ""
+}
+
+// ReleasesHook returns whether a request removes our hook from a Machine.
+func ReleasesHook(event controlplane.Event) bool {
+	return strings.Contains(string(event.RequestObject), `"`+v1alpha1.PreDrainHookAnnotation+`":null`)
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func isOfDaemonSet(object client.Object) bool {
+	owner := metav1.GetControllerOf(object)
+	return owner != nil && owner.Kind == "DaemonSet"
+}
+
+// isFinishedAt returns whether the Pod had completed by a revision.
+func isFinishedAt(pod *podLife, revision int64) bool {
+	version, exists := pod.versions.at(revision)
+	return exists && (version.Status.Phase == corev1.PodSucceeded || version.Status.Phase == corev1.PodFailed)
+}

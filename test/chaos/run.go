@@ -1,0 +1,604 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pkg/errors"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+)
+
+const (
+	// injecting limits the requests of a fault, whose API server may be frozen.
+	injecting = 4 * time.Second
+	// healing limits how long it takes until a fault is healed.
+	healing = 2 * time.Minute
+	// liveness is the time in which a drain must finish after the last fault was healed. An eviction that was cut off may cost its budget a
+	// disruption for two minutes.
+	liveness = 3 * time.Minute
+	// excused is how long a Machine must name what blocks it.
+	excused = 3 * time.Second
+)
+
+// run is one run of a schedule.
+type run struct {
+	*world
+	schedule  Schedule
+	namespace string
+	started   time.Time
+
+	lock     sync.Mutex
+	unhooked map[string]bool
+	lines    []string
+}
+
+// logf records what happens, with the time since the start of the faults.
+func (r *run) logf(format string, args ...interface{}) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.lines = append(r.lines, fmt.Sprintf("%7.2f ", time.Since(r.started).Seconds())+fmt.Sprintf(format, args...))
+}
+
+// unhook records that a fault removes the hook of a Machine.
+func (r *run) unhook(machine string) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.unhooked[machine] = true
+}
+
+func (r *run) isUnhooked(machine string) bool {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return r.unhooked[machine]
+}
+
+// isDrained returns whether an object is a Machine that the run deletes, or its Node.
+func (r *run) isDrained(o client.Object) bool {
+	return slices.ContainsFunc(r.schedule.Drains, func(d Drain) bool { return d.Machine == o.GetName() })
+}
+
+// isLoad returns whether an object belongs to the generated load.
+func (r *run) isLoad(o client.Object) bool { return o.GetNamespace() == r.namespace }
+
+// play runs a schedule. It returns what happened, what is violated, and an error if the run could not be carried out.
+func (w *world) play(ctx context.Context, schedule Schedule) (log, violations []string, err error) {
+	r := &run{world: w, schedule: schedule, namespace: fmt.Sprintf("chaos-%d", schedule.Seed), started: time.Now(), unhooked: map[string]bool{}}
+	if err := r.prepare(ctx); err != nil {
+		return r.lines, nil, errors.Wrap(err, "preparing the run")
+	}
+	r.logf("prepared")
+	record, err := r.startRecording(ctx)
+	if err != nil {
+		return r.lines, nil, err
+	}
+	r.started = time.Now()
+	if err := r.inject(ctx); err != nil {
+		return r.lines, nil, err
+	}
+	violations = append(violations, r.expectProgress(ctx)...)
+	r.logf("drains ended or named what blocks them")
+	violations = append(violations, r.unblock(ctx)...)
+	r.logf("all drains ended")
+	history, err := record.stop(ctx)
+	if err != nil {
+		return r.lines, violations, err
+	}
+	evictions, cutOff := 0, 0
+	for _, each := range history.removals() {
+		if each.succeeded() {
+			evictions++
+		} else {
+			cutOff++
+		}
+	}
+	r.logf("checking %d versions, %d requests, %d removals of Pods that succeeded and %d that did not", len(history.Workload.Versions)+len(history.Management.Versions), len(history.Workload.Audit)+len(history.Management.Audit), evictions, cutOff)
+	violations = append(violations, history.Violations()...)
+	if len(violations) > 0 {
+		return r.lines, violations, nil
+	}
+	return r.lines, nil, r.clear(ctx)
+}
+
+// prepare creates the Machines and the load of the run. The Nodes that stay are cordoned meanwhile, so that the Pods are on the other ones.
+func (r *run) prepare(ctx context.Context) error {
+	policy := &v1alpha1.MachineDrainPolicy{}
+	if err := r.fleet.Client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: policyName}, policy); err != nil {
+		return errors.Wrap(err, "getting the policy")
+	}
+	policy.Spec = r.schedule.Policy
+	if err := r.fleet.Client.Update(ctx, policy); err != nil {
+		return errors.Wrap(err, "setting the policy")
+	}
+	if err := r.cordonKeepers(ctx, true, true); err != nil {
+		return err
+	}
+	var machines []string
+	for _, drain := range r.schedule.Drains {
+		machines = append(machines, drain.Machine)
+	}
+	if err := r.addMachines(ctx, machines...); err != nil {
+		return err
+	}
+	for _, drain := range r.schedule.Drains {
+		if drain.Timeout == 0 {
+			continue
+		}
+		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: drain.Machine}}
+		if err := patch(ctx, r.fleet.Client, machine, fmt.Sprintf(`{"spec":{"deletion":{"nodeDrainTimeoutSeconds":%d}}}`, drain.Timeout)); err != nil {
+			return err
+		}
+	}
+	if err := r.createLoad(ctx, machines); err != nil {
+		return err
+	}
+	if err := eventually(ctx, 2*time.Minute, "the load runs", r.loadRuns); err != nil {
+		return err
+	}
+	return r.cordonKeepers(ctx, r.schedule.CordonedBefore, false)
+}
+
+func (r *run) cordonKeepers(ctx context.Context, cordoned ...bool) error {
+	for i, name := range keepers {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := patch(ctx, r.workload.Client, node, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, cordoned[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) createLoad(ctx context.Context, nodes []string) error {
+	if err := r.workload.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.namespace}}); client.IgnoreAlreadyExists(err) != nil {
+		return errors.Wrap(err, "creating the namespace")
+	}
+	err := eventually(ctx, time.Minute, "the namespace has a ServiceAccount", func(ctx context.Context) error {
+		return r.workload.Client.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: "default"}, &corev1.ServiceAccount{})
+	})
+	if err != nil {
+		return err
+	}
+	for _, app := range r.schedule.Apps {
+		for _, object := range app.Objects(r.namespace, nodes) {
+			if err := r.workload.Client.Create(ctx, object); err != nil {
+				return errors.Wrapf(err, "creating %T %s", object, object.GetName())
+			}
+		}
+		if rule := app.Rule(r.namespace); rule != nil {
+			if err := r.fleet.Client.Create(ctx, rule); err != nil {
+				return errors.Wrapf(err, "creating MachineDrainRule %s", rule.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// loadRuns returns nil when all Pods run and the budgets have counted them.
+func (r *run) loadRuns(ctx context.Context) error {
+	pods, budgets := &corev1.PodList{}, &policyv1.PodDisruptionBudgetList{}
+	for _, list := range []client.ObjectList{pods, budgets} {
+		if err := r.workload.Client.List(ctx, list, client.InNamespace(r.namespace)); err != nil {
+			return err
+		}
+	}
+	count := map[string]int32{}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if isReady(pod) || pod.Status.Phase == corev1.PodSucceeded || metav1.GetControllerOf(pod) != nil && metav1.GetControllerOf(pod).Kind == "Job" {
+			count[pod.Labels["app"]]++
+		}
+	}
+	for _, app := range r.schedule.Apps {
+		if count[app.Name] < app.Replicas && app.Kind != "DaemonSet" {
+			return errors.Errorf("%d of %d Pods of %s run", count[app.Name], app.Replicas, app.Name)
+		}
+	}
+	for i := range budgets.Items { // of two budgets with the same Pods, the disruption controller counts Pods for one
+		if b := &budgets.Items[i]; b.Status.ObservedGeneration != b.Generation || b.Status.CurrentHealthy < b.Status.ExpectedPods && !strings.HasSuffix(b.Name, "-second") {
+			return errors.Errorf("PodDisruptionBudget %s has counted %d of %d Pods", b.Name, b.Status.CurrentHealthy, b.Status.ExpectedPods)
+		}
+	}
+	return nil
+}
+
+// inject carries out the schedule, and heals all faults.
+func (r *run) inject(ctx context.Context) error {
+	var all sync.WaitGroup
+	failures := make(chan error, len(r.schedule.Faults)+len(r.schedule.Drains)+1)
+	at := func(offset time.Duration, do func() error) {
+		all.Go(func() {
+			r.waitUntil(ctx, offset)
+			if err := do(); err != nil {
+				failures <- err
+			}
+		})
+	}
+	for _, drain := range r.schedule.Drains {
+		at(drain.At, func() error { return r.request(ctx, "delete Machine "+drain.Machine, r.deleteMachine(drain.Machine)) })
+	}
+	at(r.schedule.UserDrain, func() error { return r.request(ctx, "drain Node "+keepers[0], r.createUserMaintenance) })
+	table := faults()
+	for _, step := range r.schedule.Faults {
+		f := table[slices.IndexFunc(table, func(f fault) bool { return f.name == step.Fault })]
+		at(step.At, func() error { return r.fail(ctx, f, step) })
+	}
+	all.Wait()
+	close(failures)
+	for err := range failures {
+		return err
+	}
+	for _, m := range r.managers { // one that has lost its lease exits
+		if err := eventually(ctx, healing, m.name+" runs", m.start); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) waitUntil(ctx context.Context, offset time.Duration) {
+	timer := time.NewTimer(time.Until(r.started.Add(offset)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// request repeats a request of a user until it succeeds.
+func (r *run) request(ctx context.Context, what string, do func(context.Context) error) error {
+	err := eventually(ctx, healing, what+" succeeds", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, injecting)
+		defer cancel()
+		return do(ctx)
+	})
+	r.logf("%s", what)
+	return err
+}
+
+func (r *run) deleteMachine(name string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
+		return client.IgnoreNotFound(r.fleet.Client.Delete(ctx, machine))
+	}
+}
+
+func (r *run) userMaintenance() *v1alpha1.NodeMaintenance {
+	return &v1alpha1.NodeMaintenance{
+		ObjectMeta: metav1.ObjectMeta{Name: "user-" + r.namespace},
+		Spec:       v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes(keepers[0]), Stage: v1alpha1.StageDrain},
+	}
+}
+
+func (r *run) createUserMaintenance(ctx context.Context) error {
+	return client.IgnoreAlreadyExists(r.workload.Client.Create(ctx, r.userMaintenance()))
+}
+
+// fail injects a fault and heals it.
+func (r *run) fail(ctx context.Context, f fault, step Step) error {
+	limited, cancel := context.WithTimeout(ctx, injecting)
+	undo, err := f.inject(limited, r, step.Pick)
+	cancel()
+	if err != nil {
+		r.logf("%s: not injected: %v", f.name, err)
+	} else {
+		r.logf("%s", f.name)
+	}
+	if undo == nil {
+		return nil
+	}
+	r.waitUntil(ctx, step.At+step.For)
+	err = eventually(ctx, healing, f.name+" is healed", undo)
+	r.logf("%s: healed", f.name)
+	return err
+}
+
+// blockers returns the names of the workloads that may block drains, as the messages of conditions have them. Pods and budgets of a workload
+// have names that begin with its name.
+func (r *run) blockers() []string {
+	var names []string
+	for _, app := range r.schedule.Apps {
+		if app.Blocks() {
+			names = append(names, r.namespace+"/"+app.Name)
+		}
+	}
+	return names
+}
+
+// expectProgress waits until each deleted Machine is gone or names what blocks it.
+func (r *run) expectProgress(ctx context.Context) []string {
+	since, blockers := time.Now(), r.blockers()
+	err := eventually(ctx, liveness, "each deleted Machine is gone or names what blocks it", func(ctx context.Context) error {
+		waiting, err := r.waiting(ctx)
+		if err != nil {
+			return err
+		}
+		blocked := false
+		for _, machine := range waiting {
+			blocked = blocked || Excuse(machine, blockers) != ""
+		}
+		for name, condition := range waiting {
+			if r.isUnhooked(name) { // Cluster API drains it
+				continue
+			}
+			turn := condition != nil && condition.Reason == v1alpha1.ReasonWaitingForTurn && blocked
+			if Excuse(condition, blockers) == "" && !turn {
+				since = time.Now()
+				return errors.Errorf("Machine %s: %s", name, describe(condition))
+			}
+		}
+		if len(waiting) > 0 && time.Since(since) < excused {
+			return errors.New("the conditions may still change")
+		}
+		return nil
+	})
+	if err != nil {
+		return []string{"M27, M39: " + err.Error()}
+	}
+	return nil
+}
+
+func describe(condition *metav1.Condition) string {
+	if condition == nil {
+		return "no condition"
+	}
+	return condition.Reason + ": " + condition.Message
+}
+
+// waiting returns the conditions of the Machines that were deleted and still exist.
+func (r *run) waiting(ctx context.Context) (map[string]*metav1.Condition, error) {
+	machines := &clusterv1.MachineList{}
+	if err := r.fleet.Client.List(ctx, machines); err != nil {
+		return nil, errors.Wrap(err, "listing Machines")
+	}
+	waiting := map[string]*metav1.Condition{}
+	for i := range machines.Items {
+		if r.isDrained(&machines.Items[i]) {
+			waiting[machines.Items[i].Name] = conditions.Get(&machines.Items[i], v1alpha1.MachineNodeMaintenance)
+		}
+	}
+	return waiting, nil
+}
+
+// unblock removes what may block drains and waits until all have ended and nothing is left behind.
+func (r *run) unblock(ctx context.Context) []string {
+	var violations []string
+	err := eventually(ctx, healing, "budgets and blocking workloads are deleted", func(ctx context.Context) error {
+		if err := r.workload.Client.DeleteAllOf(ctx, &policyv1.PodDisruptionBudget{}, client.InNamespace(r.namespace)); err != nil {
+			return err
+		}
+		for _, app := range r.schedule.Apps {
+			if strings.HasSuffix(app.Protection, "-wait") {
+				if err := r.deleteApp(ctx, app.labels()); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		violations = append(violations, err.Error())
+	}
+	if err := eventually(ctx, liveness, "all deleted Machines are gone after nothing blocks them", func(ctx context.Context) error {
+		waiting, err := r.waiting(ctx)
+		for name, condition := range waiting {
+			return errors.Errorf("Machine %s: %s", name, describe(condition))
+		}
+		return err
+	}); err != nil {
+		violations = append(violations, "M27, M39: "+err.Error())
+	}
+	if err := eventually(ctx, liveness, "nothing is left behind", r.nothingLeft); err != nil {
+		violations = append(violations, "R12, R43: "+err.Error())
+	}
+	return violations
+}
+
+// nothingLeft ends the maintenance of the user, and returns an error while something of ours is left.
+func (r *run) nothingLeft(ctx context.Context) error {
+	if err := r.workload.Client.Delete(ctx, r.userMaintenance()); client.IgnoreNotFound(err) != nil {
+		return errors.Wrap(err, "deleting the maintenance of the user")
+	}
+	revision, err := r.workload.StoredRevision(ctx)
+	if err != nil {
+		return err
+	}
+	stored, err := r.workload.StoredAt(ctx, revision, isRecorded)
+	if err != nil {
+		return err
+	}
+	versions, err := decode(stored)
+	if err != nil {
+		return err
+	}
+	if left := Leftovers(versions); len(left) > 0 {
+		return errors.Errorf("left behind: %s", strings.Join(left, "; "))
+	}
+	return nil
+}
+
+func (r *run) deleteApp(ctx context.Context, labels client.MatchingLabels) error {
+	for _, kind := range []client.Object{&appsv1.Deployment{}, &appsv1.StatefulSet{}, &appsv1.DaemonSet{}, &batchv1.Job{}, &corev1.Pod{}} {
+		options := []client.DeleteAllOfOption{client.InNamespace(r.namespace), labels, client.GracePeriodSeconds(0), client.PropagationPolicy(metav1.DeletePropagationBackground)}
+		if err := r.workload.Client.DeleteAllOf(ctx, kind, options...); err != nil {
+			return errors.Wrapf(err, "deleting the workload %v", labels)
+		}
+	}
+	return nil
+}
+
+// clear removes the load, so that another run can follow.
+func (r *run) clear(ctx context.Context) error {
+	if err := r.fleet.Client.DeleteAllOf(ctx, &clusterv1.MachineDrainRule{}, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+		return errors.Wrap(err, "deleting the rules")
+	}
+	return eventually(ctx, 2*time.Minute, "the load is deleted", func(ctx context.Context) error {
+		if err := r.deleteApp(ctx, nil); err != nil {
+			return err
+		}
+		pods := &corev1.PodList{}
+		if err := r.workload.Client.List(ctx, pods, client.InNamespace(r.namespace)); err != nil || len(pods.Items) == 0 {
+			return err
+		}
+		return errors.Errorf("%d Pods exist", len(pods.Items))
+	})
+}
+
+// recording records both clusters from a moment on.
+type recording struct {
+	*run
+	sides map[string]*recordedSide
+	stopC context.CancelFunc
+	ended sync.WaitGroup
+}
+
+type recordedSide struct {
+	controlPlane *controlplane.ControlPlane
+	client       client.Client
+	mark         controlplane.Mark
+	begin        int64
+	clock        Clock
+}
+
+func (r *run) startRecording(ctx context.Context) (*recording, error) {
+	recorded := &recording{run: r, sides: map[string]*recordedSide{
+		"workload":   {controlPlane: r.workload.ControlPlane, client: r.workload.Client},
+		"management": {controlPlane: r.fleet.Management, client: r.fleet.Client},
+	}}
+	ticking, stop := context.WithCancel(ctx)
+	recorded.stopC = stop
+	for _, side := range recorded.sides {
+		var err error
+		if side.begin, err = side.controlPlane.StoredRevision(ctx); err == nil {
+			side.clock = Clock{{Revision: side.begin}}
+			side.mark, err = side.controlPlane.Audit().Mark()
+		}
+		if err != nil {
+			stop()
+			return nil, errors.Wrap(err, "starting to record")
+		}
+		recorded.ended.Go(func() { side.tick(ticking) })
+	}
+	return recorded, nil
+}
+
+// tick relates times to revisions. Nothing is stored while etcd does not respond.
+func (s *recordedSide) tick(ctx context.Context) {
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		from := time.Now()
+		asking, cancel := context.WithTimeout(ctx, 2*time.Second)
+		if revision, err := s.controlPlane.StoredRevision(asking); err == nil {
+			s.clock = append(s.clock, Sample{from, time.Now(), revision})
+		}
+		cancel()
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// stop returns the history.
+func (r *recording) stop(ctx context.Context) (*History, error) {
+	r.stopC()
+	r.ended.Wait()
+	h := &History{
+		Replicas: len(r.managers), Unhooked: maps.Clone(r.unhooked),
+		DaemonSetPods: r.schedule.Policy.DaemonSetPods == v1alpha1.DaemonSetPodsDrain, DeletesOnTimeout: r.schedule.Policy.OnTimeout == v1alpha1.OnTimeoutDelete,
+	}
+	for _, m := range r.managers {
+		h.Managers = append(h.Managers, m.starts...)
+	}
+	var err error
+	if h.Workload, err = r.sides["workload"].stop(ctx); err == nil {
+		h.Management, err = r.sides["management"].stop(ctx)
+	}
+	return h, errors.Wrap(err, "reading the history")
+}
+
+func (s *recordedSide) stop(ctx context.Context) (side Side, err error) {
+	side.Clock = s.clock
+	if side.Audit, err = s.controlPlane.Audit().Since(s.mark); err != nil {
+		return side, err
+	}
+	end := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, GenerateName: "end-"}}
+	if err := s.client.Create(ctx, end); err != nil {
+		return side, errors.Wrap(err, "marking the end of the history")
+	}
+	var until int64
+	if _, err := fmt.Sscan(end.ResourceVersion, &until); err != nil {
+		return side, errors.Wrap(err, "reading a resourceVersion")
+	}
+	before, err := s.controlPlane.StoredAt(ctx, s.begin, isRecorded)
+	if err != nil {
+		return side, err
+	}
+	during, err := s.controlPlane.StoredBetween(ctx, s.begin, until, isRecorded)
+	if err != nil {
+		return side, err
+	}
+	side.Versions, err = decode(append(before, during...))
+	return side, err
+}
+
+// isRecorded selects the kinds of objects that histories have.
+func isRecorded(key string) bool {
+	for _, prefix := range []string{podKeys, nodeKeys, budgetKeys, deploymentKeys, maintenanceKeys, evacuationKeys, machineKeys, ruleKeys} {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+var decoder = sync.OnceValue(func() runtime.Decoder {
+	return serializer.NewCodecFactory(clusterapi.Scheme()).UniversalDeserializer()
+})
+
+func decode(stored []controlplane.Stored) ([]Version, error) {
+	var versions []Version
+	for _, each := range stored {
+		version := Version{Revision: each.Revision, Key: each.Key}
+		if each.Value != nil {
+			object, _, err := decoder().Decode(each.Value, nil, nil)
+			if err != nil {
+				return nil, errors.Wrapf(err, "decoding %s", each.Key)
+			}
+			version.Object = object.(client.Object)
+		}
+		versions = append(versions, version)
+	}
+	return versions, nil
+}
+
+// objectsOf returns the objects of a list.
+func objectsOf(list client.ObjectList) ([]client.Object, error) {
+	items, err := meta.ExtractList(list)
+	if err != nil {
+		return nil, errors.Wrap(err, "reading a list")
+	}
+	var objects []client.Object
+	for _, item := range items {
+		objects = append(objects, item.(client.Object))
+	}
+	return objects, nil
+}

@@ -1,0 +1,112 @@
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// Schedule is what happens in a run. It follows from its seed.
+type Schedule struct {
+	Seed   uint64
+	Policy v1alpha1.MachineDrainPolicySpec
+	Apps   []App
+	// Drains are the Machines to delete.
+	Drains []Drain
+	// UserDrain is when a user drains the first Node that stays, with a NodeMaintenance.
+	UserDrain time.Duration
+	// CordonedBefore says that the user had cordoned this Node before.
+	CordonedBefore bool
+	Faults         []Step
+}
+
+// Drain is the deletion of a Machine.
+type Drain struct {
+	At      time.Duration
+	Machine string
+	// Timeout is nodeDrainTimeoutSeconds, or 0.
+	Timeout int32
+}
+
+// Step injects a fault and heals it later.
+type Step struct {
+	At, For time.Duration
+	Fault   string
+	// Pick chooses the object, among those that exist at that time.
+	Pick uint64
+}
+
+const (
+	drainedMachines = 3
+	longestFault    = 8 * time.Second
+	faultWindow     = 22 * time.Second
+)
+
+// NewSchedule generates the schedule of a seed from the faults of a table. Faults on the same resource do not overlap.
+func NewSchedule(seed uint64, table []fault) Schedule {
+	random := rand.New(rand.NewPCG(seed, 0))
+	s := Schedule{Seed: seed, Policy: NewPolicy(random), Apps: NewApps(random)}
+	for i := range drainedMachines {
+		drain := Drain{At: seconds(random, 0, 10*time.Second), Machine: fmt.Sprintf("s%d-%d", seed, i)}
+		if random.IntN(5) == 0 {
+			drain.Timeout = 40
+		}
+		s.Drains = append(s.Drains, drain)
+	}
+	s.UserDrain, s.CordonedBefore = seconds(random, 0, 8*time.Second), random.IntN(2) == 0
+	busyUntil := map[string]time.Duration{}
+	for range 4 + random.IntN(5) {
+		f := pick(random, table)
+		step := Step{At: seconds(random, time.Second, faultWindow-longestFault), For: seconds(random, time.Second, longestFault), Fault: f.name, Pick: random.Uint64()}
+		if step.At < busyUntil[f.on] {
+			step.At = busyUntil[f.on]
+		}
+		if step.At+step.For > faultWindow {
+			continue
+		}
+		busyUntil[f.on] = step.At + step.For + 2*time.Second
+		s.Faults = append(s.Faults, step)
+	}
+	slices.SortStableFunc(s.Faults, func(a, b Step) int { return int(a.At - b.At) })
+	return s
+}
+
+func seconds(random *rand.Rand, from, until time.Duration) time.Duration {
+	return (from + time.Duration(random.Int64N(int64(until-from)))).Round(10 * time.Millisecond)
+}
+
+// Keep returns the schedule with the faults that have one of these names only.
+func (s Schedule) Keep(names ...string) Schedule {
+	s.Faults = slices.DeleteFunc(slices.Clone(s.Faults), func(step Step) bool { return !slices.Contains(names, step.Fault) })
+	return s
+}
+
+// String describes the schedule for people, a line for each thing.
+func (s Schedule) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d\n", s.Seed)
+	parallel := "unlimited"
+	if s.Policy.MaxParallelDrains != nil {
+		parallel = s.Policy.MaxParallelDrains.String()
+	}
+	fmt.Fprintf(&b, "policy: surge %s, daemonSetPods %s, statefulSetPods %s, onTimeout %s, maxParallelDrains %s\n", s.Policy.Surge, s.Policy.DaemonSetPods, s.Policy.StatefulSetPods, s.Policy.OnTimeout, parallel)
+	for _, app := range s.Apps {
+		order := "none"
+		if app.Order != nil {
+			order = fmt.Sprint(*app.Order)
+		}
+		fmt.Fprintf(&b, "%s: %d replicas, budget %q, protection %q, drain order %s, ready after %s, deleted after %s, critical %t\n", app.Name, app.Replicas, app.Budget, app.Protection, order, app.Ready, app.Deletion, app.Critical)
+	}
+	for _, drain := range s.Drains {
+		fmt.Fprintf(&b, "%6s delete Machine %s (drain timeout %d s)\n", drain.At, drain.Machine, drain.Timeout)
+	}
+	fmt.Fprintf(&b, "%6s a user drains Node %s (cordoned before: %t)\n", s.UserDrain, keepers[0], s.CordonedBefore)
+	for _, step := range s.Faults {
+		fmt.Fprintf(&b, "%6s %s for %s (object %d)\n", step.At, step.Fault, step.For, step.Pick)
+	}
+	return b.String()
+}

@@ -1,0 +1,208 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+)
+
+const (
+	clusterName  = "c1"
+	policyName   = "all"
+	startTimeout = 8 * time.Minute
+)
+
+// keepers are the Machines that stay. A user drains the Node of the first one; the second one takes all Pods.
+var keepers = []string{"keep-0", "keep-1"}
+
+// world is a fleet in which runs follow one another.
+type world struct {
+	fleet    *fleet.Fleet
+	workload *fleet.Workload
+	cluster  kwok.Cluster
+	managers []*managerProcess
+}
+
+// newWorld starts a fleet with a number of managers, of which one is the leader.
+func newWorld(ctx context.Context, replicas int) (_ *world, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	w := &world{cluster: kwok.NewCluster(clusterName).WithExternalControlPlane()}
+	if w.fleet, err = fleet.Start(ctx, fleet.Options{WithoutManager: true}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = w.stop()
+		}
+	}()
+	w.workload = w.fleet.Workloads["workload"]
+	if err := w.fleet.Connect(w.cluster, "workload"); err != nil {
+		return nil, err
+	}
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: policyName}}
+	if err := kwok.Create(ctx, w.fleet.Client, leaderElection(), []client.Object{policy}, w.cluster.Objects()); err != nil {
+		return nil, err
+	}
+	for i := range replicas {
+		m := &managerProcess{fleet: w.fleet, name: fmt.Sprintf("manager-%d", i)}
+		if replicas > 1 {
+			m.args = []string{
+				"--leader-elect", "--leader-elect-resource-namespace=" + metav1.NamespaceDefault,
+				"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s",
+			}
+		}
+		w.managers = append(w.managers, m)
+		if err := m.start(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return w, w.addMachines(ctx, keepers...)
+}
+
+// leaderElection is the role that an installation has for its lease.
+func leaderElection() []client.Object {
+	meta := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "leader-election"}
+	return []client.Object{
+		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update", "patch"}},
+			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+		}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: fleet.ManagerUser}},
+		},
+	}
+}
+
+// addMachines creates Machines and waits until they run and have our hook.
+func (w *world) addMachines(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if err := kwok.Create(ctx, w.fleet.Client, w.cluster.Machine(name)); err != nil {
+			return err
+		}
+	}
+	return eventually(ctx, 2*time.Minute, "Machines run", func(ctx context.Context) error {
+		for _, name := range names {
+			machine, node := &clusterv1.Machine{}, &corev1.Node{}
+			if err := w.fleet.Client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, machine); err != nil {
+				return err
+			}
+			if err := w.workload.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+				return err
+			}
+			_, hooked := machine.Annotations[v1alpha1.PreDrainHookAnnotation]
+			if machine.Status.Phase != string(clusterv1.MachinePhaseRunning) || !hooked || len(node.Spec.Taints) > 0 && !node.Spec.Unschedulable {
+				return errors.Errorf("Machine %s: phase %s, hook %t", name, machine.Status.Phase, hooked)
+			}
+		}
+		return nil
+	})
+}
+
+func (w *world) controlPlane(cluster string) *controlplane.ControlPlane {
+	if cluster == "management" {
+		return w.fleet.Management
+	}
+	return w.workload.ControlPlane
+}
+
+// keepLogs keeps logs and audit logs when the fleet stops. It returns their directories.
+func (w *world) keepLogs() []string {
+	w.fleet.Management.KeepLogs()
+	w.workload.KeepLogs()
+	return []string{w.fleet.Management.Dir(), w.workload.Dir()}
+}
+
+func (w *world) stop() error { return w.fleet.Stop() }
+
+// managerProcess is our manager, which is started again after it was stopped.
+type managerProcess struct {
+	fleet *fleet.Fleet
+	name  string
+	args  []string
+
+	lock    sync.Mutex
+	current *fleet.Manager
+	starts  []time.Time
+}
+
+// start starts the manager, unless it runs, and waits until it is ready. A process that is not ready in time is killed.
+func (m *managerProcess) start(ctx context.Context) error {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if m.current != nil {
+		select {
+		case <-m.current.Done():
+		default:
+			return nil
+		}
+	}
+	m.starts = append(m.starts, time.Now())
+	current, err := m.fleet.RunManager(ctx, m.name, fleet.ManagerUser, m.args...)
+	if err == nil {
+		m.current = current
+	}
+	return err
+}
+
+func (m *managerProcess) kill() {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if m.current != nil {
+		m.current.Kill()
+		m.current = nil
+	}
+}
+
+// terminate does not care whether the manager exits in time: its API servers may be frozen.
+func (m *managerProcess) terminate() {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if m.current != nil {
+		_ = m.current.Process.Stop()
+		m.current = nil
+	}
+}
+
+func (m *managerProcess) signal(signal os.Signal) error {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if m.current == nil {
+		return nil
+	}
+	return m.current.Signal(signal)
+}
+
+// eventually calls a function until it returns nil.
+func eventually(ctx context.Context, timeout time.Duration, what string, condition func(context.Context) error) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+		failure := condition(ctx)
+		if failure == nil || ctx.Err() == nil { // else the time has passed, which does not say why
+			last = failure
+		}
+		return failure == nil, nil
+	})
+	if err != nil {
+		return errors.Errorf("after %s it is not true that %s: %v", timeout, what, last)
+	}
+	return nil
+}
