@@ -16,28 +16,28 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// copiedAnnotation on a Pod says how much of its data has been copied. An evacuator keeps what it has done where it finds it again
-// after a crash.
+// copiedAnnotation on a Pod is the number of parts that were copied. An evacuator stores its progress in the API, so that it can continue after
+// a crash.
 const copiedAnnotation = "migrator.example.com/copied"
 
-// migrator moves the data of a Pod away, part by part, and then has the Pod end.
+// migrator copies the data of a Pod part by part and then deletes the Pod.
 type migrator struct {
 	client.Client
-	class string // who we are, in annotations of Pods
+	class string // our evacuator class
 	parts int
-	pace  time.Duration // how long a part takes
+	pace  time.Duration // the duration of a part
 
 	behavior behavior
 }
 
-// Reconcile does the next part of the work on one Pod, when it is our turn, and reports it.
+// Reconcile copies the next part of one Pod and reports it, while we are the active evacuator.
 func (m *migrator) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	evacuation := &v1alpha1.Evacuation{}
 	if err := m.Get(ctx, request.NamespacedName, evacuation); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if ptr.Deref(evacuation.Status.ActiveEvacuatorClass, "") != m.class || evacuation.Status.ActiveEvacuatorCompleted {
-		return reconcile.Result{}, nil // not our turn: the next event tells
+		return reconcile.Result{}, nil // we are not active: wait for the next event
 	}
 	pod := &corev1.Pod{}
 	key := types.NamespacedName{Namespace: evacuation.Namespace, Name: evacuation.Spec.PodRef.Name}
@@ -45,22 +45,22 @@ func (m *migrator) Reconcile(ctx context.Context, request reconcile.Request) (re
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if string(pod.UID) != evacuation.Spec.PodRef.UID || pod.DeletionTimestamp != nil {
-		return reconcile.Result{}, nil // another Pod of this name, or on its way already
+		return reconcile.Result{}, nil // another Pod of this name, or already terminating
 	}
 	if m.behavior == declines {
-		return reconcile.Result{}, m.complete(ctx, evacuation, "This Pod has no data here, leaving it to others.")
+		return reconcile.Result{}, m.complete(ctx, evacuation, "The Pod has no data to copy.")
 	}
 	return m.migrate(ctx, evacuation, pod)
 }
 
-// migrate copies one part after the other, and deletes the Pod when all are copied.
+// migrate copies one part in each call and deletes the Pod after the last part.
 func (m *migrator) migrate(ctx context.Context, evacuation *v1alpha1.Evacuation, pod *corev1.Pod) (reconcile.Result, error) {
-	copied, _ := strconv.Atoi(pod.Annotations[copiedAnnotation]) // none yet: 0
+	copied, _ := strconv.Atoi(pod.Annotations[copiedAnnotation]) // 0 if the annotation is missing
 	if m.behavior == hangs && copied > 0 {
 		return reconcile.Result{}, nil
 	}
-	if rest := m.pace - time.Since(ptr.Deref(evacuation.Status.EvacuationProgressTimestamp, metav1.Time{}).Time); copied > 0 && rest > 0 {
-		return reconcile.Result{RequeueAfter: rest}, nil // our own report is an event, too
+	if remaining := m.pace - time.Since(ptr.Deref(evacuation.Status.EvacuationProgressTimestamp, metav1.Time{}).Time); copied > 0 && remaining > 0 {
+		return reconcile.Result{RequeueAfter: remaining}, nil // our report has caused this event
 	}
 	if copied == m.parts {
 		return reconcile.Result{}, client.IgnoreNotFound(m.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
@@ -73,8 +73,8 @@ func (m *migrator) migrate(ctx context.Context, evacuation *v1alpha1.Evacuation,
 	return reconcile.Result{RequeueAfter: m.pace}, m.progress(ctx, evacuation, copied+1)
 }
 
-// progress reports that work is being done: before spec.progressDeadlineSeconds have passed since the last time, or the next
-// evacuator has its turn. Once data is on its way there is no return, so the Evacuation can't be cancelled any more.
+// progress reports progress. An evacuator must do so within spec.progressDeadlineSeconds of its last report, otherwise the next evacuator
+// becomes active. A migration that has started cannot be reverted, so progress can forbid the cancellation of the Evacuation.
 func (m *migrator) progress(ctx context.Context, evacuation *v1alpha1.Evacuation, copied int) error {
 	before := evacuation.DeepCopy()
 	now := metav1.Now()
@@ -88,7 +88,7 @@ func (m *migrator) progress(ctx context.Context, evacuation *v1alpha1.Evacuation
 	return client.IgnoreNotFound(m.Status().Patch(ctx, evacuation, client.MergeFrom(before)))
 }
 
-// complete passes the turn on. Whoever deletes the Pod doesn't need it: that the Pod is gone says enough.
+// complete lets the next evacuator become active. An evacuator that deletes the Pod does not need to call it.
 func (m *migrator) complete(ctx context.Context, evacuation *v1alpha1.Evacuation, why string) error {
 	before := evacuation.DeepCopy()
 	evacuation.Status.ActiveEvacuatorCompleted = true

@@ -1,5 +1,5 @@
-// Package main is an evacuator of a third party: a program of its own that knows nothing of this project but an annotation on
-// Pods and the status of Evacuations. docs/guide/evacuators.md explains it, and tests run it.
+// Package main is an evacuator of a third party: a program that uses only an annotation on Pods and the status of Evacuations.
+// docs/guide/evacuators.md explains it, and integration tests run it.
 package main
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// behavior is what the tests want to see. A real evacuator has one.
+// behavior says what the evacuator does. A real evacuator has only one behavior.
 type behavior string
 
 const (
-	migrates behavior = "migrate" // copies, and deletes the Pod
-	forbids  behavior = "forbid"  // likewise, and can't be cancelled once it has begun
-	hangs    behavior = "hang"    // reports progress once, and never again
-	declines behavior = "decline" // leaves the Pod to others
+	migrates behavior = "migrate" // copies the data and deletes the Pod
+	forbids  behavior = "forbid"  // does the same and forbids cancellation
+	hangs    behavior = "hang"    // reports progress once and stops
+	declines behavior = "decline" // completes without doing anything
 )
 
 func main() {
@@ -58,7 +58,7 @@ func run(m *migrator) error {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:  scheme,
 		Metrics: metricsserver.Options{BindAddress: "0"},
-		// One Pod at a time is looked at: no reason to cache them all.
+		// The evacuator reads one Pod at a time, so it needs no cache of all Pods.
 		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Pod{}}}},
 	})
 	if err != nil {

@@ -18,7 +18,7 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 	t.Helper()
 	all.namespace("theirs")
 	tenant := all.user("tenant")
-	all.ensure(&rbacv1.RoleBinding{ // Kubernetes' own role, in their own Namespace
+	all.ensure(&rbacv1.RoleBinding{ // the built-in role, in the tenant's Namespace
 		ObjectMeta: metav1.ObjectMeta{Namespace: "theirs", Name: "tenant"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "tenant"}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
@@ -29,7 +29,7 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 		return func(e *v1alpha1.Evacuation) { e.Namespace = namespace }
 	}
 
-	t.Run("E10: a tenant may have the Pods of their own Namespace evacuated", func(t *testing.T) {
+	t.Run("E10: allows a tenant to request evacuations of Pods in their Namespace", func(t *testing.T) {
 		a := all.sub(t)
 		e := evacuationOf("web", in("theirs"))
 		a.Eventually(func() error { return tenant.Create(a.Context(), e) }, soon, pace).Should(Succeed())
@@ -39,7 +39,7 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 		a.Expect(tenant.Create(a.Context(), evacuationOf("web"))).
 			To(deniedWith("user tenant may not request the evacuation of Pod default/web: permission to evict or delete the Pod is required"))
 	})
-	t.Run("E10: to delete the Pod, or to evict it, by name, is each enough", func(t *testing.T) {
+	t.Run("E10: requires permission to delete or to evict the Pod by name", func(t *testing.T) {
 		a := all.sub(t)
 		for _, user := range []client.Client{deletes, evicts} {
 			e := evacuationOf("web")
@@ -48,7 +48,7 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 			a.Expect(user.Create(a.Context(), evacuationOf("db"))).To(deniedWith("may not request the evacuation of Pod default/db"))
 		}
 	})
-	t.Run("E10: a change of spec, finalizers or owners is a request; status and labels are none", func(t *testing.T) {
+	t.Run("E10: checks changes of spec, finalizers and owners, but not of status and labels", func(t *testing.T) {
 		a := all.sub(t)
 		e := a.evacuation("changes", v1alpha1.CancellationAllow, func(e *v1alpha1.Evacuation) {
 			e.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "example.com"}
@@ -83,7 +83,7 @@ func testCancellationAdmission(t *testing.T, all *admission) {
 		a.Eventually(func() error { return a.admin.Get(a.Context(), client.ObjectKeyFromObject(e), e) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
 	}
 
-	t.Run("E9: one that allows it is cancelled by whoever may delete it", func(t *testing.T) {
+	t.Run("E9: allows users who may delete an Evacuation to cancel it", func(t *testing.T) {
 		a := all.sub(t)
 		e := a.evacuation("allow", v1alpha1.CancellationAllow)
 		a.Expect(canceller.Delete(a.Context(), e)).To(Succeed())
@@ -91,7 +91,7 @@ func testCancellationAdmission(t *testing.T, all *admission) {
 		a.Expect(canceller.Create(a.Context(), fresh)).To(Succeed())
 		a.Expect(canceller.Delete(a.Context(), fresh)).To(Succeed())
 	})
-	t.Run("E9: one that forbids it isn't, but for holders of finalize", func(t *testing.T) {
+	t.Run("E9: denies the cancellation of an Evacuation that forbids it, except with permission to finalize", func(t *testing.T) {
 		a := all.sub(t)
 		e := a.evacuation("forbid", v1alpha1.CancellationForbid)
 		refused := deniedWith("Evacuation default/%s cannot be cancelled", e.Name)
@@ -102,7 +102,7 @@ func testCancellationAdmission(t *testing.T, all *admission) {
 		a.Expect(finalizer.Delete(a.Context(), e)).To(Succeed())
 		gone(a, e)
 	})
-	t.Run("E9: the end of a Namespace isn't held up", func(t *testing.T) {
+	t.Run("E9: does not block the deletion of a Namespace", func(t *testing.T) {
 		a := all.sub(t)
 		a.namespace("ends")
 		e := a.evacuation("forbid", v1alpha1.CancellationForbid, func(e *v1alpha1.Evacuation) { e.Namespace = "ends" })
@@ -112,7 +112,7 @@ func testCancellationAdmission(t *testing.T, all *admission) {
 			return a.admin.Get(a.Context(), types.NamespacedName{Name: "ends"}, &corev1.Namespace{})
 		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
 	})
-	t.Run("E9: nor is the garbage collector, once the Pod is gone", func(t *testing.T) {
+	t.Run("E9: does not block the garbage collector after the Pod is deleted", func(t *testing.T) {
 		a := all.sub(t)
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner"},

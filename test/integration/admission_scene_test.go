@@ -24,8 +24,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// admission is a workload cluster with the bundle as the manager brings it, RBAC, and nothing that acts on our kinds. Each
-// user has full rights on our own kinds, so that what is refused is refused by the policies.
+// admission is a workload cluster with the bundle and RBAC, and without a manager. Each user has all permissions on our kinds, so only the
+// policies deny requests.
 type admission struct {
 	*testing.T
 	*WithT
@@ -45,19 +45,19 @@ func newAdmission(t *testing.T, options controlplane.Options) *admission {
 		Resources: []string{"nodemaintenances", "nodemaintenances/status", "evacuations", "evacuations/status"},
 		Verbs:     []string{"get", "list", "create", "update", "patch", "delete", "deletecollection"},
 	})
-	// A policy is in force a moment after it is there.
-	nobody := a.user("nobody")
-	a.Eventually(func() error { return nobody.Create(t.Context(), maintenance("canary"), client.DryRunAll) }, soon, pace).
+	// The API server enforces a policy a moment after its creation.
+	unprivileged := a.user("unprivileged")
+	a.Eventually(func() error { return unprivileged.Create(t.Context(), maintenance("canary"), client.DryRunAll) }, soon, pace).
 		Should(MatchError(ContainSubstring("may not maintain Node")))
-	a.Eventually(func() error { return nobody.Create(t.Context(), evacuationOf("canary"), client.DryRunAll) }, soon, pace).
+	a.Eventually(func() error { return unprivileged.Create(t.Context(), evacuationOf("canary"), client.DryRunAll) }, soon, pace).
 		Should(MatchError(ContainSubstring("may not request the evacuation of Pod")))
 	canary := a.evacuation("canary", v1alpha1.CancellationForbid)
-	a.Eventually(func() error { return nobody.Delete(t.Context(), canary, client.DryRunAll) }, soon, pace).
+	a.Eventually(func() error { return unprivileged.Delete(t.Context(), canary, client.DryRunAll) }, soon, pace).
 		Should(MatchError(ContainSubstring("cannot be cancelled")))
 	return a
 }
 
-// applyBundle brings the bundle as the manager does, and expects all of it to be taken but for objects of these kinds.
+// applyBundle applies the bundle as the manager does. It expects success for all objects except those of the missing kinds.
 func (a *admission) applyBundle(missing ...string) {
 	a.Helper()
 	a.Eventually(func(g Gomega) {
@@ -83,7 +83,7 @@ func (a *admission) clientFor(config *rest.Config) client.Client {
 	return c
 }
 
-// user who may write our kinds, and what the rules say.
+// user returns a client of a user who may write our kinds and has the permissions in rules.
 func (a *admission) user(name string, rules ...rbacv1.PolicyRule) client.Client {
 	a.Helper()
 	if len(rules) > 0 {
@@ -94,7 +94,7 @@ func (a *admission) user(name string, rules ...rbacv1.PolicyRule) client.Client 
 	return a.clientFor(config)
 }
 
-// ensure has an object be there; scenes are played again.
+// ensure creates an object unless it exists, since scenes can be repeated.
 func (a *admission) ensure(object client.Object) {
 	a.Helper()
 	err := a.admin.Create(a.Context(), object)
@@ -104,7 +104,7 @@ func (a *admission) ensure(object client.Object) {
 	a.Expect(err).NotTo(HaveOccurred())
 }
 
-// role lets somebody do something in the whole cluster, and waits until they may: RBAC hears of it by a watch.
+// role grants permissions in the whole cluster and waits until they are effective, since the authorizer observes them by a watch.
 func (a *admission) role(name string, who rbacv1.Subject, rules ...rbacv1.PolicyRule) {
 	a.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "test-" + name}, Rules: rules}
@@ -117,7 +117,7 @@ func (a *admission) role(name string, who rbacv1.Subject, rules ...rbacv1.Policy
 	a.Eventually(func() (bool, error) { return a.may(who, rules[0]) }, soon, pace).Should(BeTrue(), "%v may %v", who, rules[0])
 }
 
-// may asks the API server whether somebody has the first right of a rule.
+// may asks the API server whether a subject has the first permission of a rule.
 func (a *admission) may(who rbacv1.Subject, rule rbacv1.PolicyRule) (bool, error) {
 	a.Helper()
 	resource, subresource, _ := strings.Cut(rule.Resources[0], "/")
@@ -138,7 +138,7 @@ func (a *admission) may(who rbacv1.Subject, rule rbacv1.PolicyRule) (bool, error
 	return review.Status.Allowed, err
 }
 
-// evacuation of a Pod, made by the administrator.
+// evacuation creates an Evacuation of a Pod as administrator.
 func (a *admission) evacuation(pod string, policy v1alpha1.EvacuationCancellationPolicy, changes ...func(*v1alpha1.Evacuation)) *v1alpha1.Evacuation {
 	a.Helper()
 	e := evacuationOf(pod, changes...)
@@ -178,12 +178,12 @@ func nodeNames(prefix string, n int) []string {
 	return names
 }
 
-// forbidden expects a policy to say so.
+// deniedWith matches the error of a policy that denies a request with a message.
 func deniedWith(format string, args ...any) gomegatypes.GomegaMatcher {
 	return And(Satisfy(apierrors.IsForbidden), MatchError(ContainSubstring(fmt.Sprintf(format, args...))))
 }
 
-// changed applies a change to an object as it is now.
+// changed reads an object and applies a change to it.
 func changed[T client.Object](a *admission, by client.Client, object T, change func(T)) error {
 	a.Helper()
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -193,7 +193,7 @@ func changed[T client.Object](a *admission, by client.Client, object T, change f
 	})
 }
 
-// serviceAccount is a client with a token of it.
+// serviceAccount returns a client with a token of a ServiceAccount.
 func (a *admission) serviceAccount(name string, bound *authenticationv1.BoundObjectReference) client.Client {
 	a.Helper()
 	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}
@@ -204,7 +204,7 @@ func (a *admission) serviceAccount(name string, bound *authenticationv1.BoundObj
 	return a.clientFor(config)
 }
 
-// noSuchOwner has the garbage collector delete what it owns.
+// noSuchOwner is an owner that does not exist, so the garbage collector deletes the object.
 func noSuchOwner() []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "gone", UID: "00000000-0000-0000-0000-000000000000"}}
 }

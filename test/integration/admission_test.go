@@ -30,7 +30,7 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// testAdmission is what holds in workload clusters of every version.
+// testAdmission tests admission in workload clusters of every version.
 func testAdmission(t *testing.T, all *admission) {
 	t.Helper()
 	t.Run("NodeMaintenance", func(t *testing.T) { testNodeMaintenanceAdmission(t, all.sub(t)) })
@@ -49,7 +49,7 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 	anyNode := all.user("any-node", mayDeleteNodes())
 	oneNode := all.user("one-node", mayDeleteNodes("one"))
 	noNode := all.user("no-node")
-	t.Run("R7: who may delete Nodes may maintain them, however they are selected", func(t *testing.T) {
+	t.Run("R7: allows users who may delete all Nodes to maintain any selection", func(t *testing.T) {
 		a := all.sub(t)
 		for name, selected := range map[string]func(*v1alpha1.NodeMaintenance){
 			"one": ofNodes("one"), "ten": ofNodes(nodeNames("n", 10)...), "eleven": ofNodes(nodeNames("n", 11)...), "label": ofNodesLabelled("a", "b"),
@@ -60,7 +60,7 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 			a.Expect(anyNode.Delete(a.Context(), m)).To(Succeed())
 		}
 	})
-	t.Run("R7: who may delete one Node by name may maintain that one", func(t *testing.T) {
+	t.Run("R7: allows a user who may delete one Node by name to maintain that Node", func(t *testing.T) {
 		a := all.sub(t)
 		a.Expect(oneNode.Create(a.Context(), maintenance("one-one"))).To(Succeed())
 		a.Expect(oneNode.Create(a.Context(), maintenance("one-two", ofNodes("two")))).
@@ -71,7 +71,7 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 			To(deniedWith("user one-node may not maintain Nodes with a selector other than at most ten names: permission to delete all Nodes is required"))
 		a.Expect(oneNode.Delete(a.Context(), maintenance("one-one"))).To(Succeed())
 	})
-	t.Run("R7: a term that names a Node and requires more is about that Node", func(t *testing.T) {
+	t.Run("R7: accepts further requirements in a term that names a Node", func(t *testing.T) {
 		a := all.sub(t)
 		m := maintenance("narrow", ofNodes("one"), func(m *v1alpha1.NodeMaintenance) {
 			term := &m.Spec.NodeSelector.NodeSelectorTerms[0]
@@ -82,7 +82,7 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 		})
 		a.Expect(oneNode.Create(a.Context(), m)).To(Succeed())
 	})
-	t.Run("R7: all Nodes but one is no name", func(t *testing.T) {
+	t.Run("R7: treats NotIn as a selection of all Nodes", func(t *testing.T) {
 		a := all.sub(t)
 		a.Expect(oneNode.Create(a.Context(), maintenance("all-but-one", func(m *v1alpha1.NodeMaintenance) {
 			m.Spec.NodeSelector.NodeSelectorTerms[0].MatchFields[0].Operator = corev1.NodeSelectorOpNotIn
@@ -92,12 +92,12 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 			m.Spec.NodeSelector.NodeSelectorTerms = append(v1alpha1.SelectNodes("one").NodeSelectorTerms, m.Spec.NodeSelector.NodeSelectorTerms...)
 		}))).To(deniedWith("permission to delete all Nodes is required"))
 	})
-	t.Run("R7: ten names are asked for one by one, eleven together", func(t *testing.T) {
+	t.Run("R7: checks up to ten names one by one, and more as all Nodes", func(t *testing.T) {
 		a := all.sub(t)
 		tenNodes := a.user("ten-nodes", mayDeleteNodes(nodeNames("n", 10)...))
 		elevenNodes := a.user("eleven-nodes", mayDeleteNodes(nodeNames("n", 11)...))
 		a.Expect(tenNodes.Create(a.Context(), maintenance("ten", ofNodes(nodeNames("n", 10)...)))).To(Succeed())
-		for last := range 10 { // whichever it is that isn't theirs
+		for last := range 10 { // at each position
 			names := nodeNames("n", 10)
 			names[last] = "other"
 			a.Expect(tenNodes.Create(a.Context(), maintenance("ten-other", ofNodes(names...)))).To(deniedWith("may not maintain Node other:"))
@@ -105,7 +105,7 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 		a.Expect(elevenNodes.Create(a.Context(), maintenance("eleven", ofNodes(nodeNames("n", 11)...)))).
 			To(deniedWith("user eleven-nodes may not maintain Nodes with a selector other than at most ten names: permission to delete all Nodes is required"))
 	})
-	t.Run("R7: who may delete no Node may neither create, change nor delete", func(t *testing.T) {
+	t.Run("R7: denies creation, changes and deletion to users who may delete no Node", func(t *testing.T) {
 		a := all.sub(t)
 		a.Expect(noNode.Create(a.Context(), maintenance("none"))).To(deniedWith("user no-node may not maintain Node one: permission to delete the Node is required"))
 		m := maintenance("none-changes", func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageCordon })
@@ -122,7 +122,7 @@ func testNodeMaintenanceUpdates(t *testing.T, all *admission) {
 	one := all.user("updates-one", mayDeleteNodes("one"))
 	both := all.user("updates-both", mayDeleteNodes("one", "two"))
 	noNode := all.user("updates-none")
-	t.Run("R7: a selector that changes asks for the old and the new Nodes", func(t *testing.T) {
+	t.Run("R7: checks the old and the new Nodes when the selector changes", func(t *testing.T) {
 		a := all.sub(t)
 		m := maintenance("selector")
 		a.Expect(a.admin.Create(a.Context(), m)).To(Succeed())
@@ -134,7 +134,7 @@ func testNodeMaintenanceUpdates(t *testing.T, all *admission) {
 		a.Expect(changed(a, a.admin, m, ofNodesLabelled("a", "b"))).To(Succeed())
 		a.Expect(changed(a, both, m, ofNodes("one"))).To(deniedWith("permission to delete all Nodes is required"))
 	})
-	t.Run("R7: ten names may become ten others, within CEL's budget", func(t *testing.T) {
+	t.Run("R7: checks a change of ten names to ten others within the cost limit of CEL", func(t *testing.T) {
 		a := all.sub(t)
 		twenty := a.user("twenty-nodes", mayDeleteNodes(append(nodeNames("old", 10), nodeNames("new", 10)...)...))
 		m := maintenance("twenty", ofNodes(nodeNames("old", 10)...))
@@ -144,7 +144,7 @@ func testNodeMaintenanceUpdates(t *testing.T, all *admission) {
 		a.Expect(changed(a, twenty, m, ofNodes(names...))).To(deniedWith("may not maintain Node other:"))
 		a.Expect(changed(a, twenty, m, ofNodes(nodeNames("new", 10)...))).To(Succeed())
 	})
-	t.Run("R7: status and metadata are no maintenance, except for what controllers go by", func(t *testing.T) {
+	t.Run("R7: does not check changes of status and metadata, except metadata that controllers use", func(t *testing.T) {
 		a := all.sub(t)
 		m := maintenance("metadata", func(m *v1alpha1.NodeMaintenance) { m.Finalizers = []string{v1alpha1.MaintenanceCompletionFinalizer} })
 		a.Expect(a.admin.Create(a.Context(), m)).To(Succeed())
@@ -158,7 +158,7 @@ func testNodeMaintenanceUpdates(t *testing.T, all *admission) {
 		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { delete(m.Annotations, key) })).To(deniedWith("may not maintain Node one:"))
 		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.OwnerReferences = noSuchOwner() })).To(deniedWith("may not maintain Node one:"))
 	})
-	t.Run("R7: removing the last finalizer of one that is being deleted", func(t *testing.T) {
+	t.Run("R7: does not check the removal of the last finalizer during deletion", func(t *testing.T) {
 		a := all.sub(t)
 		m := maintenance("finalizer", func(m *v1alpha1.NodeMaintenance) { m.Finalizers = []string{v1alpha1.MaintenanceCompletionFinalizer} })
 		a.Expect(a.admin.Create(a.Context(), m)).To(Succeed())
@@ -179,7 +179,7 @@ func testOwnerAdmission(t *testing.T, all *admission) {
 	for _, key := range []string{
 		v1alpha1.OwnerClusterAnnotation, v1alpha1.OwnerMachineAnnotation, v1alpha1.OwnerManagementClusterAnnotation, v1alpha1.RequestedForAnnotation,
 	} {
-		t.Run("M37: managers alone may write "+key, func(t *testing.T) {
+		t.Run("M37: allows only managers to write "+key, func(t *testing.T) {
 			a := all.sub(t)
 			refused := deniedWith("permission to impersonate managers.authorization.%s is required", v1alpha1.GroupVersion.Group)
 			set := func(m *v1alpha1.NodeMaintenance) { metav1.SetMetaDataAnnotation(&m.ObjectMeta, key, "x") }
@@ -195,7 +195,7 @@ func testOwnerAdmission(t *testing.T, all *admission) {
 			a.Expect(maintainer.Delete(a.Context(), m)).To(Succeed())
 		})
 	}
-	t.Run("M37: and the UID of the Node, where the Machine is named", func(t *testing.T) { testOwnedNodeUID(all.sub(t), maintainer) })
+	t.Run("M37: allows only managers to write the UID of the Node of a NodeMaintenance that serves a Machine", func(t *testing.T) { testOwnedNodeUID(all.sub(t), maintainer) })
 }
 
 func testOwnedNodeUID(a *admission, maintainer client.Client) {
@@ -221,7 +221,7 @@ func testUncordonWarnings(t *testing.T, all *admission) {
 	config := rest.CopyConfig(all.cp.AdminConfig())
 	config.WarningHandler = warnings
 	nodes := kubernetes.NewForConfigOrDie(config).CoreV1().Nodes()
-	// write changes the Node, and returns the warnings that it gets for that.
+	// write changes the Node and returns the warnings in the response.
 	write := func(a *admission, change func(*corev1.Node)) []string {
 		warnings.texts = nil
 		a.Expect(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -236,7 +236,7 @@ func testUncordonWarnings(t *testing.T, all *admission) {
 	uncordon := func(n *corev1.Node) { n.Spec.Unschedulable = false }
 	uncordonWarns := ContainElement(ContainSubstring("Node uncordoned is under maintenance and will be cordoned again: to uncordon it, complete its NodeMaintenance"))
 
-	t.Run("R46: warns who uncordons a Node under maintenance, and lets it happen", func(t *testing.T) {
+	t.Run("R46: warns a user who uncordons a Node under maintenance, without denying it", func(t *testing.T) {
 		a := all.sub(t)
 		a.Eventually(func() []string {
 			a.Expect(write(a, func(n *corev1.Node) { cordon.Apply(n) })).To(BeEmpty())
@@ -246,7 +246,7 @@ func testUncordonWarnings(t *testing.T, all *admission) {
 		a.Expect(err).NotTo(HaveOccurred())
 		a.Expect(present.Spec.Unschedulable).To(BeFalse())
 	})
-	t.Run("R46: names the NodeMaintenance where the Node does", func(t *testing.T) {
+	t.Run("R46: names the NodeMaintenance that a Node condition names", func(t *testing.T) {
 		a := all.sub(t)
 		write(a, func(n *corev1.Node) { cordon.Apply(n) })
 		present, err := nodes.Get(a.Context(), node.Name, metav1.GetOptions{})
@@ -256,7 +256,7 @@ func testUncordonWarnings(t *testing.T, all *admission) {
 		a.Expect(err).NotTo(HaveOccurred())
 		a.Expect(write(a, uncordon)).To(And(uncordonWarns, ContainElement(ContainSubstring("NodeMaintenance kernel"))))
 	})
-	t.Run("R46: does not warn when a maintenance restores the Node, nor of a Node that is not under maintenance", func(t *testing.T) {
+	t.Run("R46: does not warn when a maintenance restores the Node or when the Node is not under maintenance", func(t *testing.T) {
 		a := all.sub(t)
 		write(a, func(n *corev1.Node) { cordon.Apply(n) })
 		a.Expect(write(a, func(n *corev1.Node) { metav1.SetMetaDataLabel(&n.ObjectMeta, "a", "b") })).To(BeEmpty())
@@ -266,7 +266,7 @@ func testUncordonWarnings(t *testing.T, all *admission) {
 	})
 }
 
-// warnings keeps those of an API server.
+// warnings collects warnings of an API server.
 type warnings struct{ texts []string }
 
 // HandleWarningHeader implements rest.WarningHandler.
@@ -290,7 +290,7 @@ func testNodeAgentAdmission(t *testing.T, all *admission) {
 	bound := all.serviceAccount("agent", &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID})
 	unbound := all.serviceAccount("agent", nil)
 
-	t.Run("R7: the token of an agent on a Node is enough for that Node alone", func(t *testing.T) {
+	t.Run("R7: allows a node agent to maintain only the Node to which its token is bound", func(t *testing.T) {
 		a := all.sub(t)
 		m := maintenance("agent", ofNodes("agent-node"))
 		a.Expect(bound.Create(a.Context(), m)).To(Succeed())
@@ -303,7 +303,7 @@ func testNodeAgentAdmission(t *testing.T, all *admission) {
 		a.Expect(a.admin.Create(a.Context(), maintenance("agent-other", ofNodes("two")))).To(Succeed())
 		a.Expect(changed(a, bound, maintenance("agent-other"), ofNodes("agent-node"))).To(deniedWith("may not maintain Node "))
 	})
-	t.Run("R7: a token that isn't bound to a Pod on the Node isn't", func(t *testing.T) {
+	t.Run("R7: denies a token that is not bound to a Pod on the Node", func(t *testing.T) {
 		a := all.sub(t)
 		a.Expect(unbound.Create(a.Context(), maintenance("agent-unbound", ofNodes("agent-node")))).To(deniedWith("may not maintain Node agent-node:"))
 	})

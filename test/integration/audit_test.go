@@ -15,8 +15,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// audited returns what has happened in the workload cluster since the scene began. A request that was cut off, as that of a manager that
-// was killed while it sent, isn't known to be one for anything, and did nothing.
+// audited returns the requests to the workload cluster since the scene began. Interrupted requests, such as those of a manager that was killed
+// while it sent them, had no effect and are excluded.
 func (s *scene) audited() controlplane.Events {
 	s.Helper()
 	events, err := s.workload.Audit().Since(s.begin)
@@ -24,14 +24,14 @@ func (s *scene) audited() controlplane.Events {
 	return events.Where(func(event controlplane.Event) bool { return !event.IsCutOff() })
 }
 
-// evictions are the eviction calls of our manager.
+// evictions returns the evictions of our manager.
 func (s *scene) evictions() controlplane.Events {
 	s.Helper()
 	return s.audited().WithUserAgent(fleet.ManagerAgent).Verb("create").Resource("pods", "eviction")
 }
 
-// expectInvariants checks the invariants now, and that none of those Pods that stay was evicted. At the end of the test the
-// invariants are checked anyway.
+// expectInvariants checks the invariants now, and that none of the staying Pods was evicted. The invariants are also checked at the end of the
+// test.
 func (s *scene) expectInvariants(staying ...corev1.Pod) {
 	s.Helper()
 	s.checkInvariants()
@@ -42,13 +42,13 @@ func (s *scene) expectInvariants(staying ...corev1.Pod) {
 	}
 }
 
-// expectNoneRefused checks that no eviction was tried that a budget had no room for.
+// expectNoneRefused checks that no eviction was attempted that a PodDisruptionBudget did not allow.
 func (s *scene) expectNoneRefused() {
 	s.Helper()
 	s.Expect(s.evictions().Failed(429, 500)).To(BeEmpty())
 }
 
-// patches says whether a write is a JSON patch with an operation on a path whose value contains a text.
+// patches says whether a write is a JSON patch with this operation on a path, with a value that contains a text.
 func patches(event controlplane.Event, op, path, value string) bool {
 	var operations []struct {
 		Op, Path string
@@ -65,13 +65,13 @@ func patches(event controlplane.Event, op, path, value string) bool {
 	return false
 }
 
-// setsUnschedulable picks the writes that cordon a Node.
+// setsUnschedulable matches writes that cordon a Node.
 func setsUnschedulable(event controlplane.Event) bool {
 	return strings.Contains(string(event.RequestObject), `"unschedulable":true`) || patches(event, "add", "/spec/unschedulable", "true")
 }
 
-// expectGoneBefore checks that the last of the first Pods was gone before the first of the later ones was evicted. The kubelet's
-// own DELETE is what makes a Pod go.
+// expectGoneBefore checks that the last of the first Pods had terminated before the first of the later Pods was evicted. A Pod has terminated
+// when the kubelet deletes it.
 func (s *scene) expectGoneBefore(first, later []corev1.Pod) {
 	s.Helper()
 	events := s.audited()
@@ -90,22 +90,22 @@ func (s *scene) expectGoneBefore(first, later []corev1.Pod) {
 	s.Expect(firstEvicted).To(BeTemporally(">", lastGone))
 }
 
-// releasesHook picks the write that releases a Machine.
+// releasesHook matches the write that removes the hook from a Machine.
 func releasesHook(event controlplane.Event) bool {
 	return strings.Contains(string(event.RequestObject), `"`+v1alpha1.PreDrainHookAnnotation+`":null`)
 }
 
-// setsSchedulable picks the writes that uncordon a Node.
+// setsSchedulable matches writes that uncordon a Node.
 func setsSchedulable(event controlplane.Event) bool {
 	body := string(event.RequestObject)
 	return strings.Contains(body, `"unschedulable":null`) || strings.Contains(body, `"unschedulable":false`) || patches(event, "remove", "/spec/unschedulable", "")
 }
 
-// writesPerEvacuation are the writes of the Evacuation of a Pod that has no evacuator: create, what the eviction waits for or that the Pod
-// terminates, delete, and the removal of the finalizer.
+// writesPerEvacuation is the number of writes of the Evacuation of a Pod without an evacuator: the creation, a status, the deletion, and the
+// removal of the finalizer.
 const writesPerEvacuation = 4
 
-// writesPerDrain is how often the drain of one Node may write its NodeMaintenance and the Node. Observed: 4 and 3.
+// writesPerDrain is the maximum number of writes of a NodeMaintenance and its Node during the drain of one Node. Observed: 4 and 3.
 const writesPerDrain = 10
 
 // expectCosts checks the requests that the drain of a Node with n Pods has sent to its workload cluster, failed ones included: one eviction
@@ -143,7 +143,7 @@ func (s *scene) expectCosts(n int) {
 	}
 }
 
-// tally counts requests by what they do.
+// tally counts requests by verb and resource.
 func tally(events controlplane.Events) string {
 	count := map[string]int{}
 	for _, event := range events {

@@ -29,7 +29,7 @@ func testBundleVersions(t *testing.T, all *admission) {
 		a.applyBundle()
 		a.Expect(a.admin.Get(a.Context(), client.ObjectKeyFromObject(policy), policy)).To(Succeed())
 	}
-	t.Run("M31: a policy of a newer bundle stays, one of an older bundle is replaced", func(t *testing.T) {
+	t.Run("M31: keeps a policy of a newer bundle and replaces one of an older bundle", func(t *testing.T) {
 		a := all.sub(t)
 		versioned(a, workload.BundleVersion+1, admissionregistrationv1.Ignore)
 		a.Expect(policy.Spec.FailurePolicy).To(HaveValue(Equal(admissionregistrationv1.Ignore)))
@@ -37,7 +37,7 @@ func testBundleVersions(t *testing.T, all *admission) {
 		a.Expect(policy.Spec.FailurePolicy).To(HaveValue(Equal(admissionregistrationv1.Fail)))
 		a.Expect(policy.Annotations).To(HaveKeyWithValue(v1alpha1.BundleVersionAnnotation, fmt.Sprint(workload.BundleVersion)))
 	})
-	t.Run("M31: policies and bindings come before CRDs", func(t *testing.T) {
+	t.Run("M31: applies policies and bindings before CRDs", func(t *testing.T) {
 		a := all.sub(t)
 		bundle, err := workload.Bundle()
 		a.Expect(err).NotTo(HaveOccurred())
@@ -48,13 +48,13 @@ func testBundleVersions(t *testing.T, all *admission) {
 		const policy, binding, crd, role = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "CustomResourceDefinition", "ClusterRole"
 		a.Expect(kinds).To(Equal([]string{policy, binding, policy, binding, policy, binding, policy, binding, policy, binding, crd, crd, role, role}))
 	})
-	t.Run("R7: the expressions fit the types of the CRDs", func(t *testing.T) {
+	t.Run("R7: has expressions that fit the types of the CRDs", func(t *testing.T) {
 		a := all.sub(t)
 		policies := &admissionregistrationv1.ValidatingAdmissionPolicyList{}
 		a.Expect(a.admin.List(a.Context(), policies)).To(Succeed())
 		a.Expect(policies.Items).To(HaveLen(5))
 		for i := range policies.Items {
-			// They were checked before the CRDs were there; a copy is checked again.
+			// The policies were checked before the CRDs existed. A copy is checked again.
 			again := &admissionregistrationv1.ValidatingAdmissionPolicy{
 				ObjectMeta: metav1.ObjectMeta{Name: "again." + policies.Items[i].Name}, Spec: policies.Items[i].Spec,
 			}
@@ -69,7 +69,7 @@ func testBundleVersions(t *testing.T, all *admission) {
 	})
 }
 
-// TestOldestVersion runs what holds in workload clusters of every version against the oldest API server that is tested.
+// TestOldestVersion runs the tests that apply to workload clusters of every version on the oldest tested API server.
 func TestOldestVersion(t *testing.T) {
 	t.Parallel()
 	version, built, err := controlplane.OldestVersion()
@@ -84,7 +84,7 @@ func TestOldestVersion(t *testing.T) {
 		t.Skipf("kube-apiserver %s isn't built: `make test-oldest` does", version)
 	}
 	all := newAdmission(t, controlplane.Options{Name: "oldest", OldestAPIServer: true})
-	t.Run("R9: admission in a workload cluster of the oldest version", func(t *testing.T) {
+	t.Run("R9: validates and admits in a workload cluster of the oldest version", func(t *testing.T) {
 		served, err := discovery.NewDiscoveryClientForConfigOrDie(all.cp.AdminConfig()).ServerVersion()
 		if err != nil || served.GitVersion != version {
 			t.Fatalf("the API server is of version %v, not %s (%v)", served, version, err)
@@ -98,7 +98,7 @@ func TestOldestVersion(t *testing.T) {
 }
 
 func TestBundleWithoutAdmissionPolicies(t *testing.T) {
-	t.Run("R9: where admission policies aren't served, the CRDs are", func(t *testing.T) {
+	t.Run("R9: installs the CRDs in a workload cluster that does not serve admission policies", func(t *testing.T) {
 		g := NewWithT(t)
 		cp := controlplane.ForTest(t, controlplane.Options{Name: "no-policies", ExtraArgs: map[controlplane.Component][]string{
 			controlplane.APIServer: {
@@ -116,7 +116,7 @@ func TestBundleWithoutAdmissionPolicies(t *testing.T) {
 			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-		// A kind can be discovered a moment after its CRD is established.
+		// Discovery returns a kind a moment after its CRD is established.
 		g.Eventually(func() error { return c.Create(t.Context(), maintenance("one")) }, soon, pace).Should(Succeed())
 	})
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// crashPods is how many Pods are on the Node whose drain is interrupted: more than their budget allows at once.
+// crashPods is the number of Pods on the Node whose drain is interrupted, which is more than their PodDisruptionBudget allows at once.
 const crashPods = 5
 
-// TestCrashAfterEachWrite kills the manager with SIGKILL right after each distinct write of a drain, and starts it again. The
-// points aren't listed here: a drain that nothing disturbs shows them.
+// TestCrashAfterEachWrite kills the manager with SIGKILL immediately after each distinct write of a drain, and restarts it. A first drain
+// without a crash shows which writes there are.
 func TestCrashAfterEachWrite(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 400 * time.Millisecond})
@@ -44,7 +44,7 @@ func TestCrashAfterEachWrite(t *testing.T) {
 			s.prepareCrash(name)
 			writes := s.watchWrites()
 			s.deleteMachine(name)
-			s.Eventually(func() bool { // on its own way a drain may do without one of several status writes
+			s.Eventually(func() bool { // not every drain has all of the status writes
 				return slices.Contains(writes.distinct(), point) || s.isGone(name)
 			}, eventually, time.Millisecond).Should(BeTrue())
 			s.fleet.KillManager()
@@ -59,7 +59,7 @@ func TestCrashAfterEachWrite(t *testing.T) {
 	}
 }
 
-// prepareCrash adds a Machine whose Node carries all Pods under a budget.
+// prepareCrash adds a Machine on whose Node all Pods have a PodDisruptionBudget.
 func (s *scene) prepareCrash(machine string) {
 	s.Helper()
 	s.withMachines(machine)
@@ -67,7 +67,7 @@ func (s *scene) prepareCrash(machine string) {
 	s.expectDisruptionsAllowed("web", 2)
 }
 
-// writes are what our manager writes to both clusters from a moment on.
+// writes are the writes of our manager to both clusters since a moment.
 type writes struct {
 	*scene
 	management, workload controlplane.Mark
@@ -84,7 +84,7 @@ func (s *scene) watchWrites() *writes {
 	return w
 }
 
-// distinct names the kinds of successful writes so far, and of those that a drain does several times, the second one too.
+// distinct returns the names of the distinct successful writes so far. Of repeated writes, it includes the first and the second.
 func (w *writes) distinct() []string {
 	w.Helper()
 	management, err := w.fleet.Management.Audit().Since(w.management)
@@ -116,13 +116,13 @@ func (w *writes) distinct() []string {
 	return points
 }
 
-// mayBeDone picks the requests that the API server has not refused. One whose caller was killed before the answer is recorded
-// as a timeout, whether it was carried out or not.
+// mayBeDone matches requests that the API server did not refuse. A request whose sender was killed before the response is recorded as a
+// timeout, whether it was executed or not.
 func mayBeDone(request controlplane.Event) bool {
 	return request.Code == http.StatusOK || request.Code == http.StatusCreated || request.Code == http.StatusGatewayTimeout
 }
 
-// uidsOf are the Pods that evictions mean.
+// uidsOf returns the UIDs of the Pods of evictions or deletions.
 func uidsOf(evictions controlplane.Events) sets.Set[types.UID] {
 	uids := sets.New[types.UID]()
 	for _, eviction := range evictions {
@@ -131,7 +131,7 @@ func uidsOf(evictions controlplane.Events) sets.Set[types.UID] {
 	return uids
 }
 
-// expectHeldUntilDrained checks that the hook was taken off after the last Pod of the drain was evicted, and gone.
+// expectHeldUntilDrained checks that the hook was removed after the last Pod of the drain was evicted and had terminated.
 func (s *scene) expectHeldUntilDrained(machine string) {
 	s.Helper()
 	management, err := s.fleet.Management.Audit().Since(s.managementBegin)

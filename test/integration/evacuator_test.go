@@ -22,11 +22,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// migratorClass is the class that test/evacuator serves, and the user as which it runs.
+// migratorClass is the class of test/evacuator, and the name of its user.
 const migratorClass = "migrator.example.com"
 
-// TestThirdPartyEvacuator has Pods taken over by a program of somebody else: test/evacuator, a process of its own that runs as an
-// ordinary user, and knows nothing but the annotation on Pods and the status of Evacuations.
+// TestThirdPartyEvacuator tests an evacuator of a third party: test/evacuator, a separate process of an ordinary user, which uses only the
+// annotation on Pods and the status of Evacuations.
 func TestThirdPartyEvacuator(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
@@ -35,15 +35,15 @@ func TestThirdPartyEvacuator(t *testing.T) {
 		name string
 		test func(*scene)
 	}{
-		{"E17: it takes a Pod over, makes progress, and the Pod goes without an eviction", migratorMigrates},
-		{"E17: it crashes, and goes on where it was", migratorCrashes},
-		{"E9, E17: once it forbids that, the Evacuation can't be cancelled until the Pod is gone", migratorForbids},
-		{"E31: under Forbid, turns, progress deadlines and the eviction continue after the maintenance is withdrawn", forbidWithdrawn},
-		{"E12, E17: it declines, and the next one has its turn", migratorDeclines},
-		{"E14, E17: it hangs, and a timeout that is set meanwhile has the Pod evicted before the drain's time is up", migratorHangs},
-		{"E4, E17: with evacuators BuiltIn it isn't asked", migratorIsNotAsked},
-		{"E39: with evacuators BuiltIn, a hundred evacuators of an Evacuation that a tenant created before have no turn", hundredEvacuators},
-		{"E17: the guide for authors of evacuators, word for word with kubectl", followAuthorsGuide},
+		{"E17: lets an evacuator delete a Pod without an eviction", migratorMigrates},
+		{"E17: waits for an evacuator that crashes and continues", migratorCrashes},
+		{"E9, E17: does not cancel an Evacuation whose evacuator forbids cancellation until its Pod is deleted", migratorForbids},
+		{"E31: continues evacuators, progress deadlines and eviction with Forbid after the maintenance withdraws", forbidWithdrawn},
+		{"E12, E17: activates the next evacuator when one declines", migratorDeclines},
+		{"E14, E17: evicts the Pod of an unresponsive evacuator before a drain timeout that is set during the drain", migratorHangs},
+		{"E4, E17: does not activate evacuators of third parties with evacuators BuiltIn", migratorNotAllowed},
+		{"E39: does not activate the hundred evacuators of a tenant's earlier Evacuation with evacuators BuiltIn", hundredEvacuators},
+		{"E17: the commands of the guide for authors of evacuators work", followAuthorsGuide},
 	} {
 		t.Run(requirement.name, func(t *testing.T) {
 			s := all.sub(t)
@@ -95,7 +95,7 @@ func migratorForbids(s *scene) {
 	s.maintain(nm("e9", draining, ofNodes("e9")))
 	s.expectSays(pod, "Copied ")
 	s.Expect(s.existing(pod).Status.EvacuationCancellationPolicy).To(Equal(v1alpha1.CancellationForbid))
-	s.deleteMaintenances("e9") // the maintenance doesn't wait for it
+	s.deleteMaintenances("e9") // the maintenance does not wait for the Evacuation
 	s.Eventually(func() []string { return s.targets(pod) }, soon, pace).Should(BeEmpty())
 	s.expectReleased("e9")
 	s.Consistently(func() any { return s.existing(pod).DeletionTimestamp }, aMoment, pace).Should(BeNil())
@@ -104,7 +104,7 @@ func migratorForbids(s *scene) {
 	s.Expect(s.evictions()).To(BeEmpty())
 }
 
-// forbidWithdrawn has two evacuators that do not allow cancellation: one completes, and one dies.
+// forbidWithdrawn tests two evacuators that forbid cancellation: one completes, the other one crashes.
 func forbidWithdrawn(s *scene) {
 	process := s.migrator("--parts=100", "--behavior=forbid")
 	s.withNodes("e31")
@@ -126,7 +126,7 @@ func forbidWithdrawn(s *scene) {
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e31-completes"))
 
 	process.Kill()
-	s.patchStatus(dies, fmt.Sprintf(`{"evacuationProgressTimestamp":%q}`, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))) // its last report
+	s.patchStatus(dies, fmt.Sprintf(`{"evacuationProgressTimestamp":%q}`, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)))
 	s.expectDeleted(dies)
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e31-completes", "e31-dies"))
 	s.Eventually(func() []*v1alpha1.Evacuation {
@@ -134,7 +134,7 @@ func forbidWithdrawn(s *scene) {
 	}, soon, pace).Should(HaveEach(BeNil()))
 }
 
-// patchStatus changes the status of a Pod's Evacuation, as its evacuator may.
+// patchStatus changes the status of a Pod's Evacuation.
 func (s *scene) patchStatus(pod *corev1.Pod, status string) {
 	s.Helper()
 	s.Expect(s.workload.Client.Status().Patch(s.Context(), s.existing(pod), client.RawPatch(types.MergePatchType, []byte(`{"status":`+status+`}`)))).To(Succeed())
@@ -147,7 +147,7 @@ func migratorDeclines(s *scene) {
 	handed.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+migratorClass] = "6000"
 	s.run(pod, handed)
 	s.maintain(nm("e12", draining, ofNodes("e12")))
-	s.expectDeleted(pod) // nobody is next: it is evicted
+	s.expectDeleted(pod) // there is no next evacuator: the Pod is evicted
 	s.Eventually(func() string { return s.activeClass(handed) }, soon, pace).Should(Equal(evacuatorClass))
 	s.Expect(s.existing(handed).Status.Message).To(Equal("Evacuator migrator.example.com has completed, and the Pod is still there: it is the turn of evacuator evacuator.test."))
 	s.Expect(s.evictions().Names()).To(ConsistOf("e12"))
@@ -166,18 +166,18 @@ func migratorHangs(s *scene) {
 	s.expectSays(pod, "Copied 1 of 3 parts.")
 	s.Consistently(func() string { return s.activeClass(pod) }, aMoment, pace).Should(Equal(migratorClass))
 
-	// What is left now is little more than what belongs to the eviction and the Pod's own end.
+	// The remaining time is little more than the eviction and the termination of the Pod need.
 	elapsed := time.Since(s.drainStart("e14"))
 	ends := s.drainStart("e14").Add(elapsed + evacuation.EvictionMargin + 5*time.Second).Truncate(time.Second)
 	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("e14"), drainTimeout(ends.Sub(s.drainStart("e14"))))).To(Succeed())
 	s.expectDeleted(pod)
 	evicted := s.evictions().Succeeded()
 	s.Expect(evicted.Names()).To(ConsistOf("e14"))
-	s.Expect(evicted[0].Answered).To(BeTemporally("<", ends), "the drain's time is up")
+	s.Expect(evicted[0].Answered).To(BeTemporally("<", ends), "evicted after the drain timeout")
 	s.deleteMaintenances("e14")
 }
 
-func migratorIsNotAsked(s *scene) {
+func migratorNotAllowed(s *scene) {
 	s.migrator()
 	s.withNodes("e4-builtin")
 	pod := bare("e4-builtin", "e4-builtin", migrated)
@@ -189,8 +189,8 @@ func migratorIsNotAsked(s *scene) {
 	s.deleteMaintenances("e4-builtin")
 }
 
-// hundredEvacuators has a tenant create the Evacuations of its Pods before the drain: one with a hundred evacuators that are resolved from
-// the Pod, and one that lists a built-in evacuator which does not serve the Pod.
+// hundredEvacuators creates Evacuations before the drain, as a tenant can: one with a hundred evacuators that are resolved from the Pod, and
+// one that lists a built-in evacuator which does not serve the Pod.
 func hundredEvacuators(s *scene) {
 	s.withNodes("e39")
 	hundred, listed := bare("e39-hundred", "e39"), bare("e39-listed", "e39")
@@ -213,23 +213,23 @@ func hundredEvacuators(s *scene) {
 	s.maintain(nm("e39", draining, ofNodes("e39"), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.Evacuators = v1alpha1.EvacuatorsBuiltIn }))
 	s.expectDeleted(hundred, listed)
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e39-hundred", "e39-listed"))
-	s.Expect(s.reportsOf(hundred)).NotTo(ContainElement(ContainSubstring("silent-1.test")), "the next evacuator had a turn")
+	s.Expect(s.reportsOf(hundred)).NotTo(ContainElement(ContainSubstring("silent-1.test")), "the next evacuator was activated")
 	s.deleteMaintenances("e39")
 }
 
-// migrated has the Pod handed to the evacuator of test/evacuator.
+// migrated adds the evacuator of test/evacuator to a Pod.
 func migrated(pod *corev1.Pod) {
 	pod.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+migratorClass] = "5000"
 }
 
 func stopsQuickly(pod *corev1.Pod) { pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1) }
 
-// endsAfter gives a drain that many seconds.
+// endsAfter sets the drain timeout in seconds.
 func endsAfter(seconds int32) func(*v1alpha1.NodeMaintenance) {
 	return func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.DrainTimeoutSeconds = &seconds }
 }
 
-// drainTimeout sets the time that a drain has.
+// drainTimeout returns a patch that sets the drain timeout.
 func drainTimeout(timeout time.Duration) client.Patch {
 	return client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"evacuation":{"drainTimeoutSeconds":%d}}}`, int(timeout.Seconds())))
 }
@@ -244,7 +244,7 @@ func (s *scene) drainStart(name string) time.Time {
 	return time.Time{}
 }
 
-// expectSays waits until the Evacuation of a Pod has a message that begins like that.
+// expectSays waits until the message of a Pod's Evacuation begins with a text.
 func (s *scene) expectSays(pod *corev1.Pod, message string) {
 	s.Helper()
 	s.Eventually(func() string {
@@ -255,7 +255,7 @@ func (s *scene) expectSays(pod *corev1.Pod, message string) {
 	}, soon, pace).Should(HavePrefix(message))
 }
 
-// withMigrators lets the user of the evacuator do what docs/guide/evacuators.md says that it must be allowed to.
+// withMigrators grants the user of the evacuator the permissions that docs/guide/evacuators.md lists.
 func (s *scene) withMigrators() {
 	s.Helper()
 	name := metav1.ObjectMeta{Name: migratorClass}
@@ -270,7 +270,7 @@ func (s *scene) withMigrators() {
 	)
 }
 
-// migrator starts the evacuator, for the time of the test.
+// migrator runs the evacuator until the end of the test.
 func (s *scene) migrator(args ...string) *controlplane.Process {
 	s.Helper()
 	program := filepath.Join(s.workload.Dir(), "evacuator")

@@ -16,7 +16,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// nameTaken has a user who may delete the Node spare take the name of the NodeMaintenance of another Node, before its Machine is deleted.
+// nameTaken creates a NodeMaintenance of the Node spare with the name that the NodeMaintenance of a Machine will have.
 func (s *scene) nameTaken(machine string) {
 	s.drainsBesides(machine, func(name string) {
 		user := s.maintainerOf("spare")
@@ -25,15 +25,15 @@ func (s *scene) nameTaken(machine string) {
 	})
 }
 
-// nameTakenUnguarded does it as an administrator, whom no admission policy keeps from naming the Machine: the manager must see by itself
-// that another Node is selected.
+// nameTakenUnguarded does so as an administrator, whom no admission policy prevents from naming the Machine: the manager must detect that
+// another Node is selected.
 func (s *scene) nameTakenUnguarded(machine string) {
 	s.drainsBesides(machine, func(name string) {
 		s.create(s.workload.Client, nm(name, v1alpha1.StageIdle, ofNodes("spare"), s.namesOwner(machine)))
 	})
 }
 
-// drainsBesides deletes a Machine whose NodeMaintenance's name is taken, and expects its own Node, and no other, to be drained.
+// drainsBesides deletes a Machine although the name of its NodeMaintenance is taken, and expects that only the Node of the Machine is drained.
 func (s *scene) drainsBesides(machine string, take func(name string)) {
 	s.Helper()
 	defer s.removeWorkloads()
@@ -60,7 +60,7 @@ func (s *scene) drainsBesides(machine string, take func(name string)) {
 	s.expectGone(machine)
 }
 
-// namesOwner has a NodeMaintenance name a Machine as those of the manager do.
+// namesOwner adds the annotations with which the manager names the Machine of a NodeMaintenance.
 func (s *scene) namesOwner(machine string) func(*v1alpha1.NodeMaintenance) {
 	s.Helper()
 	kubeSystem := &corev1.Namespace{}
@@ -77,7 +77,7 @@ func (s *scene) namesOwner(machine string) func(*v1alpha1.NodeMaintenance) {
 	}
 }
 
-// maintainerOf is a client of a user who may do everything with our kinds, and may delete one Node.
+// maintainerOf returns a client of a user with all permissions on our kinds and permission to delete one Node.
 func (s *scene) maintainerOf(node string) client.Client {
 	s.Helper()
 	name := "maintainer-of-" + node
@@ -98,7 +98,7 @@ func (s *scene) maintainerOf(node string) client.Client {
 	return user
 }
 
-// forgedDrain has a NodeMaintenance of another Node name the Machine that waits for its turn.
+// forgedDrain creates a NodeMaintenance of another Node that names the Machine that waits for a turn.
 func (s *scene) forgedDrain(first, second string) {
 	defer s.limitDrains()()
 	s.run(bare("first", first), bare("second", second))
@@ -115,7 +115,7 @@ func (s *scene) forgedDrain(first, second string) {
 	s.setUnschedulable("spare", false)
 }
 
-// turnTimesOut has a Machine wait for the turn of another one that is not drained, for ever.
+// turnTimesOut deletes a Machine that waits for another Machine, whose drain is blocked.
 func (s *scene) turnTimesOut(first, second string) {
 	defer s.removeWorkloads()
 	defer s.limitDrains()()
@@ -130,7 +130,7 @@ func (s *scene) turnTimesOut(first, second string) {
 	s.expectGone(first)
 }
 
-// limitDrains has one Node drained at a time, until the function that it returns is called.
+// limitDrains sets maxParallelDrains to one. The returned function removes the limit.
 func (s *scene) limitDrains() (unlimited func()) {
 	s.Helper()
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1)) })

@@ -18,11 +18,10 @@ import (
 // guides is where the guides are.
 const guides = "../../docs/guide/"
 
-// block is a fenced block of a Markdown file that somebody is to apply or to run.
+// block is a fenced block of a Markdown file that contains YAML to apply or commands to run.
 var block = regexp.MustCompile("(?s)\n```(yaml|sh)\n(.*?\n)```\n")
 
-// followGuide does what the guide says, block by block: YAML is applied, commands are run by a shell. It is R42, the three
-// stories with kubectl alone.
+// followGuide applies the YAML and runs the commands of the guide, block by block. It proves R42, the three stories with kubectl alone.
 func followGuide(s *scene) {
 	s.withNodes("worker-1", "worker-2", "worker-7 pool=general", "worker-9")
 	s.run(bare("guide-batch", "worker-1"), bare("guide-web", "worker-2"), bare("guide-rest", "worker-9"))
@@ -31,12 +30,12 @@ func followGuide(s *scene) {
 		if !strings.Contains(done, "rollout status") {
 			return ""
 		}
-		s.withNodes("worker-8 pool=general") // from here on there is a second Node for the Pods
+		s.withNodes("worker-8 pool=general") // adds a second Node for the Pods
 		return kubectl.run("kubectl get pods -l 'app in (ledger, index)' -o wide", "")
 	})
 	for _, expected := range []string{
-		`NAME +STAGE +DRAINED +NODES +PENDING +EVACUATING +BLOCKING +AGE`,              // Story 1, in a glance
-		`SurgedForMaintenance +Deployment/ledger`, `SurgeCompleted +Deployment/ledger`, // Story 2, without a gap
+		`NAME +STAGE +DRAINED +NODES +PENDING +EVACUATING +BLOCKING +AGE`,              // Story 1
+		`SurgedForMaintenance +Deployment/ledger`, `SurgeCompleted +Deployment/ledger`, // Story 2
 		`index-\S+ +migrator.example.com`,
 		`nodemaintenance.maintenance.cluster.x-k8s.io/scale-down-worker-9 condition met`, // Story 3
 	} {
@@ -48,7 +47,7 @@ func followGuide(s *scene) {
 	s.removeWorkloads()
 }
 
-// followAuthorsGuide is the contract of evacuators in plain kubectl.
+// followAuthorsGuide runs the commands of the guide for authors of evacuators.
 func followAuthorsGuide(s *scene) {
 	s.withNodes("worker-3 pool=archive")
 	said := s.newKubectl().follow("evacuators.md", nil)
@@ -62,7 +61,7 @@ func followAuthorsGuide(s *scene) {
 	s.expectReleased("worker-3")
 }
 
-// TestAuthorsGuideQuotes holds the guide to the program that it explains: E17.
+// TestAuthorsGuideQuotes checks that the guide quotes the code of test/evacuator (E17).
 func TestAuthorsGuideQuotes(t *testing.T) {
 	g := NewWithT(t)
 	program, err := os.ReadFile("../evacuator/evacuator.go")
@@ -76,7 +75,7 @@ func TestAuthorsGuideQuotes(t *testing.T) {
 	}
 }
 
-// kubectl runs commands as an administrator of the workload cluster does.
+// kubectl runs commands as an administrator of the workload cluster.
 type kubectl struct {
 	*scene
 	env []string
@@ -93,7 +92,7 @@ func (s *scene) newKubectl() kubectl {
 		"KUBECONFIG="+filepath.Join(s.workload.Dir(), "admin.kubeconfig"), "HOME="+bin)}
 }
 
-// follow does what a guide says, block by block, and then, if not nil, what the test says. It returns all that was said.
+// follow applies and runs the blocks of a guide. If then is not nil, follow calls it after each command. It returns the output.
 func (k kubectl) follow(guide string, then func(done string) string) string {
 	k.Helper()
 	text, err := os.ReadFile(guides + guide)
@@ -115,7 +114,7 @@ func (k kubectl) follow(guide string, then func(done string) string) string {
 	return said
 }
 
-// run has a shell run a script, which must succeed, and returns what it says.
+// run runs a script in a shell and returns its output. The script must succeed.
 func (k kubectl) run(script, input string) string {
 	k.Helper()
 	ctx, cancel := context.WithTimeout(k.Context(), eventually)

@@ -20,12 +20,12 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
-// settled is long enough for a manager that serves an object to show it: it serves others in that time.
+// settled is the time in which a manager would have changed an object that it reconciles.
 const settled = 3 * time.Second
 
-// TestWhatAManagerServes starts managers that serve a part of the management cluster. Machines that run carry the hook of the
-// manager that serves them; no Node is needed for that.
-func TestWhatAManagerServes(t *testing.T) {
+// TestWatchLimits starts managers that reconcile a part of the management cluster. The hook on a Machine, which needs no Node, shows that a
+// manager reconciles the Machine.
+func TestWatchLimits(t *testing.T) {
 	t.Parallel()
 	f := fleet.ForTest(t, fleet.Options{WithoutManager: true})
 	g := NewWithT(t)
@@ -51,8 +51,7 @@ func TestWhatAManagerServes(t *testing.T) {
 		}
 		return names, err
 	}
-	// serves starts a manager, and checks which Machines get its hook. Events of what it doesn't serve come as well: the policies
-	// are changed.
+	// serves starts a manager and checks which Machines get its hook. Changes of the policies also cause events of the other Machines.
 	serves := func(t *testing.T, flag string, expected ...string) {
 		t.Helper()
 		g := NewWithT(t)
@@ -67,17 +66,17 @@ func TestWhatAManagerServes(t *testing.T) {
 		g.Consistently(held, settled, pace).Should(ConsistOf(expected))
 	}
 
-	t.Run("--watch-filter: Machines without the label are nobody's", func(t *testing.T) {
+	t.Run("--watch-filter: ignores Machines without the label", func(t *testing.T) {
 		serves(t, "--watch-filter=ours", "default/labelled", "other/labelled")
 	})
-	t.Run("--namespace: Machines of other namespaces are nobody's", func(t *testing.T) {
+	t.Run("--namespace: ignores Machines in other namespaces", func(t *testing.T) {
 		serves(t, "--namespace=other", "default/labelled", "other/labelled", "other/plain")
 	})
 }
 
-// TestLeaseIsGivenBack ends managers while they connect to a Cluster: everything ends, and the lease is given back. Were it kept,
-// the next manager would wait until it runs out. One in four would hang (see Clusters.Source), so there are some.
-func TestLeaseIsGivenBack(t *testing.T) {
+// TestLeaseIsReleased stops managers while they connect to a Cluster. Each must stop and release the lease, for which the next manager would
+// otherwise wait until it expires. There are several rounds, because one in four managers hung without the measure in Clusters.Source.
+func TestLeaseIsReleased(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, fleet.Options{})
 	s.Expect(s.fleet.Manager.Stop()).To(Succeed())
@@ -87,11 +86,11 @@ func TestLeaseIsGivenBack(t *testing.T) {
 		s.Eventually(s.leads, soon, pace).Should(BeTrue(), "round %d", round)
 		s.Expect(s.leader()).NotTo(BeEmpty(), "round %d", round)
 		s.Expect(s.fleet.Manager.Stop()).To(Succeed(), "round %d", round)
-		s.Expect(s.leader()).To(BeEmpty(), "round %d: the lease is kept", round)
+		s.Expect(s.leader()).To(BeEmpty(), "round %d: the lease is not released", round)
 	}
 }
 
-// mayLead gives a user the role that an installation's manager has in its own namespace.
+// mayLead grants a user the role of an installed manager in its namespace.
 func (s *scene) mayLead(user string) {
 	s.Helper()
 	name := metav1.ObjectMeta{Namespace: namespace, Name: "leader-election"}
@@ -106,14 +105,13 @@ func (s *scene) mayLead(user string) {
 
 const leaseName = "controller-leader-election-capnm"
 
-// leads says whether our manager knows that it has the lease. It is there a moment earlier, and a manager that ends in between has
-// nothing to give back.
+// leads says whether our manager has observed that it has the lease. A manager that stops before that does not release the lease.
 func (s *scene) leads() (bool, error) {
 	metrics, err := s.fleet.Manager.Metrics(s.Context())
 	return err == nil && metrics.Sum("leader_election_master_status", nil) == 1, err
 }
 
-// leader is the manager that holds the lease. Nobody does where it is empty.
+// leader returns the manager that holds the lease, or "".
 func (s *scene) leader() (string, error) {
 	lease := &coordinationv1.Lease{}
 	err := s.fleet.Client.Get(s.Context(), client.ObjectKey{Namespace: namespace, Name: leaseName}, lease)

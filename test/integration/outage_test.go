@@ -27,11 +27,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// outage is long enough for health probes to fail, and too short for the ClusterCache to give the connection up.
+// outage is long enough for health probes to fail and too short for the ClusterCache to disconnect.
 const outage = 30 * time.Second
 
-// maxOutageErrors bounds the lines that an outage may leave in the log as errors: a few requests that were under way, and the
-// watches' slow tries to come back. A hot loop leaves thousands.
+// maxOutageErrors is the maximum number of errors in the log during an outage, of in-flight requests and of watches that retry with a backoff.
+// A hot loop would log thousands.
 const maxOutageErrors = 60
 
 func TestWorkloadAPIServerOutage(t *testing.T) {
@@ -39,11 +39,11 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 	all := newScene(t, fleet.Options{PodReadyDelay: time.Second, PodDeletionDelay: time.Second})
 	all.withMachines("m1", "m2", "m3")
 
-	t.Run("E19: an API server without policy/v1 is named, evictions aren't forced, and drains go on when it is served", func(t *testing.T) {
+	t.Run("E19: names an API server without policy/v1, does not delete Pods instead, and continues when policy/v1 is served", func(t *testing.T) {
 		all.sub(t).withoutPolicy("m3")
 	})
 
-	t.Run("M15: the drain goes on by itself after the API server was away, and the Machine says what it waits for", func(t *testing.T) {
+	t.Run("M15: reports that the API server is unreachable and continues the drain when it returns", func(t *testing.T) {
 		s := all.sub(t)
 		s.runOn("m1", "web", 10, deployment("web", 10), budget("web", 2))
 		s.expectDisruptionsAllowed("web", 2)
@@ -64,7 +64,7 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 		s.expectInvariants()
 	})
 
-	t.Run("M13, M15: a workload cluster that never comes back holds a Machine no longer than its drain timeout", func(t *testing.T) {
+	t.Run("M13, M15: releases the Machine of an unreachable workload cluster at the drain timeout", func(t *testing.T) {
 		s := all.sub(t)
 		s.change("m2", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(outage.Seconds())) })
 		before := len(errorLines(s.fleet.Manager.Log()))
@@ -83,11 +83,11 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 	})
 }
 
-// maxTries bounds the evictions that are tried of one Pod in vain: the tenth comes 17 minutes after the first.
+// maxTries is the maximum number of failed evictions of one Pod: the tenth is sent 17 minutes after the first.
 const maxTries = 10
 
-// withoutPolicy has an API server come back without policy/v1 in the middle of a drain, which is cancelled then, and another drain
-// begin without. That one comes to its end when policy/v1 is served.
+// withoutPolicy restarts an API server without policy/v1 during a drain, which is then cancelled. Another drain starts, and finishes when
+// policy/v1 is served.
 func (s *scene) withoutPolicy(machine string) {
 	s.withNodes("other")
 	cancelled, waiting := bare("cancelled", "other", withEvacuator), bare("waiting", machine)
@@ -118,8 +118,8 @@ func (s *scene) withoutPolicy(machine string) {
 	}
 	s.Expect(s.evictions().Succeeded()).To(BeEmpty())
 	s.Expect(len(s.evictions())).To(BeNumerically("<=", maxTries), tally(s.evictions()))
-	looks := s.audited().WithUserAgent(fleet.ManagerAgent).Resource("poddisruptionbudgets").Failed(404)
-	s.Expect(len(looks)).To(BeNumerically("<=", maxOutageErrors), tally(looks))
+	lists := s.audited().WithUserAgent(fleet.ManagerAgent).Resource("poddisruptionbudgets").Failed(404)
+	s.Expect(len(lists)).To(BeNumerically("<=", maxOutageErrors), tally(lists))
 	errors := errorLines(s.fleet.Manager.Log())[before:]
 	s.Expect(len(errors)).To(BeNumerically("<=", maxOutageErrors), strings.Join(errors, "\n"))
 
@@ -136,7 +136,7 @@ func TestDisconnect(t *testing.T) {
 	all := newScene(t, fleet.Options{})
 	all.withMachines("m1", "m2", "told", "excluded", "spare")
 
-	t.Run("M15, M29: watches come back after a disconnect, metrics follow it, and what has happened meanwhile is found", func(t *testing.T) {
+	t.Run("M15, M29: restores watches after a disconnect, observes what happened during it, and reports it in metrics", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		waiting := bare("waiting", "m1", withEvacuator)
@@ -163,7 +163,7 @@ func TestDisconnect(t *testing.T) {
 		s.expectInvariants()
 	})
 
-	t.Run("M15: the next drain after a disconnect goes as the first", func(t *testing.T) {
+	t.Run("M15: drains the next Node after a disconnect", func(t *testing.T) {
 		s := all.sub(t)
 		s.runOn("m2", "api", 4, deployment("api", 4), budget("api", 1))
 		s.deleteMachine("m2")
@@ -172,26 +172,26 @@ func TestDisconnect(t *testing.T) {
 		s.expectInvariants()
 	})
 
-	t.Run("M27: a Machine's condition says what it waits for, whatever that is, and how it has ended", func(t *testing.T) { all.sub(t).conditionReasons() })
+	t.Run("M27: reports on the condition of a Machine everything that it waits for, and the result", func(t *testing.T) { all.sub(t).conditionReasons() })
 }
 
-// conditionReasons has two more Machines deleted, one of which waits for all that a Machine can wait for, and looks at what the conditions
-// of all of them have said.
+// conditionReasons deletes two more Machines, one of which waits for everything that a Machine can wait for, and checks the sequence of
+// conditions of all Machines.
 func (s *scene) conditionReasons() {
 	defer s.removeWorkloads()
-	// What can't be parsed is refused by Cluster API's webhook, and what is too large isn't.
-	broken := drainRule("broken", "web", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
-	broken.Spec.Pods[0].Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn}}}
+	// Cluster API's webhook rejects a rule that cannot be parsed, but accepts one that is too large.
+	invalid := drainRule("invalid", "web", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
+	invalid.Spec.Pods[0].Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn}}}
 	for i := range rules.MaxRulesBytes / utilvalidation.LabelValueMaxLength {
-		values := &broken.Spec.Pods[0].Selector.MatchExpressions[0].Values
+		values := &invalid.Spec.Pods[0].Selector.MatchExpressions[0].Values
 		*values = append(*values, fmt.Sprintf("%0*d", utilvalidation.LabelValueMaxLength, i))
 	}
-	s.create(s.fleet.Client, broken)
+	s.create(s.fleet.Client, invalid)
 	s.runOn("told", "web", 2, deployment("web", 2), budget("web", 0))
 	s.reportAttached("told", "kubernetes.io/iscsi/10.0.0.1:3260:iqn.test:1")
 	s.deleteMachine("told")
 	s.expectTold("told", "Waiting for a MachineDrainRule to be mended: "+rules.RuleTooLarge+": ")
-	s.Expect(s.fleet.Client.Delete(s.Context(), broken)).To(Succeed())
+	s.Expect(s.fleet.Client.Delete(s.Context(), invalid)).To(Succeed())
 	s.expectTold("told", "waiting for disruption budget default/web: needs 2 healthy pods, and can never allow a disruption (maxUnavailable: 0)")
 	s.openBudget()
 	s.expectWaitsForVolumes("told", "attached volumes that match no known PersistentVolume")
@@ -213,7 +213,7 @@ func (s *scene) expectTold(machine, message string) {
 	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(ContainSubstring(message))
 }
 
-// said are status and reason of our condition on a Machine, as they have followed one another.
+// said returns the sequence of status and reason of our condition on a Machine.
 func (s *scene) said(machine string) []string {
 	s.Helper()
 	events, err := s.fleet.Management.Audit().Since(controlplane.Mark{})
@@ -233,10 +233,10 @@ func (s *scene) said(machine string) []string {
 	return slices.Compact(said)
 }
 
-// disconnected bounds the time that the ClusterCache takes to give a connection up: five failed probes, each after 10 s to 15 s.
+// disconnected is the time in which the ClusterCache disconnects: after five failed probes, each after 10 s to 15 s.
 const disconnected = 4 * time.Minute
 
-// connectionsUp are the connections to workload clusters that our manager has.
+// connectionsUp returns the number of connections of our manager to workload clusters.
 func (s *scene) connectionsUp() (float64, error) {
 	metrics, err := s.fleet.Manager.Metrics(s.Context())
 	return metrics.Sum("capi_cluster_cache_connection_up", nil), err

@@ -18,12 +18,12 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// toleratesAll lets the Pods of a template run on cordoned Nodes.
+// toleratesAll adds a toleration for all taints, so that the Pods are scheduled to cordoned Nodes.
 func toleratesAll(template *corev1.PodTemplateSpec) {
 	template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 }
 
-// replacementsReturn drains a Node to which a Deployment, a StatefulSet, a ReplicaSet and a user return their Pods as soon as they are evicted.
+// replacementsReturn drains a Node on which a Deployment, a StatefulSet, a ReplicaSet and a user recreate evicted Pods immediately.
 func (s *scene) replacementsReturn(machine string) {
 	defer s.removeWorkloads()
 	pinned := func(app string) corev1.PodTemplateSpec {
@@ -47,7 +47,7 @@ func (s *scene) replacementsReturn(machine string) {
 		"web-": "Deployment default/web", "returning-set-": "StatefulSet default/returning-set", "named-": "ReplicaSet default/named", "script": "Pod default/script",
 	}
 	s.Eventually(func(g Gomega) {
-		if err := s.workload.Client.Create(s.Context(), bare("script", machine)); err != nil { // as soon as the one before is gone
+		if err := s.workload.Client.Create(s.Context(), bare("script", machine)); err != nil { // as soon as the previous Pod is deleted
 			g.Expect(apierrors.IsAlreadyExists(err)).To(BeTrue(), "%v", err)
 		}
 		scheduled := s.replacementsOn(g, machine)
@@ -60,13 +60,13 @@ func (s *scene) replacementsReturn(machine string) {
 	}, soon, pace).Should(Succeed())
 	s.expectEventOn(s.maintenanceOf(machine).Name, "ReplacementReturned", "Deployment default/web")
 
-	// A Pod that replaces none is not deferred.
+	// A Pod that replaces no other Pod is not deferred.
 	s.expectEvicted("newcomer", 1)
 	newcomer := s.replacementsOn(s, machine)["Pod default/newcomer"]
 	s.Expect(newcomer.Evictions).To(BeEquivalentTo(1))
 	s.Expect(newcomer.EvictionTime).To(Equal(newcomer.FirstEvictionTime))
 
-	// A restart changes nothing: the next eviction comes when it was scheduled.
+	// After a restart, the next eviction keeps its scheduled time.
 	scheduled := s.replacementsOn(s, machine)["Deployment default/web"]
 	s.Expect(s.fleet.Manager.Stop()).To(Succeed())
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
@@ -109,13 +109,13 @@ func (s *scene) expectEvicted(prefix string, n int) {
 	s.Eventually(func() controlplane.Events { return s.evictionsOf(prefix) }, soon, pace).Should(HaveLen(n), prefix)
 }
 
-// evictionsOf are the evictions of the Pods whose names begin with a prefix.
+// evictionsOf returns the evictions of Pods whose names begin with a prefix.
 func (s *scene) evictionsOf(prefix string) controlplane.Events {
 	s.Helper()
 	return s.evictions().Succeeded().Where(func(event controlplane.Event) bool { return strings.HasPrefix(event.Name, prefix) })
 }
 
-// remove deletes controllers, and leaves their Pods.
+// remove deletes controllers and orphans their Pods.
 func (s *scene) remove(objects ...client.Object) {
 	s.Helper()
 	for _, object := range objects {

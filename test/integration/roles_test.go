@@ -14,14 +14,14 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// testRoles is about users who have the roles that the bundle brings, and no others.
+// testRoles tests users who have only the roles of the bundle.
 func testRoles(t *testing.T, all *admission) {
 	t.Helper()
 	all.ensure(maintenance("seen"))
 	seen := all.evacuation("seen", v1alpha1.CancellationAllow)
-	report := client.RawPatch(types.MergePatchType, []byte(`{"status":{"message":"on its way"}}`))
+	report := client.RawPatch(types.MergePatchType, []byte(`{"status":{"message":"in progress"}}`))
 
-	t.Run("M33: who may view the cluster sees NodeMaintenances and Evacuations, and changes nothing", func(t *testing.T) {
+	t.Run("M33: allows users who can view the cluster to read NodeMaintenances and Evacuations, and not to change them", func(t *testing.T) {
 		a := all.sub(t)
 		viewer := a.plainUser("viewer", "view", "")
 		a.Eventually(func() error {
@@ -33,7 +33,7 @@ func testRoles(t *testing.T, all *admission) {
 		a.Expect(viewer.Status().Patch(t.Context(), seen.DeepCopy(), report)).To(Satisfy(apierrors.IsForbidden))
 		a.Expect(viewer.Delete(t.Context(), seen.DeepCopy())).To(Satisfy(apierrors.IsForbidden))
 	})
-	t.Run("M33: who may edit a Namespace sees its Evacuations, and no others", func(t *testing.T) {
+	t.Run("M33: allows users who can edit a Namespace to read only its Evacuations", func(t *testing.T) {
 		a := all.sub(t)
 		editor := a.plainUser("editor", "edit", seen.Namespace)
 		a.Eventually(func() error { return editor.Get(t.Context(), client.ObjectKeyFromObject(seen), &v1alpha1.Evacuation{}) }, soon, pace).Should(Succeed())
@@ -43,7 +43,7 @@ func testRoles(t *testing.T, all *admission) {
 		a.Expect(editor.Status().Patch(t.Context(), seen.DeepCopy(), report)).To(Satisfy(apierrors.IsForbidden))
 		a.Expect(editor.Delete(t.Context(), seen.DeepCopy())).To(Satisfy(apierrors.IsForbidden))
 	})
-	t.Run("M33: an evacuator reports, and asks for nothing", func(t *testing.T) {
+	t.Run("M33: allows evacuators to report, and not to request evacuations", func(t *testing.T) {
 		a := all.sub(t)
 		evacuator := a.plainUser("evacuator", "capnm-evacuator", "")
 		a.Eventually(func() error { return evacuator.Status().Patch(t.Context(), seen.DeepCopy(), report) }, soon, pace).Should(Succeed())
@@ -55,7 +55,7 @@ func testRoles(t *testing.T, all *admission) {
 	})
 }
 
-// plainUser has one ClusterRole, in a Namespace or in the whole cluster, and is in no group.
+// plainUser returns a client of a user with one ClusterRole, in a Namespace or in the whole cluster, and no group.
 func (a *admission) plainUser(name, role, namespace string) client.Client {
 	a.Helper()
 	subjects := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}}

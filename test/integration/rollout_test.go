@@ -21,8 +21,8 @@ import (
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
-// TestRollouts rolls a real MachineDeployment, back and forth, then scales three down at once, and maintains Machines of a fourth.
-// Each part goes on where the one before has ended.
+// TestRollouts rolls a MachineDeployment out and back, scales three MachineDeployments down at once, and maintains Machines of a fourth one.
+// Each part starts in the state in which the previous part ended.
 func TestRollouts(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
@@ -32,12 +32,12 @@ func TestRollouts(t *testing.T) {
 	all.Eventually(func() []string { return all.nodesOf("web") }, eventually, pace).Should(ConsistOf(all.machinesOf("red")))
 
 	var old, waiting []string
-	t.Run("M24: the next Nodes of a rollout are announced", func(t *testing.T) {
+	t.Run("M24: announces the next Nodes of a rollout", func(t *testing.T) {
 		s := all.sub(t)
 		old = s.machinesOf("red")
 		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Rollout.OutdatedNodes = v1alpha1.OutdatedNodesAnnounce })
 		s.roll("red", "red-v2")
-		s.Eventually(func() []string { return without(old, s.machinesOf("red")) }, eventually, pace).Should(HaveLen(1), "one is deleted, and held by the budget")
+		s.Eventually(func() []string { return without(old, s.machinesOf("red")) }, eventually, pace).Should(HaveLen(1), "one Machine is deleted and blocked by the PodDisruptionBudget")
 		waiting = both(old, s.machinesOf("red"))
 		s.Eventually(func() []string { return s.staged(v1alpha1.StageIdle) }, soon, pace).Should(ConsistOf(waiting))
 		for _, name := range waiting {
@@ -46,7 +46,7 @@ func TestRollouts(t *testing.T) {
 		}
 	})
 
-	t.Run("R48: a Node that a user cordons while its maintenance is announced stays cordoned when the announcement is withdrawn", func(t *testing.T) {
+	t.Run("R48: keeps a Node cordoned that a user cordoned while its maintenance was announced, when the announcement is withdrawn", func(t *testing.T) {
 		s := all.sub(t)
 		s.setUnschedulable(waiting[0], true)
 		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Rollout.OutdatedNodes = v1alpha1.OutdatedNodesIgnore })
@@ -56,7 +56,7 @@ func TestRollouts(t *testing.T) {
 		s.setUnschedulable(waiting[0], false)
 	})
 
-	t.Run("M24: with Cordon they are cordoned, and the updated one isn't", func(t *testing.T) {
+	t.Run("M24: cordons the outdated Nodes but not the updated one with Cordon", func(t *testing.T) {
 		s := all.sub(t)
 		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Rollout.OutdatedNodes = v1alpha1.OutdatedNodesCordon })
 		s.expectCordoned(waiting...)
@@ -66,16 +66,16 @@ func TestRollouts(t *testing.T) {
 		}
 	})
 
-	t.Run("M25: a rollout that is paused takes its maintenances back, until it goes on", func(t *testing.T) {
+	t.Run("M25: withdraws the NodeMaintenances of a paused rollout until it continues", func(t *testing.T) {
 		s := all.sub(t)
 		s.editDeployment("red", func(d *clusterv1.MachineDeployment) { d.Spec.Paused = ptr.To(true) })
 		s.expectReleased(waiting...)
-		s.Eventually(func() []string { return s.staged("") }, soon, pace).Should(ConsistOf(without(old, waiting)), "what is being deleted goes on")
+		s.Eventually(func() []string { return s.staged("") }, soon, pace).Should(ConsistOf(without(old, waiting)), "the drain of the deleted Machine continues")
 		s.editDeployment("red", func(d *clusterv1.MachineDeployment) { d.Spec.Paused = nil })
 		s.expectCordoned(waiting...)
 	})
 
-	t.Run("M25: so does one that is rolled back, and its Nodes are schedulable again", func(t *testing.T) {
+	t.Run("M25: withdraws the NodeMaintenances of a rollout that is rolled back, and uncordons the Nodes", func(t *testing.T) {
 		s := all.sub(t)
 		s.roll("red", "red")
 		s.expectReleased(waiting...)
@@ -85,18 +85,18 @@ func TestRollouts(t *testing.T) {
 		s.Eventually(func() []string { return s.staged("") }, soon, pace).Should(BeEmpty())
 	})
 
-	t.Run("M24: with Cordon no Pod is evicted twice in a rollout of all Nodes", func(t *testing.T) {
+	t.Run("M24: evicts no Pod twice in a rollout of all Nodes with Cordon", func(t *testing.T) {
 		s := all.sub(t)
 		s.expectDisruptionsAllowed("web", 2)
 		pods, before := s.podsOf("web"), s.machinesOf("red")
 		s.roll("red", "red-v2")
 		s.Eventually(func() []string { return both(before, s.machinesOf("red")) }, eventually, pace).Should(BeEmpty())
 		s.expectRolled("red", 3)
-		s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf(names(pods)), "each Pod that was there, and none of those that came for them")
+		s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf(names(pods)), "each old Pod and no replacement")
 		s.expectInvariants()
 	})
 
-	t.Run("M26: maxParallelDrains holds across MachineDeployments, the oldest deletion goes first, and the others are cordoned", func(t *testing.T) {
+	t.Run("M26: limits drains across MachineDeployments with maxParallelDrains, oldest deletion first, and cordons the waiting Nodes", func(t *testing.T) {
 		s := all.sub(t)
 		for _, name := range []string{"green", "blue"} {
 			s.withMachineDeployment(name, 2)
@@ -124,7 +124,7 @@ func TestRollouts(t *testing.T) {
 
 		s.Eventually(func() string { return s.machine("control-plane").Annotations[v1alpha1.PreDrainHookAnnotation] }, eventually, pace).ShouldNot(BeEmpty())
 		s.deleteMachine("control-plane")
-		s.expectGone("control-plane") // it doesn't wait behind workers
+		s.expectGone("control-plane") // it does not wait for workers
 
 		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), budget("web", 0), client.InNamespace(namespace))).To(Succeed())
 		for _, name := range slices.Concat(first, second, last) {
@@ -140,15 +140,15 @@ func TestRollouts(t *testing.T) {
 	maintainMachines(t, all)
 }
 
-// withMachineDeployment adds a MachineDeployment and waits until its Machines run and carry our hook.
+// withMachineDeployment adds a MachineDeployment and waits until its Machines run and have our hook.
 func (s *scene) withMachineDeployment(name string, replicas int32) {
 	s.Helper()
 	s.create(s.fleet.Client, s.cluster.MachineDeployment(name, replicas)...)
 	s.expectRolled(name, int(replicas))
 }
 
-// expectRolled waits until a MachineDeployment has so many Machines, all of them running, up to date and with our hook, and those
-// before them are gone.
+// expectRolled waits until a MachineDeployment has this number of Machines, which all run, are up to date and have our hook, and until the
+// previous Machines are deleted.
 func (s *scene) expectRolled(name string, replicas int) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -171,7 +171,7 @@ func (s *scene) allMachinesOf(deployment string) []clusterv1.Machine {
 	return list.Items
 }
 
-// machinesOf are the Machines of a MachineDeployment that aren't being deleted. Their Nodes have the same names.
+// machinesOf returns the Machines of a MachineDeployment that are not being deleted. Their Nodes have the same names.
 func (s *scene) machinesOf(deployment string) []string {
 	s.Helper()
 	names := []string{}
@@ -183,7 +183,7 @@ func (s *scene) machinesOf(deployment string) []string {
 	return names
 }
 
-// staged are the Machines whose NodeMaintenances are in a stage; "" for any.
+// staged returns the Machines whose NodeMaintenances are in a stage, or in any stage for "".
 func (s *scene) staged(stage v1alpha1.NodeMaintenanceStage) []string {
 	s.Helper()
 	list, staged := &v1alpha1.NodeMaintenanceList{}, []string{}
@@ -196,7 +196,7 @@ func (s *scene) staged(stage v1alpha1.NodeMaintenanceStage) []string {
 	return staged
 }
 
-// nodesOf are the Nodes that Pods of an app run on.
+// nodesOf returns the Nodes on which Pods of an app run.
 func (s *scene) nodesOf(app string) []string {
 	s.Helper()
 	nodes := []string{}
@@ -209,7 +209,7 @@ func (s *scene) nodesOf(app string) []string {
 	return slices.Compact(nodes)
 }
 
-// roll has a MachineDeployment use another template.
+// roll sets the template of a MachineDeployment.
 func (s *scene) roll(name, template string) {
 	s.Helper()
 	s.editDeployment(name, func(d *clusterv1.MachineDeployment) { d.Spec.Template.Spec.InfrastructureRef.Name = template })
@@ -229,7 +229,7 @@ func (s *scene) editDeployment(name string, change func(*clusterv1.MachineDeploy
 	s.Expect(s.fleet.Client.Patch(s.Context(), deployment, patch)).To(Succeed())
 }
 
-// setBudget changes a budget in place: without one, for a moment, whatever drains would go.
+// setBudget changes a PodDisruptionBudget in place. Without one, all Pods could be evicted for a moment.
 func (s *scene) setBudget(app string, maxUnavailable int) {
 	s.Helper()
 	present := &policyv1.PodDisruptionBudget{}
@@ -249,8 +249,8 @@ func (s *scene) expectWaitingForTurn(machines ...string) {
 	}
 }
 
-// drainsBegun are the Machines' Nodes in the order in which their drains have begun: the NodeMaintenance is created in stage Drain,
-// or moved there.
+// drainsBegun returns the Nodes in the order in which their drains started, which is when their NodeMaintenance was created in stage Drain or
+// moved to it.
 func (s *scene) drainsBegun() []string {
 	s.Helper()
 	begun := []string{}
@@ -260,9 +260,8 @@ func (s *scene) drainsBegun() []string {
 	return begun
 }
 
-// expectAtMostDraining checks from the audit logs how many Machines of workers were drained at once: from the write that begins a
-// drain to the one that releases the Machine's hook. Of both it counts when they were requested: the next drain may begin before the
-// release's answer has arrived.
+// expectAtMostDraining checks in the audit logs how many worker Nodes were drained at the same time: from the write that starts a drain to the
+// write that removes the hook. It compares the times of the requests, because the next drain can start before the response to the removal.
 func (s *scene) expectAtMostDraining(limit int) {
 	s.Helper()
 	type moment struct {
@@ -291,7 +290,7 @@ func (s *scene) expectAtMostDraining(limit int) {
 	s.Expect(most).To(Equal(limit))
 }
 
-// positions are where the NodeMaintenances of Nodes stand in a list of their names.
+// positions returns the indexes of Nodes in a list of names.
 func positions(begun, nodes []string) []int {
 	all := []int{}
 	for _, node := range nodes {

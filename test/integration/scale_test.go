@@ -19,20 +19,20 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// manyNodes is by default enough for a status to be kept short. The 5,000 Nodes that Kubernetes supports take a machine of two
-// cores minutes: see `make test-scale`.
+// manyNodes is by default enough for a status that must be shortened. The 5,000 Nodes that Kubernetes supports take minutes on a machine with
+// two cores: see `make test-scale`.
 var manyNodes = flag.Int("nodes", 1000, "how many Nodes a maintenance of many Nodes has")
 
-// steady is how long maintenances that have nothing to do must not write.
+// steady is the time in which maintenances with nothing to do must not write.
 const steady = time.Minute
 
-// TestManyNodes maintains more Nodes than fit into a status with all that could be said of them, beside maintenances in the other
-// stages and a Machine whose drain is blocked. The many Nodes have no kubelets.
+// TestManyNodes maintains more Nodes than a status can describe in full, with maintenances in other stages and a Machine whose drain is blocked
+// at the same time. The many Nodes have no kubelets.
 func TestManyNodes(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{ManagerArgs: []string{"--clustercache-client-qps=2000", "--clustercache-client-burst=4000"}})
 	all.withMachines("m1", "m3")
-	all.play(t, act{"R13, R36, R37, R42: many Nodes, and maintenances that have nothing to do, which write nothing", (*scene).manyNodesAndSteady})
+	all.play(t, act{"R13, R36, R37, R42: maintains many Nodes, and writes nothing when there is nothing to do", (*scene).manyNodesAndSteady})
 }
 
 func (s *scene) manyNodesAndSteady() {
@@ -61,7 +61,7 @@ func (s *scene) manyNodesAndSteady() {
 	s.expectNodeConditions("m3", v1alpha1.NodeMaintenanceInProgress)
 	s.expectNodeConditions("m2", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
 	s.Eventually(func() string { return s.condition("m2").Message }, soon, pace).Should(ContainSubstring("stuck"))
-	// The policy follows at a pace of its own.
+	// The status of the policy is updated at most every ten seconds.
 	s.Eventually(s.longestWaits, soon, pace).Should(ConsistOf(HaveField("Message", ContainSubstring("stuck"))))
 	s.expectNoWrites(steady)
 
@@ -75,7 +75,7 @@ func (s *scene) manyNodesAndSteady() {
 	s.expectGone("m2")
 }
 
-// expectWholeStatus checks that the status of a drained maintenance knows each Node and its targets, and fits into an object.
+// expectWholeStatus checks that the status of a drained maintenance has each Node and its targets, and fits into an object.
 func (s *scene) expectWholeStatus(name string, nodes int) {
 	s.Helper()
 	s.Eventually(func() string { return s.stored(name).Status.Summary.Progress }, eventually, time.Second).Should(Equal(fmt.Sprintf("%d/%d", nodes, nodes)))
@@ -87,7 +87,7 @@ func (s *scene) expectWholeStatus(name string, nodes int) {
 	}
 	content, err := json.Marshal(m)
 	s.Expect(err).NotTo(HaveOccurred())
-	s.Logf("R36: the object has %d bytes and %d sets of drain targets; %d Nodes are told of in part", len(content), len(m.Status.DrainTargetSets), m.Status.Summary.Truncated)
+	s.Logf("R36: the object has %d bytes and %d sets of drain targets; %d Nodes are described in part", len(content), len(m.Status.DrainTargetSets), m.Status.Summary.Truncated)
 	s.Expect(len(content)).To(BeNumerically("<", 1_000_000))
 }
 
@@ -129,7 +129,7 @@ func carries(node *corev1.Node, conditionType corev1.NodeConditionType) bool {
 	return false
 }
 
-// expectNoWrites waits until our manager has written nothing for a while, and checks that it stays so.
+// expectNoWrites waits until our manager has written nothing for a while, and checks that it continues to write nothing.
 func (s *scene) expectNoWrites(during time.Duration) {
 	s.Helper()
 	writtenSince := func(settled *writes) controlplane.Events {

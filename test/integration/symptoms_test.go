@@ -18,8 +18,8 @@ var (
 	shownBy    = regexp.MustCompile(`\[([^\]]+)\]\(([^)]+)\)`)
 )
 
-// TestSymptoms holds the guide to stuck drains to the code: what it quotes is said word for word, and each symptom names a test
-// that produces it.
+// TestSymptoms checks the guide to stuck drains: the code contains each message that it quotes, and each symptom links to a test that
+// produces it.
 func TestSymptoms(t *testing.T) {
 	content, err := os.ReadFile(guides + "stuck-drains.md")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -31,10 +31,10 @@ func TestSymptoms(t *testing.T) {
 			quotes := inlineCode.FindAllStringSubmatch(quoted(body), -1)
 			g.Expect(quotes).NotTo(BeEmpty())
 			for _, quote := range quotes {
-				g.Expect(strings.Contains(said, quote[1])).To(BeTrue(), "nothing says %q", quote[1])
+				g.Expect(strings.Contains(said, quote[1])).To(BeTrue(), "no code contains %q", quote[1])
 			}
 			_, tests, found := strings.Cut(body, "\nShown by ")
-			g.Expect(found).To(BeTrue(), "no test shows it")
+			g.Expect(found).To(BeTrue(), "the symptom has no test")
 			tests, _, _ = strings.Cut(tests, "\n## ")
 			for _, link := range shownBy.FindAllStringSubmatch(strings.ReplaceAll(tests, "\n", " "), -1) {
 				source, err := os.ReadFile(filepath.Join(guides, link[2]))
@@ -45,7 +45,7 @@ func TestSymptoms(t *testing.T) {
 	}
 }
 
-// quoted are the lines of a block quote.
+// quoted returns the lines of block quotes.
 func quoted(text string) string {
 	var quote []string
 	for line := range strings.SplitSeq(text, "\n") {
@@ -56,7 +56,7 @@ func quoted(text string) string {
 	return strings.Join(quote, "\n")
 }
 
-// sources is all that can say something to users: the code that isn't a test, and the alerts.
+// sources returns all texts for users: the code without tests, and the alerts.
 func sources(t *testing.T) string {
 	t.Helper()
 	g := NewWithT(t)

@@ -26,16 +26,16 @@ import (
 
 const (
 	tenantNamespace = "tenant"
-	// hostile is how many Evacuations of Pods that don't exist a tenant makes.
+	// hostile is the number of Evacuations of Pods that do not exist.
 	hostile = 1000
-	// largeEach says which of them are at the limits of their fields: to check such a one is work for the API server.
+	// largeEach says that each nth of them is at the limits of its fields, which the API server takes long to validate.
 	largeEach = 20
-	// maxWritesEach bounds what each of them may cost: it is noted that the Pod isn't there, and the finalizer and the status
-	// of that are written.
+	// maxWritesEach is the maximum number of writes for each of them. The manager reports that the Pod does not exist, removes finalizers and
+	// deletes the Evacuation.
 	maxWritesEach = 4
 )
 
-// TestTenant is about users with few rights in a workload cluster. The tenant may edit one Namespace, and has all rights on Evacuations
+// TestTenant tests users with few permissions in a workload cluster. The tenant may edit one Namespace and has all permissions on Evacuations
 // there.
 func TestTenant(t *testing.T) {
 	t.Parallel()
@@ -43,13 +43,13 @@ func TestTenant(t *testing.T) {
 	all.withMachines("m1", "m2", "m3", "m4", "m5", "m6", "m7", "spare")
 	tenant := all.newTenant()
 
-	t.Run("E10: a tenant can't cordon, and can't have Nodes maintained", func(t *testing.T) {
+	t.Run("E10: denies a tenant to cordon or maintain Nodes", func(t *testing.T) {
 		s := all.sub(t)
 		s.Expect(tenant.Create(t.Context(), maintenance("tenants", ofNodes("m1")))).To(Satisfy(apierrors.IsForbidden))
 		s.Expect(tenant.Patch(t.Context(), s.node("m1"), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)))).To(Satisfy(apierrors.IsForbidden))
 	})
 
-	t.Run("E10: an Evacuation with the UID of somebody else's Pod evicts nothing", func(t *testing.T) {
+	t.Run("E10: does not evict a Pod of another namespace whose UID an Evacuation has", func(t *testing.T) {
 		s := all.sub(t)
 		s.runOn("m1", "victim", 1, deployment("victim", 1))
 		victim := s.podsOf("victim")[0]
@@ -63,23 +63,23 @@ func TestTenant(t *testing.T) {
 		s.Expect(tenant.Create(t.Context(), other)).To(Satisfy(apierrors.IsForbidden))
 		honest := tenantEvacuation("none", podUID)
 		s.Expect(tenant.Create(t.Context(), honest)).To(Succeed())
-		s.expectFailed(honest) // the manager has seen both
+		s.expectFailed(honest) // the manager has observed both
 		s.Consistently(s.evictions, settled, pace).Should(BeEmpty())
 		s.Expect(s.podsOf("victim")[0].UID).To(Equal(victim.UID))
 		s.Expect(s.node("m1").Spec.Unschedulable).To(BeFalse())
 		s.removeWorkloads()
 	})
 
-	t.Run("E35: an Evacuation with the name of one Pod and the UID of another evicts neither", func(t *testing.T) { all.sub(t).nameOfAnotherPod() })
+	t.Run("E35: evicts neither Pod for an Evacuation with the name of one Pod and the UID of another", func(t *testing.T) { all.sub(t).nameOfAnotherPod() })
 
-	t.Run("M36: a NodeMaintenance of another author that has the expected name is not adopted: the Machine's own Node is drained", func(t *testing.T) {
+	t.Run("M36: does not adopt a user's NodeMaintenance that has the expected name, and drains the Node", func(t *testing.T) {
 		all.sub(t).nameTaken("m2")
 	})
-	t.Run("M36: nor is one that names the Machine and selects another Node", func(t *testing.T) { all.sub(t).nameTakenUnguarded("m3") })
-	t.Run("M37: a NodeMaintenance of another Node that names a waiting Machine takes no turn", func(t *testing.T) { all.sub(t).forgedDrain("m4", "m5") })
-	t.Run("M37: a Machine waits for its turn no longer than its drain timeout", func(t *testing.T) { all.sub(t).turnTimesOut("m6", "m7") })
+	t.Run("M36: does not adopt a NodeMaintenance that names the Machine and selects another Node", func(t *testing.T) { all.sub(t).nameTakenUnguarded("m3") })
+	t.Run("M37: does not count a NodeMaintenance of another Node that names a waiting Machine as a drain", func(t *testing.T) { all.sub(t).forgedDrain("m4", "m5") })
+	t.Run("M37: starts the drain of a waiting Machine after its drain timeout at the latest", func(t *testing.T) { all.sub(t).turnTimesOut("m6", "m7") })
 
-	t.Run("E10: a thousand Evacuations, some at the limits of all fields, cost a bounded number of writes, and hold no drain up", func(t *testing.T) {
+	t.Run("E10: processes a thousand Evacuations, some at the limits of all fields, with few writes and without blocking a drain", func(t *testing.T) {
 		s := all.sub(t)
 		s.runOn("m1", "web", 5, deployment("web", 5), budget("web", 1))
 		s.expectDisruptionsAllowed("web", 1)
@@ -89,7 +89,7 @@ func TestTenant(t *testing.T) {
 			last = hostileEvacuation(i)
 			s.Expect(tenant.Create(t.Context(), last)).To(Succeed())
 			if i == hostile/2 {
-				s.deleteMachine("m1") // in the midst of it
+				s.deleteMachine("m1")
 			}
 		}
 		s.Eventually(func() error {
@@ -101,7 +101,7 @@ func TestTenant(t *testing.T) {
 		s.Eventually(s.unsettled, eventually, time.Second).Should(BeZero())
 
 		writes := 0
-		s.Eventually(func() bool { // what has failed is deleted next
+		s.Eventually(func() bool { // failed Evacuations are deleted next
 			before := writes
 			writes = len(s.audited().WithUserAgent(fleet.ManagerAgent).Writes().InNamespace(tenantNamespace))
 			return writes == before
@@ -116,7 +116,7 @@ func TestTenant(t *testing.T) {
 	})
 }
 
-// nameOfAnotherPod has a user who may evict the Pod decoy alone ask for the Pod victim by its UID.
+// nameOfAnotherPod creates an Evacuation as a user who may only evict the Pod decoy, with the UID of the Pod victim.
 func (s *scene) nameOfAnotherPod() {
 	defer s.removeWorkloads()
 	user := s.evictorOf("decoy")
@@ -127,7 +127,7 @@ func (s *scene) nameOfAnotherPod() {
 
 	forged := requestFor(victim)
 	forged.Name, forged.Spec.PodRef.Name = string(victim.UID)+"-"+decoy.Name, decoy.Name
-	forged.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "m1"} // so that its Pod is looked for by its UID
+	forged.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "m1"} // so the manager looks the Pod up by its UID
 	s.Expect(user.Create(s.Context(), forged)).To(Succeed())
 	s.expectFailed(forged)
 	failed := s.ours().Resource("evacuations", "status").Named(namespace, forged.Name).Where(contains(v1alpha1.ReasonPodNotFound))
@@ -135,7 +135,7 @@ func (s *scene) nameOfAnotherPod() {
 	s.Expect(s.evictions()).To(BeEmpty())
 }
 
-// evictorOf is a client of a user who may write Evacuations, and may evict the Pod with this name.
+// evictorOf returns a client of a user who may write Evacuations and evict the Pod with this name.
 func (s *scene) evictorOf(pod string) client.Client {
 	s.Helper()
 	s.create(s.workload.Client,
@@ -155,7 +155,7 @@ func (s *scene) evictorOf(pod string) client.Client {
 	return user
 }
 
-// user is a client of a user of the workload cluster.
+// user returns a client of a user of the workload cluster.
 func (s *scene) user(name string) client.Client {
 	s.Helper()
 	config, err := s.workload.ConfigFor(name)
@@ -165,7 +165,7 @@ func (s *scene) user(name string) client.Client {
 	return user
 }
 
-// newTenant makes the tenant, and their Namespace.
+// newTenant creates the tenant and its Namespace, and returns a client of the tenant.
 func (s *scene) newTenant() client.Client {
 	s.Helper()
 	s.create(s.workload.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenantNamespace}},
@@ -198,7 +198,7 @@ func tenantEvacuation(pod string, uid types.UID, changes ...func(*v1alpha1.Evacu
 	return e
 }
 
-// hostileEvacuation is of a Pod that doesn't exist, and for some as large as the schema lets it be.
+// hostileEvacuation returns an Evacuation of a Pod that does not exist. Some are as large as the schema allows.
 func hostileEvacuation(i int) *v1alpha1.Evacuation {
 	return tenantEvacuation(fmt.Sprintf("none-%d", i), uuid.NewUUID(), func(e *v1alpha1.Evacuation) {
 		e.Labels, e.Annotations = map[string]string{}, map[string]string{"large": strings.Repeat("x", 1<<10)}
@@ -215,7 +215,7 @@ func hostileEvacuation(i int) *v1alpha1.Evacuation {
 	})
 }
 
-// expectFailed waits until it is said that the Pod isn't there.
+// expectFailed waits until an Evacuation has failed or is deleted.
 func (s *scene) expectFailed(e *v1alpha1.Evacuation) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -225,7 +225,7 @@ func (s *scene) expectFailed(e *v1alpha1.Evacuation) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// unsettled counts the tenant's Evacuations of which nothing is said yet.
+// unsettled counts the hostile Evacuations that have not failed yet.
 func (s *scene) unsettled() (int, error) {
 	list := &v1alpha1.EvacuationList{}
 	if err := s.workload.Client.List(s.Context(), list, client.InNamespace(tenantNamespace)); err != nil {

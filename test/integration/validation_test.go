@@ -18,7 +18,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// validation is a real API server with our CRDs, and nothing that acts on them.
+// validation is an API server with our CRDs and without a manager.
 type validation struct {
 	*testing.T
 	*WithT
@@ -47,13 +47,13 @@ func (v *validation) sub(t *testing.T) *validation {
 	return &validation{T: t, WithT: NewWithT(t), client: v.client}
 }
 
-// accepts creates an object, or updates it if it is there.
+// accepts creates or updates an object and expects success.
 func (v *validation) accepts(object client.Object) {
 	v.Helper()
 	v.Expect(v.store(object)).To(Succeed())
 }
 
-// refuses expects the API server to say why it doesn't take the object.
+// refuses creates or updates an object and expects an error with this message.
 func (v *validation) refuses(object client.Object, why string) {
 	v.Helper()
 	v.Expect(v.store(object)).To(MatchError(ContainSubstring(why)))
@@ -97,7 +97,7 @@ func TestNodeMaintenanceValidation(t *testing.T) {
 
 func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 	t.Helper()
-	t.Run("R1: cluster-scoped, nodeSelector required, stage defaults to Idle", func(t *testing.T) {
+	t.Run("R1: is cluster-scoped, requires a nodeSelector, and defaults to stage Idle", func(t *testing.T) {
 		v := all.sub(t)
 		m := maintenance("r1")
 		v.accepts(m)
@@ -116,7 +116,7 @@ func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 			m.Spec.NodeSelector.NodeSelectorTerms[0].MatchFields = nil
 		}), "nodeSelectorTerms")
 	})
-	t.Run("R2: a plan out of order is rejected, never sorted", func(t *testing.T) {
+	t.Run("R2: rejects a drain plan that is out of order", func(t *testing.T) {
 		v := all.sub(t)
 		const d, ds, st = v1alpha1.PodTypeDefault, v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic
 		v.accepts(maintenance("r2", planned(entry("", 1), entry(d, 5, "a", "b"), entry(d, 5), entry(ds, 1), entry(st, 1))))
@@ -130,7 +130,7 @@ func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 			v.refuses(maintenance("r2-"+name, planned(p...)), "drainPlan is out of order")
 		}
 	})
-	t.Run("R2: the plan is immutable", func(t *testing.T) {
+	t.Run("R2: rejects changes of the drain plan", func(t *testing.T) {
 		v := all.sub(t)
 		m := maintenance("r2-immutable", planned(entry(v1alpha1.PodTypeDefault, 5)))
 		v.accepts(m)
@@ -139,14 +139,14 @@ func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 		m.Spec.DrainPlan = nil
 		v.refuses(m, "drainPlan is immutable")
 	})
-	t.Run("R3: duplicates and an empty selector are rejected", func(t *testing.T) {
+	t.Run("R3: rejects duplicate entries and an empty selector", func(t *testing.T) {
 		v := all.sub(t)
 		v.refuses(maintenance("r3", planned(entry(v1alpha1.PodTypeDefault, 1), entry(v1alpha1.PodTypeDefault, 1))), "duplicate")
 		empty := entry(v1alpha1.PodTypeDefault, 1)
 		empty.PodSelector = &metav1.LabelSelector{}
 		v.refuses(maintenance("r3-empty", planned(empty)), "podSelector must not be empty")
 	})
-	t.Run("R4: the twelve entries are the default, and re-applying a short plan is no change", func(t *testing.T) {
+	t.Run("R4: defaults to twelve entries, and does not change a shorter plan that is applied again", func(t *testing.T) {
 		v := all.sub(t)
 		m := maintenance("r4")
 		v.accepts(m)
@@ -173,7 +173,7 @@ func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 		v.refuses(one, "drainPlanDefaults is immutable")
 		v.refuses(maintenance("r4-unknown", func(m *v1alpha1.NodeMaintenance) { m.Spec.DrainPlanDefaults = "Some" }), "Unsupported value")
 	})
-	t.Run("R5: stages move forward only, any at creation", func(t *testing.T) {
+	t.Run("R5: allows every stage at creation and then only later stages", func(t *testing.T) {
 		v := all.sub(t)
 		stages := []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon, v1alpha1.StageDrain, v1alpha1.StageComplete}
 		for from := range stages {
@@ -189,7 +189,7 @@ func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 			}
 		}
 	})
-	t.Run("R15: nodeSelector is immutable after Idle", func(t *testing.T) {
+	t.Run("R15: rejects changes of the nodeSelector after stage Idle", func(t *testing.T) {
 		v := all.sub(t)
 		m := maintenance("r15")
 		v.accepts(m)
@@ -200,7 +200,7 @@ func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 		m.Spec.NodeSelector = v1alpha1.SelectNodes("three")
 		v.refuses(m, "nodeSelector is immutable")
 	})
-	t.Run("R6: group, finalizers and annotations as in the KEPs", func(t *testing.T) {
+	t.Run("R6: uses the finalizers and annotations of the KEPs", func(t *testing.T) {
 		v := all.sub(t)
 		v.Expect(v1alpha1.GroupVersion.Group).To(Equal("maintenance.cluster.x-k8s.io"))
 		v.Expect(v1alpha1.MaintenanceCompletionFinalizer).To(Equal("nodemaintenance.k8s.io/maintenance-completion"))
@@ -235,7 +235,7 @@ func evacuators(list ...v1alpha1.Evacuator) func(*v1alpha1.Evacuation) {
 func TestEvacuationValidation(t *testing.T) {
 	t.Parallel()
 	all := newValidation(t)
-	t.Run("E1: the name is the Pod's UID, a dash, and the start of its name", func(t *testing.T) {
+	t.Run("E1: requires a name of the Pod's UID, a dash, and the start of the Pod's name", func(t *testing.T) {
 		v := all.sub(t)
 		v.accepts(evacuationOf("web"))
 		for _, name := range []string{podUID, podUID + "-we", podUID + "-webx", "web", "00000000-e03f-4752-b013-445643b8c7a0-web"} {
@@ -247,7 +247,7 @@ func TestEvacuationValidation(t *testing.T) {
 		v.refuses(evacuationOf(long+"cd", named(podUID+"-"+long)), "metadata.name")
 		v.refuses(evacuationOf(long+"ef", named(podUID+"-"+long+"ef")), "metadata.name")
 	})
-	t.Run("E2: podRef is required and immutable", func(t *testing.T) {
+	t.Run("E2: requires podRef and rejects changes of it", func(t *testing.T) {
 		v := all.sub(t)
 		v.refuses(evacuationOf("e2-none", func(e *v1alpha1.Evacuation) { e.Spec = v1alpha1.EvacuationSpec{ProgressDeadlineSeconds: 700} }), "podRef")
 		e := evacuationOf("e2")
@@ -255,7 +255,7 @@ func TestEvacuationValidation(t *testing.T) {
 		e.Spec.PodRef.Name = "e2-other"
 		v.refuses(e, "podRef is immutable")
 	})
-	t.Run("E3: progressDeadlineSeconds 600 to 21600, default 1800, immutable", func(t *testing.T) {
+	t.Run("E3: accepts progressDeadlineSeconds from 600 to 21600, defaults to 1800, and rejects changes", func(t *testing.T) {
 		v := all.sub(t)
 		deadline := func(seconds int32) func(*v1alpha1.Evacuation) {
 			return func(e *v1alpha1.Evacuation) { e.Spec.ProgressDeadlineSeconds = seconds }
@@ -268,7 +268,7 @@ func TestEvacuationValidation(t *testing.T) {
 		v.refuses(evacuationOf("e3-low", deadline(599)), "progressDeadlineSeconds")
 		v.refuses(evacuationOf("e3-high", deadline(21601)), "progressDeadlineSeconds")
 	})
-	t.Run("E4: evacuators are unique and immutable once set; a controller has priority 10000, and nobody else", func(t *testing.T) {
+	t.Run("E4: requires unique evacuators, reserves priority 10000 for the role controller, and rejects changes", func(t *testing.T) {
 		v := all.sub(t)
 		controller := v1alpha1.Evacuator{EvacuatorClass: "deployment.apps.k8s.io", Priority: 10000, Role: ptr.To("controller")}
 		e := evacuationOf("e4")
@@ -294,7 +294,7 @@ func TestEvacuationValidation(t *testing.T) {
 		}
 		v.accepts(evacuationOf("e4-hundred", evacuators(manyEvacuators(100)...)))
 	})
-	t.Run("E6: the status is empty at creation, its counter never decreases, its message is bounded", func(t *testing.T) {
+	t.Run("E6: ignores the status at creation, rejects a lower failedEvictionCounter, and limits the message", func(t *testing.T) {
 		v := all.sub(t)
 		e := evacuationOf("e6", func(e *v1alpha1.Evacuation) { e.Status.Message = "set by the creator" })
 		v.accepts(e)
