@@ -52,7 +52,7 @@ type Obstacle struct {
 func (f Forecast) Obstacles(now time.Time) []Obstacle {
 	var found []Obstacle
 	for i := range f.Pods {
-		for _, obstacle := range f.Pods[i].obstacles(now) {
+		for _, obstacle := range f.Pods[i].Obstacles(now) {
 			obstacle.Pods = []string{f.Pods[i].Namespace + "/" + f.Pods[i].Name}
 			found = merge(found, obstacle)
 		}
@@ -80,7 +80,8 @@ func merge(found []Obstacle, obstacle Obstacle) []Obstacle {
 	return append(found, obstacle)
 }
 
-func (p *Pod) obstacles(now time.Time) []Obstacle {
+// Obstacles returns what the drain of the Pod waits for, without Pods of earlier steps.
+func (p *Pod) Obstacles(now time.Time) []Obstacle {
 	var found []Obstacle
 	if p.Outcome == Finished || p.Outcome == Stays {
 		return nil

@@ -35,7 +35,7 @@ kubectl, the plugin and two contexts are set up: management (current) and worklo
 
   # Let the drain continue
   kubectl --context workload -n web patch pdb web --type merge -p '{"spec":{"maxUnavailable":2}}'
-  kubectl node-maintenance status --watch
+  kubectl node-maintenance status
 `
 
 // sandbox starts the clusters of the demo and a shell with kubectl and the plugin. It returns when the shell ends.

@@ -48,10 +48,12 @@ type Workload struct {
 	pods         map[string][]corev1.Pod // by Node
 	maintenances []v1alpha1.NodeMaintenance
 	evacuations  []v1alpha1.Evacuation
-	listed       bool // maintenances and evacuations
-	namespaces   map[string]map[string]string
-	daemonSets   map[types.UID]bool // exists
-	budgets      map[string][]*policyv1.PodDisruptionBudget
+
+	maintenancesListed, evacuationsListed bool
+
+	namespaces map[string]map[string]string
+	daemonSets map[types.UID]bool // exists
+	budgets    map[string][]*policyv1.PodDisruptionBudget
 }
 
 func newWorkload(c *Cluster) *Workload {
@@ -95,20 +97,27 @@ func (w *Workload) Nodes(ctx context.Context) ([]*corev1.Node, error) {
 
 // Maintenances returns all NodeMaintenances and Evacuations. There are none if the cluster does not serve them yet.
 func (w *Workload) Maintenances(ctx context.Context) ([]v1alpha1.NodeMaintenance, []v1alpha1.Evacuation, error) {
-	if w.listed || !w.HasMaintenances {
+	if _, err := w.MaintenancesOnly(ctx); err != nil {
+		return nil, nil, err
+	}
+	if w.evacuationsListed || !w.HasMaintenances {
 		return w.maintenances, w.evacuations, nil
 	}
-	maintenances, evacuations := &v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}
-	_, err := w.tolerate(w.listAll(ctx, maintenances, func() { w.maintenances = append(w.maintenances, maintenances.Items...) }), "list", "nodemaintenances.maintenance.cluster.x-k8s.io")
-	if err != nil {
-		return nil, nil, errors.Wrapf(err, "listing the NodeMaintenances of %s", w.Name)
+	list := &v1alpha1.EvacuationList{}
+	_, err := w.tolerate(w.listAll(ctx, list, func() { w.evacuations = append(w.evacuations, list.Items...) }), "list", "evacuations.maintenance.cluster.x-k8s.io")
+	w.evacuationsListed = err == nil
+	return w.maintenances, w.evacuations, errors.Wrapf(err, "listing the Evacuations of %s", w.Name)
+}
+
+// MaintenancesOnly returns all NodeMaintenances.
+func (w *Workload) MaintenancesOnly(ctx context.Context) ([]v1alpha1.NodeMaintenance, error) {
+	if w.maintenancesListed || !w.HasMaintenances {
+		return w.maintenances, nil
 	}
-	_, err = w.tolerate(w.listAll(ctx, evacuations, func() { w.evacuations = append(w.evacuations, evacuations.Items...) }), "list", "evacuations.maintenance.cluster.x-k8s.io")
-	if err != nil {
-		return nil, nil, errors.Wrapf(err, "listing the Evacuations of %s", w.Name)
-	}
-	w.listed = true
-	return w.maintenances, w.evacuations, nil
+	list := &v1alpha1.NodeMaintenanceList{}
+	_, err := w.tolerate(w.listAll(ctx, list, func() { w.maintenances = append(w.maintenances, list.Items...) }), "list", "nodemaintenances.maintenance.cluster.x-k8s.io")
+	w.maintenancesListed = err == nil
+	return w.maintenances, errors.Wrapf(err, "listing the NodeMaintenances of %s", w.Name)
 }
 
 // Forecast reads what the forecast of the drain of a Node by a NodeMaintenance depends on. now is the time of the observation.

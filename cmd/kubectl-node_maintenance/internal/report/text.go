@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	maxCell     = 80  // characters in a column
+	maxCell     = 120 // characters in a column
 	maxLine     = 700 // characters of a message
 	maxPodNames = 3   // of a problem
 	none        = "-"

@@ -1,0 +1,155 @@
+package command
+
+import (
+	"context"
+
+	"github.com/pkg/errors"
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+)
+
+// statusOptions are the flags of the command status.
+type statusOptions struct {
+	*options
+
+	allNamespaces bool
+	output        output
+}
+
+func newStatus(o *options) *cobra.Command {
+	s := &statusOptions{options: o}
+	command := &cobra.Command{
+		Use:   "status [cluster|machinedeployment|machine|node NAME]",
+		Short: "Show all drains and what each of them waits for",
+		Long: `Show all drains: Clusters, their MachineDeployments and control planes, the Machines that are being deleted or maintained, their
+NodeMaintenances, and the Pods that block them. With a context of a workload cluster, show its NodeMaintenances. Nothing is written.`,
+		Example: `  # All drains of the management cluster
+  kubectl node-maintenance status -A
+
+  # Those of one MachineDeployment
+  kubectl node-maintenance status machinedeployment workers`,
+		RunE: func(command *cobra.Command, args []string) error { return s.run(command.Context(), args) },
+	}
+	command.Flags().BoolVarP(&s.allNamespaces, "all-namespaces", "A", false, "Show the Clusters of all namespaces.")
+	addOutput(command.Flags(), &s.output, "Output format: json or yaml.")
+	return command
+}
+
+func (s *statusOptions) run(ctx context.Context, args []string) error {
+	if err := s.output.check(outputText, outputJSON, outputYAML); err != nil {
+		return err
+	}
+	kind, name := "", ""
+	if len(args) > 0 {
+		if len(args) != 2 {
+			return usagef("name one object, as in: machine NAME")
+		}
+		var err error
+		if kind, err = kindOf(args[0], "cluster", "machinedeployment", "machine", "node"); err != nil {
+			return err
+		}
+		name = args[1]
+	}
+	connections, err := s.connect()
+	if err != nil {
+		return err
+	}
+	status, err := s.status(ctx, connections, kind, name)
+	if err != nil {
+		return err
+	}
+	status.Gaps = connections.Gaps.List()
+	if s.output != outputText {
+		return s.write(s.output, status)
+	}
+	report.WriteStatus(s.Out, status, s.clock.Now(), s.style())
+	return nil
+}
+
+func (s *statusOptions) status(ctx context.Context, c *observe.Connections, kind, name string) (*report.Status, error) {
+	if !c.Current.HasMachines {
+		return s.workloadStatus(ctx, c.CurrentWorkload(), kind, name)
+	}
+	namespace := metav1.NamespaceAll
+	if !s.allNamespaces {
+		var err error
+		if namespace, err = s.namespace(); err != nil {
+			return nil, err
+		}
+	}
+	all, err := c.Current.Machines(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	var machines []clusterv1.Machine
+	maintenances := map[string][]v1alpha1.NodeMaintenance{}
+	for i := range all {
+		m := &all[i]
+		if !concerns(m, kind, name) {
+			continue
+		}
+		machines = append(machines, *m)
+		cluster := types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.ClusterName}
+		if _, read := maintenances[cluster.String()]; read || !report.IsMaintained(m) {
+			continue
+		}
+		maintenances[cluster.String()] = maintenancesOf(ctx, c, cluster)
+	}
+	if kind != "" && len(machines) == 0 {
+		return nil, errors.Errorf("no Machine of %s %s", kind, name)
+	}
+	return &report.Status{Context: "management cluster, " + c.Current.Name, Clusters: report.StatusOf(machines, maintenances)}, nil
+}
+
+// maintenancesOf returns the NodeMaintenances of a workload cluster. If it cannot be reached, that is a gap: the other clusters are shown.
+func maintenancesOf(ctx context.Context, c *observe.Connections, cluster types.NamespacedName) []v1alpha1.NodeMaintenance {
+	w, err := c.Workload(ctx, cluster)
+	if err != nil {
+		c.Gaps.Add(err.Error())
+		return nil
+	}
+	maintenances, err := w.MaintenancesOnly(ctx)
+	if err != nil {
+		c.Gaps.Add(err.Error())
+	}
+	return maintenances
+}
+
+// concerns returns whether the object that the command line names is the Machine or an owner of it.
+func concerns(m *clusterv1.Machine, kind, name string) bool {
+	switch kind {
+	case "cluster":
+		return m.Spec.ClusterName == name
+	case "machinedeployment":
+		return m.Labels[clusterv1.MachineDeploymentNameLabel] == name
+	case "machine":
+		return m.Name == name
+	case "node":
+		return m.Status.NodeRef.Name == name
+	default:
+		return true
+	}
+}
+
+func (s *statusOptions) workloadStatus(ctx context.Context, w *observe.Workload, kind, name string) (*report.Status, error) {
+	if kind != "" && kind != "node" {
+		return nil, errors.Errorf("%s is not a management cluster: it serves no Machines", w.Name)
+	}
+	maintenances, err := w.MaintenancesOnly(ctx)
+	if err != nil {
+		return nil, err
+	}
+	status := &report.Status{Context: "workload cluster, " + w.Name}
+	for i := range maintenances {
+		if m := &maintenances[i]; name == "" || report.OnNode(m, name) {
+			status.Maintenances = append(status.Maintenances, report.MaintenanceStatusOf(m))
+		}
+	}
+	return status, nil
+}

@@ -1,0 +1,220 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+)
+
+// Status is the result of the command status.
+type Status struct {
+	Context  string          `json:"context"`
+	Clusters []ClusterStatus `json:"clusters,omitempty"`
+	// Maintenances are those of the cluster of the context, if it is a workload cluster.
+	Maintenances []MaintenanceStatus `json:"nodeMaintenances,omitempty"`
+	Gaps         []string            `json:"gaps,omitempty"`
+}
+
+// ClusterStatus is a Cluster and its Machines by their owner.
+type ClusterStatus struct {
+	Name     string        `json:"name"`
+	Machines int           `json:"machines"`
+	Groups   []GroupStatus `json:"groups,omitempty"`
+}
+
+// GroupStatus is a MachineDeployment, a control plane, or Machines without either.
+type GroupStatus struct {
+	Kind     string          `json:"kind"`
+	Name     string          `json:"name,omitempty"`
+	Machines int             `json:"machines"`
+	Drains   []MachineStatus `json:"drains,omitempty"`
+}
+
+// MachineStatus is a Machine that is being deleted or whose Node is under maintenance.
+type MachineStatus struct {
+	Machine      string              `json:"machine"`
+	Node         string              `json:"node,omitempty"`
+	Deleted      string              `json:"deleted,omitempty"`
+	Reason       string              `json:"reason,omitempty"`
+	Message      string              `json:"message,omitempty"`
+	Since        string              `json:"since,omitempty"`
+	Maintenances []MaintenanceStatus `json:"nodeMaintenances,omitempty"`
+}
+
+// MaintenanceStatus is the progress of a NodeMaintenance.
+type MaintenanceStatus struct {
+	Name         string       `json:"name"`
+	Stage        string       `json:"stage"`
+	Since        string       `json:"since,omitempty"`
+	Nodes        int32        `json:"nodes"`
+	DrainedNodes int32        `json:"drainedNodes"`
+	Pending      int32        `json:"podsPending"`
+	Evacuating   int32        `json:"podsEvacuating"`
+	Skipped      int32        `json:"podsSkipped"`
+	Blocking     string       `json:"blocking,omitempty"`
+	Blocked      []BlockedPod `json:"blocked,omitempty"`
+}
+
+// IsMaintained returns whether a Machine belongs in the status: it is being deleted, or has a condition of this provider that is not
+// complete.
+func IsMaintained(m *clusterv1.Machine) bool {
+	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation]
+	return !m.DeletionTimestamp.IsZero() || staged || meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance) != nil
+}
+
+// StatusOf returns the status of Clusters. maintenances are those of their workload clusters, by "namespace/name" of the Cluster.
+func StatusOf(machines []clusterv1.Machine, maintenances map[string][]v1alpha1.NodeMaintenance) []ClusterStatus {
+	type group struct{ cluster, kind, name string }
+	groups := map[group]*GroupStatus{}
+	var order []group
+	for i := range machines {
+		m := &machines[i]
+		key := group{m.Namespace + "/" + m.Spec.ClusterName, "Machines", ""}
+		if name, found := m.Labels[clusterv1.MachineDeploymentNameLabel]; found {
+			key.kind, key.name = "MachineDeployment", name
+		} else if isControlPlane(m) {
+			key.kind, key.name = "ControlPlane", m.Labels[clusterv1.MachineControlPlaneNameLabel]
+		}
+		if groups[key] == nil {
+			groups[key] = &GroupStatus{Kind: key.kind, Name: key.name}
+			order = append(order, key)
+		}
+		groups[key].Machines++
+		if IsMaintained(m) {
+			groups[key].Drains = append(groups[key].Drains, machineStatus(m, maintenances[key.cluster]))
+		}
+	}
+	slices.SortFunc(order, func(a, b group) int {
+		return cmp.Or(cmp.Compare(a.cluster, b.cluster), cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name))
+	})
+	var clusters []ClusterStatus
+	for _, key := range order {
+		if len(clusters) == 0 || clusters[len(clusters)-1].Name != key.cluster {
+			clusters = append(clusters, ClusterStatus{Name: key.cluster})
+		}
+		last := &clusters[len(clusters)-1]
+		last.Machines += groups[key].Machines
+		last.Groups = append(last.Groups, *groups[key])
+	}
+	return clusters
+}
+
+func machineStatus(m *clusterv1.Machine, maintenances []v1alpha1.NodeMaintenance) MachineStatus {
+	status := MachineStatus{Machine: m.Namespace + "/" + m.Name, Node: m.Status.NodeRef.Name}
+	if m.DeletionTimestamp != nil {
+		status.Deleted = stamp(*m.DeletionTimestamp)
+	}
+	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {
+		status.Reason, status.Message, status.Since = condition.Reason, condition.Message, stamp(condition.LastTransitionTime)
+	}
+	for i := range maintenances {
+		if maintenances[i].Annotations[v1alpha1.OwnerMachineAnnotation] == status.Machine {
+			status.Maintenances = append(status.Maintenances, MaintenanceStatusOf(&maintenances[i]))
+		}
+	}
+	return status
+}
+
+// MaintenanceStatusOf returns the progress of a NodeMaintenance.
+func MaintenanceStatusOf(m *v1alpha1.NodeMaintenance) MaintenanceStatus {
+	summary := m.Status.Summary
+	status := MaintenanceStatus{
+		Name: m.Name, Stage: string(m.Spec.Stage), Nodes: summary.Nodes, DrainedNodes: summary.DrainedNodes,
+		Pending: summary.PodsPending, Evacuating: summary.PodsEvacuating, Skipped: summary.PodsSkipped, Blocking: summary.Blocking,
+	}
+	for _, stage := range m.Status.StageStatuses {
+		if stage.Name == m.Spec.Stage {
+			status.Since = stamp(stage.StartTimestamp)
+		}
+	}
+	for _, node := range m.Status.NodeStatuses {
+		for _, blocked := range node.Blocked {
+			entry := BlockedPod{Pod: blocked.Pod, Reason: blocked.Reason, Why: blocked.Why}
+			if blocked.Since != nil {
+				entry.Since = stamp(*blocked.Since)
+			}
+			status.Blocked = append(status.Blocked, entry)
+		}
+	}
+	return status
+}
+
+// WriteStatus writes a status for people. now is the time that ages count from.
+func WriteStatus(w io.Writer, s *Status, now time.Time, style terminal.Style) {
+	t := text{w, style}
+	for i := range s.Clusters {
+		t.cluster(&s.Clusters[i], now)
+	}
+	for i := range s.Maintenances {
+		t.progress("", &s.Maintenances[i], now)
+	}
+	if len(s.Clusters) == 0 && len(s.Maintenances) == 0 {
+		t.line("There are no Machines and no NodeMaintenances.")
+	}
+	if len(s.Gaps) > 0 {
+		t.heading("NOT READ")
+		for _, gap := range s.Gaps {
+			t.line("  %s", gap)
+		}
+	}
+}
+
+func (t text) cluster(c *ClusterStatus, now time.Time) {
+	fmt.Fprintln(t, t.style.Title(terminal.Clean("Cluster "+c.Name, maxLine)))
+	for i := range c.Groups {
+		g := &c.Groups[i]
+		t.line("  %s: %d under maintenance of %d", strings.TrimSpace(g.Kind+" "+g.Name), len(g.Drains), g.Machines)
+		for j := range g.Drains {
+			m := &g.Drains[j]
+			line := "Machine " + m.Machine
+			if m.Deleted != "" {
+				line += ", deleted " + age(m.Deleted, now) + " ago"
+			}
+			if m.Reason != "" {
+				line += ", " + m.Reason + " for " + age(m.Since, now)
+			}
+			fmt.Fprintln(t, t.style.Warning("    "+terminal.Clean(line, maxLine)))
+			for k := range m.Maintenances {
+				t.progress("      ", &m.Maintenances[k], now)
+			}
+			if len(m.Maintenances) == 0 {
+				for _, line := range terminal.Lines(m.Message, maxMessageLines, maxLine) {
+					fmt.Fprintln(t, "      "+line)
+				}
+			}
+		}
+	}
+}
+
+func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
+	fmt.Fprint(t, indent)
+	t.line("NodeMaintenance %s, stage %s for %s: %d of %d Nodes drained, %d Pods evacuating, %d pending, %d skipped",
+		m.Name, m.Stage, age(m.Since, now), m.DrainedNodes, m.Nodes, m.Evacuating, m.Pending, m.Skipped)
+	if m.Blocking != "" && len(m.Blocked) == 0 {
+		fmt.Fprint(t, indent)
+		t.line("  %s", m.Blocking)
+	}
+	for i := 0; i < len(m.Blocked); {
+		first, names := m.Blocked[i], []string{}
+		for ; i < len(m.Blocked) && m.Blocked[i].Why == first.Why; i++ {
+			names = append(names, m.Blocked[i].Pod)
+		}
+		fmt.Fprint(t, indent)
+		t.line("  %s for %s: %s", podNames(names), age(first.Since, now), first.Why)
+	}
+}
+
+// OnNode returns whether the status of a NodeMaintenance lists a Node.
+func OnNode(m *v1alpha1.NodeMaintenance, node string) bool {
+	return nodeselection.HasNodeStatus(m, node)
+}

@@ -1,0 +1,60 @@
+package report_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+)
+
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func machine(name string, labels map[string]string) clusterv1.Machine {
+	return clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: labels},
+		Spec:       clusterv1.MachineSpec{ClusterName: "prod"},
+		Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: name}},
+	}
+}
+
+func TestWriteStatus(t *testing.T) {
+	workers := map[string]string{clusterv1.MachineDeploymentNameLabel: "workers"}
+	deleted := machine("w1", workers)
+	deleted.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-5 * time.Minute)))
+	deleted.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMachineDraining, Message: "Drain not completed yet", LastTransitionTime: metav1.NewTime(now.Add(-time.Minute)),
+	}}
+	m := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "w1-abc", Annotations: map[string]string{v1alpha1.OwnerMachineAnnotation: "default/w1"}}}
+	m.Spec.Stage = v1alpha1.StageDrain
+	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
+	m.Status.Summary = v1alpha1.NodeMaintenanceSummary{Nodes: 1, PodsEvacuating: 2, PodsPending: 1}
+	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "w1"}, Blocked: []v1alpha1.BlockedPod{
+		{Pod: "shop/web-1", Why: "waiting\x1b[2J", Since: ptr.To(metav1.NewTime(now.Add(-30 * time.Second)))},
+		{Pod: "shop/web-2", Why: "waiting\x1b[2J", Since: ptr.To(metav1.NewTime(now.Add(-10 * time.Second)))},
+	}}}
+
+	t.Run("K6, K7: drains are shown below their owners, with what blocks them", func(t *testing.T) {
+		machines := []clusterv1.Machine{machine("cp", map[string]string{clusterv1.MachineControlPlaneLabel: "", clusterv1.MachineControlPlaneNameLabel: "cp"}), machine("w2", workers), deleted}
+		status := &report.Status{Clusters: report.StatusOf(machines, map[string][]v1alpha1.NodeMaintenance{"default/prod": {m}}), Gaps: []string{"Cluster default/other: timeout"}}
+		var out bytes.Buffer
+		report.WriteStatus(&out, status, now, terminal.Style{})
+		NewWithT(t).Expect(out.String()).To(Equal(`Cluster default/prod
+  ControlPlane cp: 0 under maintenance of 1
+  MachineDeployment workers: 1 under maintenance of 2
+    Machine default/w1, deleted 5m ago, Draining for 60s
+      NodeMaintenance w1-abc, stage Drain for 60s: 0 of 1 Nodes drained, 2 Pods evacuating, 1 pending, 0 skipped
+        Pods shop/web-1, shop/web-2 for 30s: waiting�[2J
+
+NOT READ
+  Cluster default/other: timeout
+`))
+	})
+}

@@ -1,0 +1,309 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// Why is the result of the command why.
+type Why struct {
+	Context string `json:"context"`
+	Subject string `json:"subject"`
+	// Answer says in one sentence how the subject stands.
+	Answer string `json:"answer"`
+	// Condition is that of the Machine.
+	Condition    *Condition    `json:"condition,omitempty"`
+	Maintenances []Maintenance `json:"nodeMaintenances,omitempty"`
+	// Problems are what the drain waits for.
+	Problems []Problem `json:"problems,omitempty"`
+	Pod      *PodWhy   `json:"pod,omitempty"`
+	Guide    []string  `json:"guide,omitempty"`
+	Gaps     []string  `json:"gaps,omitempty"`
+}
+
+// Condition is a condition of an object.
+type Condition struct {
+	Type    string                 `json:"type,omitempty"`
+	Status  metav1.ConditionStatus `json:"status"`
+	Reason  string                 `json:"reason"`
+	Message string                 `json:"message,omitempty"`
+	Since   string                 `json:"since,omitempty"`
+}
+
+// Maintenance is a NodeMaintenance of a Node.
+type Maintenance struct {
+	Name       string       `json:"name"`
+	Stage      string       `json:"stage"`
+	Since      string       `json:"since,omitempty"`
+	Reason     string       `json:"reason,omitempty"`
+	Message    string       `json:"message,omitempty"`
+	Pending    int32        `json:"podsPending"`
+	Evacuating int32        `json:"podsEvacuating"`
+	Skipped    int32        `json:"podsSkipped"`
+	Drained    bool         `json:"drained"`
+	Blocked    []BlockedPod `json:"blocked,omitempty"`
+	Conditions []Condition  `json:"conditions,omitempty"`
+}
+
+// BlockedPod is a Pod that the status of a NodeMaintenance names.
+type BlockedPod struct {
+	Pod    string `json:"pod"`
+	Reason string `json:"reason,omitempty"`
+	Why    string `json:"why"`
+	Since  string `json:"since,omitempty"`
+}
+
+// PodWhy explains a Pod.
+type PodWhy struct {
+	Pod
+	Node  string       `json:"node"`
+	Rules []RuleResult `json:"rules"`
+	Steps int          `json:"steps"`
+	// Target means that the Pod is to be evacuated now.
+	Target bool `json:"target"`
+	// Earlier are the Pods of earlier steps.
+	Earlier    []string        `json:"waitsForPods,omitempty"`
+	Evacuation *EvacuationView `json:"evacuation,omitempty"`
+	Deletion   string          `json:"deletion,omitempty"`
+	Finalizers []string        `json:"finalizers,omitempty"`
+	Problems   []string        `json:"invalidAnnotations,omitempty"`
+}
+
+// RuleResult is the result of a drain rule.
+type RuleResult struct {
+	Rule     string                 `json:"rule"`
+	Behavior v1alpha1.DrainBehavior `json:"behavior"`
+	Order    int32                  `json:"order,omitempty"`
+	// Result is yes, no or unknown.
+	Result  string `json:"matches"`
+	Decides bool   `json:"decides,omitempty"`
+	Why     string `json:"why"`
+}
+
+// EvacuationView is the Evacuation of a Pod.
+type EvacuationView struct {
+	Name            string      `json:"name"`
+	Since           string      `json:"since"`
+	ActiveEvacuator string      `json:"activeEvacuator,omitempty"`
+	Instigators     []string    `json:"instigators,omitempty"`
+	FailedEvictions int32       `json:"failedEvictions"`
+	Message         string      `json:"message,omitempty"`
+	Next            string      `json:"next,omitempty"`
+	Conditions      []Condition `json:"conditions,omitempty"`
+}
+
+// MachineWhy explains a Machine. observed is nil if its Node is not drained or does not exist; skip then says why.
+func MachineWhy(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, intent *Intent, observed *forecast.Observation, skip machinedrain.SkipReason) *Why {
+	w := &Why{Subject: "Machine " + m.Namespace + "/" + m.Name}
+	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {
+		c := conditionOf(*condition)
+		w.Condition = &c
+		w.link(condition.Reason)
+	}
+	switch {
+	case m.DeletionTimestamp.IsZero() && (intent == nil || intent.Present == nil):
+		w.Answer = "The Machine is not being deleted, and nothing drains its Node. The command plan predicts what a deletion would do."
+	case skip != machinedrain.NotSkipped:
+		w.Answer = "The Node is not drained: " + string(skip) + "."
+	case !m.DeletionTimestamp.IsZero() && !machinedrain.HasHook(m.Machine) && w.Condition == nil:
+		w.Answer = "The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting says what it waits for."
+	case !m.DeletionTimestamp.IsZero() && !machinedrain.HasHook(m.Machine):
+		w.Answer = "The hook is released: Cluster API completes the deletion. Its condition Deleting says what it waits for."
+	case w.Condition == nil:
+		w.Answer = "The manager has not reported on the Machine yet."
+		w.Guide = append(w.Guide, guide+"#it-has-our-hook-and-no-condition")
+	default:
+		w.Answer = w.Condition.Message
+	}
+	if node != nil {
+		w.fill(node, maintenances, intent, observed)
+	}
+	return w
+}
+
+// NodeWhy explains a Node.
+func NodeWhy(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, intent *Intent, observed *forecast.Observation) *Why {
+	w := &Why{Subject: "Node " + node.Name}
+	w.fill(node, maintenances, intent, observed)
+	switch {
+	case len(w.Maintenances) == 0 && node.Spec.Unschedulable:
+		w.Answer = "No NodeMaintenance selects the Node. Another actor has cordoned it."
+	case len(w.Maintenances) == 0:
+		w.Answer = "No NodeMaintenance selects the Node. The command plan predicts what a drain would do."
+	default:
+		w.Answer = w.Maintenances[0].Message
+	}
+	return w
+}
+
+// fill adds the NodeMaintenances of a Node and, if one drains it, what the drain waits for.
+func (w *Why) fill(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, intent *Intent, observed *forecast.Observation) {
+	for i := range maintenances {
+		if m := &maintenances[i]; nodeselection.Selects(m, node) || nodeselection.HasNodeStatus(m, node.Name) {
+			w.Maintenances = append(w.Maintenances, maintenanceOf(m, node.Name))
+		}
+	}
+	if intent == nil || intent.Present == nil || observed == nil || !planinput.Drains(intent.Present) {
+		return
+	}
+	for _, problem := range intent.Problems {
+		w.Problems = append(w.Problems, problemOf(reasonInvalidRule, problem.String()))
+	}
+	predicted := forecast.Of(*observed)
+	for _, obstacle := range predicted.Obstacles(observed.Now) {
+		problem := problemOf(obstacle.Reason, obstacle.Message)
+		problem.Pods, problem.Budget = obstacle.Pods, obstacle.Budget
+		if obstacle.NeverAllows {
+			problem.Fix = fixNeverAllows
+		}
+		w.Problems = append(w.Problems, problem)
+	}
+}
+
+// link adds the section of the guide about a reason.
+func (w *Why) link(reason string) {
+	if known, found := advices[reason]; found && known.section != "" && !slices.Contains(w.Guide, guide+"#"+known.section) {
+		w.Guide = append(w.Guide, guide+"#"+known.section)
+	}
+}
+
+func maintenanceOf(m *v1alpha1.NodeMaintenance, node string) Maintenance {
+	view := Maintenance{Name: m.Name, Stage: string(m.Spec.Stage), Reason: m.Spec.Reason, Message: m.Status.Summary.Progress}
+	for _, stage := range m.Status.StageStatuses {
+		if stage.Name == m.Spec.Stage {
+			view.Since = stamp(stage.StartTimestamp)
+		}
+	}
+	for _, status := range m.Status.NodeStatuses {
+		if status.NodeRef.Name != node {
+			continue
+		}
+		view.Message, view.Drained = status.DrainMessage, status.Drained
+		view.Pending, view.Evacuating, view.Skipped = status.PodsPendingEvacuation, status.PodsEvacuating, status.PodsSkipped
+		for _, blocked := range status.Blocked {
+			entry := BlockedPod{Pod: blocked.Pod, Reason: blocked.Reason, Why: blocked.Why}
+			if blocked.Since != nil {
+				entry.Since = stamp(*blocked.Since)
+			}
+			view.Blocked = append(view.Blocked, entry)
+		}
+	}
+	for _, condition := range m.Status.Conditions {
+		view.Conditions = append(view.Conditions, conditionOf(condition))
+	}
+	return view
+}
+
+func conditionOf(c metav1.Condition) Condition {
+	return Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message, Since: stamp(c.LastTransitionTime)}
+}
+
+func stamp(t metav1.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// ExplainPod explains a Pod of a Node.
+func ExplainPod(namespace, name string, intent Intent, observed forecast.Observation) (*Why, bool) {
+	predicted := forecast.Of(observed)
+	at := slices.IndexFunc(predicted.Pods, func(p forecast.Pod) bool { return p.Namespace == namespace && p.Name == name })
+	if at < 0 {
+		return nil, false
+	}
+	p := &predicted.Pods[at]
+	view := &PodWhy{Pod: podOf(p), Node: observed.Node.Name, Target: predicted.Targets.Has(p.UID), Finalizers: p.Finalizers}
+	for _, problem := range p.Problems {
+		view.Problems = append(view.Problems, problem.Message)
+	}
+	if p.DeletionTimestamp != nil {
+		view.Deletion = stamp(*p.DeletionTimestamp)
+	}
+	for _, match := range rules.NewMatcher(rules.InEffect(&intent.Maintenance.Spec)).Explain(planinput.RulePod(observed.Surroundings, p.Pod)) {
+		result := RuleResult{Rule: match.Rule, Behavior: match.Behavior, Order: match.Order, Result: "no", Decides: match.Decides, Why: match.Why}
+		switch {
+		case match.Unknown:
+			result.Result = "unknown"
+		case match.Matches:
+			result.Result = "yes"
+		}
+		view.Rules = append(view.Rules, result)
+	}
+	for i := range predicted.Pods {
+		other := &predicted.Pods[i]
+		view.Steps = max(view.Steps, other.Step)
+		if p.Step > 0 && other.Step > 0 && other.Step < p.Step {
+			view.Earlier = append(view.Earlier, other.Namespace+"/"+other.Name)
+		}
+	}
+	if p.Evacuation != nil {
+		view.Evacuation = evacuationView(p)
+	}
+	w := &Why{Subject: "Pod " + namespace + "/" + name, Pod: view}
+	for _, obstacle := range p.Obstacles(observed.Now) {
+		problem := problemOf(obstacle.Reason, obstacle.Message)
+		problem.Budget = obstacle.Budget
+		if obstacle.NeverAllows {
+			problem.Fix = fixNeverAllows
+		}
+		w.Problems = append(w.Problems, problem)
+	}
+	w.Answer = w.podAnswer(p, intent)
+	return w, true
+}
+
+func evacuationView(p *forecast.Pod) *EvacuationView {
+	e := p.Evacuation
+	view := &EvacuationView{
+		Name: e.Name, Since: stamp(e.CreationTimestamp), Instigators: evacuation.Instigators(e), FailedEvictions: e.Status.FailedEvictionCounter,
+		Message: e.Status.Message, Next: p.Next.Message,
+	}
+	if class := e.Status.ActiveEvacuatorClass; class != nil && !e.Status.ActiveEvacuatorCompleted {
+		view.ActiveEvacuator = *class
+	}
+	for _, condition := range e.Status.Conditions {
+		view.Conditions = append(view.Conditions, conditionOf(condition))
+	}
+	return view
+}
+
+// podAnswer says in one sentence how a Pod stands. The Evacuation's message is what the manager says.
+func (w *Why) podAnswer(p *forecast.Pod, intent Intent) string {
+	draining := intent.Present != nil && planinput.Drains(intent.Present)
+	switch {
+	case p.Outcome == forecast.Finished:
+		return "The Pod has finished and does not block a drain."
+	case p.DeletionTimestamp != nil:
+		return "The Pod is terminating."
+	case p.Outcome == forecast.Stays:
+		return "A drain leaves the Pod on its Node (" + w.Pod.Reason + ") and does not wait for it."
+	case !draining:
+		return "Nothing drains the Node. In a drain, the Pod would be handled as described below."
+	case p.Outcome == forecast.Undecided:
+		return "It cannot be decided what to do with the Pod: " + p.Verdict.Undecided
+	case p.Outcome == forecast.Completes:
+		return "The drain waits until the Pod has completed (" + p.Verdict.Reason + ")."
+	case p.Evacuation != nil && p.Evacuation.Status.Message != "":
+		return p.Evacuation.Status.Message
+	case w.Pod.Target:
+		return "The Pod is to be evacuated now."
+	default:
+		return fmt.Sprintf("The Pod waits for %s of earlier steps to terminate: %s", pods(len(w.Pod.Earlier)), strings.Join(w.Pod.Earlier[:min(len(w.Pod.Earlier), maxPodNames)], ", "))
+	}
+}

@@ -1,0 +1,142 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
+
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+)
+
+const maxMessageLines = 12
+
+// WriteWhy writes an explanation for people. now is the time that ages count from.
+func WriteWhy(w io.Writer, y *Why, now time.Time, style terminal.Style) {
+	t := text{w, style}
+	fmt.Fprintln(t, style.Title(terminal.Clean(y.Subject, maxLine)))
+	for _, line := range terminal.Lines(y.Answer, maxMessageLines, maxLine) {
+		fmt.Fprintln(t, line)
+	}
+	if c := y.Condition; c != nil {
+		t.heading("CONDITION NodeMaintenance")
+		t.line("  %s %s for %s", string(c.Status), c.Reason, age(c.Since, now))
+	}
+	for i := range y.Maintenances {
+		t.maintenance(&y.Maintenances[i], now)
+	}
+	if y.Pod != nil {
+		t.pod(y.Pod, now)
+	}
+	t.problems(style.Blocker("WAITS FOR"), y.Problems)
+	for _, link := range y.Guide {
+		if len(y.Problems) > 0 {
+			break // each problem has its link
+		}
+		t.line("")
+		t.line("See: %s", link)
+	}
+	if len(y.Gaps) > 0 {
+		t.heading("NOT READ")
+		for _, gap := range y.Gaps {
+			t.line("  %s", gap)
+		}
+	}
+	t.line("")
+	fmt.Fprintln(t, style.Faint(terminal.Clean("Read from "+y.Context+". Nothing was changed.", maxLine)))
+}
+
+func (t text) heading(title string) {
+	t.line("")
+	fmt.Fprintln(t, t.style.Title(title))
+}
+
+func (t text) maintenance(m *Maintenance, now time.Time) {
+	t.heading("NODEMAINTENANCE " + terminal.Clean(m.Name, maxLine))
+	t.line("  Stage %s for %s: %s", m.Stage, age(m.Since, now), m.Message)
+	if m.Reason != "" {
+		t.line("  Requested because: %s", m.Reason)
+	}
+	t.line("  %d Pods evacuating, %d pending, %d skipped", m.Evacuating, m.Pending, m.Skipped)
+	for i := 0; i < len(m.Blocked); {
+		first, names := m.Blocked[i], []string{}
+		for ; i < len(m.Blocked) && m.Blocked[i].Why == first.Why; i++ {
+			names = append(names, m.Blocked[i].Pod)
+		}
+		t.line("  %s for %s: %s", podNames(names), age(first.Since, now), first.Why)
+	}
+}
+
+func (t text) pod(p *PodWhy, now time.Time) {
+	t.heading("DRAIN RULES: the first one that matches decides")
+	w := printers.GetNewTabWriter(t)
+	fmt.Fprintln(w, "  \tRULE\tBEHAVIOR\tORDER\tMATCHES\tWHY")
+	decided := false
+	for _, r := range p.Rules {
+		mark, order := " ", none
+		if r.Decides {
+			mark, decided = ">", true
+		}
+		if r.Behavior == "Drain" {
+			order = strconv.Itoa(int(r.Order))
+		}
+		fmt.Fprintln(w, "  "+mark+"\t"+strings.Join(cleanCells([]string{r.Rule, string(r.Behavior), order, r.Result, r.Why}), "\t"))
+	}
+	if !decided {
+		fmt.Fprintln(w, "  >\t(no rule matches)\tDrain\t0\tyes\t-")
+	}
+	_ = w.Flush()
+
+	t.heading("PLACE IN THE PLAN")
+	switch {
+	case p.Step == 0:
+		t.line("  %s: it has no place in the plan", string(p.Outcome))
+	case len(p.Earlier) == 0:
+		t.line("  %s in step %d of %d: no Pod must terminate before", string(p.Outcome), p.Step, p.Steps)
+	default:
+		t.line("  %s in step %d of %d, after the Pods of earlier steps: %s", string(p.Outcome), p.Step, p.Steps, podNames(p.Earlier))
+	}
+	if len(p.Budgets) > 0 {
+		t.heading("PODDISRUPTIONBUDGETS")
+	}
+	for _, b := range p.Budgets {
+		t.line("  %s allows %d disruptions: %d of %d Pods are healthy, %d must be", b.Name, b.DisruptionsAllowed, b.CurrentHealthy, b.ExpectedPods, b.DesiredHealthy)
+		if b.NeverAllows {
+			t.line("    It cannot allow a disruption with this number of Pods, even if all are ready")
+		}
+	}
+	if len(p.Evacuators) > 0 {
+		t.heading("EVACUATORS, in this order")
+		t.line("  %s", strings.Join(p.Evacuators, ", "))
+	}
+	for _, problem := range p.Problems {
+		t.line("  Ignored: %s", problem)
+	}
+	if e := p.Evacuation; e != nil {
+		t.heading("EVACUATION " + terminal.Clean(e.Name, maxLine))
+		t.line("  Requested %s ago by %s; %d evictions were refused", age(e.Since, now), strings.Join(e.Instigators, ", "), int(e.FailedEvictions))
+		if e.ActiveEvacuator != "" {
+			t.line("  Active evacuator: %s", e.ActiveEvacuator)
+		}
+		for _, c := range e.Conditions {
+			t.line("  %s %s %s for %s: %s", c.Type, string(c.Status), c.Reason, age(c.Since, now), c.Message)
+		}
+	}
+	if p.Deletion != "" {
+		t.heading("DELETION")
+		t.line("  Its grace period ends at %s; finalizers: %s", p.Deletion, strings.Join(p.Finalizers, ", "))
+	}
+}
+
+// age returns how long ago a time was, as kubectl prints it.
+func age(since string, now time.Time) string {
+	t, err := time.Parse(time.RFC3339, since)
+	if err != nil {
+		return "an unknown time"
+	}
+	return duration.HumanDuration(now.Sub(t))
+}
