@@ -8,6 +8,8 @@ const (
 
 	// ReasonWaitingForWorkloadCluster means that the manager has no connection to the workload cluster.
 	ReasonWaitingForWorkloadCluster = "WaitingForWorkloadCluster"
+	// ReasonCRDNotServed means that the workload cluster does not serve a CRD that the manager installs. The message says which and why.
+	ReasonCRDNotServed = "CRDNotServed"
 	// ReasonWaitingForTurn means that as many other Nodes of the Cluster are being drained as maxParallelDrains allows.
 	ReasonWaitingForTurn = "WaitingForTurn"
 	// ReasonMachineDraining means that the Node is being drained. The message says what the drain waits for.

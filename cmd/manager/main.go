@@ -233,7 +233,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		return err
 	}
 	workloads := &workloadcluster.Reconciler{
-		Client: mgr.GetClient(), Clusters: clusters, WatchFilterValue: o.watchFilter,
+		Client: mgr.GetClient(), Clock: realClock, Clusters: clusters, WatchFilterValue: o.watchFilter,
 		Watches: append(append(evacuators, watches...), maintenances.Watches, evacuations.Watches, evictor.Watches, sweeper.Watches),
 	}
 	return setupWorkloads(ctx, mgr, o, workloads)

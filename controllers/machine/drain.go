@@ -129,6 +129,18 @@ func (r *Reconciler) countControlPlane(ctx context.Context, s *scope, facts *mac
 	return nil
 }
 
+// awaitServed waits until the workload cluster serves the CRDs that the manager installs.
+func (r *Reconciler) awaitServed(_ context.Context, s *scope) (outcome, error) {
+	unserved := r.Clusters.Unserved(s.clusterKey())
+	if unserved == "" {
+		return outcome{}, nil
+	}
+	return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonCRDNotServed, message: unserved, at: s.now.Add(unservedRetry)}, nil
+}
+
+// unservedRetry is the interval of checks whether the CRDs are served.
+const unservedRetry = time.Second
+
 // requestMaintenance creates the NodeMaintenance of the Node, or updates it to the current policy and drain rules. It waits until the
 // workload cluster is reachable and invalid MachineDrainRules are fixed.
 func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (outcome, error) {
@@ -292,6 +304,9 @@ func waitingForCluster(state clustercache.HealthCheckingState) outcome {
 // A request without a response is retried after contactRetry instead of with the backoff of errors.
 func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
 	answered := apierrors.ReasonForError(err) != metav1.StatusReasonUnknown
+	if workload.KindNotServed(err) {
+		r.Clusters.RequestCheck(s.clusterKey())
+	}
 	if answered && !workload.IsNotConnected(err) || workload.IsPaused(err) {
 		return outcome{}, err
 	}

@@ -216,7 +216,7 @@ const (
 //
 //	admit ─► request the drain ─► await the turn ─► await the drain ─► await the volumes ─► drain the Pods of DaemonSets ─► release the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
-	steps := []func(context.Context, *scope) (outcome, error){r.admit, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets}
+	steps := []func(context.Context, *scope) (outcome, error){r.admit, r.awaitServed, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets}
 	for _, step := range steps {
 		result, err := step(ctx, s)
 		if err != nil {

@@ -33,6 +33,8 @@ type Clusters struct {
 	watches     map[types.NamespacedName]*connectedWatch
 	recorders   map[types.NamespacedName]*eventRecorder
 	subscribers []func(Change)
+	unserved    map[types.NamespacedName]string // see SetUnserved
+	check       func(types.NamespacedName)      // see OnCheckRequested
 }
 
 // connectedWatch is a drain watch and the connection that it belongs to.
@@ -50,6 +52,8 @@ func NewClusters(management client.Reader, cache clustercache.ClusterCache, sche
 		management: management, cache: shareHandlers(cache), scheme: scheme, evictions: evictions, clock: now,
 		watches:   map[types.NamespacedName]*connectedWatch{},
 		recorders: map[types.NamespacedName]*eventRecorder{},
+		unserved:  map[types.NamespacedName]string{},
+		check:     func(types.NamespacedName) {},
 	}
 }
 
@@ -173,6 +177,7 @@ func (c *Clusters) startWatch(cluster types.NamespacedName, config *rest.Config)
 	}
 	watch := &connectedWatch{drainWatch: drain, config: config, evictions: evictions, began: c.clock.Now()}
 	c.watches[cluster] = watch
+	c.check(cluster)
 	return watch, nil
 }
 
@@ -193,6 +198,28 @@ func (c *Clusters) RestartWatches(cluster types.NamespacedName) {
 
 // restartAfter prevents concurrent drains that all detect the restored contact from restarting the same watch repeatedly.
 const restartAfter = 15 * time.Second
+
+// OnCheckRequested sets the function that checks what is installed in a workload cluster. It must be called before the manager starts.
+func (c *Clusters) OnCheckRequested(check func(cluster types.NamespacedName)) { c.check = check }
+
+// RequestCheck requests a check of what is installed in a workload cluster.
+func (c *Clusters) RequestCheck(cluster types.NamespacedName) { c.check(cluster) }
+
+// SetUnserved records which of the installed CRDs a workload cluster does not serve, and why. It is empty if all are served.
+func (c *Clusters) SetUnserved(cluster types.NamespacedName, unserved string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unserved[cluster] = unserved; unserved == "" {
+		delete(c.unserved, cluster)
+	}
+}
+
+// Unserved returns what SetUnserved has recorded.
+func (c *Clusters) Unserved(cluster types.NamespacedName) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unserved[cluster]
+}
 
 // Connected creates the objects that live as long as the connection.
 func (c *Clusters) Connected(ctx context.Context, cluster types.NamespacedName) error {
@@ -218,6 +245,7 @@ func (c *Clusters) Connected(ctx context.Context, cluster types.NamespacedName) 
 // Disconnect stops the watches of a workload cluster that is no longer connected, and deletes all state about it.
 func (c *Clusters) Disconnect(cluster types.NamespacedName) {
 	c.cache.remove(cluster)
+	c.SetUnserved(cluster, "")
 	c.Failures.Remove(func(request Request) bool { return request.Cluster == cluster })
 	if c.removeWatch(cluster) {
 		c.notify(Change{Cluster: cluster}) // the observation has ended

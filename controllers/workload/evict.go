@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -105,4 +106,10 @@ func NotServed(err error) bool {
 	default:
 		return false
 	}
+}
+
+// KindNotServed reports whether a request for an object failed because the API server does not serve its kind, or refuses new objects since the
+// CRD is being deleted.
+func KindNotServed(err error) bool {
+	return NotServed(err) || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(errors.Cause(err)) || apierrors.IsTimeout(err)
 }

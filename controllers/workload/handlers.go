@@ -2,7 +2,9 @@ package workload
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 
@@ -12,6 +14,8 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
 // sharedHandlers is a ClusterCache whose watches of the same kind share one event handler of the informer. Each handler of an informer has
@@ -22,6 +26,7 @@ type sharedHandlers struct {
 
 	mu        sync.Mutex
 	byCluster map[types.NamespacedName]*connectionHandlers
+	restarts  map[types.NamespacedName]int // how often the informers of installedKinds were restarted
 }
 
 // connectionHandlers are the handlers of one connection.
@@ -32,12 +37,69 @@ type connectionHandlers struct {
 }
 
 func shareHandlers(cache clustercache.ClusterCache) *sharedHandlers {
-	return &sharedHandlers{ClusterCache: cache, byCluster: map[types.NamespacedName]*connectionHandlers{}}
+	return &sharedHandlers{ClusterCache: cache, byCluster: map[types.NamespacedName]*connectionHandlers{}, restarts: map[types.NamespacedName]int{}}
 }
 
 // Watch implements clustercache.ClusterCache.
 func (s *sharedHandlers) Watch(ctx context.Context, cluster client.ObjectKey, watcher clustercache.Watcher) error {
-	return s.ClusterCache.Watch(ctx, cluster, sharingWatcher{watcher, s, cluster}) //nolint:wrapcheck // it is the ClusterCache to its callers
+	name := watcher.Name()
+	s.mu.Lock()
+	if restarts := s.restarts[cluster]; restarts > 0 && isInstalledKind(watcher.Object()) {
+		name = fmt.Sprintf("%s-%d", name, restarts) // the ClusterCache adds a name only once to a connection
+	}
+	s.mu.Unlock()
+	return s.ClusterCache.Watch(ctx, cluster, sharingWatcher{watcher, name, s, cluster}) //nolint:wrapcheck // it is the ClusterCache to its callers
+}
+
+// installedKinds are the kinds whose CRDs the manager installs in workload clusters.
+var installedKinds = []client.Object{&v1alpha1.NodeMaintenance{}, &v1alpha1.Evacuation{}}
+
+func isInstalledKind(object client.Object) bool {
+	return slices.ContainsFunc(installedKinds, func(kind client.Object) bool { return reflect.TypeOf(kind) == reflect.TypeOf(object) })
+}
+
+// RestartInformers replaces the informers of the installed kinds in a connection after their CRDs were recreated: an informer whose kind was
+// not served retries with a backoff of up to a minute. The handlers are told that the objects of the former informers are deleted, so that each
+// is reconciled.
+func (c *Clusters) RestartInformers(ctx context.Context, cluster types.NamespacedName, all []Watches) error {
+	former := c.cache.removeInstalled(ctx, cluster)
+	if len(former) == 0 {
+		return nil
+	}
+	if err := c.AddWatches(ctx, cluster, all); err != nil {
+		return err
+	}
+	for _, informer := range former {
+		if present, listable := informer.store(); listable {
+			for _, object := range present.List() {
+				informer.OnDelete(object)
+			}
+		}
+	}
+	return nil
+}
+
+// removeInstalled removes the informers of the installed kinds from a connection, and returns them.
+func (s *sharedHandlers) removeInstalled(ctx context.Context, cluster types.NamespacedName) []*sharedInformer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	handlers := s.byCluster[cluster]
+	if handlers == nil {
+		return nil
+	}
+	s.restarts[cluster]++
+	handlers.mu.Lock()
+	defer handlers.mu.Unlock()
+	var removed []*sharedInformer
+	for _, kind := range installedKinds {
+		informer, err := handlers.cache.GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
+		if err != nil || handlers.shared[informer] == nil || handlers.cache.RemoveInformer(ctx, kind) != nil {
+			continue
+		}
+		removed = append(removed, handlers.shared[informer])
+		delete(handlers.shared, informer)
+	}
+	return removed
 }
 
 // remove deletes the handlers of a connection that has ended.
@@ -45,6 +107,7 @@ func (s *sharedHandlers) remove(cluster types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byCluster, cluster)
+	delete(s.restarts, cluster)
 }
 
 // resend calls the handlers of a connection for all present objects, as after the first lists.
@@ -82,9 +145,13 @@ func (s *sharedHandlers) of(cluster types.NamespacedName, cache ctrlcache.Cache)
 // sharingWatcher passes a cache with shared informers to a watcher.
 type sharingWatcher struct {
 	clustercache.Watcher
+	name     string
 	handlers *sharedHandlers
 	cluster  types.NamespacedName
 }
+
+// Name implements clustercache.Watcher.
+func (w sharingWatcher) Name() string { return w.name }
 
 // Watch implements clustercache.Watcher.
 func (w sharingWatcher) Watch(cache ctrlcache.Cache) error {

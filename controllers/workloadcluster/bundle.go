@@ -2,7 +2,10 @@ package workloadcluster
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/pkg/errors"
@@ -13,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
@@ -23,30 +27,66 @@ const fieldManager = "capnm-bundle"
 
 // Applied is the state of the bundle in a workload cluster.
 type Applied struct {
-	// Established means that the API server serves all CRDs.
-	Established bool
+	// Unserved says which CRD the API server does not serve, and why. It is empty if all CRDs are served.
+	Unserved string
+	// Terminating means that a CRD is being deleted.
+	Terminating bool
 	// Missing are the admission policies and bindings that the workload cluster does not serve, or whose expressions its Kubernetes version
 	// does not support. Without them, any user who may write NodeMaintenances and Evacuations can drain its Nodes.
 	Missing []string
+	// Restored are the objects that another actor had deleted or changed.
+	Restored []Restored
+	// CreatedCRDs means that a CRD was created. Watches of its kind may have failed before.
+	CreatedCRDs bool
 }
 
-// ApplyBundle applies the bundle to a workload cluster. It keeps an object of the same or a newer bundle version: managers of different
-// versions in two management clusters may share a workload cluster. It skips admission policies that the workload cluster does not support.
+// Restored is an object of the bundle that was restored.
+type Restored struct {
+	Kind, Name string
+	// Change is what the other actor had done: deleted or changed.
+	Change string
+}
+
+const (
+	changeDeleted = "deleted"
+	changeChanged = "changed"
+)
+
+// ApplyBundle creates the missing objects of the bundle in a workload cluster, and restores those that another actor has changed. It keeps an
+// object of a newer bundle version: managers of different versions in two management clusters may share a workload cluster. It skips
+// admission policies that the workload cluster does not support.
 func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 	objects, err := bundle.Bundle()
 	if err != nil {
 		return Applied{}, err
 	}
-	applied := Applied{Established: true}
-	for _, each := range findAll(ctx, live, objects) {
-		present, err := each.ensure(ctx, live)
+	applied := Applied{}
+	all := findAll(ctx, live, objects)
+	installed := slices.ContainsFunc(all, func(f found) bool { return f.err == nil && bundleVersion(f.present) >= bundle.BundleVersion })
+	for _, each := range all {
+		present, change, err := each.ensure(ctx, live)
 		switch {
 		case err == nil:
-			applied.Established = applied.Established && isEstablished(present)
 		case isAdmission(each.wanted) && (meta.IsNoMatchError(err) || apierrors.IsInvalid(err)):
 			applied.Missing = append(applied.Missing, each.wanted.GetKind()+" "+each.wanted.GetName())
+			continue
 		default:
 			return Applied{}, err
+		}
+		if change == changeChanged || change == changeDeleted && installed {
+			applied.Restored = append(applied.Restored, Restored{Kind: present.GetKind(), Name: present.GetName(), Change: change})
+		}
+		if present.GetKind() != "CustomResourceDefinition" {
+			continue
+		}
+		applied.CreatedCRDs = applied.CreatedCRDs || change == changeDeleted
+		unserved, err := whyUnserved(ctx, live, present)
+		if err != nil {
+			return Applied{}, err
+		}
+		applied.Terminating = applied.Terminating || present.GetDeletionTimestamp() != nil
+		if applied.Unserved == "" {
+			applied.Unserved = unserved
 		}
 	}
 	return applied, nil
@@ -74,35 +114,62 @@ func findAll(ctx context.Context, live client.Client, objects []*unstructured.Un
 	return all
 }
 
-// ensure applies the object if it is missing or older, and returns its state in the workload cluster.
-func (f found) ensure(ctx context.Context, live client.Client) (*unstructured.Unstructured, error) {
-	switch version := bundleVersion(f.present); {
+// ensure creates the object if it is missing, and updates it if it is older or differs. It returns the state of the object in the workload
+// cluster, and what another actor had done to an object of this version. An object that is being deleted is recreated when it is gone.
+func (f found) ensure(ctx context.Context, live client.Client) (present *unstructured.Unstructured, change string, err error) {
+	name, version := f.wanted.GetKind()+" "+f.wanted.GetName(), bundleVersion(f.present)
+	wanted := f.wanted.DeepCopy()
+	switch {
 	case apierrors.IsNotFound(f.err):
-		return applyObject(ctx, live, f.wanted)
+		setBundleVersion(wanted)
+		return wanted, changeDeleted, errors.Wrapf(live.Create(ctx, wanted, client.FieldOwner(fieldManager)), "creating %s", name)
 	case f.err != nil:
-		return nil, errors.Wrapf(f.err, "getting %s %s", f.wanted.GetKind(), f.wanted.GetName())
-	case version < bundle.BundleVersion:
-		return applyObject(ctx, live, f.wanted)
+		return nil, "", errors.Wrapf(f.err, "getting %s", name)
 	case version > bundle.BundleVersion:
-		ctrl.LoggerFrom(ctx).V(2).Info("A newer bundle is there already, leaving it", f.wanted.GetKind(), f.wanted.GetName(), "version", version)
+		ctrl.LoggerFrom(ctx).V(2).Info("Keeping the object of a newer bundle", "kind", f.wanted.GetKind(), "name", f.wanted.GetName(), "version", version)
+		return f.present, "", nil
+	case f.present.GetDeletionTimestamp() != nil, version == bundle.BundleVersion && !differs(f.wanted, f.present):
+		return f.present, "", nil
 	}
-	return f.present, nil
+	copyMetadata(wanted, f.present)
+	setBundleVersion(wanted)
+	if err := live.Update(ctx, wanted, client.FieldOwner(fieldManager)); err != nil {
+		return nil, "", errors.Wrapf(err, "updating %s", name)
+	}
+	if version == bundle.BundleVersion && wanted.GetResourceVersion() != f.present.GetResourceVersion() { // equal: they differ by a default
+		change = changeChanged
+	}
+	return wanted, change, nil
+}
+
+// copyMetadata sets the metadata of the wanted object to that of the present one, with the wanted labels and annotations.
+func copyMetadata(wanted, present *unstructured.Unstructured) {
+	labels, annotations := present.GetLabels(), present.GetAnnotations()
+	for key, value := range wanted.GetLabels() {
+		labels = with(labels, key, value)
+	}
+	for key, value := range wanted.GetAnnotations() {
+		annotations = with(annotations, key, value)
+	}
+	wanted.Object["metadata"] = present.DeepCopy().Object["metadata"]
+	wanted.SetLabels(labels)
+	wanted.SetAnnotations(annotations)
+}
+
+func setBundleVersion(object *unstructured.Unstructured) {
+	object.SetAnnotations(with(object.GetAnnotations(), v1alpha1.BundleVersionAnnotation, strconv.Itoa(bundle.BundleVersion)))
+}
+
+func with(values map[string]string, key, value string) map[string]string {
+	if values == nil {
+		values = map[string]string{}
+	}
+	values[key] = value
+	return values
 }
 
 func isAdmission(object *unstructured.Unstructured) bool {
 	return object.GroupVersionKind().Group == admissionregistrationv1.GroupName
-}
-
-func applyObject(ctx context.Context, live client.Client, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	applied := object.DeepCopy()
-	annotations := applied.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[v1alpha1.BundleVersionAnnotation] = strconv.Itoa(bundle.BundleVersion)
-	applied.SetAnnotations(annotations)
-	err := live.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldManager), client.ForceOwnership)
-	return applied, errors.Wrapf(err, "applying %s %s", object.GetKind(), object.GetName())
 }
 
 // bundleVersion returns the bundle version of an object in a workload cluster, 0 if it has none.
@@ -114,11 +181,46 @@ func bundleVersion(object client.Object) int {
 	return version
 }
 
-func isEstablished(object *unstructured.Unstructured) bool {
-	if object.GetKind() != "CustomResourceDefinition" {
-		return true
+// whyUnserved returns why the API server does not serve a CRD, and "" if it does. If the CRD is being deleted, whyUnserved withdraws the requests
+// of NodeMaintenances from its Evacuations: those finalizers would block the deletion until the Pods are gone, and meanwhile no Evacuation
+// can be created. NodeMaintenances need no help, because their controller completes deleted ones.
+func whyUnserved(ctx context.Context, live client.Client, crd *unstructured.Unstructured) (string, error) {
+	if crd.GetDeletionTimestamp() == nil {
+		if isEstablished(crd) {
+			return "", nil
+		}
+		return fmt.Sprintf("Waiting for the API server to serve CustomResourceDefinition %s", crd.GetName()), nil
 	}
-	conditions, _, err := unstructured.NestedSlice(object.Object, "status", "conditions")
+	kind, _, err := unstructured.NestedString(crd.Object, "spec", "names", "kind")
+	if err != nil {
+		return "", errors.Wrapf(err, "reading CustomResourceDefinition %s", crd.GetName())
+	}
+	remaining := &unstructured.UnstructuredList{}
+	remaining.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind + "List"))
+	if err := live.List(ctx, remaining, client.Limit(remainingLimit)); err != nil && !apierrors.IsNotFound(err) {
+		return "", errors.Wrapf(err, "listing the objects of the deleted CustomResourceDefinition %s", crd.GetName())
+	}
+	blocking := ""
+	for i := range remaining.Items {
+		object := &remaining.Items[i]
+		before := object.DeepCopy()
+		if object.GetDeletionTimestamp() != nil && controllerutil.RemoveFinalizer(object, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
+			if err := live.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+				return "", errors.Wrapf(err, "withdrawing from %s %s", kind, client.ObjectKeyFromObject(object))
+			}
+		}
+		if finalizers := object.GetFinalizers(); blocking == "" && len(finalizers) > 0 {
+			blocking = fmt.Sprintf(", which waits for the finalizers of %s %s: %s", kind, strings.TrimPrefix(client.ObjectKeyFromObject(object).String(), "/"), strings.Join(finalizers, ", "))
+		}
+	}
+	return fmt.Sprintf("Waiting for the deletion of CustomResourceDefinition %s by another actor to complete%s. It is recreated afterwards", crd.GetName(), blocking), nil
+}
+
+// remainingLimit bounds the objects of a deleted CRD that one check reads.
+const remainingLimit = 500
+
+func isEstablished(crd *unstructured.Unstructured) bool {
+	conditions, _, err := unstructured.NestedSlice(crd.Object, "status", "conditions")
 	if err != nil {
 		return false
 	}

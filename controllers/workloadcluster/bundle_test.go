@@ -15,7 +15,7 @@ func TestTellMissing(t *testing.T) {
 		r.tellMissing(t.Context(), &clusterv1.Cluster{}, nil)
 		g.Expect(recorder.Events).To(BeEmpty())
 		r.tellMissing(t.Context(), &clusterv1.Cluster{}, []string{"ValidatingAdmissionPolicy one", "ValidatingAdmissionPolicyBinding one"})
-		g.Expect(recorder.Events).To(Receive(Equal("Warning AdmissionPoliciesMissing The workload cluster doesn't take these, so that whoever may write " +
-			"NodeMaintenances and Evacuations there can drain its Nodes: ValidatingAdmissionPolicy one, ValidatingAdmissionPolicyBinding one")))
+		g.Expect(recorder.Events).To(Receive(Equal("Warning AdmissionPoliciesMissing The workload cluster does not support these, so every user who may write " +
+			"NodeMaintenances or Evacuations there can drain its Nodes: ValidatingAdmissionPolicy one, ValidatingAdmissionPolicyBinding one")))
 	})
 }

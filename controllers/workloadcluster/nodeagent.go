@@ -44,7 +44,7 @@ func applyNodeAgent(ctx context.Context, live client.Client, image string, wante
 		return removeNodeAgent(ctx, live, objects)
 	}
 	for _, each := range findAll(ctx, live, objects) {
-		_, err := each.ensure(ctx, live)
+		_, _, err := each.ensure(ctx, live)
 		if meta.IsNoMatchError(err) {
 			ctrl.LoggerFrom(ctx).Info("The workload cluster doesn't serve admission policies, so it gets no node agent")
 			return nil

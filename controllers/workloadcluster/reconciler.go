@@ -4,14 +4,20 @@ package workloadcluster
 
 import (
 	"context"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pkg/errors"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/predicates"
@@ -20,21 +26,36 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// eventAdmissionPoliciesMissing is the reason of the event on a Cluster whose workload cluster does not support some of the admission
-// policies, or has disabled them.
-const eventAdmissionPoliciesMissing = "AdmissionPoliciesMissing"
+// Reasons of the events on Clusters.
+const (
+	// eventAdmissionPoliciesMissing means that the workload cluster does not support some of the admission policies, or has disabled them.
+	eventAdmissionPoliciesMissing = "AdmissionPoliciesMissing"
+	// eventBundleRestored means that an object of the bundle was restored that another actor had deleted or changed.
+	eventBundleRestored = "BundleRestored"
+)
 
-// Reconciler prepares each workload cluster that a MachineDrainPolicy selects, once for each connection.
+var bundleRestored = prometheus.NewCounterVec(prometheus.CounterOpts{
+	Name: "capnm_bundle_restored_total",
+	Help: "Objects that the manager has restored in workload clusters, by kind and by what another actor had done to them: deleted, changed.",
+}, []string{"kind", "change"})
+
+func init() { metrics.Registry.MustRegister(bundleRestored) }
+
+// Reconciler prepares each workload cluster that a MachineDrainPolicy selects. It checks the bundle on connect, when a drain begins, when a
+// request of a drain fails because a kind is not served, and periodically.
 type Reconciler struct {
 	Client           client.Client
+	Clock            clock.PassiveClock
 	Clusters         *workload.Clusters
 	Watches          []workload.Watches
 	WatchFilterValue string
@@ -42,6 +63,7 @@ type Reconciler struct {
 	NodeAgentImage string
 
 	recorder record.EventRecorder
+	checks   sync.Map // of check, by the Cluster's namespace and name
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -58,6 +80,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&clusterv1.Machine{}, r.Clusters.ResumeAfterPause()).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.clustersOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(r.Clusters.Source("workloadcluster", clusters)).
+		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			r.Clusters.OnCheckRequested(func(cluster types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: cluster}) })
+			return nil
+		})).
 		WithOptions(options).
 		Complete(r)
 	return errors.Wrap(err, "setting up the workload cluster controller")
@@ -76,37 +102,120 @@ func (r *Reconciler) clustersOfNamespace(ctx context.Context, policy client.Obje
 	return requests
 }
 
-// Reconcile prepares one workload cluster:
+// Reconcile prepares one workload cluster, and restores the bundle periodically:
 //
-//	is it selected? ─► is it connected? ─► apply the bundle and the node agent ─► add the watches of the controllers
+//	is it selected? ─► is it connected? ─► check the bundle and the node agent ─► add the watches of the controllers
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	cluster, err := r.ours(ctx, req.NamespacedName)
+	key := req.NamespacedName
+	cluster, err := r.ours(ctx, key)
 	if err != nil || cluster == nil {
 		return reconcile.Result{}, err
 	}
-	live, err := r.Clusters.UncachedClient(ctx, req.NamespacedName)
+	live, err := r.Clusters.UncachedClient(ctx, key)
 	if err != nil {
 		if workload.IsNotConnected(err) { // the next connection triggers a reconciliation
-			r.Clusters.Disconnect(req.NamespacedName)
+			r.disconnect(key)
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, err
 	}
+	requeueAfter, served, err := r.checkBundle(ctx, cluster, live)
+	if err != nil {
+		return workload.Result(err)
+	}
+	if !served {
+		return reconcile.Result{RequeueAfter: requeueAfter}, nil
+	}
+	if err := r.bringNodeAgent(ctx, live, cluster); err != nil {
+		return workload.Result(err)
+	}
+	if err := r.Clusters.Connected(ctx, key); err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.Clusters.AddWatches(ctx, key, r.Watches); err != nil {
+		return workload.Result(err)
+	}
+	return reconcile.Result{RequeueAfter: requeueAfter}, nil
+}
+
+const (
+	// establishRetry is the interval of checks until the API server serves a new CRD.
+	establishRetry = 100 * time.Millisecond
+	// terminatingRetry is the interval of checks while a CRD is being deleted.
+	terminatingRetry = 5 * time.Second
+	// minCheckInterval limits the checks while many drains begin.
+	minCheckInterval = 10 * time.Second
+	// drainingCheckInterval is the interval of checks while a drain is in progress.
+	drainingCheckInterval = 30 * time.Second
+	// idleCheckInterval, extended by up to idleCheckJitter, is the interval of checks of an idle workload cluster. It is always less than ten
+	// minutes, and the checks of a fleet do not coincide.
+	idleCheckInterval = 8 * time.Minute
+	idleCheckJitter   = 0.2
+)
+
+// checkBundle installs or restores the bundle unless it was checked a moment ago. It returns when to check it again, and whether the API server
+// serves all CRDs.
+func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster, live client.Client) (after time.Duration, served bool, err error) {
+	key, now := client.ObjectKeyFromObject(cluster), r.Clock.Now()
+	last := r.lastCheck(key)
+	if wait := last.at.Add(minCheckInterval).Sub(now); wait > 0 {
+		return wait, true, nil
+	}
 	applied, err := ApplyBundle(ctx, live)
 	if err != nil {
-		return reconcile.Result{}, err
+		return 0, false, err
 	}
-	if !applied.Established {
-		return reconcile.Result{RequeueAfter: 100 * time.Millisecond}, nil
+	r.tellRestored(ctx, cluster, applied.Restored)
+	if applied.CreatedCRDs {
+		if err := r.Clusters.RestartInformers(ctx, key, r.Watches); err != nil {
+			return 0, false, err
+		}
 	}
-	r.tellMissing(ctx, cluster, applied.Missing)
-	if err := r.bringNodeAgent(ctx, live, cluster); err != nil {
-		return reconcile.Result{}, err
+	r.Clusters.SetUnserved(key, applied.Unserved)
+	switch {
+	case applied.Terminating:
+		ctrl.LoggerFrom(ctx).Info(applied.Unserved)
+		return terminatingRetry, false, nil
+	case applied.Unserved != "":
+		return establishRetry, false, nil
 	}
-	if err := r.Clusters.Connected(ctx, req.NamespacedName); err != nil {
-		return reconcile.Result{}, err
+	if !slices.Equal(applied.Missing, last.missing) {
+		r.tellMissing(ctx, cluster, applied.Missing)
 	}
-	return workload.Result(r.Clusters.AddWatches(ctx, req.NamespacedName, r.Watches))
+	r.checks.Store(key, check{at: now, missing: applied.Missing})
+	draining, err := r.drains(ctx, key)
+	if draining || r.Clusters.CurrentObservation(key) != nil {
+		return drainingCheckInterval, true, err
+	}
+	return wait.Jitter(idleCheckInterval, idleCheckJitter), true, err
+}
+
+// check is the result of the last check of the bundle in a workload cluster. It is kept in memory only: a check after a restart is not too many.
+type check struct {
+	at      time.Time
+	missing []string
+}
+
+func (r *Reconciler) lastCheck(cluster types.NamespacedName) check {
+	if last, found := r.checks.Load(cluster); found {
+		return last.(check) //nolint:forcetypeassert // nothing else is stored
+	}
+	return check{}
+}
+
+func (r *Reconciler) disconnect(cluster types.NamespacedName) {
+	r.checks.Delete(cluster)
+	r.Clusters.Disconnect(cluster)
+}
+
+// tellRestored logs and counts what was restored, and records an event on the Cluster.
+func (r *Reconciler) tellRestored(ctx context.Context, cluster *clusterv1.Cluster, all []Restored) {
+	for _, restored := range all {
+		ctrl.LoggerFrom(ctx).Info("Restored an object of the bundle in the workload cluster, which another actor had "+restored.Change, "kind", restored.Kind, "name", restored.Name)
+		bundleRestored.WithLabelValues(restored.Kind, restored.Change).Inc()
+		r.recorder.Eventf(cluster, corev1.EventTypeWarning, eventBundleRestored,
+			"Restored %s %s in the workload cluster, which another actor had %s", restored.Kind, restored.Name, restored.Change)
+	}
 }
 
 // tellMissing records an event on the Cluster about admission policies that the workload cluster does not serve. An older Kubernetes does
@@ -115,9 +224,9 @@ func (r *Reconciler) tellMissing(ctx context.Context, cluster *clusterv1.Cluster
 	if len(missing) == 0 {
 		return
 	}
-	ctrl.LoggerFrom(ctx).Info("The workload cluster doesn't take the admission policies", "missing", missing)
+	ctrl.LoggerFrom(ctx).Info("The workload cluster does not support the admission policies", "missing", missing)
 	r.recorder.Eventf(cluster, corev1.EventTypeWarning, eventAdmissionPoliciesMissing,
-		"The workload cluster doesn't take these, so that whoever may write NodeMaintenances and Evacuations there can drain its Nodes: %s", strings.Join(missing, ", "))
+		"The workload cluster does not support these, so every user who may write NodeMaintenances or Evacuations there can drain its Nodes: %s", strings.Join(missing, ", "))
 }
 
 // ours returns the Cluster if a MachineDrainPolicy selects it or one of its Machines is being drained, else nil. It returns nil if the
@@ -126,7 +235,7 @@ func (r *Reconciler) ours(ctx context.Context, key types.NamespacedName) (*clust
 	cluster := &clusterv1.Cluster{}
 	if err := r.Client.Get(ctx, key, cluster); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.Clusters.Disconnect(key)
+			r.disconnect(key)
 			return nil, nil
 		}
 		return nil, errors.Wrapf(err, "getting Cluster %s", key)

@@ -63,7 +63,7 @@ func (a *admission) applyBundle(missing ...string) {
 	a.Eventually(func(g Gomega) {
 		applied, err := workloadcluster.ApplyBundle(a.Context(), a.admin)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(applied.Established).To(BeTrue())
+		g.Expect(applied.Unserved).To(BeEmpty())
 		g.Expect(applied.Missing).To(HaveLen(len(missing)))
 		for i, kind := range missing {
 			g.Expect(applied.Missing[i]).To(HavePrefix(kind + " "))
