@@ -182,7 +182,7 @@ func (c *Clusters) startWatch(cluster types.NamespacedName, config *rest.Config)
 }
 
 // RestartWatches restarts the drain watch of a workload cluster after contact was lost and restored. Watches reconnect automatically, but with a
-// backoff of up to a minute after an outage of half a minute. Renew keeps a watch that is younger than renewAfter.
+// backoff of up to a minute after an outage of half a minute. RestartWatches keeps a watch that is younger than restartAfter.
 func (c *Clusters) RestartWatches(cluster types.NamespacedName) {
 	c.mu.Lock()
 	watch := c.watches[cluster]

@@ -22,7 +22,7 @@ import (
 
 // drainWatch observes one workload cluster while something is evacuated there: the Pods of the Nodes concerned, one
 // field-selected watch for each Node as its kubelet has, all PodDisruptionBudgets, and the metadata of Namespaces and
-// DaemonSets that rules look at. Its informers reconnect by themselves.
+// DaemonSets that rules match. Its informers reconnect automatically.
 type drainWatch struct {
 	cluster types.NamespacedName
 	client  kubernetes.Interface

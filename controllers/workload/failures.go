@@ -10,7 +10,7 @@ import (
 const persistAfter = 10 * time.Second
 
 // Failures records since when the reconciliations of objects have failed, and why. The zero value is ready to use. It is kept in memory: a
-// restart of the manager delays the report of a failure by failurePersists, and has no other effect.
+// restart of the manager delays the report of a failure by persistAfter, and has no other effect.
 type Failures[K comparable] struct {
 	mu    sync.Mutex
 	byKey map[K]Failure

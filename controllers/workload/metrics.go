@@ -7,7 +7,7 @@ import (
 
 var connectedClusters = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "capnm_connected_clusters",
-	Help: "Workload clusters that are connected, and have what their drains need.",
+	Help: "Workload clusters that are connected and serve the CRDs that the manager installs.",
 })
 
 func init() { metrics.Registry.MustRegister(connectedClusters) }

@@ -73,7 +73,7 @@ func OwnKey[T client.Object](_ context.Context, object T) []types.NamespacedName
 const conflictRetry = 50 * time.Millisecond
 
 // Result turns the error of a reconciliation into its result. Without a connection, the next connection triggers a reconciliation; for a
-// paused Cluster, its resumption does. After a conflict, Rest requeues without an error.
+// paused Cluster, its resumption does. After a conflict, it requeues without an error.
 func Result(err error) (reconcile.Result, error) {
 	switch {
 	case IsNotConnected(err), IsPaused(err):

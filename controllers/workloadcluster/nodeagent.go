@@ -16,9 +16,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// bringNodeAgent installs the node agent in the workload cluster if a MachineDrainPolicy that selects the Cluster enables it, and removes
+// ensureNodeAgent installs the node agent in the workload cluster if a MachineDrainPolicy that selects the Cluster enables it, and removes
 // it otherwise. Without the feature gate there is no image, and it does nothing.
-func (r *Reconciler) bringNodeAgent(ctx context.Context, live client.Client, cluster *clusterv1.Cluster) error {
+func (r *Reconciler) ensureNodeAgent(ctx context.Context, live client.Client, cluster *clusterv1.Cluster) error {
 	if r.NodeAgentImage == "" {
 		return nil
 	}
@@ -46,7 +46,7 @@ func applyNodeAgent(ctx context.Context, live client.Client, image string, wante
 	for _, each := range findAll(ctx, live, objects) {
 		_, _, err := each.ensure(ctx, live)
 		if meta.IsNoMatchError(err) {
-			ctrl.LoggerFrom(ctx).Info("The workload cluster doesn't serve admission policies, so it gets no node agent")
+			ctrl.LoggerFrom(ctx).Info("The workload cluster does not serve admission policies, so the node agent is not installed")
 			return nil
 		}
 		if err != nil {

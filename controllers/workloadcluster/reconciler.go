@@ -126,7 +126,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if !served {
 		return reconcile.Result{RequeueAfter: requeueAfter}, nil
 	}
-	if err := r.bringNodeAgent(ctx, live, cluster); err != nil {
+	if err := r.ensureNodeAgent(ctx, live, cluster); err != nil {
 		return workload.Result(err)
 	}
 	if err := r.Clusters.Connected(ctx, key); err != nil {
@@ -190,7 +190,7 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 	return wait.Jitter(idleCheckInterval, idleCheckJitter), true, err
 }
 
-// check is the result of the last check of the bundle in a workload cluster. It is kept in memory only: a check after a restart is not too many.
+// check is the result of the last check of the bundle in a workload cluster. It is kept in memory only: the manager checks each workload cluster once more after a restart.
 type check struct {
 	at      time.Time
 	missing []string
