@@ -17,6 +17,7 @@ var (
 	seed     = flag.Uint64("seed", 1, "the seed of the first run; each following run adds one")
 	runs     = flag.Int("runs", 1, "the number of runs")
 	only     = flag.String("faults", "", "inject only these faults of the schedule, separated by commas; none: no fault")
+	pending  = flag.Bool("pending", false, "also inject the faults that the manager does not survive yet")
 	replicas = flag.Int("replicas", 0, "the number of managers; 0: two for every fourth fleet, else one")
 	fresh    = flag.Int("fresh", 10, "the number of runs after which a new fleet is started")
 )
@@ -74,12 +75,16 @@ func replicasOf(seed uint64) int {
 
 func playSeed(t *testing.T, w *world, seed uint64) {
 	t.Helper()
-	schedule := NewSchedule(seed, faults())
+	table := faults()
+	if *pending {
+		table = append(table, pendingFaults()...)
+	}
+	schedule := NewSchedule(seed, table)
 	if *only != "" {
 		schedule = schedule.Keep(strings.Split(*only, ",")...)
 	}
 	begin := time.Now()
-	log, violations, err := w.play(t.Context(), schedule)
+	log, violations, err := w.play(t.Context(), schedule, table)
 	report := schedule.String() + "\nwhat happened:\n" + strings.Join(log, "\n") + "\n"
 	for _, violation := range violations {
 		report += "\nVIOLATED: " + violation

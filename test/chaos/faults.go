@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -76,6 +78,25 @@ func faults() []fault {
 		fault{"label-edited", "pods", editLabel},
 		fault{"pod-deleted", "pods", deletePod},
 	)
+}
+
+// pendingFaults delete what the manager has installed in the workload cluster. They move to the end of faults when the manager restores it.
+func pendingFaults() []fault {
+	return []fault{
+		{"crd-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &apiextensionsv1.CustomResourceDefinitionList{} })},
+		{"policy-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyList{} })},
+		{"policy-binding-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{} })},
+	}
+}
+
+func deleteInstalled(list func() client.ObjectList) func(context.Context, *run, uint64) (heal, error) {
+	return func(ctx context.Context, r *run, pick uint64) (heal, error) {
+		object, err := choose(ctx, r.workload.Client, list(), pick, func(o client.Object) bool { return o.GetAnnotations()[v1alpha1.BundleVersionAnnotation] != "" })
+		if err != nil {
+			return nil, err
+		}
+		return nil, deleteObject(ctx, r.workload.Client, object)
+	}
 }
 
 func stopManager(stop func(*managerProcess)) func(context.Context, *run, uint64) (heal, error) {

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
@@ -197,7 +196,7 @@ func orderRespected(h *History) []string {
 		}
 		for _, other := range lives {
 			otherNode, bound := other.boundSince()
-			if otherNode != node || bound > start || other.goneSince() <= r.at || isFinishedAt(other, r.at) || isOfDaemonSet(other.first()) {
+			if otherNode != node || bound > start || !other.livesAt(r.at) {
 				continue
 			}
 			if other.terminatingSince() < r.at && wasUnreachable(nodes[node], h.Workload.Clock.Before(r.Requested.Add(-appearance)), r.at) {
@@ -209,6 +208,11 @@ func orderRespected(h *History) []string {
 		}
 	}
 	return found
+}
+
+// livesAt returns whether a Pod that is not of a DaemonSet was there at a revision and had not completed.
+func (p *podLife) livesAt(revision int64) bool {
+	return p.goneSince() > revision && !isFinishedAt(p, revision) && !isOfDaemonSet(p.first())
 }
 
 // timeOf returns a time at or before which a revision was stored.
@@ -253,7 +257,7 @@ func hookHeld(h *History) []string {
 	nodes := timelines[*corev1.Node](&h.Workload, nodeKeys)
 	machines := timelines[*clusterv1.Machine](&h.Management, machineKeys)
 	var found []string
-	for _, release := range h.Management.Audit.WithUserAgent(fleet.ManagerAgent).Resource("machines").Where(ReleasesHook).Succeeded() {
+	for _, release := range h.Management.Audit.WithUserAgent(fleet.ManagerAgent).Resource("machines").Where(fleet.ReleasesHook).Succeeded() {
 		machine := machines[release.Namespace+"/"+release.Name]
 		before, exists := machine.at(h.Management.Clock.Before(release.Requested))
 		if !exists || before.DeletionTimestamp == nil || h.Unhooked[release.Name] || timedOut(before, release.Requested) {
@@ -415,11 +419,6 @@ func Excuse(condition *metav1.Condition, blockers []string) string {
 		}
 	}
 	return ""
-}
-
-// ReleasesHook returns whether a request removes our hook from a Machine.
-func ReleasesHook(event controlplane.Event) bool {
-	return strings.Contains(string(event.RequestObject), `"`+v1alpha1.PreDrainHookAnnotation+`":null`)
 }
 
 func isReady(pod *corev1.Pod) bool {

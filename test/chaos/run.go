@@ -52,7 +52,7 @@ type run struct {
 }
 
 // logf records what happens, with the time since the start of the faults.
-func (r *run) logf(format string, args ...interface{}) {
+func (r *run) logf(format string, args ...any) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	r.lines = append(r.lines, fmt.Sprintf("%7.2f ", time.Since(r.started).Seconds())+fmt.Sprintf(format, args...))
@@ -80,7 +80,7 @@ func (r *run) isDrained(o client.Object) bool {
 func (r *run) isLoad(o client.Object) bool { return o.GetNamespace() == r.namespace }
 
 // play runs a schedule. It returns what happened, what is violated, and an error if the run could not be carried out.
-func (w *world) play(ctx context.Context, schedule Schedule) (log, violations []string, err error) {
+func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log, violations []string, err error) {
 	r := &run{world: w, schedule: schedule, namespace: fmt.Sprintf("chaos-%d", schedule.Seed), started: time.Now(), unhooked: map[string]bool{}}
 	if err := r.prepare(ctx); err != nil {
 		return r.lines, nil, errors.Wrap(err, "preparing the run")
@@ -91,7 +91,7 @@ func (w *world) play(ctx context.Context, schedule Schedule) (log, violations []
 		return r.lines, nil, err
 	}
 	r.started = time.Now()
-	if err := r.inject(ctx); err != nil {
+	if err := r.inject(ctx, table); err != nil {
 		return r.lines, nil, err
 	}
 	violations = append(violations, r.expectProgress(ctx)...)
@@ -121,12 +121,14 @@ func (w *world) play(ctx context.Context, schedule Schedule) (log, violations []
 // prepare creates the Machines and the load of the run. The Nodes that stay are cordoned meanwhile, so that the Pods are on the other ones.
 func (r *run) prepare(ctx context.Context) error {
 	policy := &v1alpha1.MachineDrainPolicy{}
-	if err := r.fleet.Client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: policyName}, policy); err != nil {
-		return errors.Wrap(err, "getting the policy")
-	}
-	policy.Spec = r.schedule.Policy
-	if err := r.fleet.Client.Update(ctx, policy); err != nil {
-		return errors.Wrap(err, "setting the policy")
+	if err := eventually(ctx, time.Minute, "the policy is set", func(ctx context.Context) error {
+		if err := r.fleet.Client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: policyName}, policy); err != nil {
+			return errors.Wrap(err, "getting the policy")
+		}
+		policy.Spec = r.schedule.Policy
+		return errors.Wrap(r.fleet.Client.Update(ctx, policy), "setting the policy")
+	}); err != nil {
+		return err
 	}
 	if err := r.cordonKeepers(ctx, true, true); err != nil {
 		return err
@@ -220,7 +222,7 @@ func (r *run) loadRuns(ctx context.Context) error {
 }
 
 // inject carries out the schedule, and heals all faults.
-func (r *run) inject(ctx context.Context) error {
+func (r *run) inject(ctx context.Context, table []fault) error {
 	var all sync.WaitGroup
 	failures := make(chan error, len(r.schedule.Faults)+len(r.schedule.Drains)+1)
 	at := func(offset time.Duration, do func() error) {
@@ -235,7 +237,6 @@ func (r *run) inject(ctx context.Context) error {
 		at(drain.At, func() error { return r.request(ctx, "delete Machine "+drain.Machine, r.deleteMachine(drain.Machine)) })
 	}
 	at(r.schedule.UserDrain, func() error { return r.request(ctx, "drain Node "+keepers[0], r.createUserMaintenance) })
-	table := faults()
 	for _, step := range r.schedule.Faults {
 		f := table[slices.IndexFunc(table, func(f fault) bool { return f.name == step.Fault })]
 		at(step.At, func() error { return r.fail(ctx, f, step) })

@@ -10,7 +10,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -88,11 +87,6 @@ func (s *scene) expectGoneBefore(first, later []corev1.Pod) {
 	}
 	s.Expect(lastGone.IsZero()).To(BeFalse())
 	s.Expect(firstEvicted).To(BeTemporally(">", lastGone))
-}
-
-// releasesHook matches the write that removes the hook from a Machine.
-func releasesHook(event controlplane.Event) bool {
-	return strings.Contains(string(event.RequestObject), `"`+v1alpha1.PreDrainHookAnnotation+`":null`)
 }
 
 // setsSchedulable matches writes that uncordon a Node.

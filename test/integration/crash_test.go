@@ -136,7 +136,7 @@ func (s *scene) expectHeldUntilDrained(machine string) {
 	s.Helper()
 	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
 	s.Expect(err).NotTo(HaveOccurred())
-	released := management.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, machine).Where(releasesHook).Where(mayBeDone)
+	released := management.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, machine).Where(fleet.ReleasesHook).Where(mayBeDone)
 	s.Expect(released).NotTo(BeEmpty())
 	s.Expect(len(released.Succeeded())).To(BeNumerically("<=", 1))
 	evicted := s.evictions().Where(mayBeDone)

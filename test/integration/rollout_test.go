@@ -276,7 +276,7 @@ func (s *scene) expectAtMostDraining(limit int) {
 	}
 	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
 	s.Expect(err).NotTo(HaveOccurred())
-	for _, event := range management.By(fleet.ManagerUser).Resource("machines").Succeeded().Where(releasesHook) {
+	for _, event := range management.By(fleet.ManagerUser).Resource("machines").Succeeded().Where(fleet.ReleasesHook) {
 		if event.Name != "control-plane" {
 			moments = append(moments, moment{event.Requested, -1})
 		}

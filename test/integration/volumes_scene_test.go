@@ -111,7 +111,7 @@ func (s *scene) released(machine string) controlplane.Event {
 	s.Eventually(func(g Gomega) {
 		events, err := s.fleet.Management.Audit().Since(s.managementBegin)
 		g.Expect(err).NotTo(HaveOccurred())
-		released = events.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, machine).Succeeded().Where(releasesHook)
+		released = events.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, machine).Succeeded().Where(fleet.ReleasesHook)
 		g.Expect(released).To(HaveLen(1))
 	}, soon, pace).Should(Succeed())
 	return released[0]
