@@ -106,11 +106,16 @@ func evictedInStageDrain(h *History) []string {
 	return found
 }
 
+// protectedStay allows a drain that deletes Pods before its timeout to delete those that it waited for.
 func protectedStay(h *History) []string {
 	v := h.verdicts()
 	var found []string
 	for _, r := range h.carriedOut() {
-		if v.alwaysProtected(r.pod, r.Requested.Add(-lag), r.Requested) {
+		all := v.between(r.pod, r.Requested.Add(-lag), r.Requested)
+		if len(all) == 0 || slices.ContainsFunc(all, func(each verdict) bool { return !each.protects() }) {
+			continue
+		}
+		if !needsDrain(all) || !h.deletesBeforeTimeout(r) {
 			found = append(found, fmt.Sprintf("%s: rules or labels protected the Pod for %s", r, lag))
 		}
 	}
@@ -135,7 +140,7 @@ func budgetsRespected(h *History) []string {
 			}
 		}
 		switch {
-		case len(selecting) == 0 || !r.isEviction() && h.DeletesOnTimeout:
+		case len(selecting) == 0 || h.deletesBeforeTimeout(r):
 		case len(selecting) > 1:
 			found = append(found, fmt.Sprintf("%s: %d PodDisruptionBudgets select the Pod", r, len(selecting)))
 		case !granted(selecting[0], pod, r.at):
@@ -167,12 +172,23 @@ func granted(budget timeline[*policyv1.PodDisruptionBudget], pod *corev1.Pod, un
 			continue
 		}
 		before, after := budget[i-1].object.Status, state.object.Status
-		_, counted := after.DisruptedPods[pod.Name]
-		if _, already := before.DisruptedPods[pod.Name]; counted && !already && before.DisruptionsAllowed > 0 && after.DisruptionsAllowed == before.DisruptionsAllowed-1 {
+		since, counted := after.DisruptedPods[pod.Name]
+		_, already := before.DisruptedPods[pod.Name] // after an eviction that was cut off
+		if counted && (!already || !since.Time.Equal(before.DisruptedPods[pod.Name].Time)) && before.DisruptionsAllowed > 0 && after.DisruptionsAllowed == before.DisruptionsAllowed-1 {
 			return true
 		}
 	}
 	return false
+}
+
+// deletesBeforeTimeout returns whether it is a deletion in the second half of the time that the drain of the Machine has.
+func (h *History) deletesBeforeTimeout(r removal) bool {
+	node, _ := r.pod.boundSince()
+	machine, exists := timelines[*clusterv1.Machine](&h.Management, machineKeys)[metav1.NamespaceDefault+"/"+node].at(h.Management.Clock.Before(r.Requested))
+	if r.isEviction() || !h.DeletesOnTimeout || !exists || machine.DeletionTimestamp == nil || machine.Spec.Deletion.NodeDrainTimeoutSeconds == nil {
+		return false
+	}
+	return !r.Requested.Before(machine.DeletionTimestamp.Add(time.Duration(*machine.Spec.Deletion.NodeDrainTimeoutSeconds) * time.Second / 2))
 }
 
 // orderRespected considers Pods that were on a Node when its drain began, and whose verdicts did not change since. Nodes whose Machine has a

@@ -301,10 +301,33 @@ func TestInvariants(t *testing.T) {
 		{"an unready Pod is evicted", func(s *story) { s.storePod("a", unready); s.storeBudget("b", "a", 0); s.evict("a", "uid-a") }, nil},
 		{"a Pod is deleted in spite of its budget", func(s *story) { s.storePod("a"); s.storeBudget("b", "a", 1); s.delete("a") }, budgetsRespected},
 		{"a Pod is deleted before the drain timeout", func(s *story) {
-			s.DeletesOnTimeout = true
+			s.withTimeout(60)
 			s.storePod("a")
 			s.storeBudget("b", "a", 0)
 			s.delete("a")
+		}, nil},
+		{"a Pod is deleted long before the drain timeout", func(s *story) {
+			s.withTimeout(600)
+			s.storePod("a")
+			s.storeBudget("b", "a", 0)
+			s.delete("a")
+		}, budgetsRespected},
+		{"a Pod that the drain waits for is deleted before the drain timeout", func(s *story) {
+			s.withTimeout(60)
+			s.storePod("a", labelled("wait-completed"))
+			s.delete("a")
+		}, nil},
+		{"a Pod that the drain skips is deleted before the drain timeout", func(s *story) {
+			s.withTimeout(60)
+			s.storePod("a", labelled("skip"))
+			s.delete("a")
+		}, protectedStay},
+		{"an eviction that was cut off is repeated", func(s *story) {
+			s.storePod("a")
+			s.storeBudget("b", "a", 2)
+			s.storeBudget("b", "a", 1, "a")
+			s.storeBudget("b", "a", 0, "a")
+			s.evict("a", "uid-a")
 		}, nil},
 
 		{"a Pod is evicted before a Pod with a lower drain order is gone", func(s *story) {
@@ -412,6 +435,13 @@ func TestInvariants(t *testing.T) {
 			}
 		})
 	}
+}
+
+// withTimeout gives the Machine a drain timeout, whose half is over if it is a minute, before which Pods are deleted.
+func (s *story) withTimeout(seconds int32) {
+	s.DeletesOnTimeout = true
+	s.storeMachine(func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = &seconds })
+	s.now = s.now.Add(30 * time.Second)
 }
 
 // lowAndHigh has a Pod with drain order 1 and one with drain order 2 on the Node when its drain begins.

@@ -88,12 +88,6 @@ func (v *verdicts) between(pod *podLife, from, until time.Time) []verdict {
 	return slices.Collect(maps.Keys(seen))
 }
 
-// alwaysProtected returns whether a Pod was to be skipped or waited for during a whole period.
-func (v *verdicts) alwaysProtected(pod *podLife, from, until time.Time) bool {
-	all := v.between(pod, from, until)
-	return len(all) > 0 && !slices.ContainsFunc(all, func(each verdict) bool { return !each.protects() })
-}
-
 // ruleSets returns each state of all MachineDrainRules in a period.
 func (v *verdicts) ruleSets(from, until int64) [][]*clusterv1.MachineDrainRule {
 	revisions := map[int64]bool{from: true}
