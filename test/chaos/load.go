@@ -70,7 +70,9 @@ func NewApps(random *rand.Rand) []App {
 		}
 		app.Name = fmt.Sprintf("%s-%d", strings.ToLower(app.Kind), i)
 		switch app.Kind {
-		case "DaemonSet", "Job":
+		case "DaemonSet":
+			app.Budget, app.Protection = "", strings.Replace(app.Protection, "-wait", "-skip", 1) // its Pods never complete
+		case "Job":
 			app.Budget = ""
 		case "Pod":
 			app.Budget = pick(random, []string{"", "min-1", "min-1", "all"}) // others need a controller

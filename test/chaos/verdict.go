@@ -26,14 +26,16 @@ func (v verdict) protects() bool { return v.behavior != v1alpha1.DrainBehaviorDr
 // verdictOf decides about a Pod by the MachineDrainRules, which are sorted by name. Without any, it is the verdict of a NodeMaintenance of a
 // user.
 func verdictOf(pod *corev1.Pod, rules []*clusterv1.MachineDrainRule, daemonSetPods bool) verdict {
-	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && !daemonSetPods {
+	if isOfDaemonSet(pod) && !daemonSetPods {
 		return verdict{behavior: v1alpha1.DrainBehaviorSkip}
 	}
 	switch strings.ToLower(pod.Labels[clusterv1.PodDrainLabel]) {
 	case "skip":
 		return verdict{behavior: v1alpha1.DrainBehaviorSkip}
 	case "wait-completed", "waitcompleted":
-		return verdict{behavior: v1alpha1.DrainBehaviorWaitCompleted}
+		if !isOfDaemonSet(pod) { // such Pods never complete
+			return verdict{behavior: v1alpha1.DrainBehaviorWaitCompleted}
+		}
 	}
 	for _, rule := range rules {
 		for _, selected := range rule.Spec.Pods {
