@@ -26,7 +26,7 @@ const (
 	// ReasonMachineDrained means that the Node is drained.
 	ReasonMachineDrained = "Drained"
 	// ReasonReconcileFailed means that a step of the drain has failed for 10 s or longer. The message has the error and what to do about
-	// it. If the Node cannot be cordoned, the reason is CordonFailed.
+	// it. If the Node cannot be cordoned, the reason is CordonFailed; if a MachineDrainRule is invalid, it is InvalidDrainRule.
 	ReasonReconcileFailed = "ReconcileFailed"
 
 	// ReasonMachineAnnounced means that a NodeMaintenance announces the maintenance of the Node, as the stage annotation requests.

@@ -47,7 +47,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinedrainpolicy"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/stage"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workloadcluster"
 )
@@ -205,7 +204,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err != nil {
 		return err
 	}
-	if err := (&machinedrainpolicy.Reconciler{Client: mgr.GetClient()}).SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}); err != nil {
+	if err := (&machinedrainpolicy.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Clock: realClock}).SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}); err != nil {
 		return err
 	}
 	maintenances := &nodemaintenance.Reconciler{
@@ -243,23 +242,18 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 func setupMachines(ctx context.Context, mgr ctrl.Manager, clusters *workload.Clusters, clock clock.PassiveClock, managementCluster string, o *options) ([]workload.Watches, error) {
 	ofMachine := workload.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, mgr.GetClient()))
 	ofDeployment := workload.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, mgr.GetClient()))
+	maintenances := &machinemaintenance.Requester{Client: mgr.GetClient(), ManagementCluster: managementCluster}
 	machines := &machine.Reconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clusters: clusters, Clock: clock,
-		ManagementCluster: managementCluster, WatchFilterValue: o.watchFilter,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: maintenances, Clock: clock, WatchFilterValue: o.watchFilter,
 	}
 	if err := machines.SetupWithManager(ctx, mgr, ofMachine); err != nil {
 		return nil, err
 	}
-	maintenances := &machinemaintenance.Requester{Client: mgr.GetClient(), ManagementCluster: managementCluster}
 	rollouts := &machinedeployment.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Maintenances: maintenances, Clock: clock, WatchFilterValue: o.watchFilter}
 	if err := rollouts.SetupWithManager(ctx, mgr, ofDeployment); err != nil {
 		return nil, err
 	}
-	stages := &stage.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Maintenances: maintenances, Clock: clock, WatchFilterValue: o.watchFilter}
-	if err := stages.SetupWithManager(ctx, mgr, ofMachine); err != nil {
-		return nil, err
-	}
-	return []workload.Watches{machines.Watches, rollouts.Watches, stages.Watches}, nil
+	return []workload.Watches{machines.Watches, rollouts.Watches}, nil
 }
 
 // clusterOfMachine returns a function that returns the Cluster of a Machine. Deleted Machines of a namespace share an empty name.

@@ -20,20 +20,20 @@ var (
 	})
 	drainDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "capnm_drain_duration_seconds",
-		Help:    "Time from the start of a drain to the release of the Machine's hook, by reason of the release (Drained, TimedOut).",
+		Help:    "Time from the start of a drain to the removal of the Machine's hook, by reason (Drained, TimedOut).",
 		Buckets: []float64{1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200},
 	}, []string{"reason"})
 	volumesWaitedFor = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capnm_volumes_waited_for",
-		Help: "Volumes that have yet to be detached from drained Nodes before their Machines go.",
+		Help: "Volumes that must detach from drained Nodes before their Machines are deleted.",
 	})
 	longestVolumeWait = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capnm_volume_wait_start_timestamp_seconds",
-		Help: "When the longest wait for volumes that goes on has begun, in Unix time; 0 where none does.",
+		Help: "Start of the longest current wait for volumes, in Unix time; 0 if no Machine waits.",
 	})
 	hookWait = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "capnm_hook_wait_seconds",
-		Help:    "Time from the deletion of a Machine to the release of its hook, by reason of the release (Drained, Skipped, TimedOut).",
+		Help:    "Time from the deletion of a Machine to the removal of its hook, by reason (Drained, Skipped, TimedOut).",
 		Buckets: []float64{1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200},
 	}, []string{"reason"})
 )

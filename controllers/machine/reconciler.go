@@ -1,3 +1,6 @@
+// Package machine reconciles Machines. It sets the pre-drain hook on each Machine that a MachineDrainPolicy selects. When such a Machine is
+// deleted, it drains the Node by a NodeMaintenance in the workload cluster, and then removes the hook. While the Machine runs, it carries out
+// the stage annotation: a user who can edit the Machine can cordon or drain its Node, with the same drain rules and policy.
 package machine
 
 import (
@@ -29,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -47,11 +51,11 @@ import (
 type Reconciler struct {
 	Client client.Client
 	// APIReader reads infrastructure and control plane objects without a cache: their kinds are not known in advance.
-	APIReader         client.Reader
-	Clusters          *workload.Clusters
-	Clock             clock.PassiveClock
-	ManagementCluster string
-	WatchFilterValue  string
+	APIReader        client.Reader
+	Clusters         *workload.Clusters
+	Maintenances     *machinemaintenance.Requester
+	Clock            clock.PassiveClock
+	WatchFilterValue string
 
 	recorder   record.EventRecorder
 	controller controller.Controller
@@ -66,7 +70,7 @@ type Reconciler struct {
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	r.recorder = mgr.GetEventRecorderFor("node-maintenance-machine") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
-	r.seen = cache.New[referenced](ctx, referencedTTL)
+	r.seen = cache.New[referenced](ctx, pollInterval)
 	log := ctrl.LoggerFrom(ctx)
 	var err error
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).
@@ -75,7 +79,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfCluster), builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.nextInLine), builder.WithPredicates(drainEnded{})).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.drainingMachinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.machinesWithRules), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(r.Clusters.Source("machine", r.machinesOfCluster, clustercache.WatchForProbeFailure(probeFailureWindow))).
 		WatchesRawSource(source.Func(r.watchVolumes)).
 		WatchesRawSource(source.Func(r.keepQueue)).
@@ -84,7 +88,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return errors.Wrap(err, "setting up the machine controller")
 }
 
-// Reconcile sets or removes the hook of a Machine. If the Machine is being deleted, Reconcile drains its Node and releases the hook.
+// Reconcile drains the Node of a deleted Machine and then removes its hook. For a running Machine, it sets or removes the hook, and carries
+// out the stage annotation.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	machine := &clusterv1.Machine{}
 	if err := r.Client.Get(ctx, request.NamespacedName, machine); err != nil {
@@ -108,17 +113,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return result, nil
 }
 
-// reconcile sets or removes the hook of a running Machine, or continues the drain of one that is being deleted.
 func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Result, err error) {
-	machine, key := s.machine, client.ObjectKeyFromObject(s.machine)
+	machine := s.machine
 	if s.cluster, err = util.GetClusterByName(ctx, r.Client, machine.Namespace, machine.Spec.ClusterName); err != nil {
 		if !apierrors.IsNotFound(errors.Cause(err)) {
-			return reconcile.Result{}, errors.Wrapf(err, "getting the Cluster of Machine %s", key)
+			return reconcile.Result{}, errors.Wrapf(err, "getting the Cluster of Machine %s", klog.KObj(machine))
 		}
 		if !machinedrain.HasHook(machine) || machine.DeletionTimestamp.IsZero() {
 			return reconcile.Result{}, nil
 		}
-		return reconcile.Result{}, r.setHook(ctx, machine, false) // without a Cluster, no controller could ever release the hook
+		return reconcile.Result{}, r.patchMachine(ctx, s, "removing the hook", machinedrain.RemoveHook) // without a Cluster, no controller could ever remove it
 	}
 	if annotations.IsPaused(s.cluster, machine) {
 		return reconcile.Result{}, nil
@@ -130,46 +134,29 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	s.policy = machinedrain.PolicyFor(machine, s.cluster.Labels, policies.Items)
 	switch {
 	case machine.DeletionTimestamp.IsZero():
-		return reconcile.Result{}, r.reconcileRunning(ctx, machine, s.cluster, s.policy)
+		return reconcile.Result{}, r.reconcileRunning(ctx, s)
 	case !machinedrain.HasHook(machine): // Cluster API completes the deletion; a Machine that is deleted without the hook never gets it
-		r.forget(key)
+		r.forget(client.ObjectKeyFromObject(machine))
 		return reconcile.Result{}, nil
 	default:
 		return r.reconcileDelete(ctx, s)
 	}
 }
 
-// reconcileRunning sets or removes the hook of a Machine that is not being deleted. It also ends a drain that another management cluster
-// has left behind on the Node.
-func (r *Reconciler) reconcileRunning(ctx context.Context, machine *clusterv1.Machine, cluster *clusterv1.Cluster, policy *v1alpha1.MachineDrainPolicy) error {
-	wanted := policy != nil && cluster.DeletionTimestamp.IsZero()
-	if err := r.setHook(ctx, machine, wanted); err != nil || !wanted {
+// reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it otherwise. It then carries out
+// the stage annotation.
+func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) error {
+	doing, change := "removing the hook", machinedrain.RemoveHook
+	if s.policy != nil && s.cluster.DeletionTimestamp.IsZero() {
+		doing, change = "setting the hook", machinedrain.SetHook
+	}
+	if err := r.patchMachine(ctx, s, doing, change); err != nil {
 		return err
 	}
-	return r.revertMovedDrain(ctx, machine, cluster)
+	return r.reconcileStage(ctx, s)
 }
 
-// setHook sets the hook on the Machine if it is wanted, and removes it otherwise.
-func (r *Reconciler) setHook(ctx context.Context, machine *clusterv1.Machine, wanted bool) error {
-	changed := machine.DeepCopy()
-	stale := machinedrain.ClearReleaseAnnotations(changed)
-	if machinedrain.HasHook(machine) == wanted && !stale {
-		return nil
-	}
-	if wanted {
-		if changed.Annotations == nil {
-			changed.Annotations = map[string]string{}
-		}
-		changed.Annotations[v1alpha1.PreDrainHookAnnotation] = v1alpha1.HookOwner
-	} else {
-		delete(changed.Annotations, v1alpha1.PreDrainHookAnnotation)
-	}
-	// The optimistic lock makes the patch fail if the Machine has been deleted in the meantime: such a Machine must not get the hook.
-	err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(machine, client.MergeFromWithOptimisticLock{}))
-	return errors.Wrapf(client.IgnoreNotFound(err), "setting the hook of Machine %s", klog.KObj(machine))
-}
-
-// scope is the state of the reconciliation of one deleted Machine.
+// scope is the state of the reconciliation of one Machine.
 type scope struct {
 	machine *clusterv1.Machine
 	cluster *clusterv1.Cluster
@@ -181,9 +168,11 @@ type scope struct {
 	node        *corev1.Node
 	found       machinedrain.Found        // the result of the lookup of its NodeMaintenance
 	maintenance *v1alpha1.NodeMaintenance // nil until it exists
-	volumeWait  *time.Time                // start of the wait for volumes; nil before
-	turn        machinedrain.Turn
-	mayDrain    bool // the Machine has its turn
+
+	// The following fields are set while a deleted Machine is drained.
+	volumeWait *time.Time // start of the wait for volumes; nil before
+	turn       machinedrain.Turn
+	mayDrain   bool // maxParallelDrains permits the drain
 
 	// drainOver and volumesOver mean that this part has completed or timed out. Cluster API does not repeat it.
 	drainOver, volumesOver bool
@@ -209,12 +198,12 @@ type verdict int
 const (
 	next    verdict = iota // the step has completed
 	wait                   // the step waits for an event
-	release                // the hook must be released
+	release                // the hook must be removed
 )
 
 // reconcileDelete runs the steps of the deletion of a Machine in order, up to the first that waits:
 //
-//	admit ─► request the drain ─► await the turn ─► await the drain ─► await the volumes ─► drain the Pods of DaemonSets ─► release the hook
+//	admit ─► request the drain ─► await the turn ─► await the drain ─► await the volumes ─► drain the Pods of DaemonSets ─► remove the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
 	steps := []func(context.Context, *scope) (outcome, error){r.admit, r.awaitServed, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets}
 	for _, step := range steps {
@@ -222,11 +211,11 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.R
 		if err != nil {
 			return reconcile.Result{}, err
 		}
+		if result.blind {
+			result = s.untilDeadline(result)
+		}
 		switch result.verdict {
 		case wait:
-			if result.blind && s.expired(&result) {
-				return r.release(ctx, s, s.result())
-			}
 			return r.report(ctx, s, result)
 		case release:
 			return r.release(ctx, s, result)

@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
@@ -42,14 +40,14 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	if err != nil {
 		return machinedrain.Turn{}, err
 	}
-	self := machinedrain.Contender{Name: s.machine.Name, Deleted: s.machine.DeletionTimestamp.Time, Timeout: drainTimeout(s.machine)}
+	self := machinedrain.Contender{Name: s.machine.Name, Deleted: s.machine.DeletionTimestamp.Time, Timeout: machinedrain.DrainTimeout(s.machine)}
 	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
 }
 
-// contenders returns the Machines of the Cluster that drain or wait for their turn, and the number of worker Machines. All data comes from
+// contenders returns the Machines of the Cluster that drain or wait because of maxParallelDrains, and the number of worker Machines. All data comes from
 // caches. A paused Machine does not count as waiting: its drain would not start, and it would block the Machines after it.
 func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.Machine) (contenders []machinedrain.Contender, workers int, err error) {
-	draining, err := r.draining(ctx, s)
+	draining, err := r.Maintenances.List(ctx, s.client, s.clusterKey(), all, func(m *v1alpha1.NodeMaintenance) bool { return m.Spec.Stage == v1alpha1.StageDrain })
 	if err != nil {
 		return nil, 0, err
 	}
@@ -69,12 +67,9 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 			}
 			return nil, 0, errors.Wrapf(err, "getting Node %s", machine.Status.NodeRef.Name)
 		}
-		contender := machinedrain.Contender{Name: machine.Name, Deleted: machine.DeletionTimestamp.Time, Timeout: drainTimeout(machine)}
-		id := machinedrain.Identity{Cluster: s.clusterKey(), Machine: machine, Node: node}
-		for _, m := range draining[client.ObjectKeyFromObject(machine)] {
-			if id.Is(m) {
-				contender.Draining, contender.Began = true, machinedrain.DrainBegan(m)
-			}
+		contender := machinedrain.Contender{Name: machine.Name, Deleted: machine.DeletionTimestamp.Time, Timeout: machinedrain.DrainTimeout(machine)}
+		if m := draining[client.ObjectKeyFromObject(machine)]; m != nil {
+			contender.Draining, contender.Began = true, machinedrain.DrainBegan(m)
 		}
 		if !rules.Unreachable(node) && (contender.Draining || !annotations.HasPaused(machine)) {
 			contenders = append(contenders, contender)
@@ -83,29 +78,7 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 	return contenders, workers, nil
 }
 
-// draining returns, by Machine, the NodeMaintenances in stage Drain that name a Machine of the Cluster. They are shared with the cache and
-// must not be modified.
-func (r *Reconciler) draining(ctx context.Context, s *scope) (map[types.NamespacedName][]*v1alpha1.NodeMaintenance, error) {
-	list := &v1alpha1.NodeMaintenanceList{}
-	if err := s.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, errors.Wrap(err, "listing NodeMaintenances")
-	}
-	draining := map[types.NamespacedName][]*v1alpha1.NodeMaintenance{}
-	for i := range list.Items {
-		m := &list.Items[i]
-		if machine, ours := machinedrain.OwnerMachine(m, r.ManagementCluster, s.clusterKey()); ours && m.Spec.Stage == v1alpha1.StageDrain {
-			draining[machine] = append(draining[machine], m)
-		}
-	}
-	return draining, nil
-}
-
-// drainTimeout returns the drain timeout of a Machine, 0 if it has none.
-func drainTimeout(m *clusterv1.Machine) time.Duration {
-	return time.Duration(ptr.Deref(m.Spec.Deletion.NodeDrainTimeoutSeconds, 0)) * time.Second
-}
-
-// stageAt returns the stage of a Machine's NodeMaintenance. While the Machine waits for its turn, its Node is cordoned, so that Pods
+// stageAt returns the stage of a Machine's NodeMaintenance. While maxParallelDrains delays the drain, the Node is cordoned, so that Pods
 // evicted from other Nodes are not scheduled to it.
 func stageAt(turn machinedrain.Turn) v1alpha1.NodeMaintenanceStage {
 	if turn.Now() {
@@ -119,7 +92,7 @@ func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 	if s.turn.Now() {
 		return outcome{}, nil
 	}
-	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.turn.String(), at: s.now.Add(turnRetry)}
+	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.turn.Message(s.cluster.Name), at: s.now.Add(turnRetry)}
 	for _, at := range []time.Time{s.turn.Settles, s.turn.Latest} {
 		if at.After(s.now) && at.Before(waiting.at) {
 			waiting.at = at
@@ -144,9 +117,7 @@ func (r *Reconciler) nextInLine(ctx context.Context, ended client.Object) []reco
 		return nil
 	}
 	waiting := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !machinedrain.IsDraining(&m) || !mayWaitForTurn(&m) })
-	slices.SortFunc(waiting, func(a, b clusterv1.Machine) int {
-		return cmp.Or(a.DeletionTimestamp.Compare(b.DeletionTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(waiting, func(a, b clusterv1.Machine) int { return machinedrain.OldestDeletionFirst(&a, &b) })
 	requests := make([]reconcile.Request, 0, wakeUps)
 	for i := range waiting[:min(wakeUps, len(waiting))] {
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&waiting[i])})
@@ -154,7 +125,7 @@ func (r *Reconciler) nextInLine(ctx context.Context, ended client.Object) []reco
 	return requests
 }
 
-// mayWaitForTurn returns whether a Machine waits for its turn. It also returns true if the Machine has no observed condition yet, because
+// mayWaitForTurn returns whether a Machine waits because of maxParallelDrains. It also returns true if the Machine has no observed condition yet, because
 // it may be about to wait.
 func mayWaitForTurn(m *clusterv1.Machine) bool {
 	reason := conditions.GetReason(m, v1alpha1.MachineNodeMaintenance)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
@@ -24,6 +25,38 @@ import (
 
 // parallelReads is the maximum number of concurrent reads of PersistentVolumes and claims.
 const parallelReads = 8
+
+// awaitVolumesDetached waits until the volumes that must detach from the Node have detached, or the wait times out.
+func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcome, error) {
+	if !machinedrain.WaitsForVolumes(s.machine, s.node) {
+		return outcome{}, nil
+	}
+	if machinedrain.DaemonSetRuleLifted(s.maintenance) { // the wait for volumes precedes the drain of the Pods of DaemonSets
+		s.volumesOver = true
+		return outcome{}, nil
+	}
+	start := s.clock().VolumeWaitStart(s.machine, s.maintenance, s.now)
+	s.volumeWait = &start
+	decision, known, err := r.volumes(ctx, s)
+	if err != nil {
+		return r.unreachable(ctx, s, err)
+	}
+	observeVolumes(s, decision)
+	if known && decision.Detached() {
+		s.volumesOver = true
+		return outcome{}, nil
+	}
+	waiting := outcome{verdict: wait} // no reason and message: the first lists usually arrive within a second
+	if known {
+		waiting.reason, waiting.message = v1alpha1.ReasonWaitingForVolumeDetach, decision.Message(start)
+	}
+	deadline := s.clock().VolumeDeadline(s.machine)
+	if s.exceeds(deadline) {
+		s.volumesTimedOut(waiting.message)
+		return outcome{}, nil
+	}
+	return s.requeueBy(deadline, waiting), nil
+}
 
 // volumes returns which volumes of the Node must still detach. known is false until the first lists of the watches have arrived.
 //
@@ -130,7 +163,7 @@ func migrated(ctx context.Context, volume *corev1.PersistentVolume) *corev1.Pers
 	}
 	translated, err := translator.TranslateInTreePVToCSI(klog.FromContext(ctx), volume)
 	if err != nil { // the Machine waits for it by its in-tree name
-		ctrl.LoggerFrom(ctx).V(2).Info("Can't translate a PersistentVolume to CSI", "PersistentVolume", klog.KObj(volume), "error", err.Error())
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to translate PersistentVolume to CSI", "PersistentVolume", klog.KObj(volume))
 		return volume
 	}
 	return translated

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -69,28 +70,39 @@ func (r *Reconciler) watchVolumes(ctx context.Context, queue workqueue.TypedRate
 	return nil
 }
 
+// keepQueue stores the work queue, so that a Machine whose deadline precedes the end of its backoff can be reconciled in time.
+func (r *Reconciler) keepQueue(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.retryAfter = func(machine types.NamespacedName, after time.Duration) {
+		queue.AddAfter(reconcile.Request{NamespacedName: machine}, after)
+	}
+	return nil
+}
+
 // drainingMachinesOn returns a request for the Machine of a Node if the Machine is draining.
 func (r *Reconciler) drainingMachinesOn(ctx context.Context, cluster types.NamespacedName, node string) []reconcile.Request {
-	return Requests(ctx, r.Client, func(m *clusterv1.Machine) bool { return machinedrain.IsDraining(m) && m.Status.NodeRef.Name == node },
+	return r.requests(ctx, func(m *clusterv1.Machine) bool { return machinedrain.IsDraining(m) && m.Status.NodeRef.Name == node },
 		client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
 }
 
 func (r *Reconciler) machinesOfCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return Requests(ctx, r.Client, nil, client.InNamespace(cluster.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.GetName()})
+	return r.requests(ctx, nil, client.InNamespace(cluster.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.GetName()})
 }
 
 func (r *Reconciler) machinesOfNamespace(ctx context.Context, policy client.Object) []reconcile.Request {
-	return Requests(ctx, r.Client, nil, client.InNamespace(policy.GetNamespace()))
+	return r.requests(ctx, nil, client.InNamespace(policy.GetNamespace()))
 }
 
-func (r *Reconciler) drainingMachinesOfNamespace(ctx context.Context, rule client.Object) []reconcile.Request {
-	return Requests(ctx, r.Client, machinedrain.IsDraining, client.InNamespace(rule.GetNamespace()))
+// machinesWithRules returns requests for the Machines of a namespace whose NodeMaintenances contain MachineDrainRules.
+func (r *Reconciler) machinesWithRules(ctx context.Context, rule client.Object) []reconcile.Request {
+	return r.requests(ctx, func(m *clusterv1.Machine) bool {
+		return machinedrain.IsDraining(m) || m.Annotations[v1alpha1.MachineStageAnnotation] != ""
+	}, client.InNamespace(rule.GetNamespace()))
 }
 
-// Requests returns requests for the listed Machines that meet a condition. A nil condition selects all.
-func Requests(ctx context.Context, reader client.Reader, condition func(*clusterv1.Machine) bool, options ...client.ListOption) []reconcile.Request {
+// requests returns requests for the listed Machines that meet a condition. A nil condition selects all.
+func (r *Reconciler) requests(ctx context.Context, condition func(*clusterv1.Machine) bool, options ...client.ListOption) []reconcile.Request {
 	list := &clusterv1.MachineList{}
-	if err := reader.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+	if err := r.Client.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list Machines")
 		return nil
 	}

@@ -1,3 +1,5 @@
+// Package machinedeployment announces in workload clusters which Nodes the rollout of a MachineDeployment will replace. If the policy requires
+// it, the package also cordons these Nodes. Package drain/rollout makes the decisions.
 package machinedeployment
 
 import (
@@ -13,6 +15,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/annotations"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -30,7 +33,7 @@ type Reconciler struct {
 	Clock            clock.PassiveClock
 	WatchFilterValue string
 
-	controller watcher
+	controller controller.Controller
 }
 
 // scope is the state of the reconciliation of one MachineDeployment.
@@ -87,7 +90,9 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
 	if s.remote, err = r.Clusters.Client(ctx, key); err != nil {
 		return err
 	}
-	s.present, err = r.Maintenances.List(ctx, s.remote, key, s.machines, v1alpha1.RequestedForRollout)
+	s.present, err = r.Maintenances.List(ctx, s.remote, key, s.machines, func(m *v1alpha1.NodeMaintenance) bool {
+		return m.DeletionTimestamp.IsZero() && m.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForRollout
+	})
 	return err
 }
 
@@ -95,8 +100,8 @@ func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolic
 	return machinedrain.PolicyFor(machine, s.cluster.Labels, s.policies)
 }
 
-// apply moves a Machine's NodeMaintenance to the wanted stage, or withdraws it if the stage is empty. Stages only move forward: to change
-// from Cordon to Idle, apply withdraws the NodeMaintenance, and the event of its deletion triggers the creation of another one.
+// apply moves a Machine's NodeMaintenance to the wanted stage, or completes it if the stage is empty. Stages only move forward: to change
+// from Cordon to Idle, apply completes the NodeMaintenance, and the event of its deletion triggers the creation of another one.
 func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) error {
 	if !machine.DeletionTimestamp.IsZero() || machine.Annotations[v1alpha1.MachineStageAnnotation] != "" || annotations.HasPaused(machine) {
 		return nil
@@ -104,7 +109,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Mac
 	present := s.present[client.ObjectKeyFromObject(machine)]
 	switch {
 	case present != nil && (wanted == "" || machinedrain.StageBefore(wanted, present.Spec.Stage)):
-		return r.Maintenances.Withdraw(ctx, s.remote, present)
+		return machinemaintenance.CompleteAndDelete(ctx, s.remote, present, r.Maintenances.ManagementCluster)
 	case wanted == "" || present != nil && present.Spec.Stage == wanted:
 		return nil
 	default:

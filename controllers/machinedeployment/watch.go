@@ -5,6 +5,7 @@ import (
 
 	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -20,11 +21,10 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinedeployments,verbs=list;watch
-
-type watcher = controller.Controller
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
@@ -48,13 +48,16 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch("rollout-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
-			owner, ours := r.Maintenances.Serves(m, cluster)
+			owner, ours := machinedrain.OwnerMachine(m, r.Maintenances.ManagementCluster, cluster)
 			if !ours {
 				return nil
 			}
 			machine := &clusterv1.Machine{}
 			if err := r.Client.Get(ctx, owner, machine); err != nil {
-				return nil // without the Machine there is nothing to reconcile; its next event triggers a reconciliation
+				if client.IgnoreNotFound(err) != nil {
+					ctrl.LoggerFrom(ctx).Error(err, "Failed to get Machine", "Machine", klog.KRef(owner.Namespace, owner.Name))
+				}
+				return nil
 			}
 			return deploymentOf(ctx, machine)
 		}), createdOrDeleted{}),

@@ -1,15 +1,18 @@
 // Package machinedrainpolicy writes the status of MachineDrainPolicies: how many Clusters and Machines each policy selects, how many of these
-// Machines are being drained, and which of these drains have waited longest.
+// Machines are being drained, and which of these drains have been blocked longest.
 package machinedrainpolicy
 
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/pkg/errors"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -20,6 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -33,7 +38,9 @@ const settleWaits = 10 * time.Second
 
 // Reconciler writes the status of MachineDrainPolicies.
 type Reconciler struct {
-	Client client.Client
+	Client   client.Client
+	Clusters *workload.Clusters
+	Clock    clock.PassiveClock
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -87,7 +94,7 @@ func countsMayChange(before, after client.Object) bool {
 		before.GetAnnotations()[v1alpha1.PreDrainHookAnnotation] != after.GetAnnotations()[v1alpha1.PreDrainHookAnnotation]
 }
 
-// waitsMayChange returns whether the Machine's condition has changed, which says what its drain waits for.
+// waitsMayChange returns whether the Machine's condition has changed, which follows what its drain waits for.
 func waitsMayChange(before, after client.Object) bool {
 	old, ok := before.(*clusterv1.Machine)
 	updated, alsoOK := after.(*clusterv1.Machine)
@@ -95,7 +102,7 @@ func waitsMayChange(before, after client.Object) bool {
 		!apiequality.Semantic.DeepEqual(conditions.Get(old, v1alpha1.MachineNodeMaintenance), conditions.Get(updated, v1alpha1.MachineNodeMaintenance))
 }
 
-// Reconcile counts the Clusters, Machines and drains of a policy, and lists the drains that have waited longest.
+// Reconcile counts the Clusters, Machines and drains of a policy, and lists the drains that have been blocked longest.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	policy := &v1alpha1.MachineDrainPolicy{}
 	if err := r.Client.Get(ctx, request.NamespacedName, policy); err != nil {
@@ -105,7 +112,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	policies, all, clusters := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineList{}, &clusterv1.ClusterList{}
 	for _, list := range []client.ObjectList{policies, all, clusters} {
 		if err := r.Client.List(ctx, list, inNamespace, client.UnsafeDisableDeepCopy); err != nil { // the objects are not modified, and may be many
-			return reconcile.Result{}, errors.Wrapf(err, "counting what follows MachineDrainPolicy %s", request.NamespacedName)
+			return reconcile.Result{}, errors.Wrapf(err, "listing the objects that MachineDrainPolicy %s selects", request.NamespacedName)
 		}
 	}
 	labels := map[string]map[string]string{}
@@ -115,11 +122,62 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	tally := machinedrain.TallyOf(policy, policies.Items, all.Items, labels)
 	changed := policy.DeepCopy()
 	changed.Status.ObservedGeneration = policy.Generation
-	changed.Status.Clusters, changed.Status.Machines, changed.Status.ActiveDrains = tally.Clusters, tally.Machines, tally.ActiveDrains
-	changed.Status.LongestWaits = tally.LongestWaits
-	if apiequality.Semantic.DeepEqual(policy.Status, changed.Status) {
-		return reconcile.Result{}, nil
+	changed.Status.Clusters, changed.Status.Machines, changed.Status.ActiveDrains = tally.Clusters, tally.Machines, int32(len(tally.Draining)) //nolint:gosec // bounded by the number of Machines
+	waits, result, err := r.longestWaits(ctx, tally.Draining, policy.Status.LongestWaits)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	err := r.Client.Status().Patch(ctx, changed, client.MergeFrom(policy))
-	return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of MachineDrainPolicy %s", request.NamespacedName)
+	changed.Status.LongestWaits = waits
+	if apiequality.Semantic.DeepEqual(policy.Status, changed.Status) {
+		return result, nil
+	}
+	err = r.Client.Status().Patch(ctx, changed, client.MergeFrom(policy))
+	return result, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of MachineDrainPolicy %s", request.NamespacedName)
+}
+
+// longestWaits returns the drains that have been blocked longest. draining are the Machines, the oldest deletion first. While a workload
+// cluster is not connected, it keeps the present waits of the Cluster's Machines, and retries.
+func (r *Reconciler) longestWaits(ctx context.Context, draining []*clusterv1.Machine, present []v1alpha1.DrainWait) (waits []v1alpha1.DrainWait, _ reconcile.Result, _ error) {
+	var result reconcile.Result
+	for _, machine := range draining {
+		if len(waits) == machinedrain.MaxWaits {
+			break
+		}
+		blockers, err := r.blockers(ctx, machine)
+		switch {
+		case workload.IsPaused(err), workload.IsNotConnected(err):
+			result.RequeueAfter = settleWaits
+			if at := slices.IndexFunc(present, func(wait v1alpha1.DrainWait) bool { return wait.Machine == machine.Name }); at >= 0 {
+				waits = append(waits, present[at])
+			}
+			continue
+		case err != nil:
+			return nil, result, err
+		}
+		if wait := machinedrain.WaitOf(machine, blockers); wait != nil {
+			waits = append(waits, *wait)
+		}
+	}
+	return waits, result, nil
+}
+
+// blockers returns what blocks the drain of a Machine, as its NodeMaintenance reports it.
+func (r *Reconciler) blockers(ctx context.Context, machine *clusterv1.Machine) ([]string, error) {
+	if !machinedrain.NeedsBlockers(machine) {
+		return nil, nil
+	}
+	cluster := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.ClusterName}
+	remote, err := r.Clusters.Client(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	found, _, err := machinemaintenance.Find(ctx, remote, cluster, machine)
+	if err != nil || found.Maintenance == nil {
+		return nil, err
+	}
+	failure := r.Clusters.Failures.Get(workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(found.Maintenance)})
+	if !failure.Persists(r.Clock.Now()) {
+		failure.Err = nil
+	}
+	return machinedrain.Blockers(found.Maintenance, failure.Err), nil
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
@@ -199,14 +200,7 @@ func (r *Reconciler) deleteWithoutNode(ctx context.Context, s *scope) (bool, err
 		return true, nil
 	}
 	ctrl.LoggerFrom(ctx).Info("The Node no longer exists, deleting its NodeMaintenance")
-	if m.Spec.Stage != v1alpha1.StageComplete { // the manager may have restarted after this patch
-		m.Spec.Stage = v1alpha1.StageComplete
-		if _, err := r.patchMetadata(ctx, s, "completing"); err != nil {
-			return false, err
-		}
-	}
-	err := s.client.Delete(ctx, m, client.Preconditions{UID: &m.UID})
-	return false, errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s, whose Node is gone", m.Name)
+	return false, machinemaintenance.CompleteAndDelete(ctx, s.client, m, r.ManagementCluster)
 }
 
 // removeFinalizer removes the finalizer, after the Nodes have been restored.

@@ -11,21 +11,20 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Clock says when the parts of a Machine's deletion have started. Cluster API's own clocks don't run while a hook waits.
+// Clock has the start times of the parts of a Machine's deletion. Cluster API's own clocks do not run while a hook waits.
 type Clock struct {
-	// Drain is the start of the Drain stage. Nil: it hasn't started, or isn't known.
+	// Drain is the start of stage Drain, nil if it has not started or is unknown.
 	Drain *time.Time
-	// Volumes is the start of the wait for volumes. Nil: there is none yet.
+	// Volumes is the start of the wait for volumes, nil before.
 	Volumes *time.Time
-	// pending: the NodeMaintenance is there, and has not started to drain: it waits for its turn, or has just got it.
+	// pending means that the NodeMaintenance exists and has not started to drain.
 	pending bool
 }
 
-// ClockOf reads the clock from the Machine, where it is noted for the time when the workload cluster can't be reached, and
-// from the NodeMaintenance, nil where it isn't known. The earlier start of the two counts: a NodeMaintenance that somebody
-// has deleted, and that is made again, doesn't turn the clock back.
+// ClockOf reads the clock from the Machine, where it is recorded in case the workload cluster becomes unreachable, and from the
+// NodeMaintenance, which is nil if it is unknown. The earlier start counts: a recreated NodeMaintenance does not reset the clock.
 func ClockOf(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) Clock {
-	clock := Clock{Drain: noted(m, v1alpha1.DrainStartedAnnotation), Volumes: noted(m, v1alpha1.VolumeWaitStartedAnnotation)}
+	clock := Clock{Drain: recorded(m, v1alpha1.DrainStartedAnnotation), Volumes: recorded(m, v1alpha1.VolumeWaitStartedAnnotation)}
 	if maintenance == nil {
 		return clock
 	}
@@ -36,8 +35,8 @@ func ClockOf(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) Clock 
 	return clock
 }
 
-// WithTurn starts the clock of a drain that has not begun although its turn has come: whatever keeps the NodeMaintenance from draining
-// the Node, the drain timeout counts.
+// WithTurn starts the clock of a drain that has not started although maxParallelDrains permits it: the drain timeout also applies to what
+// keeps the NodeMaintenance from draining the Node.
 func (c Clock) WithTurn(now time.Time) Clock {
 	if c.pending {
 		c.Drain, c.pending = &now, false
@@ -45,7 +44,7 @@ func (c Clock) WithTurn(now time.Time) Clock {
 	return c
 }
 
-func noted(m *clusterv1.Machine, annotation string) *time.Time {
+func recorded(m *clusterv1.Machine, annotation string) *time.Time {
 	t, err := time.Parse(time.RFC3339, m.Annotations[annotation])
 	if err != nil {
 		return nil
@@ -53,7 +52,7 @@ func noted(m *clusterv1.Machine, annotation string) *time.Time {
 	return &t
 }
 
-// VolumeWaitStart is when a wait for volumes that isn't noted yet has started: with the end of the drain, however it ended.
+// VolumeWaitStart returns the start of the wait for volumes: the recorded start, or else the end of the drain.
 func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance, now time.Time) time.Time {
 	if c.Volumes != nil {
 		return *c.Volumes
@@ -69,60 +68,67 @@ func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeM
 	return start
 }
 
-// DrainDeadline is when the drain's time is up, nil if it has no limit. The clock starts with the Drain stage of the
-// NodeMaintenance: waiting for a turn doesn't count. While there never was one, because the workload cluster can't be
-// reached, it starts with the Machine's deletion.
+// DrainDeadline returns when the drain times out, nil if it has no timeout. The clock starts with stage Drain of the NodeMaintenance: a wait
+// because of maxParallelDrains does not count. If no NodeMaintenance was ever created, because the workload cluster is unreachable, the clock
+// starts with the deletion of the Machine.
 func (c Clock) DrainDeadline(m *clusterv1.Machine) *time.Time {
 	start := c.Drain
 	if start == nil && !c.pending && !m.DeletionTimestamp.IsZero() {
 		start = &m.DeletionTimestamp.Time
 	}
-	return deadline(start, m.Spec.Deletion.NodeDrainTimeoutSeconds)
+	return deadline(start, DrainTimeout(m))
 }
 
-// lastCall is how much longer than its time a drain has, where Pods are still to be asked to leave when that is up: as where the
-// timeout is set late.
-const lastCall = 10 * time.Second
+// finalAttemptPeriod is how much longer a Machine waits at the drain timeout if some Pods have not had their final eviction attempt, for
+// example because the timeout was set late.
+const finalAttemptPeriod = 10 * time.Second
 
-// ReleaseAt is when a Machine is released whose drain isn't over, nil if its time has no limit. Each Pod that must go is asked to
-// before.
+// ReleaseAt returns when a Machine whose drain has not completed is released, nil if the drain has no timeout. Every Pod that must be evicted
+// has one final eviction attempt before.
 func (c Clock) ReleaseAt(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) *time.Time {
 	deadline := c.DrainDeadline(m)
 	if deadline == nil || maintenance == nil || allAttempted(maintenance) {
 		return deadline
 	}
-	return ptr.To(deadline.Add(lastCall))
+	return ptr.To(deadline.Add(finalAttemptPeriod))
 }
 
-// allAttempted says whether each Pod that must go has been asked to, as the NodeMaintenance is specified now.
+// allAttempted returns whether every Pod that must be evicted has had its final eviction attempt under the current spec.
 func allAttempted(m *v1alpha1.NodeMaintenance) bool {
-	called := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceFinalEvictionAttempt)
-	return called != nil && called.Status == metav1.ConditionTrue && called.ObservedGeneration == m.Generation
+	return isTrue(m, v1alpha1.NodeMaintenanceFinalEvictionAttempt)
 }
 
-// VolumeDeadline is when the time for volumes to detach is up, nil if it has no limit or the wait hasn't begun.
+// VolumeDeadline returns when the wait for volumes times out, nil if it has no timeout or has not started.
 func (c Clock) VolumeDeadline(m *clusterv1.Machine) *time.Time {
-	return deadline(c.Volumes, m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds)
+	return deadline(c.Volumes, seconds(m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds))
 }
 
-// deadline: no timeout, and a timeout of 0, mean no limit.
-func deadline(start *time.Time, timeoutSeconds *int32) *time.Time {
-	if start == nil || timeoutSeconds == nil || *timeoutSeconds <= 0 {
+// DrainTimeout returns the drain timeout of a Machine, 0 if it has none.
+func DrainTimeout(m *clusterv1.Machine) time.Duration {
+	return seconds(m.Spec.Deletion.NodeDrainTimeoutSeconds)
+}
+
+func seconds(timeout *int32) time.Duration {
+	return time.Duration(ptr.Deref(timeout, 0)) * time.Second
+}
+
+// deadline returns nil if there is no timeout: 0 means no timeout.
+func deadline(start *time.Time, timeout time.Duration) *time.Time {
+	if start == nil || timeout <= 0 {
 		return nil
 	}
-	at := start.Add(time.Duration(*timeoutSeconds) * time.Second)
-	return &at
+	return ptr.To(start.Add(timeout))
 }
 
-// Notes are the annotations that keep the clock on a Machine, as far as they aren't there yet. A part without a limit needs
-// none.
+// Notes returns the annotations that record the clock on a Machine and that the Machine does not have yet. A part without a timeout is not
+// recorded.
 func (c Clock) Notes(m *clusterv1.Machine) map[string]string {
 	notes := map[string]string{}
 	note := func(annotation string, start, deadline *time.Time) {
 		if start == nil || deadline == nil {
 			return
 		}
-		if present := noted(m, annotation); present == nil || start.Before(*present) {
+		if present := recorded(m, annotation); present == nil || start.Before(*present) {
 			notes[annotation] = start.UTC().Truncate(time.Second).Format(time.RFC3339)
 		}
 	}

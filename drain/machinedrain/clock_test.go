@@ -17,7 +17,7 @@ import (
 
 var deleted = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// after is so many seconds after the Machine's deletion.
+// after returns the time so many seconds after the Machine's deletion.
 func after(seconds int) time.Time { return deleted.Add(time.Duration(seconds) * time.Second) }
 
 func isDeleted(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.NewTime(deleted)) }
@@ -37,7 +37,7 @@ func annotated(annotations ...string) func(*clusterv1.Machine) {
 	}
 }
 
-// draining is a NodeMaintenance in stage Drain that says what it has come to, in seconds after the Machine's deletion.
+// draining returns a NodeMaintenance in stage Drain with the times of its start and end, in seconds after the Machine's deletion.
 func draining(started int, drained ...int) *v1alpha1.NodeMaintenance {
 	m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
 	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(after(started))}}
@@ -55,10 +55,10 @@ func TestWithTurn(t *testing.T) {
 		clock machinedrain.Clock
 		want  *time.Time
 	}{
-		{"M26: while a Machine waits for its turn its drain timeout does not count", machinedrain.ClockOf(m, pending), nil},
-		{"M37: from its turn on it does, whatever the NodeMaintenance is doing", machinedrain.ClockOf(m, pending).WithTurn(now), ptr.To(after(160))},
-		{"M37: a drain that has begun counts from there", machinedrain.ClockOf(m, draining(30)).WithTurn(now), ptr.To(after(90))},
-		{"M13: where there never was a NodeMaintenance, from the Machine's deletion", machinedrain.ClockOf(m, nil).WithTurn(now), ptr.To(after(60))},
+		{"M26: does not count the wait for maxParallelDrains as drain time", machinedrain.ClockOf(m, pending), nil},
+		{"M37: counts from when maxParallelDrains permits the drain, even if the NodeMaintenance does not drain yet", machinedrain.ClockOf(m, pending).WithTurn(now), ptr.To(after(160))},
+		{"M37: counts from the start of a running drain", machinedrain.ClockOf(m, draining(30)).WithTurn(now), ptr.To(after(90))},
+		{"M13: counts from the Machine's deletion if no NodeMaintenance was created", machinedrain.ClockOf(m, nil).WithTurn(now), ptr.To(after(60))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := tc.clock.DrainDeadline(m); !reflect.DeepEqual(got, tc.want) {
@@ -69,7 +69,7 @@ func TestWithTurn(t *testing.T) {
 }
 
 func TestReleaseAt(t *testing.T) {
-	asked := func(status metav1.ConditionStatus, generation int64) *v1alpha1.NodeMaintenance {
+	attempted := func(status metav1.ConditionStatus, generation int64) *v1alpha1.NodeMaintenance {
 		m := draining(60)
 		m.Generation = 2
 		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceFinalEvictionAttempt, Status: status, ObservedGeneration: generation}}
@@ -81,12 +81,12 @@ func TestReleaseAt(t *testing.T) {
 		maintenance *v1alpha1.NodeMaintenance
 		want        *time.Time
 	}{
-		{"M13: no timeout is no limit", 0, asked(metav1.ConditionTrue, 2), nil},
-		{"M13: with the deadline, where each Pod was asked to leave", 30, asked(metav1.ConditionTrue, 2), ptr.To(after(90))},
-		{"M13: a moment later, where some weren't", 30, asked(metav1.ConditionFalse, 2), ptr.To(after(100))},
-		{"M13: likewise where that isn't known", 30, draining(60), ptr.To(after(100))},
-		{"M13: likewise where rules or timeout have changed since", 30, asked(metav1.ConditionTrue, 1), ptr.To(after(100))},
-		{"M13: with the deadline, where nobody can be asked", 30, nil, ptr.To(after(30))},
+		{"M13: waits without limit if there is no timeout", 0, attempted(metav1.ConditionTrue, 2), nil},
+		{"M13: releases at the deadline if every Pod has had its final eviction attempt", 30, attempted(metav1.ConditionTrue, 2), ptr.To(after(90))},
+		{"M13: releases ten seconds later if some Pods have not", 30, attempted(metav1.ConditionFalse, 2), ptr.To(after(100))},
+		{"M13: releases ten seconds later if the attempts are unknown", 30, draining(60), ptr.To(after(100))},
+		{"M13: releases ten seconds later if the attempts were for an earlier generation", 30, attempted(metav1.ConditionTrue, 1), ptr.To(after(100))},
+		{"M13: releases at the deadline if there is no NodeMaintenance", 30, nil, ptr.To(after(30))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := machine(isDeleted, timeouts(tc.timeout, 0))
@@ -98,23 +98,23 @@ func TestReleaseAt(t *testing.T) {
 func TestDrainDeadline(t *testing.T) {
 	waiting := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon}}
 	requested := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
-	noted := annotated(v1alpha1.DrainStartedAnnotation, "2026-01-01T00:01:00Z")
+	recorded := annotated(v1alpha1.DrainStartedAnnotation, "2026-01-01T00:01:00Z")
 	for _, tc := range []struct {
 		name        string
 		machine     *clusterv1.Machine
 		maintenance *v1alpha1.NodeMaintenance
 		want        *time.Time
 	}{
-		{"M13: no timeout is no limit", machine(isDeleted), draining(60), nil},
-		{"M13: 0 is no limit", machine(isDeleted, timeouts(0, 0)), draining(60), nil},
-		{"M13: it counts from the Drain stage's start", machine(isDeleted, timeouts(30, 0)), draining(60), ptr.To(after(90))},
-		{"M13: waiting for a turn doesn't count", machine(isDeleted, timeouts(30, 0)), waiting, nil},
-		{"M13: as long as the workload cluster was never reached it counts from the deletion", machine(isDeleted, timeouts(30, 0)), nil, ptr.To(after(30))},
-		{"M13: a drain that is about to start isn't late", machine(isDeleted, timeouts(30, 0)), requested, nil},
-		{"M13: a Machine that isn't deleted has none", machine(timeouts(30, 0)), nil, nil},
-		{"M15: the start is noted for the time when the workload cluster can't be reached", machine(isDeleted, timeouts(30, 0), noted), nil, ptr.To(after(90))},
-		{"M17: a NodeMaintenance that is made again doesn't turn the clock back", machine(isDeleted, timeouts(30, 0), noted), draining(300), ptr.To(after(90))},
-		{"M13: a note that nobody can read doesn't count", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, "soon")), draining(60), ptr.To(after(90))},
+		{"M13: has no deadline without a timeout", machine(isDeleted), draining(60), nil},
+		{"M13: has no deadline with a timeout of 0", machine(isDeleted, timeouts(0, 0)), draining(60), nil},
+		{"M13: counts from the start of stage Drain", machine(isDeleted, timeouts(30, 0)), draining(60), ptr.To(after(90))},
+		{"M13: does not count while maxParallelDrains delays the drain", machine(isDeleted, timeouts(30, 0)), waiting, nil},
+		{"M13: counts from the deletion if the workload cluster was never reached", machine(isDeleted, timeouts(30, 0)), nil, ptr.To(after(30))},
+		{"M13: has no deadline before the drain has started", machine(isDeleted, timeouts(30, 0)), requested, nil},
+		{"M13: has no deadline for a running Machine", machine(timeouts(30, 0)), nil, nil},
+		{"M15: counts from the recorded start if the workload cluster is unreachable", machine(isDeleted, timeouts(30, 0), recorded), nil, ptr.To(after(90))},
+		{"M17: keeps the recorded start if the NodeMaintenance is recreated", machine(isDeleted, timeouts(30, 0), recorded), draining(300), ptr.To(after(90))},
+		{"M13: ignores an invalid record", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, "soon")), draining(60), ptr.To(after(90))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			expectTime(t, machinedrain.ClockOf(tc.machine, tc.maintenance).DrainDeadline(tc.machine), tc.want)
@@ -123,7 +123,7 @@ func TestDrainDeadline(t *testing.T) {
 }
 
 func TestVolumeWait(t *testing.T) {
-	noted := annotated(v1alpha1.VolumeWaitStartedAnnotation, "2026-01-01T00:00:40Z")
+	recorded := annotated(v1alpha1.VolumeWaitStartedAnnotation, "2026-01-01T00:00:40Z")
 	for _, tc := range []struct {
 		name        string
 		machine     *clusterv1.Machine
@@ -131,10 +131,10 @@ func TestVolumeWait(t *testing.T) {
 		start       time.Time
 		deadline    *time.Time
 	}{
-		{"M13: it starts with the end of the drain", machine(isDeleted, timeouts(0, 30)), draining(10, 50), after(50), ptr.To(after(80))},
-		{"M13: no timeout is no limit", machine(isDeleted), draining(10, 50), after(50), nil},
-		{"M21: or when the drain has run out of time", machine(isDeleted, timeouts(20, 30)), draining(10), after(30), ptr.To(after(60))},
-		{"M13: it starts once", machine(isDeleted, timeouts(0, 30), noted), draining(10, 50), after(40), ptr.To(after(70))},
+		{"M13: starts when the drain ends", machine(isDeleted, timeouts(0, 30)), draining(10, 50), after(50), ptr.To(after(80))},
+		{"M13: has no deadline without a timeout", machine(isDeleted), draining(10, 50), after(50), nil},
+		{"M21: starts when the drain times out", machine(isDeleted, timeouts(20, 30)), draining(10), after(30), ptr.To(after(60))},
+		{"M13: keeps the recorded start", machine(isDeleted, timeouts(0, 30), recorded), draining(10, 50), after(40), ptr.To(after(70))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := machinedrain.ClockOf(tc.machine, tc.maintenance)
@@ -154,7 +154,7 @@ func expectTime(t *testing.T, got, want *time.Time) {
 }
 
 func TestNotes(t *testing.T) {
-	t.Run("M15: a clock is kept on the Machine where there is a limit, and once", func(t *testing.T) {
+	t.Run("M15: records the clock on the Machine once, if there is a timeout", func(t *testing.T) {
 		m := machine(isDeleted, timeouts(30, 0))
 		clock := machinedrain.ClockOf(m, draining(60))
 		clock.Volumes = ptr.To(after(70))
@@ -164,7 +164,7 @@ func TestNotes(t *testing.T) {
 		}
 		m.Annotations = notes
 		if again := machinedrain.ClockOf(m, draining(300)).Notes(m); len(again) > 0 {
-			t.Errorf("notes it again: %v", again)
+			t.Errorf("records it again: %v", again)
 		}
 	})
 }
@@ -178,10 +178,10 @@ func TestWaitsForVolumes(t *testing.T) {
 		node    *corev1.Node
 		want    bool
 	}{
-		"M19: the volumes of a drained Node are waited for":           {machine(), node(corev1.ConditionTrue), true},
-		"M14: but not those of a Node that doesn't answer":            {machine(), node(corev1.ConditionUnknown), false},
-		"M14: one that isn't ready answers":                           {machine(), node(corev1.ConditionFalse), true},
-		"M10: nor those of a Machine that has an annotation for that": {machine(annotated(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, "")), node(corev1.ConditionTrue), false},
+		"M19: waits for the volumes of a drained Node":                            {machine(), node(corev1.ConditionTrue), true},
+		"M14: does not wait for volumes of an unreachable Node":                   {machine(), node(corev1.ConditionUnknown), false},
+		"M14: waits for volumes of a Node that is not ready":                      {machine(), node(corev1.ConditionFalse), true},
+		"M10: does not wait for volumes of a Machine with the exclude annotation": {machine(annotated(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, "")), node(corev1.ConditionTrue), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := machinedrain.WaitsForVolumes(tc.machine, tc.node); got != tc.want {
@@ -204,11 +204,11 @@ func TestDaemonSetPods(t *testing.T) {
 		present *v1alpha1.NodeMaintenance
 		want    v1alpha1.DaemonSetPodsPolicy
 	}{
-		"R40: at first the Pods of DaemonSets stay":                 {&drains, nil, v1alpha1.DaemonSetPodsSkip},
-		"R40: until the rule is lifted":                             {&drains, compiled(v1alpha1.DaemonSetPodsSkip), v1alpha1.DaemonSetPodsSkip},
-		"R40: and from then on they go":                             {&drains, compiled(v1alpha1.DaemonSetPodsDrain), v1alpha1.DaemonSetPodsDrain},
-		"R40: a policy that no longer says so brings the rule back": {&skips, compiled(v1alpha1.DaemonSetPodsDrain), v1alpha1.DaemonSetPodsSkip},
-		"R40: without a policy they stay":                           {nil, nil, v1alpha1.DaemonSetPodsSkip},
+		"R40: skips the Pods of DaemonSets at first":                 {&drains, nil, v1alpha1.DaemonSetPodsSkip},
+		"R40: skips them until the rule is lifted":                   {&drains, compiled(v1alpha1.DaemonSetPodsSkip), v1alpha1.DaemonSetPodsSkip},
+		"R40: drains them after the rule is lifted":                  {&drains, compiled(v1alpha1.DaemonSetPodsDrain), v1alpha1.DaemonSetPodsDrain},
+		"R40: restores the rule if the policy no longer drains them": {&skips, compiled(v1alpha1.DaemonSetPodsDrain), v1alpha1.DaemonSetPodsSkip},
+		"R40: skips them without a policy":                           {nil, nil, v1alpha1.DaemonSetPodsSkip},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := machinedrain.DaemonSetPods(tc.policy, tc.present); got != tc.want {

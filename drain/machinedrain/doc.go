@@ -1,4 +1,4 @@
-// Package machinedrain decides about Machines: which policy a Machine follows, whether a deleted Machine's Node is to be
-// drained at all, what its NodeMaintenance is called, and when its time is up. It looks at Machines, Clusters and policies,
-// and reads or writes nothing.
+// Package machinedrain decides about the drain of Machines: which policy a Machine follows, whether the Node of a deleted Machine is drained,
+// when maxParallelDrains permits the drain, what its NodeMaintenance contains, when the drain times out, and what the condition of the Machine
+// says.
 package machinedrain

@@ -14,16 +14,47 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
-// Identity tells the NodeMaintenance of a Machine's Node from all others.
+// OwnerMachine returns the Machine that a NodeMaintenance in the workload cluster of a Cluster serves. ours is false if it serves none, or a
+// Machine of another management cluster or Cluster: two management clusters may share a workload cluster.
+func OwnerMachine(m *v1alpha1.NodeMaintenance, managementCluster string, cluster types.NamespacedName) (machine types.NamespacedName, ours bool) {
+	machine, ours = OwnerMachineOfAnyManager(m, cluster)
+	return machine, ours && m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] == managementCluster
+}
+
+// OwnerMachineOfAnyManager is like OwnerMachine, for any management cluster: the Cluster may have been moved here from another one.
+func OwnerMachineOfAnyManager(m *v1alpha1.NodeMaintenance, cluster types.NamespacedName) (machine types.NamespacedName, ok bool) {
+	namespace, name, _ := strings.Cut(m.Annotations[v1alpha1.OwnerMachineAnnotation], "/")
+	ok = m.Annotations[v1alpha1.OwnerClusterAnnotation] == cluster.String() && namespace == cluster.Namespace && name != ""
+	return types.NamespacedName{Namespace: namespace, Name: name}, ok
+}
+
+// OrphanedByMove returns whether a NodeMaintenance serves a deletion or a rollout of this running Machine that began in another management
+// cluster. clusterctl move does not preserve deletions (https://github.com/kubernetes-sigs/cluster-api/issues/3215), so no controller
+// continues it here. A maintenance that the Machine's stage annotation requests moves with the annotation.
+func OrphanedByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
+	owner, served := OwnerMachineOfAnyManager(m, types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.ClusterName})
+	return served && owner.Name == machine.Name && machine.DeletionTimestamp.IsZero() &&
+		m.Spec.Stage != v1alpha1.StageComplete &&
+		m.Annotations[v1alpha1.RequestedForAnnotation] != v1alpha1.RequestedForStage &&
+		m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != managementCluster
+}
+
+// KeepsNodeCordoned returns whether the Node of a Machine stays cordoned even if another actor completes the NodeMaintenance that serves the
+// Machine. It does while the Machine is being deleted.
+func KeepsNodeCordoned(machine *clusterv1.Machine) bool {
+	return machine != nil && !machine.DeletionTimestamp.IsZero()
+}
+
+// Identity identifies the NodeMaintenance of a Machine's Node.
 type Identity struct {
 	Cluster types.NamespacedName
 	Machine *clusterv1.Machine
 	Node    *corev1.Node
 }
 
-// Is says whether a NodeMaintenance is the one of the Machine's Node: it names the Machine, its Cluster and a management cluster, and
-// selects exactly this Node, by name and by UID. Admission lets managers alone write what it names. The management cluster may be
-// another one, from which clusterctl moved the Cluster.
+// Is returns whether a NodeMaintenance is that of the Machine's Node: it names the Machine, its Cluster and a management cluster, and selects
+// exactly this Node, by name and by UID. Admission allows only managers to write these annotations. The management cluster may be another
+// one, from which clusterctl moved the Cluster.
 func (i Identity) Is(m *v1alpha1.NodeMaintenance) bool {
 	machine, served := OwnerMachineOfAnyManager(m, i.Cluster)
 	names, byNameOnly := nodeselection.Names(m)
@@ -33,9 +64,8 @@ func (i Identity) Is(m *v1alpha1.NodeMaintenance) bool {
 		i.Node.UID != "" && m.Annotations[v1alpha1.NodeUIDAnnotation] == string(i.Node.UID)
 }
 
-// Names are the names that the NodeMaintenance may have, in the order in which they are tried. A user who may
-// create NodeMaintenances can predict the first one and take it. The second one contains a hash of the UID of the Machine, which users of
-// the workload cluster cannot read.
+// Names returns the names that the NodeMaintenance may have, in the order of preference. A user who may create NodeMaintenances can predict
+// the first name and take it. The second name contains a hash of the UID of the Machine, which users of the workload cluster cannot read.
 func (i Identity) Names() []string {
 	key := types.NamespacedName{Namespace: i.Machine.Namespace, Name: i.Machine.Name}
 	return []string{
@@ -44,17 +74,17 @@ func (i Identity) Names() []string {
 	}
 }
 
-// Found is what is known of the NodeMaintenance of a Machine's Node.
+// Found is the result of the lookup of the NodeMaintenance of a Machine's Node.
 type Found struct {
-	// Maintenance is nil if there is none.
+	// Maintenance is nil if it does not exist.
 	Maintenance *v1alpha1.NodeMaintenance
-	// Name is the one that it has, or is to be created with. Empty: others have taken all of them.
+	// Name is its name, or the name to create it with. It is empty if NodeMaintenances of other authors have all names.
 	Name string
-	// Taken are the names that NodeMaintenances of others have.
+	// Taken are the names that NodeMaintenances of other authors have.
 	Taken []string
 }
 
-// Find looks for the NodeMaintenance among those that have one of its names, by name.
+// Find selects the NodeMaintenance among those that have one of its names. named contains them by name.
 func (i Identity) Find(named map[string]*v1alpha1.NodeMaintenance) Found {
 	var found Found
 	for _, name := range i.Names() {
@@ -74,8 +104,8 @@ func (i Identity) Find(named map[string]*v1alpha1.NodeMaintenance) Found {
 	return found
 }
 
-// FindAmong looks for the NodeMaintenance among those of the workload cluster: where one of its names is taken, a manager of another
-// management cluster may have created it by a name of its own.
+// FindAmong looks for the NodeMaintenance among all of the workload cluster. If one of its names is taken, a manager of another management
+// cluster may have created it with a name that depends on another UID of the Machine.
 func (i Identity) FindAmong(all []v1alpha1.NodeMaintenance, found Found) Found {
 	if at := slices.IndexFunc(all, func(m v1alpha1.NodeMaintenance) bool { return i.Is(&m) }); at >= 0 {
 		found.Maintenance, found.Name = all[at].DeepCopy(), all[at].Name
@@ -83,25 +113,24 @@ func (i Identity) FindAmong(all []v1alpha1.NodeMaintenance, found Found) Found {
 	return found
 }
 
-// TakenMessage tells people that a NodeMaintenance of another author has a name that the one of the Machine's Node would have. Empty
-// where there is none.
+// TakenMessage says that NodeMaintenances of other authors have names that the manager would use. It is empty if no name is taken.
 func (f Found) TakenMessage() string {
 	if len(f.Taken) == 0 {
 		return ""
 	}
 	message := "NodeMaintenance " + strings.Join(f.Taken, " and ") + " was not written by the manager for this Machine and Node, and is not used"
 	if f.Name == "" {
-		message += ". Delete it to let the drain begin"
+		message += ". Delete it so that the drain can start"
 	}
 	return message
 }
 
-// maintenanceNamePrefixLength leaves room for a dash and the hash within the 253 characters of an object name.
+// maintenanceNamePrefixLength is the maximum length of the Node's name in the name of its NodeMaintenance. With a dash and the hash, the name
+// stays below the 253 characters of an object name.
 const maintenanceNamePrefixLength = 200
 
-// MaintenanceName is the first of the names that the NodeMaintenance of a Machine's Node may have. It is the same after a restart and
-// after clusterctl move, differs between two Nodes of the same name that come one after the other, and starts with the Node's name
-// for people.
+// MaintenanceName returns the first of the names that the NodeMaintenance of a Machine's Node may have. It starts with the name of the Node. It is
+// the same after a restart and after clusterctl move, and differs for a later Node of the same name.
 func MaintenanceName(machine types.NamespacedName, nodeName string, nodeUID types.UID) string {
 	return maintenanceName(nodeName, machine.String(), nodeName, string(nodeUID))
 }

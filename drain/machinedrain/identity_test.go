@@ -2,11 +2,13 @@ package machinedrain_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -21,7 +23,7 @@ func anIdentity() machinedrain.Identity {
 	}
 }
 
-// maintenanceOf is the NodeMaintenance that a manager creates.
+// maintenanceOf returns the NodeMaintenance that a manager creates.
 func maintenanceOf(id machinedrain.Identity, changes ...func(*v1alpha1.NodeMaintenance)) *v1alpha1.NodeMaintenance {
 	m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: id.Cluster, Machine: id.Machine, Node: id.Node})
 	for _, change := range changes {
@@ -40,17 +42,17 @@ func TestIdentityIs(t *testing.T) {
 		change func(*v1alpha1.NodeMaintenance)
 		want   bool
 	}{
-		{"M36: the one that a manager creates", func(*v1alpha1.NodeMaintenance) {}, true},
-		{"M36: by whichever name", func(m *v1alpha1.NodeMaintenance) { m.Name = "other" }, true},
-		{"M16: one that another management cluster created", naming(v1alpha1.OwnerManagementClusterAnnotation, "there"), true},
-		{"M36: not one that names no management cluster", naming(v1alpha1.OwnerManagementClusterAnnotation, ""), false},
-		{"M36: nor another Machine", naming(v1alpha1.OwnerMachineAnnotation, "ns/other"), false},
-		{"M36: nor another Cluster", naming(v1alpha1.OwnerClusterAnnotation, "ns/other"), false},
-		{"M36: nor one for another Node of the same name", naming(v1alpha1.NodeUIDAnnotation, "other"), false},
-		{"M36: nor one without annotations", func(m *v1alpha1.NodeMaintenance) { m.Annotations = nil }, false},
-		{"M36: nor one that selects another Node", func(m *v1alpha1.NodeMaintenance) { m.Spec.NodeSelector = v1alpha1.SelectNodes("other") }, false},
-		{"M36: nor one that selects another Node, too", func(m *v1alpha1.NodeMaintenance) { m.Spec.NodeSelector = v1alpha1.SelectNodes("node", "other") }, false},
-		{"M36: nor one that selects the Node only while it has a label", func(m *v1alpha1.NodeMaintenance) {
+		{"M36: accepts the NodeMaintenance that a manager creates", func(*v1alpha1.NodeMaintenance) {}, true},
+		{"M36: accepts any name", func(m *v1alpha1.NodeMaintenance) { m.Name = "other" }, true},
+		{"M16: accepts the NodeMaintenance of another management cluster", naming(v1alpha1.OwnerManagementClusterAnnotation, "there"), true},
+		{"M36: rejects a missing management cluster", naming(v1alpha1.OwnerManagementClusterAnnotation, ""), false},
+		{"M36: rejects another Machine", naming(v1alpha1.OwnerMachineAnnotation, "ns/other"), false},
+		{"M36: rejects another Cluster", naming(v1alpha1.OwnerClusterAnnotation, "ns/other"), false},
+		{"M36: rejects another Node with the same name", naming(v1alpha1.NodeUIDAnnotation, "other"), false},
+		{"M36: rejects missing annotations", func(m *v1alpha1.NodeMaintenance) { m.Annotations = nil }, false},
+		{"M36: rejects a selector of another Node", func(m *v1alpha1.NodeMaintenance) { m.Spec.NodeSelector = v1alpha1.SelectNodes("other") }, false},
+		{"M36: rejects a selector of two Nodes", func(m *v1alpha1.NodeMaintenance) { m.Spec.NodeSelector = v1alpha1.SelectNodes("node", "other") }, false},
+		{"M36: rejects a selector with labels", func(m *v1alpha1.NodeMaintenance) {
 			m.Spec.NodeSelector.NodeSelectorTerms[0].MatchExpressions = []v1alpha1.NodeSelectorRequirement{{Key: "a", Operator: corev1.NodeSelectorOpExists}}
 		}, false},
 	} {
@@ -77,11 +79,11 @@ func TestIdentityFind(t *testing.T) {
 		taken []string
 	}{
 		{"M36: uses the first name when no NodeMaintenance exists", nil, false, first, nil},
-		{"M36: it has the first name", map[string]*v1alpha1.NodeMaintenance{first: ours(first)}, true, first, nil},
-		{"M36: the first name is taken: it gets the second", map[string]*v1alpha1.NodeMaintenance{first: theirs}, false, second, []string{first}},
-		{"M36: it has the second name", map[string]*v1alpha1.NodeMaintenance{first: theirs, second: ours(second)}, true, second, []string{first}},
-		{"M36: and keeps it when the first is free again", map[string]*v1alpha1.NodeMaintenance{second: ours(second)}, true, second, nil},
-		{"M36: both are taken: there is no name left", map[string]*v1alpha1.NodeMaintenance{first: theirs, second: theirs}, false, "", []string{first, second}},
+		{"M36: finds it by the first name", map[string]*v1alpha1.NodeMaintenance{first: ours(first)}, true, first, nil},
+		{"M36: uses the second name if the first is taken", map[string]*v1alpha1.NodeMaintenance{first: theirs}, false, second, []string{first}},
+		{"M36: finds it by the second name", map[string]*v1alpha1.NodeMaintenance{first: theirs, second: ours(second)}, true, second, []string{first}},
+		{"M36: keeps the second name when the first is free again", map[string]*v1alpha1.NodeMaintenance{second: ours(second)}, true, second, nil},
+		{"M36: has no name if both are taken", map[string]*v1alpha1.NodeMaintenance{first: theirs, second: theirs}, false, "", []string{first, second}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -97,7 +99,7 @@ func TestIdentityFind(t *testing.T) {
 			}
 		})
 	}
-	t.Run("M16: after clusterctl move it has a name that followed from another UID of the Machine", func(t *testing.T) {
+	t.Run("M16: finds it after clusterctl move by a name that depends on another UID of the Machine", func(t *testing.T) {
 		g := NewWithT(t)
 		found := id.FindAmong([]v1alpha1.NodeMaintenance{*theirs, *ours("moved")}, id.Find(map[string]*v1alpha1.NodeMaintenance{first: theirs}))
 		g.Expect(found.Maintenance).To(Equal(ours("moved")))
@@ -109,5 +111,106 @@ func TestIdentityFind(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(other.Names()[0]).To(Equal(first))
 		g.Expect(other.Names()[1]).NotTo(Equal(second))
+	})
+}
+
+func TestOwnerMachine(t *testing.T) {
+	for name, tc := range map[string]struct {
+		managementCluster, cluster, machine string
+		want                                bool
+	}{
+		"M18: serves a Machine of this management cluster":           {"here", "ns/c", "ns/m", true},
+		"M18: serves a Machine of another management cluster":        {"there", "ns/c", "ns/m", false},
+		"M18: serves a Machine of another Cluster":                   {"here", "ns/other", "ns/m", false},
+		"M18: names a Machine in another namespace than its Cluster": {"here", "ns/c", "other/m", false},
+		"M18: names no Machine":                                      {"here", "ns/c", "", false},
+		"M18: names a Machine without a name":                        {"here", "ns/c", "ns/", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &v1alpha1.NodeMaintenance{}
+			m.Annotations = map[string]string{
+				v1alpha1.OwnerManagementClusterAnnotation: tc.managementCluster, v1alpha1.OwnerClusterAnnotation: tc.cluster, v1alpha1.OwnerMachineAnnotation: tc.machine,
+			}
+			machine, ours := machinedrain.OwnerMachine(m, "here", types.NamespacedName{Namespace: "ns", Name: "c"})
+			if ours != tc.want || ours && machine.String() != tc.machine {
+				t.Errorf("got %s, %t", machine, ours)
+			}
+		})
+	}
+	t.Run("M12: serves a Machine of the Cluster, whatever the management cluster", func(t *testing.T) {
+		m := &v1alpha1.NodeMaintenance{}
+		m.Annotations = map[string]string{
+			v1alpha1.OwnerManagementClusterAnnotation: "there", v1alpha1.OwnerClusterAnnotation: "ns/c", v1alpha1.OwnerMachineAnnotation: "ns/m",
+		}
+		if machine, ok := machinedrain.OwnerMachineOfAnyManager(m, types.NamespacedName{Namespace: "ns", Name: "c"}); !ok || machine.String() != "ns/m" {
+			t.Errorf("got %s, %t", machine, ok)
+		}
+	})
+	t.Run("M18: a NodeMaintenance that a user created serves no Machine", func(t *testing.T) {
+		if _, ours := machinedrain.OwnerMachine(&v1alpha1.NodeMaintenance{}, "", types.NamespacedName{}); ours {
+			t.Error("the NodeMaintenance serves a Machine")
+		}
+	})
+}
+
+func TestKeepsNodeCordoned(t *testing.T) {
+	for name, tc := range map[string]struct {
+		machine *clusterv1.Machine
+		want    bool
+	}{
+		"M17: keeps the Node of a deleted Machine cordoned":    {machine(isDeleted), true},
+		"M30: restores the Node of a running Machine":          {machine(), false},
+		"M18: restores the Node if the Machine does not exist": {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := machinedrain.KeepsNodeCordoned(tc.machine); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestOrphanedByMove(t *testing.T) {
+	t.Run("M16: reverts the drain of a deletion that clusterctl move does not preserve, and no other drain", func(t *testing.T) {
+		cases := map[string]struct {
+			change   func(*v1alpha1.NodeMaintenance, *clusterv1.Machine)
+			orphaned bool
+		}{
+			"started in another management cluster": {orphaned: true},
+			"started here": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+				m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] = "here"
+			}},
+			"the Machine is being deleted here as well": {change: func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+				machine.DeletionTimestamp = ptr.To(metav1.NewTime(time.Unix(0, 0)))
+			}},
+			"of another Machine": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+				m.Annotations[v1alpha1.OwnerMachineAnnotation] = "ns/other"
+			}},
+			"of another Cluster": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+				m.Annotations[v1alpha1.OwnerClusterAnnotation] = "other/c"
+			}},
+			"waits because of maxParallelDrains": {orphaned: true, change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+				m.Spec.Stage = v1alpha1.StageCordon
+			}},
+			"announces a rollout, and is recreated if still needed": {orphaned: true, change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+				m.Spec.Stage, m.Annotations[v1alpha1.RequestedForAnnotation] = v1alpha1.StageIdle, v1alpha1.RequestedForRollout
+			}},
+			"requested by the stage annotation, which moves with the Machine": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+				m.Annotations[v1alpha1.RequestedForAnnotation] = v1alpha1.RequestedForStage
+			}},
+			"completed": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) { machinedrain.Complete(m, "elsewhere") }},
+		}
+		for name, c := range cases {
+			g := NewWithT(t)
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}, Spec: clusterv1.MachineSpec{ClusterName: "c"}}
+			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+			m.Annotations = map[string]string{
+				v1alpha1.OwnerManagementClusterAnnotation: "elsewhere", v1alpha1.OwnerClusterAnnotation: "ns/c", v1alpha1.OwnerMachineAnnotation: "ns/m",
+			}
+			if c.change != nil {
+				c.change(m, machine)
+			}
+			g.Expect(machinedrain.OrphanedByMove(m, machine, "here")).To(Equal(c.orphaned), name)
+		}
 	})
 }

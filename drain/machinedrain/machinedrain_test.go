@@ -18,6 +18,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 func machine(changes ...func(*clusterv1.Machine)) *clusterv1.Machine {
@@ -41,26 +42,26 @@ func TestPolicyFor(t *testing.T) {
 	labelled := func(key, value string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
 	}
-	unreadable := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "?"}}}
+	invalid := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "?"}}}
 	for _, tc := range []struct {
 		name     string
 		policies []v1alpha1.MachineDrainPolicy
 		want     string
 	}{
-		{name: "no policy leaves a Machine to Cluster API"},
-		{name: "one empty policy manages all Machines of its namespace", policies: []v1alpha1.MachineDrainPolicy{policy("all")}, want: "all"},
-		{name: "the first match by name counts", policies: []v1alpha1.MachineDrainPolicy{policy("b"), policy("a"), policy("c")}, want: "a"},
-		{name: "another namespace's policy doesn't", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Namespace = "other" })}},
-		{name: "machineSelector", policies: []v1alpha1.MachineDrainPolicy{
+		{name: "selects no policy if there is none"},
+		{name: "selects an empty policy for all Machines of its namespace", policies: []v1alpha1.MachineDrainPolicy{policy("all")}, want: "all"},
+		{name: "selects the first match by name", policies: []v1alpha1.MachineDrainPolicy{policy("b"), policy("a"), policy("c")}, want: "a"},
+		{name: "ignores policies of other namespaces", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Namespace = "other" })}},
+		{name: "applies the machineSelector", policies: []v1alpha1.MachineDrainPolicy{
 			policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = labelled("pool", "b") }),
 			policy("b", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = labelled("pool", "a") }),
 		}, want: "b"},
-		{name: "clusterSelector", policies: []v1alpha1.MachineDrainPolicy{
+		{name: "applies the clusterSelector", policies: []v1alpha1.MachineDrainPolicy{
 			policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = labelled("env", "dev") }),
 			policy("b", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = labelled("env", "prod") }),
 		}, want: "b"},
-		{name: "a selector that can't be read opts nobody in", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = unreadable })}},
-		{name: "a policy that is being deleted has ended", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.DeletionTimestamp = ptr.To(metav1.Now()) })}},
+		{name: "ignores a policy with an invalid selector", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = invalid })}},
+		{name: "ignores a policy that is being deleted", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.DeletionTimestamp = ptr.To(metav1.Now()) })}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := ""
@@ -90,19 +91,18 @@ func TestSkip(t *testing.T) {
 		facts machinedrain.Facts
 		want  machinedrain.SkipReason
 	}{
-		{"M10: an ordinary Machine is drained", facts(), machinedrain.NotSkipped},
-		{"M10: Cluster deleting", facts(func(f *machinedrain.Facts) { f.ClusterDeleting = true }), machinedrain.SkipClusterDeleting},
-		{"M10: no nodeRef", facts(func(f *machinedrain.Facts) { f.Machine.Status.NodeRef.Name = "" }), machinedrain.SkipNoNode},
-		{"M10: control plane object deleting", facts(func(f *machinedrain.Facts) { f.ControlPlaneDeleting = true }), machinedrain.SkipControlPlaneGoing},
-		{"M10: no control plane Machine left", facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0 }), machinedrain.SkipNoControlPlane},
-		{"M10: no control plane Machine, but externally managed", facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0; f.ControlPlaneExternal = true }), machinedrain.NotSkipped},
-		{"M10: excluded by annotation", facts(annotated), machinedrain.SkipExcluded},
-		{"M10: pre-terminate already waiting", facts(func(f *machinedrain.Facts) {
+		{"M10: drains an ordinary Machine", facts(), machinedrain.NotSkipped},
+		{"M10: skips if the Cluster is being deleted", facts(func(f *machinedrain.Facts) { f.ClusterDeleting = true }), machinedrain.SkipClusterDeleting},
+		{"M10: skips without a nodeRef", facts(func(f *machinedrain.Facts) { f.Machine.Status.NodeRef.Name = "" }), machinedrain.SkipNoNode},
+		{"M10: skips if the control plane object is being deleted", facts(func(f *machinedrain.Facts) { f.ControlPlaneDeleting = true }), machinedrain.SkipControlPlaneDeleting},
+		{"M10: skips if all control plane Machines are being deleted", facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0 }), machinedrain.SkipNoControlPlane},
+		{"M10: drains if the control plane is external and has no Machines", facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0; f.ControlPlaneExternal = true }), machinedrain.NotSkipped},
+		{"M10: skips a Machine with the exclude annotation", facts(annotated), machinedrain.SkipExcluded},
+		{"M10: skips if the Machine already waits for pre-terminate hooks", facts(func(f *machinedrain.Facts) {
 			f.Machine.Status.Deletion = &clusterv1.MachineDeletionStatus{WaitForPreTerminateHookStartTime: metav1.Now()}
 		}), machinedrain.SkipPreTerminateStarted},
-		{"M10: infrastructure gone", facts(func(f *machinedrain.Facts) { f.InfraMachineDeleted = true }), machinedrain.SkipInfraMachineDeleted},
-		{"M18: Node gone", facts(func(f *machinedrain.Facts) { f.NodeGone = true }), machinedrain.SkipNodeGone},
-		{"M10: the Cluster's deletion counts first", facts(func(f *machinedrain.Facts) { f.ClusterDeleting = true }, annotated), machinedrain.SkipClusterDeleting},
+		{"M10: skips if the infrastructure machine does not exist", facts(func(f *machinedrain.Facts) { f.InfraMachineDeleted = true }), machinedrain.SkipInfraMachineDeleted},
+		{"M10: names the deletion of the Cluster first", facts(func(f *machinedrain.Facts) { f.ClusterDeleting = true }, annotated), machinedrain.SkipClusterDeleting},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := machinedrain.Skip(tc.facts); got != tc.want {
@@ -120,9 +120,9 @@ func TestNodeNameOf(t *testing.T) {
 		nodes []corev1.Node
 		want  string
 	}{
-		"M10: the Node of a Machine without a nodeRef, by providerID": {[]corev1.Node{node("a", "x"), node("b", "y")}, "b"},
-		"M10: none has it": {[]corev1.Node{node("a", "x"), node("b", "")}, ""},
-		"M10: two have it": {[]corev1.Node{node("a", "y"), node("b", "y")}, ""},
+		"M10: finds the Node by providerID":             {[]corev1.Node{node("a", "x"), node("b", "y")}, "b"},
+		"M10: finds no Node":                            {[]corev1.Node{node("a", "x"), node("b", "")}, ""},
+		"M10: finds no Node if two have the providerID": {[]corev1.Node{node("a", "y"), node("b", "y")}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := machinedrain.NodeNameOf("y", tc.nodes); got != tc.want {
@@ -138,10 +138,10 @@ func TestMaintenanceName(t *testing.T) {
 		key := types.NamespacedName{Namespace: "ns", Name: "m"}
 		name := machinedrain.MaintenanceName(key, nodeName, "uid-1")
 		if name != machinedrain.MaintenanceName(key, nodeName, "uid-1") {
-			t.Fatal("the name isn't the same twice")
+			t.Fatal("the name differs for the same input")
 		}
 		if name == machinedrain.MaintenanceName(key, nodeName, "uid-2") {
-			t.Fatal("a Node of the same name has the same NodeMaintenance")
+			t.Fatal("a later Node with the same name has the same NodeMaintenance")
 		}
 		if !strings.Contains(nodeName, "..") && !strings.Contains(nodeName, ".-") && !strings.Contains(nodeName, "-.") {
 			if errs := validation.IsDNS1123Subdomain(name); len(errs) > 0 {
@@ -162,14 +162,14 @@ func TestMaintenance(t *testing.T) {
 	if made.Spec.Stage != v1alpha1.StageDrain || made.Spec.Evacuation.Surge != v1alpha1.SurgeAlways || made.Annotations[v1alpha1.NodeUIDAnnotation] != "uid" {
 		t.Errorf("unexpected %+v", made)
 	}
-	t.Run("M7: an edited rule changes a drain that runs, and nothing else does", func(t *testing.T) {
+	t.Run("M7: updates a running drain only if a rule is edited", func(t *testing.T) {
 		present := made.DeepCopy()
 		if machinedrain.Update(present, machinedrain.Maintenance(request)) {
-			t.Error("nothing has changed")
+			t.Error("updated without a change")
 		}
 		request.Rules[0].Behavior = v1alpha1.DrainBehaviorWaitCompleted
 		if !machinedrain.Update(present, machinedrain.Maintenance(request)) || present.Spec.DrainRules[0].Behavior != v1alpha1.DrainBehaviorWaitCompleted {
-			t.Error("the edit is missing")
+			t.Error("not updated after the edit")
 		}
 	})
 	for name, test := range map[string]struct {
@@ -177,18 +177,18 @@ func TestMaintenance(t *testing.T) {
 		defaults v1alpha1.DrainPlanDefaults
 		want     string
 	}{
-		"M35: a policy without a drainPlan has one step for each Pod type": {
+		"M35: has one step for each Pod type if the policy has no drainPlan": {
 			want: "None Default:2147483647 DaemonSet:2147483647 Static:2147483647",
 		},
-		"M35: a drainPlan is completed with the tiers": {
+		"M35: completes a drainPlan with the tiers": {
 			plan: []v1alpha1.DrainPlanEntry{{PodType: "Default", PodPriority: 5}},
 			want: "PriorityTiers Default:5",
 		},
-		"M35: a drainPlan is completed with one step for each Pod type where the policy asks for it": {
+		"M35: completes a drainPlan with one step for each Pod type if the policy says None": {
 			plan: []v1alpha1.DrainPlanEntry{{PodType: "Default", PodPriority: 5}}, defaults: v1alpha1.DrainPlanDefaultsNone,
 			want: "None Default:5",
 		},
-		"M35: a policy asks for the tiers without a drainPlan": {
+		"M35: has the tiers if the policy has no drainPlan and says PriorityTiers": {
 			defaults: v1alpha1.DrainPlanDefaultsPriorityTiers,
 			want: "PriorityTiers Default:1000000000 Default:2000000000 Default:2000001000 Default:2147483647 DaemonSet:1000000000 DaemonSet:2000000000 " +
 				"DaemonSet:2000001000 DaemonSet:2147483647 Static:1000000000 Static:2000000000 Static:2000001000 Static:2147483647",
@@ -209,19 +209,19 @@ func TestMaintenance(t *testing.T) {
 			}
 		})
 	}
-	t.Run("M35: a Machine without a policy has one step for each Pod type", func(t *testing.T) {
+	t.Run("M35: has one step for each Pod type without a policy", func(t *testing.T) {
 		request := request
 		request.Policy = nil
 		if spec := machinedrain.Maintenance(request).Spec; spec.DrainPlanDefaults != v1alpha1.DrainPlanDefaultsNone || len(spec.DrainPlan) != 3 {
 			t.Errorf("unexpected %v", spec.DrainPlan)
 		}
 	})
-	t.Run("R5: a stage never goes back", func(t *testing.T) {
+	t.Run("R5: does not set an earlier stage", func(t *testing.T) {
 		present := made.DeepCopy()
 		present.Spec.Stage = v1alpha1.StageComplete
 		machinedrain.Update(present, made)
 		if present.Spec.Stage != v1alpha1.StageComplete {
-			t.Error("the stage went back")
+			t.Error("the stage changed")
 		}
 	})
 }
@@ -232,17 +232,17 @@ func TestDrainMessage(t *testing.T) {
 	m.Status.Summary = v1alpha1.NodeMaintenanceSummary{Nodes: 1, PodsPending: 3, PodsEvacuating: 5, PodsSkipped: 1}
 	node := v1alpha1.NodeMaintenanceNodeStatus{}
 	for i := range 5 {
-		node.Blocked = append(node.Blocked, v1alpha1.BlockedPod{Pod: fmt.Sprintf("default/web-%d", i), Why: "no room"})
+		node.Blocked = append(node.Blocked, v1alpha1.BlockedPod{Pod: fmt.Sprintf("default/web-%d", i), Why: "no disruptions allowed"})
 	}
 	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{node}
-	want := `Drain not completed yet (started at 2026-01-01T00:00:00Z) (NodeMaintenance nm): 5 Pods evacuating, 3 waiting for their turn, 1 skipped
-* Pods default/web-0, default/web-1, default/web-2, ... (2 more): no room`
-	t.Run("M27: what waits, on which Pods, why, since when", func(t *testing.T) {
+	want := `Drain not completed yet (started at 2026-01-01T00:00:00Z) (NodeMaintenance nm): 5 Pods evacuating, 3 pending, 1 skipped
+* Pods default/web-0, default/web-1, default/web-2 and 2 more: no disruptions allowed`
+	t.Run("M27: names the start of the drain, the blocked Pods and the reason", func(t *testing.T) {
 		if got := machinedrain.DrainMessage(m); got != want {
 			t.Errorf("got:\n%s\nwant:\n%s", got, want)
 		}
 	})
-	t.Run("M27: at most five reasons", func(t *testing.T) {
+	t.Run("M27: names at most five reasons", func(t *testing.T) {
 		m.Status.NodeStatuses[0].Blocked = nil
 		for i := range 9 {
 			m.Status.NodeStatuses[0].Blocked = append(m.Status.NodeStatuses[0].Blocked, v1alpha1.BlockedPod{Pod: "p", Why: fmt.Sprint(i)})
@@ -264,10 +264,10 @@ func TestDrained(t *testing.T) {
 		m    *v1alpha1.NodeMaintenance
 		want bool
 	}{
-		"R35: True in Drain":                            {drained(v1alpha1.StageDrain, metav1.ConditionTrue, 2), true},
-		"R35: False in Drain":                           {drained(v1alpha1.StageDrain, metav1.ConditionFalse, 2), false},
-		"M7: True of rules that have changed since":     {drained(v1alpha1.StageDrain, metav1.ConditionTrue, 1), false},
-		"R35: True left over from a stage that is past": {drained(v1alpha1.StageComplete, metav1.ConditionTrue, 2), false},
+		"R35: is drained if True in stage Drain":       {drained(v1alpha1.StageDrain, metav1.ConditionTrue, 2), true},
+		"R35: is not drained if False in stage Drain":  {drained(v1alpha1.StageDrain, metav1.ConditionFalse, 2), false},
+		"M7: is not drained if True for earlier rules": {drained(v1alpha1.StageDrain, metav1.ConditionTrue, 1), false},
+		"R35: is not drained if True in another stage": {drained(v1alpha1.StageComplete, metav1.ConditionTrue, 2), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := machinedrain.Drained(tc.m); got != tc.want {
@@ -292,11 +292,24 @@ func TestTallyOf(t *testing.T) {
 	}
 	clusters := map[string]map[string]string{"one": nil, "two": nil}
 	policies := []v1alpha1.MachineDrainPolicy{policy("a"), policy("b")}
-	if got, want := machinedrain.TallyOf(&policies[0], policies, all, clusters), (machinedrain.Tally{Clusters: 2, Machines: 4, ActiveDrains: 1}); !reflect.DeepEqual(got, want) {
+	if got, want := machinedrain.TallyOf(&policies[0], policies, all, clusters), (machinedrain.Tally{Clusters: 2, Machines: 4, Draining: []*clusterv1.Machine{&all[1]}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if got := machinedrain.TallyOf(&policies[1], policies, all, clusters); !reflect.DeepEqual(got, machinedrain.Tally{}) {
-		t.Errorf("a policy that comes second has %+v", got)
+		t.Errorf("the second policy has %+v", got)
+	}
+}
+
+func TestInvalidRuleMessage(t *testing.T) {
+	for rule, want := range map[string]string{
+		"web":              "Waiting for invalid MachineDrainRule ns/web to be fixed: why",
+		rules.RuleTooLarge: "Waiting for the MachineDrainRules of namespace ns to be reduced: why",
+	} {
+		t.Run("M27: says which MachineDrainRules to fix: "+rule, func(t *testing.T) {
+			if got := machinedrain.InvalidRuleMessage("ns", rules.Problem{Rule: rule, Message: "why"}); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
 	}
 }
 
@@ -310,13 +323,13 @@ func TestDrainProgress(t *testing.T) {
 		failure         error
 		reason, message string
 	}{
-		{name: "a drain that continues", maintenance: m, reason: v1alpha1.ReasonMachineDraining, message: machinedrain.DrainMessage(m)},
+		{name: "a drain without failures", maintenance: m, reason: v1alpha1.ReasonMachineDraining, message: machinedrain.DrainMessage(m)},
 		{
-			name: "M39: a Node that cannot be cordoned", maintenance: cordonFailed, reason: v1alpha1.ReasonCordonFailed,
+			name: "M39: names a Node that cannot be cordoned", maintenance: cordonFailed, reason: v1alpha1.ReasonCordonFailed,
 			message: machinedrain.DrainMessage(m) + "\n* Node n cannot be cordoned: frozen",
 		},
 		{
-			name: "M39: a NodeMaintenance that cannot be reconciled", maintenance: m, failure: errors.New("no answer"), reason: v1alpha1.ReasonReconcileFailed,
+			name: "M39: names a NodeMaintenance that cannot be reconciled", maintenance: m, failure: errors.New("no answer"), reason: v1alpha1.ReasonReconcileFailed,
 			message: machinedrain.DrainMessage(m) + "\n* NodeMaintenance m cannot be reconciled: no answer. The request is retried; the log of the manager has more",
 		},
 	} {

@@ -14,34 +14,35 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Request is what a Machine's NodeMaintenance is made of.
+// Request is the input of Maintenance.
 type Request struct {
 	ManagementCluster string
 	Cluster           types.NamespacedName
 	Machine           *clusterv1.Machine
 	Node              *corev1.Node
-	// Name is the first of Identity.Names where it isn't said.
+	// Name defaults to the first of Identity.Names.
 	Name string
-	// Policy that the Machine follows; nil where it has been removed while the hook was on: the defaults count then.
+	// Policy is the policy that the Machine follows. It is nil if the policy was deleted after the hook was set; the defaults then apply.
 	Policy *v1alpha1.MachineDrainPolicy
 	Rules  []v1alpha1.DrainRule
-	// Stage is Drain where it isn't said.
+	// Stage defaults to Drain.
 	Stage v1alpha1.NodeMaintenanceStage
-	// For is what it is requested for; RequestedForDeletion where it isn't said.
+	// For is the purpose of the NodeMaintenance. It defaults to RequestedForDeletion.
 	For string
 }
 
-// reasons tell people what a NodeMaintenance was requested for; %s is the Machine.
+// reasons are the values of spec.reason, by purpose; %s is the Machine.
 var reasons = map[string]string{
 	v1alpha1.RequestedForDeletion: "Machine %s is being deleted",
-	v1alpha1.RequestedForRollout:  "Machine %s is going to be replaced by a rollout",
-	v1alpha1.RequestedForStage:    "Machine %s asks for it by its annotation " + v1alpha1.MachineStageAnnotation,
+	v1alpha1.RequestedForRollout:  "A rollout will replace Machine %s",
+	v1alpha1.RequestedForStage:    "Machine %s requests it with the annotation " + v1alpha1.MachineStageAnnotation,
 }
 
-// Maintenance builds the NodeMaintenance of a Machine's Node. There is one, whatever it is requested for, so that a Machine that
-// is deleted in the middle of something else goes on from there.
+// Maintenance builds the NodeMaintenance of a Machine's Node. A Node has one for all purposes, so that the deletion of a Machine continues a
+// maintenance that a rollout or the stage annotation has started.
 func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 	r.Stage, r.For = cmp.Or(r.Stage, v1alpha1.StageDrain), cmp.Or(r.For, v1alpha1.RequestedForDeletion)
 	machine := types.NamespacedName{Namespace: r.Machine.Namespace, Name: r.Machine.Name}
@@ -71,9 +72,9 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 	return m
 }
 
-// drainPlan returns the drain plan of a Machine, and what completes it. Where the policy asks for nothing else, the Pods of one
-// MachineDrainRule order are evicted together, as Cluster API does, whatever their priority (M35). The entries are written out:
-// the schema would default an absent plan to KEP-4212's tiers.
+// drainPlan returns the drain plan of a Machine and its defaults. Unless the policy sets a plan, Pods with the same drain order are evicted
+// together, whatever their priority, as in Cluster API (M35). The entries are explicit, because the schema defaults an absent plan to the
+// tiers of KEP-4212.
 func drainPlan(policy *v1alpha1.MachineDrainPolicy) ([]v1alpha1.DrainPlanEntry, v1alpha1.DrainPlanDefaults) {
 	var entries []v1alpha1.DrainPlanEntry
 	var defaults v1alpha1.DrainPlanDefaults
@@ -92,8 +93,8 @@ func drainPlan(policy *v1alpha1.MachineDrainPolicy) ([]v1alpha1.DrainPlanEntry, 
 	return entries, defaults
 }
 
-// Update brings a NodeMaintenance that is there up to date with what it would be if it were made now, as far as it may
-// change: its stage only moves forward, and rules and policy follow their edits. It says whether anything has changed.
+// Update changes a present NodeMaintenance to the desired one: its stage only moves forward, and its rules and evacuation policy follow edits.
+// The drain plan is immutable.
 func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 	changed = adopt(present, desired.Annotations[v1alpha1.OwnerManagementClusterAnnotation])
 	if StageBefore(present.Spec.Stage, desired.Spec.Stage) {
@@ -115,15 +116,30 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 	return changed
 }
 
-// stages in their order.
+// adopt makes the NodeMaintenance one of this management cluster.
+func adopt(m *v1alpha1.NodeMaintenance, managementCluster string) (changed bool) {
+	if m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] == managementCluster {
+		return false
+	}
+	metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.OwnerManagementClusterAnnotation, managementCluster)
+	return true
+}
+
+// Complete moves the NodeMaintenance to stage Complete in the name of this management cluster.
+func Complete(m *v1alpha1.NodeMaintenance, managementCluster string) {
+	adopt(m, managementCluster)
+	m.Spec.Stage = v1alpha1.StageComplete
+}
+
+// stages are in order.
 var stages = []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon, v1alpha1.StageDrain, v1alpha1.StageComplete}
 
-// StageBefore says whether a stage comes before another one.
+// StageBefore returns whether stage a precedes stage b.
 func StageBefore(a, b v1alpha1.NodeMaintenanceStage) bool {
 	return slices.Index(stages, a) < slices.Index(stages, b)
 }
 
-// evacuationPolicy writes out every default, so that it compares equal with what the API server has stored.
+// evacuationPolicy sets every default explicitly, so that the result compares equal with what the API server has stored.
 func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
 	policy := v1alpha1.EvacuationPolicy{
 		ProgressDeadlineSeconds: 1800,
@@ -133,8 +149,8 @@ func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
 		UnhealthyBudget:         v1alpha1.UnhealthyBudgetRespect,
 		OnTimeout:               v1alpha1.OnTimeoutRelease,
 	}
-	if timeout := r.Machine.Spec.Deletion.NodeDrainTimeoutSeconds; timeout != nil && *timeout > 0 {
-		policy.DrainTimeoutSeconds = timeout
+	if DrainTimeout(r.Machine) > 0 {
+		policy.DrainTimeoutSeconds = r.Machine.Spec.Deletion.NodeDrainTimeoutSeconds
 	}
 	if r.Policy == nil {
 		return policy
@@ -159,4 +175,24 @@ func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
 		policy.OnTimeout = spec.OnTimeout
 	}
 	return policy
+}
+
+// DaemonSetPods returns what the drain rules of a Machine say about the Pods of DaemonSets now. present is its NodeMaintenance, nil if it does
+// not exist. If the policy drains these Pods, they are skipped until the volumes have detached, because the node plugin of a CSI driver is one
+// of them. Then the rule that skips them is lifted and not restored.
+func DaemonSetPods(policy *v1alpha1.MachineDrainPolicy, present *v1alpha1.NodeMaintenance) v1alpha1.DaemonSetPodsPolicy {
+	if DrainsDaemonSets(policy) && DaemonSetRuleLifted(present) {
+		return v1alpha1.DaemonSetPodsDrain
+	}
+	return v1alpha1.DaemonSetPodsSkip
+}
+
+// DrainsDaemonSets returns whether the policy drains the Pods of DaemonSets.
+func DrainsDaemonSets(policy *v1alpha1.MachineDrainPolicy) bool {
+	return policy != nil && policy.Spec.DaemonSetPods == v1alpha1.DaemonSetPodsDrain
+}
+
+// DaemonSetRuleLifted returns whether the drain rules of a Machine's NodeMaintenance no longer skip the Pods of DaemonSets.
+func DaemonSetRuleLifted(m *v1alpha1.NodeMaintenance) bool {
+	return m != nil && !slices.ContainsFunc(m.Spec.DrainRules, func(rule v1alpha1.DrainRule) bool { return rule.Name == rules.RuleDaemonSetPods })
 }

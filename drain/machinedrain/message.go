@@ -6,29 +6,76 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 const (
-	maxKinds       = 5
-	maxPodsOfAKind = 3
-	// drainGoesOn begins what is said of a drain that goes on.
-	drainGoesOn = "Drain not completed yet"
+	// maxReasons is the maximum number of reasons that a message names, and maxPods the maximum number of Pods of each.
+	maxReasons = 5
+	maxPods    = 3
+
+	// WaitingForConnection is the message of a wait for the workload cluster.
+	WaitingForConnection = "Waiting for a connection to the workload cluster"
 )
 
-// DrainProgress returns reason and message of a Machine's condition while its drain goes on. failure is why the NodeMaintenance cannot be
-// reconciled, nil if it can.
+// DrainProgress returns reason and message of a Machine's condition during its drain. failure is why the NodeMaintenance cannot be reconciled,
+// nil if it can.
 func DrainProgress(m *v1alpha1.NodeMaintenance, failure error) (reason, message string) {
-	reason, message = v1alpha1.ReasonMachineDraining, DrainMessage(m)
-	if cordoned := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned); cordoned != nil && cordoned.Reason == v1alpha1.ReasonCordonFailed {
-		reason, message = v1alpha1.ReasonCordonFailed, message+"\n* "+cordoned.Message
+	reason = v1alpha1.ReasonMachineDraining
+	switch {
+	case failure != nil:
+		reason = v1alpha1.ReasonReconcileFailed
+	case cordonFailure(m) != "":
+		reason = v1alpha1.ReasonCordonFailed
+	}
+	return reason, drainMessage(m, Blockers(m, failure))
+}
+
+// Blockers returns what blocks the drain of a Machine's Node, as one line for each reason. It is empty if nothing does.
+func Blockers(m *v1alpha1.NodeMaintenance, failure error) []string {
+	blockers := blockedPods(m)
+	if message := cordonFailure(m); message != "" {
+		blockers = append(blockers, message)
 	}
 	if failure != nil {
-		reason, message = v1alpha1.ReasonReconcileFailed, message+"\n* NodeMaintenance "+m.Name+" cannot be reconciled: "+progress.Describe(failure)
+		blockers = append(blockers, "NodeMaintenance "+m.Name+" cannot be reconciled: "+progress.Describe(failure))
 	}
-	return reason, message
+	return blockers
+}
+
+// blockedPods returns the reasons of blocked Pods, with the Pods: at most maxReasons with maxPods each.
+func blockedPods(m *v1alpha1.NodeMaintenance) []string {
+	var reasons []string
+	pods := map[string][]string{}
+	for _, node := range m.Status.NodeStatuses {
+		for _, blocked := range node.Blocked {
+			if len(pods[blocked.Why]) == 0 {
+				reasons = append(reasons, blocked.Why)
+			}
+			pods[blocked.Why] = append(pods[blocked.Why], blocked.Pod)
+		}
+	}
+	var lines []string
+	for _, why := range reasons[:min(len(reasons), maxReasons)] {
+		lines = append(lines, podList(pods[why])+": "+why)
+	}
+	if more := len(reasons) - maxReasons; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more reasons", more))
+	}
+	return lines
+}
+
+func cordonFailure(m *v1alpha1.NodeMaintenance) string {
+	cordoned := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned)
+	if cordoned == nil || cordoned.Reason != v1alpha1.ReasonCordonFailed {
+		return ""
+	}
+	return cordoned.Message
 }
 
 // FailureMessage returns the message of a Machine's condition while a step of its deletion fails.
@@ -36,33 +83,27 @@ func FailureMessage(err error) string {
 	return "The drain cannot continue: " + progress.Describe(err)
 }
 
-// DrainMessage tells people, in the manner of Cluster API's own drain, how the drain of a Machine's Node goes: how far it
-// is, what waits, on which Pods, why. It is bounded: at most five reasons with three Pods each.
-func DrainMessage(m *v1alpha1.NodeMaintenance) string {
+// InvalidRuleMessage returns the message of a Machine's condition while MachineDrainRules of its namespace are invalid or exceed a limit.
+func InvalidRuleMessage(namespace string, problem rules.Problem) string {
+	if problem.Rule == rules.RuleTooManyRules || problem.Rule == rules.RuleTooLarge {
+		return fmt.Sprintf("Waiting for the MachineDrainRules of namespace %s to be reduced: %s", namespace, problem.Message)
+	}
+	return fmt.Sprintf("Waiting for invalid MachineDrainRule %s/%s to be fixed: %s", namespace, problem.Rule, problem.Message)
+}
+
+// DrainMessage describes the progress of the drain of a Machine's Node, and the blocked Pods, in the style of Cluster API's own drain.
+func DrainMessage(m *v1alpha1.NodeMaintenance) string { return drainMessage(m, blockedPods(m)) }
+
+func drainMessage(m *v1alpha1.NodeMaintenance, blockers []string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s%s (NodeMaintenance %s)", drainGoesOn, startedAt(m), m.Name)
-	summary := m.Status.Summary
-	if summary.Nodes == 0 {
-		b.WriteString(": waiting for its first report")
+	fmt.Fprintf(&b, "Drain not completed yet%s (NodeMaintenance %s): ", startedAt(m), m.Name)
+	if summary := m.Status.Summary; summary.Nodes == 0 {
+		b.WriteString("waiting for its first status")
 	} else {
-		fmt.Fprintf(&b, ": %d Pods evacuating, %d waiting for their turn, %d skipped", summary.PodsEvacuating, summary.PodsPending, summary.PodsSkipped)
+		fmt.Fprintf(&b, "%d Pods evacuating, %d pending, %d skipped", summary.PodsEvacuating, summary.PodsPending, summary.PodsSkipped)
 	}
-	var kinds []string
-	pods := map[string][]string{}
-	for _, node := range m.Status.NodeStatuses {
-		for _, blocked := range node.Blocked {
-			if len(pods[blocked.Why]) == 0 {
-				kinds = append(kinds, blocked.Why)
-			}
-			pods[blocked.Why] = append(pods[blocked.Why], blocked.Pod)
-		}
-	}
-	for i, why := range kinds {
-		if i == maxKinds {
-			fmt.Fprintf(&b, "\n* and %d more reasons", len(kinds)-maxKinds)
-			break
-		}
-		fmt.Fprintf(&b, "\n* %s: %s", podList(pods[why]), why)
+	for _, blocker := range blockers {
+		b.WriteString("\n* " + blocker)
 	}
 	return b.String()
 }
@@ -75,19 +116,13 @@ func startedAt(m *v1alpha1.NodeMaintenance) string {
 }
 
 func podList(pods []string) string {
-	noun := "Pod"
-	if len(pods) > 1 {
-		noun = "Pods"
+	if len(pods) == 1 {
+		return "Pod " + pods[0]
 	}
-	shown := pods[:min(len(pods), maxPodsOfAKind)]
-	list := noun + " " + strings.Join(shown, ", ")
-	if more := len(pods) - len(shown); more > 0 {
-		list += fmt.Sprintf(", ... (%d more)", more)
-	}
-	return list
+	return "Pods " + text.List(pods, maxPods)
 }
 
-// DrainBegan is when a NodeMaintenance in stage Drain has begun to drain, as far as it is known: it has not before its creation.
+// DrainBegan returns the start of stage Drain of a NodeMaintenance in that stage. Until its status has the start, it is the creation.
 func DrainBegan(m *v1alpha1.NodeMaintenance) time.Time {
 	if start := m.StageStart(v1alpha1.StageDrain); start != nil {
 		return *start
@@ -95,15 +130,13 @@ func DrainBegan(m *v1alpha1.NodeMaintenance) time.Time {
 	return m.CreationTimestamp.Time
 }
 
-// Drained says whether the NodeMaintenance, as it is specified now, has no Pod left that must go.
+// Drained returns whether all Pods that must be drained under the current spec have terminated.
 func Drained(m *v1alpha1.NodeMaintenance) bool {
-	if m.Spec.Stage != v1alpha1.StageDrain {
-		return false
-	}
-	for _, condition := range m.Status.Conditions {
-		if condition.Type == v1alpha1.NodeMaintenanceDrained {
-			return condition.Status == "True" && condition.ObservedGeneration == m.Generation
-		}
-	}
-	return false
+	return m.Spec.Stage == v1alpha1.StageDrain && isTrue(m, v1alpha1.NodeMaintenanceDrained)
+}
+
+// isTrue returns whether a condition of the NodeMaintenance is True for the current spec.
+func isTrue(m *v1alpha1.NodeMaintenance, condition string) bool {
+	found := meta.FindStatusCondition(m.Status.Conditions, condition)
+	return found != nil && found.Status == metav1.ConditionTrue && found.ObservedGeneration == m.Generation
 }

@@ -1,15 +1,21 @@
 package machinedrain
 
 import (
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// PolicyFor returns the policy that a Machine follows: the first by name, in the Machine's namespace, that selects its
-// Cluster and it. Nil: the Machine is left to Cluster API.
+// PolicyFor returns the policy that a Machine follows: the first by name, in the Machine's namespace, that selects its Cluster and the
+// Machine. Without a policy, it returns nil and Cluster API drains the Machine.
 func PolicyFor(machine *clusterv1.Machine, clusterLabels map[string]string, policies []v1alpha1.MachineDrainPolicy) *v1alpha1.MachineDrainPolicy {
 	var first *v1alpha1.MachineDrainPolicy
 	for i := range policies {
@@ -27,17 +33,82 @@ func PolicyFor(machine *clusterv1.Machine, clusterLabels map[string]string, poli
 	return first
 }
 
-// PolicySelectsCluster says whether Machines of a Cluster with these labels may follow the policy.
+// PolicySelectsCluster returns whether Machines of a Cluster with these labels may follow the policy.
 func PolicySelectsCluster(policy *v1alpha1.MachineDrainPolicy, clusterLabels map[string]string) bool {
 	return selects(policy.Spec.ClusterSelector, clusterLabels)
 }
 
-// selects: an absent or empty selector selects everything; one that can't be read selects nothing, since opting in by
-// mistake is worse than not opting in.
+// selects returns whether a selector matches. An absent or empty selector matches everything. An invalid one matches nothing, because
+// to opt Machines in by mistake is worse than not to opt them in.
 func selects(selector *metav1.LabelSelector, set map[string]string) bool {
 	if selector == nil {
 		return true
 	}
 	parsed, err := metav1.LabelSelectorAsSelector(selector)
 	return err == nil && parsed.Matches(labels.Set(set))
+}
+
+// Tally counts what follows a policy.
+type Tally struct {
+	Clusters, Machines int32
+	// Draining are the Machines that are being drained, the oldest deletion first.
+	Draining []*clusterv1.Machine
+}
+
+// TallyOf counts the Machines that follow a policy. policies are all policies of its namespace, because a Machine follows the first by
+// name; clusters are the labels of the namespace's Clusters, by name.
+func TallyOf(policy *v1alpha1.MachineDrainPolicy, policies []v1alpha1.MachineDrainPolicy, all []clusterv1.Machine, clusters map[string]map[string]string) Tally {
+	tally, seen := Tally{}, sets.New[string]()
+	for i := range all {
+		machine := &all[i]
+		labels, known := clusters[machine.Spec.ClusterName]
+		if !known {
+			continue
+		}
+		if follows := PolicyFor(machine, labels, policies); follows == nil || follows.Name != policy.Name {
+			continue
+		}
+		seen.Insert(machine.Spec.ClusterName)
+		tally.Machines++
+		if IsDraining(machine) {
+			tally.Draining = append(tally.Draining, machine)
+		}
+	}
+	slices.SortFunc(tally.Draining, OldestDeletionFirst)
+	tally.Clusters = int32(seen.Len()) //nolint:gosec // bounded by the number of Clusters
+	return tally
+}
+
+const (
+	// MaxWaits is the maximum number of blocked drains in the status of a policy.
+	MaxWaits = 5
+	// maxWaitLines is the maximum number of blockers of each, and maxWaitText the maximum length of their text, in characters.
+	maxWaitLines = 3
+	maxWaitText  = 1024
+)
+
+// NeedsBlockers returns whether WaitOf needs the blockers of a Machine's NodeMaintenance.
+func NeedsBlockers(machine *clusterv1.Machine) bool {
+	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	return condition != nil && (condition.Reason == v1alpha1.ReasonMachineDraining || condition.Reason == v1alpha1.ReasonCordonFailed || condition.Reason == v1alpha1.ReasonReconcileFailed)
+}
+
+// WaitOf returns what the drain of a Machine waits for: the blockers of its NodeMaintenance, or the condition of the Machine if the drain
+// waits for something else. It returns nil if nothing blocks the drain. The progress of the drain is left out, because it changes often.
+func WaitOf(machine *clusterv1.Machine, blockers []string) *v1alpha1.DrainWait {
+	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	if condition == nil || condition.Status != metav1.ConditionFalse {
+		return nil
+	}
+	message := condition.Message
+	switch {
+	case len(blockers) > 0:
+		message = strings.Join(blockers[:min(len(blockers), maxWaitLines)], "\n")
+	case condition.Reason == v1alpha1.ReasonMachineDraining || message == "":
+		return nil
+	}
+	return &v1alpha1.DrainWait{
+		Machine: machine.Name, Cluster: machine.Spec.ClusterName, Since: *machine.DeletionTimestamp, Reason: condition.Reason,
+		Message: text.Cut(message, maxWaitText),
+	}
 }

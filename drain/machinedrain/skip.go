@@ -3,43 +3,43 @@ package machinedrain
 import (
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Facts are what the decision to drain a deleted Machine's Node looks at.
+// Facts are the input of Skip.
 type Facts struct {
 	Machine *clusterv1.Machine
-	// ClusterDeleting: the Cluster has a deletionTimestamp.
+	// ClusterDeleting means that the Cluster has a deletionTimestamp.
 	ClusterDeleting bool
-	// ControlPlaneDeleting: the object behind controlPlaneRef has a deletionTimestamp.
+	// ControlPlaneDeleting means that the object in controlPlaneRef has a deletionTimestamp.
 	ControlPlaneDeleting bool
-	// ControlPlaneExternal: the control plane is managed outside of Machines (EKS, AKS, GKE, hosted control planes).
+	// ControlPlaneExternal means that the control plane does not run on Machines (EKS, AKS, GKE, hosted control planes).
 	ControlPlaneExternal bool
-	// ControlPlaneMachines is how many control plane Machines of the Cluster aren't being deleted.
+	// ControlPlaneMachines is the number of control plane Machines of the Cluster that are not being deleted.
 	ControlPlaneMachines int
-	// InfraMachineDeleted: the infrastructure machine isn't there or is being deleted.
+	// InfraMachineDeleted means that the infrastructure machine does not exist or is being deleted.
 	InfraMachineDeleted bool
-	// NodeGone: the workload cluster was asked, and has no such Node.
-	NodeGone bool
 }
 
-// SkipReason says why a deleted Machine's Node isn't drained.
+// SkipReason says why a deleted Machine's Node is not drained.
 type SkipReason string
 
-// The reasons, in the order in which they are looked for. All but the last are Cluster API's own:
+// The reasons, in the order in which Skip checks them. All but SkipNodeGone are those of Cluster API:
 // https://github.com/kubernetes-sigs/cluster-api/blob/v1.14.2/core/reconcilers/machine/machine_controller.go (isDeleteNodeAllowed, isNodeDrainAllowed).
 const (
-	NotSkipped              SkipReason = ""
-	SkipClusterDeleting     SkipReason = "the Cluster is being deleted"
-	SkipNoNode              SkipReason = "the Machine has no Node"
-	SkipControlPlaneGoing   SkipReason = "the control plane is being deleted"
-	SkipNoControlPlane      SkipReason = "no control plane Machine is left"
-	SkipExcluded            SkipReason = "the Machine has the annotation " + clusterv1.ExcludeNodeDrainingAnnotation
-	SkipPreTerminateStarted SkipReason = "the Machine waits for its pre-terminate hooks already"
-	SkipInfraMachineDeleted SkipReason = "the infrastructure machine is gone or being deleted"
-	SkipNodeGone            SkipReason = "the Node is gone"
+	NotSkipped               SkipReason = ""
+	SkipClusterDeleting      SkipReason = "the Cluster is being deleted"
+	SkipNoNode               SkipReason = "the Machine has no Node"
+	SkipControlPlaneDeleting SkipReason = "the control plane is being deleted"
+	SkipNoControlPlane       SkipReason = "all control plane Machines are deleted or being deleted"
+	SkipExcluded             SkipReason = "the Machine has the annotation " + clusterv1.ExcludeNodeDrainingAnnotation
+	SkipPreTerminateStarted  SkipReason = "the Machine already waits for its pre-terminate hooks"
+	SkipInfraMachineDeleted  SkipReason = "the infrastructure machine is deleted or being deleted"
+	SkipNodeGone             SkipReason = "the Node does not exist"
 )
 
-// Skip says whether, and why, the Node of a deleted Machine isn't drained. Cluster API wouldn't either.
+// Skip returns why the Node of a deleted Machine is not drained, or NotSkipped. Cluster API would not drain such a Node either.
 func Skip(f Facts) SkipReason {
 	m := f.Machine
 	_, excluded := m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]
@@ -49,7 +49,7 @@ func Skip(f Facts) SkipReason {
 	case !m.Status.NodeRef.IsDefined():
 		return SkipNoNode
 	case f.ControlPlaneDeleting:
-		return SkipControlPlaneGoing
+		return SkipControlPlaneDeleting
 	case !f.ControlPlaneExternal && f.ControlPlaneMachines == 0:
 		return SkipNoControlPlane
 	case excluded:
@@ -58,14 +58,19 @@ func Skip(f Facts) SkipReason {
 		return SkipPreTerminateStarted
 	case f.InfraMachineDeleted:
 		return SkipInfraMachineDeleted
-	case f.NodeGone:
-		return SkipNodeGone
 	default:
 		return NotSkipped
 	}
 }
 
-// NodeNameOf finds the Node with a provider ID, empty if there is none, or more than one.
+// WaitsForVolumes returns whether the volumes of a drained Node must detach. As in Cluster API, they need not if the Machine has the exclude
+// annotation, or if the Node is unreachable: its kubelet unmounts nothing.
+func WaitsForVolumes(m *clusterv1.Machine, node *corev1.Node) bool {
+	_, excluded := m.Annotations[clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation]
+	return !excluded && !rules.Unreachable(node)
+}
+
+// NodeNameOf returns the name of the Node with a provider ID. It is empty if no Node has it, or more than one.
 func NodeNameOf(providerID string, nodes []corev1.Node) string {
 	name := ""
 	for i := range nodes {

@@ -17,7 +17,7 @@ func TestStageOf(t *testing.T) {
 		"Idle": v1alpha1.StageIdle, "Cordon": v1alpha1.StageCordon, "Drain": v1alpha1.StageDrain, "Complete": v1alpha1.StageComplete,
 		"": "", "drain": "", "Drain!": "", "Reboot": "", strings.Repeat("Drain", 1000): "",
 	} {
-		t.Run("M30: the annotation asks for a stage: "+value[:min(len(value), 10)], func(t *testing.T) {
+		t.Run("M30: reads the stage of the annotation: "+value[:min(len(value), 10)], func(t *testing.T) {
 			g := NewWithT(t)
 			stage, problem := machinedrain.StageOf(annotatedMachine(v1alpha1.MachineStageAnnotation, value))
 			g.Expect(stage).To(Equal(want))
@@ -26,10 +26,10 @@ func TestStageOf(t *testing.T) {
 				return
 			}
 			g.Expect(problem).To(ContainSubstring("is not a stage"))
-			g.Expect(len(problem)).To(BeNumerically("<", 200), "what a tenant writes is cut")
+			g.Expect(len(problem)).To(BeNumerically("<", 200), "the value is truncated")
 		})
 	}
-	t.Run("M30: without the annotation nothing is asked for", func(t *testing.T) {
+	t.Run("M30: requests no stage without the annotation", func(t *testing.T) {
 		g := NewWithT(t)
 		stage, problem := machinedrain.StageOf(&clusterv1.Machine{})
 		g.Expect(stage).To(BeEmpty())
@@ -52,25 +52,25 @@ func TestStageCondition(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name          string
-		asked         v1alpha1.NodeMaintenanceStage
+		requested     v1alpha1.NodeMaintenanceStage
 		m             *v1alpha1.NodeMaintenance
 		status        metav1.ConditionStatus
 		reason, words string
 	}{
-		{"Idle is reached at once", v1alpha1.StageIdle, in(v1alpha1.StageIdle), "True", v1alpha1.ReasonMachineAnnounced, "m-1 announces"},
-		{"a NodeMaintenance is on its way", v1alpha1.StageDrain, nil, "False", v1alpha1.ReasonMachineCordoning, "Waiting for the NodeMaintenance"},
-		{"the Node isn't cordoned yet", v1alpha1.StageCordon, in(v1alpha1.StageCordon), "False", v1alpha1.ReasonMachineCordoning, "to cordon the Node"},
-		{"the Node is cordoned", v1alpha1.StageCordon, in(v1alpha1.StageCordon, v1alpha1.NodeMaintenanceCordoned), "True", v1alpha1.ReasonMachineCordoned, "is cordoned"},
-		{"what is reported of an older stage doesn't count", v1alpha1.StageCordon, outdated(in(v1alpha1.StageCordon, v1alpha1.NodeMaintenanceCordoned)), "False", v1alpha1.ReasonMachineCordoning, "to cordon"},
-		{"the Node is being drained", v1alpha1.StageDrain, in(v1alpha1.StageDrain), "False", v1alpha1.ReasonMachineDraining, "Drain not completed yet"},
-		{"the Node is drained", v1alpha1.StageDrain, in(v1alpha1.StageDrain, v1alpha1.NodeMaintenanceDrained), "True", v1alpha1.ReasonMachineDrained, "is drained"},
-		{"a stage never goes back", v1alpha1.StageCordon, in(v1alpha1.StageDrain), "False", v1alpha1.ReasonInvalidStage, "only move forward"},
-		{"it is being completed", v1alpha1.StageComplete, in(v1alpha1.StageComplete), "False", v1alpha1.ReasonMachineCompleting, "m-1 to complete"},
-		{"it is completed", v1alpha1.StageComplete, nil, "True", v1alpha1.ReasonMachineCompleted, "No maintenance"},
+		{"announces in stage Idle", v1alpha1.StageIdle, in(v1alpha1.StageIdle), "True", v1alpha1.ReasonMachineAnnounced, "m-1 announces"},
+		{"waits for the NodeMaintenance", v1alpha1.StageDrain, nil, "False", v1alpha1.ReasonMachineCordoning, "Waiting for the NodeMaintenance"},
+		{"waits for the Node to be cordoned", v1alpha1.StageCordon, in(v1alpha1.StageCordon), "False", v1alpha1.ReasonMachineCordoning, "to cordon the Node"},
+		{"is cordoned", v1alpha1.StageCordon, in(v1alpha1.StageCordon, v1alpha1.NodeMaintenanceCordoned), "True", v1alpha1.ReasonMachineCordoned, "is cordoned"},
+		{"ignores the status of an earlier stage", v1alpha1.StageCordon, outdated(in(v1alpha1.StageCordon, v1alpha1.NodeMaintenanceCordoned)), "False", v1alpha1.ReasonMachineCordoning, "to cordon"},
+		{"waits for the drain", v1alpha1.StageDrain, in(v1alpha1.StageDrain), "False", v1alpha1.ReasonMachineDraining, "Drain not completed yet"},
+		{"is drained", v1alpha1.StageDrain, in(v1alpha1.StageDrain, v1alpha1.NodeMaintenanceDrained), "True", v1alpha1.ReasonMachineDrained, "is drained"},
+		{"rejects an earlier stage", v1alpha1.StageCordon, in(v1alpha1.StageDrain), "False", v1alpha1.ReasonInvalidStage, "only move forward"},
+		{"waits for completion", v1alpha1.StageComplete, in(v1alpha1.StageComplete), "False", v1alpha1.ReasonMachineCompleting, "m-1 to complete"},
+		{"is completed", v1alpha1.StageComplete, nil, "True", v1alpha1.ReasonMachineCompleted, "No maintenance"},
 	} {
 		t.Run("M30: "+test.name, func(t *testing.T) {
 			g := NewWithT(t)
-			got := machinedrain.StageCondition(test.asked, test.m)
+			got := machinedrain.StageCondition(test.requested, test.m)
 			g.Expect(got.Type).To(Equal(v1alpha1.MachineNodeMaintenance))
 			g.Expect(got.Status).To(Equal(test.status))
 			g.Expect(got.Reason).To(Equal(test.reason))
@@ -79,24 +79,25 @@ func TestStageCondition(t *testing.T) {
 	}
 }
 
-func TestKeepFromRemediation(t *testing.T) {
+func TestRemediation(t *testing.T) {
 	const skip = clusterv1.MachineSkipRemediationAnnotation
 	for _, test := range []struct {
-		name          string
-		machine       *clusterv1.Machine
-		keep, changed bool
-		want          map[string]string
+		name    string
+		machine *clusterv1.Machine
+		change  func(*clusterv1.Machine) bool
+		changed bool
+		want    map[string]string
 	}{
-		{"it is set", &clusterv1.Machine{}, true, true, map[string]string{skip: v1alpha1.HookOwner}},
-		{"it is set once", annotatedMachine(skip, v1alpha1.HookOwner), true, false, map[string]string{skip: v1alpha1.HookOwner}},
-		{"somebody else's is left as it is", annotatedMachine(skip, ""), true, false, map[string]string{skip: ""}},
-		{"ours is taken off", annotatedMachine(skip, v1alpha1.HookOwner), false, true, map[string]string{}},
-		{"somebody else's stays", annotatedMachine(skip, ""), false, false, map[string]string{skip: ""}},
-		{"nothing is there to take off", &clusterv1.Machine{}, false, false, nil},
+		{"sets it", &clusterv1.Machine{}, machinedrain.DisableRemediation, true, map[string]string{skip: v1alpha1.HookOwner}},
+		{"sets it once", annotatedMachine(skip, v1alpha1.HookOwner), machinedrain.DisableRemediation, false, map[string]string{skip: v1alpha1.HookOwner}},
+		{"does not overwrite a user's", annotatedMachine(skip, ""), machinedrain.DisableRemediation, false, map[string]string{skip: ""}},
+		{"removes it", annotatedMachine(skip, v1alpha1.HookOwner), machinedrain.EnableRemediation, true, map[string]string{}},
+		{"does not remove a user's", annotatedMachine(skip, ""), machinedrain.EnableRemediation, false, map[string]string{skip: ""}},
+		{"removes nothing without it", &clusterv1.Machine{}, machinedrain.EnableRemediation, false, nil},
 	} {
 		t.Run("M30: skip-remediation: "+test.name, func(t *testing.T) {
 			g := NewWithT(t)
-			g.Expect(machinedrain.KeepFromRemediation(test.machine, test.keep)).To(Equal(test.changed))
+			g.Expect(test.change(test.machine)).To(Equal(test.changed))
 			g.Expect(test.machine.Annotations).To(Equal(test.want))
 		})
 	}

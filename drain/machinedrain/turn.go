@@ -3,28 +3,29 @@ package machinedrain
 import (
 	"cmp"
 	"fmt"
+	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// Contender is a Machine of a Cluster that drains, or waits to: it is being deleted, held by our hook, and to be drained. Those
-// of the control plane and those whose Nodes are unreachable are none: a rollout of the control plane never waits for workers,
-// and what is lost drains nothing.
+// Contender is a deleted worker Machine of a Cluster whose Node is reachable, and is drained or waits for that. Control plane Machines are not
+// contenders: their rollouts never wait for workers.
 type Contender struct {
 	Name    string
 	Deleted time.Time
-	// IsDraining: its NodeMaintenance has reached stage Drain. It keeps its turn, whatever comes.
+	// Draining means that its NodeMaintenance has reached stage Drain. The drain then never pauses.
 	Draining bool
-	// Began is when the drain began, where the Machine is draining.
+	// Began is the start of the drain, if Draining is true.
 	Began time.Time
-	// Timeout is the drain timeout of the Machine, 0 for none.
+	// Timeout is the drain timeout of the Machine, 0 if it has none.
 	Timeout time.Duration
 }
 
-// latest is when the turn of a Machine with a drain timeout comes, whatever the limit says: the timeout after its deletion, and after
-// the last drain of the Cluster began. While drains end and begin, the limit holds; where none does, it does not hold a Machine longer
-// than its drain timeout would. Zero: the Machine has no timeout.
+// latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its deletion, and after the start of the
+// last drain of the Cluster. So the limit holds while drains end and start; if none does, the Machine waits no longer than its drain timeout.
+// The zero time means that the Machine has no timeout.
 func (c Contender) latest(lastBegan time.Time) time.Time {
 	switch {
 	case c.Timeout <= 0:
@@ -36,38 +37,54 @@ func (c Contender) latest(lastBegan time.Time) time.Time {
 	}
 }
 
-// settling is how long nobody begins after a deletion, which is told in whole seconds: until that second is over, and another one for
-// watches that lag. Then all that come before, by name, are known.
+// settling is the minimum time between the deletion of a Machine and the start of its drain. A deletionTimestamp has whole seconds: after that
+// second, and another one for watch lag, all Machines are known that were deleted in the same second and precede it by name.
 const settling = 2 * time.Second
 
-// Turn says whether a Machine may drain now.
+// Turn says whether maxParallelDrains permits the drain of a Machine.
 type Turn struct {
-	// IsDraining is how many others drain, Before how many have waited longer; together they may not reach Limit.
+	// Draining is the number of other Machines that drain, and Before the number of those that have waited longer. The drain may start while
+	// their sum is less than Limit. Limit 0 means no limit.
 	Draining, Before, Limit int
-	// Settles is when all that were deleted in the same second are known. Zero: they are.
+	// Settles is when all Machines that were deleted in the same second are known, zero if they are.
 	Settles time.Time
-	// Latest is when the turn comes, whatever the limit says, unless another drain begins before. Zero: the Machine has no drain timeout.
+	// Latest is when the drain starts regardless of the limit unless another drain starts before, zero if the Machine has no drain timeout.
 	Latest time.Time
-	// Overdue: it has come for this reason.
+	// Overdue means that Latest has passed.
 	Overdue bool
 }
 
-// Now says whether it is the Machine's turn.
-func (t Turn) Now() bool { return t.Limit == 0 || t.place() && t.Settles.IsZero() || t.Overdue }
+// Now returns whether the drain may start now.
+func (t Turn) Now() bool { return t.Limit == 0 || t.isFirst() && t.Settles.IsZero() || t.Overdue }
 
-func (t Turn) place() bool { return t.Draining+t.Before < t.Limit }
+// isFirst returns whether the drain may start as far as the known Machines are concerned.
+func (t Turn) isFirst() bool { return t.Draining+t.Before < t.Limit }
 
-func (t Turn) String() string {
-	if t.place() {
-		return "Waiting for its turn: Machines that were deleted in the same second may come before it (maxParallelDrains). The Node is cordoned meanwhile"
+// Message says what a Machine of a Cluster waits for.
+func (t Turn) Message(cluster string) string {
+	if t.isFirst() {
+		return fmt.Sprintf("Waiting for Machines of Cluster %s that were deleted in the same second and precede this one (maxParallelDrains). The Node is cordoned", cluster)
 	}
-	// How many have waited longer isn't said: with each drain that ends the message of every other would change.
-	return fmt.Sprintf("Waiting for its turn: %d Nodes of the Cluster are drained at once (maxParallelDrains), %d are being drained now. The Node is cordoned meanwhile", t.Limit, t.Draining)
+	return fmt.Sprintf("Waiting for other Machines of Cluster %s to be drained: %d draining (maxParallelDrains allows %d), %s waiting longer. The Node is cordoned",
+		cluster, t.Draining, t.Limit, rounded(t.Before))
 }
 
-// TurnOf finds out whether it is a Machine's turn among all contenders of its Cluster: the oldest deletion first. Who is older is
-// the same for all that ask, so that they come to the same answer even where some haven't seen yet that another one has begun. A
-// limit of 0 is none. Of Machines that are overdue one begins, the oldest deletion first, and the others wait for the next time.
+// rounded rounds numbers above nine down to the first digit, so that the conditions of all waiting Machines do not change with each drain that
+// ends: each change is a write.
+func rounded(n int) string {
+	if n < 10 {
+		return strconv.Itoa(n)
+	}
+	unit := 1
+	for n/unit >= 10 {
+		unit *= 10
+	}
+	return fmt.Sprintf("at least %d", n/unit*unit)
+}
+
+// TurnOf returns whether a Machine may drain, among all contenders of its Cluster: the oldest deletion first. The order is the same for all of
+// them, so their decisions agree even if some have not observed yet that another drain has started. A limit of 0 means no limit. Of several
+// overdue Machines only the oldest deletion starts.
 func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if limit == 0 || self.Draining {
 		return Turn{}
@@ -104,8 +121,13 @@ func compareContenders(a, b Contender) int {
 	return cmp.Or(a.Deleted.Compare(b.Deleted), cmp.Compare(a.Name, b.Name))
 }
 
-// ParallelDrains is how many of a Cluster's workers may drain at once: a number, or a percentage, rounded down, but at least one.
-// Nil or unreadable is no limit, which is 0.
+// OldestDeletionFirst compares deleted Machines in the order in which their drains start.
+func OldestDeletionFirst(a, b *clusterv1.Machine) int {
+	return cmp.Or(a.DeletionTimestamp.Compare(b.DeletionTimestamp.Time), cmp.Compare(a.Name, b.Name))
+}
+
+// ParallelDrains returns how many workers of a Cluster may drain concurrently: a number, or a percentage, rounded down, but at least one. It
+// returns 0, which means no limit, if the value is nil or invalid.
 func ParallelDrains(maxParallelDrains *intstr.IntOrString, workers int) int {
 	if maxParallelDrains == nil {
 		return 0

@@ -3,6 +3,7 @@ package machinedrain_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func began(c machinedrain.Contender, second int) machinedrain.Contender {
 	return c
 }
 
-// within gives a Machine a drain timeout.
+// within returns the contender with a drain timeout.
 func within(seconds int, c machinedrain.Contender) machinedrain.Contender {
 	c.Timeout = time.Duration(seconds) * time.Second
 	return c
@@ -42,22 +43,22 @@ func TestTurnOf(t *testing.T) {
 		at    int
 		now   bool
 	}{
-		{"M26: without a limit it is everybody's turn, at once", contender("c", 3), []machinedrain.Contender{inDrain(contender("a", 1)), inDrain(contender("b", 2))}, 0, 3, true},
-		{"M26: the oldest deletion goes first", contender("b", 2), []machinedrain.Contender{contender("a", 1), contender("b", 2)}, 1, 9, false},
-		{"M26: and doesn't wait for later ones", contender("a", 1), []machinedrain.Contender{contender("a", 1), contender("b", 2)}, 1, 9, true},
-		{"M26: of two at the same time the first by name", contender("b", 1), []machinedrain.Contender{contender("a", 1), contender("b", 1)}, 1, 9, false},
-		{"M26: nobody begins while such a one may not have been seen", contender("b", 1), []machinedrain.Contender{contender("b", 1)}, 1, 2, false},
-		{"M26: and then it does", contender("b", 1), []machinedrain.Contender{contender("b", 1)}, 1, 3, true},
-		{"M26: one that drains keeps its turn", inDrain(contender("b", 2)), []machinedrain.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 2, true},
-		{"M26: and an older one waits for it", contender("a", 1), []machinedrain.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 9, false},
-		{"M37: without a drain timeout a Machine waits as long as others drain", contender("b", 2), []machinedrain.Contender{began(contender("a", 1), 1)}, 1, 1000, false},
-		{"M37: with one it waits that long after its deletion", within(10, contender("b", 20)), []machinedrain.Contender{began(contender("a", 1), 1)}, 1, 29, false},
-		{"M37: and no longer", within(10, contender("b", 20)), []machinedrain.Contender{began(contender("a", 1), 1)}, 1, 30, true},
-		{"M37: the wait restarts when another drain begins", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 34, false},
-		{"M37: until no drain has begun for so long", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 35, true},
-		{"M37: of two that have waited so long the older begins", within(10, contender("b", 2)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, contender("c", 3))}, 1, 50, true},
-		{"M37: and the younger waits on", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, contender("b", 2))}, 1, 50, false},
-		{"M37: but not for one that has no drain timeout", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), contender("b", 2)}, 1, 50, true},
+		{"M26: permits every drain at once without a limit", contender("c", 3), []machinedrain.Contender{inDrain(contender("a", 1)), inDrain(contender("b", 2))}, 0, 3, true},
+		{"M26: drains the oldest deletion first", contender("b", 2), []machinedrain.Contender{contender("a", 1), contender("b", 2)}, 1, 9, false},
+		{"M26: does not wait for later deletions", contender("a", 1), []machinedrain.Contender{contender("a", 1), contender("b", 2)}, 1, 9, true},
+		{"M26: drains the first by name of two that were deleted at the same time", contender("b", 1), []machinedrain.Contender{contender("a", 1), contender("b", 1)}, 1, 9, false},
+		{"M26: waits while a Machine that precedes it may not have been observed", contender("b", 1), []machinedrain.Contender{contender("b", 1)}, 1, 2, false},
+		{"M26: starts after that", contender("b", 1), []machinedrain.Contender{contender("b", 1)}, 1, 3, true},
+		{"M26: does not stop a running drain for an older deletion", inDrain(contender("b", 2)), []machinedrain.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 2, true},
+		{"M26: makes an older deletion wait for a running drain", contender("a", 1), []machinedrain.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 9, false},
+		{"M37: waits while others drain if there is no drain timeout", contender("b", 2), []machinedrain.Contender{began(contender("a", 1), 1)}, 1, 1000, false},
+		{"M37: waits for the drain timeout after the deletion", within(10, contender("b", 20)), []machinedrain.Contender{began(contender("a", 1), 1)}, 1, 29, false},
+		{"M37: waits no longer than the drain timeout", within(10, contender("b", 20)), []machinedrain.Contender{began(contender("a", 1), 1)}, 1, 30, true},
+		{"M37: restarts the wait when another drain starts", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 34, false},
+		{"M37: starts when no drain has started for the drain timeout", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 35, true},
+		{"M37: starts the older deletion of two that are overdue", within(10, contender("b", 2)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, contender("c", 3))}, 1, 50, true},
+		{"M37: makes the later deletion of two that are overdue wait", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, contender("b", 2))}, 1, 50, false},
+		{"M37: does not wait for an older deletion without a drain timeout", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), contender("b", 2)}, 1, 50, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := machinedrain.TurnOf(test.self, test.all, test.limit, time.Unix(int64(test.at), 0)); got.Now() != test.now {
@@ -65,29 +66,37 @@ func TestTurnOf(t *testing.T) {
 			}
 		})
 	}
-	t.Run("M26: who waits is told why, in words that last", func(t *testing.T) {
+	t.Run("M26: says how many Machines drain and how many have waited longer", func(t *testing.T) {
 		all := []machinedrain.Contender{inDrain(contender("a", 1)), contender("b", 2), contender("c", 3)}
 		for limit, want := range map[int]string{
-			2: "Waiting for its turn: 2 Nodes of the Cluster are drained at once (maxParallelDrains), 1 are being drained now. The Node is cordoned meanwhile",
-			3: "Waiting for its turn: Machines that were deleted in the same second may come before it (maxParallelDrains). The Node is cordoned meanwhile",
+			1: "Waiting for other Machines of Cluster c1 to be drained: 1 draining (maxParallelDrains allows 1), 1 waiting longer. The Node is cordoned",
+			3: "Waiting for Machines of Cluster c1 that were deleted in the same second and precede this one (maxParallelDrains). The Node is cordoned",
 		} {
-			if got := machinedrain.TurnOf(all[2], all, limit, time.Unix(3, 0)).String(); got != want {
+			if got := machinedrain.TurnOf(all[2], all, limit, time.Unix(3, 0)).Message("c1"); got != want {
 				t.Errorf("got %q", got)
+			}
+		}
+	})
+	t.Run("M26: rounds the number of Machines that have waited longer, so that the message rarely changes", func(t *testing.T) {
+		for before, want := range map[int]string{
+			0: ", 0 waiting longer", 9: ", 9 waiting longer", 10: ", at least 10 waiting longer", 19: ", at least 10 waiting longer", 423: ", at least 400 waiting longer",
+		} {
+			if got := (machinedrain.Turn{Limit: 1, Draining: 1, Before: before}).Message("c1"); !strings.Contains(got, want) {
+				t.Errorf("%d: got %q", before, got)
 			}
 		}
 	})
 }
 
-// lagging is a Machine as the next property has it.
+// lagging is a Machine that the watch shows late.
 type lagging struct {
 	machinedrain.Contender
-	seen  time.Time // when the watch shows it
-	begun time.Time // when its drain has begun
+	observed time.Time // when the watch shows it
+	started  time.Time // when its drain started
 }
 
-// TestTurnsKeepTheLimit has Machines come, begin in their turn, and go, in any order: never more drain than may, and while there is
-// room it is somebody's turn. A Machine that asks sees the others as late as a second after it: that they are there, and that they
-// have begun.
+// TestTurnsKeepTheLimit deletes Machines, starts their drains and removes them in any order. Never more Machines drain than the limit allows, and
+// while fewer do, another one may start. A Machine observes the others with a lag of up to a second.
 func TestTurnsKeepTheLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const lag = 1000 // ms
@@ -97,8 +106,8 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 		contenders := func(at time.Time) (seen []machinedrain.Contender) {
 			for _, m := range all {
 				c := m.Contender
-				c.Draining = !m.begun.IsZero() && !at.Before(m.begun)
-				if !now.Before(m.seen) {
+				c.Draining = !m.started.IsZero() && !at.Before(m.started)
+				if !now.Before(m.observed) {
 					seen = append(seen, c)
 				}
 			}
@@ -109,20 +118,20 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 			case 0:
 				all = append(all, &lagging{
 					Contender: machinedrain.Contender{Name: fmt.Sprintf("%c%02d", rapid.ByteRange('a', 'z').Draw(t, "name"), i), Deleted: now.Truncate(time.Second)},
-					seen:      now.Add(time.Duration(rapid.SampledFrom([]int{0, lag}).Draw(t, "lag")) * time.Millisecond),
+					observed:  now.Add(time.Duration(rapid.SampledFrom([]int{0, lag}).Draw(t, "lag")) * time.Millisecond),
 				})
-			case 1: // all that are there look, and begin if it is their turn
+			case 1: // every observed Machine starts if it may
 				for _, m := range all {
-					if m.begun.IsZero() && !now.Before(m.seen) {
+					if m.started.IsZero() && !now.Before(m.observed) {
 						view := contenders(now.Add(-time.Duration(rapid.SampledFrom([]int{1, lag}).Draw(t, "lag")) * time.Millisecond))
 						if machinedrain.TurnOf(m.Contender, view, limit, now).Now() {
-							m.begun = now
+							m.started = now
 						}
 					}
 				}
 			case 2:
 				if len(all) > 0 {
-					gone := rapid.IntRange(0, len(all)-1).Draw(t, "goes")
+					gone := rapid.IntRange(0, len(all)-1).Draw(t, "deleted")
 					all = slices.Delete(all, gone, gone+1)
 				}
 			case 3:
@@ -130,22 +139,22 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 			}
 			count := 0
 			for _, m := range all {
-				if !m.begun.IsZero() {
+				if !m.started.IsZero() {
 					count++
 				}
 			}
 			if count > limit {
-				t.Fatalf("%d drain, %d may", count, limit)
+				t.Fatalf("%d Machines drain, the limit is %d", count, limit)
 			}
 		}
 		now = now.Add(time.Minute)
 		settled := contenders(now)
 		draining := len(slices.DeleteFunc(slices.Clone(settled), func(c machinedrain.Contender) bool { return !c.Draining }))
-		itsTurn := func(c machinedrain.Contender) bool {
+		mayStart := func(c machinedrain.Contender) bool {
 			return !c.Draining && machinedrain.TurnOf(c, settled, limit, now).Now()
 		}
-		if draining < min(limit, len(settled)) && !slices.ContainsFunc(settled, itsTurn) {
-			t.Fatalf("%d drain, %d may, and it is nobody's turn", draining, limit)
+		if draining < min(limit, len(settled)) && !slices.ContainsFunc(settled, mayStart) {
+			t.Fatalf("%d Machines drain, the limit is %d, and no other may start", draining, limit)
 		}
 	})
 }

@@ -156,7 +156,7 @@ func (s *scene) pausedDuringEviction(machine string, pause func(s *scene, paused
 func (s *scene) untilSeen(change func()) {
 	s.Helper()
 	seen := func() float64 {
-		return s.metrics().Sum("controller_runtime_reconcile_total", map[string]string{"controller": "machinestage"})
+		return s.metrics().Sum("controller_runtime_reconcile_total", map[string]string{"controller": "machine"})
 	}
 	before := seen()
 	change()

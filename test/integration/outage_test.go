@@ -190,7 +190,7 @@ func (s *scene) conditionReasons() {
 	s.runOn("told", "web", 2, deployment("web", 2), budget("web", 0))
 	s.reportAttached("told", "kubernetes.io/iscsi/10.0.0.1:3260:iqn.test:1")
 	s.deleteMachine("told")
-	s.expectTold("told", "Waiting for a MachineDrainRule to be mended: "+rules.RuleTooLarge+": ")
+	s.expectTold("told", "Waiting for the MachineDrainRules of namespace default to be reduced: ")
 	s.Expect(s.fleet.Client.Delete(s.Context(), invalid)).To(Succeed())
 	s.expectTold("told", "waiting for disruption budget default/web: needs 2 healthy pods, and can never allow a disruption (maxUnavailable: 0)")
 	s.openBudget()
@@ -201,7 +201,7 @@ func (s *scene) conditionReasons() {
 	s.deleteMachine("excluded")
 	s.expectGone("excluded")
 
-	s.Expect(s.said("told")).To(Equal([]string{"False Draining", "False WaitingForVolumeDetach", "False TimedOut"}))
+	s.Expect(s.said("told")).To(Equal([]string{"False InvalidDrainRule", "False Draining", "False WaitingForVolumeDetach", "False TimedOut"}))
 	s.Expect(s.said("excluded")).To(Equal([]string{"True Skipped"}))
 	cut := s.said("m1")
 	s.Expect(cut).To(ContainElements("False Draining", "False WaitingForWorkloadCluster"))

@@ -42,7 +42,7 @@ func TestRollouts(t *testing.T) {
 		s.Eventually(func() []string { return s.staged(v1alpha1.StageIdle) }, soon, pace).Should(ConsistOf(waiting))
 		for _, name := range waiting {
 			s.Expect(s.node(name).Spec.Unschedulable).To(BeFalse(), name)
-			s.Expect(s.maintenanceOf(name).Spec.Reason).To(Equal("Machine default/" + name + " is going to be replaced by a rollout"))
+			s.Expect(s.maintenanceOf(name).Spec.Reason).To(Equal("A rollout will replace Machine default/" + name))
 		}
 	})
 
@@ -244,7 +244,7 @@ func (s *scene) expectWaitingForTurn(machines ...string) {
 	for _, name := range machines {
 		s.Eventually(func(g Gomega) {
 			g.Expect(s.condition(name).Reason).To(Equal(v1alpha1.ReasonWaitingForTurn), name)
-			g.Expect(s.condition(name).Message).To(ContainSubstring("2 Nodes of the Cluster are drained at once (maxParallelDrains), 2 are being drained now"))
+			g.Expect(s.condition(name).Message).To(ContainSubstring("Waiting for other Machines of Cluster c1 to be drained: 2 draining (maxParallelDrains allows 2), "))
 		}, soon, pace).Should(Succeed())
 	}
 }

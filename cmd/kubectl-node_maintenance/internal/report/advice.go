@@ -44,7 +44,7 @@ var advices = map[string]advice{
 	reasonInvalidRule:                            {"Fix or delete the MachineDrainRule.", "a-machinedrainrule-is-invalid"},
 	reasonPaused:                                 {"Unpause it.", "it-has-our-hook-and-no-condition"},
 	v1alpha1.ReasonMaintenanceNameTaken:          {"Delete the NodeMaintenance that is named.", "the-name-of-its-nodemaintenance-is-taken"},
-	v1alpha1.ReasonWaitingForTurn:                {"Increase maxParallelDrains, or look at the drains that block.", "the-machine-waits-for-a-turn"},
+	v1alpha1.ReasonWaitingForTurn:                {"Increase maxParallelDrains, or look at the drains that block.", "the-machine-waits-for-other-machines"},
 	v1alpha1.ReasonWaitingForVolumeDetach:        {"Check the VolumeAttachments of the Node and the CSI driver's controller.", "volumes-are-still-attached"},
 	v1alpha1.ReasonWaitingForWorkloadCluster:     {"Check the API server and the kubeconfig Secret of the Cluster.", "the-workload-cluster-cant-be-reached"},
 	v1alpha1.ReasonTimedOut:                      {"", "the-drain-timed-out"},

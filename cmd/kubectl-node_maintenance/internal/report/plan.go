@@ -152,7 +152,7 @@ func MachineDrain(m *observe.Machine, node *corev1.Node, intent Intent, observed
 		d.Blockers = append(d.Blockers, problemOf(v1alpha1.ReasonMaintenanceNameTaken, intent.Taken))
 	}
 	if !intent.Turn.Now() {
-		d.Delays = append(d.Delays, problemOf(v1alpha1.ReasonWaitingForTurn, intent.Turn.String()))
+		d.Delays = append(d.Delays, problemOf(v1alpha1.ReasonWaitingForTurn, intent.Turn.Message(m.Cluster.Name)))
 	}
 	d.notes(m, intent)
 	d.fill(intent, observed)

@@ -1,0 +1,124 @@
+package machine
+
+import (
+	"context"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/external"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+// admit decides whether the Machine's Node is drained at all.
+func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
+	facts, err := r.facts(ctx, s)
+	if err != nil {
+		return outcome{}, err
+	}
+	if err := r.findNode(ctx, s); err != nil {
+		return outcome{}, err
+	}
+	if skip := machinedrain.Skip(facts); skip != machinedrain.NotSkipped {
+		return skipped(skip), nil
+	}
+	return outcome{}, nil
+}
+
+func skipped(why machinedrain.SkipReason) outcome {
+	return outcome{verdict: release, reason: v1alpha1.ReasonSkipped, message: "The Node is not drained: " + string(why)}
+}
+
+// findNode looks up the Node of a Machine without a nodeRef by its provider ID. As in Cluster API, it does not wait for the workload
+// cluster: a Machine that never had a Node must be deleted nevertheless.
+func (r *Reconciler) findNode(ctx context.Context, s *scope) error {
+	if s.machine.Status.NodeRef.IsDefined() || s.machine.Spec.ProviderID == "" || !s.cluster.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	remoteClient, err := r.Clusters.Client(ctx, s.clusterKey())
+	if err != nil {
+		if workload.IsNotConnected(err) {
+			return nil
+		}
+		return err
+	}
+	nodes := &corev1.NodeList{}
+	if err := remoteClient.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return errors.Wrapf(err, "listing the Nodes of Cluster %s", s.clusterKey())
+	}
+	s.machine.Status.NodeRef.Name = machinedrain.NodeNameOf(s.machine.Spec.ProviderID, nodes.Items)
+	return nil
+}
+
+func (r *Reconciler) facts(ctx context.Context, s *scope) (machinedrain.Facts, error) {
+	facts := machinedrain.Facts{Machine: s.machine, ClusterDeleting: !s.cluster.DeletionTimestamp.IsZero()}
+	if facts.ClusterDeleting {
+		return facts, nil
+	}
+	if err := r.countControlPlane(ctx, s, &facts); err != nil {
+		return facts, err
+	}
+	if s.cluster.Spec.ControlPlaneRef.IsDefined() {
+		controlPlane, err := r.referenced(ctx, s.cluster, s.cluster.Spec.ControlPlaneRef)
+		if err != nil {
+			return facts, errors.Wrapf(err, "getting the control plane of Cluster %s", s.clusterKey())
+		}
+		facts.ControlPlaneDeleting, facts.ControlPlaneExternal = controlPlane.deleting, controlPlane.external
+	}
+	infraMachine, err := r.referenced(ctx, s.machine, s.machine.Spec.InfrastructureRef)
+	if err != nil {
+		return facts, errors.Wrapf(err, "getting the infrastructure machine of Machine %s", klog.KObj(s.machine))
+	}
+	facts.InfraMachineDeleted = infraMachine.missing || infraMachine.deleting
+	return facts, nil
+}
+
+// referenced is what the reconciler reads of an infrastructure or control plane object. Such objects cannot be watched: the roles of
+// providers grant this provider only the verb get.
+type referenced struct {
+	by                          types.UID // a Machine or a Cluster
+	missing, deleting, external bool
+}
+
+// Key implements cache.Entry.
+func (f referenced) Key() string { return string(f.by) }
+
+// referenced returns facts that are at most pollInterval old. The cache limits the reads to two for each Machine or Cluster and interval, so
+// that hundreds of concurrent drains do not load the API server of the management cluster.
+func (r *Reconciler) referenced(ctx context.Context, by client.Object, ref clusterv1.ContractVersionedObjectReference) (referenced, error) {
+	facts := referenced{by: by.GetUID()}
+	if seen, known := r.seen.Has(facts.Key()); known {
+		return seen, nil
+	}
+	switch object, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, ref, by.GetNamespace()); {
+	case client.IgnoreNotFound(errors.Cause(err)) != nil:
+		return facts, errors.Wrapf(err, "getting %s %s", ref.Kind, ref.Name)
+	case err != nil:
+		facts.missing = true
+	default:
+		facts.deleting, facts.external = !object.GetDeletionTimestamp().IsZero(), util.IsExternalManagedControlPlane(object)
+	}
+	r.seen.Add(facts)
+	return facts, nil
+}
+
+func (r *Reconciler) countControlPlane(ctx context.Context, s *scope, facts *machinedrain.Facts) error {
+	controlPlaneMachines := &clusterv1.MachineList{}
+	if err := r.Client.List(ctx, controlPlaneMachines, client.InNamespace(s.machine.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}, client.HasLabels{clusterv1.MachineControlPlaneLabel}); err != nil {
+		return errors.Wrapf(err, "listing the control plane Machines of Cluster %s", s.clusterKey())
+	}
+	for i := range controlPlaneMachines.Items {
+		if controlPlaneMachines.Items[i].DeletionTimestamp.IsZero() {
+			facts.ControlPlaneMachines++
+		}
+	}
+	return nil
+}

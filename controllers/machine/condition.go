@@ -1,0 +1,129 @@
+package machine
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+// fieldManager owns the condition of this provider on Machines.
+const fieldManager = "capnm-machine"
+
+// progressInterval is the minimum interval between two writes of the condition that differ only in the message. Each write makes the
+// controllers of Cluster API reconcile the Machine, and patch it and its Node. The interval grows with the number of Machines that drain:
+// see writelimit.Limiter.FairInterval.
+const progressInterval = 5 * time.Second
+
+// report writes the condition of a deleted Machine from the outcome of a step, and returns the result of the reconciliation.
+func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
+	if result.verdict == wait {
+		if err := r.recordClock(ctx, s); err != nil {
+			return reconcile.Result{}, err
+		}
+		if taken := s.found.TakenMessage(); taken != "" && s.maintenance != nil && result.reason != "" {
+			result.message += "\n" + taken
+		}
+	}
+	wanted := metav1.Condition{Status: metav1.ConditionFalse, Reason: result.reason, Message: result.message}
+	if result.verdict != wait && result.reason != v1alpha1.ReasonTimedOut {
+		wanted.Status = metav1.ConditionTrue
+	}
+	if due := r.nextReport(s, wanted); s.now.Before(due) {
+		if result.at.IsZero() || due.Before(result.at) {
+			result.at = due
+		}
+	} else if wanted.Reason != "" {
+		if err := r.setCondition(ctx, s, wanted); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if result.at.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(result.at.Sub(s.now), time.Millisecond)}, nil
+}
+
+// nextReport returns when the condition may be written. Only a condition that differs in nothing but the message is delayed.
+func (r *Reconciler) nextReport(s *scope, wanted metav1.Condition) time.Time {
+	present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
+	if present == nil || present.Status != wanted.Status || present.Reason != wanted.Reason || present.Message == wanted.Message {
+		return s.now
+	}
+	interval := max(progressInterval, r.conditions.FairInterval(s.now, nil))
+	return r.conditions.NextWrite(client.ObjectKeyFromObject(s.machine), s.now, interval)
+}
+
+// setCondition applies the condition of this provider to the Machine; no other function does. It uses server-side apply, so that it does
+// not conflict with the conditions of Cluster API. A condition without a reason is removed.
+func (r *Reconciler) setCondition(ctx context.Context, s *scope, wanted metav1.Condition) error {
+	machine, present := s.machine, conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
+	if present == nil && wanted.Reason == "" || present != nil && present.Status == wanted.Status && present.Reason == wanted.Reason && present.Message == wanted.Message {
+		return nil
+	}
+	since := metav1.NewTime(s.now.Truncate(time.Second))
+	if present != nil && present.Status == wanted.Status {
+		since = present.LastTransitionTime
+	}
+	all := []any{}
+	if wanted.Reason != "" {
+		all = append(all, map[string]any{
+			"type": v1alpha1.MachineNodeMaintenance, "status": string(wanted.Status), "reason": wanted.Reason, "message": wanted.Message,
+			"observedGeneration": machine.Generation, "lastTransitionTime": since.UTC().Format(time.RFC3339),
+		})
+	}
+	applied := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": clusterv1.GroupVersion.String(),
+		"kind":       "Machine",
+		"metadata":   map[string]any{"namespace": machine.Namespace, "name": machine.Name, "uid": string(machine.UID)},
+		"status":     map[string]any{"conditions": all},
+	}}
+	if machinedrain.IsDraining(machine) {
+		r.conditions.Record(client.ObjectKeyFromObject(machine), s.now)
+	}
+	err := r.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldManager), client.ForceOwnership)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // the Machine no longer exists, or another one has its name
+		return nil
+	}
+	return errors.Wrapf(err, "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(machine))
+}
+
+// reportFailure runs after each reconciliation of a deleted Machine. If a step has failed, reportFailure releases the Machine once its
+// deadline is exceeded, and reports a persistent failure in its condition.
+func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconcile.Result, err error) (reconcile.Result, error) {
+	key := client.ObjectKeyFromObject(s.machine)
+	if workload.IsNotConnected(err) || workload.IsPaused(err) {
+		err, result = nil, reconcile.Result{} // the next connection, or the end of the pause, triggers a reconciliation
+	}
+	failure := r.failures.Record(key, err, s.now)
+	if err == nil {
+		return result, nil
+	}
+	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonReconcileFailed, message: machinedrain.FailureMessage(err), at: failure.ReportAt()}
+	if failure.Persists(s.now) { // a transient failure does not replace the condition of a wait for a turn or for volumes
+		waiting.at = s.now.Add(pollInterval)
+		if waiting = s.untilDeadline(waiting); waiting.verdict == release {
+			return r.release(ctx, s, waiting)
+		}
+		if _, reportErr := r.report(ctx, s, waiting); reportErr != nil {
+			ctrl.LoggerFrom(ctx).Error(reportErr, "Failed to report the failure of the drain")
+		}
+	} else if recordErr := r.recordClock(ctx, s); recordErr != nil {
+		ctrl.LoggerFrom(ctx).Error(recordErr, "Failed to record the start of the drain")
+	}
+	r.retryAfter(key, max(waiting.at.Sub(s.now), time.Millisecond))
+	return reconcile.Result{}, err
+}

@@ -1,0 +1,69 @@
+package machinedrain
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// HasHook returns whether the Machine has the pre-drain hook of this provider.
+func HasHook(m *clusterv1.Machine) bool {
+	_, found := m.Annotations[v1alpha1.PreDrainHookAnnotation]
+	return found
+}
+
+// IsDraining returns whether the Machine is being deleted and the hook delays its deletion.
+func IsDraining(m *clusterv1.Machine) bool { return !m.DeletionTimestamp.IsZero() && HasHook(m) }
+
+// SetHook sets the hook on a running Machine, and removes what an earlier drain and its release have left behind: clusterctl move does not
+// preserve deletions.
+func SetHook(m *clusterv1.Machine) (changed bool) {
+	changed = clearReleaseAnnotations(m)
+	if !HasHook(m) {
+		metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner)
+		changed = true
+	}
+	return changed
+}
+
+// RemoveHook removes the hook, and what an earlier drain and its release have left behind.
+func RemoveHook(m *clusterv1.Machine) (changed bool) {
+	changed = clearReleaseAnnotations(m) || HasHook(m)
+	delete(m.Annotations, v1alpha1.PreDrainHookAnnotation)
+	return changed
+}
+
+// clockAnnotations record the clock of a deletion, see Clock.
+var clockAnnotations = []string{v1alpha1.DrainStartedAnnotation, v1alpha1.VolumeWaitStartedAnnotation}
+
+// Release removes the hook of a deleted Machine. It excludes the Machine from those parts of Cluster API's own drain that have completed or
+// timed out here. It does not change exclude annotations of other authors.
+func Release(m *clusterv1.Machine, drainOver, volumesOver bool) {
+	delete(m.Annotations, v1alpha1.PreDrainHookAnnotation)
+	for _, annotation := range clockAnnotations {
+		delete(m.Annotations, annotation)
+	}
+	for exclude, over := range map[string]bool{clusterv1.ExcludeNodeDrainingAnnotation: drainOver, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: volumesOver} {
+		if _, excluded := m.Annotations[exclude]; over && !excluded {
+			m.Annotations[exclude] = v1alpha1.HookOwner
+		}
+	}
+}
+
+// clearReleaseAnnotations removes the annotations that a drain and its release have set on a Machine.
+func clearReleaseAnnotations(m *clusterv1.Machine) (changed bool) {
+	for _, annotation := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
+		if m.Annotations[annotation] == v1alpha1.HookOwner {
+			delete(m.Annotations, annotation)
+			changed = true
+		}
+	}
+	for _, annotation := range clockAnnotations {
+		if _, recorded := m.Annotations[annotation]; recorded {
+			delete(m.Annotations, annotation)
+			changed = true
+		}
+	}
+	return changed
+}
