@@ -3,7 +3,6 @@ package nodemaintenance
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/pkg/errors"
@@ -11,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -33,24 +31,24 @@ const refusedRetry = 5 * time.Second
 func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
-	refused := make([]error, len(s.nodes))
-	for i := range s.nodes {
-		if applyCordon(s, s.nodes[i].DeepCopy()) {
-			group.Go(func() error {
-				err := r.cordonNode(ctx, s, &s.nodes[i])
-				if isAnswer(err) {
-					refused[i], err = err, nil
-				}
-				return err
-			})
+	refusals := make([]error, len(s.nodes))
+	for i, node := range s.nodes {
+		if !applyCordon(s, node.DeepCopy()) {
+			continue
 		}
+		group.Go(func() (err error) {
+			if s.nodes[i], err = r.cordonNode(ctx, s, node); isAnswer(err) {
+				refusals[i], err = err, nil
+			}
+			return err
+		})
 	}
 	err := group.Wait()
-	s.refused = map[string]error{}
-	for i, err := range refused {
-		if err != nil {
-			ctrl.LoggerFrom(ctx).Info("Failed to cordon Node", "Node", klog.KObj(s.nodes[i]), "err", err.Error())
-			s.refused[s.nodes[i].Name] = errors.Cause(err)
+	s.cordonErrors = map[string]error{}
+	for i, refusal := range refusals {
+		if refusal != nil {
+			ctrl.LoggerFrom(ctx).Error(refusal, "Failed to cordon Node", "Node", klog.KObj(s.nodes[i]))
+			s.cordonErrors[s.nodes[i].Name] = errors.Cause(refusal)
 			s.requeueBy(s.now.Add(refusedRetry))
 		}
 	}
@@ -67,10 +65,10 @@ func isAnswer(err error) bool {
 	}
 }
 
-// cordonRefused returns the message of the condition Cordoned if Nodes could not be cordoned.
-func (s *scope) cordonRefused() string {
-	names := sets.List(sets.KeySet(s.refused))
-	message := "Node " + names[0] + " cannot be cordoned: " + progress.Describe(s.refused[names[0]])
+// cordonFailedMessage returns the message of the condition Cordoned if Nodes could not be cordoned.
+func (s *scope) cordonFailedMessage() string {
+	names := sets.List(sets.KeySet(s.cordonErrors))
+	message := "Node " + names[0] + " cannot be cordoned: " + progress.Describe(s.cordonErrors[names[0]])
 	if more := len(names) - 1; more > 0 {
 		message += fmt.Sprintf(" (and %d more Nodes)", more)
 	}
@@ -88,96 +86,74 @@ func applyCordon(s *scope, node *corev1.Node) (changed bool) {
 }
 
 // cordonNode gets the Node from the cache again before it patches it, since other components write Nodes frequently. After a conflict, it
-// retries once with the Node from the API server.
-func (r *Reconciler) cordonNode(ctx context.Context, s *scope, seen **corev1.Node) error {
-	node := &corev1.Node{}
-	if err := s.client.Get(ctx, client.ObjectKeyFromObject(*seen), node); err != nil || node.UID != (*seen).UID {
-		return errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", (*seen).Name)
+// retries once with the Node from the API server. It returns the latest version of the Node.
+func (r *Reconciler) cordonNode(ctx context.Context, s *scope, known *corev1.Node) (*corev1.Node, error) {
+	cached, err := getSame(ctx, s.client, known)
+	if err != nil || cached == nil {
+		return known, err
 	}
-	err := r.writeCordon(ctx, s, seen, r.latest(s, node))
+	cordoned, err := r.patchCordon(ctx, s, r.latest(s, cached))
 	if !apierrors.IsConflict(err) {
-		return err
+		return cordoned, err
 	}
-	live, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
+	uncached, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
 	if err != nil {
-		return err
+		return known, err
 	}
-	node = &corev1.Node{}
-	if err := live.Get(ctx, client.ObjectKeyFromObject(*seen), node); err != nil || node.UID != (*seen).UID {
-		return errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", (*seen).Name)
+	current, err := getSame(ctx, uncached, known)
+	if err != nil || current == nil {
+		return known, err
 	}
-	return r.writeCordon(ctx, s, seen, node)
+	return r.patchCordon(ctx, s, current)
 }
 
-// writeCordon patches the Node as applyMark requires. It writes an event if another actor repeatedly makes the Node schedulable.
-func (r *Reconciler) writeCordon(ctx context.Context, s *scope, seen **corev1.Node, node *corev1.Node) error {
+// getSame gets a Node, nil if it no longer exists. Another Node with the same name is not the same.
+func getSame(ctx context.Context, reader client.Reader, known *corev1.Node) (*corev1.Node, error) {
+	node := &corev1.Node{}
+	if err := reader.Get(ctx, client.ObjectKeyFromObject(known), node); err != nil || node.UID != known.UID {
+		return nil, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", known.Name)
+	}
+	return node, nil
+}
+
+// patchCordon patches the Node as applyCordon requires, and returns the patched Node. It writes an event if another actor repeatedly makes
+// the Node schedulable.
+func (r *Reconciler) patchCordon(ctx context.Context, s *scope, node *corev1.Node) (*corev1.Node, error) {
 	changed := node.DeepCopy()
 	if !applyCordon(s, changed) {
-		*seen = node
-		return nil
+		return node, nil
 	}
-	flipped, fighter := cordon.WasUncordoned(node), ""
-	if flipped && r.conflicts.due(s, node) { // read before the patch, which makes this manager the owner of the field
+	uncordoned, by := cordon.WasUncordoned(node), ""
+	if uncordoned && r.conflicts.isDue(node.UID, s.request, s.now) { // read before the patch, which makes this manager the owner of the field
 		var err error
-		if fighter, err = r.uncordonedBy(ctx, s, node); err != nil {
-			return err
+		if by, err = r.uncordonedBy(ctx, s, node); err != nil {
+			return node, err
 		}
 	}
 	if err := workload.PatchNode(ctx, s.client, node, changed); err != nil {
-		return errors.Wrapf(client.IgnoreNotFound(err), "cordoning Node %s", node.Name)
+		return node, errors.Wrapf(client.IgnoreNotFound(err), "cordoning Node %s", node.Name)
 	}
-	*seen = changed
 	r.recordWritten(s, changed)
-	ctrl.LoggerFrom(ctx).Info("Cordoned Node", "Node", klog.KObj(node), "again", flipped)
-	if flipped && r.conflicts.add(s, node) {
+	ctrl.LoggerFrom(ctx).Info("Cordoned Node", "Node", klog.KObj(node), "again", uncordoned)
+	if uncordoned && r.conflicts.add(node.UID, s.request, s.now) {
 		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventCordonConflict,
-			fmt.Sprintf("%s keeps making Node %s schedulable, which is under maintenance", fighter, node.Name))
+			fmt.Sprintf("%s repeatedly makes Node %s schedulable, which is under maintenance", by, node.Name))
 	}
-	return nil
+	return changed, nil
 }
 
 // uncordonedBy names the actor that makes a Node schedulable, from the managedFields, which cached Nodes do not contain.
 func (r *Reconciler) uncordonedBy(ctx context.Context, s *scope, node *corev1.Node) (string, error) {
-	live, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
+	uncached, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
 	if err != nil {
 		return "", err
 	}
-	present := &corev1.Node{}
-	if err := live.Get(ctx, client.ObjectKeyFromObject(node), present); client.IgnoreNotFound(err) != nil {
+	current := &corev1.Node{}
+	if err := uncached.Get(ctx, client.ObjectKeyFromObject(node), current); client.IgnoreNotFound(err) != nil {
 		return "", errors.Wrapf(err, "getting Node %s", node.Name)
 	}
-	if name := cordon.UncordonedBy(present.ManagedFields, fieldManager); name != "" {
+	if name := cordon.UncordonedBy(current.ManagedFields, fieldManager); name != "" {
 		return fmt.Sprintf("Field manager %q", name), nil
 	}
-	return "Somebody (the Node's managedFields don't say who)", nil
-}
-
-// conflicts counts, for each workload cluster, how often other actors make cordoned Nodes schedulable.
-type conflicts struct {
-	mu        sync.Mutex
-	byCluster map[types.NamespacedName]*cordon.Conflicts
-}
-
-func (c *conflicts) due(s *scope, node *corev1.Node) bool {
-	return c.with(s, func(counted *cordon.Conflicts, now time.Time) bool {
-		return counted.Due(string(node.UID), s.maintenance.Name, now)
-	})
-}
-
-func (c *conflicts) add(s *scope, node *corev1.Node) bool {
-	return c.with(s, func(counted *cordon.Conflicts, now time.Time) bool {
-		return counted.Add(string(node.UID), s.maintenance.Name, now)
-	})
-}
-
-func (c *conflicts) with(s *scope, do func(counted *cordon.Conflicts, now time.Time) bool) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.byCluster == nil {
-		c.byCluster = map[types.NamespacedName]*cordon.Conflicts{}
-	}
-	if c.byCluster[s.request.Cluster] == nil {
-		c.byCluster[s.request.Cluster] = &cordon.Conflicts{}
-	}
-	return do(c.byCluster[s.request.Cluster], s.now)
+	return "An actor that the Node's managedFields do not name", nil
 }

@@ -12,26 +12,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 )
 
-// releaseDeselectedNodes completes the NodeMaintenance for Nodes that it no longer selects because their labels have changed. As in stage Complete, it
-// withdraws from Evacuations and restores the Nodes, unless other NodeMaintenances hold them. These Nodes are known from the status, which
-// lists them until they are released.
+// releaseDeselectedNodes completes the NodeMaintenance for Nodes that it no longer selects because their labels have changed. As in stage
+// Complete, it withdraws from Evacuations and restores the Nodes, unless other NodeMaintenances hold them. These Nodes are known from the
+// status, which lists them until they are released.
 func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool, error) {
-	left, err := deselectedNodes(ctx, s)
+	nodes, err := deselectedNodes(ctx, s)
 	if err != nil {
 		return false, err
 	}
-	for _, node := range left {
+	for _, node := range nodes {
 		// Another NodeMaintenance that drains the Node decides about all Evacuations there.
-		if !drainedByOthers(s, node) {
+		if !slices.ContainsFunc(s.othersOn(node), planinput.Drains) {
 			if err := withdrawAll(ctx, s, node, nil); err != nil {
 				return false, err
 			}
 		}
-		if err := r.uncordonNode(ctx, s, node, false); err != nil {
+		if err := r.uncordonNode(ctx, s, node, cordon.Restore); err != nil {
 			return false, err
 		}
 	}
@@ -44,8 +45,8 @@ func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 	if _, byName := nodeselection.Names(s.maintenance); byName {
 		return nil, nil
 	}
-	selected := selectedSet(s)
-	var left []*corev1.Node
+	selected := sets.New(nodeNames(s.nodes)...)
+	var deselected []*corev1.Node
 	for name := range nodesInStatus(s.before) {
 		if selected.Has(name) {
 			continue
@@ -54,21 +55,16 @@ func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 		if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
 			return nil, errors.Wrapf(err, "getting Node %s", name)
 		} else if err == nil && nodeselection.CouldSelect(s.maintenance, node) {
-			left = append(left, node)
+			deselected = append(deselected, node)
 		}
 	}
-	return left, nil
+	return deselected, nil
 }
 
-func drainedByOthers(s *scope, node *corev1.Node) bool {
-	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
-		return planinput.Drains(&other) && nodeselection.Selects(&other, node)
-	})
-}
-
-// recordSelectedNodes makes the nodeStatuses list exactly the selected Nodes. It keeps the existing entries. leftNodes depends on this list.
+// recordSelectedNodes makes the nodeStatuses list exactly the selected Nodes. It keeps the existing entries. deselectedNodes depends on
+// this list.
 func recordSelectedNodes(s *scope) {
-	m, selected := s.maintenance, selectedSet(s)
+	m, selected := s.maintenance, sets.New(nodeNames(s.nodes)...)
 	m.Status.NodeStatuses = slices.DeleteFunc(slices.Clone(m.Status.NodeStatuses), func(status v1alpha1.NodeMaintenanceNodeStatus) bool {
 		return !selected.Has(status.NodeRef.Name)
 	})
@@ -83,14 +79,6 @@ func nodesInStatus(m *v1alpha1.NodeMaintenance) sets.Set[string] {
 	names := sets.New[string]()
 	for i := range m.Status.NodeStatuses {
 		names.Insert(m.Status.NodeStatuses[i].NodeRef.Name)
-	}
-	return names
-}
-
-func selectedSet(s *scope) sets.Set[string] {
-	names := sets.New[string]()
-	for _, node := range s.nodes {
-		names.Insert(node.Name)
 	}
 	return names
 }

@@ -29,40 +29,54 @@ import (
 // parallelWrites is the maximum number of concurrent writes of one reconciliation.
 const parallelWrites = 8
 
-// podView is a Pod with the verdict of this NodeMaintenance's drain rules.
-type podView struct {
+// drainState is what the step evacuate has found out and done.
+type drainState struct {
+	decision     plan.MaintenanceDecision
+	pods         map[string][]drainedPod // on the selected Nodes, by Node name
+	createErrors map[types.UID]error     // of Evacuations that the API server refuses, by Pod
+	ruleProblems []rules.Problem
+	finalAttempt finalAttempt
+}
+
+// drainedPod is a Pod on a selected Node.
+type drainedPod struct {
 	planinput.Pod
 
-	pod     *corev1.Pod
-	verdict rules.Verdict
-	others  []rules.Verdict // verdicts of the other NodeMaintenances that drain the Node
+	object     *corev1.Pod
+	evacuation *v1alpha1.Evacuation // nil: the Pod has none
+	verdict    rules.Verdict        // of this NodeMaintenance's drain rules
+	others     []rules.Verdict      // verdicts of the other NodeMaintenances that drain the Node
 }
 
 // evacuate watches the Pods of all Nodes of the component. Once they are observed, it creates and withdraws Evacuations as the plan
 // decides.
 func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 	c := planinput.ComponentOf(s.maintenance.Name, s.drains(), s.now)
-	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), sets.List(c.Nodes)...)
-	if err != nil {
-		return false, err
+	pods, observed, err := r.observePods(ctx, s, c)
+	if err != nil || !observed {
+		return err == nil, err
 	}
-	s.ruleProblem = c.Matchers[s.maintenance.Name].Problems()
-	if observation == nil { // no Node is selected
-		s.decision = &plan.MaintenanceDecision{}
-		return true, nil
+	decision := decide(c, pods)
+	s.drain = &drainState{
+		decision: decision.Maintenances[s.maintenance.Name], pods: map[string][]drainedPod{},
+		ruleProblems: c.Matchers[s.maintenance.Name].Problems(),
 	}
-	observed, known, err := r.view(ctx, s, c, observation)
-	if err != nil {
-		return false, err
+	selected := sets.New(nodeNames(s.nodes)...)
+	for _, pod := range pods {
+		if node := pod.object.Spec.NodeName; selected.Has(node) {
+			pod.verdict, pod.others = pod.Verdicts[s.maintenance.Name], othersOn(c, node, s.maintenance.Name, pod.Verdicts)
+			s.drain.pods[node] = append(s.drain.pods[node], pod)
+		}
 	}
-	if !known {
-		s.waiting = "Waiting for the first list of Pods."
-		return true, nil
-	}
-	decision := plan.Decide(observed)
-	mine := decision.Maintenances[s.maintenance.Name]
-	s.decision = &mine
 	return true, r.applyTargets(ctx, s, decision.Targets.Union(finalAttempts(s)))
+}
+
+func decide(c *planinput.Component, pods []drainedPod) plan.Decision {
+	observation := plan.Observation{Maintenances: c.Maintenances}
+	for _, pod := range pods {
+		observation.Pods = append(observation.Pods, pod.Planned)
+	}
+	return plan.Decide(observation)
 }
 
 // drains returns this NodeMaintenance and the others in stage Drain, with their Nodes.
@@ -76,44 +90,40 @@ func (s *scope) drains() []planinput.Drain {
 	return drains
 }
 
-// view describes the Pods of a component. It returns false until the Pods of all Nodes of the component are observed.
-func (r *Reconciler) view(ctx context.Context, s *scope, c *planinput.Component, observation workload.Observation) (plan.Observation, bool, error) {
-	s.pods, s.evacuations = map[string][]podView{}, map[types.UID]*v1alpha1.Evacuation{}
-	observed := plan.Observation{Maintenances: c.Maintenances}
-	mine := sets.New[string]()
-	for _, node := range s.nodes {
-		mine.Insert(node.Name)
+// observePods returns the Pods of a component, without their verdicts. observed is false until the Pods of all its Nodes are observed.
+func (r *Reconciler) observePods(ctx context.Context, s *scope, c *planinput.Component) (all []drainedPod, observed bool, err error) {
+	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, subscriber(s.request), sets.List(c.Nodes)...)
+	if err != nil {
+		return nil, false, err
 	}
 	for _, node := range sets.List(c.Nodes) {
 		// Evacuations are listed before Pods: an Evacuation is deleted after its Pod, so in the opposite order a Pod that has just
 		// been removed would get a second Evacuation.
 		evacuations, err := evacuationsOn(ctx, s.client, node)
 		if err != nil {
-			return plan.Observation{}, false, err
+			return nil, false, err
 		}
 		pods, known := observation.PodsOn(node)
 		if !known {
-			return plan.Observation{}, false, nil
+			return nil, false, nil
 		}
+		byPod := map[types.UID]*v1alpha1.Evacuation{}
 		for i := range evacuations {
 			if pod, found := workload.PodOf(observation, &evacuations[i]); found {
-				s.evacuations[pod.UID] = &evacuations[i]
+				byPod[pod.UID] = &evacuations[i]
 			}
 		}
 		slices.SortFunc(pods, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 		served := r.NodeAgent && staticpod.Served(pods)
-		for _, pod := range pods {
-			seen := c.Pod(observation, pod, s.evacuations[pod.UID], served, s.now)
-			if !seen.OverdueAt.IsZero() {
-				s.requeueBy(seen.OverdueAt)
+		for _, object := range pods {
+			pod := drainedPod{Pod: c.Pod(observation, object, byPod[object.UID], served, s.now), object: object, evacuation: byPod[object.UID]}
+			if !pod.OverdueAt.IsZero() {
+				s.requeueBy(pod.OverdueAt)
 			}
-			observed.Pods = append(observed.Pods, seen.Planned)
-			if mine.Has(node) {
-				s.pods[node] = append(s.pods[node], podView{Pod: seen, pod: pod, verdict: seen.Verdicts[s.maintenance.Name], others: othersOn(c, node, s.maintenance.Name, seen.Verdicts)})
-			}
+			all = append(all, pod)
 		}
 	}
-	return observed, true, nil
+	return all, true, nil
 }
 
 // othersOn returns the verdicts of the other NodeMaintenances that drain a Node.
@@ -127,14 +137,8 @@ func othersOn(c *planinput.Component, node, mine string, verdicts map[string]rul
 	return others
 }
 
-func (s *scope) requeueBy(t time.Time) {
-	if s.requeueAt.IsZero() || t.Before(s.requeueAt) {
-		s.requeueAt = t
-	}
-}
-
 // applyTargets creates Evacuations for the targets on this NodeMaintenance's Nodes, and withdraws from those of other Pods. An Evacuation that
-// the API server refuses does not delay the others: the status names its Pod, and settle retries after a backoff.
+// the API server refuses does not delay the others: the status names its Pod, and it is retried after a backoff.
 func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets sets.Set[types.UID]) error {
 	after, err := r.scheduleReplacements(ctx, s, targets)
 	if err != nil {
@@ -142,18 +146,18 @@ func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets sets.Se
 	}
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
-	there := sets.New[types.UID]()
+	existing := sets.New[types.UID]()
 	for _, node := range s.nodes {
-		for _, view := range s.pods[node.Name] {
-			there.Insert(view.pod.UID)
-			if write := r.evacuationWrite(ctx, s, view, targets.Has(view.pod.UID), after[view.pod.UID]); write != nil {
+		for _, pod := range s.drain.pods[node.Name] {
+			existing.Insert(pod.object.UID)
+			if write := r.evacuationWrite(ctx, s, pod, targets.Has(pod.object.UID), after[pod.object.UID]); write != nil {
 				group.Go(write)
 			}
 		}
 	}
 	err = group.Wait()
 	var retryAt time.Time
-	if s.notCreated, retryAt = r.created.refusals(s.request, there.Has); len(s.notCreated) > 0 {
+	if s.drain.createErrors, retryAt = r.created.refusals(s.request, existing.Has); len(s.drain.createErrors) > 0 {
 		s.requeueBy(retryAt)
 	}
 	return err
@@ -161,28 +165,28 @@ func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets sets.Se
 
 // evacuationWrite returns the request that the Evacuation of a Pod needs, nil if it needs none now. A Pod that is targeted must not be
 // evicted before the time after.
-func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, view podView, targeted bool, after time.Time) func() error {
-	e := s.evacuations[view.pod.UID]
+func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, pod drainedPod, targeted bool, after time.Time) func() error {
+	e := pod.evacuation
 	if e == nil {
-		until, awaited := r.created.awaited(s.request, view.pod.UID, s.now)
+		until, awaited := r.created.awaited(s.request, pod.object.UID, s.now)
 		switch {
 		case !targeted:
 			return nil
 		case awaited:
 			s.requeueBy(until)
 			return nil
-		case s.refused[view.pod.Spec.NodeName] != nil: // a replacement could be scheduled onto a Node that is not cordoned
+		case s.cordonErrors[pod.object.Spec.NodeName] != nil: // a replacement could be scheduled onto a Node that is not cordoned
 			return nil
 		}
-		return func() error { return r.create(ctx, s, view, after) }
+		return func() error { return r.create(ctx, s, pod, after) }
 	}
-	r.created.observed(s.request, view.pod.UID)
+	r.created.observed(s.request, pod.object.UID)
 	instigated := evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer)
 	switch {
 	case targeted && !instigated && e.DeletionTimestamp.IsZero():
-		r.reportInvalid(s, view.pod, nil) // its Evacuation has another instigator
+		r.reportInvalid(s, pod.object, nil) // its Evacuation has another instigator
 		return func() error { return setInstigator(ctx, s.client, e, evacuation.WithInstigator) }
-	case !targeted && instigated && !view.Planned.Finished:
+	case !targeted && instigated && !pod.Planned.Finished:
 		return func() error { return setInstigator(ctx, s.client, e, evacuation.WithoutInstigator) }
 	}
 	return nil
@@ -190,13 +194,13 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, view podView
 
 // create creates the Evacuation of a Pod, which must not be evicted before the time after. If the type of the Pod is not known yet, the
 // evacuation controller resolves its evacuators.
-func (r *Reconciler) create(ctx context.Context, s *scope, view podView, after time.Time) error {
-	pod, policy := view.pod, s.maintenance.Spec.Evacuation
-	evacuators, problems := view.Evacuators(pod, policy)
-	e := evacuation.New(pod, evacuators, policy.ProgressDeadlineSeconds)
-	e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: pod.Spec.NodeName}
-	if view.Planned.HasEvacuator {
-		metav1.SetMetaDataLabel(&e.ObjectMeta, v1alpha1.StaticPodsOfLabel, v1alpha1.StaticPodsOf(pod.Spec.NodeName))
+func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after time.Time) error {
+	policy := s.maintenance.Spec.Evacuation
+	evacuators, problems := pod.Evacuators(pod.object, policy)
+	e := evacuation.New(pod.object, evacuators, policy.ProgressDeadlineSeconds)
+	e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: pod.object.Spec.NodeName}
+	if pod.Planned.HasEvacuator {
+		metav1.SetMetaDataLabel(&e.ObjectMeta, v1alpha1.StaticPodsOfLabel, v1alpha1.StaticPodsOf(pod.object.Spec.NodeName))
 	}
 	if policy.Evacuators == v1alpha1.EvacuatorsBuiltIn {
 		e.Annotations[v1alpha1.EvacuatorsPolicyAnnotation] = string(policy.Evacuators)
@@ -209,19 +213,19 @@ func (r *Reconciler) create(ctx context.Context, s *scope, view podView, after t
 			return nil // the namespace controller deletes its Pods
 		}
 		if !isAnswer(err) {
-			return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod))
+			return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod.object))
 		}
-		ctrl.LoggerFrom(ctx).Info("Failed to create Evacuation", "Pod", klog.KObj(pod), "err", err.Error())
-		r.created.refuse(s.request, pod.UID, err, r.Clock.Now())
-		r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventEvacuationRefused, progress.Describe(err))
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to create Evacuation", "Pod", klog.KObj(pod.object))
+		r.created.refuse(s.request, pod.object.UID, err, r.Clock.Now())
+		r.Clusters.Event(s.request.Cluster, pod.object, corev1.EventTypeWarning, eventEvacuationRefused, progress.Describe(err))
 		return nil
 	}
-	r.created.recordCreated(s.request, pod.UID, r.Clock.Now())
+	r.created.recordCreated(s.request, pod.object.UID, r.Clock.Now())
 	if len(evacuators) == 0 {
 		problems = nil // the evacuation controller resolves them again, and reports them
 	}
-	r.reportInvalid(s, pod, problems)
-	ctrl.LoggerFrom(ctx).V(4).Info("Created Evacuation", "Pod", klog.KObj(pod))
+	r.reportInvalid(s, pod.object, problems)
+	ctrl.LoggerFrom(ctx).V(4).Info("Created Evacuation", "Pod", klog.KObj(pod.object))
 	return nil
 }
 
@@ -255,17 +259,12 @@ func evacuationsOn(ctx context.Context, reader client.Reader, node string) ([]v1
 // all NodeMaintenances share one instigator finalizer. It does not wait for Evacuations that cannot be cancelled.
 func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 	wanted := sets.New[types.UID]()
-	others := planinput.ComponentWithout(s.maintenance.Name, s.drains(), s.now)
-	if len(others.Maintenances) > 0 {
-		observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), sets.List(others.Nodes)...)
-		if err != nil {
+	if others := planinput.ComponentWithout(s.maintenance.Name, s.drains(), s.now); len(others.Maintenances) > 0 {
+		pods, observed, err := r.observePods(ctx, s, others)
+		if err != nil || !observed {
 			return false, err
 		}
-		observed, known, err := r.view(ctx, s, others, observation)
-		if err != nil || !known {
-			return false, err
-		}
-		wanted = plan.Decide(observed).Targets
+		wanted = decide(others, pods).Targets
 	}
 	for _, node := range s.nodes {
 		if err := withdrawAll(ctx, s, node, wanted); err != nil {

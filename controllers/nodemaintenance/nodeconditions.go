@@ -20,48 +20,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
-// controlPlaneLabel is on the Nodes of the control plane.
-const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
-
-// checkSelection collects the facts about the selection that SelectionPlausible depends on. Admission cannot check them, since it does not know the
-// other Nodes.
-func (r *Reconciler) checkSelection(ctx context.Context, s *scope) (bool, error) {
-	facts := &nodeselection.Facts{}
-	selected := sets.New[string]()
-	for _, node := range s.nodes {
-		selected.Insert(node.Name)
-		if _, is := node.Labels[controlPlaneLabel]; is {
-			facts.ControlPlane++
-		}
-	}
-	facts.Selected = selected.Len()
-	var err error
-	if facts.OtherNode, err = anyOther(ctx, s.client, selected); err != nil {
-		return false, err
-	}
-	if facts.ControlPlane > 0 {
-		if facts.OtherControlPlaneNode, err = anyOther(ctx, s.client, selected, client.HasLabels{controlPlaneLabel}); err != nil {
-			return false, err
-		}
-	}
-	s.selection = facts
-	return true, nil
-}
-
-// anyOther reports whether a Node outside the given set exists. It lists at most one Node more than the set contains.
-func anyOther(ctx context.Context, reader client.Reader, than sets.Set[string], options ...client.ListOption) (bool, error) {
-	nodes := &corev1.NodeList{}
-	if err := reader.List(ctx, nodes, append(options, client.UnsafeDisableDeepCopy, client.Limit(than.Len()+1))...); err != nil {
-		return false, errors.Wrap(err, "listing Nodes")
-	}
-	for i := range nodes.Items {
-		if !than.Has(nodes.Items[i].Name) {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
 // updateNodeConditions updates the maintenance conditions of the Nodes. It runs after report and uses the stored status, so that all NodeMaintenances of a
 // Node agree on its conditions.
 func (r *Reconciler) updateNodeConditions(ctx context.Context, s *scope) (bool, error) {

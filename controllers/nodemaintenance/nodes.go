@@ -26,23 +26,21 @@ import (
 )
 
 // selectNodes finds the Nodes of this NodeMaintenance and the NodeMaintenances that share Nodes with it.
-func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (bool, error) {
-	var err error
+func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (err error) {
 	if s.nodes, err = selectedNodes(ctx, s.client, s.maintenance); err != nil {
-		return false, err
+		return err
 	}
 	for i := range s.nodes {
 		s.nodes[i] = r.latest(s, s.nodes[i])
 	}
-	err = findNeighbours(ctx, s)
-	return err == nil, err
+	return findNeighbours(ctx, s)
 }
 
 // findNeighbours finds the NodeMaintenances that share Nodes with this one and, transitively through those in stage Drain, all that share
 // Nodes with them: the targets of all of them are decided together. The result may contain more NodeMaintenances than that.
 func findNeighbours(ctx context.Context, s *scope) error {
 	s.drainedBy = map[string][]*corev1.Node{}
-	asked, seen := selectedSet(s).Union(nodesInStatus(s.before)), sets.New(s.maintenance.Name)
+	asked, seen := sets.New(nodeNames(s.nodes)...).Union(nodesInStatus(s.before)), sets.New(s.maintenance.Name)
 	for next := sets.List(asked); len(next) > 0; {
 		found, err := workload.MaintenancesOf(ctx, s.client, next...)
 		if err != nil {
@@ -71,6 +69,14 @@ func findNeighbours(ctx context.Context, s *scope) error {
 		}
 	}
 	return nil
+}
+
+func nodeNames(nodes []*corev1.Node) []string {
+	names := make([]string, 0, len(nodes))
+	for _, node := range nodes {
+		names = append(names, node.Name)
+	}
+	return names
 }
 
 // selectedNodes returns the Nodes that a NodeMaintenance selects. It omits a Node whose UID differs from the recorded one.
@@ -102,40 +108,48 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 
 // uncordon restores the Nodes, except those that another NodeMaintenance still cordons.
 func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
+	restore := cordon.Restore
+	if cordon.RestoresUnconditionally(s.maintenance) {
+		restore = cordon.Uncordon
+	}
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	for _, node := range s.nodes {
-		group.Go(func() error { return r.uncordonNode(ctx, s, node, cordon.RestoresUnconditionally(s.maintenance)) })
+		group.Go(func() error { return r.uncordonNode(ctx, s, node, restore) })
 	}
 	err := group.Wait()
 	return err == nil, err
 }
 
-func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.Node, unconditionally bool) error {
+func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.Node, restore func(*corev1.Node) (changed bool)) error {
 	node = r.latest(s, node)
-	changed, restored := node.DeepCopy(), false
-	if !anotherOn(node, s, cordon.Holds) {
-		restored = cordon.Restore(changed, unconditionally)
+	changed, restored, others := node.DeepCopy(), false, s.othersOn(node)
+	if !slices.ContainsFunc(others, cordon.Holds) {
+		restored = restore(changed)
 	}
-	if !anotherOn(node, s, cordon.Excludes) {
+	if !slices.ContainsFunc(others, cordon.Excludes) {
 		restored = cordon.Include(changed) || restored
 	}
 	if !restored {
 		return nil
 	}
 	if err := workload.PatchNode(ctx, s.client, node, changed); err != nil {
-		return errors.Wrapf(client.IgnoreNotFound(err), "uncordoning Node %s", node.Name)
+		return errors.Wrapf(client.IgnoreNotFound(err), "restoring Node %s", node.Name)
 	}
 	r.recordWritten(s, changed)
 	ctrl.LoggerFrom(ctx).Info("Restored Node", "Node", klog.KObj(node), "unschedulable", changed.Spec.Unschedulable)
 	return nil
 }
 
-// anotherOn reports whether another NodeMaintenance that selects the Node satisfies the predicate does.
-func anotherOn(node *corev1.Node, s *scope, does func(*v1alpha1.NodeMaintenance) bool) bool {
-	return slices.ContainsFunc(s.others, func(other v1alpha1.NodeMaintenance) bool {
-		return does(&other) && nodeselection.Selects(&other, node)
-	})
+// othersOn returns the other NodeMaintenances that select a Node.
+func (s *scope) othersOn(node *corev1.Node) []*v1alpha1.NodeMaintenance {
+	var others []*v1alpha1.NodeMaintenance
+	for i := range s.others {
+		if other := &s.others[i]; nodeselection.Selects(other, node) {
+			others = append(others, other)
+		}
+	}
+	return others
 }
 
 // latest returns the later version of a Node: the observed one or the one that this manager has written. It is read-only.
@@ -157,9 +171,9 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 	var keys []types.NamespacedName
 	switch {
 	case change.Pod != nil:
-		keys = r.maintenancesOf(ctx, change.Cluster, change.Pod.Spec.NodeName, nil)
+		keys = r.maintenancesOfNamed(ctx, change.Cluster, change.Pod.Spec.NodeName)
 	case change.Node != nil:
-		keys = r.maintenancesOf(ctx, change.Cluster, *change.Node, nil)
+		keys = r.maintenancesOfNamed(ctx, change.Cluster, *change.Node)
 	case change.RuleInputs:
 		keys = r.draining(ctx, change.Cluster)
 	}
@@ -168,32 +182,36 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 	}
 }
 
-// maintenancesOf returns the NodeMaintenances that select or have selected a Node, and those whose selection is in doubt: the Node may
-// show that they do not select all Nodes. If node is nil, maintenancesOf gets it by name.
-func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.NamespacedName, name string, node *corev1.Node) []types.NamespacedName {
+// maintenancesOfNamed returns the NodeMaintenances of a Node, see maintenancesOf. The labels of a Node that no longer exists are not known.
+func (r *Reconciler) maintenancesOfNamed(ctx context.Context, cluster types.NamespacedName, name string) []types.NamespacedName {
+	node := &corev1.Node{}
+	if remoteClient, err := r.Clusters.Client(ctx, cluster); err != nil || remoteClient.Get(ctx, types.NamespacedName{Name: name}, node) != nil {
+		node.Name = name
+	}
+	return r.maintenancesOf(ctx, cluster, node)
+}
+
+// maintenancesOf returns the NodeMaintenances that select or have selected a Node, and those whose selection is implausible: the Node may
+// show that they do not select all Nodes.
+func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.NamespacedName, node *corev1.Node) []types.NamespacedName {
 	remoteClient, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
 		return nil // the initial lists of the next connection enqueue all
 	}
-	if node == nil {
-		node = &corev1.Node{}
-		if remoteClient.Get(ctx, types.NamespacedName{Name: name}, node) != nil {
-			node.Name = name // the labels of a Node that no longer exists are not known
-		}
-	}
-	maintenances, err := workload.MaintenancesOf(ctx, remoteClient, name)
+	maintenances, err := workload.MaintenancesOf(ctx, remoteClient, node.Name)
 	if err != nil {
-		return nil // same
+		logMapError(ctx, err, cluster)
+		return nil
 	}
 	return keysWhere(maintenances, func(m *v1alpha1.NodeMaintenance) bool {
 		if names, only := nodeselection.Names(m); only {
-			return slices.Contains(names, name) || nodeselection.IsImplausible(m)
+			return slices.Contains(names, node.Name) || nodeselection.IsImplausible(m)
 		}
-		return nodeselection.Selects(m, node) || nodeselection.HasNodeStatus(m, name) || nodeselection.IsImplausible(m)
+		return nodeselection.Selects(m, node) || nodeselection.HasNodeStatus(m, node.Name) || nodeselection.IsImplausible(m)
 	})
 }
 
-// draining returns all maintenances in stage Drain.
+// draining returns all NodeMaintenances in stage Drain.
 func (r *Reconciler) draining(ctx context.Context, cluster types.NamespacedName) []types.NamespacedName {
 	remoteClient, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
@@ -201,9 +219,15 @@ func (r *Reconciler) draining(ctx context.Context, cluster types.NamespacedName)
 	}
 	all := &v1alpha1.NodeMaintenanceList{}
 	if err := remoteClient.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // same
+		logMapError(ctx, errors.Wrap(err, "listing NodeMaintenances"), cluster)
+		return nil
 	}
 	return keysWhere(all.Items, func(m *v1alpha1.NodeMaintenance) bool { return m.Spec.Stage == v1alpha1.StageDrain })
+}
+
+// logMapError logs that an event could not be mapped to NodeMaintenances. They are reconciled at their next event.
+func logMapError(ctx context.Context, err error, cluster types.NamespacedName) {
+	ctrl.LoggerFrom(ctx).Error(err, "Failed to find the NodeMaintenances to reconcile", "Cluster", klog.KRef(cluster.Namespace, cluster.Name))
 }
 
 func keysWhere(maintenances []v1alpha1.NodeMaintenance, condition func(*v1alpha1.NodeMaintenance) bool) []types.NamespacedName {
@@ -227,14 +251,12 @@ func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(cont
 		}
 		nodes, err := selectedNodes(ctx, remoteClient, m)
 		if err != nil {
+			logMapError(ctx, err, cluster)
 			return itself
 		}
-		names := make([]string, 0, len(nodes))
-		for _, node := range nodes {
-			names = append(names, node.Name)
-		}
-		maintenances, err := workload.MaintenancesOf(ctx, remoteClient, names...)
+		maintenances, err := workload.MaintenancesOf(ctx, remoteClient, nodeNames(nodes)...)
 		if err != nil {
+			logMapError(ctx, err, cluster)
 			return itself
 		}
 		return append(itself, keysWhere(maintenances, func(other *v1alpha1.NodeMaintenance) bool {

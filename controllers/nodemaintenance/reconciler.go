@@ -1,3 +1,7 @@
+// Package nodemaintenance reconciles NodeMaintenances in workload clusters. It cordons the selected Nodes, creates an Evacuation for
+// each Pod that drain/plan targets, withdraws from the Evacuations of other Pods, reports the progress of the drain, and finally restores
+// the Nodes. The evacuation controllers carry out the Evacuations. The Sweeper cleans up what NodeMaintenances that no longer exist have
+// left behind.
 package nodemaintenance
 
 import (
@@ -22,9 +26,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
-	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
-	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
-	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // Reconciler reconciles NodeMaintenances.
@@ -60,10 +61,10 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 		workload.Watch("nodemaintenance-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueObjects(cluster, r.itselfAndNeighbours(cluster)),
 			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.NodeMaintenance]{}),
 		workload.Watch("nodemaintenance-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, func(ctx context.Context, node *corev1.Node) []types.NamespacedName {
-			return r.maintenancesOf(ctx, cluster, node.Name, node)
+			return r.maintenancesOf(ctx, cluster, node)
 		}), nodeChanged{}),
 		workload.Watch("nodemaintenance-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
-			return r.maintenancesOf(ctx, cluster, e.Annotations[v1alpha1.EvacuationNodeAnnotation], nil)
+			return r.maintenancesOfNamed(ctx, cluster, e.Annotations[v1alpha1.EvacuationNodeAnnotation])
 		})),
 	}
 }
@@ -75,40 +76,28 @@ type scope struct {
 	maintenance *v1alpha1.NodeMaintenance // to be stored
 	before      *v1alpha1.NodeMaintenance // as read
 	now         time.Time
+	requeueAt   time.Time // zero: an event starts the next reconciliation
 
-	nodes     []*corev1.Node             // the selected Nodes
-	refused   map[string]error           // errors of Nodes that could not be cordoned, by Node name
-	others    []v1alpha1.NodeMaintenance // a superset of those that share Nodes with this one; objects of the cache, read-only
+	owner     *ownerMachine              // nil: the NodeMaintenance serves no Machine of this management cluster
+	nodes     []*corev1.Node             // the selected Nodes, read-only
+	others    []v1alpha1.NodeMaintenance // a superset of those that share Nodes with this one, read-only
 	drainedBy map[string][]*corev1.Node  // Nodes of the others that are in stage Drain, by NodeMaintenance name
 
-	served    *ownerMachine        // nil: it serves no Machine of this management cluster
-	selection *nodeselection.Facts // nil in stage Complete
+	cordonErrors map[string]error // of Nodes that could not be cordoned, by Node name
+	drain        *drainState      // nil: the NodeMaintenance does not drain, or the Pods are not observed yet
+}
 
-	// In stage Drain, once the Pods are observed:
-	decision    *plan.MaintenanceDecision
-	pods        map[string][]podView // by Node
-	evacuations map[types.UID]*v1alpha1.Evacuation
-	notCreated  map[types.UID]error // errors of Evacuations that could not be created, by Pod
-	requeueAt   time.Time
-	waiting     string // what the drain waits for before it can evaluate Pods
-	ruleProblem []rules.Problem
-	lastCall    *finalAttempt // nil: the drain has no timeout
+func (s *scope) requeueBy(t time.Time) {
+	if s.requeueAt.IsZero() || t.Before(s.requeueAt) {
+		s.requeueAt = t
+	}
 }
 
 // step is one step of a reconciliation. If it returns done = false, the reconciliation ends. The event of the object that the step has
 // written, or waits for, starts the next reconciliation.
 type step func(context.Context, *scope) (done bool, err error)
 
-// Reconcile reconciles one NodeMaintenance:
-//
-//	Idle      ─► report
-//	Cordon    ─► hold (finalizer) ─► cordon ─► report
-//	Drain     ─► hold ─► cordon ─► evacuate the targets ─► delete the remaining Pods before the drain timeout, if requested ─► report
-//	Complete  ─► withdraw Evacuations ─► uncordon ─► report ─► remove the finalizer
-//
-// It changes nothing while the Machine that the NodeMaintenance serves is paused. It does not restore the Node of a Machine that is being
-// deleted, not even in stage Complete. Before the report, it releases Nodes that are no longer selected, as in stage Complete. After the
-// report, it updates the conditions of the Nodes.
+// Reconcile reconciles one NodeMaintenance: see steps.
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
@@ -123,23 +112,23 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
-	request := s.request
-	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
+	if s.client, err = r.Clusters.Client(ctx, s.request.Cluster); err != nil {
 		return err
 	}
-	if err := s.client.Get(ctx, request.Object, s.before); err != nil {
+	if err := s.client.Get(ctx, s.request.Object, s.before); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			r.statuses.Remove(request)
-			r.created.remove(request)
-			if _, err = r.Clusters.Observe(ctx, request.Cluster, owner(request)); err == nil {
-				err = r.clearNodeConditions(ctx, s)
-			}
-			return err
+			return r.cleanUpDeleted(ctx, s)
 		}
-		return errors.Wrapf(err, "getting NodeMaintenance %s", request.Object.Name)
+		return errors.Wrapf(err, "getting NodeMaintenance %s", s.request.Object.Name)
 	}
 	s.maintenance = s.before.DeepCopy()
-	for _, step := range r.steps(s.maintenance) {
+	if err := r.findMachine(ctx, s); err != nil {
+		return err
+	}
+	if err := r.selectNodes(ctx, s); err != nil {
+		return err
+	}
+	for _, step := range r.steps(s) {
 		if done, err := step(ctx, s); err != nil || !done {
 			return err
 		}
@@ -147,76 +136,95 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	return nil
 }
 
-// steps returns the steps of a NodeMaintenance. It checks the deletionTimestamp first, so that the event of the removal of our finalizer
-// does not cordon the Nodes again.
-func (r *Reconciler) steps(m *v1alpha1.NodeMaintenance) []step {
-	if !m.DeletionTimestamp.IsZero() {
-		if !controllerutil.ContainsFinalizer(m, v1alpha1.MaintenanceCompletionFinalizer) {
-			return []step{r.stopObserving}
-		}
-		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.completeDeleted, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.removeFinalizer}
-	}
-	switch m.Spec.Stage {
-	case v1alpha1.StageCordon:
-		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.deleteWithoutNode, r.addFinalizer, r.cordon, r.releaseDeselectedNodes, r.checkSelection, r.report, r.updateNodeConditions}
-	case v1alpha1.StageDrain:
-		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.deleteWithoutNode, r.addFinalizer, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.checkSelection, r.report, r.updateNodeConditions}
-	case v1alpha1.StageComplete:
-		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.deleteWithoutNode, r.keepNodeOfDeletedMachine, r.addFinalizer, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.stopObserving}
+// steps returns the steps of a NodeMaintenance.
+func (r *Reconciler) steps(s *scope) []step {
+	m := s.maintenance
+	deleted := !m.DeletionTimestamp.IsZero()
+	switch {
+	case deleted && !controllerutil.ContainsFinalizer(m, v1alpha1.MaintenanceCompletionFinalizer): // the event of removeFinalizer
+		return []step{r.stopObserving}
+	case s.isPaused(): // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
+		return nil
+	case deleted && s.isRecreated(): // the Node stays cordoned
+		return []step{r.removeFinalizer, r.stopObserving}
+	case deleted:
+		return []step{r.moveToComplete, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}
+	case r.isNodeDeleted(s):
+		return []step{r.moveToComplete, r.deleteMaintenance}
+	case m.Spec.Stage == v1alpha1.StageComplete && s.keepsNodeCordoned():
+		return []step{r.stopObserving}
+	case m.Spec.Stage == v1alpha1.StageComplete:
+		return []step{r.addFinalizer, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.stopObserving}
+	case m.Spec.Stage == v1alpha1.StageDrain:
+		return []step{r.addFinalizer, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.report, r.updateNodeConditions}
+	case m.Spec.Stage == v1alpha1.StageCordon:
+		return []step{r.addFinalizer, r.cordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions}
 	default:
-		return []step{r.findMachine, r.awaitResume, r.selectNodes, r.deleteWithoutNode, r.checkSelection, r.report, r.updateNodeConditions}
+		return []step{r.report, r.updateNodeConditions}
 	}
 }
 
-// owner returns the name under which a NodeMaintenance subscribes to the Pods of Nodes.
-func owner(request workload.Request) string { return "NodeMaintenance/" + request.Object.Name }
+// cleanUpDeleted cleans up after a NodeMaintenance that no longer exists.
+func (r *Reconciler) cleanUpDeleted(ctx context.Context, s *scope) error {
+	r.statuses.Remove(s.request)
+	r.created.remove(s.request)
+	if _, err := r.stopObserving(ctx, s); err != nil {
+		return err
+	}
+	return r.setNodeConditions(ctx, s)
+}
+
+// subscriber returns the name under which a NodeMaintenance observes the Pods of Nodes.
+func subscriber(request workload.Request) string { return "NodeMaintenance/" + request.Object.Name }
 
 // addFinalizer adds the finalizer before the first side effect.
 func (r *Reconciler) addFinalizer(ctx context.Context, s *scope) (bool, error) {
 	if !controllerutil.AddFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer) {
 		return true, nil
 	}
-	return r.patchMetadata(ctx, s, "holding")
+	return r.patchMetadata(ctx, s, "adding the finalizer to")
 }
 
-// completeDeleted moves a deleted NodeMaintenance to stage Complete. If the NodeMaintenance serves a Machine and is deleted before the
-// Node, it only removes the finalizer: the NodeMaintenance is recreated at once, and the Node must stay cordoned in between.
-func (r *Reconciler) completeDeleted(ctx context.Context, s *scope) (bool, error) {
-	if s.maintenance.Spec.Stage == v1alpha1.StageComplete && !s.keepsNode() {
+// removeFinalizer removes the finalizer.
+func (r *Reconciler) removeFinalizer(ctx context.Context, s *scope) (bool, error) {
+	if !controllerutil.RemoveFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer) {
 		return true, nil
 	}
-	if _, serves := s.maintenance.Annotations[v1alpha1.OwnerMachineAnnotation]; serves {
-		_, err := r.removeFinalizer(ctx, s)
-		return false, err
+	return r.patchMetadata(ctx, s, "removing the finalizer from")
+}
+
+// isRecreated reports whether a deleted NodeMaintenance of a Machine is recreated at once. A user has deleted it: the manager moves it to
+// stage Complete before it deletes it.
+func (s *scope) isRecreated() bool {
+	_, serves := s.maintenance.Annotations[v1alpha1.OwnerMachineAnnotation]
+	return serves && (s.maintenance.Spec.Stage != v1alpha1.StageComplete || s.keepsNodeCordoned())
+}
+
+// moveToComplete moves a NodeMaintenance to stage Complete.
+func (r *Reconciler) moveToComplete(ctx context.Context, s *scope) (bool, error) {
+	if s.maintenance.Spec.Stage == v1alpha1.StageComplete {
+		return true, nil
 	}
 	s.maintenance.Spec.Stage = v1alpha1.StageComplete
 	return r.patchMetadata(ctx, s, "completing")
 }
 
-// deleteWithoutNode deletes a NodeMaintenance that served a Machine of this management cluster and whose Node no longer exists.
-func (r *Reconciler) deleteWithoutNode(ctx context.Context, s *scope) (bool, error) {
-	m := s.maintenance
-	if m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != r.ManagementCluster || m.Annotations[v1alpha1.NodeUIDAnnotation] == "" || len(s.nodes) > 0 {
-		return true, nil
-	}
-	ctrl.LoggerFrom(ctx).Info("The Node no longer exists, deleting its NodeMaintenance")
-	return false, machinemaintenance.CompleteAndDelete(ctx, s.client, m, r.ManagementCluster)
+// isNodeDeleted reports whether the NodeMaintenance served a Machine of this management cluster whose Node no longer exists.
+func (r *Reconciler) isNodeDeleted(s *scope) bool {
+	annotations := s.maintenance.Annotations
+	return annotations[v1alpha1.OwnerManagementClusterAnnotation] == r.ManagementCluster && annotations[v1alpha1.NodeUIDAnnotation] != "" && len(s.nodes) == 0
 }
 
-// removeFinalizer removes the finalizer, after the Nodes have been restored.
-func (r *Reconciler) removeFinalizer(ctx context.Context, s *scope) (bool, error) {
-	if !controllerutil.RemoveFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer) {
-		return true, nil
-	}
-	if _, err := r.patchMetadata(ctx, s, "releasing"); err != nil {
-		return false, err
-	}
-	return r.stopObserving(ctx, s)
+// deleteMaintenance deletes the NodeMaintenance of a Node that no longer exists.
+func (r *Reconciler) deleteMaintenance(ctx context.Context, s *scope) (bool, error) {
+	m := s.maintenance
+	ctrl.LoggerFrom(ctx).Info("Deleting NodeMaintenance, because its Node no longer exists")
+	return false, machinemaintenance.CompleteAndDelete(ctx, s.client, m, r.ManagementCluster)
 }
 
 // stopObserving stops observing Pods for the NodeMaintenance.
 func (r *Reconciler) stopObserving(ctx context.Context, s *scope) (bool, error) {
-	_, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request))
+	_, err := r.Clusters.Observe(ctx, s.request.Cluster, subscriber(s.request))
 	return err == nil, err
 }
 

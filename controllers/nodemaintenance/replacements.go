@@ -22,7 +22,7 @@ import (
 // restart of the manager does not evict them earlier. It returns the times of the deferred evictions.
 func (r *Reconciler) scheduleReplacements(ctx context.Context, s *scope, targets sets.Set[types.UID]) (map[types.UID]time.Time, error) {
 	decision := replacements.Decide(replacements.Observation{
-		Records: s.maintenance.Status.Replacements, Others: othersReplacements(s), Nodes: selectedSet(s),
+		Records: s.maintenance.Status.Replacements, Others: othersReplacements(s), Nodes: sets.New(nodeNames(s.nodes)...),
 		Pods: r.unscheduled(s, targets), Now: s.now,
 	})
 	if !decision.Changed {
@@ -37,7 +37,7 @@ func (r *Reconciler) scheduleReplacements(ctx context.Context, s *scope, targets
 	s.maintenance.ResourceVersion, s.maintenance.Status.Replacements = changed.ResourceVersion, decision.Records
 	for _, record := range decision.Returned {
 		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventReplacementReturned, record.Controller+
-			" replaces its evicted Pods on cordoned Node "+record.Node+"; evicting the replacements with a backoff")
+			" recreates its evicted Pods on cordoned Node "+record.Node+"; evicting the replacements with a backoff")
 	}
 	return decision.After, nil
 }
@@ -47,37 +47,37 @@ func (r *Reconciler) scheduleReplacements(ctx context.Context, s *scope, targets
 func (r *Reconciler) unscheduled(s *scope, targets sets.Set[types.UID]) []replacements.Pod {
 	var pods []replacements.Pod
 	for _, node := range s.nodes {
-		if s.refused[node.Name] != nil { // the Node is not cordoned, so none of its Pods is evicted
+		if s.cordonErrors[node.Name] != nil { // the Node is not cordoned, so none of its Pods is evicted
 			continue
 		}
-		for _, view := range s.pods[node.Name] {
-			if view.pod.DeletionTimestamp != nil || s.evacuations[view.pod.UID] != nil || !mayReplace(s, node, view) {
+		for _, pod := range s.drain.pods[node.Name] {
+			if pod.object.DeletionTimestamp != nil || pod.evacuation != nil || !mayReplace(s, node, pod) {
 				continue
 			}
-			at, left := deleteAt(draintimeout.DrainOf(s.maintenance), node, view)
-			_, awaited := r.created.awaited(s.request, view.pod.UID, s.now)
-			if targets.Has(view.pod.UID) && !awaited || left && !s.now.Before(at) {
-				pods = append(pods, replacements.PodOf(view.pod))
+			at, deletes := deleteAt(draintimeout.DrainOf(s.maintenance), node, pod)
+			_, awaited := r.created.awaited(s.request, pod.object.UID, s.now)
+			if targets.Has(pod.object.UID) && !awaited || deletes && !s.now.Before(at) {
+				pods = append(pods, replacements.PodOf(pod.object))
 			}
 		}
 	}
 	return pods
 }
 
-// mayReplace reports whether a Pod may be the replacement of a Pod that this drain has evicted. The mirror Pod of a static Pod is none,
-// since the kubelet creates it.
-func mayReplace(s *scope, node *corev1.Node, view podView) bool {
+// mayReplace reports whether a Pod may be the replacement of a Pod that this drain has evicted. The mirror Pod of a static Pod is
+// not, since the kubelet creates it.
+func mayReplace(s *scope, node *corev1.Node, pod drainedPod) bool {
 	start := s.maintenance.StageStart(v1alpha1.StageDrain)
-	return start != nil && view.Type != v1alpha1.PodTypeStatic && replacements.CreatedAfterCordon(view.pod, node, *start)
+	return start != nil && pod.Type != v1alpha1.PodTypeStatic && replacements.CreatedAfterCordon(pod.object, node, *start)
 }
 
 // returnedSince returns the time of the first eviction of a Pod that this Pod replaces, nil if it is not a replacement.
-func returnedSince(s *scope, view podView) *metav1.Time {
-	e := s.evacuations[view.pod.UID]
+func returnedSince(s *scope, pod drainedPod) *metav1.Time {
+	e := pod.evacuation
 	if e == nil || e.Annotations[v1alpha1.EvacuateAfterAnnotation] == "" {
 		return nil
 	}
-	if record := replacements.Find(s.maintenance.Status.Replacements, replacements.PodOf(view.pod)); record != nil {
+	if record := replacements.Find(s.maintenance.Status.Replacements, replacements.PodOf(pod.object)); record != nil {
 		return &record.FirstEvictionTime
 	}
 	return nil
@@ -85,16 +85,16 @@ func returnedSince(s *scope, view podView) *metav1.Time {
 
 // deferredUntil returns the time before which a replacement must not be deleted, zero if its deletion is not deferred. The argument at is
 // the time to delete the remaining Pods. The deletion is deferred since the controller would replace the Pod on the Node again.
-func deferredUntil(s *scope, node *corev1.Node, view podView, at time.Time) time.Time {
-	if !mayReplace(s, node, view) {
+func deferredUntil(s *scope, node *corev1.Node, pod drainedPod, at time.Time) time.Time {
+	if !mayReplace(s, node, pod) {
 		return time.Time{}
 	}
 	records := slices.Concat(s.maintenance.Status.Replacements, othersReplacements(s))
-	record := replacements.Find(records, replacements.PodOf(view.pod))
+	record := replacements.Find(records, replacements.PodOf(pod.object))
 	if record == nil {
 		return time.Time{}
 	}
-	return replacements.Advance(record.EvictionTime.Time, view.pod.CreationTimestamp, at)
+	return replacements.Advance(record.EvictionTime.Time, pod.object.CreationTimestamp, at)
 }
 
 // othersReplacements returns the records of the other maintenances that drain Nodes.

@@ -18,7 +18,6 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
-	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
@@ -34,10 +33,9 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	m.Status.ObservedGeneration = m.Generation
 	startStages(m, s.now)
 	reportNodes(s)
-	reportConditions(s)
-	reportPodsRemaining(s)
-	reportFinalAttempt(s)
-	reportMachineDeleted(s)
+	if err := r.reportConditions(ctx, s); err != nil {
+		return false, err
+	}
 	if apiequality.Semantic.DeepEqual(before.Status, m.Status) {
 		return true, nil
 	}
@@ -54,14 +52,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 		return false, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of NodeMaintenance %s", m.Name)
 	}
 	r.statuses.Record(s.request, s.now)
-	if drained := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained); drained != nil && drained.Status == metav1.ConditionTrue &&
-		!meta.IsStatusConditionTrue(before.Status.Conditions, v1alpha1.NodeMaintenanceDrained) {
-		ctrl.LoggerFrom(ctx).Info("Drained")
-		r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained, drained.Message)
-	}
-	r.recordStageEvents(s)
-	r.recordPodsRemainingEvent(s)
-	r.recordMachineDeletedEvent(s)
+	r.recordEvents(ctx, s)
 	s.before = changed
 	s.maintenance.ResourceVersion = changed.ResourceVersion
 	return true, nil
@@ -70,26 +61,35 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 // interval returns the minimum time between two status patches that only report progress. It does not grow if the drain targets have
 // changed, since other components act on them. For counts and messages, it grows with the number of concurrent drains.
 func (r *Reconciler) interval(s *scope) time.Duration {
-	if !apiequality.Semantic.DeepEqual(publishedTargets(s.before), publishedTargets(s.maintenance)) {
+	if !apiequality.Semantic.DeepEqual(progress.Targets(&s.before.Status), progress.Targets(&s.maintenance.Status)) {
 		return statusInterval
 	}
 	return max(statusInterval, r.statuses.FairInterval(s.now, func(other workload.Request) bool { return other.Cluster == s.request.Cluster }))
 }
 
-// recordStageEvents writes events about fast-forwarded Nodes and implausible selections that the previous status did not report.
-func (r *Reconciler) recordStageEvents(s *scope) {
-	before, m := &s.before.Status, s.maintenance
-	if s.decision != nil {
-		for _, message := range progress.FastForwards(before.NodeStatuses, m.Status.NodeStatuses, s.decision.Nodes) {
+// recordEvents writes events about what the previous status did not report.
+func (r *Reconciler) recordEvents(ctx context.Context, s *scope) {
+	before, m := s.before, s.maintenance
+	if s.drain != nil {
+		for _, message := range progress.FastForwards(before.Status.NodeStatuses, m.Status.NodeStatuses, s.drain.decision.Nodes) {
 			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventFastForwarded, message)
 		}
 	}
-	judged := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceSelectionPlausible)
-	if judged == nil || judged.Status == metav1.ConditionTrue {
-		return
-	}
-	if known := meta.FindStatusCondition(before.Conditions, judged.Type); known == nil || known.Reason != judged.Reason {
-		r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, judged.Reason, judged.Message)
+	for _, condition := range m.Status.Conditions {
+		was := ptr.Deref(meta.FindStatusCondition(before.Status.Conditions, condition.Type), metav1.Condition{})
+		isTrue := condition.Status == metav1.ConditionTrue
+		becameTrue := isTrue && was.Status != metav1.ConditionTrue
+		switch {
+		case condition.Type == v1alpha1.NodeMaintenanceDrained && becameTrue:
+			ctrl.LoggerFrom(ctx).Info("Drained Nodes", "nodes", len(s.nodes))
+			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained, condition.Message)
+		case condition.Type == v1alpha1.NodeMaintenanceMachineDeleted && becameTrue:
+			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, eventMachineDeleted, condition.Message)
+		case condition.Type == v1alpha1.NodeMaintenancePodsRemaining && was.Message != condition.Message:
+			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, eventDaemonSetToleratesMaintenance, condition.Message)
+		case condition.Type == v1alpha1.NodeMaintenanceSelectionPlausible && !isTrue && was.Reason != condition.Reason:
+			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, condition.Reason, condition.Message)
+		}
 	}
 }
 
@@ -106,11 +106,6 @@ func startStages(m *v1alpha1.NodeMaintenance, now time.Time) {
 	}
 }
 
-// publishedTargets returns the drain targets in the status, by Node.
-func publishedTargets(m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTarget {
-	return progress.Targets(&m.Status)
-}
-
 // reportNodes sets the nodeStatuses and the summary: the selected Nodes and, in stage Drain, the progress on each of them. In stage
 // Complete, and until the Pods are observed, it keeps the previous progress.
 func reportNodes(s *scope) {
@@ -125,17 +120,17 @@ func reportNodes(s *scope) {
 		m.Status.Summary.Nodes = int32(len(s.nodes)) //nolint:gosec // bounded by the size of a cluster
 		return
 	}
-	if s.decision == nil {
+	if s.drain == nil {
 		m.Status.NodeStatuses = m.Status.NodeStatuses[:min(len(m.Status.NodeStatuses), progress.MaxNodes)]
 		return
 	}
 	statuses := make([]v1alpha1.NodeMaintenanceNodeStatus, 0, len(s.nodes))
-	summary := v1alpha1.NodeMaintenanceSummary{Nodes: int32(len(s.nodes)), Blocking: text.Cut(s.decision.Blocking, text.MaxMessage)} //nolint:gosec // same
+	summary := v1alpha1.NodeMaintenanceSummary{Nodes: int32(len(s.nodes)), Blocking: text.Cut(s.drain.decision.Blocking, text.MaxMessage)} //nolint:gosec // same
 	var longest *v1alpha1.BlockedPod
 	for _, node := range s.nodes {
-		decided := s.decision.Nodes[node.Name]
-		if s.refused[node.Name] != nil && !decided.Drained {
-			decided.Message = waitingForCordon
+		decided := s.drain.decision.Nodes[node.Name]
+		if s.cordonErrors[node.Name] != nil && !decided.Drained {
+			decided.Message = "Waiting for Node " + node.Name + " to be cordoned"
 		}
 		blocked := blockedPods(s, node.Name)
 		statuses = append(statuses, v1alpha1.NodeMaintenanceNodeStatus{
@@ -158,7 +153,7 @@ func reportNodes(s *scope) {
 			longest = &blocked[0]
 		}
 	}
-	if longest != nil && !s.decision.Drained {
+	if longest != nil && !s.drain.decision.Drained {
 		summary.Blocking = text.Cut(longest.Pod+": "+longest.Why, text.MaxMessage)
 	}
 	summary.Progress = fmt.Sprintf("%d/%d", summary.DrainedNodes, summary.Nodes)
@@ -167,62 +162,15 @@ func reportNodes(s *scope) {
 	progress.Fit(m, statuses)
 }
 
-// waitingForCordon is the drain message of a Node that could not be cordoned.
-const waitingForCordon = "Waiting for the Node to be cordoned"
-
 // blockedPods returns the blocked Pods of a Node.
 func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
-	pods := make([]progress.Pod, 0, len(s.pods[node]))
-	for _, view := range s.pods[node] {
+	pods := make([]progress.Pod, 0, len(s.drain.pods[node]))
+	for _, pod := range s.drain.pods[node] {
 		pods = append(pods, progress.Pod{
-			Namespace: view.pod.Namespace, Name: view.pod.Name, Verdict: view.verdict, Finished: view.Planned.Finished,
-			Deletion: view.pod.DeletionTimestamp, Evacuation: s.evacuations[view.pod.UID], Refused: s.notCreated[view.pod.UID],
-			Returned: returnedSince(s, view),
+			Namespace: pod.object.Namespace, Name: pod.object.Name, Verdict: pod.verdict, Finished: pod.Planned.Finished,
+			Deletion: pod.object.DeletionTimestamp, Evacuation: pod.evacuation, Refused: s.drain.createErrors[pod.object.UID],
+			Returned: returnedSince(s, pod),
 		})
 	}
 	return progress.Blocked(pods, metav1.NewTime(ptr.Deref(s.maintenance.StageStart(v1alpha1.StageDrain), s.now)), s.now)
-}
-
-// reportConditions sets the conditions SelectionPlausible, Cordoned and Drained.
-func reportConditions(s *scope) {
-	set := func(conditionType string, status metav1.ConditionStatus, reason, message string) {
-		meta.SetStatusCondition(&s.maintenance.Status.Conditions, metav1.Condition{
-			Type: conditionType, Status: status, Reason: reason, Message: message,
-			ObservedGeneration: s.maintenance.Generation, LastTransitionTime: metav1.NewTime(s.now.Truncate(time.Second)),
-		})
-	}
-	if s.selection != nil {
-		if plausible, reason, message := nodeselection.CheckPlausible(*s.selection); plausible {
-			set(v1alpha1.NodeMaintenanceSelectionPlausible, metav1.ConditionTrue, reason, message)
-		} else {
-			set(v1alpha1.NodeMaintenanceSelectionPlausible, metav1.ConditionFalse, reason, message)
-		}
-	}
-	stage := s.maintenance.Spec.Stage
-	switch {
-	case stage != v1alpha1.StageCordon && stage != v1alpha1.StageDrain:
-		set(v1alpha1.NodeMaintenanceCordoned, metav1.ConditionFalse, v1alpha1.ReasonNotCordoned, "")
-	case len(s.nodes) == 0:
-		set(v1alpha1.NodeMaintenanceCordoned, metav1.ConditionFalse, v1alpha1.ReasonNoNodesSelected, "The nodeSelector selects no Node")
-	case len(s.refused) > 0:
-		set(v1alpha1.NodeMaintenanceCordoned, metav1.ConditionFalse, v1alpha1.ReasonCordonFailed, s.cordonRefused())
-	default:
-		set(v1alpha1.NodeMaintenanceCordoned, metav1.ConditionTrue, v1alpha1.ReasonCordoned, "")
-	}
-	switch {
-	case stage != v1alpha1.StageDrain:
-		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonNotDraining, "")
-	case len(s.nodes) == 0:
-		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonNoNodesSelected, "The nodeSelector selects no Node")
-	case s.decision == nil:
-		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonPodsNotObserved, s.waiting)
-	case s.decision.Drained:
-		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionTrue, v1alpha1.ReasonDrained, "")
-	case len(s.ruleProblem) > 0:
-		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonInvalidDrainRule, text.Cut(s.ruleProblem[0].String(), text.MaxMessage))
-	default:
-		// The summary and the nodeStatuses name what the drain waits for. A condition that changed with every Pod would cause a
-		// status patch with every Pod.
-		set(v1alpha1.NodeMaintenanceDrained, metav1.ConditionFalse, v1alpha1.ReasonDraining, "")
-	}
 }

@@ -116,10 +116,10 @@ func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node,
 	}
 	if left.Record {
 		changed := node.DeepCopy()
-		cordon.Restore(changed, false)
+		cordon.Restore(changed)
 		cordon.Include(changed)
 		if err := workload.PatchNode(ctx, c, node, changed); err != nil {
-			return errors.Wrapf(client.IgnoreNotFound(err), "leaving Node %s as it was found", node.Name)
+			return errors.Wrapf(client.IgnoreNotFound(err), "restoring Node %s", node.Name)
 		}
 	}
 	if !left.Empty() {

@@ -7,6 +7,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,37 +22,73 @@ import (
 // deleteRetry is the delay before retrying a deletion that the API server has refused, for example because of an admission webhook.
 const deleteRetry = 5 * time.Second
 
-// deleteRemainingPods deletes the remaining Pods shortly before the drain timeout, if the policy says so. It ignores PodDisruptionBudgets. A Pod that
-// cannot be deleted does not delay the others.
+// finalAttempt is the progress of the final eviction attempts.
+type finalAttempt struct {
+	allDue  bool // the final eviction attempt of every remaining Pod is due
+	missing int  // number of Pods whose final eviction attempt is due but has not been made
+}
+
+// finalAttempts returns the Pods that get their final eviction attempt now, regardless of their step.
+func finalAttempts(s *scope) sets.Set[types.UID] {
+	due := sets.New[types.UID]()
+	drain := draintimeout.DrainOf(s.maintenance)
+	if drain == nil {
+		return due
+	}
+	progress := finalAttempt{allDue: true}
+	for _, node := range s.nodes {
+		unreachable := rules.Unreachable(node)
+		for _, pod := range s.drain.pods[node.Name] {
+			if pod.Planned.Finished || !draintimeout.GetsFinalAttempt(pod.Type, pod.verdict, pod.others) {
+				continue
+			}
+			period, _ := daemonset.GracePeriod(pod.object, unreachable)
+			if at := drain.FinalAttemptAt(period); s.now.Before(at) {
+				s.requeueBy(at)
+				progress.allDue = false
+				continue
+			}
+			due.Insert(pod.object.UID)
+			if !draintimeout.Attempted(pod.object.DeletionTimestamp != nil, pod.evacuation) {
+				progress.missing++
+			}
+		}
+	}
+	s.drain.finalAttempt = progress
+	return due
+}
+
+// deleteRemainingPods deletes the remaining Pods shortly before the drain timeout, if the policy says so. It ignores PodDisruptionBudgets. A
+// Pod that cannot be deleted does not delay the others.
 func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, error) {
 	drain := draintimeout.DrainOf(s.maintenance)
-	if drain == nil || !drain.Deletes || s.decision == nil { // without a decision, the Pods are not observed yet
+	if drain == nil || !drain.Deletes || s.drain == nil { // nil: the Pods are not observed yet
 		return true, nil
 	}
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	for _, node := range s.nodes {
-		if s.refused[node.Name] != nil { // replacements could be scheduled onto a Node that is not cordoned
+		if s.cordonErrors[node.Name] != nil { // replacements could be scheduled onto a Node that is not cordoned
 			continue
 		}
-		for _, view := range s.pods[node.Name] {
-			at, left := deleteAt(drain, node, view)
-			if !left {
+		for _, pod := range s.drain.pods[node.Name] {
+			at, deletes := deleteAt(drain, node, pod)
+			if !deletes {
 				continue
 			}
-			if until := deferredUntil(s, node, view, at); at.Before(until) {
+			if until := deferredUntil(s, node, pod, at); at.Before(until) {
 				at = until
 			}
 			if s.now.Before(at) {
 				s.requeueBy(at)
 				continue
 			}
-			_, seconds := daemonset.GracePeriod(view.pod, rules.Unreachable(node))
-			group.Go(func() error { return r.deletePod(ctx, s, view.pod, seconds) })
+			_, seconds := daemonset.GracePeriod(pod.object, rules.Unreachable(node))
+			group.Go(func() error { return r.deletePod(ctx, s, pod.object, seconds) })
 		}
 	}
 	if err := group.Wait(); err != nil {
-		ctrl.LoggerFrom(ctx).Info("Failed to delete a remaining Pod before the drain timeout", "error", err.Error())
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to delete Pod before the drain timeout")
 		s.requeueBy(s.now.Add(deleteRetry))
 	}
 	return true, nil
@@ -58,11 +96,11 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 
 // deleteAt returns the time at which a drain that deletes the remaining Pods before its timeout deletes this one. It returns false if the
 // drain does not delete the Pod.
-func deleteAt(drain *draintimeout.Drain, node *corev1.Node, view podView) (at time.Time, left bool) {
-	if drain == nil || !drain.Deletes || view.Planned.Finished || view.pod.DeletionTimestamp != nil || !draintimeout.DeletedAtTimeout(view.Type, view.verdict, view.others) {
+func deleteAt(drain *draintimeout.Drain, node *corev1.Node, pod drainedPod) (at time.Time, deletes bool) {
+	if drain == nil || !drain.Deletes || pod.Planned.Finished || pod.object.DeletionTimestamp != nil || !draintimeout.DeletedAtTimeout(pod.Type, pod.verdict, pod.others) {
 		return time.Time{}, false
 	}
-	period, _ := daemonset.GracePeriod(view.pod, rules.Unreachable(node))
+	period, _ := daemonset.GracePeriod(pod.object, rules.Unreachable(node))
 	return drain.DeleteAt(period), true
 }
 
@@ -71,7 +109,7 @@ func (r *Reconciler) deletePod(ctx context.Context, s *scope, pod *corev1.Pod, g
 	if err := s.client.Delete(ctx, pod.DeepCopy(), options); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Deleted a remaining Pod before the drain timeout", "Pod", klog.KObj(pod))
+	ctrl.LoggerFrom(ctx).Info("Deleted Pod before the drain timeout", "Pod", klog.KObj(pod))
 	r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventDeletedAtTimeout,
 		"Deleted before the drain timeout: "+evacuation.Cause(s.maintenance, pod.Spec.NodeName))
 	return nil

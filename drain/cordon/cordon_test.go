@@ -19,18 +19,18 @@ func node(unschedulable bool) *corev1.Node {
 
 func TestCordonAndRestore(t *testing.T) {
 	for _, tc := range []struct {
-		name          string
-		found         bool
-		meanwhile     func(*corev1.Node)
-		unconditional bool
-		want          bool
+		name      string
+		found     bool
+		meanwhile func(*corev1.Node)
+		restore   func(*corev1.Node) bool
+		want      bool
 	}{
-		{name: "R19: a Node that only maintenances cordoned becomes schedulable again"},
-		{name: "R19: a Node that a human had cordoned stays cordoned", found: true, want: true},
-		{name: "R16: uncordoned by somebody else meanwhile, it stays so", meanwhile: func(n *corev1.Node) { n.Spec.Unschedulable = false }},
-		{name: "R19: a record that nobody can read leaves the Node alone", want: true, meanwhile: func(n *corev1.Node) { n.Annotations[v1alpha1.NodeOriginAnnotation] = "?" }},
-		{name: "R19: from Idle to Complete, Nodes are made schedulable unconditionally", found: true, unconditional: true, meanwhile: func(n *corev1.Node) { n.Annotations = nil }},
-		{name: "R19: a record counts more: the status wasn't written when the manager was killed", found: true, unconditional: true, want: true},
+		{name: "R19: makes a Node schedulable that only NodeMaintenances cordoned", restore: cordon.Restore},
+		{name: "R19: keeps a Node cordoned that a user had cordoned", restore: cordon.Restore, found: true, want: true},
+		{name: "R16: does not cordon a Node that another actor has uncordoned", restore: cordon.Restore, meanwhile: func(n *corev1.Node) { n.Spec.Unschedulable = false }},
+		{name: "R19: does not uncordon a Node with an invalid record", restore: cordon.Restore, want: true, meanwhile: func(n *corev1.Node) { n.Annotations[v1alpha1.NodeOriginAnnotation] = "?" }},
+		{name: "R19: makes a Node schedulable unconditionally from Idle to Complete", found: true, restore: cordon.Uncordon, meanwhile: func(n *corev1.Node) { n.Annotations = nil }},
+		{name: "R19: restores the recorded state from Idle to Complete when the manager was killed before it wrote the status", found: true, restore: cordon.Uncordon, want: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := node(tc.found)
@@ -40,19 +40,19 @@ func TestCordonAndRestore(t *testing.T) {
 			if tc.meanwhile != nil {
 				tc.meanwhile(n)
 			}
-			cordon.Restore(n, tc.unconditional)
+			tc.restore(n)
 			if n.Spec.Unschedulable != tc.want {
 				t.Errorf("unschedulable is %t, want %t", n.Spec.Unschedulable, tc.want)
 			}
 			if _, recorded := n.Annotations[v1alpha1.NodeOriginAnnotation]; recorded {
-				t.Error("the record is left over")
+				t.Error("the record was not removed")
 			}
 		})
 	}
-	t.Run("R16: a Node without a record isn't touched", func(t *testing.T) {
+	t.Run("R16: does not change a Node without a record", func(t *testing.T) {
 		n := node(true)
-		if cordon.Restore(n, false) || !n.Spec.Unschedulable {
-			t.Error("uncordoned what wasn't cordoned by a maintenance")
+		if cordon.Restore(n) || !n.Spec.Unschedulable {
+			t.Error("uncordoned a Node that no NodeMaintenance cordoned")
 		}
 	})
 }
@@ -121,12 +121,12 @@ func TestRestoreIsTruthful(t *testing.T) {
 		n := node(found)
 		for range rapid.IntRange(1, 5).Draw(t, "maintenances") {
 			cordon.Apply(n)
-			if rapid.Bool().Draw(t, "somebody uncordons") {
+			if rapid.Bool().Draw(t, "another actor uncordons") {
 				n.Spec.Unschedulable = false
 			}
 		}
 		cordon.Apply(n)
-		cordon.Restore(n, false)
+		cordon.Restore(n)
 		if n.Spec.Unschedulable != found {
 			t.Fatalf("unschedulable is %t, was found %t", n.Spec.Unschedulable, found)
 		}

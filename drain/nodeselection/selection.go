@@ -11,6 +11,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
+// NoNodeMessage is the message of conditions with the reason NoNodesSelected.
+const NoNodeMessage = "The nodeSelector selects no Node"
+
 // Facts describe the Nodes that a maintenance selects.
 type Facts struct {
 	// Selected is the number of selected Nodes, ControlPlane the number of control plane Nodes among them.
@@ -23,7 +26,7 @@ type Facts struct {
 func CheckPlausible(f Facts) (plausible bool, reason, message string) {
 	switch {
 	case f.Selected == 0:
-		return false, v1alpha1.ReasonNoNodesSelected, "The nodeSelector selects no Node"
+		return false, v1alpha1.ReasonNoNodesSelected, NoNodeMessage
 	case !f.OtherNode:
 		return false, v1alpha1.ReasonAllNodesSelected, "The nodeSelector selects every Node: evicted Pods cannot be scheduled to another one"
 	case f.ControlPlane > 0 && !f.OtherControlPlaneNode:

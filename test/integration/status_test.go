@@ -65,7 +65,7 @@ func (s *scene) testCordonConflict() {
 			client.RawPatch(types.ApplyPatchType, []byte(flip)), client.FieldOwner("autoscaler"), client.ForceOwnership)).To(Succeed())
 	}
 	s.Eventually(func() bool { return s.node("fought").Spec.Unschedulable }, soon, pace).Should(BeTrue())
-	s.expectEvent(held, "CordonConflict", ContainSubstring(`Field manager "autoscaler" keeps making Node fought schedulable`))
+	s.expectEvent(held, "CordonConflict", ContainSubstring(`Field manager "autoscaler" repeatedly makes Node fought schedulable`))
 	s.Consistently(func() int { return s.countEvents(held, "CordonConflict") }, 3*time.Second, pace).Should(Equal(1))
 	s.deleteMaintenances(held)
 }

@@ -1,0 +1,172 @@
+package nodemaintenance
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
+)
+
+// controlPlaneLabel is on the Nodes of the control plane.
+const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
+
+// maxDaemonSets is the maximum number of DaemonSets that the condition PodsRemaining names.
+const maxDaemonSets = 5
+
+// reportConditions sets the conditions of the NodeMaintenance.
+func (r *Reconciler) reportConditions(ctx context.Context, s *scope) error {
+	if s.maintenance.Spec.Stage != v1alpha1.StageComplete { // in stage Complete, the condition stays
+		if err := reportSelection(ctx, s); err != nil {
+			return err
+		}
+	}
+	reportCordoned(s)
+	reportDrained(s)
+	reportMachineDeleted(s)
+	if s.maintenance.Spec.Stage != v1alpha1.StageDrain || s.drain != nil { // until the Pods are observed, the conditions stay
+		reportPodsRemaining(s)
+		reportFinalAttempt(s)
+	}
+	return nil
+}
+
+func (s *scope) setCondition(conditionType string, status bool, reason, message string) {
+	condition := metav1.Condition{
+		Type: conditionType, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+		ObservedGeneration: s.maintenance.Generation, LastTransitionTime: metav1.NewTime(s.now.Truncate(time.Second)),
+	}
+	if status {
+		condition.Status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&s.maintenance.Status.Conditions, condition)
+}
+
+func (s *scope) removeCondition(conditionType string) {
+	meta.RemoveStatusCondition(&s.maintenance.Status.Conditions, conditionType)
+}
+
+// reportSelection sets the condition SelectionPlausible. Admission cannot check the selection, since it does not know the other Nodes.
+func reportSelection(ctx context.Context, s *scope) (err error) {
+	selected := sets.New(nodeNames(s.nodes)...)
+	facts := nodeselection.Facts{Selected: selected.Len()}
+	for _, node := range s.nodes {
+		if _, is := node.Labels[controlPlaneLabel]; is {
+			facts.ControlPlane++
+		}
+	}
+	if facts.OtherNode, err = anyOther(ctx, s.client, selected); err != nil {
+		return err
+	}
+	if facts.ControlPlane > 0 {
+		if facts.OtherControlPlaneNode, err = anyOther(ctx, s.client, selected, client.HasLabels{controlPlaneLabel}); err != nil {
+			return err
+		}
+	}
+	plausible, reason, message := nodeselection.CheckPlausible(facts)
+	s.setCondition(v1alpha1.NodeMaintenanceSelectionPlausible, plausible, reason, message)
+	return nil
+}
+
+// anyOther reports whether a Node outside the given set exists. It lists at most one Node more than the set contains.
+func anyOther(ctx context.Context, reader client.Reader, than sets.Set[string], options ...client.ListOption) (bool, error) {
+	nodes := &corev1.NodeList{}
+	if err := reader.List(ctx, nodes, append(options, client.UnsafeDisableDeepCopy, client.Limit(than.Len()+1))...); err != nil {
+		return false, errors.Wrap(err, "listing Nodes")
+	}
+	return slices.ContainsFunc(nodes.Items, func(node corev1.Node) bool { return !than.Has(node.Name) }), nil
+}
+
+func reportCordoned(s *scope) {
+	switch stage := s.maintenance.Spec.Stage; {
+	case stage != v1alpha1.StageCordon && stage != v1alpha1.StageDrain:
+		s.setCondition(v1alpha1.NodeMaintenanceCordoned, false, v1alpha1.ReasonNotCordoned, "")
+	case len(s.nodes) == 0:
+		s.setCondition(v1alpha1.NodeMaintenanceCordoned, false, v1alpha1.ReasonNoNodesSelected, nodeselection.NoNodeMessage)
+	case len(s.cordonErrors) > 0:
+		s.setCondition(v1alpha1.NodeMaintenanceCordoned, false, v1alpha1.ReasonCordonFailed, s.cordonFailedMessage())
+	default:
+		s.setCondition(v1alpha1.NodeMaintenanceCordoned, true, v1alpha1.ReasonCordoned, "")
+	}
+}
+
+func reportDrained(s *scope) {
+	switch {
+	case s.maintenance.Spec.Stage != v1alpha1.StageDrain:
+		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonNotDraining, "")
+	case len(s.nodes) == 0:
+		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonNoNodesSelected, nodeselection.NoNodeMessage)
+	case s.drain == nil:
+		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonPodsNotObserved, "Waiting for the first list of the Pods on the Nodes")
+	case s.drain.decision.Drained:
+		s.setCondition(v1alpha1.NodeMaintenanceDrained, true, v1alpha1.ReasonDrained, "")
+	case len(s.drain.ruleProblems) > 0:
+		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonInvalidDrainRule, text.Cut(s.drain.ruleProblems[0].String(), text.MaxMessage))
+	default:
+		// The summary and the nodeStatuses name what the drain waits for. A condition that changed with every Pod would cause a
+		// status patch with every Pod.
+		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonDraining, "")
+	}
+}
+
+func reportMachineDeleted(s *scope) {
+	if !s.isMachineDeleted() || s.maintenance.Spec.Stage == v1alpha1.StageComplete {
+		s.removeCondition(v1alpha1.NodeMaintenanceMachineDeleted)
+		return
+	}
+	s.setCondition(v1alpha1.NodeMaintenanceMachineDeleted, true, v1alpha1.ReasonNodeExists,
+		"Machine "+s.owner.key.String()+" was deleted, but its Node "+s.nodes[0].Name+" still exists and is not restored. To restore it, set stage Complete")
+}
+
+// reportPodsRemaining sets the condition PodsRemaining, which names the DaemonSets whose Pods stay on the Nodes although the drain rules say
+// Drain: see package drain/daemonset.
+func reportPodsRemaining(s *scope) {
+	var remaining []string
+	if s.maintenance.Spec.Stage == v1alpha1.StageDrain {
+		remaining = remainingDaemonSets(s)
+	}
+	if len(remaining) == 0 {
+		s.removeCondition(v1alpha1.NodeMaintenancePodsRemaining)
+		return
+	}
+	s.setCondition(v1alpha1.NodeMaintenancePodsRemaining, true, v1alpha1.ReasonDaemonSetToleratesMaintenance,
+		text.Cut("Pods of DaemonSets that tolerate the taint "+v1alpha1.NoDaemonSetPodsTaint+" are not evicted, because the DaemonSets would replace them immediately: "+
+			text.List(remaining, maxDaemonSets), text.MaxMessage))
+}
+
+// remainingDaemonSets returns the sorted DaemonSets, as namespace/name, that would replace their Pods on the Nodes and whose live Pods have
+// the verdict Drain.
+func remainingDaemonSets(s *scope) []string {
+	daemonSets := sets.New[string]()
+	for _, node := range s.nodes {
+		for _, pod := range s.drain.pods[node.Name] {
+			owner := metav1.GetControllerOfNoCopy(pod.object)
+			if pod.Planned.ComesBack && !pod.Planned.Finished && owner != nil && pod.verdict.Behavior == v1alpha1.DrainBehaviorDrain {
+				daemonSets.Insert(pod.object.Namespace + "/" + owner.Name)
+			}
+		}
+	}
+	return sets.List(daemonSets)
+}
+
+// reportFinalAttempt sets the condition FinalEvictionAttempt once the final eviction attempt of every remaining Pod is due. The condition is
+// true when all attempts have been made. The hook of a Machine whose drain has timed out is not released before.
+func reportFinalAttempt(s *scope) {
+	switch {
+	case s.drain == nil || !s.drain.finalAttempt.allDue || s.drain.decision.Drained:
+		s.removeCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt)
+	case s.drain.finalAttempt.missing > 0:
+		s.setCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt, false, v1alpha1.ReasonAttemptingPods, "")
+	default:
+		s.setCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt, true, v1alpha1.ReasonAllPodsAttempted, "")
+	}
+}
