@@ -1,6 +1,6 @@
-// Package draintimeout decides about the Pods that are left when a drain runs out of time. They would go down with their Node, so
-// each is asked to leave before, whether its step has come or not; and where the drain is to delete them (onTimeout: Delete), it
-// does so in time for their grace periods.
+// Package draintimeout decides what happens to the Pods that remain before the drain timeout. They would terminate with their Node, so each of
+// them gets a final eviction attempt, regardless of its step. If onTimeout is Delete, the drain then deletes them early enough for their grace
+// periods.
 package draintimeout
 
 import (
@@ -13,13 +13,14 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Margin is what a Pod gets beyond its grace period: its kubelet takes a moment to notice, to unmount, and to say so.
+// Margin is the time that a Pod gets in addition to its grace period: the kubelet takes time to observe the deletion, to unmount volumes and to
+// confirm.
 const Margin = 10 * time.Second
 
-// Drain is the time that a drain has.
+// Drain contains the time limits of a drain.
 type Drain struct {
 	Start, Ends time.Time
-	// Deletes: Pods that are left are deleted.
+	// Deletes means that the remaining Pods are deleted.
 	Deletes bool
 }
 
@@ -32,19 +33,19 @@ func DrainOf(m *v1alpha1.NodeMaintenance) *Drain {
 	return &Drain{Start: *m.StageStart(v1alpha1.StageDrain), Ends: *ends, Deletes: m.Spec.Evacuation.OnTimeout == v1alpha1.OnTimeoutDelete}
 }
 
-// FinalAttemptAt is when a Pod is asked to leave whose step hasn't come: when what is left of the time belongs to its eviction. The first
-// half of the time belongs to the order of the Pods.
+// FinalAttemptAt returns the time of the final eviction attempt of a Pod: early enough for an eviction and its grace period, but not in the
+// first half of the drain, in which the drain order decides.
 func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
 	return d.before(gracePeriod + evacuation.EvictionMargin)
 }
 
-// DeleteAt is when a Pod that is left is deleted: so early that its grace period ends before the drain does. The first half of
-// the time belongs to evacuators and evictions, whatever the Pod asks for.
+// DeleteAt returns the time at which a remaining Pod is deleted: early enough for its grace period, but not in the first half of the drain, in
+// which evacuators and evictions act.
 func (d Drain) DeleteAt(gracePeriod time.Duration) time.Time {
 	return d.before(gracePeriod + Margin)
 }
 
-// before is so long before the end, and not in the first half.
+// before returns the time that long before the end of the drain, but not in its first half.
 func (d Drain) before(end time.Duration) time.Time {
 	at, half := d.Ends.Add(-end), d.Start.Add(d.Ends.Sub(d.Start)/2)
 	if at.Before(half) {
@@ -53,10 +54,9 @@ func (d Drain) before(end time.Duration) time.Time {
 	return at
 }
 
-// DeletedAtTimeout says whether a Pod counts among those that are deleted: it holds the drain up, and its deletion gets rid of it. Pods of
-// DaemonSets would come back, and static ones don't notice. One that can't be decided upon may be protected by the very rule
-// that can't be read. verdicts are those of the other maintenances that drain the Node: where one of them waits for the Pod to
-// complete, it may have the time.
+// DeletedAtTimeout reports whether a Pod is among those that are deleted before the timeout: it blocks the drain, and its deletion removes it.
+// Pods of DaemonSets would be replaced, and a deletion does not stop static Pods. The invalid rule that makes a Pod undecided may protect it.
+// others are the verdicts of the other maintenances that drain the Node: the Pod is not deleted if one of them waits for it to complete.
 func DeletedAtTimeout(podType v1alpha1.PodType, own rules.Verdict, others []rules.Verdict) bool {
 	if podType != v1alpha1.PodTypeDefault || own.Undecided != "" || own.Behavior == v1alpha1.DrainBehaviorSkip {
 		return false
@@ -69,12 +69,13 @@ func DeletedAtTimeout(podType v1alpha1.PodType, own rules.Verdict, others []rule
 	return true
 }
 
-// GetsFinalAttempt says whether a Pod is asked to leave although its step hasn't come: it must go, and may go.
+// GetsFinalAttempt reports whether a Pod gets a final eviction attempt, regardless of its step.
 func GetsFinalAttempt(podType v1alpha1.PodType, own rules.Verdict, others []rules.Verdict) bool {
 	return own.Behavior == v1alpha1.DrainBehaviorDrain && DeletedAtTimeout(podType, own, others)
 }
 
-// Attempted says whether a Pod has had its chance: it goes, or its Evacuation says what its eviction waits for.
+// Attempted reports whether the final eviction attempt of a Pod was made: the Pod is terminating, or its Evacuation reports what the eviction
+// waits for.
 func Attempted(terminating bool, e *v1alpha1.Evacuation) bool {
 	return terminating || e != nil && meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting) != nil
 }

@@ -330,7 +330,7 @@ func TestDrainProgress(t *testing.T) {
 		},
 		{
 			name: "M39: names a NodeMaintenance that cannot be reconciled", maintenance: m, failure: errors.New("no answer"), reason: v1alpha1.ReasonReconcileFailed,
-			message: machinedrain.DrainMessage(m) + "\n* NodeMaintenance m cannot be reconciled: no answer. The request is retried; the log of the manager has more",
+			message: machinedrain.DrainMessage(m) + "\n* NodeMaintenance m cannot be reconciled: no answer. The request is retried; see the log of the manager",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -1,26 +1,26 @@
 package plan
 
-// trail is what keeps a maintenance at its cursor.
+// trail describes what keeps the cursor of a maintenance at its step.
 type trail struct {
-	// evacuating are the Nodes, by name, where Pods of the current step are targeted.
+	// evacuating are the Nodes on which Pods of the current step are targeted, by name.
 	evacuating []*node
-	// forbidden is the first Pod of the current step that must not be touched.
+	// forbidden is the first Pod of the current step that a maintenance vetoes.
 	forbidden *pod
-	// heldBy are the maintenances that hold back Pods of the current step.
+	// heldBy are the maintenances that do not allow Pods of the current step to be evacuated yet.
 	heldBy members
 
-	// root is what the maintenance waits for in the end.
+	// root is the first cause that the maintenance waits for.
 	root root
 }
 
-// root is a Node where something really is to happen (Pods leave, or complete), and the maintenance that waits for it. The
-// zero root is nowhere.
+// root is a Node whose Pods terminate or must complete, and the maintenance that waits for them. The zero root means that there is no such
+// Node.
 type root struct {
 	node *node
 	by   *maintenance
 }
 
-// followBlockers finds out what each maintenance waits for.
+// followBlockers determines what each maintenance waits for.
 func (s *scene) followBlockers() {
 	for _, n := range s.nodes {
 		for _, p := range n.pods {
@@ -35,7 +35,7 @@ func (s *scene) followBlockers() {
 	s.spreadRoots()
 }
 
-// recordTrail notes what a live Pod means to the maintenances that have it at their current step.
+// recordTrail adds a live Pod to the trails of the maintenances that have it at their current step.
 func (p *pod) recordTrail() {
 	var holding []*maintenance
 	vetoed := p.vetoed()
@@ -56,7 +56,7 @@ func (p *pod) recordTrail() {
 	}
 }
 
-// ownRoot is what a maintenance waits for when that isn't another one.
+// ownRoot returns what a maintenance waits for, if that is not another maintenance.
 func (m *maintenance) ownRoot() root {
 	switch t := m.trail; {
 	case len(t.evacuating) > 0:
@@ -69,7 +69,7 @@ func (m *maintenance) ownRoot() root {
 	}
 }
 
-// forbidder returns who forbids to touch the Pod, and why: the given maintenance, or else the oldest that does.
+// forbidder returns the maintenance that vetoes the evacuation of the Pod, with its stance: the preferred one if it does, or else the oldest.
 func (p *pod) forbidder(preferred *maintenance) (*maintenance, stance) {
 	var by *maintenance
 	var why stance
@@ -81,10 +81,10 @@ func (p *pod) forbidder(preferred *maintenance) (*maintenance, stance) {
 	return by, why
 }
 
-// spreadRoots gives each maintenance that waits for others the root of the nearest one. It goes from the roots outwards, so
-// that it always ends, also when maintenances wait for one another in a circle.
+// spreadRoots gives each maintenance that waits for others the root of the nearest one. It starts at the roots, so that it terminates even if
+// maintenances wait for one another in a cycle.
 func (s *scene) spreadRoots() {
-	waiting := map[*maintenance][]*maintenance{} // who waits for the key, oldest first
+	waiting := map[*maintenance][]*maintenance{} // those that wait for the key, oldest first
 	var queue []*maintenance
 	for _, m := range s.maintenances {
 		if m.trail.root != (root{}) {
@@ -105,7 +105,7 @@ func (s *scene) spreadRoots() {
 	}
 }
 
-// root returns what the oldest of the maintenances waits for.
+// root returns the root of the oldest maintenance.
 func (s members) root() root {
 	var oldest *maintenance
 	for m := range s {

@@ -2,8 +2,8 @@ package plan
 
 import "slices"
 
-// waitGraph says, by age, which maintenances each one waits for: those that hold back a Pod of its current step. All Pods of
-// a step must go before the next one begins, so a circle in it can't resolve by itself.
+// waitGraph contains, by age, the maintenances that each one waits for: those that hold back a Pod of its current step. All Pods of a step
+// must terminate before the next step starts, so a cycle never resolves.
 type waitGraph [][]int
 
 func (s *scene) waitGraph() waitGraph {
@@ -43,18 +43,18 @@ func (s *scene) eachHeldBack(visit func(m *maintenance, p *pod, by []*maintenanc
 	}
 }
 
-// breakDeadlocks lets the current step of the oldest go first, where maintenances wait for one another in a circle: those of
-// its Pods that nobody but the circle holds back.
+// breakDeadlocks targets the current step of the oldest maintenance of each cycle in the wait graph: those of its Pods that only maintenances
+// of the cycle hold back.
 func (s *scene) breakDeadlocks() {
 	graph := s.waitGraph()
-	circles := graph.circles()
-	if len(circles) == 0 {
+	cycles := graph.cycles()
+	if len(cycles) == 0 {
 		return
 	}
-	oldest := map[int]int{} // of the circle that a maintenance is in
-	for _, circle := range circles {
-		for _, age := range circle {
-			oldest[age] = slices.Min(circle)
+	oldest := map[int]int{} // by maintenance, of its cycle
+	for _, cycle := range cycles {
+		for _, age := range cycle {
+			oldest[age] = slices.Min(cycle)
 		}
 	}
 	s.eachHeldBack(func(m *maintenance, p *pod, by []*maintenance) {
@@ -70,15 +70,15 @@ func (s *scene) breakDeadlocks() {
 	})
 }
 
-// circles returns the strongly connected components of the graph that have more than one member, by Tarjan's algorithm.
-func (g waitGraph) circles() [][]int {
+// cycles returns the strongly connected components of the graph with more than one member, by Tarjan's algorithm.
+func (g waitGraph) cycles() [][]int {
 	t := tarjan{graph: g, index: make([]int, len(g)), low: make([]int, len(g)), onStack: make([]bool, len(g))}
 	for v := range g {
 		if t.index[v] == 0 {
 			t.visit(v)
 		}
 	}
-	return t.circles
+	return t.cycles
 }
 
 type tarjan struct {
@@ -87,7 +87,7 @@ type tarjan struct {
 	visited    int
 	stack      []int
 	onStack    []bool
-	circles    [][]int
+	cycles     [][]int
 }
 
 func (t *tarjan) visit(v int) {
@@ -112,6 +112,6 @@ func (t *tarjan) visit(v int) {
 		t.onStack[w] = false
 	}
 	if len(component) > 1 {
-		t.circles = append(t.circles, component)
+		t.cycles = append(t.cycles, component)
 	}
 }

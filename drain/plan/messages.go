@@ -9,7 +9,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// The limits of the fields that messages are written to.
+// Limits of the fields that contain the messages.
 const (
 	maxMessage  = 1024
 	maxBlocking = text.MaxMessage
@@ -22,7 +22,7 @@ const (
 	messageEvacuating = "Evacuating"
 )
 
-// message says how the drain of a Node goes for a maintenance, from its tally there.
+// message returns the message about the drain of a Node by a maintenance. Its texts are those of KEP-4212.
 func (t *tally) message(m *maintenance) string {
 	switch {
 	case !t.left:
@@ -34,25 +34,25 @@ func (t *tally) message(m *maintenance) string {
 	case t.going:
 		return messageEvacuating
 	case t.forbidden != nil:
-		return t.forbidden.waitingFor(m, false)
+		return t.forbidden.waitingFor(m)
 	case len(t.limitedBy) > 0:
 		return t.limitedBy.root().waitingFor(m)
 	case t.later:
 		return m.trail.root.waitingFor(m)
 	default:
-		return t.forbiddenLater.waitingFor(m, false)
+		return t.forbiddenLater.waitingFor(m)
 	}
 }
 
-// limiters names the maintenances without which more Pods would go.
+// limiters names the maintenances without which more Pods would be targets.
 func (t *tally) limiters() []string {
 	all := maps.Clone(t.limitedBy)
 	all = all.with(slices.Collect(maps.Keys(t.forbiddenBy))...)
 	return all.names()
 }
 
-// fastForwardedBy names the older maintenances that decide how far the Node has come: the least powerful of those that have
-// Pods evacuated which the maintenance would still keep.
+// fastForwardedBy names the least powerful of the older maintenances because of which Pods are evacuated that the maintenance does not allow
+// yet.
 func (t *tally) fastForwardedBy() []string {
 	least := members{}
 	for m := range t.overtakenBy {
@@ -67,14 +67,14 @@ func (t *tally) fastForwardedBy() []string {
 	return least.names()
 }
 
-// comparePower compares how far the cursors of two maintenances let Pods go.
+// comparePower compares how many Pods the cursors of two maintenances allow.
 func (m *maintenance) comparePower(other *maintenance) int {
 	a, b := m.cursor, other.cursor
 	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.order, b.order),
 		cmp.Compare(m.plan[a.rank][a.entry].priority, other.plan[b.rank][b.entry].priority))
 }
 
-// waitingFor says that a Node of the maintenance waits for the root.
+// waitingFor returns the message that a Node of the maintenance waits for the root.
 func (r root) waitingFor(m *maintenance) string {
 	switch {
 	case r.node == nil:
@@ -86,17 +86,17 @@ func (r root) waitingFor(m *maintenance) string {
 	}
 }
 
-// waitingFor says that the maintenance waits for a Pod that it must not touch.
-func (p *pod) waitingFor(m *maintenance, withNode bool) string {
-	message := "Waiting for pod " + p.Namespace + "/" + p.Name
-	if withNode {
-		message += " on node " + p.node.name
-	}
+// waitingFor returns the message that the maintenance waits for a Pod that is vetoed.
+func (p *pod) waitingFor(m *maintenance) string {
+	return "Waiting for Pod " + p.Namespace + "/" + p.Name + p.awaited(m)
+}
+
+// awaited completes a message with what the maintenance waits for.
+func (p *pod) awaited(m *maintenance) string {
 	by, why := p.forbidder(m)
+	message := " to complete"
 	if why == undecided {
-		message += ": what to do with it is undecided"
-	} else {
-		message += " to complete"
+		message = ": the drain rules cannot be evaluated"
 	}
 	if by != m {
 		message += " (" + by.Name + ")"
@@ -104,7 +104,7 @@ func (p *pod) waitingFor(m *maintenance, withNode bool) string {
 	return message + "."
 }
 
-// blocking says in one line what keeps the maintenance from going on.
+// blocking returns the message about what the maintenance waits for.
 func (m *maintenance) blocking() string {
 	t := m.trail
 	var message string
@@ -114,16 +114,21 @@ func (m *maintenance) blocking() string {
 	case !m.live:
 		return ""
 	case t.forbidden != nil && len(t.evacuating) == 0:
-		message = t.forbidden.waitingFor(m, true)
-	case len(t.evacuating) == 1:
-		message = "Evacuating node " + t.evacuating[0].name + "."
-	case len(t.evacuating) > 1:
-		message = fmt.Sprintf("Evacuating node %s and %d more.", t.evacuating[0].name, len(t.evacuating)-1)
+		message = "Waiting for Pod " + t.forbidden.Namespace + "/" + t.forbidden.Name + " on Node " + t.forbidden.node.name + t.forbidden.awaited(m)
+	case len(t.evacuating) > 0:
+		message = fmt.Sprintf("Waiting for %s with drain order %d on Node %s", podsOf[m.cursor.rank], m.cursor.order, t.evacuating[0].name)
+		if more := len(t.evacuating) - 1; more > 0 {
+			message += fmt.Sprintf(" and %d more Nodes", more)
+		}
+		message += " to terminate."
 	default:
 		message = t.root.waitingFor(m)
 	}
 	return text.Cut(message, maxBlocking)
 }
+
+// podsOf names the Pods of each rank.
+var podsOf = [ranks]string{rankDefault: "Pods", rankDaemonSet: "Pods of DaemonSets", rankStatic: "static Pods"}
 
 // names returns the names of the maintenances, sorted.
 func (s members) names() []string {

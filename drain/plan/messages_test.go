@@ -11,7 +11,7 @@ func TestMessages(t *testing.T) {
 	t.Run("R27: Evacuating", func(t *testing.T) {
 		given(t, maintenance("m").draining("one"), pod("p").on("one")).
 			expect(node("one").of("m").says("Evacuating")).
-			expectBlocking("m", "Evacuating node one.")
+			expectBlocking("m", "Waiting for Pods with drain order 0 on Node one to terminate.")
 	})
 	t.Run("R28: limited by several, by name", func(t *testing.T) {
 		given(t,
@@ -47,7 +47,7 @@ func TestMessages(t *testing.T) {
 			pod("high").on("a").priority(20), pod("low-b").on("b"), pod("low-c").on("c"),
 		).
 			expect(node("a").of("m").says("Waiting for node b.")).
-			expectBlocking("m", "Evacuating node b and 1 more.")
+			expectBlocking("m", "Waiting for Pods with drain order 0 on Node b and 1 more Nodes to terminate.")
 	})
 	t.Run("R31: the root blocker is followed through maintenances", func(t *testing.T) {
 		given(t,
@@ -78,13 +78,13 @@ func TestMessages(t *testing.T) {
 			pod("low").on("one"), pod("job").on("two").priority(20).completesFor("other"),
 		).
 			expect(node("two").of("m").says("Waiting for node one.")).
-			gone("low").expect(node("two").of("m").says("Waiting for pod default/job to complete (other)."))
+			gone("low").expect(node("two").of("m").says("Waiting for Pod default/job to complete (other)."))
 	})
 	t.Run("R31: a pod that is to complete is all that a node waits for when it has no other", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one", "two").plan(upTo(10)),
 			pod("low").on("one"), pod("job").on("two").priority(20).completesFor("m"),
-		).expect(node("two").of("m").says("Waiting for pod default/job to complete."))
+		).expect(node("two").of("m").says("Waiting for Pod default/job to complete."))
 	})
 	t.Run("R31: of several that hold a node back the oldest one's blocker is named", func(t *testing.T) {
 		given(t,
@@ -99,8 +99,8 @@ func TestMessages(t *testing.T) {
 			maintenance("a").draining("one"), maintenance("b").draining("one", "two"),
 			pod("job").on("one").completesFor("a", "b"), pod("later").on("two").daemonSet(),
 		).expect(
-			node("one").of("a").says("Waiting for pod default/job to complete."),
-			node("one").of("b").says("Waiting for pod default/job to complete."),
+			node("one").of("a").says("Waiting for Pod default/job to complete."),
+			node("one").of("b").says("Waiting for Pod default/job to complete."),
 			node("two").of("b").says("Waiting for node one."),
 		)
 	})

@@ -9,8 +9,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Observation is all that Decide looks at: maintenances in stage Drain and the Pods of their Nodes. To decide about one
-// maintenance, observe all that touch it: see Component. Decide changes none of it.
+// Observation is the input of Decide: maintenances in stage Drain, and the Pods of their Nodes. To decide about one maintenance, observe its
+// whole Component. Decide does not modify it.
 type Observation struct {
 	Maintenances []Maintenance
 	Pods         []Pod
@@ -19,21 +19,21 @@ type Observation struct {
 // Maintenance is a NodeMaintenance whose stage is Drain.
 type Maintenance struct {
 	Name string
-	// DrainStart is when the Drain stage has started, Created when the object was created. They tell the older of two
-	// maintenances; of equally old ones it is the first by name.
+	// DrainStart is the start time of stage Drain, Created the creation time of the object. The maintenance with the earlier DrainStart
+	// is the older one, then the one with the earlier Created, then the first by name.
 	DrainStart, Created time.Time
-	// Plan is the drain plan as in the spec. Decide completes it with the entries of PlanDefaults.
+	// Plan is the drain plan of the spec. Decide completes it with the entries of PlanDefaults.
 	Plan         []v1alpha1.DrainPlanEntry
 	PlanDefaults v1alpha1.DrainPlanDefaults
-	// SkippedTypes are the Pod types that the drain rules skip as a whole.
+	// SkippedTypes are the Pod types of which the drain rules skip all Pods.
 	SkippedTypes []v1alpha1.PodType
 	// Nodes are the names of the selected Nodes.
 	Nodes []string
-	// Published has the drain targets of the last status, by Node.
+	// Published are the drain targets of the last status, by Node.
 	Published map[string][]v1alpha1.DrainTarget
 }
 
-// Pod is a Pod and what the maintenances of its Node say about it.
+// Pod is a Pod with the verdicts of the maintenances of its Node.
 type Pod struct {
 	UID                   types.UID
 	Namespace, Name, Node string
@@ -42,60 +42,99 @@ type Pod struct {
 	Priority int32
 	Labels   map[string]string
 
-	// Finished: it has succeeded or failed, so it holds nothing back.
+	// Finished means that the Pod has succeeded or failed, so that it blocks nothing.
 	Finished bool
-	// Evacuating: it holds an Evacuation with our instigator finalizer.
+	// Evacuating means that the Pod has an Evacuation with our instigator finalizer.
 	Evacuating bool
-	// HasEvacuator matters to static Pods: they stop with the kubelet, so without an evacuator of the kubelet's they are
+	// HasEvacuator means that a static Pod has an evacuator on its Node. The API server cannot evict static Pods, so the others are
 	// skipped.
 	HasEvacuator bool
-	// ComesBack matters to Pods of DaemonSets: their DaemonSet would replace them at once, whatever is done to keep them away,
-	// so they are skipped, too. See package daemonsets.
+	// ComesBack means that the DaemonSet of the Pod would replace it immediately, so that the Pod is skipped. See package
+	// drain/daemonset.
 	ComesBack bool
 
-	// Verdicts of the drain rules, by name of the maintenance. A missing one is Undecided.
+	// Verdicts are those of the drain rules, by name of the maintenance. A missing one is Undecided.
 	Verdicts map[string]Verdict
 }
 
-// Verdict is what the drain rules of a maintenance say about a Pod.
+// Verdict is the verdict of the drain rules of a maintenance on a Pod.
 type Verdict struct {
 	Behavior v1alpha1.DrainBehavior
-	// Order sorts Pods that drain: those of a higher order go after those of a lower one are gone.
+	// Order is the drain order: Pods with a higher order are evacuated after all Pods with a lower order have terminated.
 	Order int32
-	// Undecided: it isn't known now what the rules say. The Pod is left alone, and the drain waits for it.
+	// Undecided means that the rules cannot be evaluated now. The Pod is not evacuated, and the drain waits for it.
 	Undecided bool
 }
 
-// Decision is who may go now, and why the others wait.
+// Decision is the result of Decide.
 type Decision struct {
-	// Targets are the Pods that must have an Evacuation of ours now. All other live Pods that have one get it withdrawn.
+	// Targets are the Pods that must have our Evacuation now. The Evacuations of all other live Pods must be withdrawn.
 	Targets sets.Set[types.UID]
-	// Maintenances has the progress of each maintenance, by name.
+	// Maintenances is the progress of each maintenance, by name.
 	Maintenances map[string]MaintenanceDecision
 }
 
 // MaintenanceDecision is the progress of one maintenance.
 type MaintenanceDecision struct {
-	// Nodes has the progress on each selected Node.
+	// Nodes is the progress on each selected Node.
 	Nodes map[string]NodeDecision
-	// Drained: no live Pod that must go, none that is to complete, and none that is undecided is left on any Node. False
-	// when no Node is selected.
+	// Drained means that no Node has a live Pod that must be evacuated, must complete, or is undecided. It is false if no Node is
+	// selected.
 	Drained bool
-	// Blocking says in one line what the drain waits for; empty when Drained.
+	// Blocking is a message about what the drain waits for, empty when Drained.
 	Blocking string
 }
 
 // NodeDecision is the progress of one maintenance on one Node.
 type NodeDecision struct {
-	// Targets are the rows to publish. Their selectors are shared with the Observation: don't change them.
+	// Targets are the rows to publish. They share their selectors with the Observation, and must not be modified.
 	Targets []v1alpha1.DrainTarget
-	// Message says how the drain of the Node goes, and what it waits for.
+	// Message is a message about the progress of the drain, and what it waits for.
 	Message string
-	// Pending counts the live Pods that must go, or may have to, and have no Evacuation; Evacuating those that have one;
-	// Skipped the live Pods that stay. Pods that are to complete by themselves are in none of them.
+	// Pending is the number of live Pods that drain or are undecided and have no Evacuation, Evacuating of those that have one, Skipped of
+	// those that stay. Pods that must complete are not counted.
 	Pending, Evacuating, Skipped int32
-	// Drained: as for the maintenance, on this Node.
+	// Drained is the same as MaintenanceDecision.Drained, for this Node.
 	Drained bool
-	// FastForwardedBy names the older maintenances whose progress has Pods evacuated here that this one would still keep.
+	// FastForwardedBy names the older maintenances because of whose progress Pods are evacuated that this one does not allow yet.
 	FastForwardedBy []string
+}
+
+// Component returns the named maintenance and those that are connected with it by shared Nodes, directly or through others, in the given
+// order. Decide needs all of them to decide about any of them, and no others.
+func Component(of string, maintenances []Maintenance) []Maintenance {
+	byNode := map[string][]int{}
+	for i, m := range maintenances {
+		for _, node := range m.Nodes {
+			byNode[node] = append(byNode[node], i)
+		}
+	}
+	touched := make([]bool, len(maintenances))
+	var queue []int
+	touch := func(i int) {
+		if !touched[i] {
+			touched[i] = true
+			queue = append(queue, i)
+		}
+	}
+	for i, m := range maintenances {
+		if m.Name == of {
+			touch(i)
+		}
+	}
+	for ; len(queue) > 0; queue = queue[1:] {
+		for _, node := range maintenances[queue[0]].Nodes {
+			for _, neighbor := range byNode[node] {
+				touch(neighbor)
+			}
+			delete(byNode, node) // all of its maintenances are touched
+		}
+	}
+	var component []Maintenance
+	for i, m := range maintenances {
+		if touched[i] {
+			component = append(component, m)
+		}
+	}
+	return component
 }

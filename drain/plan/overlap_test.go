@@ -32,9 +32,9 @@ func TestOverlappingMaintenances(t *testing.T) {
 			expectTargeted("other").
 			expect(node("one").of("a").says("Evacuating (limited by b)").pods(1, 1, 0)).
 			gone("other").expect(
-			node("one").of("a").says("Waiting for pod default/job to complete (b)."),
+			node("one").of("a").says("Waiting for Pod default/job to complete (b)."),
 			node("two").of("a").says("Waiting for node one (b)."),
-			node("one").of("b").says("Waiting for pod default/job to complete."),
+			node("one").of("b").says("Waiting for Pod default/job to complete."),
 		)
 	})
 	t.Run("R25: a newcomer is fast-forwarded to the floor, and limits progress from then on", func(t *testing.T) {

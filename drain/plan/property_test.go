@@ -163,7 +163,7 @@ var (
 	limited   = regexp.MustCompile(`^Evacuating \(limited by (.+)\)$`)
 	forwarded = regexp.MustCompile(`^Evacuating \(fast-forwarded by older (.+)\)$`)
 	waitsNode = regexp.MustCompile(`^Waiting for node (\S+?)(?: \((\S+)\))?\.$`)
-	waitsPod  = regexp.MustCompile(`^Waiting for pod ns/(\S+?)(?: to complete|: what to do with it is undecided)(?: \((\S+)\))?\.$`)
+	waitsPod  = regexp.MustCompile(`^Waiting for Pod ns/(\S+?)(?: to complete|: the drain rules cannot be evaluated)(?: \((\S+)\))?\.$`)
 )
 
 // checkMessage: the message is true, and names real blockers.

@@ -7,11 +7,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// maxRows is how many drain targets a node status can hold. The plan of one maintenance never has that many selectors.
+// maxRows is the maximum number of drain targets of a Node. The plan of one maintenance never has that many selectors.
 const maxRows = 192
 
-// reach is how far Pods of one type and selector are targeted: those of a lower order all, those of this order up to the
-// priority.
+// reach says which Pods of one type and selector are targeted: all Pods with a lower order, and those with this order up to the priority.
 type reach struct {
 	order, priority int32
 }
@@ -24,23 +23,23 @@ func (r reach) covers(order, priority int32) bool {
 	return reach{order: order, priority: priority}.compare(r) <= 0
 }
 
-// rowKey is what tells rows of a Node apart.
+// rowKey identifies a row of a Node.
 type rowKey struct {
 	rank     rank
 	selector *selector
 }
 
-// reaches are the rows of a Node, in any order. A missing one has reached nothing.
+// reaches are the rows of a Node. A missing row has reached nothing.
 type reaches map[rowKey]reach
 
-// raise sets a row, unless it is there and higher.
+// raise raises a row to a reach, unless it is higher.
 func (r reaches) raise(key rowKey, to reach) {
 	if now, ok := r[key]; !ok || now.compare(to) < 0 {
 		r[key] = to
 	}
 }
 
-// of returns how far Pods of this selector are targeted: by its row, or that of all Pods.
+// of returns the reach of a selector: the higher one of its row and the row of all Pods.
 func (r reaches) of(key rowKey) (reach, bool) {
 	own, isOwn := r[key]
 	all, isAll := r[rowKey{rank: key.rank, selector: everything}]
@@ -50,7 +49,7 @@ func (r reaches) of(key rowKey) (reach, bool) {
 	return own, isOwn
 }
 
-// cover says whether a Pod of this order is under the rows.
+// cover reports whether the rows cover a Pod with this drain order.
 func (r reaches) cover(p *Pod, order int32) bool {
 	rank := podRank(p)
 	for key, to := range r {
@@ -61,9 +60,9 @@ func (r reaches) cover(p *Pod, order int32) bool {
 	return false
 }
 
-// CoversPod says whether a Pod of the given order is under published drain targets: those of its type and selector that have
-// come to a higher order, or to its order and at least its priority. To know whom to evacuate, ask Decision.Targets: it also
-// has Pods that no row of their Node covers, because a maintenance that skips them holds the rows back.
+// CoversPod reports whether published drain targets cover a Pod with the given drain order: one of its type and selector has reached a higher
+// order, or its order and at least its priority. Decision.Targets also contains Pods that no row of their Node covers, because a maintenance
+// that skips them holds the rows back.
 func CoversPod(targets []v1alpha1.DrainTarget, pod Pod, order int32) bool {
 	r := reaches{}
 	r.raiseTo(targets, selectors{})
@@ -94,9 +93,8 @@ func (r reaches) raiseTo(targets []v1alpha1.DrainTarget, known selectors) {
 	}
 }
 
-// reachedRows says what the plan has reached at the cursor: the highest entry so far of each selector. Where that of all Pods
-// is higher, it counts for the selector too (see of), which is why in KEP-4212's example 1000/postgres stands beside 1000
-// before the entry for postgres is reached.
+// reachedRows returns what the plan has reached at the cursor: the highest entry so far of each selector. A higher entry for all Pods counts
+// for each selector, too (see of). So KEP-4212's example has the row 1000/postgres beside 1000 before the entry for postgres is reached.
 //
 // A maintenance without a live Pod has reached all entries of its plan.
 func (m *maintenance) reachedRows() reaches {
@@ -119,9 +117,9 @@ func (m *maintenance) reachedRows() reaches {
 	return r
 }
 
-// allRows has all entries of the plan, so that a Pod that appears later is a target immediately, and Pods of DaemonSets are kept
-// away from a drained Node (R47). Types that the rules skip are left out: their rows would keep Pods of DaemonSets away that the
-// maintenance leaves alone, and that may be needed, as a CSI driver is to detach volumes.
+// allRows returns the rows of all entries of the plan, so that a Pod that appears later is a target immediately, and Pods of DaemonSets are kept
+// away from a drained Node (R47). It omits the types that the rules skip: their rows would keep away Pods of DaemonSets that the maintenance
+// skips and that may be needed, such as a CSI driver that detaches volumes.
 func (m *maintenance) allRows() reaches {
 	r := reaches{}
 	for at, entries := range m.plan {
@@ -135,13 +133,13 @@ func (m *maintenance) allRows() reaches {
 	return r
 }
 
-// skips says whether the rules of the maintenance skip all Pods of a type.
+// skips reports whether the rules of the maintenance skip all Pods of a type.
 func (m *maintenance) skips(r rank) bool {
 	return slices.ContainsFunc(m.SkippedTypes, func(podType v1alpha1.PodType) bool { return rankOf(podType) == r })
 }
 
-// rows returns what all maintenances of the Node have reached, and what had been published before. Those that nothing holds
-// back don't count, unless there is no other: they limit nobody.
+// rows returns what all maintenances of the Node have reached, and what was published before. Maintenances without a live Pod do not count
+// unless there is no other, because they do not limit the others.
 func (n *node) rows() reaches {
 	limiting := slices.DeleteFunc(slices.Clone(n.maintenances), func(m *maintenance) bool { return !m.live })
 	if len(limiting) == 0 {
@@ -154,7 +152,7 @@ func (n *node) rows() reaches {
 	return rows
 }
 
-// leastPowerful returns what all of them have reached.
+// leastPowerful returns what all of the maintenances have reached.
 func leastPowerful(maintenances []*maintenance) reaches {
 	rows := reaches{}
 	for _, m := range maintenances {
@@ -170,7 +168,7 @@ func leastPowerful(maintenances []*maintenance) reaches {
 	return rows
 }
 
-// leastOf returns how far all of them have come with a row. Those without a live Pod have no say about types that they skip.
+// leastOf returns the reach of a row that all maintenances have reached. Those without a live Pod do not count for types that they skip.
 func leastOf(maintenances []*maintenance, key rowKey) (least reach, ok bool) {
 	for _, m := range maintenances {
 		if !m.live && m.skips(key.rank) {
@@ -193,9 +191,9 @@ type row struct {
 	reach
 }
 
-// publish returns the drain targets of a maintenance for one of its Nodes. All maintenances of a Node publish the same
-// rows, but for selectors: each has a row for every selector of its own plan, even when that says no more than the row of
-// all Pods; and of others' selectors those rows that say more, or that it has published before.
+// publish returns the drain targets of a maintenance for one of its Nodes. All maintenances of a Node publish the same rows, except for
+// selectors: each publishes a row for each selector in its plan, and of the selectors of others the rows that reach further than the
+// row of all Pods, or that it has published before.
 func (m *maintenance) publish(n *node, rows reaches, known selectors) []v1alpha1.DrainTarget {
 	result := make([]row, 0, len(m.selectors))
 	for key := range m.selectors {
@@ -208,8 +206,8 @@ func (m *maintenance) publish(n *node, rows reaches, known selectors) []v1alpha1
 	return targetsOf(result)
 }
 
-// foreignRows returns the rows of selectors that the plan of the maintenance doesn't have, as many as there is room for:
-// those that say more than the row of all Pods first.
+// foreignRows returns the rows of selectors that the plan of the maintenance does not have, up to maxRows in total: first those that reach
+// further than the row of all Pods.
 func (m *maintenance) foreignRows(n *node, rows reaches, known selectors) []row {
 	var more, same []row
 	for key, own := range rows {
@@ -234,7 +232,7 @@ func (m *maintenance) foreignRows(n *node, rows reaches, known selectors) []row 
 	return more[:min(len(more), room)]
 }
 
-// saysMore says whether a row reaches further than that of all Pods.
+// saysMore reports whether a row reaches further than the row of all Pods.
 func (r reaches) saysMore(key rowKey, own reach) bool {
 	all, ok := r[rowKey{rank: key.rank, selector: everything}]
 	return !ok || all.compare(own) < 0
@@ -258,4 +256,12 @@ func targetsOf(rows []row) []v1alpha1.DrainTarget {
 		targets = append(targets, target)
 	}
 	return targets
+}
+
+// Published returns the drain targets of a Node in a status: those of the Node itself, or the shared ones that it refers to.
+func Published(status *v1alpha1.NodeMaintenanceStatus, node v1alpha1.NodeMaintenanceNodeStatus) []v1alpha1.DrainTarget {
+	if i := node.DrainTargetsIndex; i != nil && *i >= 0 && int(*i) < len(status.DrainTargetSets) {
+		return status.DrainTargetSets[*i].DrainTargets
+	}
+	return node.DrainTargets
 }

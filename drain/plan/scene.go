@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// scene is an Observation, indexed: who is where, and what everyone thinks of everyone.
+// scene is an indexed Observation, with the opinion of each maintenance on each Pod.
 type scene struct {
 	maintenances []*maintenance // oldest first
 	nodes        []*node        // by name
@@ -15,16 +15,16 @@ type scene struct {
 
 type maintenance struct {
 	*Maintenance
-	age   int // position in scene.maintenances: the lower, the older
+	age   int // position in scene.maintenances, 0 for the oldest
 	plan  plan
 	nodes []*node // by name
-	// selectors has the keys of the rows that are published for this plan, whether others have them or not.
+	// selectors are the keys of the rows of this plan.
 	selectors map[rowKey]bool
 
-	// live: some Pod holds the drain back, the first ones at the cursor.
+	// live means that a Pod keeps the maintenance from being drained. The first such Pods are at the cursor.
 	live    bool
 	cursor  step
-	reached reaches // what the maintenance has reached by itself, whatever others say
+	reached reaches // what the maintenance has reached, without the others
 
 	trail trail
 }
@@ -39,11 +39,11 @@ type node struct {
 type pod struct {
 	*Pod
 	node     *node
-	opinions []opinion // of node.maintenances, one by one
+	opinions []opinion // of node.maintenances, in the same order
 	targeted bool
 }
 
-// newScene indexes an Observation. Pods of Nodes that nobody maintains are left out.
+// newScene indexes an Observation. It omits the Pods of Nodes that no maintenance selects.
 func newScene(o Observation) *scene {
 	s := &scene{selectors: selectors{}}
 	byName := map[string]*node{}
@@ -97,17 +97,17 @@ func (s *scene) addPods(observed []Pod, byName map[string]*node) {
 	}
 }
 
-// older compares maintenances by age, the older one first.
+// older orders maintenances by age, the oldest first.
 func older(a, b *Maintenance) int {
 	return cmp.Or(a.DrainStart.Compare(b.DrainStart), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 }
 
-// wanted says whether some maintenance has the Pod go.
+// wanted reports whether a maintenance drains the Pod.
 func (p *pod) wanted() bool {
 	return slices.ContainsFunc(p.opinions, func(o opinion) bool { return o.stance == drains })
 }
 
-// vetoed says whether some maintenance forbids to touch the Pod.
+// vetoed reports whether a maintenance vetoes the evacuation of the Pod.
 func (p *pod) vetoed() bool {
 	return slices.ContainsFunc(p.opinions, func(o opinion) bool { return o.stance.vetoes() })
 }

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// selector is a Pod selector, parsed once.
+// selector is a parsed Pod selector.
 type selector struct {
-	// key is the same for selectors that are written the same, and empty for the one that selects all.
+	// key is equal for equal selectors, and empty for the selector of all Pods.
 	key     string
 	spec    *metav1.LabelSelector
 	matcher labels.Selector
@@ -26,7 +26,7 @@ func (s *selector) matches(podLabels map[string]string) bool {
 // selectors parses each distinct selector of an Observation once.
 type selectors map[string]*selector
 
-// parse never fails: selectors come from users, and one that can't be parsed selects nothing.
+// parse parses a selector of a user. An invalid selector selects nothing.
 func (s selectors) parse(spec *metav1.LabelSelector) *selector {
 	if selectsAll(spec) {
 		return everything
@@ -48,7 +48,7 @@ func selectsAll(spec *metav1.LabelSelector) bool {
 	return spec == nil || len(spec.MatchLabels) == 0 && len(spec.MatchExpressions) == 0
 }
 
-// keyOf writes a selector down so that different ones never look the same. Quotes see to that, whatever a user put in.
+// keyOf returns a key that differs for different selectors. Quotes separate the values of users.
 func keyOf(spec *metav1.LabelSelector) string {
 	var key []byte
 	for _, label := range slices.Sorted(maps.Keys(spec.MatchLabels)) {

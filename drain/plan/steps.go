@@ -13,7 +13,7 @@ const (
 	rankDefault rank = iota
 	rankDaemonSet
 	rankStatic
-	ranks // how many there are; types that aren't known are here, and select nothing
+	ranks // the number of ranks, and the rank of unknown types, which select nothing
 )
 
 func rankOf(podType v1alpha1.PodType) rank {
@@ -29,7 +29,7 @@ func rankOf(podType v1alpha1.PodType) rank {
 	}
 }
 
-// step is where a Pod stands in a plan. A step goes after all lower ones are gone.
+// step is the position of a Pod in a plan. The Pods of a step are evacuated after all Pods of lower steps have terminated.
 type step struct {
 	rank  rank
 	order int32
@@ -40,13 +40,13 @@ func (s step) compare(t step) int {
 	return cmp.Or(cmp.Compare(s.rank, t.rank), cmp.Compare(s.order, t.order), cmp.Compare(s.entry, t.entry))
 }
 
-// entry is a plan entry whose selector is parsed.
+// entry is a plan entry with a parsed selector.
 type entry struct {
 	priority int32
 	selector *selector
 }
 
-// plan has the entries of a completed drain plan by rank, each list in the order of the plan.
+// plan contains the entries of a completed drain plan by rank, in the order of the plan.
 type plan [ranks][]entry
 
 func newPlan(m *Maintenance, known selectors) plan {
@@ -59,8 +59,8 @@ func newPlan(m *Maintenance, known selectors) plan {
 	return p
 }
 
-// stepOf returns where a Pod of this order stands. There always is such a step: a completed plan has an entry for each type
-// that selects all its Pods.
+// stepOf returns the step of a Pod with this drain order. There always is one: a completed plan has an entry for each type that selects all its
+// Pods.
 func (p plan) stepOf(pod *Pod, order int32) step {
 	r := podRank(pod)
 	for i, e := range p[r] {
@@ -71,7 +71,7 @@ func (p plan) stepOf(pod *Pod, order int32) step {
 	return step{rank: r, order: order, entry: len(p[r]) - 1}
 }
 
-// podRank is the rank of the Pod's type. A Pod whose type isn't known is like most: Default.
+// podRank returns the rank of the Pod's type. A Pod of an unknown type counts as Default.
 func podRank(pod *Pod) rank {
 	if r := rankOf(pod.Type); r < ranks {
 		return r
@@ -79,20 +79,20 @@ func podRank(pod *Pod) rank {
 	return rankDefault
 }
 
-// stance is what a maintenance makes of a Pod.
+// stance is what a maintenance requires of a Pod.
 type stance int8
 
 const (
-	stays     stance = iota // it is skipped: the maintenance has no opinion
-	drains                  // it must go
-	completes               // it is left alone until it has finished by itself
-	undecided               // nobody knows: it is left alone, and waited for
+	stays     stance = iota // the Pod is skipped
+	drains                  // the Pod must be evacuated
+	completes               // the Pod must not be evacuated, and the drain waits until it completes
+	undecided               // the rules cannot be evaluated: the Pod must not be evacuated, and the drain waits for a decision
 )
 
-// vetoes says whether the Pod must not be targeted, whatever others want.
+// vetoes reports whether the Pod must not be targeted, regardless of other maintenances.
 func (s stance) vetoes() bool { return s == completes || s == undecided }
 
-// opinion is the stance of a maintenance and, unless the Pod stays, the step where the Pod stands.
+// opinion is the stance of a maintenance and, unless the Pod stays, the step of the Pod.
 type opinion struct {
 	stance stance
 	step   step
@@ -100,10 +100,10 @@ type opinion struct {
 
 func (m *maintenance) opinionOf(pod *Pod) opinion {
 	if podRank(pod) == rankStatic && !pod.HasEvacuator {
-		return opinion{stance: stays} // it stops with the kubelet: nobody could evacuate it
+		return opinion{stance: stays} // it terminates with the kubelet and cannot be evacuated
 	}
 	if podRank(pod) == rankDaemonSet && pod.ComesBack {
-		return opinion{stance: stays} // to wait for it is to wait for ever
+		return opinion{stance: stays} // its DaemonSet would replace it immediately
 	}
 	verdict := pod.Verdicts[m.Name]
 	switch {
@@ -115,7 +115,7 @@ func (m *maintenance) opinionOf(pod *Pod) opinion {
 		return opinion{stance: completes, step: m.plan.stepOf(pod, 0)}
 	case verdict.Behavior == v1alpha1.DrainBehaviorSkip:
 		return opinion{stance: stays}
-	default: // there is no verdict, or one of a version to come
+	default: // there is no verdict, or one of a later version
 		return opinion{stance: undecided, step: m.plan.stepOf(pod, 0)}
 	}
 }

@@ -69,10 +69,10 @@ func TestSteps(t *testing.T) {
 			expectTargeted("low").
 			gone("low").expectTargeted().
 			expect(
-				node("one").of("m").says("Waiting for pod default/job to complete.").pods(0, 0, 0),
+				node("one").of("m").says("Waiting for Pod default/job to complete.").pods(0, 0, 0),
 				node("two").of("m").says("Waiting for node one."),
 			).
-			expectBlocking("m", "Waiting for pod default/job on node one to complete.").
+			expectBlocking("m", "Waiting for Pod default/job on Node one to complete.").
 			change("job", func(p *podBuilder) { p.finished() }).expectTargeted("high").
 			gone("high").expectDrained("m", true)
 	})
@@ -92,8 +92,8 @@ func TestSteps(t *testing.T) {
 		).
 			expectTargeted().
 			expect(node("one").of("m").pods(2, 0, 0).
-				says("Waiting for pod default/low: what to do with it is undecided.")).
-			expectBlocking("m", "Waiting for pod default/low on node one: what to do with it is undecided.").
+				says("Waiting for Pod default/low: the drain rules cannot be evaluated.")).
+			expectBlocking("m", "Waiting for Pod default/low on Node one: the drain rules cannot be evaluated.").
 			expectDrained("m", false).
 			change("low", func(p *podBuilder) { p.drainsFor("m") }).expectTargeted("low").
 			gone("low").expectTargeted("high")

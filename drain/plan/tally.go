@@ -2,28 +2,28 @@ package plan
 
 import "cmp"
 
-// tally is what a maintenance finds on one of its Nodes, counted over the live Pods there.
+// tally summarizes the live Pods of one Node for a maintenance.
 type tally struct {
 	pending, evacuating, skipped int32
 
-	left  bool // some Pod holds Drained back
-	going bool // some Pod that it wants to go is targeted
-	later bool // some Pod that it wants to go stands beyond its cursor, and isn't targeted
+	left  bool // a Pod keeps the Node from being drained
+	going bool // a Pod that the maintenance drains is targeted
+	later bool // a Pod that the maintenance drains is beyond its cursor, and is not targeted
 
-	// overtakenBy are the older maintenances that have Pods go which this one would still keep.
+	// overtakenBy are the older maintenances because of which Pods are evacuated that this one does not allow yet.
 	overtakenBy members
 	// limitedBy are the maintenances that hold back Pods that this one allows, because of their cursors.
 	limitedBy members
-	// forbiddenBy are the maintenances that forbid to touch Pods that this one allows.
+	// forbiddenBy are the maintenances that veto the evacuation of Pods that this one allows.
 	forbiddenBy members
-	// forbidden is the first Pod at its cursor that must not be touched; forbiddenLater the first one beyond.
+	// forbidden is the first vetoed Pod at the cursor, forbiddenLater the first one beyond.
 	forbidden, forbiddenLater *pod
 }
 
 // members is a set of maintenances.
 type members map[*maintenance]bool
 
-// with returns the set with more members. The set itself may change; the zero set won't.
+// with returns the set with more members. It may modify the set, unless it is nil.
 func (s members) with(maintenances ...*maintenance) members {
 	if s == nil && len(maintenances) > 0 {
 		s = members{}
@@ -34,7 +34,7 @@ func (s members) with(maintenances ...*maintenance) members {
 	return s
 }
 
-// countPods counts for all maintenances of the Node, one by one.
+// countPods returns the tally of each maintenance of the Node.
 func (n *node) countPods() []tally {
 	result := make([]tally, len(n.maintenances))
 	for _, p := range n.pods {
@@ -91,7 +91,7 @@ func (t *tally) count(p *pod, i int, holding, forbidding []*maintenance) {
 	}
 }
 
-// vetoing returns the maintenances that forbid to touch the Pod.
+// vetoing returns the maintenances that veto the evacuation of the Pod.
 func (p *pod) vetoing() []*maintenance {
 	var result []*maintenance
 	for i, m := range p.node.maintenances {
@@ -102,7 +102,7 @@ func (p *pod) vetoing() []*maintenance {
 	return result
 }
 
-// overtaking returns the maintenances older than the i-th one of the Node that want the Pod to go now.
+// overtaking returns the maintenances older than the i-th one of the Node that drain the Pod now.
 func (p *pod) overtaking(i int) []*maintenance {
 	var result []*maintenance
 	for j, m := range p.node.maintenances[:i] { // oldest first

@@ -14,28 +14,29 @@ import (
 )
 
 const (
-	// maxBlocked is how many Pods that can't go yet are named for each Node.
+	// maxBlocked is the maximum number of blocked Pods that are listed for each Node.
 	maxBlocked = 5
-	// overdue is how long after the end of its grace period a Pod that is still there is worth a word.
+	// overdue is how long after its grace period a terminating Pod is reported as overdue.
 	overdue = time.Second
 )
 
-// Pod is what is known of a Pod on a Node that drains.
+// Pod is a Pod on a Node that is being drained.
 type Pod struct {
 	Namespace, Name string
 	Verdict         rules.Verdict
 	Finished        bool
-	// Deletion is when its grace period ends, nil while it isn't deleted.
+	// Deletion is the end of its grace period, nil if the Pod is not being deleted.
 	Deletion *metav1.Time
-	// Evacuation that asks it to leave, if there is one.
+	// Evacuation is nil if the Pod has none.
 	Evacuation *v1alpha1.Evacuation
-	// Refused is why its Evacuation could not be created, nil if it was not tried or is created.
+	// Refused is the error of the creation of its Evacuation, nil if it was created or not attempted.
 	Refused error
-	// Returned is the time of the first eviction of a Pod that it replaces on the cordoned Node. Nil: it replaces none.
+	// Returned is the time of the first eviction of a Pod that it replaces on the cordoned Node. Nil: it
+	// replaces no Pod.
 	Returned *metav1.Time
 }
 
-// Blocked names the Pods of a Node that can't go yet, with the reasons, those that wait longest first.
+// Blocked returns the blocked Pods of a Node with the reasons, those that wait longest first.
 func Blocked(pods []Pod, drainStart metav1.Time, now time.Time) []v1alpha1.BlockedPod {
 	var blocked []v1alpha1.BlockedPod
 	for _, pod := range pods {
@@ -49,21 +50,21 @@ func Blocked(pods []Pod, drainStart metav1.Time, now time.Time) []v1alpha1.Block
 	return blocked[:min(len(blocked), maxBlocked)]
 }
 
-// blocked says what holds a Pod up, and since when; nothing, if nothing does.
+// blocked returns what blocks a Pod, and since when. why is empty if nothing does.
 func (p Pod) blocked(drainStart metav1.Time, now time.Time) (why string, since metav1.Time) {
 	switch {
 	case p.Finished:
 		return "", since
 	case p.Verdict.Undecided != "":
-		return "It can't be decided what to do with it: " + p.Verdict.Undecided, drainStart
+		return "Cannot evaluate drain rules: " + p.Verdict.Undecided, drainStart
 	case p.Verdict.Behavior == v1alpha1.DrainBehaviorWaitCompleted:
-		return "Waiting for it to complete (" + p.Verdict.Reason + ")", drainStart
+		return "Waiting for completion (" + p.Verdict.Reason + ")", drainStart
 	case p.Verdict.Behavior != v1alpha1.DrainBehaviorDrain:
 		return "", since
-	case p.Deletion != nil && now.After(p.Deletion.Add(overdue)): // the grace period is its own time
-		return "Its deletion is overdue", *p.Deletion
+	case p.Deletion != nil && now.After(p.Deletion.Add(overdue)):
+		return "Still terminating after the grace period; check the kubelet and the finalizers of the Pod", *p.Deletion
 	case p.Deletion == nil && p.Refused != nil:
-		return "Its Evacuation cannot be created: " + Describe(p.Refused), drainStart
+		return "Cannot create the Evacuation: " + Describe(p.Refused), drainStart
 	case p.Deletion != nil || p.Evacuation == nil:
 		return "", since
 	case p.Returned != nil:
@@ -73,7 +74,7 @@ func (p Pod) blocked(drainStart metav1.Time, now time.Time) (why string, since m
 	}
 }
 
-// reason is why the Pod is not evicted, for programs.
+// reason returns the reason of the condition Evicting, for programs.
 func (p Pod) reason() string {
 	if p.Evacuation == nil || p.Verdict.Undecided != "" || p.Verdict.Behavior != v1alpha1.DrainBehaviorDrain || p.Deletion != nil {
 		return ""

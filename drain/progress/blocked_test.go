@@ -33,21 +33,21 @@ func TestBlocked(t *testing.T) {
 		why   string
 		since metav1.Time
 	}{
-		{name: "R34: what its Evacuation waits for", pod: progress.Pod{Verdict: drains, Evacuation: asked("waiting for a budget", later)}, why: "waiting for a budget", since: later},
-		{name: "R34: nothing, while the Evacuation has nothing to say", pod: progress.Pod{Verdict: drains, Evacuation: asked("", later)}},
-		{name: "R34: nothing, while it isn't its turn", pod: progress.Pod{Verdict: drains}},
-		{name: "R34: a Pod that terminates has its grace period", pod: progress.Pod{Verdict: drains, Evacuation: asked("evicted", later), Deletion: new(metav1.NewTime(now))}},
-		{name: "R34: and then is overdue", pod: progress.Pod{Verdict: drains, Deletion: &later}, why: "Its deletion is overdue", since: later},
+		{name: "R34: reports what the Evacuation waits for", pod: progress.Pod{Verdict: drains, Evacuation: asked("waiting for a budget", later)}, why: "waiting for a budget", since: later},
+		{name: "R34: does not report a Pod whose Evacuation has no message", pod: progress.Pod{Verdict: drains, Evacuation: asked("", later)}},
+		{name: "R34: does not report a Pod that has no Evacuation yet", pod: progress.Pod{Verdict: drains}},
+		{name: "R34: does not report a terminating Pod within its grace period", pod: progress.Pod{Verdict: drains, Evacuation: asked("evicted", later), Deletion: new(metav1.NewTime(now))}},
+		{name: "R34: reports a terminating Pod after its grace period", pod: progress.Pod{Verdict: drains, Deletion: &later}, why: "Still terminating after the grace period; check the kubelet and the finalizers of the Pod", since: later},
 		{
-			name: "R34: a Pod that is to complete", pod: progress.Pod{Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorWaitCompleted, Reason: "label x"}},
-			why: "Waiting for it to complete (label x)", since: drainStart,
+			name: "R34: reports a Pod that must complete", pod: progress.Pod{Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorWaitCompleted, Reason: "label x"}},
+			why: "Waiting for completion (label x)", since: drainStart,
 		},
 		{
-			name: "R34: what can't be decided", pod: progress.Pod{Verdict: rules.Verdict{Undecided: "the namespace isn't known"}},
-			why: "It can't be decided what to do with it: the namespace isn't known", since: drainStart,
+			name: "R34: reports a Pod for which the drain rules cannot be evaluated", pod: progress.Pod{Verdict: rules.Verdict{Undecided: "the labels of namespace \"web\" are not known"}},
+			why: "Cannot evaluate drain rules: the labels of namespace \"web\" are not known", since: drainStart,
 		},
-		{name: "R34: a skipped Pod isn't held up", pod: progress.Pod{Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}}},
-		{name: "R34: nor one that has finished", pod: progress.Pod{Finished: true, Verdict: drains, Evacuation: asked("waiting", later)}},
+		{name: "R34: does not report a skipped Pod", pod: progress.Pod{Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}}},
+		{name: "R34: does not report a finished Pod", pod: progress.Pod{Finished: true, Verdict: drains, Evacuation: asked("waiting", later)}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -77,7 +77,7 @@ func TestBlockedReason(t *testing.T) {
 }
 
 func TestBlockedIsShort(t *testing.T) {
-	t.Run("R36: five Pods are named, those that wait longest first, and texts are cut", func(t *testing.T) {
+	t.Run("R36: reports the five Pods that wait longest, with shortened messages", func(t *testing.T) {
 		g := NewWithT(t)
 		var pods []progress.Pod
 		for i := range 9 {

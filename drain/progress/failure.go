@@ -8,10 +8,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// maxErrorText is how much of an error is told, so that what to do about it is told as well.
+// maxErrorText is the maximum length of the error, so that the advice fits, too.
 const maxErrorText = 360
 
-// Describe returns the text of an error of a request, bounded, and what to do about it.
+// Describe returns the shortened text of the error of a request, and what to do about it.
 func Describe(err error) string {
 	message := text.Cut(strings.Join(strings.Fields(err.Error()), " "), maxErrorText)
 	return strings.TrimRight(message, ". ") + ". " + advice(err)
@@ -22,8 +22,8 @@ func advice(err error) string {
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsUnauthorized(err):
 		return "Change the admission policy, webhook, quota or role that refuses the request"
 	case apierrors.IsConflict(err):
-		return "Another client changes the object without pause: find it in the audit log of the API server"
+		return "Another client changes the object continuously: find it in the audit log of the API server"
 	default:
-		return "The request is retried; the log of the manager has more"
+		return "The request is retried; see the log of the manager"
 	}
 }

@@ -26,10 +26,10 @@ func TestDescribe(t *testing.T) {
 		},
 		{
 			"a conflict", apierrors.NewConflict(nodes, "n", errors.New("changed")),
-			`Operation cannot be fulfilled on nodes "n": changed. Another client changes the object without pause: find it in the audit log of the API server`,
+			`Operation cannot be fulfilled on nodes "n": changed. Another client changes the object continuously: find it in the audit log of the API server`,
 		},
-		{"another error, on one line", errors.New("no\n  answer"), "no answer. The request is retried; the log of the manager has more"},
-		{"a long error is cut", errors.New(strings.Repeat("ä", 10000)), strings.Repeat("ä", 359) + "…. The request is retried; the log of the manager has more"},
+		{"another error, on one line", errors.New("no\n  answer"), "no answer. The request is retried; see the log of the manager"},
+		{"a long error is cut", errors.New(strings.Repeat("ä", 10000)), strings.Repeat("ä", 359) + "…. The request is retried; see the log of the manager"},
 	} {
 		t.Run("M39: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)

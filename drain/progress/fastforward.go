@@ -10,11 +10,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// maxNamed is how many Nodes a text names.
+// maxNamed is the maximum number of Nodes that a message names.
 const maxNamed = 5
 
-// FastForwards says, one text a cause, on which Nodes older maintenances fast-forward this one since the status has changed
-// from before to now. What was published tells what has been said already, so a restart says nothing twice.
+// FastForwards returns a message for each set of older maintenances that newly fast-forwards this one, with the Nodes. It compares the previous
+// status with the new one, so a restart repeats no message.
 func FastForwards(before, now []v1alpha1.NodeMaintenanceNodeStatus, decided map[string]plan.NodeDecision) []string {
 	said := make(map[string]string, len(before))
 	for _, node := range before {

@@ -1,8 +1,7 @@
-// Package progress fits what is said of the Nodes of a maintenance into an object that etcd takes and watchers can afford.
+// Package progress reports the progress of a drain: what blocks each Pod, and a status of thousands of Nodes that fits into one object.
 //
-// What is needed is kept: each Node's drain targets, and its counts. Targets that Nodes share, and nearly all do, are stored
-// once. What only explains, messages and lists of blocked Pods, is cut where it doesn't fit, and the summary says on how many
-// Nodes.
+// The status always contains the counts of each Node and, if possible, its drain targets. Targets that several Nodes have are stored once.
+// Messages and lists of blocked Pods are omitted where they do not fit, and the summary counts the Nodes concerned.
 package progress
 
 import (
@@ -16,22 +15,22 @@ import (
 )
 
 const (
-	// MaxSize is what a NodeMaintenance may take as JSON.
+	// MaxSize is the maximum size of a NodeMaintenance as JSON, in bytes.
 	MaxSize = 1_000_000
-	// minRoom is what the status of the Nodes may take in any case, however large the spec is.
+	// minRoom is the size that the status of the Nodes may have regardless of the spec.
 	minRoom = 500_000
-	// reserve is for what comes to the status after its Nodes: the number of those that were cut, and changed conditions.
+	// reserve is for what is added to the status after its Nodes: Summary.Truncated and changed conditions.
 	reserve = 10_000
-	// targetsRoom is what drain targets may take in any case, however many Nodes there are.
+	// targetsRoom is the size that drain targets may have regardless of the number of Nodes.
 	targetsRoom = 50_000
-	// inlineNodes is up to how many Nodes each status shows its own drain targets.
+	// inlineNodes is the maximum number of Nodes whose status contains the drain targets themselves.
 	inlineNodes = 100
-	// MaxNodes is how many Nodes have a status.
+	// MaxNodes is the maximum number of Nodes with a status.
 	MaxNodes = 5000
 )
 
-// Fit stores the statuses of a maintenance's Nodes, sorted by name, in its status. They are changed. It counts in the summary
-// those that had to be cut. The rest of the status should be there already.
+// Fit stores the statuses of the Nodes of a maintenance, sorted by name, in its status, and counts the truncated ones in the summary. It modifies
+// the given statuses. The rest of the status must be set before.
 func Fit(m *v1alpha1.NodeMaintenance, nodes []v1alpha1.NodeMaintenanceNodeStatus) {
 	m.Status.NodeStatuses, m.Status.DrainTargetSets = nil, nil
 	f := fitting{room: max(MaxSize-reserve-size(m), minRoom), nodes: nodes, cut: make([]bool, len(nodes))}
@@ -46,7 +45,7 @@ func Fit(m *v1alpha1.NodeMaintenance, nodes []v1alpha1.NodeMaintenanceNodeStatus
 	m.Status.Summary.Truncated = f.truncated()
 }
 
-// Targets are the drain targets that a status has published, by Node.
+// Targets returns the published drain targets of a status, by Node.
 func Targets(status *v1alpha1.NodeMaintenanceStatus) map[string][]v1alpha1.DrainTarget {
 	published := make(map[string][]v1alpha1.DrainTarget, len(status.NodeStatuses))
 	for _, node := range status.NodeStatuses {
@@ -55,15 +54,15 @@ func Targets(status *v1alpha1.NodeMaintenanceStatus) map[string][]v1alpha1.Drain
 	return published
 }
 
-// fitting is the work on one status: what matters most gets its room first.
+// fitting is the state of Fit. The most important fields are added first.
 type fitting struct {
-	room  int // that is left, in bytes
+	room  int // remaining, in bytes
 	nodes []v1alpha1.NodeMaintenanceNodeStatus
 	sets  []v1alpha1.DrainTargetSet
-	cut   []bool // by Node, those that are left out too
+	cut   []bool // by Node, including the omitted ones
 }
 
-// take takes room, if there is as much.
+// take reduces the room by a length. It returns false if the room is smaller.
 func (f *fitting) take(length int) bool {
 	if length > f.room {
 		return false
@@ -72,7 +71,7 @@ func (f *fitting) take(length int) bool {
 	return true
 }
 
-// leaveOut keeps the first n Nodes.
+// leaveOut omits all but the first n Nodes.
 func (f *fitting) leaveOut(n int) {
 	for i := n; i < len(f.nodes); i++ {
 		f.cut[i] = true
@@ -80,8 +79,7 @@ func (f *fitting) leaveOut(n int) {
 	f.nodes = f.nodes[:min(len(f.nodes), n)]
 }
 
-// outline leaves the counts of each Node. Should that be too much (thousands of Nodes with names of 200 letters), then the
-// last ones are left out.
+// outline keeps only the counts of each Node. If that is too large (thousands of Nodes with names of 200 characters), it omits the last Nodes.
 func (f *fitting) outline() {
 	for i := range f.nodes {
 		f.nodes[i].DrainMessage, f.nodes[i].Blocked, f.nodes[i].DrainTargets = "", nil, nil
@@ -92,9 +90,8 @@ func (f *fitting) outline() {
 	}
 }
 
-// shareTargets brings the targets of the Nodes as sets. There are as many as there are different ones, which is a few: how
-// far the maintenances have come that overlap. Should they not fit, then Nodes are without: what has been reached on them is
-// known by their Evacuations, and the rows come back when there is room.
+// shareTargets stores each distinct list of targets once. There are few of them: one for each progress of overlapping maintenances. A Node whose
+// list does not fit has no targets in the status. Its Evacuations keep what it has reached.
 func (f *fitting) shareTargets(full []v1alpha1.NodeMaintenanceNodeStatus) {
 	byText, byIdentity := map[string]*int32{}, map[string]*int32{}
 	for i := range f.nodes {
@@ -126,8 +123,8 @@ func (f *fitting) add(targets []v1alpha1.DrainTarget, length int) *int32 {
 	return &index
 }
 
-// identify tells targets apart by what they are made of. Selectors are shared, so that two that are the same have the same
-// address; where they haven't, the text of the targets tells that they are equal.
+// identify returns a key that is equal for targets with identical fields. It compares selectors by address, since most of them are shared; the
+// JSON of the targets then finds the other equal ones.
 func identify(targets []v1alpha1.DrainTarget) string {
 	key := make([]byte, 0, 32*len(targets))
 	for _, target := range targets {
@@ -144,8 +141,8 @@ func identify(targets []v1alpha1.DrainTarget) string {
 	return string(key)
 }
 
-// explain gives back to the Nodes what explains their state, as far as there is room: first the messages of those that aren't
-// drained, then the Pods that hold them up, then the rest.
+// explain adds messages and blocked Pods to the Nodes, as far as they fit: first the messages of Nodes that are not drained, then their blocked
+// Pods, then the other messages.
 func (f *fitting) explain(full []v1alpha1.NodeMaintenanceNodeStatus) {
 	f.addMessages(full, false)
 	for i := range f.nodes {
@@ -182,13 +179,13 @@ func (f *fitting) truncated() (nodes int32) {
 	return nodes
 }
 
-// size is how long something is as JSON.
+// size returns the length of a value as JSON.
 func size(of any) int { return len(marshal(of)) }
 
 func marshal(of any) string {
 	text, err := json.Marshal(of)
 	if err != nil {
-		panic(err) // our own types: a mistake of the build
+		panic(err) // our types can always be encoded
 	}
 	return string(text)
 }

@@ -30,7 +30,7 @@ const (
 	MaxBackoff = 5 * time.Minute
 
 	// maxRecords is the limit of v1alpha1.NodeMaintenanceStatus.Replacements. The last one counts for all controllers without a
-	// record of their own.
+	// separate record.
 	maxRecords = 128
 
 	// Limits of names that tenants choose.
@@ -66,8 +66,8 @@ func ControllerOf(pod *corev1.Pod) string {
 	return text.Cut(kind, maxKind) + " " + pod.Namespace + "/" + text.Cut(name, maxName)
 }
 
-// CreatedAfterCordon says whether a Pod was created after its Node was cordoned or, if that was later, after the drain started. In
-// doubt it was: its controller gets a record then, and its first eviction is not deferred.
+// CreatedAfterCordon reports whether a Pod may have been created after its Node was cordoned or, if that was later, after the drain started.
+// Then its controller gets a record, and its first eviction is not deferred.
 func CreatedAfterCordon(pod *corev1.Pod, node *corev1.Node, drainStart time.Time) bool {
 	since := drainStart
 	for _, taint := range node.Spec.Taints {
@@ -78,7 +78,7 @@ func CreatedAfterCordon(pod *corev1.Pod, node *corev1.Node, drainStart time.Time
 	return !pod.CreationTimestamp.Time.Before(since.Truncate(time.Second))
 }
 
-// Observation is all that Decide looks at. It is not changed.
+// Observation is the input of Decide, which does not modify it.
 type Observation struct {
 	// Records are those of the NodeMaintenance that evicts the Pods.
 	Records []v1alpha1.ReplacementStatus
@@ -86,18 +86,18 @@ type Observation struct {
 	Others []v1alpha1.ReplacementStatus
 	// Nodes that the NodeMaintenance selects. Records of other Nodes are dropped.
 	Nodes sets.Set[string]
-	// Pods to be evicted that have no Evacuation yet.
+	// Pods are to be evicted and have no Evacuation yet.
 	Pods []Pod
 	Now  time.Time
 }
 
-// Decision says when the Pods are evicted.
+// Decision is the result of Decide.
 type Decision struct {
-	// Records are to be stored before the Evacuations of the Pods are created.
+	// Records must be stored before the Evacuations of the Pods are created.
 	Records []v1alpha1.ReplacementStatus
-	// Changed says whether they are to be stored.
+	// Changed means that Records must be stored.
 	Changed bool
-	// After has the times of the evictions that are deferred.
+	// After are the times of the deferred evictions.
 	After map[types.UID]time.Time
 	// Returned are the records of controllers whose Pods are deferred for the first time.
 	Returned []v1alpha1.ReplacementStatus
@@ -151,7 +151,7 @@ func evictNext(record *v1alpha1.ReplacementStatus, now time.Time) {
 	record.Evictions++
 }
 
-// backoff is the time from one eviction to the next: 20 s, doubling to 5 min.
+// backoff returns the time from one eviction to the next.
 func backoff(evictions int32) time.Duration {
 	wait := firstBackoff
 	for i := int32(1); i < evictions && wait < MaxBackoff; i++ {
@@ -160,15 +160,15 @@ func backoff(evictions int32) time.Duration {
 	return min(wait, MaxBackoff)
 }
 
-// join has a Pod evicted with the others of its controller.
+// join adds a Pod to those of its controller that are evicted at the same time.
 func join(record *v1alpha1.ReplacementStatus, pod Pod) {
 	if isNewer(pod, record) {
 		record.NewestPodUID, record.NewestPodCreationTime = string(pod.UID), pod.Created
 	}
 }
 
-// isNewer says whether a Pod was created after those that the record is about. Creation times are in seconds: where they are equal, a
-// replacement is the likelier case.
+// isNewer reports whether a Pod was created after those of the record. Creation times are in seconds. If they are equal, the Pod counts as
+// newer, since it probably is a replacement.
 func isNewer(pod Pod, record *v1alpha1.ReplacementStatus) bool {
 	return string(pod.UID) != record.NewestPodUID && !pod.Created.Time.Before(record.NewestPodCreationTime.Time)
 }
@@ -176,8 +176,8 @@ func isNewer(pod Pod, record *v1alpha1.ReplacementStatus) bool {
 // schedule is the list of records while it is changed.
 type schedule struct{ records, others []v1alpha1.ReplacementStatus }
 
-// recordOf returns the position of the record for a Pod. It is added where there is none: without evictions, or as another
-// NodeMaintenance has it.
+// recordOf returns the position of the record of a Pod. It adds a missing record: without evictions, or a copy of the record of another
+// NodeMaintenance.
 func (s *schedule) recordOf(pod Pod) int {
 	var elsewhere *v1alpha1.ReplacementStatus
 	for i := range s.others {
@@ -199,7 +199,7 @@ func (s *schedule) recordOf(pod Pod) int {
 	return i
 }
 
-// shared returns the position of the record of all controllers for which the list has no room.
+// shared returns the position of the record that all controllers beyond maxRecords share.
 func (s *schedule) shared() int {
 	i := slices.IndexFunc(s.records, func(record v1alpha1.ReplacementStatus) bool { return record.Node == "" })
 	if i < 0 {
@@ -209,9 +209,9 @@ func (s *schedule) shared() int {
 	return i
 }
 
-// Find returns the record that counts for a Pod, nil if there is none.
+// Find returns the record of a Pod, nil if it has none.
 func Find(records []v1alpha1.ReplacementStatus, pod Pod) *v1alpha1.ReplacementStatus {
-	for _, of := range []Pod{pod, {}} { // the shared record is the one of no Node
+	for _, of := range []Pod{pod, {}} { // the shared record names no Node
 		if i := find(records, of); i >= 0 {
 			return &records[i]
 		}

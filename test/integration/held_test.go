@@ -120,7 +120,7 @@ func (s *scene) heldByRefusals() {
 		s.deleteMachine(name)
 	}
 	s.expectHeld("cordon", v1alpha1.ReasonCordonFailed, "Node cordon cannot be cordoned: ", "ValidatingAdmissionPolicy 'cordons'")
-	s.expectHeld("quota", v1alpha1.ReasonMachineDraining, "full/unevictable: Its Evacuation cannot be created: ", "quota: none")
+	s.expectHeld("quota", v1alpha1.ReasonMachineDraining, "full/unevictable: Cannot create the Evacuation: ", "quota: none")
 	s.change("quota", timeout(60)) // Pods are deleted after half of it
 	s.expectHeld("refused", v1alpha1.ReasonReconcileFailed, "The drain cannot continue: creating NodeMaintenance ", "ValidatingAdmissionPolicy 'maintenances'")
 	s.change("cordon", timeout(1))

@@ -68,7 +68,7 @@ func TestMainJob(t *testing.T) {
 		s.deleteMachine("m2")
 		s.Eventually(func(g Gomega) {
 			g.Expect(s.condition("m2").Reason).To(Equal(v1alpha1.ReasonMachineDraining))
-			g.Expect(s.condition("m2").Message).To(ContainSubstring("Waiting for it to complete (label cluster.x-k8s.io/drain: wait-completed)"))
+			g.Expect(s.condition("m2").Message).To(ContainSubstring("Waiting for completion (label cluster.x-k8s.io/drain: wait-completed)"))
 		}, soon, pace).Should(Succeed())
 		s.annotate(job, controlplane.PodCompleteAfterAnnotation, "10ms")
 		s.expectGone("m2")

@@ -398,7 +398,7 @@ func drainLabels(s *scene) {
 	job := bare("r45-job", "r45", labelled("WaitCompleted"))
 	s.run(bare("r45-skip", "r45", labelled("Skip")), job, bare("r45-web", "r45"))
 	s.maintain(nm("r45", draining, ofNodes("r45")))
-	s.expectMessages("r45/r45: Waiting for pod default/r45-job to complete.")
+	s.expectMessages("r45/r45: Waiting for Pod default/r45-job to complete.")
 	s.annotate(job, controlplane.PodCompleteAfterAnnotation, "10ms")
 	s.Eventually(func() string { return s.drained("r45") }, soon, pace).Should(Equal("True Drained"))
 	s.Expect(s.evictions().Names()).To(ConsistOf("r45-web"))
