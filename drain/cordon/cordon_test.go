@@ -98,7 +98,7 @@ func TestHolds(t *testing.T) {
 		{name: "R16: Drain holds", stage: v1alpha1.StageDrain, want: true},
 		{name: "R16: Complete doesn't", stage: v1alpha1.StageComplete},
 		{name: "R12: one that is being deleted completes", stage: v1alpha1.StageDrain, deleted: &deleted},
-		{name: "R12: one that serves a Machine is made again", stage: v1alpha1.StageDrain, deleted: &deleted, machine: "default/m1", want: true},
+		{name: "R12: holds the Node of a Machine while its NodeMaintenance is recreated", stage: v1alpha1.StageDrain, deleted: &deleted, machine: "default/m1", want: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: tc.stage}}
@@ -113,8 +113,8 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// However often maintenances cordon a Node, and whoever uncordons it in between, the last one to end leaves it no more
-// closed than it was found.
+// TestRestoreIsTruthful checks that the last NodeMaintenance that ends restores the state of the Node, regardless of how often others
+// cordoned or uncordoned it.
 func TestRestoreIsTruthful(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		found := rapid.Bool().Draw(t, "found unschedulable")

@@ -21,7 +21,7 @@ func TestImminent(t *testing.T) {
 		nodes  []string
 	}{
 		{name: "one that drains", nodes: []string{"one"}},
-		{name: "one whose turn it isn't", change: func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageCordon }, nodes: []string{"one"}},
+		{name: "one in stage Cordon", change: func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageCordon }, nodes: []string{"one"}},
 		{name: "one that only announces", change: func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageIdle }},
 		{name: "one that has cordoned", change: func(m *v1alpha1.NodeMaintenance) {
 			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceCordoned, Status: metav1.ConditionTrue}}

@@ -35,16 +35,16 @@ func TestExcludeAndInclude(t *testing.T) {
 		_, labelled := n.Labels[corev1.LabelNodeExcludeBalancers]
 		return labelled
 	}
-	t.Run("M32: what we have set is taken back", func(t *testing.T) {
+	t.Run("M32: removes the label that it has set", func(t *testing.T) {
 		n := node(false)
 		if !cordon.Exclude(n) || !labelled(n) || cordon.Exclude(n) {
 			t.Fatalf("not labelled, or twice: %v", n)
 		}
 		if !cordon.Include(n) || labelled(n) || len(n.Annotations) > 0 || cordon.Include(n) {
-			t.Fatalf("not taken back, or twice: %v", n)
+			t.Fatalf("not removed once: %v", n)
 		}
 	})
-	t.Run("M32: what somebody else has set stays", func(t *testing.T) {
+	t.Run("M32: keeps a label that another actor has set", func(t *testing.T) {
 		n := node(false)
 		n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: "true"}
 		if cordon.Exclude(n) || cordon.Include(n) || !labelled(n) {

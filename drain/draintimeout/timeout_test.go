@@ -49,7 +49,7 @@ func TestDeleteAt(t *testing.T) {
 		{"M13: early enough for the Pod's grace period", 10 * time.Minute, 30 * time.Second, 9*time.Minute + 20*time.Second},
 		{"M13: a long grace period begins early", 10 * time.Minute, 4 * time.Minute, 5*time.Minute + 50*time.Second},
 		{"M13: but half of the time belongs to evictions", 10 * time.Minute, time.Hour, 5 * time.Minute},
-		{"M13: a short drain likewise", 20 * time.Second, 30 * time.Second, 10 * time.Second},
+		{"M13: half of a short drain belongs to evictions, too", 20 * time.Second, 30 * time.Second, 10 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			drain := draintimeout.Drain{Start: start, Ends: start.Add(tc.timeout)}
@@ -68,7 +68,7 @@ func TestCallAt(t *testing.T) {
 	}{
 		{"M13: a Pod whose step hasn't come is asked while its eviction has time", 10 * time.Minute, 30 * time.Second, 9 * time.Minute},
 		{"M13: but half of the time belongs to the order", 10 * time.Minute, time.Hour, 5 * time.Minute},
-		{"M13: a short drain likewise", 20 * time.Second, 30 * time.Second, 10 * time.Second},
+		{"M13: half of a short drain belongs to evictions, too", 20 * time.Second, 30 * time.Second, 10 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			drain := draintimeout.Drain{Start: start, Ends: start.Add(tc.timeout)}
@@ -105,10 +105,10 @@ func TestCalled(t *testing.T) {
 		others  []rules.Verdict
 		want    bool
 	}{
-		"M13: what must go is asked to":                    {v1alpha1.PodTypeDefault, drain, nil, true},
+		"M13: a Pod that drains gets a final attempt":      {v1alpha1.PodTypeDefault, drain, nil, true},
 		"M13: what must complete is left to that":          {v1alpha1.PodTypeDefault, completes, nil, false},
 		"M13: what stays isn't asked":                      {v1alpha1.PodTypeDefault, verdict(v1alpha1.DrainBehaviorSkip), nil, false},
-		"M13: nor what can't be decided upon":              {v1alpha1.PodTypeDefault, rules.Verdict{Undecided: "a rule can't be read"}, nil, false},
+		"M13: an undecided Pod gets none":                  {v1alpha1.PodTypeDefault, rules.Verdict{Undecided: "a rule can't be read"}, nil, false},
 		"M13: nor what another maintenance has complete":   {v1alpha1.PodTypeDefault, drain, []rules.Verdict{completes}, false},
 		"M13: Pods of DaemonSets have their own way to go": {v1alpha1.PodTypeDaemonSet, drain, nil, false},
 	} {
@@ -128,11 +128,11 @@ func TestAsked(t *testing.T) {
 		evacuation  *v1alpha1.Evacuation
 		want        bool
 	}{
-		"M13: nobody has asked it":             {false, nil, false},
-		"M13: it is asked, and nobody answers": {false, silent, false},
-		"M13: its eviction has been tried":     {false, evicting, true},
-		"M13: it goes":                         {true, silent, true},
-		"M13: it goes by itself":               {true, nil, true},
+		"M13: a Pod without an Evacuation was not attempted":                  {false, nil, false},
+		"M13: an Evacuation without the condition Evicting is not an attempt": {false, silent, false},
+		"M13: its eviction has been tried":                                    {false, evicting, true},
+		"M13: it goes":                                                        {true, silent, true},
+		"M13: a terminating Pod counts as attempted":                          {true, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := draintimeout.Attempted(tc.terminating, tc.evacuation); got != tc.want {
@@ -164,16 +164,16 @@ func TestLeft(t *testing.T) {
 		others  []rules.Verdict
 		want    bool
 	}{
-		"M13: what must go": {v1alpha1.PodTypeDefault, drain, nil, true},
-		"M13: what must complete goes down with its Node": {v1alpha1.PodTypeDefault, completes, nil, true},
-		"M13: what stays, stays":                          {v1alpha1.PodTypeDefault, skip, nil, false},
-		"M6: what can't be decided upon isn't touched":    {v1alpha1.PodTypeDefault, undecided, nil, false},
-		"M13: Pods of DaemonSets would come back":         {v1alpha1.PodTypeDaemonSet, drain, nil, false},
-		"M13: static Pods don't notice":                   {v1alpha1.PodTypeStatic, drain, nil, false},
-		"M13: a Pod whose type isn't known":               {"", drain, nil, false},
-		"M13: another maintenance skips it":               {v1alpha1.PodTypeDefault, drain, []rules.Verdict{skip}, true},
-		"M13: another maintenance waits for it":           {v1alpha1.PodTypeDefault, drain, []rules.Verdict{completes}, false},
-		"M13: another maintenance can't decide":           {v1alpha1.PodTypeDefault, drain, []rules.Verdict{undecided}, false},
+		"M13: deletes a Pod that drains":                                       {v1alpha1.PodTypeDefault, drain, nil, true},
+		"M13: what must complete goes down with its Node":                      {v1alpha1.PodTypeDefault, completes, nil, true},
+		"M13: what stays, stays":                                               {v1alpha1.PodTypeDefault, skip, nil, false},
+		"M6: does not delete an undecided Pod":                                 {v1alpha1.PodTypeDefault, undecided, nil, false},
+		"M13: Pods of DaemonSets would come back":                              {v1alpha1.PodTypeDaemonSet, drain, nil, false},
+		"M13: static Pods don't notice":                                        {v1alpha1.PodTypeStatic, drain, nil, false},
+		"M13: a Pod whose type isn't known":                                    {"", drain, nil, false},
+		"M13: another maintenance skips it":                                    {v1alpha1.PodTypeDefault, drain, []rules.Verdict{skip}, true},
+		"M13: another maintenance waits for it":                                {v1alpha1.PodTypeDefault, drain, []rules.Verdict{completes}, false},
+		"M13: does not delete a Pod on which another maintenance is undecided": {v1alpha1.PodTypeDefault, drain, []rules.Verdict{undecided}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := draintimeout.DeletedAtTimeout(tc.podType, tc.own, tc.others); got != tc.want {

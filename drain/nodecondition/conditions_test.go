@@ -139,7 +139,7 @@ func TestChangesSettle(t *testing.T) {
 		}
 		for _, each := range remove {
 			if present[each].Reason != v1alpha1.ReasonNodeMaintenance {
-				t.Fatalf("removes %s of somebody else", each)
+				t.Fatalf("removes %s of another actor", each)
 			}
 			delete(present, each)
 		}

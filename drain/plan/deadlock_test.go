@@ -15,7 +15,7 @@ func contradiction(firstSince, secondSince int) []thing {
 }
 
 func TestContradictionsNeverDeadlock(t *testing.T) {
-	t.Run("R25: the current step of the oldest goes first", func(t *testing.T) {
+	t.Run("R25: evacuates the current step of the oldest maintenance first", func(t *testing.T) {
 		given(t, contradiction(1, 2)...).
 			expectTargeted("x").
 			expect(
@@ -25,7 +25,7 @@ func TestContradictionsNeverDeadlock(t *testing.T) {
 			gone("x").expectTargeted("y")
 		given(t, contradiction(2, 1)...).expectTargeted("y")
 	})
-	t.Run("R25: equally old ones go by creation, then by name", func(t *testing.T) {
+	t.Run("R25: orders equally old maintenances by creation, then by name", func(t *testing.T) {
 		given(t, contradiction(1, 1)...).expectTargeted("x")
 		given(t,
 			maintenance("a").draining("one").since(1).created(2),
@@ -34,7 +34,7 @@ func TestContradictionsNeverDeadlock(t *testing.T) {
 			pod("y").on("one").ordered(1, "a"),
 		).expectTargeted("y")
 	})
-	t.Run("R25: plans that contradict by selector", func(t *testing.T) {
+	t.Run("R25: resolves plans that contradict by selector", func(t *testing.T) {
 		given(t,
 			maintenance("a").draining("one").plan(upTo(10).app("x"), upTo(10).app("y")),
 			maintenance("b").draining("one").plan(upTo(10).app("y"), upTo(10).app("x")),
@@ -43,7 +43,7 @@ func TestContradictionsNeverDeadlock(t *testing.T) {
 			expectTargeted("x").
 			gone("x").expectTargeted("y")
 	})
-	t.Run("R25: three that wait for one another in a circle, over three nodes", func(t *testing.T) {
+	t.Run("R25: resolves a cycle of three maintenances over three Nodes", func(t *testing.T) {
 		given(t,
 			maintenance("c").draining("three", "one"),
 			maintenance("a").draining("one", "two").since(5000),
@@ -62,7 +62,7 @@ func TestContradictionsNeverDeadlock(t *testing.T) {
 			gone("ca").expectTargeted("bc").
 			gone("bc").expectTargeted("ab")
 	})
-	t.Run("R25: pods that evacuate elsewhere don't keep a contradiction alive", func(t *testing.T) {
+	t.Run("R25: resolves a cycle while Pods evacuate elsewhere", func(t *testing.T) {
 		things := append(contradiction(1, 2),
 			maintenance("c").draining("one", "two"), pod("slow").on("two"))
 		given(t, things...).
@@ -70,7 +70,7 @@ func TestContradictionsNeverDeadlock(t *testing.T) {
 			change("y", func(p *podBuilder) { p.skippedBy("c") }).
 			expectTargeted("slow", "x")
 	})
-	t.Run("R25: who is not part of the circle keeps its say", func(t *testing.T) {
+	t.Run("R25: respects maintenances outside the cycle", func(t *testing.T) {
 		given(t,
 			maintenance("oldest").draining("one", "two").since(0),
 			maintenance("a").draining("two").since(1),
@@ -83,7 +83,7 @@ func TestContradictionsNeverDeadlock(t *testing.T) {
 			gone("first").expectTargeted("x").
 			gone("x").expectTargeted("y")
 	})
-	t.Run("R25: of two circles that touch, each one breaks by itself", func(t *testing.T) {
+	t.Run("R25: resolves each of two connected cycles", func(t *testing.T) {
 		given(t, append(contradiction(1, 2),
 			maintenance("c").draining("one", "two").since(3),
 			maintenance("d").draining("two").since(4),
@@ -97,7 +97,7 @@ func TestContradictionsNeverDeadlock(t *testing.T) {
 			gone("w").expectTargeted("x").
 			gone("x").expectTargeted("y")
 	})
-	t.Run("R25: an oldest that only waits for a circle has no step brought forward", func(t *testing.T) {
+	t.Run("R25: does not bring forward the step of an oldest maintenance that only waits for a cycle", func(t *testing.T) {
 		things := append(contradiction(1, 2),
 			maintenance("oldest").draining("one").since(0), pod("z").on("one").ordered(1, "a", "b"))
 		given(t, things...).
@@ -107,14 +107,14 @@ func TestContradictionsNeverDeadlock(t *testing.T) {
 			gone("x").expectTargeted("y").
 			gone("y").expectTargeted("z")
 	})
-	t.Run("R25: a pod that is to complete doesn't keep a contradiction alive", func(t *testing.T) {
+	t.Run("R25: resolves a cycle with a Pod that must complete", func(t *testing.T) {
 		things := append(contradiction(1, 2), pod("job").on("one").completesFor("a", "b"))
 		given(t, things...).
 			expectTargeted("x").
 			gone("x").expectTargeted(). // no contradiction any more: a wants y after the job
 			gone("job").expectTargeted("y")
 	})
-	t.Run("R25: a pod that is to complete is no contradiction, and is waited for", func(t *testing.T) {
+	t.Run("R25: waits for a Pod that must complete, which is not a cycle", func(t *testing.T) {
 		given(t,
 			maintenance("a").draining("one"), maintenance("b").draining("one"),
 			pod("job").on("one").completesFor("b"), pod("next").on("one").ordered(1, "a", "b"),

@@ -5,7 +5,7 @@ import (
 )
 
 func TestProgressNeverBacktracks(t *testing.T) {
-	t.Run("R24: a pod under the published rows is targeted, whatever the cursor says", func(t *testing.T) {
+	t.Run("R24: targets a Pod under the published rows, regardless of the cursor", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one", "two").plan(upTo(10), upTo(20)).
 				published("one", upTo(20)).published("two", upTo(20)),
@@ -15,7 +15,7 @@ func TestProgressNeverBacktracks(t *testing.T) {
 			expectTargeted("low", "covered").
 			expect(node("two").of("m").targets(upTo(20)).says("Evacuating"))
 	})
-	t.Run("R24: a pod that holds an Evacuation keeps it, when all rows are lost too", func(t *testing.T) {
+	t.Run("R24: keeps the Evacuation of a Pod even if all rows are lost", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one").plan(upTo(10), upTo(20)),
 			pod("low").on("one").priority(10),
@@ -23,13 +23,13 @@ func TestProgressNeverBacktracks(t *testing.T) {
 			pod("waits").on("one").priority(20),
 		).expectTargeted("low", "high")
 	})
-	t.Run("R24: rows stay as high as they were published", func(t *testing.T) {
+	t.Run("R24: never lowers published rows", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one").plan(upTo(10), upTo(20)).published("one", upTo(15), upTo(3).daemonSets()),
 			pod("low").on("one").priority(10),
 		).expect(node("one").of("m").targets(upTo(15), upTo(3).daemonSets()))
 	})
-	t.Run("R24: a status that was written for one of two maintenances counts for both", func(t *testing.T) {
+	t.Run("R24: applies the status of one of two maintenances to both", func(t *testing.T) {
 		given(t,
 			maintenance("a").draining("one").plan(upTo(10), upTo(20)).published("one", upTo(20)),
 			maintenance("b").draining("one").plan(upTo(10), upTo(20)).published("one", upTo(10)),
@@ -53,12 +53,12 @@ func TestProgressNeverBacktracks(t *testing.T) {
 				change("p", func(p *podBuilder) { p.drainsFor("m") }).expectTargeted("p", "q")
 		})
 	}
-	t.Run("R24: a verdict that turns to a later order doesn't take the pod out", func(t *testing.T) {
+	t.Run("R24: keeps a target whose drain order increases", func(t *testing.T) {
 		given(t, maintenance("m").draining("one"), pod("p").on("one"), pod("q").on("one")).
 			expectTargeted("p", "q").
 			change("p", func(p *podBuilder) { p.ordered(5, "m") }).expectTargeted("p", "q")
 	})
-	t.Run("R24: a pod that finishes while it is evacuated keeps its Evacuation", func(t *testing.T) {
+	t.Run("R24: keeps the Evacuation of a Pod that finishes", func(t *testing.T) {
 		given(t, maintenance("m").draining("one"), pod("p").on("one")).
 			expectTargeted("p").
 			change("p", func(p *podBuilder) { p.finished() }).expectTargeted("p").

@@ -57,7 +57,7 @@ func FuzzDecide(f *testing.F) {
 		}
 		d := plan.Decide(o)
 		if d.Targets.Len() == 0 {
-			t.Errorf("nobody goes: %v", d)
+			t.Errorf("no target: %v", d)
 		}
 		for name, m := range d.Maintenances {
 			for node, n := range m.Nodes {

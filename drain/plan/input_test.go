@@ -11,7 +11,7 @@ import (
 
 func TestInputOfUsers(t *testing.T) {
 	broken := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like"}}}
-	t.Run("a selector that can't be parsed selects nothing", func(t *testing.T) {
+	t.Run("an invalid selector selects nothing", func(t *testing.T) {
 		m := maintenance("m").draining("one").plan(upTo(5), upTo(20))
 		m.Plan[0].PodSelector = broken
 		given(t, m, pod("p").on("one"), pod("q").on("one").priority(20)).expectTargeted("p", "q")
@@ -23,7 +23,7 @@ func TestInputOfUsers(t *testing.T) {
 		}
 		given(t, m, pod("p").on("one")).expectTargeted("p")
 	})
-	t.Run("a row that can't be parsed covers nothing", func(t *testing.T) {
+	t.Run("an invalid row covers nothing", func(t *testing.T) {
 		row := upTo(everyPriority)
 		row.PodSelector = broken
 		given(t,
@@ -44,7 +44,7 @@ func TestInputOfUsers(t *testing.T) {
 			t.Errorf("decided: %v", d)
 		}
 	})
-	t.Run("pods of other nodes are nobody's business", func(t *testing.T) {
+	t.Run("ignores Pods of other Nodes", func(t *testing.T) {
 		given(t, maintenance("m").draining("one"), pod("p").on("two").evacuating(), pod("q").on("")).
 			expectTargeted().expectDrained("m", true)
 	})

@@ -13,7 +13,7 @@ func TestMessages(t *testing.T) {
 			expect(node("one").of("m").says("Evacuating")).
 			expectBlocking("m", "Waiting for Pods with drain order 0 on Node one to terminate.")
 	})
-	t.Run("R28: limited by several, by name", func(t *testing.T) {
+	t.Run("R28: names the maintenances that limit it, sorted by name", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one").plan(upTo(30)),
 			maintenance("b").draining("one").plan(upTo(20)),
@@ -22,14 +22,14 @@ func TestMessages(t *testing.T) {
 			pod("low").on("one").priority(10), pod("high").on("one").priority(25),
 		).expect(node("one").of("m").says("Evacuating (limited by a, b)"))
 	})
-	t.Run("R28: not limited where nothing is held back", func(t *testing.T) {
+	t.Run("R28: is not limited if no Pod is held back", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one").plan(upTo(30)),
 			maintenance("a").draining("one").plan(upTo(10)),
 			pod("low").on("one").priority(10), pod("high").on("one").priority(35),
 		).expect(node("one").of("m").says("Evacuating"))
 	})
-	t.Run("R29: fast-forwarded by the least powerful of the older ones, never by a younger one", func(t *testing.T) {
+	t.Run("R29: names the least powerful older maintenance, never a younger one", func(t *testing.T) {
 		given(t,
 			maintenance("a").draining("one").plan(upTo(50)).published("one", upTo(20)),
 			maintenance("b").draining("one").plan(upTo(20), upTo(50)).published("one", upTo(20)),
@@ -41,7 +41,7 @@ func TestMessages(t *testing.T) {
 			node("one").of("younger").says("Evacuating").fastForwarded(),
 		)
 	})
-	t.Run("R30: the first node by name that evacuates", func(t *testing.T) {
+	t.Run("R30: names the first evacuating Node by name", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("c", "b", "a").plan(upTo(10)),
 			pod("high").on("a").priority(20), pod("low-b").on("b"), pod("low-c").on("c"),
@@ -49,7 +49,7 @@ func TestMessages(t *testing.T) {
 			expect(node("a").of("m").says("Waiting for node b.")).
 			expectBlocking("m", "Waiting for Pods with drain order 0 on Node b and 1 more Nodes to terminate.")
 	})
-	t.Run("R31: the root blocker is followed through maintenances", func(t *testing.T) {
+	t.Run("R31: follows the root blocker through maintenances", func(t *testing.T) {
 		given(t,
 			maintenance("a").draining("one", "two").plan(upTo(10)),
 			maintenance("b").draining("two", "three").plan(upTo(20)),
@@ -64,14 +64,14 @@ func TestMessages(t *testing.T) {
 			node("four").of("c").says("Waiting for node one (a)."),
 		).expectBlocking("c", "Waiting for node one (a).")
 	})
-	t.Run("R31: a node that is held back by another maintenance on the same node names that one", func(t *testing.T) {
+	t.Run("R31: names another maintenance that holds back the same Node", func(t *testing.T) {
 		given(t,
 			maintenance("a").draining("one").plan(upTo(10)),
 			maintenance("b").draining("one").plan(upTo(20)),
 			pod("low").on("one").skippedBy("b"), pod("high").on("one").priority(15),
 		).expect(node("one").of("b").says("Waiting for node one (a)."))
 	})
-	t.Run("R31: a pod that may not be touched isn't what a node waits for before its turn", func(t *testing.T) {
+	t.Run("R31: does not name a vetoed Pod beyond the current step", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one", "two").plan(upTo(10)),
 			maintenance("other").draining("two"),
@@ -80,13 +80,13 @@ func TestMessages(t *testing.T) {
 			expect(node("two").of("m").says("Waiting for node one.")).
 			gone("low").expect(node("two").of("m").says("Waiting for Pod default/job to complete (other)."))
 	})
-	t.Run("R31: a pod that is to complete is all that a node waits for when it has no other", func(t *testing.T) {
+	t.Run("R31: names a Pod that must complete if the Node has no other Pod", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one", "two").plan(upTo(10)),
 			pod("low").on("one"), pod("job").on("two").priority(20).completesFor("m"),
 		).expect(node("two").of("m").says("Waiting for Pod default/job to complete."))
 	})
-	t.Run("R31: of several that hold a node back the oldest one's blocker is named", func(t *testing.T) {
+	t.Run("R31: names the blocker of the oldest maintenance that holds back the Node", func(t *testing.T) {
 		given(t,
 			maintenance("b").draining("shared", "two").plan(upTo(10)),
 			maintenance("a").draining("shared", "one").plan(upTo(10)),
@@ -94,7 +94,7 @@ func TestMessages(t *testing.T) {
 			pod("p").on("shared").priority(20), pod("root-b").on("two"), pod("root-a").on("one"),
 		).expect(node("shared").of("m").says("Waiting for node two (b)."))
 	})
-	t.Run("R31: a pod that several want to complete is a maintenance's own affair", func(t *testing.T) {
+	t.Run("R31: names no other maintenance for a Pod that must complete in this one, too", func(t *testing.T) {
 		given(t,
 			maintenance("a").draining("one"), maintenance("b").draining("one", "two"),
 			pod("job").on("one").completesFor("a", "b"), pod("later").on("two").daemonSet(),
@@ -104,7 +104,7 @@ func TestMessages(t *testing.T) {
 			node("two").of("b").says("Waiting for node one."),
 		)
 	})
-	t.Run("R31: names that don't fit are counted", func(t *testing.T) {
+	t.Run("R31: counts the names that do not fit", func(t *testing.T) {
 		long := strings.Repeat("x", 252)
 		things := []thing{maintenance("m").draining(long).plan(upTo(30)), pod("low").on(long), pod("high").on(long).priority(20)}
 		for i := range 9 {

@@ -5,7 +5,7 @@ import (
 )
 
 func TestOverlappingMaintenances(t *testing.T) {
-	t.Run("R25: the least powerful maintenance limits the node", func(t *testing.T) {
+	t.Run("R25: the least powerful maintenance limits the Node", func(t *testing.T) {
 		given(t,
 			maintenance("a").draining("one").plan(upTo(10), upTo(30)),
 			maintenance("b").draining("one").plan(upTo(20), upTo(30)),
@@ -14,7 +14,7 @@ func TestOverlappingMaintenances(t *testing.T) {
 			expectTargeted("low").
 			gone("low").expectTargeted("middle")
 	})
-	t.Run("R25: a maintenance that skips a pod has no say about it", func(t *testing.T) {
+	t.Run("R25: a maintenance that skips a Pod does not limit it", func(t *testing.T) {
 		given(t,
 			maintenance("a").draining("one", "two"),
 			maintenance("b").draining("two"),
@@ -22,7 +22,7 @@ func TestOverlappingMaintenances(t *testing.T) {
 			pod("daemon").on("two").daemonSet().skippedBy("a"),
 		).expectTargeted("first", "daemon")
 	})
-	t.Run("R25: a pod that one of them wants to complete is left alone", func(t *testing.T) {
+	t.Run("R25: does not evacuate a Pod that must complete in one maintenance", func(t *testing.T) {
 		given(t,
 			maintenance("a").draining("one", "two").plan(upTo(10)),
 			maintenance("b").draining("one"),
@@ -37,7 +37,7 @@ func TestOverlappingMaintenances(t *testing.T) {
 			node("one").of("b").says("Waiting for Pod default/job to complete."),
 		)
 	})
-	t.Run("R25: a newcomer is fast-forwarded to the floor, and limits progress from then on", func(t *testing.T) {
+	t.Run("R25: fast-forwards a new maintenance to the floor, and lets it limit progress afterwards", func(t *testing.T) {
 		given(t,
 			maintenance("old").draining("one").plan(upTo(10), upTo(20)),
 			pod("middle").on("one").priority(15), pod("high").on("one").priority(30),
@@ -53,7 +53,7 @@ func TestOverlappingMaintenances(t *testing.T) {
 			gone("middle", "appears").expectTargeted("elsewhere").
 			gone("elsewhere").expectTargeted("high")
 	})
-	t.Run("R25: what a maintenance has reached stays when it ends", func(t *testing.T) {
+	t.Run("R25: keeps what a maintenance has reached when it ends", func(t *testing.T) {
 		given(t,
 			maintenance("old").draining("one").plan(upTo(20)),
 			maintenance("new").draining("one", "two").plan(upTo(5), upTo(30)).published("one", upTo(20)).published("two", upTo(5)),
@@ -64,14 +64,14 @@ func TestOverlappingMaintenances(t *testing.T) {
 			expectTargeted("middle", "elsewhere", "appears").
 			expect(node("one").of("new").says("Evacuating").fastForwarded())
 	})
-	t.Run("R25: a newcomer doesn't take its own later orders back from what is published", func(t *testing.T) {
+	t.Run("R25: a new maintenance with later orders does not lower published rows", func(t *testing.T) {
 		given(t,
 			maintenance("old").draining("one", "two").plan(upTo(10)).published("one", upTo(10)).published("two", upTo(10)),
 			maintenance("new").draining("one", "three"),
 			pod("p").on("one").ordered(3, "new"), pod("q").on("three"),
 		).expectTargeted("p", "q")
 	})
-	t.Run("R25: rows don't let a pod go that has a later order for one of those who published them", func(t *testing.T) {
+	t.Run("R25: does not target a Pod under the rows that has a later order in a maintenance that published them", func(t *testing.T) {
 		given(t,
 			maintenance("a").draining("one"),
 			maintenance("b").draining("one", "two"),

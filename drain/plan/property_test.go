@@ -78,7 +78,7 @@ func checkTargets(t *rapid.T, or *oracle, d plan.Decision) {
 	}
 }
 
-// checkRows: what has been published isn't taken back, and is the same for all maintenances of a Node but for selectors.
+// checkRows checks that published rows never move backward, and that all maintenances of a Node publish the same rows except for selectors.
 func checkRows(t *rapid.T, or *oracle, d plan.Decision) {
 	for _, m := range or.o.Maintenances {
 		for node, nodeDecision := range d.Maintenances[m.Name].Nodes {
@@ -166,12 +166,12 @@ var (
 	waitsPod  = regexp.MustCompile(`^Waiting for Pod ns/(\S+?)(?: to complete|: the drain rules cannot be evaluated)(?: \((\S+)\))?\.$`)
 )
 
-// checkMessage: the message is true, and names real blockers.
+// checkMessage checks that the message is true, and names real blockers.
 func checkMessage(t *rapid.T, or *oracle, d plan.Decision, m plan.Maintenance, node, message string) {
 	isTrue := func(claim bool) {
 		t.Helper()
 		if !claim {
-			t.Fatalf("%s says of %s, untruly: %s", m.Name, node, message)
+			t.Fatalf("%s reports a wrong message about %s: %s", m.Name, node, message)
 		}
 	}
 	some := func(on string, is func(plan.Pod) bool) bool {

@@ -49,7 +49,7 @@ func TestRows(t *testing.T) {
 			node("one").of("b").targets(upTo(20), upTo(20).app("db")), // published before
 		)
 	})
-	t.Run("R26: a newcomer shows what it is fast-forwarded to, with its own selectors", func(t *testing.T) {
+	t.Run("R26: publishes what a new maintenance is fast-forwarded to, with its selectors", func(t *testing.T) {
 		given(t,
 			maintenance("old").draining("one").plan(upTo(20)).published("one", upTo(20)),
 			maintenance("new").draining("one", "two").plan(upTo(5).app("db"), upTo(10)),
@@ -60,7 +60,7 @@ func TestRows(t *testing.T) {
 			node("two").of("new").targets(upTo(5).app("db")),
 		)
 	})
-	t.Run("R26: rows of a maintenance that has ended stay", func(t *testing.T) {
+	t.Run("R26: keeps the rows of a maintenance that has ended", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one").plan(upTo(5).app("db"), upTo(5).app("web"), upTo(10)).
 				published("one", upTo(3), upTo(9).app("cache"), upTo(1).app("queue")),
@@ -68,7 +68,7 @@ func TestRows(t *testing.T) {
 		).expect(node("one").of("m").targets(
 			upTo(3), upTo(9).app("cache"), upTo(5).app("db"), upTo(3).app("queue"), upTo(3).app("web")))
 	})
-	t.Run("R26: maintenances that contradict from the start have reached nothing together", func(t *testing.T) {
+	t.Run("R26: publishes no row for maintenances that contradict from the start", func(t *testing.T) {
 		given(t,
 			maintenance("a").draining("one").plan(upTo(10).app("x"), upTo(10).app("y")),
 			maintenance("b").draining("one").plan(upTo(10).app("y"), upTo(10).app("x")),
@@ -125,7 +125,7 @@ func TestRows(t *testing.T) {
 			expectTargeted("late", "low").
 			gone("low").expectTargeted("late", "high")
 	})
-	t.Run("R26: a maintenance that nothing holds back doesn't limit the rows", func(t *testing.T) {
+	t.Run("R26: a maintenance without a live Pod does not limit the rows", func(t *testing.T) {
 		given(t,
 			maintenance("done").draining("one").plan(upTo(10)),
 			maintenance("m").draining("one").plan(upTo(20)),
@@ -135,7 +135,7 @@ func TestRows(t *testing.T) {
 			node("one").of("done").targets(upTo(20)).says("Drained"),
 		)
 	})
-	t.Run("R26: no more rows than a status can hold", func(t *testing.T) {
+	t.Run("R26: publishes at most as many rows as a status can contain", func(t *testing.T) {
 		m := maintenance("new").draining("one")
 		for i := range int32(300) {
 			m.published("one", append(published(m), upTo(i).app(string('A'+i)))...)

@@ -18,16 +18,16 @@ func TestStatus(t *testing.T) {
 		).expect(node("one").of("m").pods(10, 2, 4))
 	})
 	for name, last := range map[string]*podBuilder{
-		"R35: a pod that must go holds Drained back":         pod("last").on("two"),
-		"R35: a pod that is to complete holds Drained back":  pod("last").on("two").completesFor("m"),
-		"R35: a pod that is undecided holds Drained back":    pod("last").on("two").undecidedFor("m"),
-		"R35: a static pod that can go holds Drained back":   pod("last").on("two").static(),
-		"R35: a DaemonSet pod that goes holds Drained back":  pod("last").on("two").daemonSet(),
-		"R35: a pod of a type not known holds Drained back":  {group: "last", count: 1, Pod: plan.Pod{Node: "two", Type: "New"}},
-		"R35: an evacuating pod holds Drained back":          pod("last").on("two").evacuating(),
-		"R35: a pod of the highest priority holds it back":   pod("last").on("two").priority(everyPriority),
-		"R35: a pod of a negative priority holds it back":    pod("last").on("two").priority(-1),
-		"R35: a pod of the last of the orders holds it back": pod("last").on("two").ordered(everyPriority, "m"),
+		"R35: a Pod that drains keeps the Node from being drained": pod("last").on("two"),
+		"R35: a pod that is to complete holds Drained back":        pod("last").on("two").completesFor("m"),
+		"R35: a pod that is undecided holds Drained back":          pod("last").on("two").undecidedFor("m"),
+		"R35: a static pod that can go holds Drained back":         pod("last").on("two").static(),
+		"R35: a DaemonSet pod that goes holds Drained back":        pod("last").on("two").daemonSet(),
+		"R35: a pod of a type not known holds Drained back":        {group: "last", count: 1, Pod: plan.Pod{Node: "two", Type: "New"}},
+		"R35: an evacuating pod holds Drained back":                pod("last").on("two").evacuating(),
+		"R35: a pod of the highest priority holds it back":         pod("last").on("two").priority(everyPriority),
+		"R35: a pod of a negative priority holds it back":          pod("last").on("two").priority(-1),
+		"R35: a pod of the last of the orders holds it back":       pod("last").on("two").ordered(everyPriority, "m"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			given(t, maintenance("m").draining("one", "two"), last).
@@ -57,7 +57,7 @@ func TestStatus(t *testing.T) {
 			expect(node("one").of("m").pods(0, 0, 3).says("Drained")).
 			expectDrained("m", true)
 	})
-	t.Run("R40: a pod that its DaemonSet would replace at once is skipped; others aren't", func(t *testing.T) {
+	t.Run("R40: skips only Pods that their DaemonSet would replace immediately", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one"),
 			pod("tolerant").on("one").comingBack(), pod("daemon").on("one").daemonSet(),
@@ -66,7 +66,7 @@ func TestStatus(t *testing.T) {
 			expect(node("one").of("m").pods(0, 1, 1)).
 			gone("daemon").expectDrained("m", true)
 	})
-	t.Run("R41: a static pod with an evacuator goes last", func(t *testing.T) {
+	t.Run("R41: evacuates a static Pod with an evacuator last", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one"),
 			pod("static").on("one").static(), pod("daemon").on("one").daemonSet().priority(everyPriority),

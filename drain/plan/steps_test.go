@@ -5,7 +5,7 @@ import (
 )
 
 func TestSteps(t *testing.T) {
-	t.Run("R23: the next step begins when no live pod of the steps so far is left on any node", func(t *testing.T) {
+	t.Run("R23: starts the next step when no Node has a live Pod of the previous steps", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one", "two").plan(upTo(10), upTo(20)),
 			pod("low-1").on("one").priority(10), pod("high-1").on("one").priority(20),
@@ -15,7 +15,7 @@ func TestSteps(t *testing.T) {
 			gone("low-1").expectTargeted("low-2").
 			gone("low-2").expectTargeted("high-1", "high-2")
 	})
-	t.Run("R23: steps without pods are passed over", func(t *testing.T) {
+	t.Run("R23: skips steps without Pods", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one").plan(upTo(10), upTo(20), upTo(30)),
 			pod("p").on("one").priority(25),
@@ -23,7 +23,7 @@ func TestSteps(t *testing.T) {
 			expectTargeted("p").
 			expect(node("one").of("m").targets(upTo(30)))
 	})
-	t.Run("R23: types go one after the other, whatever their priorities", func(t *testing.T) {
+	t.Run("R23: evacuates one Pod type after the other, regardless of priorities", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one"),
 			pod("default").on("one").priority(2000001000),
@@ -34,7 +34,7 @@ func TestSteps(t *testing.T) {
 			gone("default").expectTargeted("daemon").
 			gone("daemon").expectTargeted("static")
 	})
-	t.Run("R23: orders of drain rules sort the pods of a type, before priorities do", func(t *testing.T) {
+	t.Run("R23: evacuates Pods with lower drain order first, before priorities", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one").plan(upTo(10)),
 			pod("first").on("one").priority(5000).ordered(-1, "m"),
@@ -48,7 +48,7 @@ func TestSteps(t *testing.T) {
 			gone("high").expectTargeted("last").
 			gone("last").expectTargeted("daemon")
 	})
-	t.Run("R23: a pod stands at the first entry that selects it", func(t *testing.T) {
+	t.Run("R23: assigns a Pod to the first entry that selects it", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one").plan(upTo(10).app("db"), upTo(20), upTo(30).app("db")),
 			pod("db").on("one").priority(10).app("db"),
@@ -60,7 +60,7 @@ func TestSteps(t *testing.T) {
 			gone("db-20", "web-20").expectTargeted("db-30").
 			gone("db-30").expectTargeted("web-30")
 	})
-	t.Run("R23: a pod that is to complete holds the step of order 0, and is never targeted", func(t *testing.T) {
+	t.Run("R23: waits at order 0 for a Pod that must complete, and never targets it", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one", "two").plan(upTo(10)),
 			pod("job").on("one").priority(10).completesFor("m"),
@@ -76,7 +76,7 @@ func TestSteps(t *testing.T) {
 			change("job", func(p *podBuilder) { p.finished() }).expectTargeted("high").
 			gone("high").expectDrained("m", true)
 	})
-	t.Run("R23: a finished pod holds nothing back", func(t *testing.T) {
+	t.Run("R23: does not wait for a finished Pod", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one").plan(upTo(10)),
 			pod("done").on("one").finished(),
@@ -85,7 +85,7 @@ func TestSteps(t *testing.T) {
 			expectTargeted("high").
 			gone("high").expectDrained("m", true)
 	})
-	t.Run("R23: a pod that is undecided holds its step, and is not touched", func(t *testing.T) {
+	t.Run("R23: waits for an undecided Pod, and does not target it", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one").plan(upTo(10)),
 			pod("low").on("one").undecidedFor("m"), pod("high").on("one").priority(20),
@@ -98,7 +98,7 @@ func TestSteps(t *testing.T) {
 			change("low", func(p *podBuilder) { p.drainsFor("m") }).expectTargeted("low").
 			gone("low").expectTargeted("high")
 	})
-	t.Run("R21: a pod that appears at an earlier step goes too, at once", func(t *testing.T) {
+	t.Run("R21: targets a Pod that appears at an earlier step immediately", func(t *testing.T) {
 		given(t,
 			maintenance("m").draining("one", "two").plan(upTo(10), upTo(20)),
 			pod("middle").on("one").priority(20), pod("high").on("one").priority(30),
@@ -108,7 +108,7 @@ func TestSteps(t *testing.T) {
 			gone("middle").expectTargeted("late").
 			gone("late").expectTargeted("high")
 	})
-	t.Run("R15: a node that joins starts at the current step, one that leaves is left alone", func(t *testing.T) {
+	t.Run("R15: a Node that joins starts at the current step, a Node that leaves has no targets", func(t *testing.T) {
 		m := maintenance("m").draining("one").plan(upTo(10), upTo(20))
 		s := given(t, m,
 			pod("middle").on("one").priority(20),

@@ -129,7 +129,7 @@ func TestDecide(t *testing.T) {
 		g.Expect(decision.Records).To(BeEmpty())
 		g.Expect(decision.Changed).To(BeTrue())
 	})
-	t.Run("R44: controllers for which the list has no room share one record", func(t *testing.T) {
+	t.Run("R44: controllers beyond the limit of records share one", func(t *testing.T) {
 		g := NewWithT(t)
 		d := &drain{now: start}
 		for i := range 200 {

@@ -14,7 +14,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// Names of the rules that are built in, and the prefix of those that come from MachineDrainRules.
+// Names of the built-in rules, and the prefix of the rules of MachineDrainRules.
 const (
 	RuleStaticPods              = "static-pods"
 	RuleDaemonSetPods           = "daemonset-pods"
@@ -23,7 +23,7 @@ const (
 	RuleDrainLabelWaitCompleted = "drain-label-wait-completed"
 	MachineDrainRulePrefix      = "machine-drain-rule/"
 
-	// RuleTooManyRules and RuleTooLarge name the Problems that are about the list as a whole.
+	// RuleTooManyRules and RuleTooLarge name the Problems of the list as a whole.
 	RuleTooManyRules = "too-many-rules"
 	RuleTooLarge     = "too-large"
 )
@@ -34,31 +34,30 @@ const (
 	MaxEntries  = 32
 	MaxRuleName = 320
 
-	// MaxRulesBytes is what the compiled rules may take as JSON. An object in etcd has 1.5 MB; most of that is for the
-	// status. Without the limit a large list of rules would make every write of the NodeMaintenance fail, with an error
-	// that names no rule.
+	// MaxRulesBytes is the maximum size of the compiled rules as JSON. An object in etcd has at most 1.5 MB, most of which the status
+	// needs. Without this limit, a large list of rules would make each write of the NodeMaintenance fail with an error that names no rule.
 	MaxRulesBytes = 256 * 1024
 )
 
-// How the pods of the node agent are recognized.
+// Labels and Namespace of the Pods of the node agent.
 const (
 	nodeAgentLabel     = "app.kubernetes.io/name"
 	nodeAgentName      = "capnm-node-agent"
 	nodeAgentNamespace = "capnm-system"
 )
 
-// ClusterFacts is what rules look at in a Cluster.
+// ClusterFacts are the properties of a Cluster that rules match.
 type ClusterFacts struct {
 	Labels map[string]string
 }
 
-// MachineFacts is what rules look at in a Machine.
+// MachineFacts are the properties of a Machine that rules match.
 type MachineFacts struct {
 	Namespace string
 	Labels    map[string]string
 }
 
-// Input is all that decides about the rules of one Machine's drain.
+// Input is the input of Compile.
 type Input struct {
 	Cluster       ClusterFacts
 	Machine       MachineFacts
@@ -68,7 +67,7 @@ type Input struct {
 	MachineDrainRules []clusterv1.MachineDrainRule
 }
 
-// Problem is a rule that can't be used, and why.
+// Problem is an invalid rule, and why it is invalid.
 type Problem struct {
 	Rule    string
 	Message string
@@ -76,25 +75,23 @@ type Problem struct {
 
 func (p Problem) String() string { return p.Rule + ": " + p.Message }
 
-// Compiled is the answer of Compile. It shares no memory with the input.
+// Compiled is the result of Compile. It shares no memory with the input.
 type Compiled struct {
-	// Rules fit into NodeMaintenance.spec.drainRules. While there are Problems they are incomplete: a drain that goes by
-	// them could evict what a broken rule protects.
+	// Rules fit into NodeMaintenance.spec.drainRules. If there are Problems, they are incomplete: a drain that uses them could evict Pods
+	// that an invalid rule protects.
 	Rules []v1alpha1.DrainRule
 
-	// Problems are rules that select the Machine, or may select it, and can't be compiled. The drain waits until they
-	// are mended (M6). Sorted by rule.
+	// Problems are invalid rules that select the Machine, or may select it, sorted by rule. The drain waits until they are fixed (M6).
 	Problems []Problem
 }
 
-// Compile writes the ordered list of rules for the drain of one Machine (M1). It takes time proportional to the size of
-// its input, plus sorting.
+// Compile returns the ordered list of rules for the drain of one Machine (M1).
 func Compile(in Input) Compiled {
 	compiled := Compiled{Rules: builtInRules(in.DaemonSetPods)}
 	for _, mdr := range sortedByName(in.MachineDrainRules, in.Machine.Namespace) {
 		selects := selectsMachine(mdr, in.Machine, in.Cluster)
 		if selects.truth == no {
-			continue // whatever is wrong with it is not this Machine's business (M6)
+			continue // the drain does not wait for it, even if it is invalid (M6)
 		}
 		rule, err := compileMachineDrainRule(mdr)
 		switch {
@@ -110,7 +107,7 @@ func Compile(in Input) Compiled {
 	return compiled
 }
 
-// builtInRules are the rules that come before all MachineDrainRules.
+// builtInRules returns the rules that precede all MachineDrainRules.
 func builtInRules(daemonSetPods v1alpha1.DaemonSetPodsPolicy) []v1alpha1.DrainRule {
 	rules := []v1alpha1.DrainRule{skip(RuleStaticPods, v1alpha1.DrainRulePodSelector{PodType: v1alpha1.PodTypeStatic})}
 	if daemonSetPods != v1alpha1.DaemonSetPodsDrain {
@@ -119,8 +116,8 @@ func builtInRules(daemonSetPods v1alpha1.DaemonSetPodsPolicy) []v1alpha1.DrainRu
 	return append(append(rules, SkipNodeAgent()), drainLabelRules()...)
 }
 
-// drainLabelRules do what the drain label of a Pod asks for. Pods of DaemonSets and static Pods never complete, so wait-completed
-// has no effect on them: waiting for one would never end.
+// drainLabelRules returns the rules for the drain label of Pods. Pods of DaemonSets and static Pods never complete, so wait-completed has no
+// effect on them.
 func drainLabelRules() []v1alpha1.DrainRule {
 	return []v1alpha1.DrainRule{
 		skip(RuleDrainLabelSkip, v1alpha1.DrainRulePodSelector{DrainLabel: v1alpha1.DrainBehaviorSkip}),
@@ -132,8 +129,8 @@ func drainLabelRules() []v1alpha1.DrainRule {
 	}
 }
 
-// InEffect returns the rules by which a NodeMaintenance decides: those of its spec and, where it honors drain labels, before them
-// the built-in rules for drain labels that the spec does not have. The compiled rules of a Machine have them.
+// InEffect returns the rules of a NodeMaintenance: those of its spec, preceded by the built-in rules for drain labels if it honors drain labels
+// and its spec does not contain these rules. The compiled rules of a Machine contain them.
 func InEffect(spec *v1alpha1.NodeMaintenanceSpec) []v1alpha1.DrainRule {
 	if spec.DrainLabelPolicy == v1alpha1.DrainLabelPolicyIgnore {
 		return spec.DrainRules
@@ -144,12 +141,12 @@ func InEffect(spec *v1alpha1.NodeMaintenanceSpec) []v1alpha1.DrainRule {
 	return append(missing, spec.DrainRules...)
 }
 
-// IsNodeAgent says whether a Pod is that of a node agent.
+// IsNodeAgent reports whether a Pod is one of the node agent.
 func IsNodeAgent(pod *corev1.Pod) bool {
 	return pod.Namespace == nodeAgentNamespace && pod.Labels[nodeAgentLabel] == nodeAgentName
 }
 
-// SkipNodeAgent leaves the node agent on its Node: it must outlive the drain.
+// SkipNodeAgent returns the rule that skips the node agent, which must run until the drain has ended.
 func SkipNodeAgent() v1alpha1.DrainRule {
 	return skip(RuleNodeAgent, v1alpha1.DrainRulePodSelector{
 		Selector:          &metav1.LabelSelector{MatchLabels: map[string]string{nodeAgentLabel: nodeAgentName}},
@@ -177,12 +174,12 @@ func (c *Compiled) addProblem(machineDrainRule, message string) {
 	c.Problems = append(c.Problems, Problem{Rule: MachineDrainRulePrefix + machineDrainRule, Message: text.Cut(message, text.MaxMessage)})
 }
 
-// limit cuts the list to what a NodeMaintenance holds, and says so (M6).
+// limit truncates the list to the limits of a NodeMaintenance, and adds a Problem if it does (M6).
 func (c *Compiled) limit() {
 	if n := len(c.Rules); n > MaxRules {
 		c.Rules = c.Rules[:MaxRules]
 		c.Problems = append(c.Problems, Problem{Rule: RuleTooManyRules, Message: fmt.Sprintf(
-			"%d drain rules apply to this Machine, %d of them built in; a NodeMaintenance holds %d",
+			"%d drain rules apply to this Machine, %d of them built in; a NodeMaintenance can contain %d",
 			n, countBuiltIn(c.Rules), MaxRules)})
 	}
 	total, fit := 0, len(c.Rules)
@@ -195,7 +192,7 @@ func (c *Compiled) limit() {
 	if fit < len(c.Rules) {
 		c.Rules = c.Rules[:fit]
 		c.Problems = append(c.Problems, Problem{Rule: RuleTooLarge, Message: fmt.Sprintf(
-			"the drain rules that apply to this Machine take %d bytes; a NodeMaintenance holds %d", total, MaxRulesBytes)})
+			"the drain rules that apply to this Machine have %d bytes; a NodeMaintenance can contain %d", total, MaxRulesBytes)})
 	}
 }
 

@@ -9,19 +9,17 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Spellings of the drain label's values for texts. DrainLabel accepts more.
+// Values of the drain label in messages. DrainLabel accepts more spellings.
 const (
 	labelSkip          = "skip"
 	labelWaitCompleted = "wait-completed"
 )
 
-// DrainLabel reads the label cluster.x-k8s.io/drain, by which the owner of a pod decides without access to the management
-// cluster. It accepts exactly the spellings that Cluster API accepts: "skip" and, with or without one hyphen,
-// "waitcompleted", in upper and lower case (M2).
+// DrainLabel parses the label cluster.x-k8s.io/drain of a Pod. It accepts the same spellings as Cluster API: "skip" and, with or without one
+// hyphen, "waitcompleted", in upper and lower case (M2).
 //
-// Without the label both results are empty. A value with another meaning counts as no label; it is returned as
-// unknownValue, for an event on the pod: the owner believes in a protection that isn't there. An empty value is
-// returned as two quotes, to tell it from no label.
+// Without the label, both results are empty. Another value counts as no label, and is returned as unknownValue for an event on the Pod: its
+// owner expects a protection that does not exist. An empty value is returned as two quotes.
 func DrainLabel(labels map[string]string) (behavior v1alpha1.DrainBehavior, unknownValue string) {
 	value, found := labels[clusterv1.PodDrainLabel]
 	switch {
@@ -38,8 +36,8 @@ func DrainLabel(labels map[string]string) (behavior v1alpha1.DrainBehavior, unkn
 	}
 }
 
-// UnknownDrainLabel says, for an event on a Pod that a maintenance drains, that its drain label has a value without an effect (M2).
-// Empty: it has not, or the maintenance ignores the label.
+// UnknownDrainLabel returns the message of an event on a Pod whose drain label has an unknown value (M2). It is empty if the label is valid, or if
+// the NodeMaintenance ignores it.
 func UnknownDrainLabel(m *v1alpha1.NodeMaintenance, labels map[string]string) string {
 	if _, unknownValue := DrainLabel(labels); unknownValue == "" || m.Spec.DrainLabelPolicy == v1alpha1.DrainLabelPolicyIgnore {
 		return ""
@@ -48,7 +46,7 @@ func UnknownDrainLabel(m *v1alpha1.NodeMaintenance, labels map[string]string) st
 		clusterv1.PodDrainLabel, labels[clusterv1.PodDrainLabel], m.Name, labelSkip, labelWaitCompleted)
 }
 
-// labelText is how a drain label is named to people.
+// labelText returns a drain label as messages name it.
 func labelText(behavior v1alpha1.DrainBehavior) string {
 	value := labelSkip
 	if behavior == v1alpha1.DrainBehaviorWaitCompleted {

@@ -10,9 +10,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// selectsMachine says whether a MachineDrainRule is for this Machine: its entries are alternatives; within an entry both
-// selectors must match; no entries means all Machines (M3). A selector that can't be parsed makes the answer unknown,
-// unless the rest settles it.
+// selectsMachine returns whether a MachineDrainRule selects the Machine: both selectors of one of its entries must match, and a rule without
+// entries selects all Machines (M3). An invalid selector makes the answer unknown, unless the other selectors determine it.
 func selectsMachine(mdr *clusterv1.MachineDrainRule, machine MachineFacts, cluster ClusterFacts) answer {
 	if len(mdr.Spec.Machines) == 0 {
 		return answer{truth: yes}
@@ -26,7 +25,7 @@ func selectsMachine(mdr *clusterv1.MachineDrainRule, machine MachineFacts, clust
 	return selects
 }
 
-// matchesNamed says which selector it is that can't be parsed.
+// matchesNamed adds the field of an invalid selector to the answer.
 func matchesNamed(s *metav1.LabelSelector, labels map[string]string, i int, field string) answer {
 	matches := parseSelector(s).matches(labels)
 	if matches.truth == unknown {
@@ -35,8 +34,8 @@ func matchesNamed(s *metav1.LabelSelector, labels map[string]string, i int, fiel
 	return matches
 }
 
-// compileMachineDrainRule translates the pods' side of a MachineDrainRule. It refuses what a Matcher could not read: a
-// rule that is broken is better found before it is handed to a running drain.
+// compileMachineDrainRule converts the behavior and the Pod selectors of a MachineDrainRule. It returns an error for a rule that a Matcher could
+// not parse, so that the drain does not start with it.
 func compileMachineDrainRule(mdr *clusterv1.MachineDrainRule) (v1alpha1.DrainRule, error) {
 	rule := v1alpha1.DrainRule{
 		Name:     MachineDrainRulePrefix + mdr.Name,
@@ -48,8 +47,8 @@ func compileMachineDrainRule(mdr *clusterv1.MachineDrainRule) (v1alpha1.DrainRul
 	if len(mdr.Spec.Pods) > MaxEntries {
 		return rule, errors.Errorf("it has %d entries in spec.pods; at most %d are allowed", len(mdr.Spec.Pods), MaxEntries)
 	}
-	// Order goes with Drain alone. Cluster API's webhook refuses it elsewhere and its drain ignores it; the drain is
-	// what counts here, since the webhook may not have been there when the rule was written.
+	// Cluster API's webhook rejects an order with another behavior than Drain, and its drain ignores it. The webhook may have been missing
+	// when the rule was written.
 	if rule.Behavior == v1alpha1.DrainBehaviorDrain && mdr.Spec.Drain.Order != nil {
 		order := *mdr.Spec.Drain.Order
 		rule.Order = &order
@@ -63,7 +62,7 @@ func compileMachineDrainRule(mdr *clusterv1.MachineDrainRule) (v1alpha1.DrainRul
 	return rule, nil
 }
 
-// compilePodSelector copies an entry. One without any selector selects all pods; our schema wants that said.
+// compilePodSelector copies an entry. An entry without selectors selects all Pods, for which our schema requires an empty selector.
 func compilePodSelector(pods clusterv1.MachineDrainRulePodSelector) v1alpha1.DrainRulePodSelector {
 	compiled := v1alpha1.DrainRulePodSelector{
 		Selector:          pods.Selector.DeepCopy(),

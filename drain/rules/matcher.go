@@ -7,12 +7,12 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// Pod is what rules look at in a pod.
+// Pod contains the properties of a Pod that rules match.
 type Pod struct {
 	Namespace, Name string
 	Labels          map[string]string
 
-	// NamespaceLabels count only while NamespaceKnown.
+	// NamespaceLabels are set only if NamespaceKnown is true.
 	NamespaceLabels map[string]string
 	NamespaceKnown  bool
 
@@ -24,31 +24,31 @@ type Pod struct {
 	Finished bool
 }
 
-// Verdict is what a drain does with a pod, and why.
+// Verdict is what a drain does with a Pod, and why.
 type Verdict struct {
-	// Behavior is empty exactly when Undecided is not.
+	// Behavior is empty if and only if Undecided is not.
 	Behavior v1alpha1.DrainBehavior
 
 	// Order is 0 unless Behavior is Drain.
 	Order int32
 
-	// Rule is the name of the rule that decides, or that could not be decided upon. Empty: none matches.
+	// Rule is the name of the rule that decides, or that cannot be evaluated. It is empty if no rule matches.
 	Rule string
 
-	// Reason is for people: "rule machine-drain-rule/monitoring", "label cluster.x-k8s.io/drain: skip", "no rule matches".
+	// Reason is the reason for messages: "rule machine-drain-rule/monitoring", "label cluster.x-k8s.io/drain: skip", "no rule matches".
 	Reason string
 
-	// Undecided, when not empty, says what is missing for a decision. The pod is then neither evicted nor ignored.
+	// Undecided, if not empty, says what is missing for a decision. The Pod is then neither evicted nor ignored.
 	Undecided string
 }
 
-// Matcher decides about pods by a list of rules. It is immutable; any number of goroutines may use it.
+// Matcher applies a list of rules to Pods. It is immutable and safe for concurrent use.
 type Matcher struct {
 	rules []parsedRule
 }
 
-// NewMatcher parses the rules once. Without rules every pod drains at order 0. A rule that can't be parsed makes only
-// those pods Undecided whose verdict depends on it (M6).
+// NewMatcher parses the rules. Without rules, each Pod drains with order 0. An invalid rule makes only those Pods undecided whose verdict depends
+// on it (M6).
 func NewMatcher(rules []v1alpha1.DrainRule) *Matcher {
 	m := &Matcher{rules: make([]parsedRule, 0, len(rules))}
 	for i := range rules {
@@ -57,7 +57,7 @@ func NewMatcher(rules []v1alpha1.DrainRule) *Matcher {
 	return m
 }
 
-// SkippedTypes are the Pod types that the rules skip as a whole: the first rule for all Pods of the type says Skip.
+// SkippedTypes returns the Pod types of which the rules skip all Pods: the first rule for all Pods of the type says Skip.
 func (m *Matcher) SkippedTypes() []v1alpha1.PodType {
 	var skipped []v1alpha1.PodType
 	for _, podType := range []v1alpha1.PodType{v1alpha1.PodTypeDefault, v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic} {
@@ -69,7 +69,7 @@ func (m *Matcher) SkippedTypes() []v1alpha1.PodType {
 	return skipped
 }
 
-// Problems are the rules that can't be parsed, in their order.
+// Problems returns the invalid rules, in their order.
 func (m *Matcher) Problems() []Problem {
 	var problems []Problem
 	for _, rule := range m.rules {
@@ -80,11 +80,10 @@ func (m *Matcher) Problems() []Problem {
 	return problems
 }
 
-// Decide finds the first rule that matches the pod (M1). It looks at each requirement of each rule at most once, and
-// at a pod's namespace or type only when the rule depends on it. Where it isn't known whether a rule matches, that matters
-// only if the rules after it come to another decision.
+// Decide returns the verdict of the first rule that matches the Pod (M1). A rule of which it is unknown whether it matches makes the Pod undecided
+// only if the rules after it lead to another verdict.
 func (m *Matcher) Decide(p Pod) Verdict {
-	var open *parsedRule // the first of the rules of which it isn't known whether they match; they decide alike
+	var open *parsedRule // the first rule of which it is unknown whether it matches
 	var missing string
 	for i := range m.rules {
 		rule := &m.rules[i]
@@ -96,9 +95,9 @@ func (m *Matcher) Decide(p Pod) Verdict {
 			return undecided(&p, open, missing)
 		}
 		switch {
-		case rule.broken != nil && matches.truth == yes:
-			return undecided(&p, rule, "it can't be parsed: "+rule.broken.Error())
-		case rule.broken != nil:
+		case rule.invalid != nil && matches.truth == yes:
+			return undecided(&p, rule, rule.invalid.Error())
+		case rule.invalid != nil:
 			return undecided(&p, rule, matches.missing)
 		case matches.truth == yes:
 			return Verdict{Behavior: rule.behavior, Order: rule.order, Rule: rule.name, Reason: reason}
@@ -112,15 +111,15 @@ func (m *Matcher) Decide(p Pod) Verdict {
 	return Verdict{Behavior: v1alpha1.DrainBehaviorDrain, Reason: "no rule matches"}
 }
 
-// undecided is the verdict on a pod for which it is not known whether, or how, the rule applies. A finished pod is left
-// alone instead: no answer could make it hold anything back (M8), and the rule may be one that protects it.
+// undecided returns the verdict on a Pod for which it is unknown whether, or how, the rule applies. A finished Pod is skipped instead: it blocks
+// nothing (M8), and the rule may protect it.
 func undecided(p *Pod, rule *parsedRule, missing string) Verdict {
 	if p.Finished {
-		return Verdict{Behavior: v1alpha1.DrainBehaviorSkip, Rule: rule.name, Reason: "the pod has finished"}
+		return Verdict{Behavior: v1alpha1.DrainBehaviorSkip, Rule: rule.name, Reason: "the Pod has finished"}
 	}
 	return Verdict{
 		Rule:      rule.name,
 		Reason:    rule.reason,
-		Undecided: text.Cut("can't decide on "+rule.reason+": "+missing, text.MaxMessage),
+		Undecided: text.Cut("cannot evaluate "+rule.reason+": "+missing, text.MaxMessage),
 	}
 }

@@ -59,7 +59,7 @@ func TestDecide(t *testing.T) {
 		{"M6: nor if an earlier rule decides", []clusterv1.MachineDrainRule{mdr("a", skip, pods(db, nil)), mdr("b", skip, pods(nil, teamX))}, pod(asDB, namespaceUnknown), ruled("Skip", 0, "a")},
 		{"M6: nor if another entry matches", []clusterv1.MachineDrainRule{mdr("a", skip, pods(nil, teamX), pods(db, nil))}, pod(asDB, namespaceUnknown), ruled("Skip", 0, "a")},
 		{"M8: a finished pod has the verdict of its rule", []clusterv1.MachineDrainRule{mdr("a", waitCompleted)}, pod(nil, finished), ruled("WaitCompleted", 0, "a")},
-		{"M8: what is missing for a finished pod doesn't matter", nil, pod(nil, typeUnknown, finished), says{"Skip", 0, "daemonset-pods", "the pod has finished"}},
+		{"M8: what is missing for a finished pod doesn't matter", nil, pod(nil, typeUnknown, finished), says{"Skip", 0, "daemonset-pods", "the Pod has finished"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			compiled := rules.Compile(input(test.mdrs...))
@@ -87,22 +87,22 @@ func TestUndecided(t *testing.T) {
 		want  string // empty: decided
 	}{
 		{"M6: a namespace that isn't known", []v1alpha1.DrainRule{rule("r", "Skip", entry{NamespaceSelector: matching("team", "x")})}, pod(nil, namespaceUnknown),
-			`can't decide on rule r: the labels of namespace "default" are not known`},
+			`cannot evaluate rule r: the labels of Namespace "default" are not known yet`},
 		{"M6: a DaemonSet that can't be read", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "DaemonSet"})}, pod(nil, typeUnknown),
-			"can't decide on rule r: it can't be read whether the pod's DaemonSet exists"},
+			"cannot evaluate rule r: whether the DaemonSet of the Pod exists is not known yet"},
 		{"M6: a pod whose DaemonSet can't be read may be an orphan", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Default"})}, pod(nil, typeUnknown),
-			"can't decide on rule r: it can't be read whether the pod's DaemonSet exists"},
+			"cannot evaluate rule r: whether the DaemonSet of the Pod exists is not known yet"},
 		{"R22: but it is not a static pod", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Static"})}, pod(nil, typeUnknown), ""},
-		{"M6: a selector that can't be parsed", []v1alpha1.DrainRule{rule("r", "Skip", entry{Selector: brokenSelector()})}, pod(nil),
-			`can't decide on rule r: it can't be parsed: "Resembles" is not a valid label selector operator`},
+		{"M6: an invalid selector", []v1alpha1.DrainRule{rule("r", "Skip", entry{Selector: brokenSelector()})}, pod(nil),
+			`cannot evaluate rule r: the selector is invalid: "Resembles" is not a valid label selector operator`},
 		{"M6: it doesn't matter to pods that an earlier rule decides", []v1alpha1.DrainRule{rule("q", "Drain"), rule("r", "Skip", entry{Selector: brokenSelector()})}, pod(nil), ""},
 		{"M6: nor to pods that the rest of the entry leaves out", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Static", Selector: brokenSelector()})}, pod(nil), ""},
 		{"M6: nor where the rules after it decide alike", []v1alpha1.DrainRule{rule("r", "Skip", entry{NamespaceSelector: matching("team", "x")}), rule("s", "Skip")}, pod(nil, namespaceUnknown), ""},
 		{"M6: or where no rule would", []v1alpha1.DrainRule{rule("r", "Drain", entry{NamespaceSelector: matching("team", "x")})}, pod(nil, namespaceUnknown), ""},
-		{"M6: a behavior that isn't one", []v1alpha1.DrainRule{rule("r", "Shove")}, pod(nil), `can't decide on rule r: it can't be parsed: "Shove" is not a behavior`},
+		{"M6: an unknown behavior", []v1alpha1.DrainRule{rule("r", "Shove")}, pod(nil), `cannot evaluate rule r: behavior "Shove" is unknown`},
 		{"M6: it doesn't matter to pods that the rule doesn't match", []v1alpha1.DrainRule{rule("r", "Shove", entry{Selector: matching("a", "x")})}, pod(nil), ""},
-		{"M6: a podType that isn't one", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Odd"})}, pod(nil), `can't decide on rule r: it can't be parsed: "Odd" is not a podType`},
-		{"M6: a drainLabel that isn't one", []v1alpha1.DrainRule{rule("r", "Skip", entry{DrainLabel: "Drain"})}, pod(nil), `can't decide on rule r: it can't be parsed: "Drain" is not a drainLabel`},
+		{"M6: an unknown podType", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Odd"})}, pod(nil), `cannot evaluate rule r: podType "Odd" is unknown`},
+		{"M6: an unknown drainLabel", []v1alpha1.DrainRule{rule("r", "Skip", entry{DrainLabel: "Drain"})}, pod(nil), `cannot evaluate rule r: drainLabel "Drain" is unknown`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := rules.NewMatcher(test.rules).Decide(test.pod)
@@ -119,11 +119,11 @@ func TestUndecided(t *testing.T) {
 func TestMatcherProblems(t *testing.T) {
 	matcher := rules.NewMatcher([]v1alpha1.DrainRule{
 		{Name: "fine", Behavior: "Skip"},
-		{Name: "broken", Behavior: "Skip", Pods: []v1alpha1.DrainRulePodSelector{{}, {NamespaceSelector: brokenSelector()}}},
+		{Name: "invalid", Behavior: "Skip", Pods: []v1alpha1.DrainRulePodSelector{{}, {NamespaceSelector: brokenSelector()}}},
 		{Name: "odd", Behavior: "Shove"},
 	})
 	got := matcher.Problems()
-	if len(got) != 2 || got[0].Rule != "broken" || got[1].Rule != "odd" || !strings.HasPrefix(got[0].Message, "pods[1].namespaceSelector can't be parsed: ") {
+	if len(got) != 2 || got[0].Rule != "invalid" || got[1].Rule != "odd" || !strings.HasPrefix(got[0].Message, "pods[1].namespaceSelector is invalid: ") {
 		t.Errorf("got %v", got)
 	}
 	if none := rules.NewMatcher(nil); len(none.Problems()) != 0 || none.Decide(pod(nil)).Behavior != v1alpha1.DrainBehaviorDrain {

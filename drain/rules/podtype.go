@@ -10,14 +10,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// PodTypeOf says what ties a pod to its Node (R22).
+// PodTypeOf returns the type of a Pod (R22).
 //
-// The caller tells whether the DaemonSet with this UID exists, or that it doesn't know. In the latter case the type is not
-// known: it is DaemonSet or, for an orphan of a DaemonSet that is gone, Default (M8). It is never Static then, since the
-// mark of a mirror pod is on the pod itself.
+// daemonSetExists returns whether the DaemonSet with this UID exists, and whether that is known. If it is not, the type is not known: it is
+// DaemonSet or, for a Pod whose DaemonSet was deleted, Default (M8).
 //
-// The DaemonSet is identified by UID, since a new one may bear the name of the old. Its API group counts too: other
-// projects have kinds of the name DaemonSet, and the rules for DaemonSets are not made for them.
+// The DaemonSet is identified by its UID, since a new one may have the same name, and by its API group, since other projects have kinds named
+// DaemonSet.
 func PodTypeOf(pod *corev1.Pod, daemonSetExists func(namespace, name string, uid types.UID) (exists, known bool)) (podType v1alpha1.PodType, known bool) {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return v1alpha1.PodTypeStatic, true
@@ -42,8 +41,18 @@ func isDaemonSet(owner *metav1.OwnerReference) bool {
 	return err == nil && gv.Group == appsv1.GroupName && owner.Kind == "DaemonSet"
 }
 
-// Finished says that all containers of the pod have ended for good. Such a pod holds nothing back (M8), and it is what
-// behavior WaitCompleted waits for (M5; cluster-api never looks, https://github.com/kubernetes-sigs/cluster-api/issues/12920).
+// Finished reports whether the Pod has succeeded or failed. Such a Pod blocks nothing (M8), and behavior WaitCompleted waits for it (M5). Cluster
+// API does not check it (https://github.com/kubernetes-sigs/cluster-api/issues/12920).
 func Finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// Ready reports whether a Pod is ready, as PodDisruptionBudgets and Deployments count it.
+func Ready(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
 }

@@ -87,7 +87,7 @@ func TestUndecidedIsSound(t *testing.T) { // M6
 	})
 }
 
-// TestSkipLabelBeatsAnyRule: M1, and M6 where the rule is broken.
+// TestSkipLabelBeatsAnyRule: M1, and M6 for an invalid rule.
 func TestSkipLabelBeatsAnyRule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		compiled := rules.Compile(input(rapid.SliceOfN(drawMDR(), 0, 6).Draw(t, "rules")...))

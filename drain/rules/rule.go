@@ -10,26 +10,26 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// parsedRule is a DrainRule with its selectors parsed, and its texts made, once.
+// parsedRule is a DrainRule with parsed selectors.
 type parsedRule struct {
 	name     string
 	behavior v1alpha1.DrainBehavior
 	order    int32
 	reason   string
-	entries  []parsedEntry // empty: all pods
-	broken   error         // the behavior isn't one; the selectors keep their own errors
+	entries  []parsedEntry // empty: all Pods
+	invalid  error         // the behavior is unknown; the selectors have their own errors
 }
 
-// parsedEntry is one alternative of a rule; all that it names must match.
+// parsedEntry is one alternative of a rule. All its fields must match.
 type parsedEntry struct {
 	podType    v1alpha1.PodType
 	drainLabel v1alpha1.DrainBehavior
 	pods       selector
 	namespaces selector
-	broken     error // podType or drainLabel has a value that isn't one
+	invalid    error // podType or drainLabel is unknown
 }
 
-// parseRule never fails: what can't be parsed is kept as such, and makes Undecided the pods whose verdict hangs on it.
+// parseRule parses a rule. It keeps the errors of invalid fields, which make the Pods undecided whose verdict depends on them.
 func parseRule(rule *v1alpha1.DrainRule) parsedRule {
 	parsed := parsedRule{name: rule.Name, behavior: rule.Behavior, reason: text.Cut("rule "+rule.Name, text.MaxMessage)}
 	switch rule.Behavior {
@@ -37,9 +37,9 @@ func parseRule(rule *v1alpha1.DrainRule) parsedRule {
 		if rule.Order != nil {
 			parsed.order = *rule.Order
 		}
-	case v1alpha1.DrainBehaviorSkip, v1alpha1.DrainBehaviorWaitCompleted: // order 0, whatever is written
+	case v1alpha1.DrainBehaviorSkip, v1alpha1.DrainBehaviorWaitCompleted: // the order is ignored
 	default:
-		parsed.broken = errors.Errorf("%q is not a behavior", text.Cut(string(rule.Behavior), text.MaxMessage))
+		parsed.invalid = errors.Errorf("behavior %q is unknown", text.Cut(string(rule.Behavior), text.MaxMessage))
 	}
 	for i := range rule.Pods {
 		parsed.entries = append(parsed.entries, parseEntry(&rule.Pods[i]))
@@ -57,48 +57,48 @@ func parseEntry(entry *v1alpha1.DrainRulePodSelector) parsedEntry {
 	switch entry.PodType {
 	case "", v1alpha1.PodTypeDefault, v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic:
 	default:
-		parsed.broken = errors.Errorf("%q is not a podType", text.Cut(string(entry.PodType), text.MaxMessage))
+		parsed.invalid = errors.Errorf("podType %q is unknown", text.Cut(string(entry.PodType), text.MaxMessage))
 	}
 	switch entry.DrainLabel {
 	case "", v1alpha1.DrainBehaviorSkip, v1alpha1.DrainBehaviorWaitCompleted:
 	default:
-		parsed.broken = errors.Errorf("%q is not a drainLabel", text.Cut(string(entry.DrainLabel), text.MaxMessage))
+		parsed.invalid = errors.Errorf("drainLabel %q is unknown", text.Cut(string(entry.DrainLabel), text.MaxMessage))
 	}
 	return parsed
 }
 
-// err is the first thing that is wrong with the rule.
+// err returns the first error of the rule.
 func (r parsedRule) err() error {
-	if r.broken != nil {
-		return r.broken
+	if r.invalid != nil {
+		return r.invalid
 	}
 	for i, e := range r.entries {
 		switch {
-		case e.broken != nil:
-			return errors.Wrapf(e.broken, "pods[%d]", i)
+		case e.invalid != nil:
+			return errors.Wrapf(e.invalid, "pods[%d]", i)
 		case e.pods.err != nil:
-			return e.pods.problem("pods[%d].selector can't be parsed", i)
+			return e.pods.problem("pods[%d].selector is invalid", i)
 		case e.namespaces.err != nil:
-			return e.namespaces.problem("pods[%d].namespaceSelector can't be parsed", i)
+			return e.namespaces.problem("pods[%d].namespaceSelector is invalid", i)
 		}
 	}
 	return nil
 }
 
-// selectsType says whether the rule is for all Pods of a type.
+// selectsType reports whether the rule selects all Pods of a type.
 func (r *parsedRule) selectsType(podType v1alpha1.PodType) bool {
 	all := func(e parsedEntry) bool {
-		return (e.podType == "" || e.podType == podType) && e.drainLabel == "" && e.broken == nil && e.pods.selectsAll() && e.namespaces.selectsAll()
+		return (e.podType == "" || e.podType == podType) && e.drainLabel == "" && e.invalid == nil && e.pods.selectsAll() && e.namespaces.selectsAll()
 	}
-	return r.broken == nil && (len(r.entries) == 0 || slices.ContainsFunc(r.entries, all))
+	return r.invalid == nil && (len(r.entries) == 0 || slices.ContainsFunc(r.entries, all))
 }
 
-// decidesLike says whether it makes no difference which of two rules matches.
+// decidesLike reports whether two rules lead to the same verdict.
 func (r *parsedRule) decidesLike(other *parsedRule) bool {
-	return r.broken == nil && other.broken == nil && r.behavior == other.behavior && r.order == other.order
+	return r.invalid == nil && other.invalid == nil && r.behavior == other.behavior && r.order == other.order
 }
 
-// matches says whether the rule is for this pod, and by which text to explain it.
+// matches returns whether the rule matches the Pod, and the reason for messages.
 func (r parsedRule) matches(p *Pod) (matches answer, reason string) {
 	if len(r.entries) == 0 {
 		return answer{truth: yes}, r.reason
@@ -108,7 +108,7 @@ func (r parsedRule) matches(p *Pod) (matches answer, reason string) {
 		matches = matches.or(r.entries[i].matches(p))
 		if matches.truth == yes {
 			if behavior := r.entries[i].drainLabel; behavior != "" {
-				return matches, labelText(behavior) // what the pod's owner wrote says more than our rule's name
+				return matches, labelText(behavior) // more helpful to the owner of the Pod than the name of the rule
 			}
 			return matches, r.reason
 		}
@@ -116,10 +116,10 @@ func (r parsedRule) matches(p *Pod) (matches answer, reason string) {
 	return matches, r.reason
 }
 
-// matches looks at what is always known first: only a pod that passes it needs its type or its namespace.
+// matches evaluates first what is always known, so that the type and the Namespace are needed only if that matches.
 func (e parsedEntry) matches(p *Pod) answer {
-	if e.broken != nil {
-		return notKnown("it can't be parsed: " + text.Cut(e.broken.Error(), text.MaxMessage))
+	if e.invalid != nil {
+		return notKnown(text.Cut(e.invalid.Error(), text.MaxMessage))
 	}
 	return e.matchesDrainLabel(p).
 		and(e.pods.matches(p.Labels)).
@@ -135,7 +135,7 @@ func (e parsedEntry) matchesDrainLabel(p *Pod) answer {
 	return known(behavior == e.drainLabel)
 }
 
-// matchesType: a type that isn't known is DaemonSet or Default, see PodTypeOf.
+// matchesType compares the types. A type that is not known is DaemonSet or Default, see PodTypeOf.
 func (e parsedEntry) matchesType(p *Pod) answer {
 	switch {
 	case e.podType == "":
@@ -145,13 +145,13 @@ func (e parsedEntry) matchesType(p *Pod) answer {
 	case e.podType == v1alpha1.PodTypeStatic:
 		return answer{truth: no}
 	default:
-		return notKnown("it can't be read whether the pod's DaemonSet exists")
+		return notKnown("whether the DaemonSet of the Pod exists is not known yet")
 	}
 }
 
 func (e parsedEntry) matchesNamespace(p *Pod) answer {
 	if !p.NamespaceKnown && e.namespaces.err == nil && !e.namespaces.selectsAll() {
-		return notKnown(fmt.Sprintf("the labels of namespace %q are not known", text.Cut(p.Namespace, text.MaxMessage)))
+		return notKnown(fmt.Sprintf("the labels of Namespace %q are not known yet", text.Cut(p.Namespace, text.MaxMessage)))
 	}
 	return e.namespaces.matches(p.NamespaceLabels)
 }

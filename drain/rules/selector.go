@@ -8,15 +8,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// selector is a label selector that has been parsed once. One that could not be parsed keeps the error: whether it
-// matches is not known.
+// selector is a parsed label selector. An invalid selector keeps its error: whether it matches is unknown.
 type selector struct {
 	parsed labels.Selector
 	err    error
 }
 
-// parseSelector parses a selector of a rule. Nil and empty select everything, as in MachineDrainRules; for a
-// metav1.LabelSelector alone nil would mean nothing.
+// parseSelector parses a selector of a rule. Nil and empty select everything, as in MachineDrainRules, unlike in other uses of LabelSelector.
 func parseSelector(s *metav1.LabelSelector) selector {
 	if s == nil {
 		return selector{parsed: labels.Everything()}
@@ -25,20 +23,20 @@ func parseSelector(s *metav1.LabelSelector) selector {
 	return selector{parsed: parsed, err: err}
 }
 
-// selectsAll says that the answer doesn't depend on the labels: they need not be known.
+// selectsAll reports whether the selector matches regardless of the labels.
 func (s selector) selectsAll() bool {
 	return s.err == nil && s.parsed.Empty()
 }
 
-// matches takes time proportional to the values that the selector lists.
+// matches returns whether the selector matches the labels.
 func (s selector) matches(set map[string]string) answer {
 	if s.err != nil {
-		return notKnown("it can't be parsed: " + text.Cut(s.err.Error(), text.MaxMessage))
+		return notKnown("the selector is invalid: " + text.Cut(s.err.Error(), text.MaxMessage))
 	}
 	return known(s.parsed.Matches(labels.Set(set)))
 }
 
-// problem is the parse error, with the place of the selector in its rule.
+// problem returns the error of the selector with its field in the rule.
 func (s selector) problem(format string, args ...any) error {
 	return errors.Wrapf(s.err, format, args...)
 }

@@ -1,8 +1,7 @@
 package rules
 
-// truth is the answer to "does this match?". Its values are ordered so that Kleene's logic of three values is plain
-// comparison: "and" is the smallest, "or" the greatest of the answers. An unknown thus matters only where the answers
-// that are known don't settle the question by themselves.
+// truth is a value of Kleene's three-valued logic. The values are ordered: "and" is the minimum, "or" the maximum of two values. So an unknown
+// value matters only if the known values do not determine the result.
 type truth uint8
 
 const (
@@ -11,13 +10,13 @@ const (
 	yes
 )
 
-// answer is a truth with what is missing to know it; missing is empty unless the truth is unknown.
+// answer is a truth. missing says why it is unknown, and is empty otherwise.
 type answer struct {
 	truth
 	missing string
 }
 
-// and tells whether both hold. Of two unknowns the first one is named.
+// and returns the conjunction. Of two unknown answers it returns the first one.
 func (a answer) and(b answer) answer {
 	if b.truth < a.truth {
 		return b
@@ -25,7 +24,7 @@ func (a answer) and(b answer) answer {
 	return a
 }
 
-// or tells whether one of them holds. Of two unknowns the first one is named.
+// or returns the disjunction. Of two unknown answers it returns the first one.
 func (a answer) or(b answer) answer {
 	if b.truth > a.truth {
 		return b

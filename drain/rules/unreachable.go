@@ -6,11 +6,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// UnreachableGracePeriodSeconds is what Pods on an unreachable Node get to terminate: no kubelet is there to let them take
-// their own time. Cluster API gives them the same.
+// UnreachableGracePeriodSeconds is the grace period of Pods on an unreachable Node, where no kubelet waits for them to terminate. Cluster API uses
+// the same.
 const UnreachableGracePeriodSeconds int64 = 1
 
-// Unreachable says whether the node controller has lost the Node's kubelet.
+// Unreachable reports whether the condition Ready of a Node is Unknown: the node controller gets no heartbeats from its kubelet.
 func Unreachable(node *corev1.Node) bool {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
@@ -20,8 +20,8 @@ func Unreachable(node *corev1.Node) bool {
 	return false
 }
 
-// Overdue says whether a Pod should have been gone by now, and holds nothing back: its Node is unreachable, so nobody
-// confirms its end. Where it isn't yet, overdueAt says when it will be.
+// Overdue reports whether the grace period of a Pod on an unreachable Node has ended. Such a Pod blocks nothing, since no kubelet confirms that it
+// has terminated. overdueAt is the time at which the grace period ends.
 func Overdue(pod *corev1.Pod, nodeUnreachable bool, now time.Time) (overdue bool, overdueAt time.Time) {
 	if !nodeUnreachable || pod.DeletionTimestamp == nil {
 		return false, time.Time{}
