@@ -260,7 +260,7 @@ func testUncordonWarnings(t *testing.T, all *admission) {
 		a := all.sub(t)
 		write(a, func(n *corev1.Node) { cordon.Apply(n) })
 		a.Expect(write(a, func(n *corev1.Node) { metav1.SetMetaDataLabel(&n.ObjectMeta, "a", "b") })).To(BeEmpty())
-		a.Expect(write(a, func(n *corev1.Node) { cordon.Restore(n, false) })).To(BeEmpty())
+		a.Expect(write(a, func(n *corev1.Node) { cordon.Restore(n) })).To(BeEmpty())
 		write(a, func(n *corev1.Node) { n.Spec.Unschedulable = true })
 		a.Expect(write(a, uncordon)).To(BeEmpty())
 	})
