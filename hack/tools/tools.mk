@@ -16,7 +16,7 @@ CRD_REF_DOCS   = $(eval CRD_REF_DOCS := $$(call installed,crd-ref-docs))$(CRD_RE
 KUBECTL        = $(eval KUBECTL := $$(call installed,kubectl))$(KUBECTL)
 CLUSTERCTL     = $(eval CLUSTERCTL := $$(call installed,clusterctl))$(CLUSTERCTL)
 
-.PHONY: tools tools-controlplane tools-oldest tools-dev tools-node
+.PHONY: tools tools-controlplane tools-oldest tools-dev tools-node tools-e2e
 tools: ## Build the pinned tools and control plane programs that are missing.
 	@go run ./hack/tools/install
 
@@ -31,3 +31,6 @@ tools-oldest: ## Build the API server of the oldest workload clusters.
 
 tools-node: ## Build the kubelet, containerd and runc of real nodes (needs a C compiler).
 	@go run ./hack/tools/install node
+
+tools-e2e: ## Build what makes Debian a Kubernetes node, and the providers of the end-to-end tests.
+	@go run ./hack/tools/install e2e kubelet containerd containerd-shim-runc-v2 ctr kustomize

@@ -69,8 +69,7 @@ func lock(cache, pin string) (unlock func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-// build runs one `go build` for all programs into a scratch directory and renames the results,
-// so that an interrupted build leaves no incomplete program.
+// build builds into a scratch directory and renames the results, so that an interrupted build leaves no incomplete program.
 func build(root, cache string, programs []toolchain.Program) error {
 	version, err := programs[0].Version(root)
 	if err != nil {
@@ -82,29 +81,32 @@ func build(root, cache string, programs []toolchain.Program) error {
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
 
-	names, args := make([]string, 0, len(programs)), []string{"build", "-tags", programs[0].Tags(), "-ldflags", ldflags(programs[0], version), "-o", scratch + "/"}
 	for _, program := range programs {
-		names, args = append(names, program.Name), append(args, program.Package)
-	}
-	what := strings.Join(names, ", ") + " " + version
-	fmt.Fprintf(os.Stderr, "building %s … ", what)
-
-	cgo := "0"
-	if programs[0].NeedsCompiler() {
-		cgo = "1"
-	}
-	start := time.Now()
-	command := exec.Command("go", args...)
-	command.Dir = programs[0].Dir(root)
-	command.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=-buildvcs=false", "GOWORK=off")
-	if output, err := command.CombinedOutput(); err != nil {
-		fmt.Fprintln(os.Stderr, "failed")
-		return errors.Wrapf(err, "building %s in %s: %s", what, command.Dir, output)
+		if err := buildOne(root, filepath.Join(scratch, program.Name), version, program); err != nil {
+			return err
+		}
 	}
 	for _, program := range programs {
 		if err := keep(root, scratch, program); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func buildOne(root, to, version string, program toolchain.Program) error {
+	fmt.Fprintf(os.Stderr, "building %s %s … ", program.Name, version)
+	cgo := "0"
+	if program.NeedsCompiler() {
+		cgo = "1"
+	}
+	start := time.Now()
+	command := exec.Command("go", "build", "-tags", program.Tags(), "-ldflags", ldflags(program, version), "-o", to, program.Package)
+	command.Dir = program.Dir(root)
+	command.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	if output, err := command.CombinedOutput(); err != nil {
+		fmt.Fprintln(os.Stderr, "failed")
+		return errors.Wrapf(err, "building %s %s in %s: %s", program.Name, version, command.Dir, output)
 	}
 	fmt.Fprintf(os.Stderr, "%.0fs\n", time.Since(start).Seconds())
 	return nil
@@ -118,7 +120,7 @@ func keep(root, scratch string, program toolchain.Program) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return errors.Wrapf(err, "creating the directory of %s", program.Name)
 	}
-	return errors.Wrapf(os.Rename(filepath.Join(scratch, program.Output()), file), "moving %s into place", program.Name)
+	return errors.Wrapf(os.Rename(filepath.Join(scratch, program.Name), file), "moving %s into place", program.Name)
 }
 
 // ldflags strips symbols, which halves the size, and sets the versions of Kubernetes and Cluster
@@ -133,7 +135,7 @@ func ldflags(program toolchain.Program, version string) string {
 			"-X k8s.io/component-base/version.gitVersion="+version,
 			"-X k8s.io/component-base/version.gitMajor="+numbers[0],
 			"-X k8s.io/component-base/version.gitMinor="+numbers[1])
-	case "sigs.k8s.io/cluster-api":
+	case "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/test":
 		flags = append(flags, "-X sigs.k8s.io/cluster-api/version.gitVersion="+version)
 	}
 	return strings.Join(flags, " ")

@@ -3,12 +3,11 @@
 // Command install builds the programs that hack/tools pins into a cache directory.
 //
 //	go run ./hack/tools/install                   # controlplane and dev
-//	go run ./hack/tools/install controlplane      # a group: controlplane, dev, oldest or node
+//	go run ./hack/tools/install controlplane      # a group: controlplane, dev, e2e, oldest or node
 //	go run ./hack/tools/install kustomize kwok    # single programs
 //	go run ./hack/tools/install path kustomize    # build if missing, print the path
 //
-// Existing programs are not rebuilt. Programs of one module are built by one `go build`, which
-// shares their packages and uses all CPUs.
+// Existing programs are not rebuilt. Programs of one module share their packages by Go's build cache.
 package main
 
 import (

@@ -19,7 +19,6 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -38,12 +37,15 @@ const (
 	// Node programs are a kubelet and its container runtime. Only the tests of the node agent need
 	// them.
 	Node Group = "node"
+	// E2E programs make Debian a Kubernetes node and Docker an infrastructure. Only the end-to-end tests need them, besides those of
+	// a Node and of a control plane.
+	E2E Group = "e2e"
 	// Oldest is the API server of the oldest workload clusters that the tests of admission run against.
 	Oldest Group = "oldest"
 )
 
 // Groups lists all groups.
-var Groups = []Group{ControlPlane, Dev, Node, Oldest}
+var Groups = []Group{ControlPlane, Dev, E2E, Node, Oldest}
 
 // Program is one executable built from a pinned Go module.
 type Program struct {
@@ -74,6 +76,13 @@ var Programs = []Program{
 	{"containerd-shim-runc-v2", "containerd", "github.com/containerd/containerd/v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", Node},
 	{"ctr", "containerd", "github.com/containerd/containerd/v2", "github.com/containerd/containerd/v2/cmd/ctr", Node},
 	{"runc", "runc", "github.com/opencontainers/runc", "github.com/opencontainers/runc", Node},
+	{"kubeadm", "kubelet", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubeadm", E2E},
+	{"kube-proxy", "kubelet", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", E2E},
+	{"crictl", "cri-tools", "sigs.k8s.io/cri-tools", "sigs.k8s.io/cri-tools/cmd/crictl", E2E},
+	{"coredns", "coredns", "github.com/coredns/coredns", "github.com/capnm/cluster-api-node-maintenance/hack/tools/coredns", E2E},
+	{"capi-kubeadm-bootstrap", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/bootstrap/kubeadm", E2E},
+	{"capi-kubeadm-control-plane", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/controlplane/kubeadm", E2E},
+	{"capd", "capd", "sigs.k8s.io/cluster-api/test", "sigs.k8s.io/cluster-api/test/infrastructure/docker", E2E},
 	{"controller-gen", "controller-tools", "sigs.k8s.io/controller-tools", "sigs.k8s.io/controller-tools/cmd/controller-gen", Dev},
 	{"kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "sigs.k8s.io/kustomize/kustomize/v5", Dev},
 	{"golangci-lint", "golangci-lint", "github.com/golangci/golangci-lint/v2", "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", Dev},
@@ -179,16 +188,6 @@ func (p Program) Tags() string {
 		return "remove_all_sd"
 	}
 	return ""
-}
-
-// Output returns the name `go build` gives the executable when it only knows a directory to
-// put it in: the last element of the package path that isn't a major version.
-func (p Program) Output() string {
-	name := path.Base(p.Package)
-	if regexp.MustCompile(`^v[0-9]+$`).MatchString(name) {
-		name = path.Base(path.Dir(p.Package))
-	}
-	return name
 }
 
 // ModuleDir returns the directory with the sources of a module that hack/tools/<pin> requires, in the required version.
