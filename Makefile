@@ -40,7 +40,7 @@ STRESS_SUITES ?= 5
 STRESS_SCENES ?= 50
 SCALE_NODES   ?= 5000
 
-.PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos
+.PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos test-e2e
 test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
 	@go run -exec true ./cmd/manager >/dev/null # builds it before tests need it
 	go test -p $(TEST_PACKAGES) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./...
@@ -84,6 +84,20 @@ test-chaos: tools-controlplane ## Drain under random faults, RUNS (5) times from
 test-clusterctl: tools-controlplane ## Install, upgrade, move and remove the provider with the real clusterctl.
 	@go run ./hack/tools/install kustomize
 	CAPNM_TEST_CLUSTERCTL=1 go test -count=1 -timeout $(TEST_TIMEOUT) ./test/clusterctl
+
+# A Ginkgo label filter: "short" in continuous integration.
+E2E_LABELS ?=
+
+test-e2e: ## Run the end-to-end tests on kind and Cluster API's docker provider (Linux, root, Docker's engine).
+	@missing=$$(for program in dockerd docker runc mmdebstrap iptables ip unshare jq; do command -v $$program >/dev/null || echo $$program; done); \
+	if [ "$$(uname -s)" != Linux ] || [ "$$(id -u)" != 0 ]; then \
+		echo "SKIPPED: make test-e2e needs root on Linux, for Docker's engine."; \
+	elif [ -n "$$missing" ]; then \
+		echo "SKIPPED: make test-e2e needs the programs" $$missing"; test/e2e/README.md lists the packages."; \
+	else \
+		$(MAKE) --no-print-directory tools-controlplane tools-e2e release VERSION=v0.1.0 && \
+		cd test/e2e && ./run.sh go test -count=1 -timeout 2h -ginkgo.v -ginkgo.no-color -ginkgo.label-filter="$(E2E_LABELS)"; \
+	fi
 
 test-fuzz: ## Fuzz each target for FUZZ_TIME inputs or seconds (default: 1000x).
 	@hack/fuzz.sh $(FUZZ_TIME)
@@ -168,6 +182,7 @@ verify-modules: ## Check that go.mod and go.sum are complete and tidy.
 	go mod verify
 	cd test/differential && go mod tidy -diff
 	cd hack/release && go mod tidy -diff
+	cd test/e2e && go mod tidy -diff
 	@if grep -q '^replace' go.mod; then echo "go.mod replaces modules: other modules could not require it."; exit 1; fi
 
 verify-monitoring: ## Test the alerts.

@@ -1,0 +1,117 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/cluster-api/test/framework"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/kind/pkg/cluster"
+	"sigs.k8s.io/kind/pkg/cluster/nodeutils"
+)
+
+const (
+	nodeImage = "capnm.dev/node:e2e"
+	// configuration of the kind cluster. Cluster API's docker provider needs the engine's socket.
+	kindConfiguration = `
+kind: Cluster
+apiVersion: kind.x-k8s.io/v1alpha4
+nodes:
+- role: control-plane
+  extraMounts:
+  - {hostPath: %s, containerPath: /var/run/docker.sock}
+`
+)
+
+// managementCluster is a kind cluster in which clusterctl has installed Cluster API and this provider.
+type managementCluster struct {
+	name, kubeconfig string
+	provider         *cluster.Provider
+	proxy            framework.ClusterProxy
+	client           client.Client
+	repository       *repository
+}
+
+func newManagementCluster(ctx context.Context, name string) *managementCluster {
+	GinkgoHelper()
+	m := &managementCluster{
+		name: name, kubeconfig: filepath.Join(artifacts, name+".kubeconfig"), provider: cluster.NewProvider(cluster.ProviderWithDocker()),
+		repository: newRepository(ctx),
+	}
+	By("creating the kind cluster " + name)
+	created = append(created, m)
+	Expect(m.provider.Create(name, cluster.CreateWithRawConfig(fmt.Appendf(nil, kindConfiguration, strings.TrimPrefix(os.Getenv("DOCKER_HOST"), "unix://"))), cluster.CreateWithNodeImage(nodeImage),
+		cluster.CreateWithKubeconfigPath(m.kubeconfig), cluster.CreateWithWaitForReady(eventually), cluster.CreateWithDisplayUsage(false),
+		cluster.CreateWithRetain(true))).To(Succeed())
+	m.proxy = framework.NewClusterProxy(name, m.kubeconfig, scheme())
+	m.client = m.proxy.GetClient()
+
+	By("loading the images")
+	for image, program := range images {
+		m.load(exec.CommandContext(ctx, "docker", "save", image), program)
+	}
+	m.load(exec.CommandContext(ctx, "cat", filepath.Join(root, "out", "release", "manager-image.oci.tar")), "manager")
+
+	By("clusterctl init")
+	m.clusterctl(ctx, "init", "--core=cluster-api", "--bootstrap=kubeadm", "--control-plane=kubeadm", "--infrastructure=docker", "--runtime-extension=node-maintenance")
+	Eventually(func(g Gomega) {
+		deployments := &appsv1.DeploymentList{}
+		g.Expect(m.client.List(ctx, deployments, client.HasLabels{"cluster.x-k8s.io/provider"})).To(Succeed())
+		g.Expect(deployments.Items).To(HaveLen(5))
+		for _, deployment := range deployments.Items {
+			g.Expect(deployment.Status.AvailableReplicas).To(BeEquivalentTo(1), deployment.Name)
+		}
+	}, eventually, pace).Should(Succeed())
+	return m
+}
+
+// load imports the image that the command writes into the nodes.
+func (m *managementCluster) load(command *exec.Cmd, what string) {
+	GinkgoHelper()
+	nodes, err := m.provider.ListInternalNodes(m.name)
+	Expect(err).NotTo(HaveOccurred())
+	for _, node := range nodes {
+		archive, err := command.StdoutPipe()
+		Expect(err).NotTo(HaveOccurred())
+		Expect(command.Start()).To(Succeed())
+		Expect(nodeutils.LoadImageArchive(node, archive)).To(Succeed(), what)
+		Expect(command.Wait()).To(Succeed(), what)
+	}
+}
+
+// clusterctl runs the real clusterctl.
+func (m *managementCluster) clusterctl(ctx context.Context, args ...string) string {
+	GinkgoHelper()
+	command := exec.CommandContext(ctx, tool("clusterctl"), append(args, "--kubeconfig="+m.kubeconfig, "--config="+m.repository.config)...)
+	command.Env = append(os.Environ(), "CLUSTERCTL_DISABLE_VERSIONCHECK=true", "XDG_CONFIG_HOME="+m.repository.dir)
+	return runCommand(command)
+}
+
+// apply applies manifests in a Namespace.
+func (m *managementCluster) apply(ctx context.Context, namespace, manifests string) {
+	GinkgoHelper()
+	apply(ctx, manifests, "--kubeconfig="+m.kubeconfig, "--namespace="+namespace)
+}
+
+func apply(ctx context.Context, manifests string, args ...string) {
+	GinkgoHelper()
+	command := exec.CommandContext(ctx, tool("kubectl"), append(args, "apply", "-f", "-")...)
+	command.Stdin = strings.NewReader(manifests)
+	runCommand(command)
+}
+
+// dump writes the objects of the management cluster and the logs of its nodes, which contain those of all managers, to the artifacts.
+func (m *managementCluster) dump(ctx context.Context) {
+	dir := filepath.Join(artifacts, m.name)
+	_ = m.provider.CollectLogs(m.name, dir)
+	output, _ := exec.CommandContext(ctx, tool("kubectl"), "--kubeconfig="+m.kubeconfig, "get", "-A", "-o", "yaml",
+		"clusters,machines,machinesets,machinedeployments,kubeadmcontrolplanes,machinedrainpolicies,machinedrainrules,machinepools,machinehealthchecks,deployments,pods").CombinedOutput()
+	_ = os.WriteFile(filepath.Join(dir, "objects.yaml"), output, 0o600)
+}

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# run.sh COMMAND…: runs a command with a separate Docker engine that has the images of the end-to-end tests.
+#
+# The engine, its containers and the command run in separate mount, network and PID namespaces. So bridges, routes and packet filters of the
+# machine stay as they are, no packet can leave the machine, and everything ends with this script, also when it is killed. Images stay in
+# $E2E_CACHE, for the next run.
+set -euo pipefail
+cd "$(dirname "$0")"
+export E2E_CACHE=${E2E_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/capnm/e2e}
+mkdir -p "$E2E_CACHE"
+
+if [ "${1:-}" != --inside ]; then
+	exec {lock}>"$E2E_CACHE/lock"
+	flock -n "$lock" || { echo "Another run uses $E2E_CACHE." >&2; exit 1; }
+	images/debian.sh "$E2E_CACHE/debian"
+	# systemd, kubelet and containerd of each node use inotify instances of root. Linux allows 128, which is enough for five nodes.
+	limit=/proc/sys/fs/inotify/max_user_instances
+	before=$(cat $limit)
+	trap 'echo "$before" >$limit' EXIT
+	[ "$before" -ge 1024 ] || echo 1024 >$limit
+	unshare --mount --net --pid --fork --kill-child --mount-proc ./run.sh --inside "$@"
+	exit
+fi
+shift
+
+mount --make-rshared /
+ip link set lo up
+# kubeadm and Docker expect a default route. It leads nowhere, and packets to it are rejected and counted. The first rule is for Services:
+# until kube-proxy has written its rules, packets to their addresses follow the default route.
+ip link add nowhere type veth peer name void
+ip address add 192.0.2.1/32 dev nowhere
+ip link set nowhere up
+ip link set void up
+ip route add default dev nowhere
+services=10.96.0.0/12
+iptables -N DOCKER-USER
+iptables -A DOCKER-USER -o nowhere -d $services -j REJECT
+iptables -A DOCKER-USER -o nowhere -j REJECT
+iptables -I OUTPUT -o nowhere -j REJECT
+
+export DOCKER_HOST=unix://$E2E_CACHE/docker.sock DOCKER_BUILDKIT=0
+run=$(mktemp -d)
+rm -f "$E2E_CACHE/docker.sock"
+# The name server does not exist: names outside of Docker's networks are not resolved.
+dockerd --data-root "$E2E_CACHE/docker" --exec-root "$run/exec" --pidfile "$run/pid" --host "$DOCKER_HOST" --dns 198.51.100.1 \
+	--add-runtime "own-capabilities=$PWD/images/runc" --default-runtime own-capabilities >"$E2E_CACHE/dockerd.log" 2>&1 &
+engine=$!
+
+finish() {
+	local status=$?
+	docker ps -aq | xargs -r docker rm -fv >/dev/null
+	docker network prune -f >/dev/null
+	kill $engine
+	wait $engine || true
+	rm -rf "$run"
+	exit $status
+}
+trap finish EXIT
+for _ in $(seq 100); do
+	docker info >/dev/null 2>&1 && break
+	kill -0 $engine 2>/dev/null || { tail "$E2E_CACHE/dockerd.log" >&2; exit 1; }
+	sleep 0.2
+done
+
+# rejected prints how many packets a rule has rejected.
+rejected() { iptables -nvxL "$1" | awk -v rule="$2" 'NR == rule + 2 {print $1}'; }
+
+images/build.sh
+"$@"
+left=$(($(rejected DOCKER-USER 2) + $(rejected OUTPUT 1)))
+if [ "$left" != 0 ]; then
+	echo "Programs tried to reach other machines: $left packets were rejected." >&2
+	iptables -nvxL >&2
+	exit 1
+fi
+echo "No program tried to reach another machine."
