@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"sync"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -18,15 +18,17 @@ type requests struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	mutex    sync.Mutex
+	// The others are read after done.
 	answered int
 	failures []string
+	last     time.Time     // of an answer
+	longest  time.Duration // without an answer
 }
 
 // poll starts a client.
 func poll(client *http.Client, url string) *requests {
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &requests{cancel: cancel, done: make(chan struct{})}
+	r := &requests{cancel: cancel, done: make(chan struct{}), last: time.Now()}
 	go func() {
 		defer close(r.done)
 		ticks := time.NewTicker(50 * time.Millisecond)
@@ -62,27 +64,35 @@ func request(ctx context.Context, client *http.Client, url string) error {
 }
 
 func (r *requests) add(err error) {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
 	if err != nil {
 		r.failures = append(r.failures, time.Now().Format("15:04:05.000 ")+err.Error())
 		return
 	}
 	r.answered++
+	now := time.Now()
+	r.last, r.longest = now, max(r.longest, now.Sub(r.last))
 }
 
-// expectAnswered stops the client, and expects that every request was answered.
+// expectAnswered stops the client and expects that every request was answered.
 func (r *requests) expectAnswered(server string) {
 	GinkgoHelper()
-	answered, failures := r.stop()
-	AddReportEntry("requests to "+server, fmt.Sprintf("%d answered, %d failed", answered, len(failures)))
-	Expect(failures).To(BeEmpty())
-	Expect(answered).To(BeNumerically(">", 100))
+	r.stop(server)
+	Expect(r.failures).To(BeEmpty())
+	Expect(r.answered).To(BeNumerically(">", 100))
 }
 
-// stop stops the client and returns how many requests were answered, and why others failed.
-func (r *requests) stop() (answered int, failures []string) {
+// expectAvailable stops the client and expects that it never waited longer than outage for an answer. Connections to a server that
+// terminates fail, and clients of API servers repeat such requests.
+func (r *requests) expectAvailable(server string, outage time.Duration) {
+	GinkgoHelper()
+	r.stop(server)
+	Expect(r.longest).To(BeNumerically("<", outage), strings.Join(r.failures, "\n"))
+	Expect(r.answered).To(BeNumerically(">", 100))
+}
+
+func (r *requests) stop(server string) {
 	r.cancel()
 	<-r.done
-	return r.answered, r.failures
+	AddReportEntry("requests to "+server, fmt.Sprintf("%d answered, %d failed, longest time without an answer %s\n%s",
+		r.answered, len(r.failures), r.longest.Round(time.Millisecond), strings.Join(r.failures, "\n")))
 }
