@@ -137,13 +137,12 @@ func (w *workloadCluster) waitReplaced(ctx context.Context, before []clusterv1.M
 	}, eventually, pace).Should(Succeed())
 }
 
-// expectOursEvict expects that only our manager evicted Pods, at least one, that no eviction was refused, and that none was of a
-// DaemonSet or a static Pod.
+// expectOursEvict expects that our manager maintained Nodes, that only it evicted Pods, that no eviction was refused, and that none was of
+// a Pod of a DaemonSet or a static Pod.
 func (w *workloadCluster) expectOursEvict(events controlplane.Events) {
 	GinkgoHelper()
-	evictions := events.Verb("create").Resource("pods", "eviction")
-	Expect(evictions).NotTo(BeEmpty())
-	for _, eviction := range evictions {
+	Expect(events.WithUserAgent(fleet.ManagerAgent).Verb("create").Resource("nodemaintenances.maintenance.cluster.x-k8s.io").Succeeded()).NotTo(BeEmpty())
+	for _, eviction := range events.Verb("create").Resource("pods", "eviction") {
 		Expect(eviction.UserAgent).To(HavePrefix(fleet.ManagerAgent), eviction.String())
 		Expect(eviction.Code).To(Equal(http.StatusCreated), eviction.String())
 		Expect(eviction.Name).NotTo(Or(HavePrefix("kube-"), HavePrefix("etcd-"), HavePrefix("netd-")), eviction.String())
