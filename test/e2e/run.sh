@@ -25,24 +25,25 @@ shift
 
 mount --make-rshared /
 ip link set lo up
-# kubeadm and Docker expect a default route. It leads nowhere, and packets to it are rejected and counted. The first rule is for Services:
-# until kube-proxy has written its rules, packets to their addresses follow the default route.
+# kubeadm and Docker expect a default route. It leads nowhere, and packets to it are rejected and counted. The first two rules are for packets
+# that no program is to blame for: those to Services follow the default route until kube-proxy has written its rules, and CoreDNS queries a
+# name server that does not exist.
 ip link add nowhere type veth peer name void
 ip address add 192.0.2.1/32 dev nowhere
 ip link set nowhere up
 ip link set void up
 ip route add default dev nowhere
-services=10.96.0.0/12
+services=10.96.0.0/12 nameserver=198.51.100.1
 iptables -N DOCKER-USER
 iptables -A DOCKER-USER -o nowhere -d $services -j REJECT
+iptables -A DOCKER-USER -o nowhere -d $nameserver -p udp --dport 53 -j REJECT
 iptables -A DOCKER-USER -o nowhere -j REJECT
-iptables -I OUTPUT -o nowhere -j REJECT
+iptables -I OUTPUT -o nowhere ! -p icmp -j REJECT
 
 export DOCKER_HOST=unix://$E2E_CACHE/docker.sock DOCKER_BUILDKIT=0
 run=$(mktemp -d)
 rm -f "$E2E_CACHE/docker.sock"
-# The name server does not exist: names outside of Docker's networks are not resolved.
-dockerd --data-root "$E2E_CACHE/docker" --exec-root "$run/exec" --pidfile "$run/pid" --host "$DOCKER_HOST" --dns 198.51.100.1 \
+dockerd --data-root "$E2E_CACHE/docker" --exec-root "$run/exec" --pidfile "$run/pid" --host "$DOCKER_HOST" --dns $nameserver \
 	--add-runtime "own-capabilities=$PWD/images/runc" --default-runtime own-capabilities >"$E2E_CACHE/dockerd.log" 2>&1 &
 engine=$!
 
@@ -67,7 +68,7 @@ rejected() { iptables -nvxL "$1" | awk -v rule="$2" 'NR == rule + 2 {print $1}';
 
 images/build.sh
 "$@"
-left=$(($(rejected DOCKER-USER 2) + $(rejected OUTPUT 1)))
+left=$(($(rejected DOCKER-USER 3) + $(rejected OUTPUT 1)))
 if [ "$left" != 0 ]; then
 	echo "Programs tried to reach other machines: $left packets were rejected." >&2
 	iptables -nvxL >&2
