@@ -25,7 +25,7 @@ import (
 
 const (
 	// eventually is long: the specs assert on order and counts, never on seconds.
-	eventually = 5 * time.Minute
+	eventually = 15 * time.Minute
 	pace       = 500 * time.Millisecond
 )
 
