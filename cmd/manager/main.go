@@ -42,6 +42,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/deployment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/statefulset"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/staticpod"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evictor"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machine"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinedeployment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinedrainpolicy"
@@ -223,8 +224,8 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err := evacuations.SetupWithManager(mgr, workload.FairOptions(o.evacuationConcurrency, workload.ClusterOf)); err != nil {
 		return err
 	}
-	evictor := &evacuation.Evictor{Clusters: clusters, Machines: served, Written: written, Clock: realClock}
-	if err := evictor.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: o.evictorConcurrency}); err != nil {
+	evictions := &evictor.Evictor{Clusters: clusters, Machines: served, Written: written, Clock: realClock}
+	if err := evictions.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: o.evictorConcurrency}); err != nil {
 		return err
 	}
 	evacuators, err := setupEvacuators(ctx, mgr, clusters, realClock, o)
@@ -233,7 +234,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	}
 	workloads := &workloadcluster.Reconciler{
 		Client: mgr.GetClient(), Clock: realClock, Clusters: clusters, WatchFilterValue: o.watchFilter,
-		Watches: append(append(evacuators, watches...), maintenances.Watches, evacuations.Watches, evictor.Watches, sweeper.Watches),
+		Watches: append(append(evacuators, watches...), maintenances.Watches, evacuations.Watches, evictions.Watches, sweeper.Watches),
 	}
 	return setupWorkloads(ctx, mgr, o, workloads)
 }

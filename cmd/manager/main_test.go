@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evictor"
 )
 
 func TestShutdownFitsIntoThePodsGrace(t *testing.T) {
@@ -26,7 +26,7 @@ func TestShutdownFitsIntoThePodsGrace(t *testing.T) {
 	if grace := time.Duration(seconds) * time.Second; shutdownTimeout >= grace {
 		t.Errorf("the manager stops waiting after %s, but is killed after %s: it cannot release its lease", shutdownTimeout, grace)
 	}
-	if evacuation.Patience >= shutdownTimeout {
-		t.Errorf("the manager waits %s for evictions, but stops waiting after %s", evacuation.Patience, shutdownTimeout)
+	if evictor.Patience >= shutdownTimeout {
+		t.Errorf("the manager waits %s for evictions, but stops waiting after %s", evictor.Patience, shutdownTimeout)
 	}
 }

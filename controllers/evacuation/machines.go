@@ -21,9 +21,9 @@ type Machines struct {
 	ManagementCluster string
 }
 
-// paused returns a function that reports whether a NodeMaintenance in a workload cluster serves a paused Machine. When the Machine is
+// Paused returns a function that reports whether a NodeMaintenance in a workload cluster serves a paused Machine. When the Machine is
 // resumed, workload.Clusters.Resume enqueues all affected objects.
-func (m *Machines) paused(ctx context.Context, cluster types.NamespacedName) func(*v1alpha1.NodeMaintenance) bool {
+func (m *Machines) Paused(ctx context.Context, cluster types.NamespacedName) func(*v1alpha1.NodeMaintenance) bool {
 	return func(maintenance *v1alpha1.NodeMaintenance) bool {
 		key, ours := machinedrain.OwnerMachine(maintenance, m.ManagementCluster, cluster)
 		if !ours {

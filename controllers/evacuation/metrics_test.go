@@ -4,32 +4,10 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
-
-func TestObserveBlocked(t *testing.T) {
-	t.Run("M29: blocked Pods are counted by reason, and what is over goes", func(t *testing.T) {
-		one, two := types.NamespacedName{Namespace: "ns", Name: "one"}, types.NamespacedName{Namespace: "ns", Name: "two"}
-		r, other := newRecord(), newRecord()
-		r.observeBlocked(one, map[string]int{"BudgetExhausted": 3, "AdmissionRefused": 1})
-		other.observeBlocked(two, map[string]int{"BudgetExhausted": 5})
-		r.observeBlocked(one, map[string]int{"BudgetExhausted": 2})
-		if got := testutil.ToFloat64(podsBlocked.WithLabelValues("ns", "one", "BudgetExhausted")); got != 2 {
-			t.Errorf("got %v, want 2", got)
-		}
-		if got := testutil.CollectAndCount(podsBlocked); got != 2 {
-			t.Errorf("%d series are left, want one of each Cluster", got)
-		}
-		r.observeBlocked(one, nil)
-		other.observeBlocked(two, nil)
-		if got := testutil.CollectAndCount(podsBlocked); got != 0 {
-			t.Errorf("%d series are left over", got)
-		}
-	})
-}
 
 func TestObserveTransition(t *testing.T) {
 	t.Run("M29: the classes of third parties count as one", func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -23,6 +24,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
+
+// eventInvalidEvacuator on a Pod means that one of its evacuator annotations is invalid and has no effect.
+const eventInvalidEvacuator = "InvalidEvacuatorAnnotation"
 
 // Reconciler reconciles Evacuations.
 type Reconciler struct {
@@ -48,7 +52,22 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.Evacuation]{}),
 		workload.Watch("evacuation-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueObjects(cluster, func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
 			return r.evacuationsOf(ctx, cluster, m)
-		}), termsChanged()),
+		}), TermsChanged()),
+	}
+}
+
+// TermsChanged passes events of NodeMaintenances whose terms have changed.
+func TermsChanged() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
+	return predicate.TypedFuncs[*v1alpha1.NodeMaintenance]{
+		CreateFunc: func(e event.TypedCreateEvent[*v1alpha1.NodeMaintenance]) bool {
+			return evacuation.TermsChanged(nil, e.Object)
+		},
+		UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
+			return evacuation.TermsChanged(e.ObjectOld, e.ObjectNew)
+		},
+		DeleteFunc: func(e event.TypedDeleteEvent[*v1alpha1.NodeMaintenance]) bool {
+			return evacuation.TermsChanged(e.Object, nil)
+		},
 	}
 }
 
@@ -130,7 +149,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return reconcile.Result{}, errors.Wrapf(err, "getting Evacuation %s", request.Object)
 	}
 	var removed bool
-	if s.evacuation, removed = r.Written.latest(request.Cluster, s.evacuation); removed {
+	if s.evacuation, removed = r.Written.Latest(request.Cluster, s.evacuation); removed {
 		return reconcile.Result{}, nil // the watch will deliver its deletion
 	}
 	if located, err := r.locate(ctx, s); err != nil || !located {
@@ -268,7 +287,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	s.terms = evacuation.TermsOn(pod.Spec.NodeName, maintenances, r.Machines.paused(ctx, s.request.Cluster))
+	s.terms = evacuation.TermsOn(pod.Spec.NodeName, maintenances, r.Machines.Paused(ctx, s.request.Cluster))
 	if len(s.evacuation.Spec.Evacuators) == 0 {
 		_, problems := evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType))
 		for _, problem := range problems {
@@ -294,7 +313,7 @@ func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Acti
 		if err := s.client.Status().Patch(ctx, status, client.MergeFrom(before)); err != nil {
 			return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", name)
 		}
-		r.Written.record(s.request.Cluster, status)
+		r.Written.Record(s.request.Cluster, status)
 		after.ResourceVersion = status.ResourceVersion
 	}
 	if action.Delete {
@@ -316,7 +335,7 @@ func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Acti
 			return errors.Wrapf(err, "patching Evacuation %s", name)
 		}
 		if err == nil {
-			r.Written.record(s.request.Cluster, after)
+			r.Written.Record(s.request.Cluster, after)
 		}
 	}
 	if ends {

@@ -34,9 +34,9 @@ func NewWritten(ctx context.Context) *Written {
 	return &Written{evacuations: cache.New[writtenEvacuation](ctx, writtenFor)}
 }
 
-// record caches an Evacuation that was written, unless a later version is cached.
-func (w *Written) record(cluster types.NamespacedName, e *v1alpha1.Evacuation) {
-	if latest, removed := w.latest(cluster, e); latest == e && !removed {
+// Record caches an Evacuation that was written, unless a later version is cached.
+func (w *Written) Record(cluster types.NamespacedName, e *v1alpha1.Evacuation) {
+	if latest, removed := w.Latest(cluster, e); latest == e && !removed {
 		w.evacuations.Add(writtenEvacuation{cluster: cluster, evacuation: e})
 	}
 }
@@ -46,9 +46,9 @@ func (w *Written) recordRemoved(cluster types.NamespacedName, e *v1alpha1.Evacua
 	w.evacuations.Add(writtenEvacuation{cluster: cluster, evacuation: e, removed: true})
 }
 
-// latest returns the later version of an Evacuation, the observed one or the written one, and whether the Evacuation was removed. The result
+// Latest returns the later version of an Evacuation, the observed one or the written one, and whether the Evacuation was removed. The result
 // is read-only.
-func (w *Written) latest(cluster types.NamespacedName, observed *v1alpha1.Evacuation) (latest *v1alpha1.Evacuation, removed bool) {
+func (w *Written) Latest(cluster types.NamespacedName, observed *v1alpha1.Evacuation) (latest *v1alpha1.Evacuation, removed bool) {
 	wrote, known := w.evacuations.Has(writtenEvacuation{cluster: cluster, evacuation: observed}.Key())
 	switch {
 	case !known:

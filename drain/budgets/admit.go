@@ -1,11 +1,18 @@
 package budgets
 
 import (
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Pod is what the eviction subresource looks at in a pod, and where the pod is.
+// Pod contains the properties of a Pod that the eviction subresource depends on, and its Node.
 type Pod struct {
 	UID                   types.UID
 	Namespace, Name, Node string
@@ -13,9 +20,19 @@ type Pod struct {
 	Ready                 bool // the condition Ready is True
 	Phase                 corev1.PodPhase
 	Terminating           bool // it has a deletionTimestamp
+	Controlled            bool // it has a controller
 }
 
-// needsNoBudget is what the API server calls canIgnorePDB: the pod serves nobody yet, or not any more.
+// PodOf returns the properties of a Pod that budgets depend on.
+func PodOf(pod *corev1.Pod) Pod {
+	return Pod{
+		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
+		Labels: pod.Labels, Ready: rules.Ready(pod), Phase: pod.Status.Phase, Terminating: pod.DeletionTimestamp != nil,
+		Controlled: metav1.GetControllerOfNoCopy(pod) != nil,
+	}
+}
+
+// needsNoBudget corresponds to canIgnorePDB of the API server.
 func (p Pod) needsNoBudget() bool {
 	switch p.Phase {
 	case corev1.PodSucceeded, corev1.PodFailed, corev1.PodPending:
@@ -25,68 +42,88 @@ func (p Pod) needsNoBudget() bool {
 	}
 }
 
-// Candidate is a pod that is to be evicted as soon as possible.
+// Candidate is a Pod that is to be evicted as soon as possible.
 type Candidate struct {
 	Pod Pod
 
-	// DeleteUnready says that the pod is to be deleted where it isn't ready and its own budget can never have room: it serves
-	// nobody, and to wait for the budget would be to wait for ever (E21).
+	// DeleteUnready means that the Pod is to be deleted if it is not ready and its budget can never allow a disruption (E21).
 	DeleteUnready bool
 
-	// UnderWay: its eviction has begun, and isn't answered yet. The pod isn't admitted again, and the room that it may be about to
-	// take is given to nobody else. Pod is as it was admitted, not as it is seen now: that it ends may be seen before its budget's
-	// new status is.
-	UnderWay bool
+	// InFlight means that the eviction of the Pod has no response yet. The Pod is not admitted again, and the disruption that it may need is
+	// not available to others. Pod contains the properties at admission: the watch may deliver that the Pod terminates before it delivers the
+	// new status of its budget.
+	InFlight bool
 }
 
 // Admitted is a candidate that may be evicted now.
 type Admitted struct {
 	Candidate
 
-	// Budget by whose leave it goes; nil if it needs none.
+	// Budget is the budget that selects the Pod, nil if the Pod needs no budget.
 	Budget *Budget
 
-	// ConsumesRoom says that the eviction will change the budget's status. Until that change is seen, the budget is stale.
-	ConsumesRoom bool
-
-	// Delete says that the pod is to be deleted, since an eviction would be refused for ever: see Candidate.DeleteUnready.
+	// Delete means that the Pod is to be deleted instead of evicted: see Candidate.DeleteUnready.
 	Delete bool
 }
 
-// Waiting is a candidate that an eviction would be refused for.
+// Waiting is a candidate whose eviction the API server would refuse.
 type Waiting struct {
 	Candidate
 
 	Reason Reason
 
-	// Message says what the pod waits for. It doesn't change while only numbers of pods do, so that a status which holds
-	// it isn't written again at every event.
+	// Message says what the Pod waits for. It does not contain the current number of healthy Pods, so that a status that contains it is not
+	// written again at every event.
 	Message string
 
-	// Detail has the present numbers.
-	Detail string
-
-	// Budget is the "namespace/name" of the budget to wait for; the first one by name if there are several.
+	// Budget is the "namespace/name" of the budget, the first one by name if there are several.
 	Budget string
 
-	// NeverAllowsDisruption says that waiting will not help, see Budget.NeverAllowsDisruption.
+	// NeverAllowsDisruption means that the budget does not allow a disruption before a user changes it or adds Pods.
 	NeverAllowsDisruption bool
+
+	// Stale means that the Pod only waits until the watch delivers a status of its budget that includes our own evictions.
+	Stale bool
 }
 
-// Admit decides which candidates may be evicted now. Those that come first get the room: see FairOrder. Pods that share a
-// budget are admitted no more than it has room, those that are under way included. A pod that is listed twice counts once.
+// Index finds the budgets of a Pod. It is immutable.
+type Index struct {
+	byNamespace map[string][]*Budget // each sorted by name
+	stale       map[*Budget]bool
+}
+
+// NewIndex parses the budgets. The function stale, which may be nil, reports whether the observed status of a budget may not include our own
+// evictions yet. Such a budget allows no disruption until its next event.
+func NewIndex(pdbs []*policyv1.PodDisruptionBudget, stale func(*policyv1.PodDisruptionBudget) bool) *Index {
+	index := &Index{byNamespace: map[string][]*Budget{}, stale: map[*Budget]bool{}}
+	for _, pdb := range pdbs {
+		if pdb == nil {
+			continue
+		}
+		b := New(pdb)
+		index.byNamespace[b.Namespace()] = append(index.byNamespace[b.Namespace()], b)
+		index.stale[b] = stale != nil && stale(pdb)
+	}
+	for _, list := range index.byNamespace {
+		slices.SortStableFunc(list, func(a, b *Budget) int { return strings.Compare(a.Name(), b.Name()) })
+	}
+	return index
+}
+
+// Admit decides which candidates may be evicted now, in their order: see FairOrder. It admits no more Pods of a budget than the budget allows
+// disruptions, in-flight evictions included. A Pod that is listed twice counts once.
 //
 // It takes time proportional to the candidates times the budgets of their namespaces.
 func (i *Index) Admit(candidates []Candidate) (admitted []Admitted, waiting []Waiting) {
-	taken := map[*Budget]int{}
+	used := map[*Budget]int{} // disruptions
 	seen := map[identity]bool{}
 	for _, c := range candidates {
-		if !c.UnderWay || seen[c.Pod.identity()] {
+		if !c.InFlight || seen[c.Pod.identity()] {
 			continue
 		}
 		seen[c.Pod.identity()] = true
-		if decision := i.decide(c.Pod, taken); decision.needsRoom {
-			taken[decision.budget]++
+		if decision := i.decide(c.Pod, used); decision.needsDisruption {
+			used[decision.budget]++
 		}
 	}
 	for _, c := range candidates {
@@ -95,25 +132,24 @@ func (i *Index) Admit(candidates []Candidate) (admitted []Admitted, waiting []Wa
 		}
 		seen[c.Pod.identity()] = true
 
-		decision := i.decide(c.Pod, taken)
-		if decision.wait != nil && c.DeleteUnready && !c.Pod.Ready && decision.wait.isFutile() {
+		decision := i.decide(c.Pod, used)
+		switch {
+		case decision.wait == nil:
+			if decision.needsDisruption {
+				used[decision.budget]++
+			}
+			admitted = append(admitted, Admitted{Candidate: c, Budget: decision.budget})
+		case c.DeleteUnready && !c.Pod.Ready && decision.isFutile():
 			admitted = append(admitted, Admitted{Candidate: c, Delete: true})
-			continue
-		}
-		if decision.wait != nil {
+		default:
 			decision.wait.Candidate = c
 			waiting = append(waiting, *decision.wait)
-			continue
 		}
-		if decision.needsRoom {
-			taken[decision.budget]++
-		}
-		admitted = append(admitted, Admitted{Candidate: c, Budget: decision.budget, ConsumesRoom: decision.needsRoom})
 	}
 	return admitted, waiting
 }
 
-// identity tells pods apart; a pod that was made anew under its name has another UID.
+// identity identifies a Pod. A recreated Pod has the same name and another UID.
 type identity struct {
 	uid             types.UID
 	namespace, name string
@@ -121,36 +157,80 @@ type identity struct {
 
 func (p Pod) identity() identity { return identity{p.UID, p.Namespace, p.Name} }
 
-// decision about one pod: it goes unless wait says why not.
+// decision is the decision about one Pod: it may be evicted unless wait is set.
 type decision struct {
-	budget    *Budget
-	needsRoom bool
-	wait      *Waiting
+	budget          *Budget
+	needsDisruption bool
+	wait            *Waiting
 }
 
-// decide goes through the steps of the package documentation in their order; taken is the room that is given away already.
-func (i *Index) decide(pod Pod, taken map[*Budget]int) decision {
+// isFutile reports whether a Pod that is not ready would wait forever: the status of its budget is up to date, and the budget can never
+// allow a disruption.
+func (d decision) isFutile() bool {
+	return d.wait.Reason == BlockedByUnhealthyPods && d.budget.NeverAllowsDisruption()
+}
+
+// decide follows the rules of the package documentation in their order. used contains the disruptions that other Pods use.
+func (i *Index) decide(pod Pod, used map[*Budget]int) decision {
 	if pod.needsNoBudget() {
 		return decision{}
 	}
-	covering := i.Covering(pod)
-	if len(covering) == 0 {
+	selecting := i.Covering(pod)
+	if len(selecting) == 0 {
 		return decision{}
 	}
-	if wait := refuse(covering); wait != nil {
+	if wait := waitForSelectors(selecting); wait != nil {
 		return decision{wait: wait}
 	}
-	budget := covering[0]
+	budget := selecting[0]
 	switch {
 	case !pod.Ready && budget.alwaysAllowsUnready():
 		return decision{budget: budget}
 	case i.stale[budget]:
-		return decision{wait: budget.waitStale()}
+		return decision{budget: budget, wait: budget.waitStale()}
 	case !pod.Ready && budget.healthy():
 		return decision{budget: budget}
-	case budget.allowed() > taken[budget]:
-		return decision{budget: budget, needsRoom: true}
+	case budget.allowed() > used[budget]:
+		return decision{budget: budget, needsDisruption: true}
 	default:
-		return decision{wait: budget.waitForDisruption(pod)}
+		return decision{budget: budget, wait: budget.waitForDisruption(pod)}
 	}
+}
+
+// Covering returns the budgets that select a Pod, and those of its namespace that have an invalid selector, by name.
+func (i *Index) Covering(pod Pod) []*Budget {
+	var selecting []*Budget
+	for _, b := range i.byNamespace[pod.Namespace] {
+		if b.mayCover(pod) {
+			selecting = append(selecting, b)
+		}
+	}
+	return selecting
+}
+
+// FairOrder returns the candidates in an order in which Nodes alternate: first the first Pod of each Node, then the second ones, and so on.
+// The Pods of one Node keep their order. So too few disruptions are shared among Nodes, and a Node with many Pods does not starve the others
+// (E23). In-flight evictions come first on their Nodes.
+func FairOrder(candidates []Candidate) []Candidate {
+	type ranked struct {
+		Candidate
+		rank int
+	}
+	count := map[string]int{}
+	all := make([]ranked, 0, len(candidates))
+	for _, inFlight := range []bool{true, false} {
+		for _, c := range candidates {
+			if c.InFlight == inFlight {
+				all = append(all, ranked{c, count[c.Pod.Node]})
+				count[c.Pod.Node]++
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b ranked) int { return a.rank - b.rank })
+
+	fair := make([]Candidate, 0, len(all))
+	for _, r := range all {
+		fair = append(fair, r.Candidate)
+	}
+	return fair
 }

@@ -11,51 +11,50 @@ import (
 // maxDisruptedPods is how many evictions that the disruption controller has not confirmed yet the API server tolerates.
 const maxDisruptedPods = 2000
 
-// Budget is a PodDisruptionBudget whose selector has been parsed.
+// Budget is a PodDisruptionBudget whose selector has been parsed. It is immutable.
 type Budget struct {
-	pdb      *policyv1.PodDisruptionBudget // read only: it may come from a cache
+	pdb      *policyv1.PodDisruptionBudget // read-only: it may come from a cache
 	selector labels.Selector
-	err      error // why there is no selector
+	err      error // why the selector is invalid
 }
 
-// New never fails: a budget that can't be read may cover any pod of its namespace. The PodDisruptionBudget must not change
-// afterwards.
+// New parses a PodDisruptionBudget, which must not change afterwards.
 func New(pdb *policyv1.PodDisruptionBudget) *Budget {
-	// For nil, LabelSelectorAsSelector gives a selector that matches nothing, for an empty one everything: as policy/v1
-	// wants it, https://github.com/kubernetes/kubernetes/issues/95083.
+	// For nil, LabelSelectorAsSelector returns a selector that matches nothing, for an empty one everything, as policy/v1
+	// requires: https://github.com/kubernetes/kubernetes/issues/95083.
 	selector, err := metav1.LabelSelectorAsSelector(pdb.Spec.Selector)
 	return &Budget{pdb: pdb, selector: selector, err: err}
 }
 
-// Namespace of the budget.
+// Namespace returns the namespace of the budget.
 func (b *Budget) Namespace() string { return b.pdb.Namespace }
 
-// Name of the budget.
+// Name returns the name of the budget.
 func (b *Budget) Name() string { return b.pdb.Name }
 
-// String is "namespace/name".
+// String returns "namespace/name".
 func (b *Budget) String() string { return b.pdb.Namespace + "/" + b.pdb.Name }
 
-// PodDisruptionBudget returns what the budget was made from. It must not be changed.
+// PodDisruptionBudget returns the PodDisruptionBudget, which is read-only.
 func (b *Budget) PodDisruptionBudget() *policyv1.PodDisruptionBudget { return b.pdb }
 
-// Unreadable says why it isn't known which pods the budget covers; nil if it is.
-func (b *Budget) Unreadable() error { return b.err }
-
-// Covers says whether the budget covers a pod, or may cover it.
-func (b *Budget) Covers(namespace string, podLabels map[string]string) bool {
-	if namespace != b.pdb.Namespace {
-		return false
-	}
-	return b.err != nil || b.selector.Matches(labels.Set(podLabels))
+// mayCover reports whether the budget selects a Pod of its namespace. It returns true if the selector is invalid.
+func (b *Budget) mayCover(pod Pod) bool {
+	return b.err != nil || b.selector.Matches(labels.Set(pod.Labels))
 }
 
-// observed says whether the disruption controller has seen the budget as it is now.
+// observed reports whether the disruption controller has observed the current generation of the budget.
 func (b *Budget) observed() bool {
 	return b.pdb.Status.ObservedGeneration >= b.pdb.Generation
 }
 
-// allowed is how many more pods the API server would let go, as far as the status says.
+// upToDate reports whether the API server uses the status of the budget. It refuses evictions with fewer than zero disruptions allowed, and
+// with too many unconfirmed evictions.
+func (b *Budget) upToDate() bool {
+	return b.observed() && b.pdb.Status.DisruptionsAllowed >= 0 && len(b.pdb.Status.DisruptedPods) <= maxDisruptedPods
+}
+
+// allowed returns how many disruptions the API server would allow, according to the status.
 func (b *Budget) allowed() int {
 	if !b.observed() {
 		return 0
@@ -64,35 +63,32 @@ func (b *Budget) allowed() int {
 	return max(0, min(int(b.pdb.Status.DisruptionsAllowed), maxDisruptedPods+1-unconfirmed))
 }
 
-// alwaysAllowsUnready says whether pods that aren't ready go without using room. It is a matter of the spec alone.
+// alwaysAllowsUnready reports whether the spec allows the eviction of Pods that are not ready without a disruption.
 func (b *Budget) alwaysAllowsUnready() bool {
 	policy := b.pdb.Spec.UnhealthyPodEvictionPolicy
 	return policy != nil && *policy == policyv1.AlwaysAllow
 }
 
-// healthy says whether the application has the pods that it needs: one that isn't ready contributes nothing to them, and
-// goes without using room. The API server doesn't ask here whether the status is up to date, so neither do we.
+// healthy reports whether the application has as many healthy Pods as it requires, so that a Pod that is not ready is evicted without a
+// disruption. Like the API server, it does not check whether the status is up to date.
 func (b *Budget) healthy() bool {
 	return b.pdb.Status.DesiredHealthy > 0 && b.pdb.Status.CurrentHealthy >= b.pdb.Status.DesiredHealthy
 }
 
-// syncFailure is what the disruption controller says if it can't compute the budget, for example because a pod has no
-// controller that can be scaled.
-func (b *Budget) syncFailure() (message string, failed bool) {
+// syncFailed reports whether the disruption controller cannot compute the budget, for example because the controller of a Pod cannot be
+// scaled.
+func (b *Budget) syncFailed() bool {
 	c := meta.FindStatusCondition(b.pdb.Status.Conditions, policyv1.DisruptionAllowedCondition)
-	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != policyv1.SyncFailedReason {
-		return "", false
-	}
-	return c.Message, true
+	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == policyv1.SyncFailedReason
 }
 
-// NeverAllowsDisruption says that the budget can't allow a disruption with the present number of pods, even if all of them are
-// ready: somebody has to change it, or add pods. Usually that is a mistake, and worth telling.
+// NeverAllowsDisruption reports whether the budget cannot allow a disruption with its current number of Pods, even if all of them are
+// ready: a user has to change it, or add Pods.
 func (b *Budget) NeverAllowsDisruption() bool {
 	pods := int(b.pdb.Status.ExpectedPods)
 	counted := pods > 0
 	if !counted {
-		pods = 100 // so that 0% and 100% are found, and no percentage between them
+		pods = 100 // finds 0% and 100%, and no percentage between them
 	}
 	switch maxUnavailable, minAvailable := b.pdb.Spec.MaxUnavailable, b.pdb.Spec.MinAvailable; {
 	case maxUnavailable != nil:
@@ -102,6 +98,6 @@ func (b *Budget) NeverAllowsDisruption() bool {
 		needed, err := intstr.GetScaledValueFromIntOrPercent(minAvailable, pods, true)
 		return err == nil && needed >= pods && (counted || minAvailable.Type == intstr.String)
 	default:
-		return true // the disruption controller counts no pods then, and allows none to go
+		return true // the disruption controller counts no Pods then, and allows no disruption
 	}
 }

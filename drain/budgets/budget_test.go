@@ -9,7 +9,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
-func TestNeverHasRoom(t *testing.T) {
+func TestNeverAllowsDisruption(t *testing.T) {
 	for _, test := range []struct {
 		name                         string
 		minAvailable, maxUnavailable string
@@ -18,22 +18,22 @@ func TestNeverHasRoom(t *testing.T) {
 	}{
 		{"maxUnavailable 0", "", "0", 3, true},
 		{"maxUnavailable 0%", "", "0%", 3, true},
-		{"maxUnavailable 0%, no pods counted", "", "0%", 0, true},
+		{"maxUnavailable 0%, no Pods counted", "", "0%", 0, true},
 		{"maxUnavailable 1", "", "1", 3, false},
-		{"maxUnavailable 1%: it is rounded up", "", "1%", 3, false},
+		{"maxUnavailable 1% is rounded up", "", "1%", 3, false},
 		{"minAvailable 100%", "100%", "", 3, true},
-		{"minAvailable 100%, no pods counted", "100%", "", 0, true},
-		{"minAvailable 90% of few pods: it is rounded up", "90%", "", 3, true},
-		{"minAvailable 90% of many pods", "90%", "", 20, false},
-		{"minAvailable 90%, no pods counted", "90%", "", 0, false},
-		{"minAvailable as many as there are", "3", "", 3, true},
-		{"minAvailable more than there are", "4", "", 3, true},
-		{"minAvailable less than there are", "2", "", 3, false},
-		{"minAvailable, no pods counted", "2", "", 0, false},
+		{"minAvailable 100%, no Pods counted", "100%", "", 0, true},
+		{"minAvailable 90% of few Pods is rounded up", "90%", "", 3, true},
+		{"minAvailable 90% of many Pods", "90%", "", 20, false},
+		{"minAvailable 90%, no Pods counted", "90%", "", 0, false},
+		{"minAvailable equal to the number of Pods", "3", "", 3, true},
+		{"minAvailable greater than the number of Pods", "4", "", 3, true},
+		{"minAvailable less than the number of Pods", "2", "", 3, false},
+		{"minAvailable, no Pods counted", "2", "", 0, false},
 		{"minAvailable 0", "0", "", 3, false},
 		{"neither", "", "", 3, true},
-		{"nonsense", "many", "", 3, false},
-		{"more nonsense", "", "9999999999999999999999%", 3, false},
+		{"an invalid value", "many", "", 3, false},
+		{"an invalid percentage", "", "9999999999999999999999%", 3, false},
 	} {
 		t.Run("E21: "+test.name, func(t *testing.T) {
 			b := budgets.New(budget("web", wants(test.minAvailable, test.maxUnavailable), healthy(test.pods, test.pods, 0)))
@@ -46,23 +46,15 @@ func TestNeverHasRoom(t *testing.T) {
 
 func TestCovering(t *testing.T) {
 	index := budgets.NewIndex([]*pdb{
-		budget("web"), nil, budget("all", covers(&metav1.LabelSelector{})), budget("nothing", covers(nil)), budget("broken", broken),
-		budget("elsewhere", inNamespace("other")), budget("broken-elsewhere", broken, inNamespace("other")),
+		budget("web"), nil, budget("all", covers(&metav1.LabelSelector{})), budget("nothing", covers(nil)), budget("invalid", invalid),
+		budget("elsewhere", inNamespace("other")), budget("invalid-elsewhere", invalid, inNamespace("other")),
 	}, nil)
 	var got []string
 	for _, b := range index.Covering(pod("p").Pod) {
 		got = append(got, b.String())
 	}
-	if want := []string{"default/all", "default/broken", "default/web"}; !reflect.DeepEqual(got, want) {
+	if want := []string{"default/all", "default/invalid", "default/web"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("E20: got %v, want %v", got, want)
-	}
-}
-
-func TestParsedBudgetsCanBeKept(t *testing.T) {
-	kept := budgets.New(budget("web", room(0)))
-	index := budgets.NewIndexOf([]*budgets.Budget{kept}, nil)
-	if got := index.Covering(pod("p").Pod); len(got) != 1 || got[0] != kept {
-		t.Errorf("got %v", got)
 	}
 }
 
@@ -77,12 +69,12 @@ func TestFairOrder(t *testing.T) {
 	if want := []string{"a1", "b1", "c1", "a2", "b2", "a3"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("E23: got %v, want %v", got, want)
 	}
-	in[2].UnderWay, got = true, nil
+	in[2].InFlight, got = true, nil
 	for _, c := range budgets.FairOrder(in) {
 		got = append(got, c.Pod.Name)
 	}
 	if want := []string{"a3", "b1", "c1", "a1", "b2", "a2"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("E23: a Node whose eviction is under way has had its turn: got %v, want %v", got, want)
+		t.Errorf("E23: in-flight evictions come first: got %v, want %v", got, want)
 	}
 	if in[1].Pod.Name != "a2" {
 		t.Error("the input was changed")

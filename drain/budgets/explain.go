@@ -2,71 +2,58 @@ package budgets
 
 import (
 	"fmt"
-	"strings"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// Reason is why a pod waits.
+// Reason is why a Pod waits.
 type Reason string
 
 const (
-	// BudgetExhausted: as many pods as the budget allows are gone, or go now.
+	// BudgetExhausted means that the budget allows no disruption, or that other Pods use the disruptions that it allows.
 	BudgetExhausted Reason = "BudgetExhausted"
-	// BudgetNotObserved: the budget's numbers are not up to date; the disruption controller will mend that.
+	// BudgetNotObserved means that the status of the budget is not up to date. The disruption controller updates it.
 	BudgetNotObserved Reason = "BudgetNotObserved"
-	// BudgetSyncFailed: the disruption controller says that it can't compute the budget.
+	// BudgetSyncFailed means that the disruption controller reports that it cannot compute the budget.
 	BudgetSyncFailed Reason = "BudgetSyncFailed"
-	// MultipleBudgets: more than one budget covers the pod, which the eviction subresource refuses.
+	// MultipleBudgets means that more than one budget selects the Pod, which the eviction subresource does not support.
 	MultipleBudgets Reason = "MultipleBudgets"
-	// BudgetUnreadable: the budget's selector can't be parsed, so it may cover the pod.
+	// BudgetUnreadable means that the selector of the budget is invalid, so that the budget may be meant for the Pod.
 	BudgetUnreadable Reason = "BudgetUnreadable"
-	// BlockedByUnhealthyPods: there would be room if all pods of the budget were ready. If the waiting pod is not, it is
-	// one of those that block.
+	// BlockedByUnhealthyPods means that the budget would allow a disruption if all its Pods were ready, or that the waiting Pod itself is
+	// not ready.
 	BlockedByUnhealthyPods Reason = "BlockedByUnhealthyPods"
-	// EvictionNotServed: the API server doesn't serve policy/v1, so neither budgets nor evictions.
+	// EvictionNotServed means that the API server does not serve policy/v1, so neither PodDisruptionBudgets nor evictions.
 	EvictionNotServed Reason = "EvictionNotServed"
 )
 
-// NotServed says to people what EvictionNotServed is.
-const NotServed = "The API server doesn't serve evictions and disruption budgets of policy/v1"
+// NotServed is the message of EvictionNotServed.
+const NotServed = "The API server does not serve evictions and PodDisruptionBudgets of policy/v1"
 
-// Unserved has all Pods wait, where the API server serves no evictions.
+// Unserved returns all candidates as waiting, for an API server that serves no evictions.
 func Unserved(candidates []Candidate) []Waiting {
 	waiting := make([]Waiting, 0, len(candidates))
 	for _, candidate := range candidates {
-		if candidate.UnderWay {
-			continue
+		if !candidate.InFlight {
+			waiting = append(waiting, Waiting{Candidate: candidate, Reason: EvictionNotServed, Message: NotServed})
 		}
-		waiting = append(waiting, Waiting{Candidate: candidate, Reason: EvictionNotServed, Message: NotServed, Detail: NotServed})
 	}
 	return waiting
 }
 
-// maxText is what fits into BlockedPod.why and other status fields.
-const maxText = 512
-
-// wait makes a Waiting from what comes after the budget's name in a message. Details speak the eviction subresource's
-// language, which users of Cluster API know from their Machines.
-func (b *Budget) wait(reason Reason, message, detail string) *Waiting {
+// wait returns a Waiting for the budget. why follows the name of the budget in the message.
+func (b *Budget) wait(reason Reason, why string) *Waiting {
 	never := b.err == nil && b.NeverAllowsDisruption()
 	if never {
-		message += ", and can never allow a disruption (" + b.requested() + ")"
+		why += "; it never allows a disruption (" + b.requested() + ")"
 	}
-	return &Waiting{
-		Reason:                reason,
-		Message:               cut(fmt.Sprintf("waiting for disruption budget %s: %s", b, message)),
-		Detail:                cut(fmt.Sprintf("The disruption budget %s %s", b.Name(), detail)),
-		Budget:                b.String(),
-		NeverAllowsDisruption: never,
-	}
+	message := text.Cut(fmt.Sprintf("Waiting for PodDisruptionBudget %s: %s", b, why), text.MaxMessage)
+	return &Waiting{Reason: reason, Message: message, Budget: b.String(), NeverAllowsDisruption: never}
 }
 
-// isFutile says that a pod which isn't ready will wait for ever: its own budget, as the disruption controller has seen it, can
-// never have room. Numbers that aren't up to date prove nothing.
-func (w *Waiting) isFutile() bool {
-	return w.NeverAllowsDisruption && w.Reason == BlockedByUnhealthyPods
-}
-
-// requested is what the budget's spec asks for.
+// requested returns what the spec of the budget requests.
 func (b *Budget) requested() string {
 	switch maxUnavailable, minAvailable := b.pdb.Spec.MaxUnavailable, b.pdb.Spec.MinAvailable; {
 	case maxUnavailable != nil:
@@ -78,112 +65,76 @@ func (b *Budget) requested() string {
 	}
 }
 
-// refuse is nil if exactly one budget covers the pod, and it can be read. More than one is a refusal for sure, so that is
-// what is said first; a budget that can't be read only may cover the pod.
-func refuse(covering []*Budget) *Waiting {
-	var readable []string
-	var unreadable *Budget
-	for _, b := range covering {
+// waitForSelectors returns nil if exactly one budget selects the Pod and its selector is valid. It reports several valid budgets first: the
+// API server refuses an eviction because of them, and not because of an invalid one.
+func waitForSelectors(selecting []*Budget) *Waiting {
+	var valid []string
+	var invalid *Budget
+	for _, b := range selecting {
 		switch {
 		case b.err == nil:
-			readable = append(readable, b.String())
-		case unreadable == nil:
-			unreadable = b
+			valid = append(valid, b.String())
+		case invalid == nil:
+			invalid = b
 		}
 	}
 	switch {
-	case len(readable) > 1:
-		return waitMultiple(readable)
-	case unreadable != nil:
-		return unreadable.wait(BudgetUnreadable, "its selector can't be parsed",
-			"may cover this pod; its selector can't be parsed: "+unreadable.err.Error())
+	case len(valid) > 1:
+		const shown = 3
+		message := "More than one PodDisruptionBudget selects this Pod, so Kubernetes cannot evict it: " + text.List(valid, shown)
+		return &Waiting{Reason: MultipleBudgets, Message: text.Cut(message, text.MaxMessage), Budget: valid[0]}
+	case invalid != nil:
+		return invalid.wait(BudgetUnreadable, "its selector is invalid")
 	default:
 		return nil
 	}
-}
-
-func waitMultiple(names []string) *Waiting {
-	const shown = 3
-	list := strings.Join(names[:min(shown, len(names))], ", ")
-	if len(names) > shown {
-		list += fmt.Sprintf(" and %d more", len(names)-shown)
-	}
-	text := cut("the eviction API refuses pods with more than one disruption budget: " + list)
-	return &Waiting{Reason: MultipleBudgets, Message: text, Detail: text, Budget: names[0]}
 }
 
 func (b *Budget) waitStale() *Waiting {
-	return b.wait(BudgetNotObserved, "still being processed", "has not been seen since our last eviction")
+	wait := b.waitUntilObserved()
+	wait.Stale = true
+	return wait
 }
 
-// waitForDisruption explains why there is none, in the order in which it is best understood: what is wrong with the budget
-// itself, whose numbers mean nothing then; what is wrong with its pods; and that it is used up.
+func (b *Budget) waitUntilObserved() *Waiting {
+	return b.wait(BudgetNotObserved, "the disruption controller has not updated its status yet")
+}
+
+// waitForDisruption returns why the budget allows no disruption. A budget that is not computed or not up to date comes first, since its
+// numbers are not valid.
 func (b *Budget) waitForDisruption(pod Pod) *Waiting {
-	if message, failed := b.syncFailure(); failed && b.allowed() == 0 {
-		return b.wait(BudgetSyncFailed, "the disruption controller can't compute it",
-			"does not allow evicting pods currently because it failed sync: "+message)
-	}
-	if lag := b.lag(); lag != "" {
-		return b.wait(BudgetNotObserved, "still being processed", "is still being processed by the server: "+lag)
-	}
-	if b.allowed() == 0 {
-		if blocked := b.waitForUnready(pod); blocked != nil {
-			return blocked
-		}
-	}
-	return b.waitExhausted()
-}
-
-// lag says in what the disruption controller is behind; empty if it isn't.
-func (b *Budget) lag() string {
 	status := b.pdb.Status
+	required := fmt.Sprintf("%d healthy Pods required", status.DesiredHealthy)
+	if status.DesiredHealthy == 1 {
+		required = "1 healthy Pod required"
+	}
 	switch {
-	case !b.observed():
-		return fmt.Sprintf("its generation is %d, observed was %d", b.pdb.Generation, status.ObservedGeneration)
-	case status.DisruptionsAllowed < 0: // the API server forbids evictions then
-		return fmt.Sprintf("it allows %d disruptions", status.DisruptionsAllowed)
-	case len(status.DisruptedPods) > maxDisruptedPods: // likewise
-		return fmt.Sprintf("%d evictions are not confirmed", len(status.DisruptedPods))
-	default:
-		return ""
+	case b.syncFailed() && b.allowed() == 0:
+		return b.wait(BudgetSyncFailed, "the disruption controller cannot compute it")
+	case !b.upToDate():
+		return b.waitUntilObserved()
+	case b.allowed() > 0:
+		return b.wait(BudgetExhausted, required)
 	}
-}
-
-// waitForUnready is nil unless pods that aren't ready are what leaves no room (E21).
-//
-// They are if fewer pods are healthy than needed: no disruption that the budget allowed explains that. If just as many
-// are, one may be unready because its predecessor was evicted a moment ago, and the API server lets unready ones go.
-func (b *Budget) waitForUnready(pod Pod) *Waiting {
-	status := b.pdb.Status
-	numbers := fmt.Sprintf("has %d of %d pods healthy, %d needed", status.CurrentHealthy, status.ExpectedPods, status.DesiredHealthy)
+	reason := BudgetExhausted
 	switch {
 	case !pod.Ready:
-		return b.wait(BlockedByUnhealthyPods, "this pod is not ready and blocks its own budget, which "+b.requirement(), numbers)
+		reason, required = BlockedByUnhealthyPods, "this Pod is not ready; "+required
 	case status.CurrentHealthy < status.DesiredHealthy && status.CurrentHealthy < status.ExpectedPods && !b.NeverAllowsDisruption():
-		return b.wait(BlockedByUnhealthyPods, "pods that are not ready block it; "+b.requirement(), numbers)
-	default:
-		return nil
+		// If exactly the required number is healthy, one may be unready because its predecessor was evicted a moment ago, and the API server
+		// allows the eviction of Pods that are not ready.
+		reason, required = BlockedByUnhealthyPods, "some of its Pods are not ready; "+required
 	}
+	if !pod.Controlled && b.countsNoPod() {
+		const message = "PodDisruptionBudget %s selects only Pods without a controller, for which Kubernetes supports only an integer minAvailable; it never allows a disruption"
+		return &Waiting{Reason: reason, Message: text.Cut(fmt.Sprintf(message, b), text.MaxMessage), Budget: b.String(), NeverAllowsDisruption: true}
+	}
+	return b.wait(reason, required)
 }
 
-func (b *Budget) waitExhausted() *Waiting {
-	status := b.pdb.Status
-	detail := fmt.Sprintf("needs %d healthy pods and has %d currently", status.DesiredHealthy, status.CurrentHealthy)
-	if b.allowed() > 0 {
-		detail += fmt.Sprintf("; other pods take its room of %d now", b.allowed())
-	}
-	return b.wait(BudgetExhausted, b.requirement(), detail)
-}
-
-// requirement is stable: how many healthy pods are needed follows from spec and scale, how many there are changes all the time.
-func (b *Budget) requirement() string {
-	if b.pdb.Status.DesiredHealthy == 1 {
-		return "needs 1 healthy pod"
-	}
-	return fmt.Sprintf("needs %d healthy pods", b.pdb.Status.DesiredHealthy)
-}
-
-// cut shortens a text that holds a tenant's input.
-func cut(text string) string {
-	return fmt.Sprintf("%.*s", maxText, text)
+// countsNoPod reports whether the disruption controller counts none of the Pods of the budget. With maxUnavailable or a percentage it counts
+// the replicas of their controllers.
+func (b *Budget) countsNoPod() bool {
+	minAvailable := b.pdb.Spec.MinAvailable
+	return b.pdb.Status.ExpectedPods == 0 && (b.pdb.Spec.MaxUnavailable != nil || minAvailable != nil && minAvailable.Type == intstr.String)
 }

@@ -12,14 +12,12 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
-// The words in which the tests of this package are written.
-
 type (
 	pdb    = policyv1.PodDisruptionBudget
 	labels = map[string]string
 )
 
-// budget covers the pods "app: web" in the namespace default. It is up to date, with 3 of 3 pods healthy and 2 needed.
+// budget returns a budget that selects the Pods "app: web" in the namespace default. It is up to date, with 3 of 3 Pods healthy and 2 required.
 func budget(name string, with ...func(*pdb)) *pdb {
 	one := intstr.FromInt32(1)
 	b := &pdb{
@@ -33,7 +31,7 @@ func budget(name string, with ...func(*pdb)) *pdb {
 	return b
 }
 
-func room(n int32) func(*pdb) { return func(b *pdb) { b.Status.DisruptionsAllowed = n } }
+func allows(n int32) func(*pdb) { return func(b *pdb) { b.Status.DisruptionsAllowed = n } }
 
 func healthy(current, expected, desired int32) func(*pdb) {
 	return func(b *pdb) {
@@ -44,7 +42,7 @@ func healthy(current, expected, desired int32) func(*pdb) {
 
 func covers(s *metav1.LabelSelector) func(*pdb) { return func(b *pdb) { b.Spec.Selector = s } }
 
-func broken(b *pdb) {
+func invalid(b *pdb) {
 	b.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Resembles"}}}
 }
 
@@ -82,9 +80,9 @@ func disrupted(n int) func(*pdb) {
 	}
 }
 
-// pod is a ready pod "app: web" in the namespace default.
+// pod returns a Pod "app: web" in the namespace default that is ready and has a controller.
 func pod(name string, with ...func(*budgets.Pod)) budgets.Candidate {
-	p := budgets.Pod{UID: types.UID(name), Namespace: "default", Name: name, Node: "one", Labels: labels{"app": "web"}, Ready: true, Phase: corev1.PodRunning}
+	p := budgets.Pod{UID: types.UID(name), Namespace: "default", Name: name, Node: "one", Labels: labels{"app": "web"}, Ready: true, Controlled: true, Phase: corev1.PodRunning}
 	for _, change := range with {
 		change(&p)
 	}
@@ -92,6 +90,8 @@ func pod(name string, with ...func(*budgets.Pod)) budgets.Candidate {
 }
 
 func notReady(p *budgets.Pod) { p.Ready = false }
+
+func bare(p *budgets.Pod) { p.Controlled = false }
 
 func terminating(p *budgets.Pod) { p.Terminating = true }
 

@@ -104,7 +104,7 @@ func (w *world) beginDrain(name string) {
 		condition := conditions.Get(w.machine(g, name), v1alpha1.MachineNodeMaintenance)
 		g.Expect(condition).NotTo(BeNil())
 		g.Expect(condition.Reason).To(Equal(v1alpha1.ReasonMachineDraining))
-		g.Expect(condition.Message).To(ContainSubstring("waiting for disruption budget default/" + name))
+		g.Expect(condition.Message).To(ContainSubstring("Waiting for PodDisruptionBudget default/" + name))
 	}, eventually, pace).Should(Succeed())
 }
 

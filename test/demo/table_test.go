@@ -15,10 +15,10 @@ func drainFrame() frame {
 	return frame{
 		Elapsed: 3200 * time.Millisecond, Machine: "workers-1", Node: "workers-1", WebReady: 58,
 		Condition:   "False Draining: Drain not completed yet",
-		Maintenance: maintenanceView{Name: "workers-1-ab12", Stage: "Drain", Drained: "False", Message: "Evacuating", Blocking: "web/web-2: waiting for disruption budget web/web", Evacuating: 2, Pending: 1, Skipped: 1},
+		Maintenance: maintenanceView{Name: "workers-1-ab12", Stage: "Drain", Drained: "False", Message: "Evacuating", Blocking: "web/web-2: Waiting for PodDisruptionBudget web/web", Evacuating: 2, Pending: 1, Skipped: 1},
 		Pods: []podRow{
 			{Pod: "web-1", Verdict: "Drain", Rule: "(none)", Order: "0", State: stateTerminating, uid: "1"},
-			{Pod: "web-2", Verdict: "Drain", Rule: "(none)", Order: "0", State: stateEvacuating, Why: "waiting for disruption budget web/web: needs 58 healthy pods", uid: "2"},
+			{Pod: "web-2", Verdict: "Drain", Rule: "(none)", Order: "0", State: stateEvacuating, Why: "Waiting for PodDisruptionBudget web/web: 58 healthy Pods required", uid: "2"},
 			{Pod: "storage-0", Verdict: "Drain", Rule: "machine-drain-rule/storage-last", Order: "100", State: stateWaiting, Why: "Pods with drain order 0 must terminate first", uid: "3"},
 			{Pod: "monitoring-1", Verdict: "Skip", Rule: "machine-drain-rule/monitoring-stays", State: stateStays, uid: "4"},
 		},
@@ -35,12 +35,12 @@ func TestRenderIsText(t *testing.T) {
 Machine          workers-1   3.2 s
   NodeMaintenance  False Draining: Drain not completed yet
 NodeMaintenance  workers-1-ab12   stage Drain, Drained False   2 evacuating, 1 pending, 1 skipped
-  drain            Evacuating. web/web-2: waiting for disruption budget web/web
+  drain            Evacuating. web/web-2: Waiting for PodDisruptionBudget web/web
 Deployment web   58 of 60 Pods ready, 58 required
 
 POD           VERDICT  RULE              ORDER  STATE        WHY
 web-1         Drain    (none)            0      terminating
-web-2         Drain    (none)            0      evacuating   waiting for disruption budget web/web: needs 58 healthy pods
+web-2         Drain    (none)            0      evacuating   Waiting for PodDisruptionBudget web/web: 58 healthy Pods required
 storage-0     Drain    storage-last      100    waiting      Pods with drain order 0 must terminate first
 monitoring-1  Skip     monitoring-stays         skipped`, "\n")))
 }

@@ -86,7 +86,7 @@ func TestFrameOfTheScene(t *testing.T) {
 	w.sawPod(pod(appWeb, "web-gone", terminating), true, epoch)
 	w.sawEvacuation(&v1alpha1.Evacuation{
 		Spec:   v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "web-1", UID: "web-1"}},
-		Status: v1alpha1.EvacuationStatus{Message: "waiting for disruption budget"},
+		Status: v1alpha1.EvacuationStatus{Message: "Waiting for PodDisruptionBudget"},
 	}, false, epoch)
 
 	text := func(r podRow) string { return fmt.Sprintf("%s|%s|%s|%s|%s", r.Pod, r.Rule, r.Order, r.State, r.Why) }
@@ -96,7 +96,7 @@ func TestFrameOfTheScene(t *testing.T) {
 	}
 	g.Expect(rows).To(Equal([]string{
 		"web-0|(none)|0|waiting|",
-		"web-1|(none)|0|evacuating|waiting for disruption budget",
+		"web-1|(none)|0|evacuating|Waiting for PodDisruptionBudget",
 		"web-2|(none)|0|terminating|",
 		"web-gone|(none)|0|deleted|",
 		"report|drain-label-wait-completed|0|completing|waiting for the Pod to complete",

@@ -37,6 +37,7 @@ func TestEvictions(t *testing.T) {
 		{"E18: names both PodDisruptionBudgets that select a Pod", twoBudgets},
 		{"E20: waits for a PodDisruptionBudget while the disruption controller is stopped", stoppedController},
 		{"E20: names a PodDisruptionBudget that the disruption controller cannot compute", syncFailed},
+		{"E20: names a PodDisruptionBudget that selects only Pods without a controller", budgetOfBarePods},
 		{"E21: deletes only Pods that are not ready with unhealthyBudget Override", unhealthyIsDeleted},
 		{"E18: reports that the namespace is being deleted", terminatingNamespace},
 		{"E18: reports that an admission policy denies the eviction, and retries", admissionRefuses},
@@ -66,14 +67,14 @@ func budgetIsEdited(s *scene) {
 	s.create(s.workload.Client, budgetRequiring("e20", 2))
 	s.expectHealthy("e20", 2)
 	s.maintain(nm("e20-a", draining, ofNodes("e20-a")))
-	s.expectWaits(first, string(budgets.BudgetExhausted), "waiting for disruption budget default/e20: needs 2 healthy pods, and can never allow a disruption (minAvailable: 2)")
-	s.expectWaits(second, string(budgets.BudgetExhausted), "needs 2 healthy pods")
+	s.expectWaits(first, string(budgets.BudgetExhausted), "Waiting for PodDisruptionBudget default/e20: 2 healthy Pods required; it never allows a disruption (minAvailable: 2)")
+	s.expectWaits(second, string(budgets.BudgetExhausted), "2 healthy Pods required")
 	s.Expect(s.evictions()).To(BeEmpty())
 
 	s.editBudget("e20", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MinAvailable = ptr.To(intstr.FromInt(1)) })
 	s.Eventually(func() int { return len(s.podsOf("e20")) }, soon, pace).Should(Equal(1))
 	left := s.podsOf("e20")[0]
-	s.expectWaits(&left, string(budgets.BudgetExhausted), "needs 1 healthy pod")
+	s.expectWaits(&left, string(budgets.BudgetExhausted), "1 healthy Pod required")
 	s.Expect(s.evictions()).To(HaveLen(1))
 
 	s.editBudget("e20", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.Selector = labelSelector("app", "others") })
@@ -87,7 +88,7 @@ func applicationIsEdited(s *scene) {
 	s.expectHealthy("shop", 3)
 	pods := s.podsOf("shop")
 	s.maintain(nm("e20-b", draining, ofNodes("e20-b")))
-	s.expectWaits(&pods[0], string(budgets.BudgetExhausted), "can never allow a disruption (maxUnavailable: 0)")
+	s.expectWaits(&pods[0], string(budgets.BudgetExhausted), "it never allows a disruption (maxUnavailable: 0)")
 	s.editBudget("shop", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MaxUnavailable = ptr.To(intstr.FromInt(1)) })
 	s.Eventually(func() int { return len(s.evictions().Succeeded()) }, soon, pace).Should(Equal(1))
 	s.editBudget("shop", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MaxUnavailable = ptr.To(intstr.FromInt(0)) })
@@ -101,7 +102,7 @@ func applicationIsEdited(s *scene) {
 	}
 	s.makeUnready(left[0].Name, left[1].Name)
 	s.expectHealthy("shop", 0)
-	s.expectWaits(left[0], string(budgets.BlockedByUnhealthyPods), "this pod is not ready and blocks its own budget, which needs 3 healthy pods")
+	s.expectWaits(left[0], string(budgets.BlockedByUnhealthyPods), "this Pod is not ready; 3 healthy Pods required")
 	s.Expect(s.evictions()).To(HaveLen(1))
 	s.editBudget("shop", func(pdb *policyv1.PodDisruptionBudget) {
 		pdb.Spec.UnhealthyPodEvictionPolicy = ptr.To(policyv1.AlwaysAllow)
@@ -119,7 +120,7 @@ func twoBudgets(s *scene) {
 	s.create(s.workload.Client, budgetRequiring("e18-two", 0), all)
 	s.expectHealthy("e18-two", 1)
 	s.maintain(nm("e18-two", draining, ofNodes("e18-two")))
-	s.expectWaits(pod, string(budgets.MultipleBudgets), "the eviction API refuses pods with more than one disruption budget: default/e18-two, default/e18-two-all")
+	s.expectWaits(pod, string(budgets.MultipleBudgets), "More than one PodDisruptionBudget selects this Pod, so Kubernetes cannot evict it: default/e18-two, default/e18-two-all")
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(s.workload.Client.Delete(s.Context(), all)).To(Succeed())
 	s.expectDeleted(pod)
@@ -133,7 +134,7 @@ func stoppedController(s *scene) {
 	s.Expect(s.workload.StopComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
 	s.create(s.workload.Client, budgetRequiring("e20-stop", 0))
 	s.maintain(nm("e20-stop", draining, ofNodes("e20-stop")))
-	s.expectWaits(pod, string(budgets.BudgetNotObserved), "waiting for disruption budget default/e20-stop: still being processed")
+	s.expectWaits(pod, string(budgets.BudgetNotObserved), "Waiting for PodDisruptionBudget default/e20-stop: the disruption controller has not updated its status yet")
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(s.workload.StartComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
 	s.expectDeleted(pod)
@@ -150,11 +151,27 @@ func syncFailed(s *scene) {
 	s.run(pod)
 	s.create(s.workload.Client, budget("e20-sync", 1))
 	s.maintain(nm("e20-sync", draining, ofNodes("e20-sync")))
-	s.expectWaits(pod, string(budgets.BudgetSyncFailed), "waiting for disruption budget default/e20-sync: the disruption controller can't compute it")
+	s.expectWaits(pod, string(budgets.BudgetSyncFailed), "Waiting for PodDisruptionBudget default/e20-sync: the disruption controller cannot compute it")
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(s.workload.Client.Delete(s.Context(), budget("e20-sync", 1))).To(Succeed())
 	s.expectDeleted(pod)
 	s.deleteMaintenances("e20-sync")
+}
+
+func budgetOfBarePods(s *scene) {
+	s.withNodes("e20-bare")
+	pod := bare("e20-bare", "e20-bare")
+	s.run(pod)
+	s.create(s.workload.Client, budget("e20-bare", 1))
+	s.expectHealthy("e20-bare", 1)
+	s.maintain(nm("e20-bare", draining, ofNodes("e20-bare")))
+	s.expectWaits(pod, string(budgets.BudgetExhausted), "PodDisruptionBudget default/e20-bare selects only Pods without a controller, for which Kubernetes supports only an integer minAvailable; it never allows a disruption")
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.editBudget("e20-bare", func(pdb *policyv1.PodDisruptionBudget) {
+		pdb.Spec.MaxUnavailable, pdb.Spec.MinAvailable = nil, ptr.To(intstr.FromInt(0))
+	})
+	s.expectDeleted(pod)
+	s.deleteMaintenances("e20-bare")
 }
 
 func unhealthyIsDeleted(s *scene) {
@@ -165,7 +182,7 @@ func unhealthyIsDeleted(s *scene) {
 	s.makeUnready("e21-unready")
 	s.expectHealthy("e21", 1)
 	s.maintain(nm("e21", draining, ofNodes("e21")))
-	s.expectWaits(unready, string(budgets.BlockedByUnhealthyPods), "this pod is not ready and blocks its own budget")
+	s.expectWaits(unready, string(budgets.BlockedByUnhealthyPods), "this Pod is not ready; ")
 	s.Expect(s.pod("e21-unready").DeletionTimestamp).To(BeNil())
 
 	override := []byte(`{"spec":{"evacuation":{"unhealthyBudget":"Override"}}}`)
@@ -173,7 +190,7 @@ func unhealthyIsDeleted(s *scene) {
 	s.expectDeleted(unready)
 	deleted := s.ours().Verb("delete").Resource("pods")
 	s.Expect(deleted.Names()).To(ConsistOf("e21-unready"))
-	s.expectWaits(ready, string(budgets.BudgetExhausted), "needs 2 healthy pods")
+	s.expectWaits(ready, string(budgets.BudgetExhausted), "2 healthy Pods required")
 	s.Expect(s.pod("e21-ready").DeletionTimestamp).To(BeNil())
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.deleteMaintenances("e21")
@@ -209,7 +226,7 @@ func admissionRefuses(s *scene) {
 	s.run(kept, free)
 	binding := s.refuseEvictions("e18-kept", "not before the end of the quarter")
 	s.maintain(nm("e18-keep", draining, ofNodes("e18-keep")))
-	s.expectRefused(kept, v1alpha1.ReasonAdmissionRefused, "An admission policy has refused the eviction")
+	s.expectRefused(kept, v1alpha1.ReasonAdmissionRefused, "An admission policy or webhook refused the eviction")
 	s.Expect(s.existing(kept).Status.Message).To(ContainSubstring("not before the end of the quarter"))
 	s.expectDeleted(free)
 	s.expectEventOn(s.existing(kept).Name, "EvictionRefused", "not before the end of the quarter")

@@ -44,7 +44,7 @@ func (s *scene) drainsBesides(machine string, take func(name string)) {
 	take(name)
 	s.deleteMachine(machine)
 	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(And(
-		ContainSubstring("waiting for disruption budget"),
+		ContainSubstring("Waiting for PodDisruptionBudget"),
 		ContainSubstring("NodeMaintenance "+name+" was not written by the manager for this Machine and Node")))
 	s.openBudget()
 	s.Eventually(func() bool { return s.isGone(machine) }, eventually, pace).Should(BeTrue())

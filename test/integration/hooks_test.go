@@ -61,7 +61,7 @@ func (s *scene) blocked(machine string) {
 	s.Helper()
 	s.runOn(machine, "web", 2, deployment("web", 2), budget("web", 0))
 	s.deleteMachine(machine)
-	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(ContainSubstring("waiting for disruption budget"))
+	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget"))
 }
 
 func (s *scene) openBudget() {
@@ -117,7 +117,7 @@ func (s *scene) pausedInTheMiddle(machine string, pause func(s *scene, paused bo
 	s.create(s.workload.Client, full)
 	s.run(bare(machine, machine))
 	s.deleteMachine(machine)
-	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(ContainSubstring("waiting for disruption budget"))
+	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget"))
 
 	s.untilSeen(func() { pause(s, true) })
 	s.Expect(s.workload.Client.Delete(s.Context(), full)).To(Succeed())

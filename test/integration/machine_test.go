@@ -26,7 +26,7 @@ func TestDeletedMachines(t *testing.T) {
 		defer s.removeWorkloads()
 		s.runOn("m1", "web", 3, deployment("web", 3), budget("web", 0))
 		s.deleteMachine("m1")
-		const why = "waiting for disruption budget default/web"
+		const why = "Waiting for PodDisruptionBudget default/web"
 		s.Eventually(func(g Gomega) {
 			g.Expect(s.condition("m1").Reason).To(Equal(v1alpha1.ReasonMachineDraining))
 			g.Expect(s.condition("m1").Message).To(ContainSubstring(why))
@@ -51,7 +51,7 @@ func TestDeletedMachines(t *testing.T) {
 		defer s.removeWorkloads()
 		s.runOn("m2", "web", 2, deployment("web", 2), budget("web", 0))
 		s.deleteMachine("m2")
-		s.Eventually(func() string { return s.condition("m2").Message }, soon, pace).Should(ContainSubstring("waiting for disruption budget"))
+		s.Eventually(func() string { return s.condition("m2").Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget"))
 		machine := s.machine("m2")
 		patch := client.MergeFrom(machine.DeepCopy())
 		machine.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1)
@@ -79,7 +79,7 @@ func TestDeletedMachines(t *testing.T) {
 		defer s.removeWorkloads()
 		s.runOn("m4", "web", 2, deployment("web", 2), budget("web", 0))
 		s.deleteMachine("m4")
-		s.Eventually(func() string { return s.condition("m4").Message }, soon, pace).Should(ContainSubstring("waiting for disruption budget"))
+		s.Eventually(func() string { return s.condition("m4").Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget"))
 		before := s.maintenanceOf("m4")
 		s.Expect(s.workload.Client.Delete(s.Context(), before)).To(Succeed())
 		s.Eventually(func(g Gomega) {
@@ -100,7 +100,7 @@ func TestDeletedMachines(t *testing.T) {
 		s.run(bare("critical", "m5", func(pod *corev1.Pod) { pod.Spec.PriorityClassName = "system-node-critical" }))
 		s.deleteMachine("m5")
 		s.Eventually(func() []string { return s.evictions().Succeeded().Names() }, soon, pace).Should(ConsistOf("critical"))
-		s.Eventually(func() string { return s.condition("m5").Message }, soon, pace).Should(ContainSubstring("waiting for disruption budget"))
+		s.Eventually(func() string { return s.condition("m5").Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget"))
 		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), budget("web", 0), client.InNamespace(namespace))).To(Succeed())
 		s.expectGone("m5")
 		s.expectInvariants()

@@ -192,7 +192,7 @@ func (s *scene) conditionReasons() {
 	s.deleteMachine("told")
 	s.expectTold("told", "Waiting for the MachineDrainRules of namespace default to be reduced: ")
 	s.Expect(s.fleet.Client.Delete(s.Context(), invalid)).To(Succeed())
-	s.expectTold("told", "waiting for disruption budget default/web: needs 2 healthy pods, and can never allow a disruption (maxUnavailable: 0)")
+	s.expectTold("told", "Waiting for PodDisruptionBudget default/web: 2 healthy Pods required; it never allows a disruption (maxUnavailable: 0)")
 	s.openBudget()
 	s.expectWaitsForVolumes("told", "attached volumes that match no known PersistentVolume")
 	s.change("told", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = ptr.To[int32](1) })

@@ -57,7 +57,7 @@ func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1
 	s.Expect(s.metrics().Sum("capnm_connected_clusters", nil)).To(BeEquivalentTo(1))
 	s.Eventually(s.longestWaits, soon, pace).Should(ConsistOf(And(
 		HaveField("Machine", "full"), HaveField("Cluster", "c1"), HaveField("Since", *s.machine("full").DeletionTimestamp),
-		HaveField("Reason", v1alpha1.ReasonMachineDraining), HaveField("Message", MatchRegexp(`Pods? default/(refused|tight)-\d.*: (waiting for disruption budget default/tight|An admission policy has refused the eviction)`)),
+		HaveField("Reason", v1alpha1.ReasonMachineDraining), HaveField("Message", MatchRegexp(`Pods? default/(refused|tight)-\d.*: (Waiting for PodDisruptionBudget default/tight|An admission policy or webhook refused the eviction)`)),
 	)))
 	s.Expect(since("capnm_hook_wait_seconds")()).To(BeZero())
 

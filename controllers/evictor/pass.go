@@ -1,4 +1,4 @@
-package evacuation
+package evictor
 
 import (
 	"cmp"
@@ -9,12 +9,12 @@ import (
 	"github.com/pkg/errors"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
@@ -26,8 +26,8 @@ import (
 // parallelReports is the maximum number of concurrent status patches.
 const parallelReports = 16
 
-// passing is how long a budget may be unobserved before the status of the Evacuation says so.
-const passing = 5 * time.Second
+// unobservedBefore is how long after the creation of an Evacuation the disruption controller may process its budget before the status says so.
+const unobservedBefore = 5 * time.Second
 
 // pass is one evaluation of all Pods of a workload cluster that are to be evicted.
 type pass struct {
@@ -35,14 +35,12 @@ type pass struct {
 	client      client.Client // reads Evacuations and Nodes from watches
 	live        client.Client
 	observation workload.Observation
-	record      *record
-	written     *Written
-	pdbs        []*policyv1.PodDisruptionBudget
+	state       *state
+	written     *evacuationcontroller.Written
 	now         time.Time
 	subjects    map[types.UID]*subject
 	paused      func(*v1alpha1.NodeMaintenance) bool
 	terms       map[string]evacuation.Terms // by Node
-	stale       map[string]bool             // budgets, by namespace/name
 	blocked     map[string]int              // numbers of blocked Pods, by reason
 	cordoning   bool                        // Nodes are about to be cordoned
 	nextTry     time.Time                   // time of the next pass if no event triggers it earlier, zero: none
@@ -76,29 +74,55 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 		return nil, err
 	}
 	p.terms = evacuation.TermsByNode(maintenances.Items, p.paused)
-	candidates := p.underWay()
+	candidates := p.inFlight()
 	live := map[types.UID]bool{}
 	for _, s := range p.due(evacuations.Items) {
-		live[s.pod.UID] = true
-		if p.isTried(s.pod.UID) || p.awaitsCordons(s) {
-			continue
+		uid := s.pod.UID
+		live[uid] = true
+		backoffUntil := p.state.backoffs.of(uid)
+		cordonsUntil, awaitsCordons := cordon.Waits(s.evacuation.CreationTimestamp.Time, p.now)
+		switch {
+		case p.now.Before(backoffUntil):
+			p.requeueAt(backoffUntil)
+			p.countRefusal(uid)
+		case p.state.inFlight.has(uid):
+			p.countRefusal(uid)
+		case p.cordoning && awaitsCordons: // otherwise its replacement may be scheduled onto one of these Nodes and evicted again
+			p.requeueAt(cordonsUntil)
+		default:
+			p.subjects[uid] = s
+			candidates = append(candidates, p.candidate(s))
 		}
-		p.subjects[s.pod.UID] = s
-		candidates = append(candidates, p.candidate(s))
 	}
-	p.record.keep(live, p.now)
+	p.state.backoffs.keep(live, p.now)
 	return candidates, nil
 }
 
-// due returns the Pods whose next action is eviction, the oldest Evacuations first.
+// countRefusal counts a Pod whose last eviction was refused as blocked, until a later attempt succeeds.
+func (p *pass) countRefusal(pod types.UID) {
+	if reason := p.state.backoffs.refusal(pod); reason != "" {
+		p.blocked[reason]++
+	}
+}
+
+// due returns the Pods whose next action is eviction, the oldest Evacuations first. It counts the Pods that are blocked otherwise.
 func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 	var due []*subject
 	for i := range evacuations {
-		latest, removed := p.written.latest(p.cluster, &evacuations[i])
-		if removed {
+		s := p.subjectOf(&evacuations[i])
+		if s == nil {
 			continue
 		}
-		if s := p.subjectOf(latest); s != nil {
+		switch s.action.Kind { //nolint:exhaustive // the Evacuation reconciler carries out the other actions
+		case evacuation.AwaitEvacuator: // without an event, the evacuator may miss its deadline, and then the evictor evicts the Pod
+			p.requeueAt(s.action.Deadline)
+			if reason := statefulset.WaitReason(s.evacuation); reason != "" && s.action.Class == v1alpha1.EvacuatorClassStatefulSet {
+				p.blocked[reason]++
+			}
+		case evacuation.AwaitBackoff:
+			p.requeueAt(s.action.Deadline)
+			p.blocked[s.action.Reason]++
+		case evacuation.Evict:
 			due = append(due, s)
 		}
 	}
@@ -108,31 +132,18 @@ func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 	return due
 }
 
-// subjectOf returns the Pod of an Evacuation if drain/evacuation decides to evict it now, nil otherwise.
-func (p *pass) subjectOf(e *v1alpha1.Evacuation) *subject {
+// subjectOf returns the Pod of an Evacuation with the next action. It returns nil if the Pod or its type is not known.
+func (p *pass) subjectOf(observed *v1alpha1.Evacuation) *subject {
+	e, removed := p.written.Latest(p.cluster, observed)
 	pod, found := workload.PodOf(p.observation, e)
-	if !found {
+	if removed || !found {
 		return nil
 	}
 	podType, known := rules.PodTypeOf(pod, p.observation.DaemonSetExists)
 	if !known {
 		return nil
 	}
-	action := evacuation.Next(evacuation.InputOf(e, pod, podType, p.terms[pod.Spec.NodeName], p.now))
-	if action.Kind == evacuation.AwaitEvacuator { // without an event, the evacuator may miss its deadline, and then the evictor evicts the Pod
-		p.requeueAt(action.Deadline)
-		if reason := statefulset.WaitReason(e); reason != "" && action.Class == v1alpha1.EvacuatorClassStatefulSet {
-			p.blocked[reason]++
-		}
-	}
-	if action.Kind == evacuation.AwaitBackoff {
-		p.blocked[action.Reason]++
-		p.requeueAt(action.Deadline)
-	}
-	if action.Kind != evacuation.Evict {
-		return nil
-	}
-	return &subject{evacuation: e, pod: pod, action: action}
+	return &subject{evacuation: e, pod: pod, action: evacuation.Next(evacuation.InputOf(e, pod, podType, p.terms[pod.Spec.NodeName], p.now))}
 }
 
 // findImminentCordons determines whether Nodes are about to be cordoned.
@@ -156,46 +167,17 @@ func (p *pass) findImminentCordons(ctx context.Context, maintenances []v1alpha1.
 	return nil
 }
 
-// awaitsCordons reports whether the eviction of a Pod waits for Nodes to be cordoned, so that its replacement is not scheduled onto one of
-// them and evicted again.
-func (p *pass) awaitsCordons(s *subject) bool {
-	if !p.cordoning {
-		return false
-	}
-	until, waits := cordon.Waits(s.evacuation.CreationTimestamp.Time, p.now)
-	if waits {
-		p.requeueAt(until)
-	}
-	return waits
-}
-
-// underWay returns the Pods with in-flight evictions that count against their budgets.
-func (p *pass) underWay() []budgets.Candidate {
+// inFlight returns the Pods with in-flight evictions that count against their budgets.
+func (p *pass) inFlight() []budgets.Candidate {
 	var candidates []budgets.Candidate
-	for _, flight := range p.record.inFlight.all() {
-		if p.now.Sub(flight.begun) >= hung {
+	for _, eviction := range p.state.inFlight.all() {
+		if p.now.Sub(eviction.begun) >= hung {
 			continue
 		}
-		p.requeueAt(flight.begun.Add(hung))
-		candidates = append(candidates, budgets.Candidate{Pod: flight.pod, UnderWay: true})
+		p.requeueAt(eviction.begun.Add(hung))
+		candidates = append(candidates, budgets.Candidate{Pod: eviction.pod, InFlight: true})
 	}
 	return candidates
-}
-
-// isTried reports whether the eviction of a Pod is in flight, or the Pod waits for a backoff after its last eviction. A Pod whose eviction
-// was refused counts as blocked until a later attempt succeeds.
-func (p *pass) isTried(pod types.UID) bool {
-	until, rests := p.record.backingOff(pod, p.now)
-	if rests {
-		p.requeueAt(until)
-	}
-	if !rests && !p.record.inFlight.has(pod) {
-		return false
-	}
-	if reason := p.record.refusal(pod); reason != "" {
-		p.blocked[reason]++
-	}
-	return true
 }
 
 func (p *pass) candidate(s *subject) budgets.Candidate {
@@ -211,7 +193,8 @@ func (p *pass) requeueAt(t time.Time) {
 	}
 }
 
-// report patches the status of each Evacuation whose reason to wait has changed, and updates the metric of blocked Pods.
+// report patches the status of each Evacuation whose reason to wait has changed, and updates the metric of blocked Pods. Short waits are not
+// worth a patch: until the watch delivers our own evictions, and for a new Evacuation until the disruption controller processes a change.
 func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelReports)
@@ -220,44 +203,25 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
 		s := p.subjects[each.Pod.UID]
 		changed := s.status(p.now)
 		evacuation.Waiting(changed, string(each.Reason), each.Message)
-		if changed.Status.Message == s.evacuation.Status.Message || p.isPassing(each) {
+		reportAt := s.evacuation.CreationTimestamp.Add(unobservedBefore)
+		switch {
+		case changed.Status.Message == s.evacuation.Status.Message || each.Stale:
+			continue
+		case each.Reason == budgets.BudgetNotObserved && p.now.Before(reportAt):
+			p.requeueAt(reportAt)
 			continue
 		}
 		group.Go(func() error {
 			if err := p.client.Status().Patch(groupCtx, changed, client.MergeFrom(s.evacuation)); err != nil {
 				return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", klog.KObj(changed))
 			}
-			p.written.record(p.cluster, changed)
+			p.written.Record(p.cluster, changed)
 			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	p.record.observeBlocked(p.cluster, p.blocked)
+	p.state.observeBlocked(p.cluster, p.blocked)
 	return nil
-}
-
-// isPassing reports whether a Pod only waits until our own evictions are observed, or has waited for less than passing until the disruption
-// controller processes a change. Such short waits are not worth a status patch.
-func (p *pass) isPassing(waiting budgets.Waiting) bool {
-	if waiting.Reason != budgets.BudgetNotObserved {
-		return false
-	}
-	if p.stale[waiting.Budget] {
-		return true
-	}
-	tellAt := p.subjects[waiting.Pod.UID].evacuation.CreationTimestamp.Add(passing)
-	if p.now.Before(tellAt) {
-		p.requeueAt(tellAt)
-		return true
-	}
-	return false
-}
-
-// isStale reports whether the observed status of a budget does not include our own evictions yet, and records that in the pass.
-func (p *pass) isStale(pdb *policyv1.PodDisruptionBudget) bool {
-	stale := p.record.isStale(pdb) || p.record.inFlight.takenDisruptions(client.ObjectKeyFromObject(pdb))
-	p.stale[pdb.Namespace+"/"+pdb.Name] = stale
-	return stale
 }

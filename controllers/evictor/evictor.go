@@ -1,4 +1,4 @@
-package evacuation
+package evictor
 
 import (
 	"context"
@@ -21,31 +21,43 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
-	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
 // Evictor evicts Pods as PodDisruptionBudgets allow. One reconciliation covers one workload cluster.
 type Evictor struct {
 	Clusters *workload.Clusters
-	Machines *Machines
-	Written  *Written
+	Machines *evacuationcontroller.Machines
+	Written  *evacuationcontroller.Written
 	Clock    clock.Clock
 
-	controller controller.TypedController[reconcile.Request]
-	life       context.Context //nolint:containedctx // for evictions, which outlive the reconciliation that starts them, see lastCalls
-	lastCalls  *shutdownGate
-	again      func(types.NamespacedName) // enqueues a workload cluster
+	controller      controller.TypedController[reconcile.Request]
+	evictionContext context.Context //nolint:containedctx // for evictions, which outlive the reconciliation that starts them, see shutdownGate
+	shutdown        *shutdownGate
+	enqueue         func(types.NamespacedName) // enqueues a workload cluster
 
-	mu      sync.Mutex
-	records map[types.NamespacedName]*record
+	mu     sync.Mutex
+	states map[types.NamespacedName]*state
+}
+
+// state is what the evictor keeps of one workload cluster between passes. It is not required for correctness: without it, after a restart,
+// evictions may be refused that would not have been requested.
+type state struct {
+	inFlight        *inFlightEvictions
+	backoffs        *backoffs
+	reportedReasons map[string]bool // reasons for which the metric of blocked Pods has a series; used by one pass at a time
+}
+
+func newState() *state {
+	return &state{inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reportedReasons: map[string]bool{}}
 }
 
 // SetupWithManager adds the evictor to the manager.
 func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
-	v.records, v.lastCalls = map[types.NamespacedName]*record{}, &shutdownGate{clock: v.Clock}
-	if err := mgr.Add(v.lastCalls); err != nil {
+	v.states, v.shutdown = map[types.NamespacedName]*state{}, &shutdownGate{clock: v.Clock}
+	if err := mgr.Add(v.shutdown); err != nil {
 		return errors.Wrap(err, "setting up the evictor")
 	}
 	options.Reconciler = v
@@ -54,11 +66,11 @@ func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options)
 		return errors.Wrap(err, "setting up the evictor")
 	}
 	err = v.controller.Watch(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		v.life = context.WithoutCancel(ctx)
-		v.again = func(cluster types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: cluster}) }
+		v.evictionContext = context.WithoutCancel(ctx)
+		v.enqueue = func(cluster types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: cluster}) }
 		v.Clusters.Subscribe(func(change workload.Change) {
 			if change.Volumes == nil {
-				v.again(change.Cluster)
+				v.enqueue(change.Cluster)
 			}
 		})
 		return nil
@@ -82,22 +94,7 @@ func (v *Evictor) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 		}),
 		workload.Watch("evictor-NodeMaintenances", v.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(context.Context, *v1alpha1.NodeMaintenance) []reconcile.Request {
 			return []reconcile.Request{{NamespacedName: cluster}}
-		}), predicate.Or(termsChanged(), hasCordoned())),
-	}
-}
-
-// termsChanged passes events of NodeMaintenances whose terms have changed.
-func termsChanged() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
-	return predicate.TypedFuncs[*v1alpha1.NodeMaintenance]{
-		CreateFunc: func(e event.TypedCreateEvent[*v1alpha1.NodeMaintenance]) bool {
-			return evacuation.TermsChanged(nil, e.Object)
-		},
-		UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
-			return evacuation.TermsChanged(e.ObjectOld, e.ObjectNew)
-		},
-		DeleteFunc: func(e event.TypedDeleteEvent[*v1alpha1.NodeMaintenance]) bool {
-			return evacuation.TermsChanged(e.Object, nil)
-		},
+		}), predicate.Or(evacuationcontroller.TermsChanged(), hasCordoned())),
 	}
 }
 
@@ -124,12 +121,12 @@ func hasCordoned() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 // workload cluster again.
 func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
-	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), written: v.Written, subjects: map[types.UID]*subject{}, stale: map[string]bool{}, blocked: map[string]int{}}
+	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), written: v.Written, subjects: map[types.UID]*subject{}, blocked: map[string]int{}}
 	if p.observation = v.Clusters.CurrentObservation(p.cluster); p.observation == nil {
 		return v.disconnect(p.cluster, p.now), nil
 	}
-	p.record = v.recordOf(p.cluster)
-	if p.record.inFlight.isFull() {
+	p.state = v.stateOf(p.cluster)
+	if p.state.inFlight.isFull() {
 		return reconcile.Result{}, nil // the response to an in-flight eviction enqueues the workload cluster
 	}
 	pdbs, known := p.observation.Budgets()
@@ -143,7 +140,8 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if p.live, err = v.Clusters.UncachedClient(ctx, p.cluster); err != nil {
 		return workload.Result(err)
 	}
-	p.pdbs, p.paused = pdbs, v.Machines.paused(ctx, p.cluster)
+	p.state.inFlight.observeBudgets(pdbs)
+	p.paused = v.Machines.Paused(ctx, p.cluster)
 	candidates, err := p.collect(ctx)
 	if err != nil {
 		return workload.Result(err)
@@ -151,8 +149,8 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	waiting := budgets.Unserved(candidates)
 	if known {
 		var admitted []budgets.Admitted
-		admitted, waiting = budgets.NewIndex(p.pdbs, p.isStale).Admit(budgets.FairOrder(candidates))
-		v.startEvictions(ctrl.LoggerInto(v.life, ctrl.LoggerFrom(ctx)), p, admitted)
+		admitted, waiting = budgets.NewIndex(pdbs, p.state.inFlight.isStale).Admit(budgets.FairOrder(candidates))
+		v.startEvictions(ctrl.LoggerInto(v.evictionContext, ctrl.LoggerFrom(ctx)), p, admitted)
 	}
 	if err := p.report(ctx, waiting); err != nil {
 		return workload.Result(err)
@@ -163,28 +161,28 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	return reconcile.Result{RequeueAfter: max(p.nextTry.Sub(p.now), time.Millisecond)}, nil
 }
 
-func (v *Evictor) recordOf(cluster types.NamespacedName) *record {
+func (v *Evictor) stateOf(cluster types.NamespacedName) *state {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.records[cluster] == nil {
-		v.records[cluster] = newRecord()
+	if v.states[cluster] == nil {
+		v.states[cluster] = newState()
 	}
-	return v.records[cluster]
+	return v.states[cluster]
 }
 
-// disconnect drops the record of a workload cluster in which no Pods are observed, once no eviction is in flight and no Pod waits for a backoff.
-// It keeps the record until then, since Pods are not observed for a short time after a pause either, and are the same afterwards.
+// disconnect drops the state of a workload cluster in which no Pods are observed, once no eviction is in flight and no Pod waits for a backoff.
+// It keeps the state until then, since Pods are not observed for a short time after a pause either, and are the same afterwards.
 func (v *Evictor) disconnect(cluster types.NamespacedName, now time.Time) reconcile.Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	podsBlocked.DeletePartialMatch(map[string]string{"cluster_namespace": cluster.Namespace, "cluster": cluster.Name})
-	r := v.records[cluster]
-	if r == nil || len(r.inFlight.all()) > 0 { // the response to an in-flight eviction enqueues the workload cluster
+	s := v.states[cluster]
+	if s == nil || len(s.inFlight.all()) > 0 { // the response to an in-flight eviction enqueues the workload cluster
 		return reconcile.Result{}
 	}
-	if until := r.lastBackoff(); now.Before(until) {
+	if until := s.backoffs.last(); now.Before(until) {
 		return reconcile.Result{RequeueAfter: until.Sub(now)}
 	}
-	delete(v.records, cluster)
+	delete(v.states, cluster)
 	return reconcile.Result{}
 }

@@ -1,4 +1,4 @@
-package evacuation
+package evictor
 
 import (
 	"context"
@@ -9,13 +9,13 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 )
 
-func TestLastCalls(t *testing.T) {
+func TestShutdownGate(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		goOn func(*shutdownGate, *testingclock.FakeClock)
+		name    string
+		proceed func(*shutdownGate, *testingclock.FakeClock)
 	}{
-		{"the manager's end waits for an eviction", func(l *shutdownGate, _ *testingclock.FakeClock) { l.end() }},
-		{"but not for ever", func(_ *shutdownGate, now *testingclock.FakeClock) { now.Step(Patience) }},
+		{"the shutdown of the manager waits for an eviction", func(l *shutdownGate, _ *testingclock.FakeClock) { l.end() }},
+		{"the shutdown waits no longer than Patience", func(_ *shutdownGate, now *testingclock.FakeClock) { now.Step(Patience) }},
 	} {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -27,9 +27,9 @@ func TestLastCalls(t *testing.T) {
 			go func() { ended <- l.Start(ctx) }()
 			stop()
 			g.Eventually(now.HasWaiters).Should(BeTrue(), "it waits")
-			g.Expect(l.begin()).To(BeFalse(), "none begins any more")
+			g.Expect(l.begin()).To(BeFalse(), "no eviction may start")
 			g.Expect(ended).NotTo(Receive())
-			tc.goOn(l, now)
+			tc.proceed(l, now)
 			g.Eventually(ended).Should(Receive(BeNil()))
 		})
 	}

@@ -1,4 +1,4 @@
-package evacuation
+package evictor
 
 import (
 	"context"
@@ -15,12 +15,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// passOver is a pass over a workload cluster of these objects, as it is at a point in time.
+// passOver returns a pass over a workload cluster with these objects.
 func passOver(t *testing.T, now time.Time, observation workload.Observation, objects ...client.Object) *pass {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -28,7 +29,7 @@ func passOver(t *testing.T, now time.Time, observation workload.Observation, obj
 	_ = v1alpha1.AddToScheme(scheme)
 	return &pass{
 		client:      fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).Build(),
-		observation: observation, record: newRecord(), written: NewWritten(t.Context()), now: now,
+		observation: observation, state: newState(), written: evacuationcontroller.NewWritten(t.Context()), now: now,
 		subjects: map[types.UID]*subject{}, blocked: map[string]int{}, paused: func(*v1alpha1.NodeMaintenance) bool { return false },
 	}
 }
@@ -80,13 +81,13 @@ func TestAwaitCordons(t *testing.T) {
 		{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"one"}},
 	}}}
 	for _, tc := range []struct {
-		name string
-		node *corev1.Node
-		held bool
+		name  string
+		node  *corev1.Node
+		waits bool
 	}{
-		{name: "a Node that is still to be cordoned", node: &corev1.Node{}, held: true},
-		{name: "one that is", node: &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}},
-		{name: "one that is gone"},
+		{name: "waits for a Node that will be cordoned", node: &corev1.Node{}, waits: true},
+		{name: "does not wait for a cordoned Node", node: &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}},
+		{name: "does not wait for a Node that does not exist"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -99,8 +100,8 @@ func TestAwaitCordons(t *testing.T) {
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(candidates).To(BeEmpty())
-			g.Expect(p.cordoning).To(Equal(tc.held))
-			g.Expect(p.nextTry.IsZero()).To(Equal(!tc.held), "a cordon that never comes brings no event")
+			g.Expect(p.cordoning).To(Equal(tc.waits))
+			g.Expect(p.nextTry.IsZero()).To(Equal(!tc.waits), "if the Node is not cordoned, no event follows")
 		})
 	}
 }
@@ -144,7 +145,7 @@ func TestWaitForCordonsIsBounded(t *testing.T) {
 	}
 }
 
-// onePod is an Observation of one Pod.
+// onePod is an Observation with one Pod.
 type onePod struct {
 	workload.Observation
 	pod *corev1.Pod
@@ -152,7 +153,7 @@ type onePod struct {
 
 func (o onePod) PodByUID(uid types.UID) (*corev1.Pod, bool) { return o.pod, o.pod.UID == uid }
 
-func TestUnderWay(t *testing.T) {
+func TestInFlight(t *testing.T) {
 	begun := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	admitted := budgets.PodOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}})
 	seen := func(change func(*corev1.Pod)) *corev1.Pod {
@@ -161,31 +162,31 @@ func TestUnderWay(t *testing.T) {
 		return pod
 	}
 	for _, tc := range []struct {
-		name  string
-		pod   *corev1.Pod
-		after time.Duration
-		holds bool
+		name   string
+		pod    *corev1.Pod
+		after  time.Duration
+		counts bool
 	}{
-		{name: "an eviction that isn't answered yet keeps its room", pod: seen(func(*corev1.Pod) {}), after: time.Second, holds: true},
-		{name: "one whose Pod ends already does", pod: seen(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: begun} }), after: time.Second, holds: true},
-		{name: "one whose Pod has failed does", pod: seen(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), after: time.Second, holds: true},
-		{name: "one whose Pod is gone does", pod: &corev1.Pod{}, after: time.Second, holds: true},
-		{name: "one that hangs does no more", pod: seen(func(*corev1.Pod) {}), after: hung},
+		{name: "an in-flight eviction counts against its budget", pod: seen(func(*corev1.Pod) {}), after: time.Second, counts: true},
+		{name: "an in-flight eviction of a Pod that terminates counts", pod: seen(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: begun} }), after: time.Second, counts: true},
+		{name: "an in-flight eviction of a failed Pod counts", pod: seen(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), after: time.Second, counts: true},
+		{name: "an in-flight eviction of a deleted Pod counts", pod: &corev1.Pod{}, after: time.Second, counts: true},
+		{name: "an eviction that hangs does not count", pod: seen(func(*corev1.Pod) {}), after: hung},
 	} {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			p := passOver(t, begun.Add(tc.after), onePod{pod: tc.pod})
-			g.Expect(p.record.inFlight.start(admitted, begun)).To(BeTrue())
+			g.Expect(p.state.inFlight.begin(admitted, begun)).To(BeTrue())
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
-			if !tc.holds {
+			if !tc.counts {
 				g.Expect(candidates).To(BeEmpty())
 				return
 			}
 			g.Expect(candidates).To(HaveLen(1))
-			g.Expect(candidates[0].UnderWay).To(BeTrue())
+			g.Expect(candidates[0].InFlight).To(BeTrue())
 			g.Expect(candidates[0].Pod).To(Equal(admitted))
-			g.Expect(p.nextTry).To(BeTemporally("==", begun.Add(hung)), "if it hangs, nothing else tells")
+			g.Expect(p.nextTry).To(BeTemporally("==", begun.Add(hung)), "if it hangs, no event follows")
 		})
 	}
 }

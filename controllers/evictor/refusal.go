@@ -1,4 +1,4 @@
-package evacuation
+package evictor
 
 import (
 	"context"
@@ -26,7 +26,7 @@ func classify(err error) (why refusal, answered bool) {
 	var status apierrors.APIStatus
 	switch message := err.Error(); {
 	case isTimeout(err):
-		return refusal{v1alpha1.ReasonNoResponse, "The API server has not answered the eviction in time; an admission webhook may be slow: " + message}, true
+		return refusal{v1alpha1.ReasonNoResponse, "The API server did not respond to the eviction in time; an admission webhook may be slow: " + message}, true
 	case !errors.As(err, &status) || apierrors.IsUnauthorized(err):
 		return refusal{}, false
 	case workload.NotServed(err):
@@ -36,15 +36,15 @@ func classify(err error) (why refusal, answered bool) {
 	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
 		return refusal{v1alpha1.ReasonBudgetRefused, budgetRefusal(err)}, true
 	case apierrors.IsTooManyRequests(err):
-		return refusal{v1alpha1.ReasonBudgetUpdating, "The disruption budget is being updated: " + message}, true
+		return refusal{v1alpha1.ReasonBudgetUpdating, "The PodDisruptionBudget is being updated: " + message}, true
 	case apierrors.IsInternalError(err) && strings.Contains(message, "more than one PodDisruptionBudget"):
-		return refusal{v1alpha1.ReasonMultipleBudgets, "More than one disruption budget covers the Pod, which the eviction API does not support"}, true
+		return refusal{v1alpha1.ReasonMultipleBudgets, "More than one PodDisruptionBudget selects this Pod, so Kubernetes cannot evict it"}, true
 	case apierrors.IsInternalError(err) && strings.Contains(message, "failed calling webhook"):
-		return refusal{v1alpha1.ReasonAdmissionFailed, "An admission webhook could not be asked: " + message}, true
+		return refusal{v1alpha1.ReasonAdmissionFailed, "The API server could not call an admission webhook: " + message}, true
 	case isAdmission(err):
-		return refusal{v1alpha1.ReasonAdmissionRefused, "An admission policy has refused the eviction: " + message}, true
+		return refusal{v1alpha1.ReasonAdmissionRefused, "An admission policy or webhook refused the eviction: " + message}, true
 	default:
-		return refusal{v1alpha1.ReasonEvictionRefused, "The API server has refused the eviction: " + message}, true
+		return refusal{v1alpha1.ReasonEvictionRefused, "The API server refused the eviction: " + message}, true
 	}
 }
 

@@ -1,4 +1,4 @@
-package evacuation
+package evictor
 
 import (
 	"testing"
@@ -13,22 +13,22 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
-func TestForget(t *testing.T) {
+func TestDisconnect(t *testing.T) {
 	cluster, now := types.NamespacedName{Namespace: "ns", Name: "c1"}, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	pod := budgets.Pod{UID: "web", Namespace: "ns", Name: "web", Node: "one"}
-	t.Run("E38: the evictor remembers an eviction in flight while nothing is observed, and the Pod until its eviction is observed", func(t *testing.T) {
+	t.Run("E38: keeps in-flight evictions and backoffs while no Pods are observed", func(t *testing.T) {
 		g := NewWithT(t)
-		v := &Evictor{records: map[types.NamespacedName]*record{}}
-		r := v.recordOf(cluster)
-		g.Expect(r.inFlight.start(pod, now)).To(BeTrue())
-		g.Expect(v.disconnect(cluster, now).RequeueAfter).To(BeZero(), "the end of the eviction tells")
-		g.Expect(v.recordOf(cluster)).To(BeIdenticalTo(r))
-		r.inFlight.end(pod.UID)
-		r.backOff(pod.UID, now.Add(watchLag))
+		v := &Evictor{states: map[types.NamespacedName]*state{}}
+		s := v.stateOf(cluster)
+		g.Expect(s.inFlight.begin(pod, now)).To(BeTrue())
+		g.Expect(v.disconnect(cluster, now).RequeueAfter).To(BeZero(), "the response to the eviction enqueues the workload cluster")
+		g.Expect(v.stateOf(cluster)).To(BeIdenticalTo(s))
+		s.inFlight.end(pod.UID)
+		s.backoffs.backOff(pod.UID, now.Add(watchLag))
 		g.Expect(v.disconnect(cluster, now).RequeueAfter).To(Equal(watchLag))
-		g.Expect(v.recordOf(cluster)).To(BeIdenticalTo(r))
+		g.Expect(v.stateOf(cluster)).To(BeIdenticalTo(s))
 		g.Expect(v.disconnect(cluster, now.Add(watchLag)).RequeueAfter).To(BeZero())
-		g.Expect(v.records).To(BeEmpty())
+		g.Expect(v.states).To(BeEmpty())
 		g.Expect(v.disconnect(cluster, now).RequeueAfter).To(BeZero())
 	})
 }
@@ -44,7 +44,7 @@ func TestHasCordoned(t *testing.T) {
 	g.Expect(update(before, before)).To(BeFalse())
 	g.Expect(update(after, after)).To(BeFalse())
 	g.Expect(update(after, before)).To(BeFalse())
-	g.Expect(hasCordoned().Create(event.TypedCreateEvent[*v1alpha1.NodeMaintenance]{Object: after})).To(BeFalse(), "that is for termsChanged to pass")
+	g.Expect(hasCordoned().Create(event.TypedCreateEvent[*v1alpha1.NodeMaintenance]{Object: after})).To(BeFalse(), "TermsChanged passes it")
 	g.Expect(hasCordoned().Delete(event.TypedDeleteEvent[*v1alpha1.NodeMaintenance]{Object: after})).To(BeFalse())
 	g.Expect(hasCordoned().Generic(event.TypedGenericEvent[*v1alpha1.NodeMaintenance]{Object: after})).To(BeFalse())
 }

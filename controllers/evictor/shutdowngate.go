@@ -1,4 +1,4 @@
-package evacuation
+package evictor
 
 import (
 	"context"
@@ -20,35 +20,35 @@ type shutdownGate struct {
 
 	mu       sync.Mutex
 	ending   bool
-	underWay sync.WaitGroup
+	inFlight sync.WaitGroup
 }
 
-// startEvictions reports whether an eviction may start. If it returns true, the caller must call end.
-func (l *shutdownGate) begin() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.ending {
-		l.underWay.Add(1)
+// begin reports whether an eviction may start. If it returns true, the caller must call end.
+func (g *shutdownGate) begin() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.ending {
+		g.inFlight.Add(1)
 	}
-	return !l.ending
+	return !g.ending
 }
 
-func (l *shutdownGate) end() { l.underWay.Done() }
+func (g *shutdownGate) end() { g.inFlight.Done() }
 
 // Start implements manager.Runnable. It returns when the manager shuts down and either no eviction is in flight or Patience has elapsed.
-func (l *shutdownGate) Start(ctx context.Context) error {
+func (g *shutdownGate) Start(ctx context.Context) error {
 	<-ctx.Done()
-	l.mu.Lock()
-	l.ending = true
-	l.mu.Unlock()
+	g.mu.Lock()
+	g.ending = true
+	g.mu.Unlock()
 	ended := make(chan struct{})
 	go func() {
-		l.underWay.Wait()
+		g.inFlight.Wait()
 		close(ended)
 	}()
 	select {
 	case <-ended:
-	case <-l.clock.After(Patience):
+	case <-g.clock.After(Patience):
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package evacuation
+package evictor
 
 import (
 	"context"
@@ -16,12 +16,29 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
+
+// Reasons of the events that the evictor writes in workload clusters.
+const (
+	// eventEvicted on a Pod means that it is evicted.
+	eventEvicted = "EvictedForMaintenance"
+	// eventDeletedUnready on a Pod means that it is deleted, since it is not ready and its budget can never allow a disruption.
+	eventDeletedUnready = "DeletedForMaintenance"
+	// eventEvictionRefused on an Evacuation means that the API server has refused to evict the Pod.
+	eventEvictionRefused = "EvictionRefused"
+)
+
+// removed contains the prefixes of the messages of events on removed Pods.
+var removed = map[string]string{
+	eventEvicted:        "Evicted: ",
+	eventDeletedUnready: "Deleted, because the Pod is not ready and its PodDisruptionBudget can never allow a disruption: ",
+}
 
 // overdue is how long the other Pods of a budget wait for the response to the eviction of one of them, so that a slow admission webhook does
 // not delay all of them.
@@ -32,108 +49,118 @@ const overdue = time.Second
 // timeout of webhooks.
 const hung = 15 * time.Second
 
-// startEvictions starts the evictions of the admitted Pods and does not wait for them. It evicts the Pods of one budget sequentially, since conflict
-// retries in the API server make concurrent evictions slower, and all others concurrently. A later pass evicts the Pods that exceed the
-// limits of concurrent evictions.
+// startEvictions starts the evictions of the admitted Pods and does not wait for them. It evicts the Pods of one budget sequentially, since
+// conflict retries in the API server make concurrent evictions slower, and all others concurrently. A later pass evicts the Pods that exceed
+// the limits of concurrent evictions.
 func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budgets.Admitted) {
 	byBudget := map[*budgets.Budget][]budgets.Admitted{}
 	for _, each := range admitted {
-		if each.Budget != nil {
+		switch {
+		case each.Budget != nil:
 			byBudget[each.Budget] = append(byBudget[each.Budget], each)
-			continue
-		}
-		if ended, begun := v.evict(ctx, p, each); begun {
+		case v.begin(p, each.Pod):
 			go func() {
-				<-ended
-				p.record.inFlight.end(each.Pod.UID)
-				v.again(p.cluster)
+				v.evict(ctx, p, each)
+				v.end(p, each.Pod)
+				v.enqueue(p.cluster)
 			}()
 		}
 	}
 	for budget, pods := range byBudget {
-		hasPlace := func(each budgets.Admitted) bool { return p.record.inFlight.canReserve(each.Pod.Node) }
-		if slices.ContainsFunc(pods, hasPlace) && p.record.inFlight.takeDisruption(nameOf(budget)) {
-			go v.evictSequentially(ctx, p, budget, pods)
-		}
-	}
-}
-
-// evictSequentially evicts the Pods of one budget sequentially. The caller has reserved the budget.
-func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
-	for _, each := range pods {
-		ended, begun := v.evict(ctx, p, each)
-		if !begun {
-			continue
-		}
-		select {
-		case <-ended:
-			p.record.inFlight.end(each.Pod.UID)
-		case <-v.Clock.After(overdue):
+		allowed := func(each budgets.Admitted) bool { return p.state.inFlight.allowsOn(each.Pod.Node) }
+		if slices.ContainsFunc(pods, allowed) && p.state.inFlight.reserveBudget(nameOf(budget)) {
 			go func() {
-				<-ended
-				p.refresh(ctx, budget) // before the eviction ends: until then, the stale status of the budget may not include it
-				p.record.inFlight.end(each.Pod.UID)
-				v.again(p.cluster)
+				v.evictSequentially(ctx, p, budget, pods)
+				p.refresh(ctx, budget)
+				p.state.inFlight.releaseBudget(nameOf(budget))
+				v.enqueue(p.cluster)
 			}()
 		}
 	}
-	p.refresh(ctx, budget)
-	p.record.inFlight.returnDisruption(nameOf(budget))
-	v.again(p.cluster)
 }
 
-// evict starts one attempt to evict a Pod, unless the manager shuts down or a limit is reached. If begun is true, the caller must call
-// inFlight.end once ended is closed.
-func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted) (ended <-chan struct{}, begun bool) {
-	s := p.subjects[admitted.Pod.UID]
-	if !v.lastCalls.begin() {
-		return nil, false
-	}
-	if !p.record.inFlight.start(admitted.Pod, v.Clock.Now()) {
-		v.lastCalls.end()
-		return nil, false
-	}
-	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName)))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer v.lastCalls.end()
-		if admitted.Delete {
-			v.handleResponse(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventDeletedUnready)
-			return
+// evictSequentially evicts the Pods of one budget, each after the response to the one before, or when that response is overdue.
+func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
+	for _, each := range pods {
+		if !v.begin(p, each.Pod) {
+			continue
 		}
-		v.handleResponse(ctx, p, s, v.Clusters.Evict(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventEvicted)
-	}()
-	return done, true
+		begun, ended := v.Clock.Now(), make(chan struct{})
+		go func() {
+			defer close(ended)
+			v.evict(ctx, p, each)
+			late := v.Clock.Since(begun) >= overdue
+			if late {
+				p.refresh(ctx, budget) // before the eviction ends: the version that is recorded for the others may not include it
+			}
+			v.end(p, each.Pod)
+			if late {
+				v.enqueue(p.cluster)
+			}
+		}()
+		select {
+		case <-ended:
+		case <-v.Clock.After(overdue):
+		}
+	}
+}
+
+// begin adds an in-flight eviction. It returns false if the manager shuts down or a limit is reached. If it returns true, the caller must
+// call end after the response.
+func (v *Evictor) begin(p *pass, pod budgets.Pod) bool {
+	if !v.shutdown.begin() {
+		return false
+	}
+	if !p.state.inFlight.begin(pod, v.Clock.Now()) {
+		v.shutdown.end()
+		return false
+	}
+	return true
+}
+
+func (v *Evictor) end(p *pass, pod budgets.Pod) {
+	p.state.inFlight.end(pod.UID)
+	v.shutdown.end()
+}
+
+// evict sends the eviction of a Pod, or the deletion that replaces it, and handles the response.
+func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted) {
+	s := p.subjects[admitted.Pod.UID]
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName)))
+	if admitted.Delete {
+		v.handleResponse(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventDeletedUnready)
+		return
+	}
+	v.handleResponse(ctx, p, s, v.Clusters.Evict(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventEvicted)
 }
 
 // handleResponse processes the response to an eviction, or to the deletion that replaces it.
-func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err error, said string) {
+func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err error, reason string) {
 	log, now := ctrl.LoggerFrom(ctx), v.Clock.Now()
 	switch {
 	case err == nil:
-		log.V(2).Info("Evicted Pod", "as", said)
+		log.V(2).Info("Evicted Pod", "reason", reason)
 		evictions.WithLabelValues(resultEvicted).Inc()
-		evacuations.WithLabelValues("eviction").Inc()
-		p.record.backOff(s.pod.UID, now.Add(watchLag))
-		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, said, removed[said]+p.because(ctx, s))
+		evacuationcontroller.CountEviction()
+		p.state.backoffs.backOff(s.pod.UID, now.Add(watchLag))
+		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, reason, removed[reason]+p.because(ctx, s))
 		return
 	case workload.IsPaused(err):
 		return
 	case workload.IsGone(err):
 		evictions.WithLabelValues(resultGone).Inc()
-		rest := watchLag // until the watch delivers the deletion
-		if said == eventDeletedUnready {
-			rest = evacuation.Backoff(1) // the Pod may only have changed
+		backoff := watchLag // until the watch delivers the deletion
+		if reason == eventDeletedUnready {
+			backoff = evacuation.Backoff(1) // the Pod may only have changed
 		}
-		p.record.backOff(s.pod.UID, now.Add(rest))
+		p.state.backoffs.backOff(s.pod.UID, now.Add(backoff))
 		return
 	}
 	why, answered := classify(err)
 	if !answered {
 		evictions.WithLabelValues(resultError).Inc()
 		log.Info("Failed to evict Pod", "err", err.Error())
-		p.record.backOff(s.pod.UID, now.Add(evacuation.Backoff(p.record.unanswered(s.pod.UID))))
+		p.state.backoffs.backOff(s.pod.UID, now.Add(evacuation.Backoff(p.state.backoffs.countUnanswered(s.pod.UID))))
 		return
 	}
 	log.V(2).Info("Eviction was refused", "reason", why.reason, "message", why.message)
@@ -164,12 +191,12 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest); err != nil {
 		return // the Evacuation was deleted, or the connection is closed
 	}
-	latest, _ = p.written.latest(p.cluster, latest)
+	latest, _ = p.written.Latest(p.cluster, latest)
 	changed := latest.DeepCopy()
 	s.action.Apply(changed, now)
 	evacuation.Refused(changed, why.reason, why.message)
 	until := now.Add(evacuation.WithJitter(evacuation.Backoff(changed.Status.FailedEvictionCounter), rand.Float64())) //nolint:gosec // jitter is not security-relevant
-	p.record.refuse(s.pod.UID, until, why.reason)
+	p.state.backoffs.refuse(s.pod.UID, until, why.reason)
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
 	if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(latest)); err != nil {
 		if client.IgnoreNotFound(err) != nil {
@@ -177,7 +204,7 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 		}
 		return
 	}
-	p.written.record(p.cluster, changed)
+	p.written.Record(p.cluster, changed)
 }
 
 // gracePeriod returns 1 s for Pods on an unreachable Node, as Cluster API does: no kubelet would wait for the Pod to terminate. It returns
@@ -190,8 +217,8 @@ func (p *pass) gracePeriod(ctx context.Context, pod *corev1.Pod) *int64 {
 	return nil
 }
 
-// refresh gets a budget after evictions, to record the version from which on its status includes them. If that fails, an eviction may be
-// classify.
+// refresh gets a budget after evictions, to record the version from which on its status includes them. If that fails, the API server may
+// refuse an eviction.
 func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) {
 	live := &policyv1.PodDisruptionBudget{}
 	if err := p.live.Get(ctx, nameOf(budget), live); err != nil {
@@ -200,7 +227,7 @@ func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) {
 		}
 		return
 	}
-	p.record.observedAtLeast(live.UID, live.ResourceVersion)
+	p.state.inFlight.awaitBudget(live.UID, live.ResourceVersion)
 }
 
 func nameOf(budget *budgets.Budget) types.NamespacedName {

@@ -1,0 +1,90 @@
+package evictor
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// watchLag is how long the watch may take to deliver the termination of a Pod. If it takes longer, the Pod is evicted a second time, which is
+// harmless because of the UID precondition.
+const watchLag = 30 * time.Second
+
+// backoffs contains, for one workload cluster, the Pods that must not be evicted again yet: after an eviction that was accepted, until the
+// watch delivers the termination of the Pod; after one that was refused or got no response, with a growing backoff.
+type backoffs struct {
+	mu         sync.Mutex
+	until      map[types.UID]time.Time
+	refusals   map[types.UID]string // reasons of the last refusals
+	unanswered map[types.UID]int32  // numbers of evictions without a response
+}
+
+func newBackoffs() *backoffs {
+	return &backoffs{until: map[types.UID]time.Time{}, refusals: map[types.UID]string{}, unanswered: map[types.UID]int32{}}
+}
+
+// keep drops the Pods that are not live and may be evicted again. A Pod whose Machine is paused is not live. It must not be evicted a second
+// time if the Machine is resumed before the watch delivers the termination of the Pod.
+func (b *backoffs) keep(live map[types.UID]bool, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for uid, until := range b.until {
+		if !live[uid] && !now.Before(until) {
+			delete(b.until, uid)
+			delete(b.unanswered, uid)
+			delete(b.refusals, uid)
+		}
+	}
+}
+
+// countUnanswered counts one more eviction of a Pod without a response, and returns the count.
+func (b *backoffs) countUnanswered(pod types.UID) int32 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unanswered[pod]++
+	return b.unanswered[pod]
+}
+
+// backOff defers the next eviction of a Pod after an eviction that was accepted or got no response.
+func (b *backoffs) backOff(pod types.UID, until time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.until[pod] = until
+	delete(b.refusals, pod)
+}
+
+// refuse defers the next eviction of a Pod after an eviction that was refused.
+func (b *backoffs) refuse(pod types.UID, until time.Time, reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.until[pod] = until
+	b.refusals[pod] = reason
+}
+
+// refusal returns the reason why the last eviction of a Pod was refused, "" if it was not refused.
+func (b *backoffs) refusal(pod types.UID) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.refusals[pod]
+}
+
+// of returns the time until which the eviction of a Pod is deferred, zero if it is not.
+func (b *backoffs) of(pod types.UID) time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.until[pod]
+}
+
+// last returns the latest time until which the eviction of some Pod is deferred, zero if there is none.
+func (b *backoffs) last() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var last time.Time
+	for _, until := range b.until {
+		if last.Before(until) {
+			last = until
+		}
+	}
+	return last
+}

@@ -1,0 +1,162 @@
+package evictor
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+)
+
+// Limits of concurrent in-flight evictions. The response to an eviction can take long, because of admission webhooks and because the API
+// server retries conflicts on a budget. The limit for each Node ensures that slow evictions on one Node do not delay those on others.
+const (
+	evictionsOnNode    = 16
+	evictionsInCluster = 128
+	// evictionsAfterFull is how many evictions must end, after the limit of the workload cluster was reached, before the next pass.
+	evictionsAfterFull = 16
+)
+
+// inFlightEvictions contains the in-flight evictions of one workload cluster, and the budgets whose observed status does not include them.
+type inFlightEvictions struct {
+	mu      sync.Mutex
+	pods    map[types.UID]inFlightEviction
+	onNode  map[string]int                // number of in-flight evictions, by Node
+	budgets map[types.NamespacedName]bool // reserved budgets, whose Pods are being evicted sequentially
+	awaited map[types.UID]string          // resourceVersion that the watch must reach before the status is used, by PodDisruptionBudget
+	full    bool                          // the limit was reached, and fewer than evictionsAfterFull evictions have ended since
+}
+
+// inFlightEviction is one in-flight eviction. It keeps the Pod as it was when it was admitted: if the Pod is observed to terminate before the new
+// status of its budget is observed, the eviction must still count against the budget.
+type inFlightEviction struct {
+	pod   budgets.Pod
+	begun time.Time
+}
+
+func newInFlightEvictions() *inFlightEvictions {
+	return &inFlightEvictions{
+		pods: map[types.UID]inFlightEviction{}, onNode: map[string]int{}, budgets: map[types.NamespacedName]bool{}, awaited: map[types.UID]string{},
+	}
+}
+
+// begin adds the eviction of a Pod. It returns false if a limit is reached, or if the eviction is already in flight.
+func (f *inFlightEvictions) begin(pod budgets.Pod, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, inFlight := f.pods[pod.UID]; inFlight || !f.allows(pod.Node) {
+		return false
+	}
+	f.pods[pod.UID] = inFlightEviction{pod: pod, begun: now}
+	f.onNode[pod.Node]++
+	f.full = f.full || len(f.pods) == evictionsInCluster
+	return true
+}
+
+// end removes the eviction of a Pod.
+func (f *inFlightEvictions) end(pod types.UID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ended, inFlight := f.pods[pod]
+	if !inFlight {
+		return
+	}
+	delete(f.pods, pod)
+	f.full = f.full && len(f.pods) > evictionsInCluster-evictionsAfterFull
+	if f.onNode[ended.pod.Node]--; f.onNode[ended.pod.Node] == 0 {
+		delete(f.onNode, ended.pod.Node)
+	}
+}
+
+func (f *inFlightEvictions) allows(node string) bool {
+	return len(f.pods) < evictionsInCluster && f.onNode[node] < evictionsOnNode
+}
+
+// allowsOn reports whether the limits allow an eviction on a Node.
+func (f *inFlightEvictions) allowsOn(node string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.allows(node)
+}
+
+// isFull reports whether a pass would be wasted, since it could start no evictions, or only a few. The response to each in-flight eviction
+// enqueues the workload cluster again.
+func (f *inFlightEvictions) isFull() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.full
+}
+
+// all returns the in-flight evictions.
+func (f *inFlightEvictions) all() []inFlightEviction {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Values(f.pods))
+}
+
+// has reports whether the eviction of a Pod is in flight.
+func (f *inFlightEvictions) has(pod types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, inFlight := f.pods[pod]
+	return inFlight
+}
+
+// reserveBudget reserves a budget for the sequential eviction of its Pods. It returns false if the budget is already reserved.
+func (f *inFlightEvictions) reserveBudget(budget types.NamespacedName) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.budgets[budget] {
+		return false
+	}
+	f.budgets[budget] = true
+	return true
+}
+
+func (f *inFlightEvictions) releaseBudget(budget types.NamespacedName) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.budgets, budget)
+}
+
+// awaitBudget records a version of a budget whose status includes our evictions. Of concurrent calls, the latest version counts.
+func (f *inFlightEvictions) awaitBudget(budget types.UID, version string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !isOlder(version, f.awaited[budget]) {
+		f.awaited[budget] = version
+	}
+}
+
+// observeBudgets drops the awaited versions that the watch has reached, and those of budgets that no longer exist.
+func (f *inFlightEvictions) observeBudgets(pdbs []*policyv1.PodDisruptionBudget) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	awaited := map[types.UID]string{}
+	for _, pdb := range pdbs {
+		if version, found := f.awaited[pdb.UID]; found && isOlder(pdb.ResourceVersion, version) {
+			awaited[pdb.UID] = version
+		}
+	}
+	f.awaited = awaited
+}
+
+// isStale reports whether the observed status of a budget may not include our evictions yet, so that the number of allowed disruptions is
+// not valid.
+func (f *inFlightEvictions) isStale(pdb *policyv1.PodDisruptionBudget) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, awaited := f.awaited[pdb.UID]
+	return awaited || f.budgets[client.ObjectKeyFromObject(pdb)]
+}
+
+func isOlder(version, than string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order < 0
+}

@@ -1,0 +1,109 @@
+package evictor
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+)
+
+func TestInFlightEvictions(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	uid := func(node string, i int) types.UID { return types.UID(fmt.Sprintf("%s-%d", node, i)) }
+	pod := func(node string, i int) budgets.Pod { return budgets.Pod{UID: uid(node, i), Node: node} }
+	t.Run("E23: limits the evictions on one Node", func(t *testing.T) {
+		f := newInFlightEvictions()
+		for i := range evictionsOnNode + 1 {
+			if got, want := f.begin(pod("one", i), now), i < evictionsOnNode; got != want {
+				t.Errorf("eviction %d: begins %v", i+1, got)
+			}
+		}
+		if !f.begin(pod("two", 0), now) {
+			t.Error("another Node has to wait")
+		}
+		f.end(uid("one", 3))
+		if !f.begin(pod("one", evictionsOnNode), now) {
+			t.Error("the limit still counts an eviction that has ended")
+		}
+	})
+	t.Run("E23: limits the evictions in a workload cluster", func(t *testing.T) {
+		f, begun := newInFlightEvictions(), 0
+		for i := range 2 * evictionsInCluster {
+			if f.begin(pod(fmt.Sprintf("node-%d", i), 0), now) {
+				begun++
+			}
+		}
+		if begun != evictionsInCluster {
+			t.Errorf("%d are in flight", begun)
+		}
+	})
+	t.Run("E23: after the limit was reached, the next pass starts when several evictions have ended", func(t *testing.T) {
+		f := newInFlightEvictions()
+		for i := range evictionsInCluster {
+			f.begin(pod(fmt.Sprintf("node-%d", i), 0), now)
+		}
+		if f.allowsOn("another") {
+			t.Error("the limit allows one more eviction")
+		}
+		for i := range evictionsAfterFull {
+			if !f.isFull() {
+				t.Errorf("not full after %d evictions have ended", i)
+			}
+			f.end(uid(fmt.Sprintf("node-%d", i), 0))
+		}
+		if f.isFull() || !f.allowsOn("another") {
+			t.Error("full, although the limit allows evictions")
+		}
+	})
+	t.Run("a Pod has one in-flight eviction, and a budget one reservation", func(t *testing.T) {
+		f, budget := newInFlightEvictions(), types.NamespacedName{Namespace: "default", Name: "web"}
+		pdb := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+		a := budgets.Pod{UID: "a", Node: "one"}
+		if !f.begin(a, now) || f.begin(a, now.Add(time.Second)) {
+			t.Error("the Pod has no in-flight eviction, or two")
+		}
+		if all := f.all(); !f.has("a") || len(all) != 1 || all[0].pod.UID != "a" || !all[0].begun.Equal(now) {
+			t.Errorf("in flight: %v", all)
+		}
+		if !f.reserveBudget(budget) || f.reserveBudget(budget) || !f.isStale(pdb) {
+			t.Error("the budget is not reserved, or twice")
+		}
+		f.end("a")
+		f.end("a")
+		f.releaseBudget(budget)
+		if f.has("a") || f.isStale(pdb) || len(f.onNode) > 0 {
+			t.Errorf("not all evictions have ended: %+v", f)
+		}
+	})
+	t.Run("a budget is stale until the watch has reached the awaited version", func(t *testing.T) {
+		f := newInFlightEvictions()
+		at := func(version string) *policyv1.PodDisruptionBudget {
+			return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "b", ResourceVersion: version}}
+		}
+		observes := func(version string) bool {
+			f.observeBudgets([]*policyv1.PodDisruptionBudget{at(version)})
+			return !f.isStale(at(version))
+		}
+		if !observes("10") {
+			t.Error("stale without an awaited version")
+		}
+		f.awaitBudget("b", "100")
+		f.awaitBudget("b", "98") // requested before, and answered after
+		if observes("99") {
+			t.Error("99 is before 100")
+		}
+		if !observes("100") || !observes("99") {
+			t.Error("100 was reached, and a watch does not go back")
+		}
+		f.awaitBudget("b", "200")
+		f.observeBudgets(nil)
+		if len(f.awaited) > 0 {
+			t.Error("the version of a deleted budget is still awaited")
+		}
+	})
+}

@@ -1,0 +1,46 @@
+package evictor
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// Results of evictions: the values of the label result.
+const (
+	resultEvicted = "evicted"
+	resultGone    = "gone"
+	resultRefused = "refused"
+	resultError   = "error"
+)
+
+var (
+	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "capnm_evictions_total",
+		Help: "Eviction requests, by result: evicted, gone (the Pod no longer existed), refused (by a PodDisruptionBudget, an admission policy or a terminating namespace), error.",
+	}, []string{"result"})
+
+	podsBlocked = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "capnm_pods_blocked",
+		Help: "Pods that wait for their eviction, by reason: of the PodDisruptionBudget, of the order of the StatefulSet, or of the last refusal.",
+	}, []string{"cluster_namespace", "cluster", "reason"})
+)
+
+func init() {
+	metrics.Registry.MustRegister(evictions, podsBlocked)
+}
+
+// observeBlocked sets the metric of blocked Pods of a workload cluster. The series of a reason that persists is never deleted temporarily,
+// which would restart the pending period of an alert.
+func (s *state) observeBlocked(cluster types.NamespacedName, blocked map[string]int) {
+	for reason := range s.reportedReasons {
+		if blocked[reason] == 0 {
+			podsBlocked.DeleteLabelValues(cluster.Namespace, cluster.Name, reason)
+			delete(s.reportedReasons, reason)
+		}
+	}
+	for reason, count := range blocked {
+		podsBlocked.WithLabelValues(cluster.Namespace, cluster.Name, reason).Set(float64(count))
+		s.reportedReasons[reason] = true
+	}
+}
