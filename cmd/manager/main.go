@@ -43,6 +43,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/statefulset"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/staticpod"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evictor"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machine"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinedeployment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinedrainpolicy"
@@ -219,7 +220,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		return err
 	}
 	served := &evacuation.Machines{Reader: mgr.GetClient(), ManagementCluster: managementCluster}
-	written := evacuation.NewWritten(ctx)
+	written := expectations.New[*v1alpha1.Evacuation](ctx)
 	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Written: written, Clock: realClock}
 	if err := evacuations.SetupWithManager(mgr, workload.FairOptions(o.evacuationConcurrency, workload.ClusterOf)); err != nil {
 		return err

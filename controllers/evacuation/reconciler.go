@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -32,7 +33,7 @@ const eventInvalidEvacuator = "InvalidEvacuatorAnnotation"
 type Reconciler struct {
 	Clusters *workload.Clusters
 	Machines *Machines
-	Written  *Written
+	Written  *expectations.Objects[*v1alpha1.Evacuation]
 	Clock    clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
@@ -163,7 +164,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	}
 	now := r.Clock.Now()
 	action := evacuation.Next(s.input(now))
-	if err := r.store(ctx, s, action, now); err != nil {
+	if action.Kind == evacuation.Evict {
+		// The evictor takes over: it watches the same Evacuations, comes to the same decision, evicts the Pod as PodDisruptionBudgets allow,
+		// and writes this action to the status together with what the eviction waits for.
+		return reconcile.Result{}, nil
+	}
+	if err := r.store(ctx, s, action, now); client.IgnoreNotFound(err) != nil {
 		return workload.Result(err)
 	}
 	if !action.Deadline.IsZero() {
@@ -297,49 +303,61 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// store writes the changes of the action, in the order that evacuation.Action.Apply requires.
+// store writes the changes of the action, in the order that evacuation.Action.Apply requires: status, deletion, finalizers and spec. It returns
+// the error NotFound if the Evacuation no longer exists.
 func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Action, now time.Time) error {
-	if action.Kind == evacuation.Evict {
-		return nil // the evictor stores this action together with the status
-	}
 	before, after := s.evacuation, s.evacuation.DeepCopy()
 	action.Apply(after, now)
-	name := klog.KObj(after).String()
-
-	if !apiequality.Semantic.DeepEqual(before.Status, after.Status) {
-		observeTransition(before, after)
-		status := before.DeepCopy()
-		status.Status = after.Status
-		if err := s.client.Status().Patch(ctx, status, client.MergeFrom(before)); err != nil {
-			return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", name)
-		}
-		r.Written.Record(s.request.Cluster, status)
-		after.ResourceVersion = status.ResourceVersion
+	observeTransition(before, after)
+	if err := r.patchStatus(ctx, s, before, after); err != nil {
+		return err
 	}
 	if action.Delete {
-		// The UID is a sufficient precondition: a concurrent write cannot bring the Pod back.
-		if err := s.client.Delete(ctx, after, client.Preconditions{UID: &after.UID}); client.IgnoreNotFound(err) != nil {
-			return errors.Wrapf(err, "deleting Evacuation %s", name)
+		// Without a lock, since a concurrent write does not bring the Pod back. The UID excludes an Evacuation that was recreated.
+		if err := s.client.Delete(ctx, after, client.Preconditions{UID: &after.UID}); err != nil {
+			return errors.Wrapf(err, "deleting Evacuation %s", klog.KObj(after))
 		}
 	}
-	ends := len(after.Finalizers) == 0 && (action.Delete || after.DeletionTimestamp != nil)
-	if !apiequality.Semantic.DeepEqual(before.Finalizers, after.Finalizers) || !apiequality.Semantic.DeepEqual(before.Spec, after.Spec) {
-		original := after.DeepCopy()
-		original.Finalizers, original.Spec = before.Finalizers, before.Spec
-		patch := client.MergeFrom(original)
-		if !action.Delete {
-			patch = client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{}) // a merge patch replaces whole lists
-		}
-		err := s.client.Patch(ctx, after, patch)
-		if client.IgnoreNotFound(err) != nil {
-			return errors.Wrapf(err, "patching Evacuation %s", name)
-		}
-		if err == nil {
-			r.Written.Record(s.request.Cluster, after)
-		}
+	if err := r.patch(ctx, s, before, after, action.Delete); err != nil {
+		return err
 	}
-	if ends {
-		r.Written.recordRemoved(s.request.Cluster, before)
+	if len(after.Finalizers) == 0 && (action.Delete || after.DeletionTimestamp != nil) {
+		r.Written.RecordDeleted(s.request.Cluster, before)
 	}
+	return nil
+}
+
+// patchStatus patches the status without a lock: evacuators write other fields of it at any time, and a conflict would delay the action.
+func (r *Reconciler) patchStatus(ctx context.Context, s *scope, before, after *v1alpha1.Evacuation) error {
+	if apiequality.Semantic.DeepEqual(before.Status, after.Status) {
+		return nil
+	}
+	patched := before.DeepCopy()
+	patched.Status = after.Status
+	if err := s.client.Status().Patch(ctx, patched, client.MergeFrom(before)); err != nil {
+		return errors.Wrapf(err, "patching the status of Evacuation %s", klog.KObj(after))
+	}
+	r.Written.RecordWritten(s.request.Cluster, patched)
+	after.ResourceVersion = patched.ResourceVersion
+	return nil
+}
+
+// patch patches finalizers and spec. A merge patch replaces the whole list of finalizers or evacuators, so a lock protects what another actor
+// has added. After the deletion, which changed the resourceVersion, no lock is possible and none is needed: the API server accepts no further
+// finalizers.
+func (r *Reconciler) patch(ctx context.Context, s *scope, before, after *v1alpha1.Evacuation, deleted bool) error {
+	if apiequality.Semantic.DeepEqual(before.Finalizers, after.Finalizers) && apiequality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return nil
+	}
+	original := after.DeepCopy()
+	original.Finalizers, original.Spec = before.Finalizers, before.Spec
+	patch := client.MergeFrom(original)
+	if !deleted {
+		patch = client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{})
+	}
+	if err := s.client.Patch(ctx, after, patch); err != nil {
+		return errors.Wrapf(err, "patching Evacuation %s", klog.KObj(after))
+	}
+	r.Written.RecordWritten(s.request.Cluster, after)
 	return nil
 }

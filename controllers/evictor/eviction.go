@@ -204,7 +204,7 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 		}
 		return
 	}
-	p.written.Record(p.cluster, changed)
+	p.written.RecordWritten(p.cluster, changed)
 }
 
 // gracePeriod returns 1 s for Pods on an unreachable Node, as Cluster API does: no kubelet would wait for the Pod to terminate. It returns

@@ -22,6 +22,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
@@ -30,7 +31,7 @@ import (
 type Evictor struct {
 	Clusters *workload.Clusters
 	Machines *evacuationcontroller.Machines
-	Written  *evacuationcontroller.Written
+	Written  *expectations.Objects[*v1alpha1.Evacuation]
 	Clock    clock.Clock
 
 	controller      controller.TypedController[reconcile.Request]

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
@@ -36,7 +36,7 @@ type pass struct {
 	live        client.Client
 	observation workload.Observation
 	state       *state
-	written     *evacuationcontroller.Written
+	written     *expectations.Objects[*v1alpha1.Evacuation]
 	now         time.Time
 	subjects    map[types.UID]*subject
 	paused      func(*v1alpha1.NodeMaintenance) bool
@@ -215,7 +215,7 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
 			if err := p.client.Status().Patch(groupCtx, changed, client.MergeFrom(s.evacuation)); err != nil {
 				return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", klog.KObj(changed))
 			}
-			p.written.Record(p.cluster, changed)
+			p.written.RecordWritten(p.cluster, changed)
 			return nil
 		})
 	}

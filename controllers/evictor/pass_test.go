@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
@@ -29,7 +29,7 @@ func passOver(t *testing.T, now time.Time, observation workload.Observation, obj
 	_ = v1alpha1.AddToScheme(scheme)
 	return &pass{
 		client:      fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).Build(),
-		observation: observation, state: newState(), written: evacuationcontroller.NewWritten(t.Context()), now: now,
+		observation: observation, state: newState(), written: expectations.New[*v1alpha1.Evacuation](t.Context()), now: now,
 		subjects: map[types.UID]*subject{}, blocked: map[string]int{}, paused: func(*v1alpha1.NodeMaintenance) bool { return false },
 	}
 }
