@@ -235,16 +235,7 @@ func ExplainPod(namespace, name string, intent Intent, observed forecast.Observa
 	if p.DeletionTimestamp != nil {
 		view.Deletion = stamp(*p.DeletionTimestamp)
 	}
-	for _, match := range rules.NewMatcher(rules.InEffect(&intent.Maintenance.Spec)).Explain(planinput.RulePod(observed.Surroundings, p.Pod)) {
-		result := RuleResult{Rule: match.Rule, Behavior: match.Behavior, Order: match.Order, Result: "no", Decides: match.Decides, Why: match.Why}
-		switch {
-		case match.Unknown:
-			result.Result = "unknown"
-		case match.Matches:
-			result.Result = "yes"
-		}
-		view.Rules = append(view.Rules, result)
-	}
+	view.Rules = ruleResults(intent, observed, p.Pod)
 	for i := range predicted.Pods {
 		other := &predicted.Pods[i]
 		view.Steps = max(view.Steps, other.Step)
@@ -266,6 +257,21 @@ func ExplainPod(namespace, name string, intent Intent, observed forecast.Observa
 	}
 	w.Answer = w.podAnswer(p, intent)
 	return w, true
+}
+
+func ruleResults(intent Intent, observed forecast.Observation, pod *corev1.Pod) []RuleResult {
+	var results []RuleResult
+	for _, match := range rules.NewMatcher(rules.InEffect(&intent.Maintenance.Spec)).Explain(planinput.RulePod(observed.Surroundings, pod)) {
+		result := RuleResult{Rule: match.Rule, Behavior: match.Behavior, Order: match.Order, Result: "no", Decides: match.Decides, Why: match.Why}
+		switch {
+		case match.Unknown:
+			result.Result = "unknown"
+		case match.Matches:
+			result.Result = "yes"
+		}
+		results = append(results, result)
+	}
+	return results
 }
 
 func evacuationView(p *forecast.Pod) *EvacuationView {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
 )
 
@@ -72,6 +74,26 @@ func (t text) maintenance(m *Maintenance, now time.Time) {
 }
 
 func (t text) pod(p *PodWhy, now time.Time) {
+	t.rules(p)
+	t.place(p)
+	t.budgets(p.Budgets)
+	if len(p.Evacuators) > 0 {
+		t.heading("EVACUATORS, in this order")
+		t.line("  %s", strings.Join(p.Evacuators, ", "))
+	}
+	for _, problem := range p.Problems {
+		t.line("  Ignored: %s", problem)
+	}
+	if p.Evacuation != nil {
+		t.evacuation(p.Evacuation, now)
+	}
+	if p.Deletion != "" {
+		t.heading("DELETION")
+		t.line("  Its grace period ends at %s; finalizers: %s", p.Deletion, cmp.Or(strings.Join(p.Finalizers, ", "), none))
+	}
+}
+
+func (t text) rules(p *PodWhy) {
 	t.heading("DRAIN RULES: the first one that matches decides")
 	w := printers.GetNewTabWriter(t)
 	fmt.Fprintln(w, "  \tRULE\tBEHAVIOR\tORDER\tMATCHES\tWHY")
@@ -81,7 +103,7 @@ func (t text) pod(p *PodWhy, now time.Time) {
 		if r.Decides {
 			mark, decided = ">", true
 		}
-		if r.Behavior == "Drain" {
+		if r.Behavior == v1alpha1.DrainBehaviorDrain {
 			order = strconv.Itoa(int(r.Order))
 		}
 		fmt.Fprintln(w, "  "+mark+"\t"+strings.Join(cleanCells([]string{r.Rule, string(r.Behavior), order, r.Result, r.Why}), "\t"))
@@ -90,7 +112,9 @@ func (t text) pod(p *PodWhy, now time.Time) {
 		fmt.Fprintln(w, "  >\t(no rule matches)\tDrain\t0\tyes\t-")
 	}
 	_ = w.Flush()
+}
 
+func (t text) place(p *PodWhy) {
 	t.heading("PLACE IN THE PLAN")
 	switch {
 	case p.Step == 0:
@@ -100,35 +124,28 @@ func (t text) pod(p *PodWhy, now time.Time) {
 	default:
 		t.line("  %s in step %d of %d, after the Pods of earlier steps: %s", string(p.Outcome), p.Step, p.Steps, podNames(p.Earlier))
 	}
-	if len(p.Budgets) > 0 {
+}
+
+func (t text) budgets(all []Budget) {
+	if len(all) > 0 {
 		t.heading("PODDISRUPTIONBUDGETS")
 	}
-	for _, b := range p.Budgets {
+	for _, b := range all {
 		t.line("  %s allows %d disruptions: %d of %d Pods are healthy, %d must be", b.Name, b.DisruptionsAllowed, b.CurrentHealthy, b.ExpectedPods, b.DesiredHealthy)
 		if b.NeverAllows {
 			t.line("    It cannot allow a disruption with this number of Pods, even if all are ready")
 		}
 	}
-	if len(p.Evacuators) > 0 {
-		t.heading("EVACUATORS, in this order")
-		t.line("  %s", strings.Join(p.Evacuators, ", "))
+}
+
+func (t text) evacuation(e *EvacuationView, now time.Time) {
+	t.heading("EVACUATION " + terminal.Clean(e.Name, maxLine))
+	t.line("  Requested %s ago by %s; %d evictions were refused", age(e.Since, now), strings.Join(e.Instigators, ", "), e.FailedEvictions)
+	if e.ActiveEvacuator != "" {
+		t.line("  Active evacuator: %s", e.ActiveEvacuator)
 	}
-	for _, problem := range p.Problems {
-		t.line("  Ignored: %s", problem)
-	}
-	if e := p.Evacuation; e != nil {
-		t.heading("EVACUATION " + terminal.Clean(e.Name, maxLine))
-		t.line("  Requested %s ago by %s; %d evictions were refused", age(e.Since, now), strings.Join(e.Instigators, ", "), int(e.FailedEvictions))
-		if e.ActiveEvacuator != "" {
-			t.line("  Active evacuator: %s", e.ActiveEvacuator)
-		}
-		for _, c := range e.Conditions {
-			t.line("  %s %s %s for %s: %s", c.Type, string(c.Status), c.Reason, age(c.Since, now), c.Message)
-		}
-	}
-	if p.Deletion != "" {
-		t.heading("DELETION")
-		t.line("  Its grace period ends at %s; finalizers: %s", p.Deletion, strings.Join(p.Finalizers, ", "))
+	for _, c := range e.Conditions {
+		t.line("  %s %s %s for %s: %s", c.Type, string(c.Status), c.Reason, age(c.Since, now), c.Message)
 	}
 }
 
