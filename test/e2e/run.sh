@@ -25,17 +25,17 @@ shift
 
 mount --make-rshared /
 ip link set lo up
-# kubeadm and Docker expect a default route. It leads nowhere, and packets to it are rejected and counted. The first two rules are for packets
-# that no program is to blame for: those to Services follow the default route until kube-proxy has written its rules, and CoreDNS queries a
-# name server that does not exist.
+# kubeadm and Docker expect a default route. It leads nowhere, and packets to it are rejected and counted. The first rules are for packets
+# inside of clusters that follow the default route: those to Services until kube-proxy has written its rules, and those to Pods of Nodes that no
+# longer exist. CoreDNS queries a name server that does not exist.
 ip link add nowhere type veth peer name void
 ip address add 192.0.2.1/32 dev nowhere
 ip link set nowhere up
 ip link set void up
 ip route add default dev nowhere
-services=10.96.0.0/12 nameserver=198.51.100.1
+services=10.96.0.0/12 pods=10.244.0.0/15 nameserver=198.51.100.1
 iptables -N DOCKER-USER
-iptables -A DOCKER-USER -o nowhere -d $services -j REJECT
+iptables -A DOCKER-USER -o nowhere -d $services,$pods -j REJECT
 iptables -A DOCKER-USER -o nowhere -d $nameserver -p udp --dport 53 -j REJECT
 iptables -A DOCKER-USER -o nowhere -j REJECT
 iptables -I OUTPUT -o nowhere ! -p icmp -j REJECT
@@ -68,7 +68,7 @@ rejected() { iptables -nvxL "$1" | awk -v rule="$2" 'NR == rule + 2 {print $1}';
 
 images/build.sh
 "$@"
-left=$(($(rejected DOCKER-USER 3) + $(rejected OUTPUT 1)))
+left=$(($(rejected DOCKER-USER 4) + $(rejected OUTPUT 1)))
 if [ "$left" != 0 ]; then
 	echo "Programs tried to reach other machines: $left packets were rejected." >&2
 	iptables -nvxL >&2
