@@ -1,0 +1,217 @@
+package integration
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// TestPluginExplains compares the explanations of the kubectl plugin with the conditions.
+func TestPluginExplains(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 300 * time.Millisecond})
+	all.withMachines("explained", "spare")
+
+	t.Run("K2, K4: a command without rights or with an unknown kind says so by its exit code", func(t *testing.T) { all.sub(t).usesRights() })
+
+	t.Run("K4: the roles of the plugin suffice, a missing right is named, and the rest is reported", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.cleanUp()
+		s.readsWithRoles()
+	})
+
+	t.Run("K3: plan predicts with a rule that is not applied", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.cleanUp()
+		s.runOn("explained", "web", 1, deployment("web", 1), budget("web", 0))
+		predicted, code := s.predict("machine", "explained")
+		s.Expect(code).To(Equal(1))
+		s.Expect(predicted.Pods).To(HaveLen(1))
+		s.Expect(predicted.Pods[0].Outcome).To(Equal(string(forecast.Evacuated)))
+		rule := drainRule("proposed", "web", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
+		predicted, code = s.predict("machine", "explained", "--rule", s.manifest(rule))
+		s.Expect(code).To(BeZero())
+		s.Expect(predicted.Pods[0].Outcome).To(Equal(string(forecast.Stays)))
+		s.Expect(predicted.Pods[0].Rule).To(Equal("machine-drain-rule/proposed"))
+		s.expectWritesNothing()
+	})
+
+	t.Run("K5, K7: what why and status say is what the conditions say", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.cleanUp()
+		s.explains("explained")
+	})
+}
+
+// manifest writes a MachineDrainRule to a file.
+func (s *scene) manifest(rule *clusterv1.MachineDrainRule) string {
+	s.Helper()
+	rule.TypeMeta = metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachineDrainRule"}
+	content, err := json.Marshal(rule)
+	s.Expect(err).NotTo(HaveOccurred())
+	file := filepath.Join(s.TempDir(), "rule.yaml")
+	s.Expect(os.WriteFile(file, content, 0o600)).To(Succeed())
+	return file
+}
+
+// explanation is the part of the output of why that tests compare.
+type explanation struct {
+	Answer    string
+	Condition struct{ Status, Reason, Message string }
+	Problems  []predictedProblem
+	Pod       struct {
+		predictedPod
+		Target bool
+		Rules  []struct {
+			Rule, Matches, Why string
+			Decides            bool
+		}
+		Budgets []struct {
+			Name               string
+			DisruptionsAllowed int32
+		}
+		Evacuation struct{ Message string }
+	}
+}
+
+func (s *scene) why(args ...string) explanation {
+	s.Helper()
+	output, _, code := s.plugin(s.fleet.Management.AdminConfig(), append([]string{"why"}, append(args, "-o", "json")...)...)
+	s.Expect(code).To(BeZero())
+	var e explanation
+	s.Expect(json.Unmarshal([]byte(output), &e)).To(Succeed())
+	return e
+}
+
+// explains runs on a Machine whose drain is blocked by a budget and a job.
+func (s *scene) explains(machine string) {
+	s.Helper()
+	s.create(s.fleet.Client, drainRule("keep", "keep", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil))
+	s.runOn(machine, "web", 2, deployment("web", 2), budget("web", 0))
+	s.runOn(machine, "keep", 1, deployment("keep", 1))
+	s.run(bare("job", machine, func(pod *corev1.Pod) { pod.Labels[clusterv1.PodDrainLabel] = "wait-completed" }))
+	s.deleteMachine(machine)
+	web := s.podsOf("web")[0]
+	s.Eventually(func(g Gomega) {
+		e := s.evacuation(&web)
+		g.Expect(e).NotTo(BeNil())
+		g.Expect(e.Status.Message).To(ContainSubstring("waiting for disruption budget"))
+		g.Expect(s.condition(machine).Message).To(ContainSubstring(e.Status.Message))
+		g.Expect(s.condition(machine).Message).To(ContainSubstring("job"))
+	}, eventually, pace).Should(Succeed())
+
+	s.part(s.T).explainsAsConditions(machine, &web)
+	s.unblockAll()
+	s.expectGone(machine)
+}
+
+func (s *scene) explainsAsConditions(machine string, web *corev1.Pod) {
+	s.Helper()
+	whole := s.why("machine", machine)
+	s.Expect(whole.Condition.Message).To(Equal(s.condition(machine).Message))
+	s.Expect(whole.Answer).To(Equal(whole.Condition.Message))
+	var reasons []string
+	for _, problem := range whole.Problems {
+		reasons = append(reasons, problem.Reason)
+	}
+	s.Expect(reasons).To(ConsistOf("BudgetExhausted", "NeverCompletes"))
+
+	one := s.why("pod", web.Name, "-n", namespace)
+	s.Expect(one.Answer).To(Equal(s.evacuation(web).Status.Message))
+	s.Expect(one.Pod.WaitsFor).To(Equal(one.Answer))
+	s.Expect(one.Pod.Target).To(BeTrue())
+	s.Expect(one.Pod.Budgets).To(HaveLen(1))
+	s.Expect(one.Pod.Budgets[0].Name).To(Equal(namespace + "/web"))
+	s.Expect(one.Pod.Rules).To(HaveLen(6))
+	for _, rule := range one.Pod.Rules {
+		s.Expect(rule.Decides).To(BeFalse())
+		s.Expect(rule.Matches).To(Equal("no"))
+	}
+
+	skipped := s.why("pod", s.podsOf("keep")[0].Name, "-n", namespace)
+	last := skipped.Pod.Rules[len(skipped.Pod.Rules)-1]
+	s.Expect(last.Rule).To(Equal("machine-drain-rule/keep"))
+	s.Expect(last.Decides).To(BeTrue())
+	s.Expect(last.Why).To(Equal("selector app=keep"))
+	s.Expect(skipped.Pod.Outcome).To(Equal("Stays"))
+
+	output, _, code := s.plugin(s.fleet.Management.AdminConfig(), "status", "machine", machine)
+	s.Expect(code).To(BeZero())
+	s.Expect(output).To(ContainSubstring(s.evacuation(web).Status.Message))
+	output, _, code = s.plugin(s.workload.AdminConfig(), "why", "node", machine)
+	s.Expect(code).To(BeZero())
+	s.Expect(output).To(ContainSubstring(s.evacuation(web).Status.Message))
+}
+
+// unblockAll deletes the job and the budget.
+func (s *scene) unblockAll() {
+	s.Helper()
+	s.Expect(s.workload.Client.Delete(s.Context(), s.pod("job"))).To(Succeed())
+	s.Expect(s.workload.Client.Delete(s.Context(), budget("web", 0))).To(Succeed())
+}
+
+// usesRights runs the plugin as a user without rights, and with an invalid command line.
+func (s *scene) usesRights() {
+	s.Helper()
+	config, err := s.fleet.Management.ConfigFor("stranger")
+	s.Expect(err).NotTo(HaveOccurred())
+	_, stderr, code := s.plugin(config, "plan", "machine", "spare")
+	s.Expect(code).To(Equal(3))
+	s.Expect(stderr).To(ContainSubstring("forbidden"))
+	_, stderr, code = s.plugin(config, "plan", "teapot", "spare")
+	s.Expect(code).To(Equal(2))
+	s.Expect(stderr).To(ContainSubstring("teapot"))
+}
+
+// grant creates the ClusterRole of a file and binds it to a user in a cluster.
+func (s *scene) grant(c client.Client, file, user string) {
+	s.Helper()
+	content, err := os.ReadFile(filepath.Join("../../config/plugin", file))
+	s.Expect(err).NotTo(HaveOccurred())
+	role := &rbacv1.ClusterRole{}
+	s.Expect(yaml.UnmarshalStrict(content, role)).To(Succeed())
+	s.create(c, role, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	})
+}
+
+// readsWithRoles runs the plugin as a user with the roles of config/plugin. The infrastructure of the tests has other API groups, so that
+// those rights are missing.
+func (s *scene) readsWithRoles() {
+	s.Helper()
+	const reader = "reader"
+	s.grant(s.fleet.Client, "management.yaml", reader)
+	s.grant(s.workload.Client, "workload.yaml", reader)
+	management, err := s.fleet.Management.ConfigFor(reader)
+	s.Expect(err).NotTo(HaveOccurred())
+	workload, err := s.workload.ConfigFor(reader)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.runOn("explained", "web", 2, deployment("web", 2), budget("web", 1))
+
+	output, stderr, code := s.plugin(management, "plan", "machine", "explained", "--workload-kubeconfig", s.kubeconfigFile(workload))
+	s.Expect(code).To(Equal(3), stderr)
+	s.Expect(output).To(ContainSubstring("2 Pods evacuated"))
+	s.Expect(output).To(ContainSubstring("No right to get kwokmachines"))
+	s.Expect(strings.Count(output, "No right to")).To(Equal(2), "only the objects of the infrastructure provider may not be read")
+
+	_, stderr, code = s.plugin(workload, "plan", "node", "explained")
+	s.Expect(code).To(BeZero(), stderr)
+	_, stderr, code = s.plugin(management, "plan", "machine", "explained")
+	s.Expect(code).To(Equal(3))
+	s.Expect(stderr).To(ContainSubstring("--workload-kubeconfig"))
+}
