@@ -51,7 +51,7 @@ func TestExplain(t *testing.T) {
 				{rule: "node-agent", why: "selector requires app.kubernetes.io/name=capnm-node-agent; there is no such label"},
 				{rule: "drain-label-skip", why: "requires label cluster.x-k8s.io/drain: skip"},
 				{rule: "drain-label-wait-completed", why: "requires label cluster.x-k8s.io/drain: wait-completed"},
-				{rule: "machine-drain-rule/web", why: `the labels of namespace "shop" are not known`, unknown: true},
+				{rule: "machine-drain-rule/web", why: `the labels of Namespace "shop" are not known yet`, unknown: true},
 				{rule: "rest", why: "selects all Pods", matches: true, decides: true},
 			},
 		},

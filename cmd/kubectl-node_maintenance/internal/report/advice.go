@@ -30,7 +30,7 @@ const (
 var advices = map[string]advice{
 	string(budgets.BudgetExhausted):              {"Check why Pods of the budget are not ready. The drain continues when the budget allows a disruption.", sectionBudget},
 	string(budgets.BlockedByUnhealthyPods):       {"Fix the Pods that are not ready, or set unhealthyPodEvictionPolicy: AlwaysAllow in the budget.", "pods-that-are-not-ready-use-up-their-budget"},
-	string(budgets.MultipleBudgets):              {"Delete one of the budgets, or change its selector.", "two-budgets-cover-one-pod"},
+	string(budgets.MultipleBudgets):              {"Delete one of the budgets, or change its selector.", "two-budgets-select-one-pod"},
 	string(budgets.BudgetNotObserved):            {"Check that the workload cluster's kube-controller-manager runs.", "a-budget-is-not-computed"},
 	string(budgets.BudgetSyncFailed):             {"Use an integer minAvailable in the budget, or check the controller of the Pods.", "a-budget-is-not-computed"},
 	string(budgets.BudgetUnreadable):             {"Fix the selector of the budget.", "a-budget-is-not-computed"},
