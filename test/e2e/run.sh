@@ -16,7 +16,8 @@ if [ "${1:-}" != --inside ]; then
 	# systemd, kubelet and containerd of each node use inotify instances of root. Linux allows 128, which is enough for five nodes.
 	limit=/proc/sys/fs/inotify/max_user_instances
 	before=$(cat $limit)
-	trap 'echo "$before" >$limit' EXIT
+	# Docker leaves empty cgroups behind.
+	trap 'echo "$before" >$limit; find /sys/fs/cgroup -depth -type d -path "*/docker*" -exec rmdir {} + 2>/dev/null || true' EXIT
 	[ "$before" -ge 1024 ] || echo 1024 >$limit
 	unshare --mount --net --pid --fork --kill-child --mount-proc ./run.sh --inside "$@"
 	exit
@@ -26,8 +27,8 @@ shift
 mount --make-rshared /
 ip link set lo up
 # kubeadm and Docker expect a default route. It leads nowhere, and packets to it are rejected and counted. The first rules are for packets
-# inside of clusters that follow the default route: those to Services until kube-proxy has written its rules, and those to Pods of Nodes that no
-# longer exist. CoreDNS queries a name server that does not exist.
+# inside of clusters that follow the default route: those to Services until kube-proxy has written its rules, and those to Pods
+# of a Node without a route. CoreDNS queries a name server that does not exist.
 ip link add nowhere type veth peer name void
 ip address add 192.0.2.1/32 dev nowhere
 ip link set nowhere up
