@@ -111,5 +111,6 @@ func NotServed(err error) bool {
 // KindNotServed reports whether a request for an object failed because the API server does not serve its kind, or refuses new objects since the
 // CRD is being deleted.
 func KindNotServed(err error) bool {
-	return NotServed(err) || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(errors.Cause(err)) || apierrors.IsTimeout(err)
+	terminating := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "custom resource definition is terminating")
+	return terminating || NotServed(err) || meta.IsNoMatchError(errors.Cause(err)) || apierrors.IsTimeout(err)
 }

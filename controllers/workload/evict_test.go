@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"net/http"
 	"testing"
 
 	"github.com/pkg/errors"
@@ -54,6 +55,24 @@ func TestNotServed(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			if notServed, gone := NotServed(tc.err), IsGone(tc.err); notServed != tc.notServed || gone != tc.gone {
 				t.Errorf("not served: %t, gone: %t", notServed, gone)
+			}
+		})
+	}
+}
+
+func TestKindNotServed(t *testing.T) {
+	maintenances := schema.GroupResource{Group: "maintenance.cluster.x-k8s.io", Resource: "nodemaintenances"}
+	for name, test := range map[string]struct {
+		err    error
+		served bool
+	}{
+		"M52: the CRD is being deleted": {apierrors.NewForbidden(maintenances, "a", errors.New("create not allowed while custom resource definition is terminating")), false},
+		"M52: the CRD is deleted":       {apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodPost, maintenances, "", "", 0, true), false},
+		"M52: a policy refuses":         {apierrors.NewForbidden(maintenances, "a", errors.New("frozen")), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := KindNotServed(errors.Wrap(test.err, "creating NodeMaintenance a")); got == test.served {
+				t.Errorf("got %v", got)
 			}
 		})
 	}
