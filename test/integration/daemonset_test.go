@@ -189,7 +189,7 @@ func (s *scene) tolerantIsLeft() {
 	left := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenancePodsRemaining)
 	s.Expect(left).NotTo(BeNil())
 	s.Expect(left.Reason).To(Equal(v1alpha1.ReasonDaemonSetToleratesMaintenance))
-	s.Expect(left.Message).To(HaveSuffix("these are left: default/tolerant"))
+	s.Expect(left.Message).To(HaveSuffix("because the DaemonSets would replace them immediately: default/tolerant"))
 	s.expectEvent("kernel", v1alpha1.ReasonDaemonSetToleratesMaintenance, Equal(left.Message))
 	s.complete("kernel")
 	s.expectBackOnce("agent", "m1")
