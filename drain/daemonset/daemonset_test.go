@@ -57,7 +57,7 @@ func TestSetTaint(t *testing.T) { // R40: the taints of others stay
 	}
 }
 
-// draining is a maintenance in stage Drain that has come to the Pods of DaemonSets up to a priority on Node n1.
+// draining returns a maintenance in stage Drain that has reached DaemonSet Pods up to priority 5000 on Node n1.
 func draining(name string, changes ...func(*v1alpha1.NodeMaintenance)) v1alpha1.NodeMaintenance {
 	m := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 1}}
 	m.Spec.Stage, m.Spec.Reason = v1alpha1.StageDrain, "new kernel"
@@ -100,15 +100,15 @@ func TestTaintWanted(t *testing.T) { // R40
 		maintenances []v1alpha1.NodeMaintenance
 		want         bool
 	}{
-		"nobody drains":                         {"n1", nil, false},
-		"a drain has come to DaemonSets":        {"n1", []v1alpha1.NodeMaintenance{draining("m")}, true},
-		"in the table that Nodes share":         {"n1", []v1alpha1.NodeMaintenance{draining("m", shared)}, true},
-		"on another Node":                       {"n2", []v1alpha1.NodeMaintenance{draining("m")}, false},
-		"it is still at other Pods":             {"n1", []v1alpha1.NodeMaintenance{draining("m", defaultPodsOnly)}, false},
-		"it is complete":                        {"n1", []v1alpha1.NodeMaintenance{draining("m", stage(v1alpha1.StageComplete))}, false},
-		"one is complete, another one isn't":    {"n1", []v1alpha1.NodeMaintenance{draining("a", stage(v1alpha1.StageComplete)), draining("b")}, true},
-		"made for this Node":                    {"n1", []v1alpha1.NodeMaintenance{draining("m", forNode("uid-1"))}, true},
-		"made for an earlier Node of this name": {"n1", []v1alpha1.NodeMaintenance{draining("m", forNode("uid-0"))}, false},
+		"no maintenance":                           {"n1", nil, false},
+		"a drain has reached DaemonSets":           {"n1", []v1alpha1.NodeMaintenance{draining("m")}, true},
+		"in the shared table of targets":           {"n1", []v1alpha1.NodeMaintenance{draining("m", shared)}, true},
+		"on another Node":                          {"n2", []v1alpha1.NodeMaintenance{draining("m")}, false},
+		"a drain has not reached them":             {"n1", []v1alpha1.NodeMaintenance{draining("m", defaultPodsOnly)}, false},
+		"complete":                                 {"n1", []v1alpha1.NodeMaintenance{draining("m", stage(v1alpha1.StageComplete))}, false},
+		"one is complete, another one isn't":       {"n1", []v1alpha1.NodeMaintenance{draining("a", stage(v1alpha1.StageComplete)), draining("b")}, true},
+		"created for this Node":                    {"n1", []v1alpha1.NodeMaintenance{draining("m", forNode("uid-1"))}, true},
+		"created for an earlier Node of this name": {"n1", []v1alpha1.NodeMaintenance{draining("m", forNode("uid-0"))}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := daemonset.TaintWanted(daemonset.On(node(test.node), test.maintenances)); got != test.want {
@@ -127,15 +127,15 @@ func TestAffected(t *testing.T) {
 		before, after *v1alpha1.NodeMaintenance
 		want          []string
 	}{
-		"new":                          {nil, &m, []string{"n1"}},
-		"gone":                         {&m, nil, []string{"n1"}},
-		"complete":                     {&m, &complete, []string{"n1"}},
-		"comes to DaemonSets":          {&defaults, &m, []string{"n1"}},
-		"its rules are edited":         {&m, &edited, []string{"n1"}},
-		"progress of other Pods":       {&m, &same, nil},
-		"the same, put differently":    {&m, &table, nil},
-		"never came to DaemonSets":     {&defaults, nil, nil},
-		"new, and still at other Pods": {nil, &defaults, nil},
+		"new":                             {nil, &m, []string{"n1"}},
+		"deleted":                         {&m, nil, []string{"n1"}},
+		"complete":                        {&m, &complete, []string{"n1"}},
+		"reaches DaemonSets":              {&defaults, &m, []string{"n1"}},
+		"its rules are edited":            {&m, &edited, []string{"n1"}},
+		"progress of other Pods":          {&m, &same, nil},
+		"the same, in the shared table":   {&m, &table, nil},
+		"has not reached DaemonSets":      {&defaults, nil, nil},
+		"new, has not reached DaemonSets": {nil, &defaults, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := daemonset.Affected(test.before, test.after); !slices.Equal(got, test.want) {
@@ -145,7 +145,7 @@ func TestAffected(t *testing.T) {
 	}
 }
 
-// subject is a Pod of a DaemonSet whose Evacuation is ours to carry out, for a maintenance that has come to it.
+// subject returns a Pod of a DaemonSet in whose Evacuation this evacuator is active, for a maintenance that has reached the Pod.
 func subject(changes ...func(*daemonset.Input)) daemonset.Input {
 	m := draining("m")
 	in := daemonset.Input{
@@ -179,26 +179,26 @@ func TestDecide(t *testing.T) { // R38
 		change func(*daemonset.Input)
 		want   daemonset.Refusal
 	}{
-		"targeted":                {func(*daemonset.Input) {}, daemonset.NotRefused},
-		"nobody is active":        {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorClass = nil }, daemonset.NotItsTurn},
-		"somebody else is active": {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorClass = ptr.To("example.com") }, daemonset.NotItsTurn},
-		"it has completed":        {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorCompleted = true }, daemonset.NotItsTurn},
-		"somebody else asks": {func(in *daemonset.Input) {
+		"targeted":                    {func(*daemonset.Input) {}, daemonset.NotRefused},
+		"no evacuator is active":      {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorClass = nil }, daemonset.NotItsTurn},
+		"another evacuator is active": {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorClass = ptr.To("example.com") }, daemonset.NotItsTurn},
+		"the evacuator has completed": {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorCompleted = true }, daemonset.NotItsTurn},
+		"another instigator requests it": {func(in *daemonset.Input) {
 			in.Evacuation.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "x"}
 		}, daemonset.NotAsked},
-		"an orphan":                {func(in *daemonset.Input) { in.Type = v1alpha1.PodTypeDefault }, daemonset.NotOfDaemonSet},
-		"not known":                {func(in *daemonset.Input) { in.TypeKnown = false }, daemonset.NotOfDaemonSet},
-		"terminating":              {func(in *daemonset.Input) { in.Pod.DeletionTimestamp = &metav1.Time{} }, daemonset.NotRunning},
-		"finished":                 {func(in *daemonset.Input) { in.Pod.Status.Phase = corev1.PodSucceeded }, daemonset.NotRunning},
-		"it would come back":       {func(in *daemonset.Input) { in.Pod.Spec.Tolerations = []corev1.Toleration{{Operator: "Exists"}} }, daemonset.ComesBack},
-		"of a higher priority":     {func(in *daemonset.Input) { in.Pod.Spec.Priority = ptr.To[int32](5001) }, daemonset.NotTargeted},
-		"of a later order":         {verdict(rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain, Order: 1}), daemonset.NotTargeted},
-		"skipped":                  {verdict(rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}), daemonset.NotTargeted},
-		"undecided":                {verdict(rules.Verdict{Undecided: "why"}), daemonset.NotTargeted},
-		"another one skips it":     {other(rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}), daemonset.NotRefused},
-		"another one waits for it": {other(rules.Verdict{Behavior: v1alpha1.DrainBehaviorWaitCompleted}), daemonset.NotTargeted},
-		"another one can't decide": {other(rules.Verdict{Undecided: "why"}), daemonset.NotTargeted},
-		"nothing drains there":     {func(in *daemonset.Input) { in.Draining, in.Verdicts = nil, nil }, daemonset.NotTargeted},
+		"the DaemonSet does not exist":      {func(in *daemonset.Input) { in.Type = v1alpha1.PodTypeDefault }, daemonset.NotOfDaemonSet},
+		"unknown type":                      {func(in *daemonset.Input) { in.TypeKnown = false }, daemonset.NotOfDaemonSet},
+		"terminating":                       {func(in *daemonset.Input) { in.Pod.DeletionTimestamp = &metav1.Time{} }, daemonset.NotRunning},
+		"finished":                          {func(in *daemonset.Input) { in.Pod.Status.Phase = corev1.PodSucceeded }, daemonset.NotRunning},
+		"the Pod tolerates the taint":       {func(in *daemonset.Input) { in.Pod.Spec.Tolerations = []corev1.Toleration{{Operator: "Exists"}} }, daemonset.ComesBack},
+		"of a higher priority":              {func(in *daemonset.Input) { in.Pod.Spec.Priority = ptr.To[int32](5001) }, daemonset.NotTargeted},
+		"of a later order":                  {verdict(rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain, Order: 1}), daemonset.NotTargeted},
+		"skipped":                           {verdict(rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}), daemonset.NotTargeted},
+		"undecided":                         {verdict(rules.Verdict{Undecided: "why"}), daemonset.NotTargeted},
+		"another maintenance skips it":      {other(rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}), daemonset.NotRefused},
+		"another maintenance waits for it":  {other(rules.Verdict{Behavior: v1alpha1.DrainBehaviorWaitCompleted}), daemonset.NotTargeted},
+		"another maintenance cannot decide": {other(rules.Verdict{Undecided: "why"}), daemonset.NotTargeted},
+		"no drain on the Node":              {func(in *daemonset.Input) { in.Draining, in.Verdicts = nil, nil }, daemonset.NotTargeted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			by, refusal := daemonset.Decide(subject(test.change))
@@ -210,17 +210,17 @@ func TestDecide(t *testing.T) { // R38
 }
 
 func TestReport(t *testing.T) {
-	t.Run("R39: the evacuator hasn't completed, makes progress, ends with the Pod's grace period, and says why, once", func(t *testing.T) {
+	t.Run("R39: reports once the progress, the end of the Pod's grace period and the reason, and does not complete", func(t *testing.T) {
 		in, m := subject(), draining("m")
 		now := time.Date(2026, 1, 1, 12, 0, 0, 500, time.UTC)
 		period, seconds := daemonset.GracePeriod(&corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](60)}}, false)
 		if !daemonset.Report(in.Evacuation, &m, period, now) || seconds != nil {
-			t.Fatal("it is reported, and the Pod has its own grace period")
+			t.Fatal("the status must change, and the Pod keeps its own grace period")
 		}
 		status := in.Evacuation.Status
 		switch {
 		case status.ActiveEvacuatorCompleted:
-			t.Error("it hasn't completed: nobody else is to try")
+			t.Error("the evacuator must not complete: no other evacuator may be activated")
 		case !status.EvacuationProgressTimestamp.Time.Equal(now.Truncate(time.Second)):
 			t.Errorf("progress: %s", status.EvacuationProgressTimestamp)
 		case !status.ExpectedEvacuationFinishTime.Time.Equal(now.Truncate(time.Second).Add(time.Minute)):
@@ -228,21 +228,21 @@ func TestReport(t *testing.T) {
 		case !strings.Contains(status.Message, "NodeMaintenance m ") || !strings.Contains(status.Message, "new kernel"):
 			t.Errorf("message: %s", status.Message)
 		case daemonset.Report(in.Evacuation, &m, period, now.Add(time.Hour)):
-			t.Error("it is said once")
+			t.Error("reported twice")
 		}
 	})
 }
 
 func TestMaintenanceOfOneNode(t *testing.T) {
-	t.Run("E29: as the drain comes to Pods of DaemonSets they leave and are kept away, and with its end they may come back", func(t *testing.T) {
+	t.Run("E29: deletes Pods of DaemonSets and prevents new ones when the drain reaches them, and removes the taint when it is complete", func(t *testing.T) {
 		n := node("n1")
 		for _, step := range []struct {
 			name              string
 			maintenance       v1alpha1.NodeMaintenance
 			keptAway, leaving bool
 		}{
-			{"at other Pods", draining("m", defaultPodsOnly), false, false},
-			{"at Pods of DaemonSets", draining("m"), true, true},
+			{"before DaemonSets", draining("m", defaultPodsOnly), false, false},
+			{"at DaemonSets", draining("m"), true, true},
 			{"complete", draining("m", stage(v1alpha1.StageComplete)), false, false},
 		} {
 			in := subject(func(in *daemonset.Input) {
@@ -252,7 +252,7 @@ func TestMaintenanceOfOneNode(t *testing.T) {
 			daemonset.SetTaint(n, daemonset.TaintWanted(in.Draining))
 			by, refusal := daemonset.Decide(in)
 			if daemonset.Tainted(n) != step.keptAway || (by != nil) != step.leaving {
-				t.Errorf("%s: kept away %t, refused because of %q", step.name, daemonset.Tainted(n), refusal)
+				t.Errorf("%s: tainted %t, refused because of %q", step.name, daemonset.Tainted(n), refusal)
 			}
 		}
 	})
@@ -260,9 +260,9 @@ func TestMaintenanceOfOneNode(t *testing.T) {
 
 func TestGracePeriod(t *testing.T) { // E22
 	if period, seconds := daemonset.GracePeriod(&corev1.Pod{}, true); period != time.Second || *seconds != 1 {
-		t.Errorf("on a Node that doesn't answer: %s", period)
+		t.Errorf("on an unreachable Node: %s", period)
 	}
 	if period, _ := daemonset.GracePeriod(&corev1.Pod{}, false); period != 30*time.Second {
-		t.Errorf("where nothing is said: %s", period)
+		t.Errorf("by default: %s", period)
 	}
 }

@@ -14,40 +14,41 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Refusal is why a Pod isn't deleted. There is never anything to report to the Evacuation: activeEvacuatorCompleted says that
-// the next evacuator may try, and nobody else should.
+// Refusal is the reason why a Pod is not deleted. It is not reported to the Evacuation: activeEvacuatorCompleted would activate
+// the next evacuator, which must not evict the Pod either.
 type Refusal string
 
 const (
-	// NotRefused: delete it.
+	// NotRefused means that the Pod may be deleted.
 	NotRefused Refusal = ""
-	// NotItsTurn: another evacuator is active, or none, or ours has completed.
-	NotItsTurn Refusal = "it is not the turn of " + v1alpha1.EvacuatorClassDaemonSet
-	// NotAsked: no NodeMaintenance asks for the Evacuation. The life of these Pods is tied to the Node's.
-	NotAsked Refusal = "no NodeMaintenance asks for the Evacuation"
-	// NotOfDaemonSet: it isn't known to be a Pod of a DaemonSet that exists.
-	NotOfDaemonSet Refusal = "it is no Pod of a DaemonSet"
-	// NotRunning: it terminates or has finished already.
+	// NotItsTurn means that another evacuator is active, that no evacuator is, or that this one has completed.
+	NotItsTurn Refusal = "the evacuator " + v1alpha1.EvacuatorClassDaemonSet + " is not active"
+	// NotAsked means that no NodeMaintenance requests the Evacuation. For other instigators the Pod keeps the lifetime of its Node.
+	NotAsked Refusal = "no NodeMaintenance requests the Evacuation"
+	// NotOfDaemonSet means that the Pod is not known to be controlled by an existing DaemonSet.
+	NotOfDaemonSet Refusal = "no existing DaemonSet controls the Pod"
+	// NotRunning means that the Pod is terminating or has finished.
 	NotRunning Refusal = "the Pod is terminating or has finished"
-	// ComesBack: its DaemonSet tolerates our taint.
-	ComesBack Refusal = "its DaemonSet would replace it at once"
-	// NotTargeted: no drain on the Node has come to it.
-	NotTargeted Refusal = "the drain targets of the Node don't include it"
+	// ComesBack means that the Pod tolerates the taint, so its DaemonSet would recreate it.
+	ComesBack Refusal = "its DaemonSet would recreate the Pod immediately"
+	// NotTargeted means that no drain of the Node has reached the Pod.
+	NotTargeted Refusal = "the drain targets of the Node do not include the Pod"
 )
 
-// Input is all that Decide looks at. It is not changed.
+// Input is the input of Decide, which does not change it.
 type Input struct {
 	Evacuation *v1alpha1.Evacuation
 	Pod        *corev1.Pod
 	// Type and TypeKnown are the results of rules.PodTypeOf.
 	Type      v1alpha1.PodType
 	TypeKnown bool
-	// Draining are the maintenances of the Pod's Node, and Verdicts what the rules of each one say about the Pod.
+	// Draining lists the maintenances that drain the Pod's Node, and Verdicts the verdict of each one's drain rules on the Pod.
 	Draining []Draining
 	Verdicts []rules.Verdict
 }
 
-// Decide says whether a Pod of a DaemonSet may be deleted now, and for which maintenance. The Node must have our taint.
+// Decide returns the maintenance for which a Pod of a DaemonSet may be deleted now, or the reason why it may not. The Node must
+// have the taint.
 func Decide(in Input) (*v1alpha1.NodeMaintenance, Refusal) {
 	e := in.Evacuation
 	switch {
@@ -68,11 +69,11 @@ func Decide(in Input) (*v1alpha1.NodeMaintenance, Refusal) {
 	return nil, NotTargeted
 }
 
-// targetedBy returns the first maintenance that has the Pod go, and whose drain has come to it. Nil also where another one
-// forbids to touch it: the Evacuation is about to be withdrawn.
+// targetedBy returns the first maintenance that drains the Pod and whose drain has reached it. It returns nil if another
+// maintenance forbids the deletion: then the Evacuation is about to be withdrawn.
 //
-// It goes by what is published, which is what everybody sees. Where a maintenance that skips the Pod holds the rows of the
-// Node back, that is later than plan.Decision.Targets would have it, and never earlier.
+// It uses the published drain targets, which every client can read. If a maintenance that skips the Pod limits the rows of the
+// Node, the published targets include the Pod later than plan.Decision.Targets does, and never earlier.
 func (in Input) targetedBy() *v1alpha1.NodeMaintenance {
 	forbids := func(v rules.Verdict) bool {
 		return v.Behavior != v1alpha1.DrainBehaviorDrain && v.Behavior != v1alpha1.DrainBehaviorSkip
@@ -92,26 +93,26 @@ func (in Input) targetedBy() *v1alpha1.NodeMaintenance {
 	return nil
 }
 
-// Report notes on the Evacuation that the Pod is deleted now, and until when it may take. It says whether that changes
-// anything: it is said once.
+// Report sets the status of the Evacuation before the Pod is deleted: the progress, the expected finish time and a message. It
+// returns whether the status has changed. An Evacuation with an expected finish time is not changed, so the report is written once.
 func Report(e *v1alpha1.Evacuation, by *v1alpha1.NodeMaintenance, gracePeriod time.Duration, now time.Time) (changed bool) {
 	if e.Status.ExpectedEvacuationFinishTime != nil {
 		return false
 	}
-	now = now.UTC().Truncate(time.Second) // as the API server will give it back
+	now = now.UTC().Truncate(time.Second) // the precision that the API server stores
 	progress, finish := metav1.NewTime(now), metav1.NewTime(now.Add(gracePeriod))
 	e.Status.ActiveEvacuatorCompleted = false
 	e.Status.EvacuationProgressTimestamp = &progress
 	e.Status.ExpectedEvacuationFinishTime = &finish
-	e.Status.Message = fmt.Sprintf("NodeMaintenance %s drains the Node: the Pod is deleted, and comes back after the maintenance.", by.Name)
+	e.Status.Message = fmt.Sprintf("NodeMaintenance %s is draining the Node: deleting the Pod; its DaemonSet recreates it after the maintenance.", by.Name)
 	if by.Spec.Reason != "" {
-		e.Status.Message = fmt.Sprintf("NodeMaintenance %s drains the Node (%s): the Pod is deleted, and comes back after the maintenance.", by.Name, by.Spec.Reason)
+		e.Status.Message = fmt.Sprintf("NodeMaintenance %s is draining the Node (%s): deleting the Pod; its DaemonSet recreates it after the maintenance.", by.Name, by.Spec.Reason)
 	}
 	return true
 }
 
-// GracePeriod is the time that the Pod has to terminate. seconds is what to ask for, nil for the Pod's own: on a Node that
-// doesn't answer nobody waits for it.
+// GracePeriod returns the time that the Pod has to terminate. seconds is the grace period of the delete request, nil for the
+// Pod's own. On an unreachable Node it is the minimum, since the kubelet does not confirm the termination there.
 func GracePeriod(pod *corev1.Pod, nodeUnreachable bool) (period time.Duration, seconds *int64) {
 	switch {
 	case nodeUnreachable:

@@ -1,23 +1,23 @@
-// Package daemonset decides how the Pods of DaemonSets leave a Node, and stay away.
+// Package daemonset decides when the Pods of DaemonSets on a Node are deleted, and prevents that they are recreated during the drain.
 //
-// They can't be evicted for good: a DaemonSet replaces a Pod at once, on a cordoned Node too, since its Pods tolerate that.
-// So a Node whose maintenance has come to them gets a taint of ours first, which the DaemonSet controller respects like any
-// other, and then its Pods are deleted:
+// An eviction does not drain such a Pod: its DaemonSet recreates it immediately, also on a cordoned Node, since DaemonSet Pods
+// tolerate the cordon. Therefore a Node gets a taint of this project when the drain reaches its DaemonSet Pods. The DaemonSet
+// controller respects the taint like any other. Then the Pods are deleted:
 //
-//	published drain targets have Pods of DaemonSets ─► taint the Node ─► may this Pod be deleted? ─► report, delete
-//	none have any more                              ─► take the taint off: the DaemonSets run their Pods again
+//	published drain targets include DaemonSet Pods ─► taint the Node ─► may this Pod be deleted? ─► report, delete
+//	no published drain target includes them        ─► remove the taint: the DaemonSets recreate their Pods
 //
-// Whether the taint is wanted follows from the NodeMaintenances alone, so a taint that nobody owns is one that isn't wanted.
+// The published drain targets alone determine whether a Node needs the taint, so an orphaned taint is removed.
 //
-// # A rollout in flight
+// # Rollout in progress
 //
-// A DaemonSet that surges may have two Pods on the Node, the old one and the new one. Both are targeted, and both go. What the
-// rollout would create next it doesn't create on a tainted Node.
+// During a rollout with maxSurge a DaemonSet may have two Pods on the Node, the old one and the new one. Both are targeted and
+// deleted. The rollout creates no further Pod on a tainted Node.
 //
-// # A DaemonSet that tolerates the taint
+// # DaemonSet that tolerates the taint
 //
-// Its deleted Pods would come back at once, however often. CNI plugins and kube-proxy are of that kind in most clusters, so a
-// drain that waited for them would never end, and one that deleted them once would gain nothing. They are left where they
-// are: such a Pod counts as skipped and holds nothing back (see plan.Pod.ComesBack), and the maintenance says which
-// DaemonSets it has left, and why.
+// Such a DaemonSet recreates its Pods immediately after each deletion. In most clusters CNI plugins and kube-proxy tolerate all
+// taints, so a drain that waits for their Pods never finishes, and a single deletion has no lasting effect. These Pods stay on the
+// Node: they count as skipped and do not block the drain (see plan.Pod.ComesBack). The maintenance reports which DaemonSets are
+// concerned, and why.
 package daemonset

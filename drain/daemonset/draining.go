@@ -11,14 +11,14 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 )
 
-// Draining is a maintenance in stage Drain, and what it has published for a Node.
+// Draining is a maintenance in stage Drain, with the drain targets that it has published for a Node.
 type Draining struct {
 	Maintenance *v1alpha1.NodeMaintenance
 	Targets     []v1alpha1.DrainTarget
 }
 
-// On returns the maintenances in stage Drain that have published drain targets for the Node. One that is made for another
-// Node of that name isn't meant.
+// On returns the maintenances in stage Drain that have a status for the Node. It omits those that were created for another Node
+// of the same name.
 func On(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) []Draining {
 	var draining []Draining
 	for i := range maintenances {
@@ -35,15 +35,15 @@ func On(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) []Draining {
 	return draining
 }
 
-// TaintWanted says whether a Node is to have our taint: as long as the drain of some maintenance has come to the Pods of
-// DaemonSets there. Drain targets never backtrack, so it stays until the last such maintenance leaves its stage, goes, or
-// doesn't select the Node any more.
+// TaintWanted reports whether a Node needs the taint: the drain of at least one maintenance has reached the DaemonSet Pods of the
+// Node. Drain targets never move backward, so the Node keeps the taint until the last such maintenance leaves stage Drain, is
+// deleted, or no longer selects the Node.
 func TaintWanted(draining []Draining) bool {
 	return slices.ContainsFunc(draining, func(d Draining) bool { return len(daemonSetRows(d.Targets)) > 0 })
 }
 
-// Affected returns the Nodes, by name, for which a change of a maintenance may make a difference here. before is nil for a new
-// maintenance, after for one that is gone. Maintenances change all the time, and seldom in what concerns DaemonSets.
+// Affected returns the names of the Nodes whose DaemonSet Pods a change of a maintenance may affect. before is nil for a new
+// maintenance, and after for a deleted one. Most changes of maintenances do not concern DaemonSets.
 func Affected(before, after *v1alpha1.NodeMaintenance) []string {
 	was, is := rowsByNode(before), rowsByNode(after)
 	rulesChanged := before != nil && after != nil && before.Generation != after.Generation
@@ -61,7 +61,7 @@ func Affected(before, after *v1alpha1.NodeMaintenance) []string {
 	return slices.Sorted(maps.Keys(affected))
 }
 
-// rowsByNode returns the drain targets of DaemonSets, of Nodes that have any.
+// rowsByNode returns the drain targets of type DaemonSet by Node. It omits Nodes without such targets.
 func rowsByNode(m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTarget {
 	if m == nil || m.Spec.Stage != v1alpha1.StageDrain {
 		return nil

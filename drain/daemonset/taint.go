@@ -8,14 +8,15 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// taint keeps the Pods of DaemonSets away. NoSchedule: those that are there stay until each one's turn.
+// taint prevents DaemonSets from creating Pods on the Node. Its effect is NoSchedule, so that the existing Pods stay until the
+// evacuator deletes them.
 var taint = corev1.Taint{Key: v1alpha1.NoDaemonSetPodsTaint, Effect: corev1.TaintEffectNoSchedule}
 
-// Tainted says whether the Node has our taint.
+// Tainted reports whether the Node has the taint.
 func Tainted(node *corev1.Node) bool { return slices.ContainsFunc(node.Spec.Taints, isOurs) }
 
-// SetTaint puts our taint on the Node, or takes it off, and says whether it has changed anything. A write must carry the
-// resourceVersion, since taints are a list that others write, too.
+// SetTaint adds the taint to the Node or removes it, and returns whether the Node has changed. The write must contain the
+// resourceVersion, since other clients write the list of taints, too.
 func SetTaint(node *corev1.Node, wanted bool) (changed bool) {
 	switch tainted := Tainted(node); {
 	case wanted == tainted:
@@ -28,12 +29,12 @@ func SetTaint(node *corev1.Node, wanted bool) (changed bool) {
 	return true
 }
 
-// isOurs compares what identifies a taint: key and effect.
+// isOurs compares key and effect, which identify a taint.
 func isOurs(t corev1.Taint) bool { return t.Key == taint.Key && t.Effect == taint.Effect }
 
-// Tolerated says whether Pods with these tolerations run on a Node in spite of our taint. It is the scheduler's rule for a taint
-// without a value. The DaemonSet controller goes by the template, which may differ from the Pod while a rollout is in
-// flight; the Pods of the new template are then looked at in their turn.
+// Tolerated reports whether the tolerations match the taint, by the scheduler's rule for a taint without a value. The DaemonSet
+// controller uses the tolerations of the template, which may differ from those of the Pod during a rollout. A Pod that is created
+// from the new template gets its own decision.
 func Tolerated(tolerations []corev1.Toleration) bool {
 	return slices.ContainsFunc(tolerations, func(t corev1.Toleration) bool {
 		switch {

@@ -20,15 +20,15 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Observation is all that Decide looks at. It is not changed.
+// Observation is the input of Decide, which does not change it.
 type Observation struct {
-	// Set is the StatefulSet, nil if it is gone.
+	// Set is the StatefulSet, nil if it does not exist any more.
 	Set *appsv1.StatefulSet
 	// Pods of the StatefulSet, read after it.
 	Pods []corev1.Pod
-	// Waiting are the Pods whose Evacuations are ours to carry out now.
+	// Waiting lists the Pods in whose Evacuations this evacuator is active.
 	Waiting []Waiting
-	// Evicting says since when the Pods that had their turn are being evicted. They do not terminate yet.
+	// Evicting contains the Pods that were released and do not terminate yet, with the time since when they are being evicted.
 	Evicting map[types.UID]time.Time
 	// FirstDrain is when the first of the workload cluster's drains in progress began.
 	FirstDrain time.Time
@@ -39,43 +39,45 @@ type Observation struct {
 type Waiting struct {
 	Name string
 	UID  types.UID
-	// Progress is when something was last reported, Deadline when our turn is over, Message what was reported.
+	// Progress is the time of the last report, Message its text, and Deadline the end of the progress deadline.
 	Progress, Deadline time.Time
 	Message            string
 	// DrainStart is when the drain of the Pod's Node began.
 	DrainStart time.Time
-	// Unordered: the maintenances of the Node do not ask for an order.
+	// Unordered means that the maintenances of the Node do not request an order.
 	Unordered bool
 }
 
-// Decision is whose turn it is.
+// Decision contains the Pods that are released and those that wait.
 type Decision struct {
 	Reports []Report
-	// LookAgain is when to decide again if nothing happens before. Zero: whenever something happens.
+	// LookAgain is the time of the next decision if no event occurs before. If it is zero, only an event triggers the next decision.
 	LookAgain time.Time
 }
 
-// Report is what the Evacuation of a Pod is told.
+// Report is the change of the status of a Pod's Evacuation.
 type Report struct {
 	Pod types.UID
-	// Reason why the Pod waits, one of the condition v1alpha1.EvacuationOrdered. Empty: its turn has come, and it is evicted.
+	// Reason is why the Pod waits, a reason of the condition v1alpha1.EvacuationOrdered. If it is empty, the Pod is released to the
+	// evictor.
 	Reason  string
 	Message string
 }
 
 const (
-	// Courtesy is how long a Pod waits for one replica at most: from the eviction of that replica until its replacement is ready.
+	// Courtesy is the maximum time that a Pod waits for one replica: from the eviction of that replica until its replacement is ready.
 	Courtesy = 3 * time.Minute
-	// recreateTime is how long a Pod waits for a replica that does not exist: the StatefulSet controller recreates at once what was
-	// evicted, unless something prevents it.
+	// recreateTime is how long a Pod waits for a replica that does not exist: the StatefulSet controller recreates an
+	// evicted Pod immediately unless something prevents it.
 	recreateTime = 10 * time.Second
 	// overlap is how long before a drain a replica may have been evicted by another drain, and still be waited for.
 	overlap = 30 * time.Second
-	// pace is how often the StatefulSet is looked at while Pods wait for one to come back on a Node that isn't watched.
+	// pace is the interval of decisions while Pods wait for a replacement on a Node whose Pods are not watched.
 	pace = 2 * time.Second
-	// gatherTime is how long the Pods of a Node have to be asked for: their Evacuations are made side by side, in any order.
+	// gatherTime is how long the first Pod waits for the Evacuations of Pods with higher ordinals on its Node: Evacuations are
+	// created concurrently, in any order.
 	gatherTime = 3 * time.Second
-	// renewShare of its progress deadline is how long a Pod that waits isn't told of the progress of others.
+	// renewShare is the share of its progress deadline after which the progress of other Pods is reported on a waiting Pod again.
 	renewShare = 0.25
 	// maxConditions is the limit of the API, see v1alpha1.EvacuationStatus.
 	maxConditions = 32
@@ -90,13 +92,13 @@ func SetOf(pod *corev1.Pod) string {
 	return owner.Name
 }
 
-// Ordered says whether the Pods of a StatefulSet leave in order. It takes its Pods to decide then.
+// Ordered reports whether the Pods of a StatefulSet are evicted in order. Only then Decide needs its Pods.
 func Ordered(set *appsv1.StatefulSet) bool {
 	return set != nil && set.DeletionTimestamp == nil &&
 		set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement && set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType
 }
 
-// Decide says which Pod is evicted now, and has the others wait.
+// Decide releases the next Pod if it needs to wait for no replica, and returns why the other Pods wait.
 func Decide(o Observation) Decision {
 	if len(o.Waiting) == 0 {
 		return Decision{}
@@ -136,7 +138,7 @@ func Decide(o Observation) Decision {
 	return d
 }
 
-// split separates the Pods that no order is asked for from the others, which it sorts by descending ordinal.
+// split separates the Pods without a requested order from the others, which it sorts by descending ordinal.
 func (o Observation) split() (unordered, ordered []Waiting) {
 	for _, pod := range o.Waiting {
 		if pod.Unordered {
@@ -151,7 +153,7 @@ func (o Observation) split() (unordered, ordered []Waiting) {
 	return unordered, ordered
 }
 
-// higherOnNode says whether a Pod with a higher ordinal is on the same Node, and hasn't had its turn.
+// higherOnNode reports whether the Node has a Pod with a higher ordinal that was not released.
 func (o Observation) higherOnNode(first Waiting) bool {
 	at := slices.IndexFunc(o.Pods, func(pod corev1.Pod) bool { return pod.UID == first.UID })
 	return at >= 0 && slices.ContainsFunc(o.Pods, func(pod corev1.Pod) bool {
@@ -167,7 +169,8 @@ type wait struct {
 	until           time.Time
 }
 
-// waitOf returns the replica that the next Pod to be evicted waits for, the one with the highest ordinal first. Nil: there is none.
+// waitOf returns the replica that the next Pod to be evicted waits for, the one with the highest ordinal if there are several. It
+// returns nil if there is none.
 func (o Observation) waitOf(next Waiting) *wait {
 	var found *wait
 	stuck := false // a replica with a lower ordinal is not ready, and not waited for
@@ -231,23 +234,23 @@ func (o Observation) replicas() []replica {
 
 func (o Observation) name(ordinal int) string { return o.Set.Name + "-" + strconv.Itoa(ordinal) }
 
-// serves says whether a replica is ready, and stays. A Pod that terminates may be ready for a while.
+// serves reports whether a replica is ready and is not being removed. A terminating Pod may be ready for some time.
 func (o Observation) serves(pod *corev1.Pod) bool {
 	_, evicting := o.Evicting[pod.UID]
 	return pod.DeletionTimestamp == nil && rules.Ready(pod) && !evicting
 }
 
-// waitForReplica says until when the next Pod waits for a replica that does not serve; a time that has passed: it doesn't wait. What
-// the API shows counts, and nothing is remembered: Courtesy is counted from the eviction, creation or readiness transition of the
-// replica. It is also counted from the moment that the next Pod has waited for this replica, so that neither a replica that becomes
-// ready and unready in turns nor a timestamp in the future prolongs it.
+// waitForReplica returns until when the next Pod waits for a replica that does not serve. A time in the past means that it does not
+// wait. The result follows from the API objects alone: Courtesy counts from the eviction, creation or readiness transition of the
+// replica. It also counts from the time at which the next Pod began to wait for this replica, so that neither a replica that
+// alternates between ready and unready nor a timestamp in the future prolongs the wait.
 func (o Observation) waitForReplica(next Waiting, name string, pod *corev1.Pod, stuck bool) wait {
 	w := wait{
 		reason:  v1alpha1.ReasonWaitingForReplica,
 		message: fmt.Sprintf("Waiting at most %s for Pod %s/%s of StatefulSet %s to be replaced and ready.", Courtesy, o.Set.Namespace, name, o.set()),
 	}
 	waited := next.Message == w.message
-	if pod == nil && stuck { // the StatefulSet controller recreates it when those with lower ordinals are ready
+	if pod == nil && stuck { // the StatefulSet controller recreates it when the replicas with lower ordinals are ready
 		return w
 	}
 	if pod == nil && !waited {
@@ -270,7 +273,7 @@ func (o Observation) waitForReplica(next Waiting, name string, pod *corev1.Pod, 
 	return w
 }
 
-// since returns when the next Pod was told the message, now if it wasn't.
+// since returns when the message was reported on the next Pod, or the current time if it was not.
 func (o Observation) since(next Waiting, message string) time.Time {
 	if next.Message == message && next.Progress.Before(o.Now) {
 		return next.Progress
@@ -278,7 +281,7 @@ func (o Observation) since(next Waiting, message string) time.Time {
 	return o.Now
 }
 
-// unavailableSince returns since when a replica that exists doesn't serve, and whether a drain may be the cause.
+// unavailableSince returns since when an existing replica does not serve, and whether a drain may be the cause.
 func (o Observation) unavailableSince(next Waiting, pod *corev1.Pod) (since time.Time, causedByDrain bool) {
 	if pod.DeletionTimestamp != nil {
 		since = pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
@@ -299,9 +302,9 @@ func (o Observation) unavailableSince(next Waiting, pod *corev1.Pod) (since time
 	return since, since.After(next.DrainStart)
 }
 
-// duringDrain says whether a drain was in progress at a time: that of the next Pod, or another one shortly before. So Machines that are
-// deleted one after the other do not have two replicas evicted at once. Times are whole seconds: what happened in the second in which a
-// drain began happened before.
+// duringDrain reports whether a drain was in progress at a time: that of the next Pod, or another one shortly before, so that two
+// replicas are not evicted at the same time when Machines are deleted one after the other. Times are whole seconds: an event in the
+// second in which a drain began counts as earlier than the drain.
 func (o Observation) duringDrain(next Waiting, at time.Time) bool {
 	return at.After(next.DrainStart) || at.After(o.FirstDrain) && at.After(next.DrainStart.Add(-overlap))
 }
@@ -316,7 +319,7 @@ func releaseAll(pods []Waiting, message string) []Report {
 	return reports
 }
 
-// renew tells the Pods that wait for a long time that there is progress, so that their turn doesn't end in silence.
+// renew reports progress on the Pods that wait for a long time, so that their progress deadlines do not expire.
 func (o Observation) renew(pods []Waiting) []Report {
 	var reports []Report
 	for _, pod := range pods {
@@ -327,7 +330,7 @@ func (o Observation) renew(pods []Waiting) []Report {
 	return reports
 }
 
-// ordinal of a Pod of a StatefulSet, -1 where its name has none.
+// ordinal returns the ordinal of a Pod of a StatefulSet, -1 if its name contains none.
 func ordinal(name string) int {
 	n, err := strconv.Atoi(name[strings.LastIndex(name, "-")+1:])
 	if err != nil {
@@ -336,9 +339,9 @@ func ordinal(name string) int {
 	return n
 }
 
-// Apply notes the report on the Evacuation.
+// Apply writes the report to the status of the Evacuation.
 func (r Report) Apply(e *v1alpha1.Evacuation, now time.Time) {
-	reported := metav1.NewTime(now.UTC().Truncate(time.Second)) // as the API server will give it back
+	reported := metav1.NewTime(now.UTC().Truncate(time.Second)) // the precision that the API server stores
 	e.Status.Message = r.Message
 	e.Status.EvacuationProgressTimestamp = &reported
 	if r.Reason == "" {
@@ -347,7 +350,7 @@ func (r Report) Apply(e *v1alpha1.Evacuation, now time.Time) {
 		return
 	}
 	if meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationOrdered) == nil && len(e.Status.Conditions) >= maxConditions {
-		return // evacuators have filled the list: the API server would refuse one more
+		return // the API server would reject one more condition
 	}
 	meta.SetStatusCondition(&e.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.EvacuationOrdered, Status: metav1.ConditionFalse, Reason: r.Reason, Message: r.Message,
@@ -355,7 +358,7 @@ func (r Report) Apply(e *v1alpha1.Evacuation, now time.Time) {
 	})
 }
 
-// WaitReason returns why a Pod waits for other Pods of its StatefulSet, "" if its Evacuation doesn't say so.
+// WaitReason returns why a Pod waits for other Pods of its StatefulSet, "" if its Evacuation does not report that it waits.
 func WaitReason(e *v1alpha1.Evacuation) string {
 	ordered := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationOrdered)
 	if ordered == nil || ordered.Status != metav1.ConditionFalse {
@@ -365,5 +368,5 @@ func WaitReason(e *v1alpha1.Evacuation) string {
 	case v1alpha1.ReasonWaitingForReplica, v1alpha1.ReasonWaitingForMissingReplica, v1alpha1.ReasonWaitingForHigherOrdinals:
 		return ordered.Reason
 	}
-	return "" // others may write conditions, too
+	return "" // other clients may write conditions, too
 }

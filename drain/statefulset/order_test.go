@@ -78,7 +78,7 @@ func without(name string) func(*statefulset.Observation) {
 	}
 }
 
-// replacedAt has a Pod be one that was created then, and that is not ready.
+// replacedAt replaces a Pod by one that was created at that time and is not ready.
 func replacedAt(name string, at time.Time) func(*statefulset.Observation) {
 	return func(o *statefulset.Observation) {
 		for i := range o.Pods {
@@ -101,8 +101,8 @@ func deletedAt(name string, at time.Time) func(*statefulset.Observation) {
 	}
 }
 
-// waits plays the evacuator of the Pods db-0 and db-1, whose drain began at begin, until one of them is released: each look stores what
-// was reported. It returns how long they have waited for Pods that the changes make unavailable, and the reasons that were told.
+// waits simulates the evacuator of the Pods db-0 and db-1, whose drain began at begin, until one of them is released. It stores the
+// reports of each decision. It returns how long they waited for Pods that the changes make unavailable, and the reported reasons.
 func waits(t *testing.T, changes ...func(*statefulset.Observation)) (waited time.Duration, reasons []string) {
 	t.Helper()
 	s := set(3)
@@ -130,7 +130,7 @@ func waits(t *testing.T, changes ...func(*statefulset.Observation)) (waited time
 			}
 		}
 		if !d.LookAgain.After(o.Now) {
-			t.Fatalf("look again at %s, now is %s", d.LookAgain, o.Now)
+			t.Fatalf("the next decision is at %s, now is %s", d.LookAgain, o.Now)
 		}
 		o.Now = d.LookAgain
 	}
@@ -168,21 +168,21 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 				unreadySince("db-2", begin.Add(3*time.Minute+5*time.Second))(o)
 			}
 		}), 6 * time.Minute, []string{replica, replica}},
-		{"E30: a replica that becomes ready and unready in turns does not prolong it", anyChange(func(o *statefulset.Observation) { unreadySince("db-2", o.Now)(o) }), 3 * time.Minute, []string{replica}},
-		{"E30: a readiness transition in the future does not prolong it", anyChange(unreadySince("db-2", begin.Add(year))), 3 * time.Minute, []string{replica}},
-		{"E30: a deletion in the future does not prolong it", anyChange(deletedAt("db-2", begin.Add(year))), 3 * time.Minute, []string{replica}},
-		{"E30: a replica that is gone for a moment after its eviction is waited for on", anyChange(func(o *statefulset.Observation) {
+		{"E30: a replica that alternates between ready and unready does not prolong the wait", anyChange(func(o *statefulset.Observation) { unreadySince("db-2", o.Now)(o) }), 3 * time.Minute, []string{replica}},
+		{"E30: a readiness transition in the future does not prolong the wait", anyChange(unreadySince("db-2", begin.Add(year))), 3 * time.Minute, []string{replica}},
+		{"E30: a deletion in the future does not prolong the wait", anyChange(deletedAt("db-2", begin.Add(year))), 3 * time.Minute, []string{replica}},
+		{"E30: keeps waiting for a replica that does not exist for a moment after its eviction", anyChange(func(o *statefulset.Observation) {
 			if o.Now.Before(begin.Add(2 * time.Minute)) {
 				deletedAt("db-2", begin.Add(5*time.Second))(o)
 			} else {
 				without("db-2")(o)
 			}
 		}), 3 * time.Minute, []string{replica}},
-		{"E30: a replica that is not recreated while a lower ordinal is not ready is not waited for", anyChange(without("db-2"), unreadySince("db-0", begin.Add(-time.Hour))), 0, nil},
-		{"E30: nor while the next Pod itself is not ready", anyChange(without("db-2"), unreadySince("db-1", begin.Add(-time.Hour))), 0, nil},
-		{"E30: waits for a replica that another drain may have evicted before", anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Minute) }, replacedAt("db-2", begin.Add(-10*time.Second))), 3*time.Minute - 15*time.Second, []string{replica}},
-		{"E30: but not for one that was there before, and not ready", anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Minute) }, unreadySince("db-2", begin.Add(-10*time.Second))), 0, nil},
-		{"E30: nor for one that was created long before, while another drain was in progress", anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Hour) }, replacedAt("db-2", begin.Add(-31*time.Second))), 0, nil},
+		{"E30: does not wait for a missing replica while a lower ordinal is not ready", anyChange(without("db-2"), unreadySince("db-0", begin.Add(-time.Hour))), 0, nil},
+		{"E30: does not wait for a missing replica while the next Pod itself is not ready", anyChange(without("db-2"), unreadySince("db-1", begin.Add(-time.Hour))), 0, nil},
+		{"E30: waits for a replica that another drain may have evicted shortly before", anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Minute) }, replacedAt("db-2", begin.Add(-10*time.Second))), 3*time.Minute - 15*time.Second, []string{replica}},
+		{"E30: does not wait for a replica that was created before the other drain and is not ready", anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Minute) }, unreadySince("db-2", begin.Add(-10*time.Second))), 0, nil},
+		{"E30: does not wait for a replica that was created long before, while another drain was in progress", anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Hour) }, replacedAt("db-2", begin.Add(-31*time.Second))), 0, nil},
 		{"E30: the end of the other drain does not end the wait", anyChange(replacedAt("db-2", begin.Add(-10*time.Second)), func(o *statefulset.Observation) {
 			if o.FirstDrain = begin; o.Now.Before(begin.Add(time.Minute)) {
 				o.FirstDrain = begin.Add(-time.Minute)
@@ -192,7 +192,7 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			waited, reasons := waits(t, tc.changes...)
 			if waited != tc.want || !slices.Equal(reasons, tc.reasons) {
-				t.Errorf("waited %s, told %v; want %s, %v", waited, reasons, tc.want, tc.reasons)
+				t.Errorf("waited %s, reported %v; want %s, %v", waited, reasons, tc.want, tc.reasons)
 			}
 		})
 	}
@@ -205,7 +205,7 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 			t.Errorf("got %+v", d.Reports)
 		}
 	})
-	t.Run("E30: names the replica on the Evacuation, in a condition that ends with the turn", func(t *testing.T) {
+	t.Run("E30: names the replica on the Evacuation, in a condition that is removed when the Pod is released", func(t *testing.T) {
 		o := statefulset.Observation{Set: set(2), Pods: podsOf(set(2)), Waiting: waiting("db-0"), FirstDrain: begin, Now: begin.Add(time.Minute)}
 		unreadySince("db-1", begin.Add(time.Second))(&o)
 		report, e := statefulset.Decide(o).Reports[0], &v1alpha1.Evacuation{}
@@ -218,7 +218,7 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 			t.Errorf("got %+v", e.Status)
 		}
 	})
-	t.Run("E30: conditions of others that fill the list do not prevent the report", func(t *testing.T) {
+	t.Run("E30: a list of conditions that other clients have filled does not prevent the report", func(t *testing.T) {
 		e := &v1alpha1.Evacuation{}
 		for i := range 32 {
 			e.Status.Conditions = append(e.Status.Conditions, metav1.Condition{Type: fmt.Sprint("Other", i)})
@@ -228,7 +228,7 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 			t.Errorf("got %+v", e.Status)
 		}
 	})
-	t.Run("E30: a reason that others have written is not counted", func(t *testing.T) {
+	t.Run("E30: ignores a reason that another client has written", func(t *testing.T) {
 		e := &v1alpha1.Evacuation{}
 		e.Status.Conditions = []metav1.Condition{{Type: v1alpha1.EvacuationOrdered, Status: metav1.ConditionFalse, Reason: "Other"}}
 		if got := statefulset.WaitReason(e); got != "" {
@@ -237,7 +237,8 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 	})
 }
 
-// TestMissingReplicas has a StatefulSet that lacks replicas, as with a quota: a Pod waits for the one that is created next, and no other.
+// TestMissingReplicas covers a StatefulSet that lacks replicas, for example because of a quota: a Pod waits only for the replica that is
+// created next.
 func TestMissingReplicas(t *testing.T) {
 	for _, replicas := range []int32{4, 1000, math.MaxInt32} {
 		t.Run(fmt.Sprintf("E30: %d replicas of which three exist", replicas), func(t *testing.T) {
@@ -249,7 +250,7 @@ func TestMissingReplicas(t *testing.T) {
 	}
 }
 
-// TestOrderIsBounded has replicas be unavailable in whatever way: the next Pod is released within the courtesies of all replicas.
+// TestOrderIsBounded makes a replica unavailable in random ways: the next Pod is released within the courtesy times.
 func TestOrderIsBounded(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		at := func(what string) time.Time {
@@ -286,30 +287,30 @@ func TestDecide(t *testing.T) {
 		change  func(*statefulset.Observation)
 		want    []types.UID
 	}{
-		{"E28: the highest ordinal goes first, as a number", set(12), []string{"db-2", "db-10", "db-9"}, nil, []types.UID{"db-10"}},
-		{"E28: the next one waits until the Pod is back", set(3), []string{"db-1"}, without("db-2"), nil},
-		{"E28: and until it is ready", set(3), []string{"db-1"}, unready("db-2"), nil},
-		{"E28: a Pod that terminates doesn't serve, ready or not", set(3), []string{"db-1"}, func(o *statefulset.Observation) {
+		{"E28: evicts the Pod with the highest ordinal first, compared as numbers", set(12), []string{"db-2", "db-10", "db-9"}, nil, []types.UID{"db-10"}},
+		{"E28: waits until the StatefulSet has recreated the last Pod", set(3), []string{"db-1"}, without("db-2"), nil},
+		{"E28: waits until the recreated Pod is ready", set(3), []string{"db-1"}, unready("db-2"), nil},
+		{"E28: waits for a terminating Pod, ready or not", set(3), []string{"db-1"}, func(o *statefulset.Observation) {
 			o.Pods[2].DeletionTimestamp = ptr.To(metav1.NewTime(begin))
 		}, nil},
-		{"E28: nor does one whose turn has come, and that its budget still holds", set(3), []string{"db-1"}, func(o *statefulset.Observation) {
+		{"E28: waits for a released Pod whose budget blocks the eviction", set(3), []string{"db-1"}, func(o *statefulset.Observation) {
 			o.Evicting = map[types.UID]time.Time{"db-2": begin}
 		}, nil},
-		{"E28: one that isn't ready itself goes all the same", set(3), []string{"db-1"}, unready("db-1"), []types.UID{"db-1"}},
-		{"E28: somebody else's Pod of that name is none of the StatefulSet", set(3), []string{"db-1"}, func(o *statefulset.Observation) { o.Pods[2].OwnerReferences = nil }, nil},
-		{"E30: Pods that the StatefulSet does not count are not waited for", set(2), []string{"db-1"}, func(o *statefulset.Observation) {
+		{"E28: evicts a Pod that is not ready itself", set(3), []string{"db-1"}, unready("db-1"), []types.UID{"db-1"}},
+		{"E28: ignores a Pod with the name of a replica that the StatefulSet does not control", set(3), []string{"db-1"}, func(o *statefulset.Observation) { o.Pods[2].OwnerReferences = nil }, nil},
+		{"E30: does not wait for Pods beyond the replicas of the StatefulSet", set(2), []string{"db-1"}, func(o *statefulset.Observation) {
 			o.Pods = append(o.Pods, podsOf(set(4))[2:]...)
 			for i := range o.Pods[2:] {
 				o.Pods[2+i].Status.Conditions = nil
 			}
 		}, []types.UID{"db-1"}},
-		{"E28: ordinals may start anywhere", set(2, func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} }), []string{"db-5", "db-6"}, nil, []types.UID{"db-6"}},
-		{"E28: Parallel goes at once", set(3, func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement }), []string{"db-0", "db-1"}, without("db-2"), []types.UID{"db-0", "db-1"}},
-		{"E28: OnDelete isn't touched: the eviction takes over at once", set(3, func(s *appsv1.StatefulSet) {
+		{"E28: respects the first ordinal of the StatefulSet", set(2, func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} }), []string{"db-5", "db-6"}, nil, []types.UID{"db-6"}},
+		{"E28: releases all Pods with podManagementPolicy Parallel", set(3, func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement }), []string{"db-0", "db-1"}, without("db-2"), []types.UID{"db-0", "db-1"}},
+		{"E28: releases all Pods with the update strategy OnDelete", set(3, func(s *appsv1.StatefulSet) {
 			s.Spec.UpdateStrategy.Type = appsv1.OnDeleteStatefulSetStrategyType
 		}), []string{"db-0", "db-1"}, without("db-2"), []types.UID{"db-0", "db-1"}},
-		{"E28: Pods whose StatefulSet is gone go at once", nil, []string{"db-0", "db-1"}, nil, []types.UID{"db-0", "db-1"}},
-		{"E28: nobody waits", set(3), nil, nil, nil},
+		{"E28: releases all Pods of a StatefulSet that does not exist", nil, []string{"db-0", "db-1"}, nil, []types.UID{"db-0", "db-1"}},
+		{"E28: reports nothing without waiting Pods", set(3), nil, nil, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			o := statefulset.Observation{Set: tc.set, Waiting: waiting(tc.waiting...), FirstDrain: begin, Now: begin}
@@ -324,11 +325,11 @@ func TestDecide(t *testing.T) {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 			if len(tc.want) == 0 && len(tc.waiting) > 0 && (d.LookAgain.IsZero() || len(d.Reports) != len(tc.waiting)) {
-				t.Errorf("whoever waits is told, and looked after: %+v", d)
+				t.Errorf("each waiting Pod needs a report, and the decision a time of the next one: %+v", d)
 			}
 		})
 	}
-	t.Run("E28: those of the same Node with higher ordinals have a moment to be asked for", func(t *testing.T) {
+	t.Run("E28: waits a moment for the Evacuations of Pods with higher ordinals on the same Node", func(t *testing.T) {
 		o := statefulset.Observation{Set: set(3), Pods: podsOf(set(3)), Waiting: waiting("db-0", "db-1"), FirstDrain: begin, Now: begin}
 		for i := range o.Pods {
 			o.Pods[i].Spec.NodeName = "one"
@@ -342,7 +343,7 @@ func TestDecide(t *testing.T) {
 			t.Errorf("got %v", got)
 		}
 	})
-	t.Run("E28: it is told once, and anew when there is progress before the turn ends in silence", func(t *testing.T) {
+	t.Run("E28: reports a wait once, and progress again before the progress deadline expires", func(t *testing.T) {
 		o := statefulset.Observation{Set: set(3), Pods: podsOf(set(3)), Waiting: waiting("db-0", "db-1"), Evicting: map[types.UID]time.Time{"db-2": begin}, FirstDrain: begin, Now: begin}
 		for _, report := range statefulset.Decide(o).Reports {
 			for i := range o.Waiting {
@@ -352,7 +353,7 @@ func TestDecide(t *testing.T) {
 			}
 		}
 		if again := statefulset.Decide(o); len(again.Reports) > 0 {
-			t.Errorf("told twice: %v", again.Reports)
+			t.Errorf("reported twice: %v", again.Reports)
 		}
 		o.Evicting, o.Now = nil, begin.Add(10*time.Minute)
 		reports := statefulset.Decide(o).Reports
@@ -367,13 +368,13 @@ func TestDecide(t *testing.T) {
 	})
 }
 
-// TestOneAtATime has Pods leave in whatever order of events: never is a second one released while the first isn't back.
+// TestOneAtATime evicts Pods with a random order of events: no second Pod is released before the first one is replaced and ready.
 func TestOneAtATime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := set(rapid.Int32Range(1, 6).Draw(t, "replicas"))
 		o := statefulset.Observation{Set: s, Pods: podsOf(s), Evicting: map[types.UID]time.Time{}, FirstDrain: begin, Now: begin.Add(time.Minute)}
 		for i := range o.Pods {
-			if rapid.Bool().Draw(t, "leaves") {
+			if rapid.Bool().Draw(t, "waits") {
 				o.Waiting = append(o.Waiting, waiting(o.Pods[i].Name)...)
 			}
 		}
@@ -407,7 +408,7 @@ func TestOneAtATime(t *testing.T) {
 				}
 			}
 			if away > 1 {
-				t.Fatalf("%d are away", away)
+				t.Fatalf("%d Pods are unavailable", away)
 			}
 		}
 		if !slices.IsSortedFunc(order, func(a, b types.UID) int { return -slices.Compare([]byte(a), []byte(b)) }) || len(order)+len(o.Waiting) != all {

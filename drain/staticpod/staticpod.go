@@ -1,7 +1,7 @@
-// Package staticpod decides what concerns the static Pods of Nodes on which the node agent runs (exp/nodeagent): who has an
-// evacuator, and how far the drains of a Node have come, which is what the agent goes by.
+// Package staticpod decides about the static Pods of Nodes on which the node agent (exp/nodeagent) runs: which of them have an
+// evacuator, and which drain targets the Node records for the agent.
 //
-// Where no agent runs nothing of this happens: static Pods stop with the kubelet, and drains skip them (R41).
+// On a Node without an agent static Pods stop with the kubelet, and drains skip them (R41).
 package staticpod
 
 import (
@@ -19,25 +19,25 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// maxTargets bounds what is noted on a Node.
+// maxTargets is the maximum number of drain targets that a Node records.
 const maxTargets = 64
 
-// Served says whether an agent runs among these Pods of a Node. It goes by the Pod, and not by what the agent says about
-// itself: nobody takes that back when it is gone.
+// Served reports whether one of these Pods of a Node is a running agent. It uses the Pod and not the condition that the agent
+// reports on the Node: the condition remains when the agent is removed.
 func Served(pods []*corev1.Pod) bool {
 	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 		return rules.IsNodeAgent(pod) && pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil
 	})
 }
 
-// HasEvacuator says whether a Pod of this type on a Node with an agent has the evacuator kubelet.k8s.io. The Pods of a control
-// plane only have it where a rule names them (S11): to stop an API server because a plan didn't leave it out would stop the
-// drain, too. by is the rule that decides about the Pod, nil where none matches.
+// HasEvacuator reports whether a Pod of this type on a Node with an agent has the evacuator kubelet.k8s.io. Pods of a control
+// plane have it only if a rule names them (S11): a plan that covers all static Pods would otherwise stop the API server, and the
+// drain with it. by is the rule that decides about the Pod, nil if no rule matches.
 func HasEvacuator(pod *corev1.Pod, podType v1alpha1.PodType, by *v1alpha1.DrainRule) bool {
 	return podType == v1alpha1.PodTypeStatic && (!ControlPlane(pod) || by != nil && names(by))
 }
 
-// names says whether a rule is about some Pods by their labels, and not about all, or all of a type or a namespace.
+// names reports whether every entry of a rule selects Pods by label, and not only by type or namespace.
 func names(rule *v1alpha1.DrainRule) bool {
 	bySelector := func(p v1alpha1.DrainRulePodSelector) bool {
 		return p.Selector != nil && len(p.Selector.MatchLabels)+len(p.Selector.MatchExpressions) > 0
@@ -45,7 +45,7 @@ func names(rule *v1alpha1.DrainRule) bool {
 	return len(rule.Pods) > 0 && !slices.ContainsFunc(rule.Pods, func(p v1alpha1.DrainRulePodSelector) bool { return !bySelector(p) })
 }
 
-// Evacuators returns those of an agent.
+// Evacuators returns the evacuators that an agent provides.
 func Evacuators() []v1alpha1.Evacuator {
 	role := v1alpha1.EvacuatorRoleController
 	return []v1alpha1.Evacuator{{
@@ -53,12 +53,13 @@ func Evacuators() []v1alpha1.Evacuator {
 	}}
 }
 
-// Evacuated says whether an Evacuation has the evacuator.
+// Evacuated reports whether the spec of an Evacuation lists the evacuator kubelet.k8s.io.
 func Evacuated(e *v1alpha1.Evacuation) bool {
 	return slices.ContainsFunc(e.Spec.Evacuators, func(e v1alpha1.Evacuator) bool { return e.EvacuatorClass == v1alpha1.EvacuatorClassKubelet })
 }
 
-// ControlPlane says whether a static Pod is one of a control plane, as kubeadm and others that follow it label and name them.
+// ControlPlane reports whether a static Pod belongs to a control plane, by the labels and names that kubeadm and compatible
+// installers use.
 func ControlPlane(pod *corev1.Pod) bool {
 	if pod.Namespace != metav1.NamespaceSystem {
 		return false
@@ -68,8 +69,8 @@ func ControlPlane(pod *corev1.Pod) bool {
 		func(prefix string) bool { return strings.HasPrefix(pod.Name, prefix) })
 }
 
-// Targets returns what is to be noted on a Node: the drain targets of static Pods that maintenances in stage Drain have
-// published for it. Empty: none.
+// Targets returns, as JSON, the drain targets of static Pods that maintenances in stage Drain have published for a Node. It
+// returns the empty string if there are none.
 func Targets(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) (string, error) {
 	var rows []v1alpha1.DrainTarget
 	for i := range maintenances {
@@ -86,7 +87,7 @@ func Targets(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) (string
 	return string(content), errors.Wrap(err, "writing drain targets")
 }
 
-// Affected returns the Nodes, by name, that a maintenance has published targets of static Pods for, before or after a change.
+// Affected returns the names of the Nodes for which a maintenance has published targets of static Pods before or after a change.
 func Affected(before, after *v1alpha1.NodeMaintenance) []string {
 	affected := map[string]bool{}
 	for _, m := range []*v1alpha1.NodeMaintenance{before, after} {

@@ -55,7 +55,7 @@ func TestServed(t *testing.T) { // S8
 	impostor := agent.DeepCopy()
 	impostor.Namespace = "tenant"
 	if staticpod.Served([]*corev1.Pod{impostor}) {
-		t.Error("anybody can have that label")
+		t.Error("a tenant can set that label")
 	}
 }
 
