@@ -6,51 +6,51 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Kind is what to do with an Evacuation.
+// Kind is the type of an Action.
 type Kind string
 
 const (
-	// AwaitPod waits until the Pod has been observed.
+	// AwaitPod waits until it has been observed whether the Pod exists.
 	AwaitPod Kind = "AwaitPod"
-	// AwaitResume leaves the Pod alone: those who ask for its Evacuation are paused.
+	// AwaitResume defers the evacuation because all instigators are paused, see Terms.Rest.
 	AwaitResume Kind = "AwaitResume"
 	// AwaitBackoff defers the evacuation of a replacement that returned to a cordoned Node until Action.Deadline, see package
 	// replacements.
 	AwaitBackoff Kind = "AwaitBackoff"
-	// ResolveEvacuators stores Action.Evacuators in the spec. Ask Next again at once.
+	// ResolveEvacuators stores Action.Evacuators in the spec. The caller calls Next again immediately.
 	ResolveEvacuators Kind = "Resolve"
-	// Activate gives evacuator Action.Class its turn, until Action.Deadline.
+	// Activate makes evacuator Action.Class the active one, and waits for it until Action.Deadline.
 	Activate Kind = "Activate"
-	// AwaitEvacuator leaves evacuator Action.Class its turn, until Action.Deadline.
+	// AwaitEvacuator waits for the active evacuator Action.Class until Action.Deadline.
 	AwaitEvacuator Kind = "AwaitEvacuator"
-	// Evict says that the Pod is to be evicted, for Action.Reason. It is said again each time until the Pod terminates or
-	// an evacuator makes progress; how often to try is up to the one who evicts, see Backoff.
+	// Evict requests the eviction of the Pod for Action.Reason. Next returns it until the Pod terminates or the active
+	// evacuator makes progress; the caller decides how often to retry, see Backoff.
 	Evict Kind = "Evict"
-	// AwaitTermination waits for a Pod that terminates, or that is of a type that is never evicted (Action.Reason).
+	// AwaitTermination waits for a Pod that is terminating, or whose type is never evicted (Action.Reason).
 	AwaitTermination Kind = "AwaitTermination"
-	// Finish ends an Evacuation whose Pod is gone or finished.
+	// Finish ends an Evacuation whose Pod has been deleted or has finished.
 	Finish Kind = "Finish"
-	// Fail ends an Evacuation whose Pod never was there.
+	// Fail ends an Evacuation whose Pod was never observed and does not exist.
 	Fail Kind = "Fail"
 	// Cancel ends an Evacuation that all instigators have withdrawn from.
 	Cancel Kind = "Cancel"
-	// Done leaves nothing to do: the Evacuation is deleted, and waits for the finalizers of others.
+	// Done means that no action is left: the Evacuation is being deleted, and waits for the finalizers of other actors.
 	Done Kind = "Done"
 )
 
-// Action is what to do. Apply makes its changes to the Evacuation.
+// Action is the next action for an Evacuation. Apply makes its changes to the Evacuation.
 type Action struct {
 	Kind Kind
 	// Evacuators to store, for ResolveEvacuators.
 	Evacuators []v1alpha1.Evacuator
-	// Class is whose turn it is, for Activate and AwaitEvacuator.
+	// Class of the evacuator to activate or to wait for, for Activate and AwaitEvacuator.
 	Class string
-	// Deadline is when to ask again if nothing happens before. Zero: the next event tells.
+	// Deadline is when to call Next again if no event occurs before. Zero: call Next after the next event.
 	Deadline time.Time
-	// Reason and Message say why, to programs and to people.
+	// Reason and Message explain the action to programs and to users.
 	Reason, Message string
 	// Finalizers to remove, for Finish and Fail.
 	Finalizers []string
-	// Delete says that a DELETE of the Evacuation is due, for Finish, Fail and Cancel.
+	// Delete is true if the Evacuation is to be deleted, for Finish, Fail and Cancel.
 	Delete bool
 }

@@ -17,11 +17,11 @@ const (
 	maxMessageLength = 32768
 )
 
-// Apply makes the changes of the action to the Evacuation, so that the caller patches the difference. It changes nothing that
-// is as it should be. An action that ends the Evacuation is three writes, in this order:
+// Apply makes the changes of the action to the Evacuation; the caller patches the difference. Apply is idempotent. An action that
+// ends the Evacuation takes three writes, in this order:
 //
-//  1. the status: while it forbids to cancel, a DELETE is refused;
-//  2. DELETE, if Delete says so: from then on nobody can join;
+//  1. the status: a DELETE is refused while the cancellation policy is Forbid;
+//  2. DELETE, if Delete is true: after it the API server accepts no further instigators;
 //  3. the finalizers.
 func (a Action) Apply(e *v1alpha1.Evacuation, now time.Time) {
 	switch a.Kind {
@@ -32,7 +32,7 @@ func (a Action) Apply(e *v1alpha1.Evacuation, now time.Time) {
 	case Activate:
 		a.activate(e, now)
 	case AwaitEvacuator:
-		// It is not evicted (any more).
+		// The Pod is not evicted, or no longer.
 		meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationEvicting)
 		if last := e.Status.EvacuationProgressTimestamp; last != nil && inFuture(last.Time, now) {
 			e.Status.EvacuationProgressTimestamp = timestamp(now)
@@ -51,11 +51,12 @@ func (a Action) Apply(e *v1alpha1.Evacuation, now time.Time) {
 		a.end(e)
 	case Finish:
 		a.end(e)
-	case AwaitPod, AwaitResume, Cancel, Done: // nothing to change, or to be deleted as it is
+	case AwaitPod, AwaitResume, Cancel, Done: // no changes; Cancel deletes the Evacuation unchanged
 	}
 }
 
-// activate passes the turn. The cancellation policy stays: what the last evacuator has begun may still be irrevocable.
+// activate makes another evacuator active. It keeps the cancellation policy: what the previous evacuator has started may still
+// be irrevocable.
 func (a Action) activate(e *v1alpha1.Evacuation, now time.Time) {
 	if class := e.Status.ActiveEvacuatorClass; class != nil && *class == a.Class {
 		return
@@ -70,8 +71,8 @@ func (a Action) activate(e *v1alpha1.Evacuation, now time.Time) {
 	meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationOrdered)
 }
 
-// evict tells once that the Pod is evicted. What the eviction waits for is told later, by Waiting and Refused, and stays.
-// Class, completion and progress stay too, so that fresh progress can be told.
+// evict adds the condition Evicting. It does not overwrite an existing one, in which Waiting and Refused record what the eviction
+// waits for. It keeps the class, completion and progress of the active evacuator, so that Next recognizes new progress.
 func (a Action) evict(e *v1alpha1.Evacuation, now time.Time) {
 	if a.Reason == v1alpha1.ReasonNoEvacuator && e.Status.ActiveEvacuatorClass == nil {
 		e.Status.ActiveEvacuatorCompleted = true
@@ -80,11 +81,11 @@ func (a Action) evict(e *v1alpha1.Evacuation, now time.Time) {
 		return
 	}
 	setCondition(e, v1alpha1.EvacuationEvicting, metav1.ConditionTrue, a, now)
-	meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationOrdered) // of a turn that has ended at its deadline
+	meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationOrdered) // of an evacuator whose deadline was exceeded
 	e.Status.Message = a.Message
 }
 
-// awaitTermination costs a write only where nothing else would tell that the Pod was seen, or why nothing happens.
+// awaitTermination changes the status only if nothing else in it tells that the Pod was observed, or why it is not evicted.
 func (a Action) awaitTermination(e *v1alpha1.Evacuation, now time.Time) {
 	if a.Reason == ReasonTerminating {
 		if !podWasSeen(e) {
@@ -106,7 +107,8 @@ func (a Action) end(e *v1alpha1.Evacuation) {
 	e.Finalizers = WithoutInstigators(e.Finalizers)
 }
 
-// Waiting records what the eviction waits for, to programs and to people.
+// Waiting records what the eviction waits for, in the condition Evicting and in the status message. It changes nothing if the Pod is
+// not being evicted.
 func Waiting(e *v1alpha1.Evacuation, reason, why string) {
 	evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting)
 	if evicting == nil || evicting.Status != metav1.ConditionTrue {
@@ -116,7 +118,7 @@ func Waiting(e *v1alpha1.Evacuation, reason, why string) {
 	evicting.Reason, evicting.Message, e.Status.Message = reason, why, why
 }
 
-// Refused records that an eviction was refused, and why.
+// Refused counts a refused eviction, and records the reason like Waiting.
 func Refused(e *v1alpha1.Evacuation, reason, why string) {
 	if e.Status.FailedEvictionCounter < math.MaxInt32 {
 		e.Status.FailedEvictionCounter++
@@ -124,8 +126,8 @@ func Refused(e *v1alpha1.Evacuation, reason, why string) {
 	Waiting(e, reason, why)
 }
 
-// setCondition sets a condition, and says whether that changed anything. Evacuators write conditions as well; where they
-// have filled the list, the last of theirs makes room, for else the API server would refuse ours.
+// setCondition sets a condition, and reports whether that changed anything. Evacuators write conditions too. If they have filled
+// the list, setCondition removes the last of theirs, since the API server refuses longer lists.
 func setCondition(e *v1alpha1.Evacuation, conditionType string, status metav1.ConditionStatus, a Action, now time.Time) bool {
 	conditions := &e.Status.Conditions
 	if meta.FindStatusCondition(*conditions, conditionType) == nil && len(*conditions) >= maxConditions {
@@ -147,7 +149,7 @@ func setCondition(e *v1alpha1.Evacuation, conditionType string, status metav1.Co
 	})
 }
 
-// timestamp is the time as the API server will give it back: in seconds.
+// timestamp returns the time as the API server stores it: in seconds.
 func timestamp(now time.Time) *metav1.Time {
 	t := metav1.NewTime(now.UTC().Truncate(time.Second))
 	return &t

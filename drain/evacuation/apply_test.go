@@ -24,10 +24,10 @@ func TestApplyActivate(t *testing.T) { // E11
 		t.Errorf("got %+v", status)
 	}
 	if !status.EvacuationProgressTimestamp.Time.Equal(noon.Add(time.Minute)) {
-		t.Errorf("progress is now, in seconds: got %s", status.EvacuationProgressTimestamp)
+		t.Errorf("the progress timestamp is not the current time in seconds: got %s", status.EvacuationProgressTimestamp)
 	}
 	if status.EvacuationCancellationPolicy != v1alpha1.CancellationForbid {
-		t.Error("the cancellation policy is not reset")
+		t.Error("the cancellation policy has changed")
 	}
 	if !strings.Contains(status.Message, "turn of evacuator b") || len(status.Conditions) != 0 {
 		t.Errorf("got message %q, conditions %v", status.Message, status.Conditions)
@@ -42,7 +42,7 @@ func TestApplyResolve(t *testing.T) { // E4
 	action := evacuation.Action{Kind: evacuation.ResolveEvacuators, Evacuators: evacuators("c:1")}
 	action.Apply(g.Evacuation, noon)
 	if got := show(g.Evacuation.Spec.Evacuators); got != "a:2 b:1" {
-		t.Errorf("what is set stays: got %s", got)
+		t.Errorf("evacuators that are set have changed: got %s", got)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestApplyAwaitBackoff(t *testing.T) {
 }
 
 func TestApplyEvict(t *testing.T) { // E14
-	t.Run("it shows, and why", func(t *testing.T) {
+	t.Run("sets the condition Evicting with the reason", func(t *testing.T) {
 		status := anEvacuation().apply(t).Status
 		evicting := meta.FindStatusCondition(status.Conditions, v1alpha1.EvacuationEvicting)
 		if evicting == nil || evicting.Status != metav1.ConditionTrue || evicting.Reason != v1alpha1.ReasonNoEvacuator || !evicting.LastTransitionTime.Time.Equal(noon) {
@@ -75,25 +75,25 @@ func TestApplyEvict(t *testing.T) { // E14
 			t.Errorf("got %+v", status)
 		}
 	})
-	t.Run("what the last evacuator has said stays, so that its fresh progress can be told", func(t *testing.T) {
+	t.Run("keeps the status of the last evacuator, so that new progress is recognized", func(t *testing.T) {
 		status := anEvacuation("a:1").turnOf("a", 0).at(time.Hour).apply(t).Status
 		if *status.ActiveEvacuatorClass != "a" || status.ActiveEvacuatorCompleted || !status.EvacuationProgressTimestamp.Time.Equal(noon) {
 			t.Errorf("got %+v", status)
 		}
 	})
-	t.Run("what it waits for stays", func(t *testing.T) {
-		status := anEvacuation().completed().evicting("NoEvacuator", "PDB a has no room").saying("PDB a has no room").apply(t).Status
-		if status.Message != "PDB a has no room" || status.Conditions[0].Message != "PDB a has no room" {
+	t.Run("keeps what the eviction waits for", func(t *testing.T) {
+		status := anEvacuation().completed().evicting("NoEvacuator", "PDB a is exhausted").saying("PDB a is exhausted").apply(t).Status
+		if status.Message != "PDB a is exhausted" || status.Conditions[0].Message != "PDB a is exhausted" {
 			t.Errorf("got %+v", status)
 		}
 	})
-	t.Run("fresh progress ends it", func(t *testing.T) {
+	t.Run("new progress of the evacuator removes the condition Evicting", func(t *testing.T) {
 		status := anEvacuation("a:1").turnOf("a", time.Hour).evicting("EvacuatorUnresponsive", "x").saying("moving data").at(time.Hour).apply(t).Status
 		if len(status.Conditions) != 0 || status.Message != "moving data" {
 			t.Errorf("got %+v", status)
 		}
 	})
-	t.Run("conditions that fill the list make room", func(t *testing.T) {
+	t.Run("removes a condition of an evacuator when they fill the list", func(t *testing.T) {
 		g := anEvacuation()
 		for i := range 32 {
 			g.Evacuation.Status.Conditions = append(g.Evacuation.Status.Conditions, metav1.Condition{Type: fmt.Sprintf("C%d", i),
@@ -109,32 +109,32 @@ func TestApplyEvict(t *testing.T) { // E14
 func TestApplyAwaitEvacuator(t *testing.T) { // E6
 	g := anEvacuation("a:1").turnOf("a", 24*365*time.Hour).at(time.Minute)
 	if got := g.apply(t).Status.EvacuationProgressTimestamp; !got.Time.Equal(noon.Add(time.Minute)) {
-		t.Errorf("a timestamp in the future is written back as now: got %s", got)
+		t.Errorf("a timestamp in the future is not replaced by the current time: got %s", got)
 	}
 	if got := summary(g.at(31 * time.Minute).next(t)); got != "Evict EvacuatorUnresponsive" {
-		t.Errorf("so that it doesn't hold the Pod forever: got %s", got)
+		t.Errorf("a timestamp in the future blocks the eviction: got %s", got)
 	}
 }
 
 func TestApplyAwaitTermination(t *testing.T) { // E15
-	t.Run("it says why nothing happens, once", func(t *testing.T) {
+	t.Run("records once why the Pod is not evicted", func(t *testing.T) {
 		g := anEvacuation().of(daemonSet)
 		status := g.apply(t).Status
 		if !meta.IsStatusConditionFalse(status.Conditions, v1alpha1.EvacuationEvicting) || !strings.Contains(status.Message, "never evicted") || status.ActiveEvacuatorCompleted {
 			t.Errorf("got %+v", status)
 		}
-		if got := g.saying("I am late").apply(t).Status.Message; got != "I am late" {
-			t.Errorf("an evacuator that is late has its say: got %s", got)
+		if got := g.saying("moving data").apply(t).Status.Message; got != "moving data" {
+			t.Errorf("the message of a late evacuator is overwritten: got %s", got)
 		}
 	})
-	t.Run("it shows that the Pod was seen", func(t *testing.T) {
+	t.Run("records that the Pod was observed", func(t *testing.T) {
 		g := anEvacuation().pod(terminating)
 		g.apply(t)
 		if got := summary(g.podGone().next(t)); got != "Finish -nodemaintenance.k8s.io delete" {
 			t.Errorf("got %s", got)
 		}
 	})
-	t.Run("it costs nothing after an eviction", func(t *testing.T) {
+	t.Run("changes nothing after an eviction", func(t *testing.T) {
 		g := anEvacuation()
 		g.apply(t)
 		before := toJSON(t, g.Evacuation)
@@ -146,13 +146,13 @@ func TestApplyAwaitTermination(t *testing.T) { // E15
 }
 
 func TestApplyEnds(t *testing.T) {
-	t.Run("E8, E9: instigators go, foreign finalizers stay, what was forbidden is allowed", func(t *testing.T) {
+	t.Run("E8, E9: removes instigators, keeps foreign finalizers, and allows cancellation", func(t *testing.T) {
 		e := anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy(foreign, ours, theirs).podGone().apply(t)
 		if strings.Join(e.Finalizers, " ") != foreign || e.Status.EvacuationCancellationPolicy != v1alpha1.CancellationAllow {
 			t.Errorf("got %s", toJSON(t, e))
 		}
 	})
-	t.Run("E2: it says that the Pod wasn't there", func(t *testing.T) {
+	t.Run("E2: records that the Pod does not exist", func(t *testing.T) {
 		g := anEvacuation().podGone()
 		e := g.apply(t)
 		failed := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationFailed)
@@ -160,10 +160,10 @@ func TestApplyEnds(t *testing.T) {
 			t.Errorf("got %s", toJSON(t, e))
 		}
 		if got := summary(g.next(t)); got != "Finish delete" {
-			t.Errorf("E2: then it is removed: got %s", got)
+			t.Errorf("E2: the failed Evacuation is not deleted: got %s", got)
 		}
 	})
-	t.Run("E9: to cancel changes nothing", func(t *testing.T) {
+	t.Run("E9: cancelling changes nothing before the deletion", func(t *testing.T) {
 		g := anEvacuation("a:1").turnOf("a", 0).heldBy(foreign)
 		before := toJSON(t, g.Evacuation)
 		if after := toJSON(t, g.apply(t)); after != before {
@@ -175,8 +175,8 @@ func TestApplyEnds(t *testing.T) {
 func TestRefused(t *testing.T) { // E14
 	g := anEvacuation()
 	g.apply(t)
-	evacuation.Refused(g.Evacuation, "NoRoom", "PDB a has no room")
-	evacuation.Waiting(g.Evacuation, "NoRoom", strings.Repeat("ß", 40000))
+	evacuation.Refused(g.Evacuation, "Exhausted", "PDB a is exhausted")
+	evacuation.Waiting(g.Evacuation, "Exhausted", strings.Repeat("ß", 40000))
 	status := g.Evacuation.Status
 	if status.FailedEvictionCounter != 1 || status.Message != status.Conditions[0].Message || len([]rune(status.Message)) != 32768 {
 		t.Errorf("got counter %d, message of %d characters", status.FailedEvictionCounter, len([]rune(status.Message)))
@@ -184,26 +184,26 @@ func TestRefused(t *testing.T) { // E14
 	mustBeValid(t, g.Evacuation, nil)
 
 	g.Evacuation.Status.FailedEvictionCounter = math.MaxInt32
-	evacuation.Refused(g.Evacuation, "NoRoom", "no room")
+	evacuation.Refused(g.Evacuation, "Exhausted", "PDB a is exhausted")
 	if got := g.Evacuation.Status.FailedEvictionCounter; got != math.MaxInt32 {
-		t.Errorf("the counter never decreases: got %d", got)
+		t.Errorf("the counter has overflowed: got %d", got)
 	}
 
 	e := anEvacuation("a:1").turnOf("a", 0).saying("moving data").Evacuation
-	evacuation.Waiting(e, "NoRoom", "no room")
+	evacuation.Waiting(e, "Exhausted", "PDB a is exhausted")
 	if e.Status.Message != "moving data" {
-		t.Errorf("what isn't evicted waits for nothing: got %s", e.Status.Message)
+		t.Errorf("the message of an Evacuation that is not evicting is overwritten: got %s", e.Status.Message)
 	}
 }
 
-// TestWrites counts what a Pod that is plainly evicted costs its Evacuation: a status write, a DELETE, the finalizers.
+// TestWrites counts the writes for a Pod without evacuators: the status, a DELETE, the finalizers.
 func TestWrites(t *testing.T) {
 	g := anEvacuation()
 	var writes []string
 	for _, change := range []func(*evacuation.Pod){
 		unknown,
 		func(p *evacuation.Pod) { p.Known, p.Exists = true, true },
-		func(*evacuation.Pod) {}, // evicted, again and again
+		func(*evacuation.Pod) {}, // the eviction is retried
 		terminating,
 		func(p *evacuation.Pod) { *p = evacuation.Pod{Known: true} },
 	} {

@@ -6,13 +6,13 @@ const (
 	firstBackoff = time.Second
 	maxBackoff   = 15 * time.Minute
 
-	// jitterShare is how much of a backoff jitter can take away: enough to part Pods that were refused together, not so
-	// much that the doubling is lost.
+	// jitterShare is the largest share of a backoff that jitter subtracts: enough to spread Pods that were refused at the same
+	// time, and small enough to keep the exponential growth.
 	jitterShare = 0.2
 )
 
-// Backoff is how long to wait after the eviction was refused for the failed-th time: 1 s, doubling to 15 minutes. It is the
-// safety net behind the events that say when an eviction can work, so it may be slow. Nothing has failed: nothing to wait for.
+// Backoff returns how long to wait after the given number of refused evictions: 1 s, doubling up to 15 minutes. It is a fallback:
+// events usually trigger the next attempt earlier, so it may be slow. It is 0 if no eviction was refused.
 func Backoff(failed int32) time.Duration {
 	if failed <= 0 {
 		return 0
@@ -24,10 +24,10 @@ func Backoff(failed int32) time.Duration {
 	return min(backoff, maxBackoff)
 }
 
-// WithJitter takes up to a fifth of the duration away. fraction says how much of that fifth: a random number in [0, 1) that
-// the caller draws. Jitter only shortens, so 15 minutes stay the maximum.
+// WithJitter shortens the duration by up to a fifth. fraction is the share of that fifth: a random number in [0, 1) that the
+// caller draws. Jitter never prolongs, so 15 minutes remain the maximum.
 func WithJitter(d time.Duration, fraction float64) time.Duration {
-	if !(fraction > 0) || d <= 0 { // written so that NaN is no jitter
+	if !(fraction > 0) || d <= 0 { // true for NaN, too: no jitter
 		return d
 	}
 	return d - time.Duration(float64(d)*jitterShare*min(fraction, 1))

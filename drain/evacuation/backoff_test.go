@@ -14,13 +14,13 @@ func TestBackoff(t *testing.T) {
 		failed int32
 		want   time.Duration
 	}{
-		{"E14: nothing failed, nothing to wait for", 0, 0},
-		{"E14: nonsense is nothing", -1, 0},
-		{"E14: starts with a second", 1, time.Second},
+		{"E14: is 0 when no eviction was refused", 0, 0},
+		{"E14: is 0 for a negative number", -1, 0},
+		{"E14: starts with 1 s", 1, time.Second},
 		{"E14: doubles", 2, 2 * time.Second},
-		{"E14: doubles on", 10, 512 * time.Second},
-		{"E14: to 15 minutes", 11, 15 * time.Minute},
-		{"E14: and stays there", math.MaxInt32, 15 * time.Minute},
+		{"E14: keeps doubling", 10, 512 * time.Second},
+		{"E14: is 15 minutes at most", 11, 15 * time.Minute},
+		{"E14: does not overflow", math.MaxInt32, 15 * time.Minute},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := evacuation.Backoff(test.failed); got != test.want {
@@ -37,13 +37,13 @@ func TestWithJitter(t *testing.T) {
 		fraction float64
 		want     time.Duration
 	}{
-		{"none", 10 * time.Second, 0, 10 * time.Second},
-		{"half", 10 * time.Second, 0.5, 9 * time.Second},
-		{"all", 10 * time.Second, 1, 8 * time.Second},
-		{"too much is all", 10 * time.Second, 7, 8 * time.Second},
-		{"negative is none", 10 * time.Second, -1, 10 * time.Second},
-		{"not a number is none", 10 * time.Second, math.NaN(), 10 * time.Second},
-		{"of nothing", 0, 0.5, 0},
+		{"no jitter for fraction 0", 10 * time.Second, 0, 10 * time.Second},
+		{"half of the jitter", 10 * time.Second, 0.5, 9 * time.Second},
+		{"all of the jitter", 10 * time.Second, 1, 8 * time.Second},
+		{"a fraction above 1 counts as 1", 10 * time.Second, 7, 8 * time.Second},
+		{"no jitter for a negative fraction", 10 * time.Second, -1, 10 * time.Second},
+		{"no jitter for NaN", 10 * time.Second, math.NaN(), 10 * time.Second},
+		{"a duration of 0 stays 0", 0, 0.5, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := evacuation.WithJitter(test.d, test.fraction); got != test.want {

@@ -14,7 +14,7 @@ const (
 	maxBecause     = 900
 )
 
-// Drains says whether a maintenance drains a Node at present.
+// Drains reports whether a maintenance currently drains a Node.
 func Drains(m *v1alpha1.NodeMaintenance, node string) bool {
 	if _, drains := termsOf(m); !drains {
 		return false
@@ -27,7 +27,7 @@ func Drains(m *v1alpha1.NodeMaintenance, node string) bool {
 	return false
 }
 
-// Cause names a maintenance that drains a Node, and its reason.
+// Cause returns a text with a maintenance that drains a Node, and its reason.
 func Cause(m *v1alpha1.NodeMaintenance, node string) string {
 	cause := fmt.Sprintf("NodeMaintenance %s drains Node %s", m.Name, node)
 	if m.Spec.Reason == "" {
@@ -43,8 +43,8 @@ func shorten(text string, limit int) string {
 	return text
 }
 
-// Because says on whose behalf a Pod of a Node is removed: the maintenances that drain it, with their reasons, or the instigators of
-// its Evacuation where there is none (E33). Users of a Namespace see it in an event; they cannot read NodeMaintenances.
+// Because returns why a Pod of a Node is removed: the maintenances that drain the Node, with their reasons, or the instigators of the
+// Evacuation if no maintenance does (E33). Events show it to users of a namespace, who cannot read NodeMaintenances.
 func Because(e *v1alpha1.Evacuation, node string, draining []*v1alpha1.NodeMaintenance) string {
 	if len(draining) == 0 || !HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
 		return shorten("requested by "+strings.Join(Instigators(e), ", "), maxBecause)

@@ -58,7 +58,7 @@ func show(list []v1alpha1.Evacuator) string {
 	return strings.Join(words, " ")
 }
 
-// given starts with an Evacuation of a running Pod, created at noon by our instigator, and ends with what Next must say.
+// given is an input of Next. It starts with an Evacuation of a running Pod, created at noon with our instigator.
 type given struct {
 	evacuation.Input
 }
@@ -93,7 +93,7 @@ func (g *given) deleted() *given {
 	return g
 }
 
-// turnOf makes it the turn of the class, which has made progress so long after noon.
+// turnOf activates the class, which has made progress at the given time after noon.
 func (g *given) turnOf(class string, progress time.Duration) *given {
 	g.Evacuation.Status.ActiveEvacuatorClass = &class
 	at := metav1.NewTime(noon.Add(progress))
@@ -101,7 +101,7 @@ func (g *given) turnOf(class string, progress time.Duration) *given {
 	return g
 }
 
-// after defers the evacuation until so long after noon.
+// after defers the evacuation until the given time after noon.
 func (g *given) after(afterNoon time.Duration) *given {
 	return g.annotated(v1alpha1.EvacuateAfterAnnotation, noon.Add(afterNoon).Format(time.RFC3339))
 }
@@ -163,7 +163,7 @@ func (g *given) at(afterNoon time.Duration) *given {
 	return g
 }
 
-// next asks Next, and makes sure that it leaves its input alone.
+// next calls Next, and verifies that it does not change its input.
 func (g *given) next(t *testing.T) evacuation.Action {
 	t.Helper()
 	before := toJSON(t, g.Evacuation)
@@ -174,8 +174,8 @@ func (g *given) next(t *testing.T) evacuation.Action {
 	return action
 }
 
-// apply applies what Next says, and makes sure that the API server would take it, and that it settles: applied once more it
-// changes nothing, and neither does what Next says then, unless it says something else.
+// apply applies the action that Next returns. It verifies that the API server would accept the result, and that applying the action
+// again changes nothing.
 func (g *given) apply(t *testing.T) *v1alpha1.Evacuation {
 	t.Helper()
 	action := g.next(t)

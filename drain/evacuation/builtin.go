@@ -8,10 +8,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
-// BuiltIn says which of our own evacuators serve a Pod: the one of the workload that controls it. It is the one place that
-// knows: whoever resolves the evacuators of a Pod asks it. policy is that of the maintenance which asks for its evacuation.
+// BuiltIn returns the built-in evacuators that serve a Pod: the one of the workload that controls it, or none. All code that resolves
+// the evacuators of a Pod calls it. policy is that of the maintenance that requests the evacuation.
 //
-// Static Pods have none that follows from their type: see package staticpods.
+// BuiltIn returns none for static Pods: see package staticpods.
 func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.EvacuationPolicy) []v1alpha1.Evacuator {
 	var class string
 	switch {
@@ -30,8 +30,8 @@ func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.Evacuati
 	return []v1alpha1.Evacuator{{EvacuatorClass: class, Priority: v1alpha1.EvacuatorControllerPriority, Role: &role}}
 }
 
-// serving are all of our own evacuators that may serve a Pod, whatever a policy asks for: each of them has something to say at once, or
-// within the time that it is given.
+// serving returns all built-in evacuators that may serve a Pod under any policy. Each of them reports progress immediately, or before
+// the progress deadline.
 func serving(pod *corev1.Pod, podType v1alpha1.PodType) []v1alpha1.Evacuator {
 	if podType == v1alpha1.PodTypeStatic {
 		return []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassKubelet}}
@@ -39,9 +39,9 @@ func serving(pod *corev1.Pod, podType v1alpha1.PodType) []v1alpha1.Evacuator {
 	return BuiltIn(pod, podType, v1alpha1.EvacuationPolicy{Surge: v1alpha1.SurgeAlways})
 }
 
-// SubjectOf describes the Pod of an Evacuation for Resolve. Who asked for it may have limited the evacuators: a tenant must not
-// be able to bring back, by an annotation on the Pod, what a policy has left out. NodeMaintenances, which may ask for a surge,
-// create their Evacuations resolved; others can't ask for one.
+// SubjectOf describes the Pod of an Evacuation for Resolve. The policy in the annotation of the Evacuation applies: a tenant must not
+// be able to add an evacuator that the policy excludes by annotating the Pod. A surge is never allowed here: NodeMaintenances,
+// which may request one, create their Evacuations resolved, and other instigators cannot request one.
 func SubjectOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType) Subject {
 	return Subject{
 		Annotations: pod.Annotations,

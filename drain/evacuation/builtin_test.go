@@ -18,7 +18,7 @@ func TestBuiltIn(t *testing.T) { // E4, R38, R41
 		t.Errorf("evacuators of a Pod of a DaemonSet: %v", resolved)
 	}
 	if len(problems) != 1 {
-		t.Errorf("an annotated controller loses against it: %v", problems)
+		t.Errorf("an annotated controller is not reported: %v", problems)
 	}
 	for _, podType := range []v1alpha1.PodType{"", v1alpha1.PodTypeDefault, v1alpha1.PodTypeStatic} {
 		if builtIn := evacuation.BuiltIn(&corev1.Pod{}, podType, v1alpha1.EvacuationPolicy{Surge: v1alpha1.SurgeAlways}); len(builtIn) > 0 {

@@ -21,7 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/config/workload"
 )
 
-// crd validates Evacuations as the API server does, with the schema and the CEL rules of the CRD that workload clusters get.
+// crd validates Evacuations as the API server does, with the schema and the CEL rules of the CRD in the bundle.
 type crd struct {
 	structural *schema.Structural
 	schema     validation.SchemaValidator
@@ -62,7 +62,7 @@ func newCRD(props *apiextensionsv1.JSONSchemaProps) (*crd, error) {
 	return &crd{structural: structural, schema: validator, rules: cel.NewValidator(structural, true, celconfig.PerCallLimit)}, nil
 }
 
-// validate says what the API server would refuse. old is nil for a create.
+// validate returns why the API server would refuse a write. old is nil for a create.
 func validate(tb testing.TB, e, old *v1alpha1.Evacuation) field.ErrorList {
 	tb.Helper()
 	c, err := theCRD()
@@ -105,7 +105,7 @@ func toJSON(tb testing.TB, e *v1alpha1.Evacuation) string {
 	return string(content)
 }
 
-// stored gives the Evacuation as it comes back from the API server.
+// stored returns the Evacuation as the API server would return it.
 func stored(tb testing.TB, e *v1alpha1.Evacuation) *v1alpha1.Evacuation {
 	tb.Helper()
 	back := &v1alpha1.Evacuation{}

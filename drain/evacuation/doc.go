@@ -1,7 +1,8 @@
-// Package evacuation decides how one Evacuation lives: whose turn it is, when the Pod is evicted, how it ends.
+// Package evacuation decides the next action for an Evacuation: which evacuator is active, when the Pod is evicted, and when
+// the Evacuation ends.
 //
-// It is a set of pure functions. Nothing here reads, writes or waits, and the clock is an argument. A controller observes,
-// asks Next, applies the answer to a copy of the object, and patches the difference:
+// All functions are pure. They don't access the API server and don't wait, and the time is an argument. A controller observes
+// the Evacuation and its Pod, calls Next, applies the action to a copy of the object, and patches the difference:
 //
 //	action := evacuation.Next(evacuation.Input{Evacuation: e, Pod: pod, Now: now})
 //	changed := e.DeepCopy()
@@ -9,15 +10,15 @@
 //
 // # The states
 //
-// There is no state field. What to do follows from the object, its Pod and the clock, each time anew, so that a restart, a
-// lost write or a foreign one never leads astray:
+// There is no state field. Next computes the action from the object, its Pod and the time alone, so the action is also right
+// after a restart, after a lost write, and after a write by another actor:
 //
 //	created ──────────────────────── no evacuator ─────────────────────┐
 //	   │ (Resolve)                                                     │
 //	   ▼                                                               │
 //	Activate ──► AwaitEvacuator ── completed, or silent for ──┐        │
 //	   ▲               ▲           the progress deadline      ▼        │
-//	   └───────────────┼──── yes ◄── is there another one, and time?   │
+//	   └───────────────┼──── yes ◄── another evacuator, and time?      │
 //	                   │                                      │ no     │
 //	                   │                                      ▼        ▼
 //	                   ├── fresh progress ── Evict ◄── may the Pod be evicted?
@@ -27,26 +28,27 @@
 //
 // And at any time:
 //
-//	Pod gone or finished            ──► Finish; or Fail, if the Pod was never seen
-//	no instigator left              ──► Cancel, unless an evacuator does not allow it: then all goes on as above
+//	Pod deleted or finished         ──► Finish; or Fail, if the Pod was never observed
+//	all instigators withdrawn       ──► Cancel; or continue as above, if an evacuator does not allow cancellation
 //	Pod not observed yet            ──► AwaitPod
 //	Pod returned to a cordoned Node ──► AwaitBackoff
 //	Pod terminating                 ──► AwaitTermination
 //	only foreign finalizers left    ──► Done
 //
-// # Each evacuator has one turn
+// # Each evacuator is activated once
 //
-// The order of the evacuators is total (priority, then class), so the position of status.activeEvacuatorClass says who has
-// been tried: all before it. Turns only move forward, and no list of the tried ones has to be kept.
+// The order of the evacuators is total (descending priority, then class), so the position of status.activeEvacuatorClass tells
+// which evacuators have been tried: all before it. The position only moves forward, and no list of tried evacuators is stored.
 //
-// # What is trusted
+// # Untrusted input
 //
-// Annotations, progress timestamps, classes and conditions are written by tenants. A malformed annotation is reported and
-// skipped. A progress timestamp in the future counts as progress now, once: it is written back as now, so that it doesn't hold
-// the Pod forever. A class that nobody knows is nobody's turn. Conditions that fill the list make room for ours.
+// Tenants write annotations, progress timestamps, classes and conditions. Resolve reports and skips a malformed annotation. A
+// progress timestamp in the future counts once as progress at the current time: Apply replaces it by the current time, so that it
+// does not block the eviction forever. An active class that is not in spec.evacuators is ignored: the Pod is evicted. If the
+// conditions of evacuators fill the list, Apply removes the last one to add its own.
 //
 // # Writes
 //
-// A Pod that is plainly evicted costs its Evacuation four writes: create, one status write (evicting), delete, and the
-// removal of the finalizers. Apply changes nothing when nothing changes.
+// The eviction of a Pod without evacuators takes four writes of its Evacuation: create, one status write (evicting), delete, and
+// the removal of the finalizers. Apply changes nothing in an Evacuation that is up to date.
 package evacuation

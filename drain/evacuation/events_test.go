@@ -19,7 +19,7 @@ type event struct {
 	happens  func(*rapid.T)
 }
 
-// usual are the events that a life is made of.
+// usual returns the events that occur often.
 func (w *world) usual() []event {
 	exists := w.e != nil
 	active := exists && w.e.Status.ActiveEvacuatorClass != nil
@@ -32,7 +32,7 @@ func (w *world) usual() []event {
 		{"completion", active, w.completion},
 		{"progress", active, w.progress},
 		{"progress in the future", active, w.progressInFuture},
-		{"a budget has no room", evicting, w.budgetHasNoRoom},
+		{"a budget allows no disruptions", evicting, w.budgetIsExhausted},
 		{"an eviction is refused", evicting, w.evictionIsRefused},
 		{"reconcile in time", exists && awaited, func(r *rapid.T) { w.deadlinePasses(r); w.reconcile(r) }},
 		{"reconcile", exists, w.reconcile},
@@ -47,7 +47,7 @@ func (w *world) usual() []event {
 	}
 }
 
-// seldom are those that shorten a life.
+// seldom returns the events that end an Evacuation early, so they occur rarely.
 func (w *world) seldom() []event {
 	exists := w.e != nil
 	return []event{
@@ -64,9 +64,9 @@ func (w *world) seldom() []event {
 
 func (w *world) evicting() bool { return w.e != nil && w.next().Kind == evacuation.Evict }
 
-// happen has one of the events happen that are possible now. rapid draws the first ones of a list more often than the last.
+// happen executes one of the events that are possible now. rapid draws the first ones of a list more often than the last.
 func (w *world) happen(r *rapid.T) {
-	const often = 63 // that is how most lives become long
+	const often = 63 // so that most Evacuations exist for many events
 	events := w.usual()
 	if rapid.IntRange(0, often).Draw(r, "seldom") == often {
 		events = w.seldom()
@@ -81,7 +81,7 @@ func (w *world) happen(r *rapid.T) {
 	happens[rapid.SampledFrom(names).Draw(r, "event")](r)
 }
 
-// timePasses in steps that matter beside a progress deadline of ten minutes or more; often it comes close to the deadline.
+// timePasses advances the time in steps that matter for a progress deadline of ten minutes or more, often close to the deadline.
 func (w *world) timePasses(r *rapid.T) {
 	step := time.Duration(rapid.IntRange(0, 1200).Draw(r, "seconds")) * time.Second
 	if left := w.last.Deadline.Sub(w.now); left > 0 && rapid.Bool().Draw(r, "close to the deadline") {
@@ -128,7 +128,7 @@ func (w *world) policy(r *rapid.T) {
 	w.evacuatorWrites(r, func(s *v1alpha1.EvacuationStatus) { s.EvacuationCancellationPolicy = policy })
 }
 
-// evicts says what the evictor does when it is its turn: it stores what it waits for together with the turn.
+// evicts acts as the evictor: it writes the action together with what the eviction waits for, in one write.
 func (w *world) evicts(r *rapid.T, tell func(*v1alpha1.Evacuation)) {
 	action := w.next()
 	w.observe(r, action)
@@ -136,16 +136,16 @@ func (w *world) evicts(r *rapid.T, tell func(*v1alpha1.Evacuation)) {
 	action.Apply(changed, w.now)
 	tell(changed)
 	if !meta.IsStatusConditionTrue(changed.Status.Conditions, v1alpha1.EvacuationEvicting) {
-		r.Fatal("E14: evicts, and doesn't show it")
+		r.Fatal("E14: evicts without the condition Evicting")
 	}
 	w.store(r, changed)
 	w.remember(action)
 	if again := w.next(); again.Kind != evacuation.Evict {
-		r.Fatalf("E14: what is told of an eviction ends it: %s", again.Kind)
+		r.Fatalf("E14: a write of the evictor ends the eviction: %s", again.Kind)
 	}
 }
 
-func (w *world) budgetHasNoRoom(r *rapid.T) {
+func (w *world) budgetIsExhausted(r *rapid.T) {
 	why := rapid.SampledFrom([]string{"BudgetExhausted", "BlockedByUnhealthyPods", "MultipleBudgets"}).Draw(r, "why")
 	w.evicts(r, func(e *v1alpha1.Evacuation) { evacuation.Waiting(e, why, "waiting: "+why) })
 }
@@ -174,7 +174,7 @@ func (w *world) leave(r *rapid.T) {
 	w.collect()
 }
 
-// leaveForbidden withdraws all instigators, which doesn't end an Evacuation that forbids it.
+// leaveForbidden withdraws all instigators from an Evacuation that does not allow cancellation.
 func (w *world) leaveForbidden(*rapid.T) {
 	w.e.Finalizers = evacuation.WithoutInstigators(w.e.Finalizers)
 }
@@ -199,7 +199,7 @@ func (w *world) watchRestarts(*rapid.T) { w.pod.Known = false }
 
 func (w *world) watchIsThere(*rapid.T) { w.pod.Known = true }
 
-// limit has a maintenance allow some of the evacuators, or all of them again.
+// limit sets or removes the limits of a maintenance.
 func (w *world) limit(r *rapid.T) {
 	w.limits = nil
 	if rapid.Bool().Draw(r, "built-in only") {

@@ -7,7 +7,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Instigators lists the finalizers of those who ask for the Evacuation.
+// Instigators returns the finalizers of the instigators of the Evacuation.
 func Instigators(e *v1alpha1.Evacuation) []string {
 	var instigators []string
 	for _, finalizer := range e.Finalizers {
@@ -18,13 +18,13 @@ func Instigators(e *v1alpha1.Evacuation) []string {
 	return instigators
 }
 
-// HasInstigator says whether the owner of this finalizer asks for the Evacuation.
+// HasInstigator reports whether the finalizer is that of an instigator of the Evacuation.
 func HasInstigator(e *v1alpha1.Evacuation, finalizer string) bool {
 	return isInstigator(finalizer) && slices.Contains(e.Finalizers, finalizer)
 }
 
-// WithInstigator adds an instigator's own finalizer, and leaves the others as they are. Once the Evacuation has a
-// deletionTimestamp the API server refuses that.
+// WithInstigator adds an instigator's own finalizer and keeps the others. The API server refuses it once the Evacuation has a
+// deletionTimestamp.
 func WithInstigator(finalizers []string, own string) []string {
 	if slices.Contains(finalizers, own) {
 		return finalizers
@@ -32,12 +32,13 @@ func WithInstigator(finalizers []string, own string) []string {
 	return append(slices.Clone(finalizers), own)
 }
 
-// WithoutInstigator withdraws an instigator: its own finalizer goes, the others stay.
+// WithoutInstigator withdraws an instigator: it removes the instigator's own finalizer and keeps the others.
 func WithoutInstigator(finalizers []string, own string) []string {
 	return without(finalizers, func(f string) bool { return f == own })
 }
 
-// WithoutInstigators removes all instigators, as the controller does once the Pod is gone. Foreign finalizers stay.
+// WithoutInstigators removes the finalizers of all instigators, as the controller does when the Pod has been deleted. It keeps
+// foreign finalizers.
 func WithoutInstigators(finalizers []string) []string { return without(finalizers, isInstigator) }
 
 func isInstigator(finalizer string) bool {

@@ -9,14 +9,15 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Limits are what NodeMaintenances with evacuators BuiltIn impose on an Evacuation that they ask for, whoever created it: one that a
-// tenant has created before must not hold a Node by the evacuators that it lists, or by its progress deadline.
+// Limits are what NodeMaintenances with evacuators BuiltIn impose on an Evacuation of which they are an instigator, also on one that
+// another actor created: the evacuators and the progress deadline of an Evacuation that a tenant has created must not block the drain
+// of a Node.
 //
 // A nil pointer is no limit.
 type Limits struct {
-	// BuiltIn are the evacuators that may have a turn: those of ours that serve the Pod.
+	// BuiltIn are the evacuators that may be activated: the built-in ones that serve the Pod.
 	BuiltIn []v1alpha1.Evacuator
-	// ProgressDeadline is how long they may go without reporting progress. Zero: as the Evacuation says.
+	// ProgressDeadline is an upper bound for the progress deadline of the Evacuation. Zero: no bound.
 	ProgressDeadline time.Duration
 }
 
@@ -28,10 +29,10 @@ func (t Terms) Limits(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.
 	return &Limits{BuiltIn: serving(pod, podType), ProgressDeadline: t.ProgressDeadline}
 }
 
-// allow says whether an evacuator may have a turn.
+// allow reports whether an evacuator may be active.
 func (l *Limits) allow(class string) bool { return l == nil || contains(l.BuiltIn, class) }
 
-// next returns the first of the evacuators that may have a turn, "" if there is none.
+// next returns the class of the first of the evacuators that may be activated, or "".
 func (l *Limits) next(evacuators []v1alpha1.Evacuator) string {
 	for _, evacuator := range evacuators {
 		if l.allow(evacuator.EvacuatorClass) {
@@ -41,8 +42,8 @@ func (l *Limits) next(evacuators []v1alpha1.Evacuator) string {
 	return ""
 }
 
-// complete adds the evacuator of the DaemonSet where spec.evacuators leaves it out: these Pods are never evicted, so they would never
-// be removed. All other Pods are evicted where nobody serves them.
+// complete adds the DaemonSet evacuator if it serves the Pod and spec.evacuators does not list it: Pods of DaemonSets are never
+// evicted, so nothing else would remove them. All other Pods are evicted if no evacuator serves them.
 func (l *Limits) complete(evacuators []v1alpha1.Evacuator) []v1alpha1.Evacuator {
 	if l == nil || !contains(l.BuiltIn, v1alpha1.EvacuatorClassDaemonSet) || contains(evacuators, v1alpha1.EvacuatorClassDaemonSet) {
 		return evacuators
@@ -50,7 +51,7 @@ func (l *Limits) complete(evacuators []v1alpha1.Evacuator) []v1alpha1.Evacuator 
 	return append(slices.Clone(evacuators), v1alpha1.Evacuator{EvacuatorClass: v1alpha1.EvacuatorClassDaemonSet, Priority: last})
 }
 
-// last is the priority of an evacuator that has its turn after all others.
+// last is the priority of an evacuator that is tried after all others.
 const last = -1
 
 func contains(evacuators []v1alpha1.Evacuator, class string) bool {

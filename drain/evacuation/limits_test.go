@@ -14,7 +14,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// limited lets only these evacuators have a turn, and bounds it where a deadline is given.
+// limited allows only these evacuators, and bounds their progress deadline if deadline is not 0.
 func (g *given) limited(deadline time.Duration, list ...string) *given {
 	g.Limits = &evacuation.Limits{BuiltIn: evacuators(list...), ProgressDeadline: deadline}
 	return g
@@ -24,18 +24,18 @@ func TestNextLimitsEvacuators(t *testing.T) {
 	const statefulSet, daemonset = v1alpha1.EvacuatorClassStatefulSet, v1alpha1.EvacuatorClassDaemonSet
 	runNext(t, []nextTest{
 		{"E39: evicts the Pod when no evacuator is built in", anEvacuation("a:2", "b:1").limited(0), "Evict EvacuatorNotAllowed"},
-		{"E39: ends the turn of an evacuator that is not built in, whatever progress it makes", anEvacuation("a:2", "b:1").turnOf("a", time.Minute).at(time.Minute).limited(0), "Evict EvacuatorNotAllowed"},
-		{"E39: gives the built-in evacuator its turn first", anEvacuation("a:2", statefulSet+":1", "b:0").limited(0, statefulSet+":1"), "Activate " + statefulSet + " until 30m0s"},
-		{"E39: gives the built-in evacuator its turn after the one that it interrupts", anEvacuation("a:2", statefulSet+":1").turnOf("a", 0).limited(0, statefulSet+":1"), "Activate " + statefulSet + " until 30m0s EvacuatorNotAllowed"},
-		{"E39: does not give a built-in evacuator a second turn", anEvacuation(statefulSet+":2", "a:1").turnOf("a", 0).limited(0, statefulSet+":2"), "Evict EvacuatorNotAllowed"},
+		{"E39: replaces an active evacuator that is not built in, regardless of its progress", anEvacuation("a:2", "b:1").turnOf("a", time.Minute).at(time.Minute).limited(0), "Evict EvacuatorNotAllowed"},
+		{"E39: activates the built-in evacuator first", anEvacuation("a:2", statefulSet+":1", "b:0").limited(0, statefulSet+":1"), "Activate " + statefulSet + " until 30m0s"},
+		{"E39: activates the built-in evacuator after the one that it interrupts", anEvacuation("a:2", statefulSet+":1").turnOf("a", 0).limited(0, statefulSet+":1"), "Activate " + statefulSet + " until 30m0s EvacuatorNotAllowed"},
+		{"E39: does not activate a built-in evacuator again", anEvacuation(statefulSet+":2", "a:1").turnOf("a", 0).limited(0, statefulSet+":2"), "Evict EvacuatorNotAllowed"},
 		{"E39: evicts the Pod when the built-in evacuator has completed, although others are left", anEvacuation(statefulSet+":2", "a:1").turnOf(statefulSet, 0).completed().limited(0, statefulSet+":2"), "Evict EvacuatorCompleted"},
-		{"E39: a built-in class that does not serve the Pod has no turn", anEvacuation(statefulSet + ":2").limited(0), "Evict EvacuatorNotAllowed"},
+		{"E39: does not activate a built-in evacuator that does not serve the Pod", anEvacuation(statefulSet + ":2").limited(0), "Evict EvacuatorNotAllowed"},
 		{"E39: the progress deadline of the NodeMaintenance bounds that of the Evacuation", withDeadline(21600, anEvacuation(statefulSet+":1").turnOf(statefulSet, 0).limited(10*time.Minute, statefulSet+":1")), "AwaitEvacuator " + statefulSet + " until 10m0s"},
-		{"E39: it does not prolong one", withDeadline(600, anEvacuation(statefulSet+":1").limited(time.Hour, statefulSet+":1")), "Activate " + statefulSet + " until 10m0s"},
-		{"E39: a Pod of a DaemonSet has its built-in evacuator, also where the spec leaves it out", anEvacuation("a:2").of(daemonSet).limited(0, daemonset+":1"), "Activate " + daemonset + " until 30m0s"},
-		{"E39: and after the turn of another", anEvacuation("a:2").turnOf("a", 0).of(daemonSet).limited(0, daemonset+":1"), "Activate " + daemonset + " until 30m0s EvacuatorNotAllowed"},
-		{"E39: which is waited for", anEvacuation("a:2").turnOf(daemonset, 0).of(daemonSet).limited(0, daemonset+":1"), "AwaitEvacuator " + daemonset + " until 30m0s"},
-		{"E39: a turn continues when the limit is lifted", anEvacuation("a:2").turnOf("a", 0).evicting("EvacuatorNotAllowed", "x").at(time.Minute), "AwaitEvacuator a until 30m0s"},
+		{"E39: the progress deadline of the NodeMaintenance does not prolong that of the Evacuation", withDeadline(600, anEvacuation(statefulSet+":1").limited(time.Hour, statefulSet+":1")), "Activate " + statefulSet + " until 10m0s"},
+		{"E39: activates the evacuator of a DaemonSet although the spec does not list it", anEvacuation("a:2").of(daemonSet).limited(0, daemonset+":1"), "Activate " + daemonset + " until 30m0s"},
+		{"E39: activates the evacuator of a DaemonSet after another evacuator", anEvacuation("a:2").turnOf("a", 0).of(daemonSet).limited(0, daemonset+":1"), "Activate " + daemonset + " until 30m0s EvacuatorNotAllowed"},
+		{"E39: waits for the evacuator of a DaemonSet", anEvacuation("a:2").turnOf(daemonset, 0).of(daemonSet).limited(0, daemonset+":1"), "AwaitEvacuator " + daemonset + " until 30m0s"},
+		{"E39: waits for an interrupted evacuator again when the limit is removed", anEvacuation("a:2").turnOf("a", 0).evicting("EvacuatorNotAllowed", "x").at(time.Minute), "AwaitEvacuator a until 30m0s"},
 	})
 }
 
@@ -52,11 +52,11 @@ func TestLimits(t *testing.T) {
 		want    string
 	}{
 		{"E39: no limit without BuiltIn", evacuation.Terms{}, ours, podNamed("a"), v1alpha1.PodTypeDefault, "none"},
-		{"E39: no limit where no NodeMaintenance asks for the Evacuation", builtInOnly, theirs, podNamed("a"), v1alpha1.PodTypeDefault, "none"},
+		{"E39: no limit for an Evacuation without a NodeMaintenance as instigator", builtInOnly, theirs, podNamed("a"), v1alpha1.PodTypeDefault, "none"},
 		{"E39: a Pod without a controller has no built-in evacuator", builtInOnly, ours, podNamed("a"), v1alpha1.PodTypeDefault, "[] 1h0m0s"},
-		{"E39: a Pod of a StatefulSet has one", builtInOnly, ours, ofStatefulSet, v1alpha1.PodTypeDefault, "[statefulset.apps.k8s.io] 1h0m0s"},
-		{"E39: a Pod of a DaemonSet has one", builtInOnly, ours, podNamed("a"), daemonSet, "[daemonset.apps.k8s.io] 1h0m0s"},
-		{"E39: a static Pod has the agent on its Node", builtInOnly, ours, podNamed("a"), static, "[kubelet.k8s.io] 1h0m0s"},
+		{"E39: a Pod of a StatefulSet has a built-in evacuator", builtInOnly, ours, ofStatefulSet, v1alpha1.PodTypeDefault, "[statefulset.apps.k8s.io] 1h0m0s"},
+		{"E39: a Pod of a DaemonSet has a built-in evacuator", builtInOnly, ours, podNamed("a"), daemonSet, "[daemonset.apps.k8s.io] 1h0m0s"},
+		{"E39: the evacuator of a static Pod is the agent on its Node", builtInOnly, ours, podNamed("a"), static, "[kubelet.k8s.io] 1h0m0s"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e, got := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{test.askedBy}}}, "none"
@@ -86,10 +86,10 @@ func TestTermsLimitEvacuators(t *testing.T) {
 		all = slices.Concat(all[1:], all[:1])
 		terms := evacuation.TermsOn("one", all, nil)
 		if !terms.BuiltInOnly || terms.ProgressDeadline != 30*time.Minute {
-			t.Errorf("E39: BuiltIn wins, with the shortest of its deadlines: got %+v", terms)
+			t.Errorf("E39: BuiltIn takes precedence, with the shortest deadline: got %+v", terms)
 		}
 	}
 	if terms := evacuation.TermsOn("one", all[:0], nil); terms.BuiltInOnly {
-		t.Errorf("E39: no drain, no limit: got %+v", terms)
+		t.Errorf("E39: a limit without a drain: got %+v", terms)
 	}
 }

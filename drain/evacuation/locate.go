@@ -7,22 +7,22 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
-// Noted is the Node that an Evacuation notes as that of its Pod, with what is known about it without reading the Pod. Whoever may
-// write the Evacuation may have written the note.
+// Noted is the Node that the annotation of an Evacuation names as that of its Pod, with what is known about it without reading the
+// Pod. The annotation is untrusted: all users with write access to the Evacuation can change it.
 type Noted struct {
 	// Name of the Node.
 	Name string
-	// Node, nil if there is none of that name.
+	// Node of that name, nil if it does not exist.
 	Node *corev1.Node
-	// Watched: its Pods are watched already.
+	// Watched is true if the Pods of the Node are watched already.
 	Watched bool
 	// Maintenances that may select the Node.
 	Maintenances []v1alpha1.NodeMaintenance
 }
 
-// NeedsPod reports whether the Pod of the Evacuation must be read before the Pods of the noted Node are watched: each Node that is
-// watched for Evacuations alone costs a watch and memory. It need not where the note adds no watch: the Pods of the Node are watched
-// already, or a NodeMaintenance drains it.
+// NeedsPod reports whether the Pod of the Evacuation must be read to verify the annotation before the Pods of the Node are watched, since
+// each watch costs memory. It returns false if the annotation adds no watch: the Pods of the Node are watched already, or a
+// NodeMaintenance drains it.
 func (n Noted) NeedsPod() bool {
 	if n.Name == "" {
 		return true

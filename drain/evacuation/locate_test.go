@@ -25,18 +25,18 @@ func TestNeedsPod(t *testing.T) {
 		noted evacuation.Noted
 		want  bool
 	}{
-		{name: "a Node that is watched already costs nothing", noted: evacuation.Noted{Name: "one", Watched: true}},
-		{name: "a Node that a NodeMaintenance drains is watched anyway", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one")}},
-		{name: "a Node that is only cordoned is not", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageCordon, "one")}, want: true},
-		{name: "nor one whose NodeMaintenance means another Node of that name", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one", func(m *v1alpha1.NodeMaintenance) {
+		{name: "not for a Node that is watched already", noted: evacuation.Noted{Name: "one", Watched: true}},
+		{name: "not for a Node that a NodeMaintenance drains", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one")}},
+		{name: "for a Node that is only cordoned", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageCordon, "one")}, want: true},
+		{name: "for a Node whose NodeMaintenance selects another Node of the same name by UID", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one", func(m *v1alpha1.NodeMaintenance) {
 			m.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: "another"}
 		})}, want: true},
-		{name: "nor one whose NodeMaintenance is being deleted", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one", func(m *v1alpha1.NodeMaintenance) {
+		{name: "for a Node whose NodeMaintenance is being deleted", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one", func(m *v1alpha1.NodeMaintenance) {
 			m.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 		})}, want: true},
-		{name: "a Node that does not exist", noted: evacuation.Noted{Name: "one", Maintenances: maintenance(v1alpha1.StageDrain, "one")}, want: true},
-		{name: "a Node that nothing is known about", noted: evacuation.Noted{Name: "one", Node: one}, want: true},
-		{name: "a Pod that was not scheduled yet may be by now", noted: evacuation.Noted{Watched: true}, want: true},
+		{name: "for a Node that does not exist", noted: evacuation.Noted{Name: "one", Maintenances: maintenance(v1alpha1.StageDrain, "one")}, want: true},
+		{name: "for a Node without NodeMaintenances", noted: evacuation.Noted{Name: "one", Node: one}, want: true},
+		{name: "for a Pod that was not scheduled when the annotation was written", noted: evacuation.Noted{Watched: true}, want: true},
 	} {
 		t.Run("E37: "+tc.name, func(t *testing.T) {
 			if got := tc.noted.NeedsPod(); got != tc.want {

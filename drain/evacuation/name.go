@@ -12,22 +12,22 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// namePrefixLength is how much of the Pod's name goes into the name of its Evacuation. With the 36 characters of a UID it
-// leaves room below the 253 that a name may have.
+// namePrefixLength is how many characters of the Pod's name the name of its Evacuation contains. Together with the 36 characters
+// of a UID, they are less than the 253 that a name may have.
 const namePrefixLength = 150
 
-// Name is the only name that an Evacuation of this Pod may have, so that a Pod has at most one.
+// Name returns the only name that an Evacuation of the Pod may have, so that a Pod has at most one Evacuation.
 func Name(podUID types.UID, podName string) string {
 	prefix := podName
-	// Characters, not bytes, since the CRD's rule counts characters. For names that the API server accepts it is the same.
+	// Characters, since the rule in the CRD counts characters. Names that the API server accepts have one byte per character.
 	if runes := []rune(podName); len(runes) > namePrefixLength {
 		prefix = string(runes[:namePrefixLength])
 	}
 	return string(podUID) + "-" + strings.TrimRight(prefix, "-.")
 }
 
-// New builds the Evacuation by which NodeMaintenances ask for the Pod to leave. It is resolved already: evacuators is what
-// Resolve gives for the Pod.
+// New returns the Evacuation by which NodeMaintenances request the removal of the Pod. It is resolved already: evacuators is what
+// Resolve returned for the Pod.
 func New(pod *corev1.Pod, evacuators []v1alpha1.Evacuator, progressDeadlineSeconds int32) *v1alpha1.Evacuation {
 	e := &v1alpha1.Evacuation{
 		ObjectMeta: metav1.ObjectMeta{
@@ -45,9 +45,9 @@ func New(pod *corev1.Pod, evacuators []v1alpha1.Evacuator, progressDeadlineSecon
 	return e
 }
 
-// Adopt gives an Evacuation what every one has, whoever created it: the labels of the Pod (which win over its own), and an
-// ownerReference to the Pod, which keeps tools that prune by label away. The reference doesn't block the Pod's deletion, and
-// it doesn't say that the Pod controls the Evacuation.
+// Adopt adds what every Evacuation has, also one that another actor created: the labels of the Pod, which override its own, and an
+// ownerReference to the Pod. The ownerReference keeps tools that prune by label from deleting the Evacuation. It does not block the
+// deletion of the Pod, and the Pod is not the controller of the Evacuation.
 func Adopt(e *v1alpha1.Evacuation, pod *corev1.Pod) {
 	if len(pod.Labels) > 0 {
 		labels := maps.Clone(e.Labels)

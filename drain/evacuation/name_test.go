@@ -16,14 +16,14 @@ import (
 func TestName(t *testing.T) {
 	long := strings.Repeat("a", 149)
 	for _, test := range []struct{ name, podName, want string }{
-		{"E1: a short name is taken whole", "web-0", "web-0"},
-		{"E1: 150 characters are taken whole", long + "b", long + "b"},
-		{"E1: the 151st character is cut", long + "bc", long + "b"},
-		{"E1: a dash at the cut is trimmed", long + "-x", long},
-		{"E1: a dot at the cut is trimmed", long + ".x", long},
-		{"E1: many of them at the cut are trimmed", strings.Repeat("a", 140) + "----------" + "x", strings.Repeat("a", 140)},
-		{"E1: those before the cut stay", "a-b.c-d", "a-b.c-d"},
-		{"E1: the longest name", strings.Repeat("a", 253), strings.Repeat("a", 150)},
+		{"E1: keeps a short name", "web-0", "web-0"},
+		{"E1: keeps a name of 150 characters", long + "b", long + "b"},
+		{"E1: cuts the 151st character", long + "bc", long + "b"},
+		{"E1: trims a dash at the cut", long + "-x", long},
+		{"E1: trims a dot at the cut", long + ".x", long},
+		{"E1: trims several dashes at the cut", strings.Repeat("a", 140) + "----------" + "x", strings.Repeat("a", 140)},
+		{"E1: keeps dashes and dots before the cut", "a-b.c-d", "a-b.c-d"},
+		{"E1: cuts the longest name", strings.Repeat("a", 253), strings.Repeat("a", 150)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := evacuation.Name(uid, test.podName); got != uid+"-"+test.want {
@@ -40,23 +40,23 @@ func TestNew(t *testing.T) {
 	resolved := evacuators("b.example.com:20000/careful", "deployment.apps.k8s.io:10000/controller")
 	e := evacuation.New(pod, resolved, 900)
 
-	t.Run("E1, E2: it names the Pod by name and UID", func(t *testing.T) {
+	t.Run("E1, E2: refers to the Pod by name and UID", func(t *testing.T) {
 		if e.Namespace != "shop" || e.Spec.PodRef != (v1alpha1.LocalPodReference{Name: "web-0", UID: uid}) {
 			t.Errorf("got %s", toJSON(t, e))
 		}
 	})
-	t.Run("E3: it has the progress deadline", func(t *testing.T) {
+	t.Run("E3: sets the progress deadline", func(t *testing.T) {
 		if e.Spec.ProgressDeadlineSeconds != 900 {
 			t.Errorf("got %d", e.Spec.ProgressDeadlineSeconds)
 		}
 	})
-	t.Run("E4: it is created resolved, and shares nothing with what it is made from", func(t *testing.T) {
+	t.Run("E4: is created resolved, with copies of the evacuators", func(t *testing.T) {
 		*resolved[0].Role = "changed"
 		if got := show(e.Spec.Evacuators); got != "b.example.com:20000/careful deployment.apps.k8s.io:10000/controller" {
 			t.Errorf("got %s", got)
 		}
 	})
-	t.Run("E5: it has the Pod's labels, and the Pod as owner that it doesn't hold back", func(t *testing.T) {
+	t.Run("E5: has the Pod's labels and the Pod as owner, and does not block the deletion of the Pod", func(t *testing.T) {
 		pod.Labels["app"] = "changed"
 		if e.Labels["app"] != "web" || len(e.OwnerReferences) != 1 {
 			t.Fatalf("got %s", toJSON(t, e))
@@ -66,12 +66,12 @@ func TestNew(t *testing.T) {
 			t.Errorf("got %+v", owner)
 		}
 	})
-	t.Run("E6: its status is empty", func(t *testing.T) {
+	t.Run("E6: has an empty status", func(t *testing.T) {
 		if got := toMap(t, e)["status"]; got != nil {
 			t.Errorf("got %v", got)
 		}
 	})
-	t.Run("E7: it has our instigator", func(t *testing.T) {
+	t.Run("E7: has our instigator", func(t *testing.T) {
 		if !evacuation.HasInstigator(e, ours) || len(e.Finalizers) != 1 {
 			t.Errorf("got %v", e.Finalizers)
 		}
@@ -86,7 +86,7 @@ func TestAdopt(t *testing.T) {
 	evacuation.Adopt(e, pod)
 	evacuation.Adopt(e, pod)
 	if e.Labels["app"] != "web" || e.Labels["tier"] != "front" || e.Labels["team"] != "blue" || len(e.Labels) != 3 {
-		t.Errorf("E5: the Pod's labels win, the others stay: got %v", e.Labels)
+		t.Errorf("E5: the Pod's labels must override, other labels must stay: got %v", e.Labels)
 	}
 	if len(e.OwnerReferences) != 1 {
 		t.Errorf("E5: one ownerReference: got %v", e.OwnerReferences)
@@ -101,12 +101,12 @@ func TestInstigators(t *testing.T) {
 		got  []string
 		want string
 	}{
-		{"E7: instigators are told by the prefix", evacuation.Instigators(e), ours + " " + theirs},
-		{"E7: one joins", evacuation.WithInstigator([]string{foreign}, ours), foreign + " " + ours},
-		{"E7: one joins once", evacuation.WithInstigator(finalizers, ours), foreign + " " + ours + " " + theirs},
-		{"E7: one withdraws only itself", evacuation.WithoutInstigator(finalizers, ours), foreign + " " + theirs},
-		{"E7: one that isn't there withdraws", evacuation.WithoutInstigator([]string{foreign}, ours), foreign},
-		{"E8: all are removed, foreign finalizers stay", evacuation.WithoutInstigators(finalizers), foreign},
+		{"E7: instigators are finalizers with the prefix", evacuation.Instigators(e), ours + " " + theirs},
+		{"E7: an instigator joins", evacuation.WithInstigator([]string{foreign}, ours), foreign + " " + ours},
+		{"E7: an instigator joins once", evacuation.WithInstigator(finalizers, ours), foreign + " " + ours + " " + theirs},
+		{"E7: an instigator withdraws only itself", evacuation.WithoutInstigator(finalizers, ours), foreign + " " + theirs},
+		{"E7: withdrawing an instigator that has not joined changes nothing", evacuation.WithoutInstigator([]string{foreign}, ours), foreign},
+		{"E8: removes all instigators and keeps foreign finalizers", evacuation.WithoutInstigators(finalizers), foreign},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := strings.Join(test.got, " "); got != test.want {

@@ -12,44 +12,45 @@ import (
 )
 
 const (
-	// EvictionMargin is what of a drain's time belongs to the eviction of a Pod, beside the grace period that the Pod needs to
-	// stop: no evacuator has a turn that reaches into it. The eviction may need a few tries: a budget may have no room at once.
+	// EvictionMargin is the time before the drain timeout that is reserved for the eviction of a Pod, in addition to the
+	// termination grace period of the Pod. No evacuator is active during it. The eviction may need several attempts: the budget
+	// may not allow a disruption immediately.
 	EvictionMargin = 30 * time.Second
 
-	// ClockSkew is how far in the future a progress timestamp may be: clocks differ.
+	// ClockSkew is how far in the future a progress timestamp may be, since clocks differ.
 	ClockSkew = 30 * time.Second
 
-	// defaultProgressDeadline is the CRD's default, for an object that hasn't passed through it.
+	// defaultProgressDeadline is the default of the CRD, for objects without it.
 	defaultProgressDeadline = 30 * time.Minute
 )
 
-// Reasons for evicting, beside those of v1alpha1.
+// Reasons of actions, in addition to those of v1alpha1.
 const (
-	// ReasonDrainEnds: the time that the drain has left is too short for evacuators.
+	// ReasonDrainEnds: the time until the drain timeout is too short for evacuators.
 	ReasonDrainEnds = "DrainEndsSoon"
-	// ReasonNeverEvicted: no evacuator is left, but DaemonSet Pods and mirrors of static Pods are never evicted.
+	// ReasonNeverEvicted: no evacuator is left, but Pods of DaemonSets and mirror Pods of static Pods are never evicted.
 	ReasonNeverEvicted = "PodTypeNeverEvicted"
-	// ReasonTerminating: the Pod is on its way.
+	// ReasonTerminating: the Pod is terminating.
 	ReasonTerminating = "PodTerminating"
 )
 
-// Input is all that Next looks at. It is not changed.
+// Input is the input of Next, which does not change it.
 type Input struct {
 	Evacuation *v1alpha1.Evacuation
 	Pod        Pod
-	// ResolvedEvacuators is what the function Resolve gives for the Pod. It counts while spec.evacuators is empty and
-	// nothing has been decided without.
+	// ResolvedEvacuators is what Resolve returned for the Pod. Next uses it if spec.evacuators is empty and the eviction has not
+	// been decided yet.
 	ResolvedEvacuators []v1alpha1.Evacuator
-	// Limits that NodeMaintenances set. Nil: none.
+	// Limits that NodeMaintenances impose. Nil: no limits.
 	Limits *Limits
-	// DrainEnds is when the time of the drain is up. Nil: never.
+	// DrainEnds is when the drain times out. Nil: never.
 	DrainEnds *time.Time
-	// Paused: those who ask for the Evacuation are, see Terms.Rest.
+	// Paused is true if all instigators are paused, see Terms.Rest.
 	Paused bool
 	Now    time.Time
 }
 
-// InputOf is the input of Next for an Evacuation whose Pod is observed.
+// InputOf returns the input of Next for an Evacuation whose Pod has been observed.
 func InputOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, terms Terms, now time.Time) Input {
 	resolved, _ := Resolve(SubjectOf(e, pod, podType))
 	return Input{
@@ -58,7 +59,7 @@ func InputOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, 
 	}
 }
 
-// Next says what to do now with an Evacuation. It is a pure function of its input; see the package's picture.
+// Next returns the next action for an Evacuation. It is a pure function of its input; see the diagram in the package comment.
 func Next(in Input) Action {
 	switch {
 	case in.Pod.gone():
@@ -83,8 +84,8 @@ func Next(in Input) Action {
 	return action
 }
 
-// deferredUntil returns the time before which the Pod is not evacuated, see v1alpha1.EvacuateAfterAnnotation. The annotation may have
-// been changed by others: it defers for replacements.MaxBackoff at most.
+// deferredUntil returns the time before which the Pod is not evacuated, see v1alpha1.EvacuateAfterAnnotation. The annotation is
+// untrusted: it defers for replacements.MaxBackoff at most.
 func deferredUntil(in Input) time.Time {
 	e := in.Evacuation
 	until, err := time.Parse(time.RFC3339, e.Annotations[v1alpha1.EvacuateAfterAnnotation])
@@ -109,13 +110,13 @@ func awaitBackoff(pod Pod, until time.Time) Action {
 	}
 }
 
-// lastEviction is the time from which on only the eviction of the Pod has time before the drain ends.
+// lastEviction returns the time after which only the eviction of the Pod can complete before the drain timeout.
 func lastEviction(in Input) time.Time {
 	return in.DrainEnds.Add(-EvictionMargin - in.Pod.GracePeriod)
 }
 
-// withinDrain keeps the turns of evacuators out of what belongs to the eviction of the drain's time. A Pod that is never
-// evicted doesn't need that, so its evacuators keep their turns.
+// withinDrain ends the time of evacuators before EvictionMargin and the grace period of the Pod begin. It does not limit the
+// evacuators of a Pod that is never evicted.
 func withinDrain(in Input, action Action) Action {
 	takesTime := action.Kind == ResolveEvacuators || action.Kind == Activate || action.Kind == AwaitEvacuator
 	if in.DrainEnds == nil || !in.Pod.evictable() || !takesTime {
@@ -132,7 +133,7 @@ func withinDrain(in Input, action Action) Action {
 	return action
 }
 
-// end closes an Evacuation whose Pod is gone.
+// end ends an Evacuation whose Pod has been deleted or has finished.
 func end(in Input) Action {
 	e := in.Evacuation
 	action := Action{
@@ -154,7 +155,7 @@ func end(in Input) Action {
 	return action
 }
 
-// cancel ends an Evacuation that all instigators have withdrawn from, while its Pod still runs.
+// cancel ends an Evacuation that all instigators have withdrawn from while its Pod still runs.
 func cancel(e *v1alpha1.Evacuation) Action {
 	if e.DeletionTimestamp != nil {
 		return Action{Kind: Done, Message: "The Evacuation is cancelled."}
@@ -162,7 +163,7 @@ func cancel(e *v1alpha1.Evacuation) Action {
 	return Action{Kind: Cancel, Delete: true, Message: "All instigators have withdrawn."}
 }
 
-// turn says whose turn it is, as far as the evacuators go.
+// turn returns the action that follows from the evacuators: resolve, activate or await one, or evict the Pod if none is left.
 func turn(in Input) Action {
 	e := in.Evacuation
 	if undecided(e) && len(e.Spec.Evacuators) == 0 && len(in.ResolvedEvacuators) > 0 {
@@ -181,7 +182,7 @@ func turn(in Input) Action {
 	class := *e.Status.ActiveEvacuatorClass
 	position := slices.IndexFunc(evacuators, func(evacuator v1alpha1.Evacuator) bool { return evacuator.EvacuatorClass == class })
 	if position < 0 {
-		// Only a foreign write can do this. Starting over would hand it the power to do so forever.
+		// Only a write by another actor can cause this. Starting again with the first evacuator would let it block the Pod forever.
 		return exhausted(in.Pod, v1alpha1.ReasonNoEvacuator, fmt.Sprintf("Evacuator %s is not among spec.evacuators", quote(class)))
 	}
 	reason, why := v1alpha1.ReasonEvacuatorCompleted, fmt.Sprintf("Evacuator %s has completed, and the Pod is still there", class)
@@ -212,7 +213,7 @@ func activate(in Input, class, reason, why string) Action {
 	}
 }
 
-// exhausted is what is left when no evacuator is: eviction, where the Pod may be evicted.
+// exhausted returns the action when no evacuator is left: evict the Pod, or wait for a Pod that must not be evicted.
 func exhausted(pod Pod, reason, why string) Action {
 	if !pod.evictable() {
 		return Action{
@@ -224,7 +225,7 @@ func exhausted(pod Pod, reason, why string) Action {
 	return Action{Kind: Evict, Reason: reason, Message: why + ": the Pod is evicted."}
 }
 
-// progress is when the active evacuator has last made progress.
+// progress returns when the active evacuator has last made progress.
 func progress(e *v1alpha1.Evacuation, now time.Time) time.Time {
 	last := e.CreationTimestamp.Time
 	if e.Status.EvacuationProgressTimestamp != nil {
@@ -249,21 +250,21 @@ func progressDeadline(in Input) time.Duration {
 	return deadline
 }
 
-// undecided says that nobody has had a turn, and that it isn't settled either that nobody will.
+// undecided reports whether no evacuator has been activated yet, and eviction without evacuators has not been decided either.
 func undecided(e *v1alpha1.Evacuation) bool {
 	return e.Status.ActiveEvacuatorClass == nil && !e.Status.ActiveEvacuatorCompleted
 }
 
-// podWasSeen says whether anything has been done, which needs a Pod.
+// podWasSeen reports whether the status is set: all actions but Fail set it for an observed Pod only.
 func podWasSeen(e *v1alpha1.Evacuation) bool {
 	return !undecided(e) || e.Status.Message != "" || len(e.Status.Conditions) > 0
 }
 
-// withdrawn says whether no instigator asks for the Evacuation.
+// withdrawn reports whether all instigators have withdrawn from the Evacuation.
 func withdrawn(e *v1alpha1.Evacuation) bool { return len(Instigators(e)) == 0 }
 
-// forbidden says whether an evacuator does not allow the Evacuation to be cancelled: then it continues as if no instigator had
-// withdrawn. Other evacuators have their turns, progress deadlines apply, and the Pod is evicted when no evacuator is left.
+// forbidden reports whether an evacuator does not allow cancellation. Such an Evacuation continues as if no instigator had withdrawn:
+// the remaining evacuators are activated, progress deadlines apply, and the Pod is evicted when no evacuator is left.
 func forbidden(e *v1alpha1.Evacuation) bool {
 	return e.Status.EvacuationCancellationPolicy == v1alpha1.CancellationForbid
 }

@@ -14,23 +14,23 @@ import (
 type Pod struct {
 	// Known is false until it has been observed whether the Pod exists.
 	Known bool
-	// Exists says that there is a Pod with the name and the UID of spec.podRef.
+	// Exists is true if a Pod with the name and the UID of spec.podRef exists.
 	Exists bool
-	// Terminating: it has a deletionTimestamp.
+	// Terminating is true if the Pod has a deletionTimestamp.
 	Terminating bool
-	// Finished: it has succeeded or failed, nothing of it runs any more.
+	// Finished is true if the Pod has succeeded or failed: all its containers have terminated.
 	Finished bool
-	// Type decides whether it may be evicted.
+	// Type decides whether the Pod may be evicted.
 	Type v1alpha1.PodType
-	// Node that it runs on, and what recreates it, see replacements.ControllerOf.
+	// Node is the name of the Pod's Node, Controller the object that recreates the Pod, see replacements.ControllerOf.
 	Node, Controller string
-	// GracePeriod is the time that it may take to stop.
+	// GracePeriod is the termination grace period of the Pod.
 	GracePeriod time.Duration
 }
 
-// IsOf says whether an Evacuation refers to a Pod: the Pod has the Evacuation's namespace, and the name and the UID of its
-// spec.podRef. Admission asks who writes an Evacuation about the Pod with that namespace and name, so no other Pod may be evacuated by
-// it, whatever its UID.
+// IsOf reports whether an Evacuation refers to a Pod: the Pod has the Evacuation's namespace, and the name and the UID of its
+// spec.podRef. Admission checks the author's permissions on the Pod with that namespace and name, so the
+// Evacuation must not affect a Pod with another name, even one with the same UID.
 func IsOf(e *v1alpha1.Evacuation, pod *corev1.Pod) bool {
 	return pod.Namespace == e.Namespace && pod.Name == e.Spec.PodRef.Name && string(pod.UID) == e.Spec.PodRef.UID
 }

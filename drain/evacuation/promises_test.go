@@ -11,7 +11,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// observe holds an action to what is promised for it.
+// observe verifies the guarantees for an action.
 func (w *world) observe(r *rapid.T, a evacuation.Action) {
 	if w.unseenWrite {
 		// A timestamp in the future counts as now until it has been written back.
@@ -36,19 +36,19 @@ func (w *world) observe(r *rapid.T, a evacuation.Action) {
 			r.Fatalf("%s has a deadline", a.Kind)
 		}
 		if a.Kind == evacuation.Done && w.forbidsCancellation() && w.pod.Exists && !w.pod.Finished {
-			r.Fatal("E31: nothing is left to do, but cancellation is not allowed and the Pod runs")
+			r.Fatal("E31: done although cancellation is not allowed and the Pod runs")
 		}
 	case evacuation.AwaitResume:
 		if !w.rests() || !w.pod.Exists || w.pod.Finished || w.pod.Terminating {
-			r.Fatalf("M16: it rests, with Pod %+v", w.pod)
+			r.Fatalf("M16: deferred although not paused, or not needed: Pod %+v", w.pod)
 		}
 	case evacuation.Cancel:
 		if w.asked() || w.forbidsCancellation() {
-			r.Fatalf("E9: cancelled, asked for by %v, policy %s", w.e.Finalizers, w.e.Status.EvacuationCancellationPolicy)
+			r.Fatalf("E9: cancelled with finalizers %v, policy %s", w.e.Finalizers, w.e.Status.EvacuationCancellationPolicy)
 		}
 	case evacuation.Finish, evacuation.Fail:
 		if !w.pod.Known || (w.pod.Exists && !w.pod.Finished) {
-			r.Fatalf("E16: it ends, but the Pod runs: %+v", w.pod)
+			r.Fatalf("E16: ended although the Pod runs: %+v", w.pod)
 		}
 	case evacuation.ResolveEvacuators:
 		if len(w.e.Spec.Evacuators) > 0 || len(w.turns) > 0 {
@@ -61,21 +61,21 @@ func (w *world) observe(r *rapid.T, a evacuation.Action) {
 
 func (w *world) asked() bool { return len(evacuation.Instigators(w.e)) > 0 }
 
-// wanted says whether the Evacuation must be carried out: an instigator asks for it, or cancellation is not allowed.
+// wanted reports whether the Evacuation must continue: it has an instigator, or cancellation is not allowed.
 func (w *world) wanted() bool { return w.asked() || w.forbidsCancellation() }
 
 func (w *world) deadline() time.Duration {
 	return time.Duration(w.e.Spec.ProgressDeadlineSeconds) * time.Second
 }
 
-// inTime says whether there is an active evacuator that has made progress in time. A second is lost to rounding.
+// inTime reports whether the active evacuator has made progress before its deadline. Rounding may cost a second.
 func (w *world) inTime() bool {
 	return w.limits == nil && w.e.Status.ActiveEvacuatorClass != nil && !w.e.Status.ActiveEvacuatorCompleted && w.now.Before(w.progressAt.Add(w.deadline()-time.Second))
 }
 
 func (w *world) mayEvict(r *rapid.T) {
 	if w.pod.Type != v1alpha1.PodTypeDefault || w.pod.Terminating || w.pod.Finished || !w.pod.Exists || !w.pod.Known || !w.wanted() {
-		r.Fatalf("E15: a Pod is evicted that must not be: %+v", w.pod)
+		r.Fatalf("E15: evicted a Pod that must not be evicted: %+v", w.pod)
 	}
 	if w.inTime() && !w.drainIsOver() {
 		r.Fatalf("E14: evicted at %s although %s has made progress at %s", w.now, *w.e.Status.ActiveEvacuatorClass, w.progressAt)
@@ -88,17 +88,17 @@ func (w *world) mayEvict(r *rapid.T) {
 func (w *world) mustBeAllowed(r *rapid.T, a evacuation.Action) {
 	allowed := func(evacuator v1alpha1.Evacuator) bool { return evacuator.EvacuatorClass == a.Class }
 	if w.limits != nil && !slices.ContainsFunc(w.limits.BuiltIn, allowed) {
-		r.Fatalf("E39: %s of %s, but only %v may have a turn", a.Kind, a.Class, w.limits.BuiltIn)
+		r.Fatalf("E39: %s of %s, but only %v are allowed", a.Kind, a.Class, w.limits.BuiltIn)
 	}
 }
 
 func (w *world) mayAwaitEvacuator(r *rapid.T, a evacuation.Action) {
 	w.mustBeAllowed(r, a)
 	if w.e.Status.ActiveEvacuatorCompleted || *w.e.Status.ActiveEvacuatorClass != a.Class {
-		r.Fatalf("E12: waits for %s, whose turn it isn't", a.Class)
+		r.Fatalf("E12: waits for %s, which is not active", a.Class)
 	}
 	if !w.now.Before(w.progressed.Add(w.deadline() + w.skew)) {
-		r.Fatalf("E12: %s is waited for at %s, silent since %s", a.Class, w.now, w.progressed)
+		r.Fatalf("E12: waits for %s at %s, without progress since %s", a.Class, w.now, w.progressed)
 	}
 	if !a.Deadline.After(w.now) || a.Deadline.After(w.now.Add(w.deadline()+evacuation.ClockSkew)) {
 		r.Fatalf("E12: waits from %s until %s", w.now, a.Deadline)
@@ -109,13 +109,13 @@ func (w *world) mayAwaitEvacuator(r *rapid.T, a evacuation.Action) {
 func (w *world) mayActivate(r *rapid.T, a evacuation.Action) {
 	w.mustBeAllowed(r, a)
 	if slices.Contains(w.turns, a.Class) {
-		r.Fatalf("E12: the turn of %s comes twice, after %v", a.Class, w.turns)
+		r.Fatalf("E12: activates %s again, after %v", a.Class, w.turns)
 	}
 	if !a.Deadline.After(w.now) || !w.wanted() {
-		r.Fatalf("E11: a turn from %s until %s", w.now, a.Deadline)
+		r.Fatalf("E11: activates an evacuator from %s until %s", w.now, a.Deadline)
 	}
 	if w.inTime() {
-		r.Fatalf("E12: the turn of %s is cut short, it has made progress at %s", *w.e.Status.ActiveEvacuatorClass, w.progressAt)
+		r.Fatalf("E12: replaces %s, which has made progress at %s", *w.e.Status.ActiveEvacuatorClass, w.progressAt)
 	}
 	w.mustHaveTime(r, a)
 }
@@ -129,7 +129,7 @@ func (w *world) mustHaveTime(r *rapid.T, a evacuation.Action) {
 	}
 }
 
-// remember what was written to the status.
+// remember records what was written to the status.
 func (w *world) remember(a evacuation.Action) {
 	if a.Kind == evacuation.AwaitEvacuator {
 		w.unseenWrite, w.inFuture = false, false
@@ -144,12 +144,12 @@ func (w *world) drainIsOver() bool {
 	return w.drainEnds != nil && !w.now.Before(w.drainEnds.Add(-evacuation.EvictionMargin-w.pod.GracePeriod))
 }
 
-// check holds at every moment.
+// check verifies what holds after every event.
 func (w *world) check(r *rapid.T) {
 	if w.e == nil {
 		return
 	}
-	// Applied twice, an action does what it does once, also when the clock has moved on a little.
+	// An action is idempotent, also if it is applied again a second later.
 	action := w.next()
 	once := w.e.DeepCopy()
 	action.Apply(once, w.now)
@@ -163,11 +163,11 @@ func (w *world) check(r *rapid.T) {
 	switch action.Kind {
 	case evacuation.Evict:
 		if !evicting {
-			r.Fatal("E14: evicts, and doesn't show it")
+			r.Fatal("E14: evicts without the condition Evicting")
 		}
 	case evacuation.AwaitEvacuator, evacuation.Activate:
 		if evicting {
-			r.Fatalf("E14: %s, and shows that it evicts", action.Kind)
+			r.Fatalf("E14: %s with the condition Evicting", action.Kind)
 		}
 	}
 	if policy := once.Status.EvacuationCancellationPolicy; policy != w.e.Status.EvacuationCancellationPolicy && action.Kind != evacuation.Finish && action.Kind != evacuation.Fail {
@@ -175,7 +175,7 @@ func (w *world) check(r *rapid.T) {
 	}
 }
 
-// mustEnd lets the Pod go, and others remove their finalizers, and then there has to be an end.
+// mustEnd deletes the Pod, and verifies that the Evacuation then ends, or waits for foreign finalizers only.
 func (w *world) mustEnd(r *rapid.T) {
 	w.pod = evacuation.Pod{Known: true, Type: w.pod.Type}
 	for range 3 {
@@ -195,6 +195,6 @@ func (w *world) mustEnd(r *rapid.T) {
 		w.write(r, action, changed, 3)
 	}
 	if w.e != nil {
-		r.Fatalf("E8: the Pod is gone and there is no end: %s", toJSON(w.t, w.e))
+		r.Fatalf("E8: the Pod is deleted, but the Evacuation does not end: %s", toJSON(w.t, w.e))
 	}
 }

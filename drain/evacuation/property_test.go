@@ -8,7 +8,7 @@ import (
 )
 
 func init() {
-	// More lives than rapid's 100, and shorter ones than its 30 steps. The flags still count.
+	// More runs than rapid's default of 100, and shorter ones than its 30 steps. Flags of the command line still override them.
 	for name, value := range map[string]string{"rapid.checks": "400", "rapid.steps": "16"} {
 		if err := flag.Set(name, value); err != nil {
 			panic(err)
@@ -16,10 +16,10 @@ func init() {
 	}
 }
 
-// TestLifeOfAnEvacuation drives Evacuations through whatever evacuators, instigators, users, Pods, budgets and clocks may do, in
-// any order, with writes that get lost and managers that are killed between two of them, and holds Next and Apply to what they
-// promise: one evacuator is active at a time and each once, nobody is evicted while one makes progress, there is always somebody
-// who can go on, and a clean end.
+// TestLifeOfAnEvacuation applies events of evacuators, instigators, users, Pods, budgets and clocks to Evacuations in random order.
+// Writes get lost, and the manager restarts between two writes. The test verifies the guarantees of Next and Apply: each evacuator is
+// activated once, one is active at a time, no Pod is evicted while its evacuator makes progress, and each Evacuation ends and is
+// cleaned up.
 func TestLifeOfAnEvacuation(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		w := newWorld(t, r)

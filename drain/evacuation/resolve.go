@@ -25,32 +25,33 @@ const (
 
 	// maxProblems bounds the events that the annotations of one Pod can cause.
 	maxProblems = 10
-	// maxQuoted bounds what of a tenant's input a message repeats.
+	// maxQuoted bounds how much of a tenant's input a message quotes.
 	maxQuoted = 40
 )
 
-// Subject is what Resolve has to know about a Pod.
+// Subject is the input of Resolve.
 type Subject struct {
 	// Annotations of the Pod.
 	Annotations map[string]string
 	// BuiltIn are the built-in evacuators that serve this Pod.
 	BuiltIn []v1alpha1.Evacuator
-	// Policy says whether annotated evacuators count. Empty: they do.
+	// Policy decides whether Resolve considers the annotations. Empty: it does.
 	Policy v1alpha1.EvacuatorsPolicy
 }
 
-// Problem is an evacuator that can't be had. It is worth an event on the Pod.
+// Problem is an evacuator that Resolve has rejected. The controller reports it as an event on the Pod.
 type Problem struct {
-	// Annotation is the key of the Pod's annotation; empty for an evacuator that is built in.
+	// Annotation is the key of the Pod's annotation; empty for a built-in evacuator.
 	Annotation string
 	Message    string
 }
 
-// Resolve says who may evacuate a Pod, in the order in which they are tried: by descending priority, then by class.
+// Resolve returns the evacuators of a Pod in the order in which they are tried: by descending priority, then by class.
 //
-// The answer always passes the validation of spec.evacuators. At most one evacuator has the role controller, it has priority
-// 10000, and nobody else has. A built-in controller is the Pod's real owner, so it wins over an annotated one; of several
-// annotated ones the first by class wins. A controller keeps its place when there are more than a hundred evacuators.
+// The result always passes the validation of spec.evacuators. At most one evacuator has the role controller. It has priority
+// 10000, and no other evacuator has. A built-in controller takes precedence over an annotated one, since it serves the real owner of
+// the Pod; of several annotated ones, the first by class takes precedence. Resolve returns at most 100 evacuators, and drops those with
+// the lowest priority, but never the one with role controller.
 func Resolve(s Subject) ([]v1alpha1.Evacuator, []Problem) {
 	r := resolution{byClass: map[string]v1alpha1.Evacuator{}}
 	for _, evacuator := range s.BuiltIn {
@@ -73,7 +74,7 @@ func Resolve(s Subject) ([]v1alpha1.Evacuator, []Problem) {
 	return r.evacuators(), r.report()
 }
 
-// resolution collects evacuators; those that were added first win.
+// resolution collects evacuators. Those that are added first take precedence.
 type resolution struct {
 	byClass    map[string]v1alpha1.Evacuator
 	controller string
@@ -110,7 +111,7 @@ func (r *resolution) refuse(annotation, message string) {
 	r.problems = append(r.problems, Problem{Annotation: annotation, Message: message})
 }
 
-// evacuators gives what was collected, in order, cut to what an Evacuation can hold.
+// evacuators returns the collected evacuators in order, at most maxEvacuators.
 func (r *resolution) evacuators() []v1alpha1.Evacuator {
 	sorted := inOrder(slices.Collect(maps.Values(r.byClass)))
 	if len(sorted) <= maxEvacuators {
@@ -158,7 +159,7 @@ func parse(class, value string) (v1alpha1.Evacuator, error) {
 	return evacuator, nil
 }
 
-// check says why an evacuator isn't valid.
+// check returns why an evacuator is invalid.
 func check(e v1alpha1.Evacuator) error {
 	switch {
 	case len(e.EvacuatorClass) > maxClassLength || len(validation.IsDNS1123Subdomain(e.EvacuatorClass)) > 0:
@@ -184,10 +185,10 @@ func isController(e v1alpha1.Evacuator) bool {
 	return e.Role != nil && *e.Role == v1alpha1.EvacuatorRoleController
 }
 
-// same says whether two evacuators of one class are the same.
+// same reports whether two evacuators of one class are equal.
 func same(a, b v1alpha1.Evacuator) bool { return describe(a) == describe(b) }
 
-// describe gives an evacuator as its annotation would have it.
+// describe returns an evacuator in the format of the annotation's value.
 func describe(e v1alpha1.Evacuator) string {
 	if e.Role == nil {
 		return strconv.Itoa(int(e.Priority))
@@ -195,14 +196,14 @@ func describe(e v1alpha1.Evacuator) string {
 	return strconv.Itoa(int(e.Priority)) + "/" + *e.Role
 }
 
-// inOrder sorts evacuators as they are tried. It leaves its argument as it is.
+// inOrder returns the evacuators in the order in which they are tried. It does not change its argument.
 func inOrder(evacuators []v1alpha1.Evacuator) []v1alpha1.Evacuator {
 	return slices.SortedFunc(slices.Values(evacuators), func(a, b v1alpha1.Evacuator) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.EvacuatorClass, b.EvacuatorClass))
 	})
 }
 
-// quote repeats a tenant's input in a message, so that it can neither flood it nor break it.
+// quote returns a tenant's input for a message: quoted, and cut to maxQuoted characters.
 func quote(input string) string {
 	if runes := []rune(input); len(runes) > maxQuoted {
 		return strconv.Quote(string(runes[:maxQuoted])) + "…"

@@ -10,7 +10,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// annotated gives the annotations of a Pod from "class:value" words.
+// annotated returns the annotations of a Pod for "class:value" words.
 func annotated(words ...string) map[string]string {
 	annotations := map[string]string{"kubernetes.io/config.source": "api"}
 	for _, word := range words {
@@ -28,65 +28,65 @@ func TestResolve(t *testing.T) {
 		builtIn  []string
 		policy   v1alpha1.EvacuatorsPolicy
 		want     string
-		problems []string // what each message has to contain
+		problems []string // what each message must contain
 	}{
-		{name: "E4: no annotation, no evacuator"},
+		{name: "E4: no evacuator without annotations"},
 		{
-			name:     "E4, E11: by descending priority, then by class",
+			name:     "E4, E11: orders by descending priority, then by class",
 			annotate: []string{"b.example.com:5", "a.example.com:5", "z.example.com:100000/knowledgeable", "fallback.example.com:0"},
 			builtIn:  []string{deployment},
 			want:     "z.example.com:100000/knowledgeable " + deployment + " a.example.com:5 b.example.com:5 fallback.example.com:0",
 		},
 		{
-			name:     "E4: with BuiltIn annotated classes are ignored, without a fuss",
+			name:     "E4: with BuiltIn, ignores annotated classes and reports no problem",
 			annotate: []string{"a.example.com:20000", "b.example.com:x"},
 			builtIn:  []string{deployment},
 			policy:   v1alpha1.EvacuatorsBuiltIn,
 			want:     deployment,
 		},
 		{
-			name:     "E4: an annotated controller counts where none is built in",
+			name:     "E4: accepts an annotated controller if no controller is built in",
 			annotate: []string{"operator.example.com:10000/controller"},
 			want:     "operator.example.com:10000/controller",
 		},
 		{
-			name:     "E4: the annotation of the built-in controller is the same evacuator",
+			name:     "E4: accepts an annotation that equals the built-in controller",
 			annotate: []string{deployment},
 			builtIn:  []string{deployment},
 			want:     deployment,
 		},
 		{
-			name:     "E4: the annotation of a built-in class can't change it",
+			name:     "E4: rejects an annotation that changes a built-in class",
 			annotate: []string{"deployment.apps.k8s.io:50"},
 			builtIn:  []string{deployment},
 			want:     deployment,
 			problems: []string{"deployment.apps.k8s.io is built in as 10000/controller"},
 		},
 		{
-			name:     "E4: the built-in controller wins over another",
+			name:     "E4: rejects an annotated controller if a controller is built in",
 			annotate: []string{"a.example.com:10000/controller"},
 			builtIn:  []string{deployment},
 			want:     deployment,
 			problems: []string{"deployment.apps.k8s.io is the evacuator with role controller already"},
 		},
 		{
-			name:     "E4: of two annotated controllers the first by class wins",
+			name:     "E4: accepts the first by class of two annotated controllers",
 			annotate: []string{"b.example.com:10000/controller", "a.example.com:10000/controller"},
 			want:     "a.example.com:10000/controller",
 			problems: []string{"a.example.com is the evacuator with role controller already"},
 		},
 		{
-			name:     "E4: a controller has priority 10000",
+			name:     "E4: rejects a controller with another priority than 10000",
 			annotate: []string{"a.example.com:9999/controller"},
 			problems: []string{"priority 10000 goes with role controller"},
 		},
 		{
-			name:     "E4: nobody else has priority 10000",
+			name:     "E4: rejects priority 10000 without role controller",
 			annotate: []string{"a.example.com:10000", "b.example.com:10000/other"},
 			problems: []string{"priority 10000 goes with role controller", "priority 10000 goes with role controller"},
 		},
 		{
-			name: "E4: malformed annotations are skipped, one by one",
+			name: "E4: skips each malformed annotation",
 			annotate: []string{"a.example.com:", "b.example.com:-1", "c.example.com:100001", "d.example.com:1/", "e.example.com:+1",
 				"f.example.com: 1", "G.example.com:1", ":1", "i.example.com:7"},
 			want: "i.example.com:7",
@@ -106,12 +106,12 @@ func TestResolve(t *testing.T) {
 			problems: []string{"at most 63", `"x\ny" is not`},
 		},
 		{
-			name:     "E4: what a message repeats is bounded",
+			name:     "E4: bounds what a message quotes",
 			annotate: []string{"a.example.com:" + strings.Repeat("1", 100000)},
 			problems: []string{`"` + strings.Repeat("1", 40) + `"… is not`},
 		},
 		{
-			name:     "E4: one class has one built-in evacuator, one of them is the controller",
+			name:     "E4: keeps one built-in evacuator of a class, and one controller",
 			builtIn:  []string{deployment, deployment, "statefulset.apps.k8s.io:10000/controller", "odd.apps.k8s.io:100001"},
 			want:     deployment,
 			problems: []string{"deployment.apps.k8s.io is the evacuator with role controller already", "priority 100001 is not from 0"},
@@ -152,7 +152,7 @@ func TestResolveBoundsEvacuatorsAndProblems(t *testing.T) { // E4
 		t.Errorf("got %d evacuators, want 100", len(got))
 	}
 	if got[0].EvacuatorClass != "c000.example.com" || got[98].EvacuatorClass != "c098.example.com" || got[99].EvacuatorClass != "deployment.apps.k8s.io" {
-		t.Errorf("those with the highest priority and the controller have to stay: got %s", show(got))
+		t.Errorf("the evacuators with the highest priority and the controller must stay: got %s", show(got))
 	}
 	if len(problems) != 10 || !strings.Contains(problems[9].Message, "and 41 more") {
 		t.Errorf("got %d problems, the last one %v", len(problems), problems[len(problems)-1])
@@ -181,10 +181,10 @@ func FuzzResolve(f *testing.F) {
 			t.Fatalf("not deterministic: %s, then %s", show(got), show(again))
 		}
 		if builtIn && !slices.ContainsFunc(got, func(e v1alpha1.Evacuator) bool { return e.EvacuatorClass == "deployment.apps.k8s.io" }) {
-			t.Fatalf("the built-in evacuator is lost: %s", show(got))
+			t.Fatalf("the built-in evacuator is missing: %s", show(got))
 		}
 		if only && len(got) != len(s.BuiltIn) {
-			t.Fatalf("annotations count although they must not: %s", show(got))
+			t.Fatalf("annotations are not ignored: %s", show(got))
 		}
 		for _, problem := range problems {
 			if len(problem.Message) > 1024 { // an event's limit

@@ -11,34 +11,35 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Terms are what the maintenances of a Node lay down for the evacuation of its Pods.
+// Terms are the combined settings of the maintenances that drain a Node, for the evacuation of its Pods.
 type Terms struct {
-	// DrainEnds is when the time of the first of its drains is up. Nil: never.
+	// DrainEnds is when the first of its drains times out. Nil: never.
 	DrainEnds *time.Time
-	// DrainStart is when the first of its drains began. Nil: none has begun.
+	// DrainStart is when the first of its drains started. Nil: no drain has started.
 	DrainStart *time.Time
-	// Unordered: all of its drains evict the Pods of StatefulSets in any order.
+	// Unordered is true if all of its drains evict the Pods of StatefulSets in any order.
 	Unordered bool
-	// BuiltInOnly: one of its drains lets built-in evacuators only have a turn. ProgressDeadline is the shortest of those drains.
+	// BuiltInOnly is true if one of its drains allows built-in evacuators only. ProgressDeadline is the shortest of those drains.
 	BuiltInOnly      bool
 	ProgressDeadline time.Duration
-	// DeletesUnready: all of its drains let Pods that aren't ready be deleted, where their budget can never have room (E21).
+	// DeletesUnready is true if all of its drains allow the deletion of Pods that aren't ready and whose budget can never allow a
+	// disruption (E21).
 	DeletesUnready bool
-	// Paused: all of its drains serve Machines that are paused.
+	// Paused is true if all of its drains serve Machines that are paused.
 	Paused bool
 }
 
-// Rest says whether the Evacuation of a Pod of the Node is put off: whoever asks for it is paused. A NodeMaintenance that serves no
-// Machine, and an instigator that is none, is never paused.
+// Rest reports whether the Evacuation of a Pod of the Node is deferred because all its instigators are paused. NodeMaintenances that
+// serve no Machine, and instigators other than NodeMaintenances, are never paused.
 func (t Terms) Rest(e *v1alpha1.Evacuation) bool {
 	instigators := Instigators(e)
 	return t.Paused && len(instigators) == 1 && instigators[0] == v1alpha1.NodeMaintenanceInstigatorFinalizer
 }
 
-// TermsByNode collects the terms of all Nodes that a maintenance drains. Where several drain a Node, the first that ends counts,
-// and budgets are overridden only where none of them respects them: as with the order of Pods, the least powerful one wins. Evacuators
-// that are not built in have no turn where one of them says so: it protects the Node from being held. paused
-// says whether a maintenance serves a Machine that is paused; nil: that makes no difference.
+// TermsByNode returns the terms of all Nodes that a maintenance drains. If several drain a Node, the earliest drain timeout applies,
+// and budgets are overridden only if all of them override budgets: as with the order of Pods, the most restrictive one wins. Evacuators
+// that are not built in are excluded if one of them excludes them, so that they cannot block its drain. paused reports whether a
+// maintenance serves a Machine that is paused; nil: no maintenance does.
 func TermsByNode(maintenances []v1alpha1.NodeMaintenance, paused func(*v1alpha1.NodeMaintenance) bool) map[string]Terms {
 	byNode := map[string]Terms{}
 	for i := range maintenances {
@@ -59,7 +60,7 @@ func TermsByNode(maintenances []v1alpha1.NodeMaintenance, paused func(*v1alpha1.
 	return byNode
 }
 
-// TermsOn are the terms of one Node.
+// TermsOn returns the terms of one Node, see TermsByNode.
 func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance, paused func(*v1alpha1.NodeMaintenance) bool) Terms {
 	var all *Terms
 	for i := range maintenances {
@@ -78,8 +79,8 @@ func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance, paused func(*
 	return ptr.Deref(all, Terms{})
 }
 
-// TermsChanged says whether a maintenance lays down other terms now, or for other Nodes. Before is nil for one that is new, after
-// for one that is gone.
+// TermsChanged reports whether the terms of a maintenance, or the Nodes that they apply to, have changed. before is nil for a new
+// maintenance, after for a deleted one.
 func TermsChanged(before, after *v1alpha1.NodeMaintenance) bool {
 	beforeTerms, drained := termsOf(before)
 	afterTerms, drains := termsOf(after)
@@ -125,7 +126,8 @@ func earlier(a, b *time.Time) *time.Time {
 	return a
 }
 
-// DrainEnds is when the time of a maintenance's drain is up, counted from the start of the stage. Nil: never, or not begun.
+// DrainEnds returns when the drain of a maintenance times out, counted from the start of the stage. Nil: never, or the stage has not
+// started.
 func DrainEnds(m *v1alpha1.NodeMaintenance) *time.Time {
 	timeout := m.Spec.Evacuation.DrainTimeoutSeconds
 	if timeout == nil || *timeout <= 0 {
@@ -139,7 +141,7 @@ func DrainEnds(m *v1alpha1.NodeMaintenance) *time.Time {
 	return &ends
 }
 
-// FirstDrain is when the first of the drains in progress began. Nil: there is none.
+// FirstDrain returns when the first of the drains in progress started. Nil: no drain is in progress.
 func FirstDrain(maintenances []v1alpha1.NodeMaintenance) *time.Time {
 	var first *time.Time
 	for i := range maintenances {

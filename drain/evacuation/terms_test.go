@@ -11,7 +11,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// drain is a NodeMaintenance that has drained its Nodes since noon.
+// drain returns a NodeMaintenance that started to drain its Nodes at noon.
 func drain(change func(*v1alpha1.NodeMaintenance), nodes ...string) v1alpha1.NodeMaintenance {
 	m := v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
 	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageCordon, StartTimestamp: metav1.NewTime(noon.Add(-time.Hour))}, {Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(noon)}}
@@ -47,23 +47,23 @@ func TestTerms(t *testing.T) {
 		all  list
 		want string // for Node "one"
 	}{
-		{"E14: the time of a drain counts from the start of its stage", list{drain(within(600), "one")}, "until 10m0s"},
-		{"E14: no timeout, no end", list{drain(unlimited, "one"), drain(within(0), "one")}, "never"},
-		{"E14: of several the first that ends counts", list{drain(unlimited, "one"), drain(within(900), "one"), drain(within(600), "two", "one"), drain(within(1200), "one")}, "until 10m0s"},
-		{"E14: those of other Nodes don't", list{drain(within(600), "two"), drain(unlimited, "one")}, "never"},
-		{"E14: nor do those that don't drain", list{drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Spec.Stage = v1alpha1.StageComplete }, "one")}, "never"},
-		{"E14: nor those that are deleted", list{drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.DeletionTimestamp = &metav1.Time{Time: noon} }, "one")}, "never"},
-		{"E14: one that hasn't begun has no end yet", list{drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Status.StageStatuses = nil }, "one")}, "never"},
-		{"E21: budgets are overridden where all say so", list{drain(overriding, "one"), drain(overriding, "one")}, "never, deletes unready"},
-		{"E21: and respected where one does", list{drain(overriding, "one"), drain(unlimited, "one")}, "never"},
-		{"E21: in any order", list{drain(unlimited, "one"), drain(overriding, "one")}, "never"},
-		{"E21: other Nodes' drains have no say", list{drain(unlimited, "two"), drain(overriding, "one")}, "never, deletes unready"},
-		{"M16: a drain rests whose Machine is paused", list{drain(ofPaused, "one")}, "never, paused"},
-		{"M16: not while another drains the Node as well", list{drain(unlimited, "one"), drain(ofPaused, "one")}, "never"},
-		{"M16: another Node's doesn't rest", list{drain(ofPaused, "two"), drain(unlimited, "one")}, "never"},
-		{"E30: Pods of StatefulSets are evicted in any order where all say so", list{drain(unordered, "one"), drain(unordered, "one")}, "never, unordered"},
-		{"E30: and in order where one does", list{drain(unordered, "one"), drain(unlimited, "one")}, "never"},
-		{"E21: nobody drains it, nobody overrides", nil, "never"},
+		{"E14: the drain timeout counts from the start of the stage", list{drain(within(600), "one")}, "until 10m0s"},
+		{"E14: a drain without a timeout never times out", list{drain(unlimited, "one"), drain(within(0), "one")}, "never"},
+		{"E14: the earliest of several drain timeouts applies", list{drain(unlimited, "one"), drain(within(900), "one"), drain(within(600), "two", "one"), drain(within(1200), "one")}, "until 10m0s"},
+		{"E14: drains of other Nodes don't apply", list{drain(within(600), "two"), drain(unlimited, "one")}, "never"},
+		{"E14: NodeMaintenances in other stages don't apply", list{drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Spec.Stage = v1alpha1.StageComplete }, "one")}, "never"},
+		{"E14: NodeMaintenances that are being deleted don't apply", list{drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.DeletionTimestamp = &metav1.Time{Time: noon} }, "one")}, "never"},
+		{"E14: a drain that has not started does not time out", list{drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Status.StageStatuses = nil }, "one")}, "never"},
+		{"E21: budgets are overridden if all drains override them", list{drain(overriding, "one"), drain(overriding, "one")}, "never, deletes unready"},
+		{"E21: budgets are respected if one drain respects them", list{drain(overriding, "one"), drain(unlimited, "one")}, "never"},
+		{"E21: budgets are respected regardless of the order of the drains", list{drain(unlimited, "one"), drain(overriding, "one")}, "never"},
+		{"E21: drains of other Nodes don't apply", list{drain(unlimited, "two"), drain(overriding, "one")}, "never, deletes unready"},
+		{"M16: a drain is paused while its Machine is paused", list{drain(ofPaused, "one")}, "never, paused"},
+		{"M16: a Node is not paused if one of its drains is not paused", list{drain(unlimited, "one"), drain(ofPaused, "one")}, "never"},
+		{"M16: the paused drain of another Node doesn't apply", list{drain(ofPaused, "two"), drain(unlimited, "one")}, "never"},
+		{"E30: Pods of StatefulSets are evicted in any order if all drains are unordered", list{drain(unordered, "one"), drain(unordered, "one")}, "never, unordered"},
+		{"E30: Pods of StatefulSets are evicted in order if one drain is ordered", list{drain(unordered, "one"), drain(unlimited, "one")}, "never"},
+		{"E21: budgets are respected without a drain", nil, "never"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, terms := range []evacuation.Terms{evacuation.TermsOn("one", test.all, isOfPaused), evacuation.TermsByNode(test.all, isOfPaused)["one"]} {
@@ -103,7 +103,7 @@ func TestTermsChanged(t *testing.T) {
 		{"a drain ends", of(drain(unlimited, "one")), nil, true},
 		{"E14: a timeout is set while it runs", of(drain(unlimited, "one")), of(drain(within(600), "one")), true},
 		{"another Node is selected", of(drain(unlimited, "one")), of(drain(unlimited, "two")), true},
-		{"progress alone", of(drain(within(600), "one")), of(drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Status.NodeStatuses[0].PodsEvacuating = 3 }, "one")), false},
+		{"only the progress changes", of(drain(within(600), "one")), of(drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Status.NodeStatuses[0].PodsEvacuating = 3 }, "one")), false},
 		{"nothing is drained before or after", of(drain(func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageIdle }, "one")), nil, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -121,11 +121,11 @@ func TestTermsRest(t *testing.T) {
 		given *given
 		want  bool
 	}{
-		{"M16: an Evacuation rests that only paused maintenances ask for", evacuation.Terms{Paused: true}, anEvacuation(), true},
-		{"M16: not one that others ask for as well", evacuation.Terms{Paused: true}, anEvacuation().heldBy(ours, theirs), false},
-		{"M16: nor one of others", evacuation.Terms{Paused: true}, anEvacuation().heldBy(theirs), false},
-		{"M16: finalizers of others ask for nothing", evacuation.Terms{Paused: true}, anEvacuation().heldBy(foreign, ours), true},
-		{"M16: nothing is paused", evacuation.Terms{}, anEvacuation(), false},
+		{"M16: defers an Evacuation whose instigators are paused NodeMaintenances only", evacuation.Terms{Paused: true}, anEvacuation(), true},
+		{"M16: does not defer an Evacuation with another instigator", evacuation.Terms{Paused: true}, anEvacuation().heldBy(ours, theirs), false},
+		{"M16: does not defer an Evacuation of another instigator only", evacuation.Terms{Paused: true}, anEvacuation().heldBy(theirs), false},
+		{"M16: defers despite foreign finalizers", evacuation.Terms{Paused: true}, anEvacuation().heldBy(foreign, ours), true},
+		{"M16: does not defer when no NodeMaintenance is paused", evacuation.Terms{}, anEvacuation(), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := test.terms.Rest(test.given.Evacuation); got != test.want {

@@ -11,24 +11,24 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// world is an API server with one Evacuation and its Pod, and a memory of what has happened.
+// world is a model of an API server with one Evacuation and its Pod. It records what has happened.
 type world struct {
 	t         testing.TB
-	e         *v1alpha1.Evacuation // nil: it is gone
+	e         *v1alpha1.Evacuation // nil: deleted
 	pod       evacuation.Pod
 	resolved  []v1alpha1.Evacuator
 	drainEnds *time.Time
 	limits    *evacuation.Limits
-	// hasLimited says that there were limits: then some evacuators are passed over for good.
+	// hasLimited is true if there have been limits: then some evacuators may never be activated.
 	hasLimited bool
-	paused     bool // the Machine of the Node is
+	paused     bool // the Machine of the Node is paused
 	now        time.Time
 
 	last        evacuation.Action
-	turns       []string      // who has had a turn
-	progressAt  time.Time     // when the active evacuator, or its activation, has last written
-	progressed  time.Time     // when that was first seen by Next
-	skew        time.Duration // by how much its clock is fast
+	turns       []string      // classes that have been activated
+	progressAt  time.Time     // last progress of the active evacuator, or its activation
+	progressed  time.Time     // when Next first observed that
+	skew        time.Duration // how much the evacuator's clock is ahead
 	unseenWrite bool
 	inFuture    bool
 }
@@ -60,7 +60,7 @@ func newWorld(t testing.TB, r *rapid.T) *world {
 	w.e.CreationTimestamp = metav1.NewTime(noon)
 	mustBeValid(t, w.e, nil)
 
-	// Many lives begin in the middle, when some evacuators have had their turns in silence.
+	// Many runs start after some evacuators have exceeded their progress deadlines.
 	for range rapid.IntRange(0, len(list)+2).Draw(r, "silent turns") {
 		w.reconcile(r)
 		if w.last.Deadline.After(w.now) {
@@ -79,10 +79,10 @@ func (w *world) next() evacuation.Action {
 	return action
 }
 
-// rests says whether everybody who asks for the Evacuation is paused.
+// rests reports whether all instigators of the Evacuation are paused.
 func (w *world) rests() bool { return evacuation.Terms{Paused: w.paused}.Rest(w.e) }
 
-// reconcile is the controller: it applies what Next says until there is nothing more to do, or a write is lost.
+// reconcile acts as the controller: it applies actions of Next until nothing changes, or a write is lost.
 func (w *world) reconcile(r *rapid.T) {
 	for range 4 {
 		if w.e == nil {
@@ -99,11 +99,11 @@ func (w *world) reconcile(r *rapid.T) {
 		}
 	}
 	if w.e != nil {
-		r.Fatalf("it doesn't settle: still %s", w.last.Kind)
+		r.Fatalf("the actions don't settle: still %s", w.last.Kind)
 	}
 }
 
-// write is the three writes of a controller, of which the last ones may get lost. It says whether anything was to be written.
+// write makes the three writes of a controller, of which the last ones may get lost. It reports whether anything had to be written.
 func (w *world) write(r *rapid.T, action evacuation.Action, changed *v1alpha1.Evacuation, succeed int) bool {
 	status := w.e.DeepCopy()
 	changed.Status.DeepCopyInto(&status.Status)
@@ -120,7 +120,7 @@ func (w *world) write(r *rapid.T, action evacuation.Action, changed *v1alpha1.Ev
 			return true
 		}
 		if w.forbidsCancellation() {
-			r.Fatalf("%s: a DELETE that is refused", action.Kind)
+			r.Fatalf("%s: the API server refuses the DELETE", action.Kind)
 		}
 		w.delete()
 	}
@@ -137,7 +137,7 @@ func (w *world) write(r *rapid.T, action evacuation.Action, changed *v1alpha1.Ev
 	return true
 }
 
-// store is an update that the API server takes.
+// store makes an update, which the API server must accept.
 func (w *world) store(r *rapid.T, changed *v1alpha1.Evacuation) {
 	if errs := validate(w.t, changed, w.e); len(errs) > 0 {
 		r.Fatalf("the API server refuses it: %v", errs.ToAggregate())
