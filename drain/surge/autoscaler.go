@@ -10,7 +10,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Scales says whether an autoscaler scales the Deployment of that name in its namespace.
+// Scales reports whether an autoscaler scales the Deployment of that name in its namespace.
 func Scales(h *autoscalingv2.HorizontalPodAutoscaler, deployment string) bool {
 	target := h.Spec.ScaleTargetRef
 	group, err := schema.ParseGroupVersion(target.APIVersion)
@@ -21,7 +21,7 @@ func minReplicas(h *autoscalingv2.HorizontalPodAutoscaler) int32 {
 	return ptr.Deref(h.Spec.MinReplicas, 1)
 }
 
-// restored is an autoscaler without our note. Its minReplicas is as it was, unless somebody else has edited it.
+// restored returns an autoscaler without our note. Its minReplicas is restored, unless another actor has edited it.
 func restored(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.HorizontalPodAutoscaler {
 	h = h.DeepCopy()
 	if n := noteOf(h); n != nil && minReplicas(h) == n.Raised {
@@ -31,7 +31,7 @@ func restored(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.Horizonta
 	return h
 }
 
-// restoreOrphans restores the first autoscaler whose note no baseline goes with: that of a Deployment that is gone.
+// restoreOrphans restores the first autoscaler that has a note, but no baseline of a Deployment: the Deployment was deleted.
 func restoreOrphans(o Observation) (Decision, bool) {
 	for _, h := range o.Autoscalers {
 		if _, noted := h.Annotations[v1alpha1.SurgeAnnotation]; noted {
@@ -41,20 +41,20 @@ func restoreOrphans(o Observation) (Decision, bool) {
 	return Decision{}, false
 }
 
-// autoscalerRefusal says why an autoscaler can't be asked for more. Nil: there is none.
+// autoscalerRefusal returns the autoscaler of the Deployment, nil if there is none, and why its minReplicas cannot be raised.
 func autoscalerRefusal(o Observation) (*autoscalingv2.HorizontalPodAutoscaler, Refusal, string) {
 	if len(o.Autoscalers) == 0 {
 		return nil, "", ""
 	}
 	h := o.Autoscalers[0]
 	if len(o.Autoscalers) > 1 {
-		return h, SeveralAutoscalers, "More than one HorizontalPodAutoscaler scales the Deployment"
+		return h, SeveralAutoscalers, "More than one HorizontalPodAutoscaler scales Deployment " + nameOf(o.Deployment)
 	}
 	if owner := metav1.GetControllerOfNoCopy(h); owner != nil {
-		return h, ForeignAutoscaler, "The HorizontalPodAutoscaler belongs to " + owner.Kind + " " + owner.Name + ", which would undo what is done to it"
+		return h, ForeignAutoscaler, "HorizontalPodAutoscaler " + h.Name + " is controlled by " + owner.Kind + " " + owner.Name + ", which would revert a change of minReplicas"
 	}
 	if replicas(o.Deployment) >= h.Spec.MaxReplicas {
-		return h, AutoscalerAtMaximum, "The HorizontalPodAutoscaler is at its maximum of " + count(h.Spec.MaxReplicas)
+		return h, AutoscalerAtMaximum, "HorizontalPodAutoscaler " + h.Name + " is at its maximum of " + count(h.Spec.MaxReplicas)
 	}
 	return h, "", ""
 }

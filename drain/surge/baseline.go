@@ -16,8 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// maxPods is how many Pods move at a time at most: the baseline that names them is an annotation, and those of an object are
-// limited to 256 KiB.
+// maxPods is how many Pods a surge replaces at a time at most: the baseline that names them is an annotation, and the annotations of
+// an object are limited to 256 KiB.
 const maxPods = 100
 
 // PodRef names one Pod of the Deployment.
@@ -26,33 +26,33 @@ type PodRef struct {
 	UID  types.UID `json:"uid"`
 }
 
-// Baseline is what a Deployment was like before it was surged, and how far that has come.
+// Baseline is the state of a Deployment before its surge, and the progress of the surge.
 type Baseline struct {
-	// Deployment is the UID of the one that is meant: an annotation is copied easily.
+	// Deployment is the UID of the Deployment: it identifies annotations that were copied to another one.
 	Deployment types.UID `json:"deployment"`
-	// Replicas that it declared, and Surged, those that it has while room is made.
+	// Replicas is the declared number of replicas, Surged that during the surge.
 	Replicas int32 `json:"replicas"`
 	Surged   int32 `json:"surged"`
-	// Raised says that it was scaled up. Where an autoscaler does that, its note says so.
+	// Raised means that the Deployment was scaled up. It is false if an autoscaler scales: then its note means the same.
 	Raised bool `json:"raised,omitempty"`
-	// Template is a hash of its Pod template.
+	// Template is a hash of the Pod template.
 	Template string `json:"template"`
-	// Pods that leave.
+	// Pods to be removed.
 	Pods []PodRef `json:"pods"`
-	// Autoscaler that scales the Deployment, if there is one.
+	// Autoscaler that scales the Deployment, nil if there is none.
 	Autoscaler *AutoscalerBaseline `json:"autoscaler,omitempty"`
-	// Returning is since when the autoscaler is to scale back.
+	// Returning is the time since which the autoscaler is expected to scale back.
 	Returning *metav1.Time `json:"returning,omitempty"`
 }
 
-// AutoscalerBaseline is what a HorizontalPodAutoscaler was like before.
+// AutoscalerBaseline is the state of a HorizontalPodAutoscaler before the surge.
 type AutoscalerBaseline struct {
 	Name        string    `json:"name"`
 	UID         types.UID `json:"uid"`
 	MinReplicas *int32    `json:"minReplicas,omitempty"`
 }
 
-// note is what an autoscaler whose minReplicas is raised remembers by itself, so that it is restored where the Deployment is gone.
+// note is stored on an autoscaler whose minReplicas is raised, so that it can be restored when the Deployment does not exist any more.
 type note struct {
 	Autoscaler types.UID `json:"autoscaler"`
 	Deployment types.UID `json:"deployment"`
@@ -62,13 +62,13 @@ type note struct {
 	Raised int32  `json:"raised"`
 }
 
-// BaselineOf reads the baseline of a Deployment. Nil: it isn't surged. An error: there is something that isn't its baseline.
+// BaselineOf returns the baseline of a Deployment, nil if it is not surged, and an error if the annotation is not a valid baseline of it.
 func BaselineOf(d *appsv1.Deployment) (*Baseline, error) { return baselineOf(d) }
 
 func baselineOf(d metav1.Object) (*Baseline, error) {
 	value, found := d.GetAnnotations()[v1alpha1.SurgeAnnotation]
 	if !found {
-		return nil, nil //nolint:nilnil // none is as good an answer as any
+		return nil, nil //nolint:nilnil // a Deployment without a baseline is no error
 	}
 	b := &Baseline{}
 	if err := json.Unmarshal([]byte(value), b); err != nil {
@@ -76,14 +76,14 @@ func baselineOf(d metav1.Object) (*Baseline, error) {
 	}
 	switch {
 	case b.Deployment != d.GetUID():
-		return nil, errors.New("the baseline is that of another Deployment")
+		return nil, errors.New("the baseline belongs to another Deployment")
 	case b.Replicas < 1 || b.Surged <= b.Replicas || len(b.Pods) > maxPods || int(b.Surged-b.Replicas) > len(b.Pods):
-		return nil, errors.New("the baseline is none that was recorded here")
+		return nil, errors.New("the baseline has invalid replicas or Pods")
 	}
 	return b, nil
 }
 
-// SetBaseline stores the baseline on the Deployment; nil takes it away.
+// SetBaseline stores the baseline in the annotation of the Deployment; nil removes it.
 func SetBaseline(d *appsv1.Deployment, b *Baseline) {
 	if b == nil {
 		unmarkObject(d)
@@ -122,12 +122,12 @@ func unmarkObject(object metav1.Object) {
 	object.SetLabels(labels)
 }
 
-// templateHash tells whether a template has been edited. Where a newer version of this program knows fields that the older one
-// didn't, it may differ by mistake: then the surge is called off, no more.
+// templateHash returns a hash that changes when a template is edited. It may also change when a newer version of the manager knows
+// fields that the older one did not. The only effect is that the surge is ended, and the Pods are evicted.
 func templateHash(template corev1.PodTemplateSpec) string {
 	hash := fnv.New64a()
 	if err := json.NewEncoder(hash).Encode(template); err != nil {
-		panic(err) // it has come as JSON
+		panic(err) // it was decoded from JSON
 	}
 	return strconv.FormatUint(hash.Sum64(), 36)
 }

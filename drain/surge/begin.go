@@ -14,10 +14,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Refusal is why no room is made for a Pod: the reason of the condition Surged of its Evacuation. It is evicted then.
+// Refusal is why no replica is added for a Pod: the reason of the condition Surged of its Evacuation. The Pod is evicted instead.
 type Refusal string
 
-// What may be in the way.
+// Reasons against a surge.
 const (
 	NoDeployment        Refusal = "NoDeployment"
 	NotAsked            Refusal = "NotAsked"
@@ -37,9 +37,9 @@ const (
 	AutoscalerAtMaximum Refusal = "AutoscalerAtMaximum"
 )
 
-// begin records the baseline of the next round, where the Deployment may surge.
+// begin records the baseline of the next round if the Deployment may surge.
 func begin(o Observation) Decision {
-	waiting, reports, last := firstLook(o)
+	waiting, reports, last := triage(o)
 	if last != nil {
 		return *last
 	}
@@ -73,21 +73,22 @@ func begin(o Observation) Decision {
 	return d
 }
 
-// firstLook sorts out the Pods for which no room is to be made. While the end of others is still to show, last says to wait.
-func firstLook(o Observation) (waiting []Leaving, reports []Report, last *Decision) {
+// triage returns the Pods that wait for a surge, and the reports of those that are not surged. If Pods of the previous round have not
+// terminated yet, it returns in last the decision to wait for them.
+func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision) {
 	var chosen []Leaving
 	for _, pod := range o.Leaving {
 		switch {
 		case !pod.Owned:
-			reports = append(reports, refuse(pod, NoDeployment, "It is no Pod of a Deployment that is there"))
+			reports = append(reports, refuse(pod, NoDeployment, "Deployment "+nameOf(o.Deployment)+" does not control the Pod"))
 		case pod.Marked:
 			chosen = append(chosen, pod)
 		case !pod.Asked || pod.Policy != v1alpha1.SurgeIfSingleReplica && pod.Policy != v1alpha1.SurgeAlways:
-			reports = append(reports, refuse(pod, NotAsked, "No NodeMaintenance of its Node asks for a surge"))
+			reports = append(reports, refuse(pod, NotAsked, "No NodeMaintenance of the Pod's Node requests a surge"))
 		case pod.Policy == v1alpha1.SurgeIfSingleReplica && replicas(o.Deployment) != 1:
-			reports = append(reports, refuse(pod, TooManyReplicas, "Its Deployment declares "+count(replicas(o.Deployment))))
+			reports = append(reports, refuse(pod, TooManyReplicas, "Surge policy IfSingleReplica does not apply: Deployment "+nameOf(o.Deployment)+" declares "+count(replicas(o.Deployment))))
 		case !pod.Ready:
-			reports = append(reports, refuse(pod, PodNotReady, "The Pod isn't ready, so nothing is lost when it goes"))
+			reports = append(reports, refuse(pod, PodNotReady, "The Pod is not ready: its eviction does not reduce the available replicas"))
 		default:
 			waiting = append(waiting, pod)
 		}
@@ -95,42 +96,42 @@ func firstLook(o Observation) (waiting []Leaving, reports []Report, last *Decisi
 	if len(chosen) == 0 {
 		return waiting, reports, nil
 	}
-	// They should be on their way. The next round begins when this one has ended.
-	left, onTheWay := partition(chosen, func(l Leaving) bool {
+	// Their ReplicaSet is expected to delete the marked Pods. The next round begins when it has.
+	left, expected := partition(chosen, func(l Leaving) bool {
 		return settled(o.Deployment) && !o.Now.Before(l.Progress.Add(chosenTime))
 	})
-	last = &Decision{Reports: append(reports, refuseAll(left, NotChosen, "The Deployment was scaled back, but its ReplicaSet has deleted another Pod")...)}
-	if len(onTheWay) > 0 || len(waiting) > 0 {
+	last = &Decision{Reports: append(reports, refuseAll(left, NotChosen, "Deployment "+nameOf(o.Deployment)+" was scaled back, but its ReplicaSet deleted another Pod")...)}
+	if len(expected) > 0 || len(waiting) > 0 {
 		last.LookAgain = o.Now.Add(settlePace)
 	}
 	return waiting, reports, last
 }
 
-// ineligible says why the Deployment can't surge.
+// ineligible returns why the Deployment cannot surge.
 func ineligible(o Observation) (Refusal, string) {
 	d := o.Deployment
 	switch {
 	case d.DeletionTimestamp != nil:
-		return NoDeployment, "Its Deployment is being deleted"
+		return NoDeployment, "Deployment " + nameOf(d) + " is being deleted"
 	case d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType:
-		return Recreated, "Its Deployment has the strategy Recreate: two Pods of it must not run together"
+		return Recreated, "Deployment " + nameOf(d) + " has strategy Recreate: its Pods must not run concurrently with their replacements"
 	case d.Spec.Paused:
-		return Paused, "The rollout of its Deployment is paused"
+		return Paused, "The rollout of Deployment " + nameOf(d) + " is paused"
 	case d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas > d.Status.UpdatedReplicas:
-		return Progressing, "Its Deployment rolls out a new template"
+		return Progressing, "A rollout of Deployment " + nameOf(d) + " is in progress"
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Claims)) {
 		switch claim := o.Claims[name]; {
 		case claim == nil:
-			return NoVolume, "There is no PersistentVolumeClaim " + name
+			return NoVolume, "PersistentVolumeClaim " + name + " does not exist"
 		case !shared(claim):
-			return ExclusiveVolume, "PersistentVolumeClaim " + name + " can't be mounted on two Nodes"
+			return ExclusiveVolume, "PersistentVolumeClaim " + name + " cannot be mounted on two Nodes"
 		}
 	}
 	return "", ""
 }
 
-// ClaimsOf names the PersistentVolumeClaims that all Pods of a template share.
+// ClaimsOf returns the names of the PersistentVolumeClaims that all Pods of a template share.
 func ClaimsOf(template corev1.PodTemplateSpec) []string {
 	var names []string
 	for _, volume := range template.Spec.Volumes {
@@ -147,23 +148,23 @@ func shared(claim *corev1.PersistentVolumeClaim) bool {
 	})
 }
 
-// settled says whether the last change of the number of replicas has been carried out.
+// settled reports whether the Deployment controller has observed the last change, and surplus replicas have been deleted.
 func settled(d *appsv1.Deployment) bool {
 	return d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas <= replicas(d)
 }
 
-// lacking says what the Deployment lacks: only what is available before can stay so.
+// lacking returns a message if replicas of the Deployment are unavailable: a surge can only keep those available that are before it.
 func lacking(d *appsv1.Deployment) string {
 	if available := min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas); available < replicas(d) {
-		return fmt.Sprintf("Only %d of the %s of its Deployment are available", available, count(replicas(d)))
+		return fmt.Sprintf("Deployment %s has only %d available of %s", nameOf(d), available, count(replicas(d)))
 	}
 	return ""
 }
 
-// untilAvailable is reported once, so that it is known since when the Pod waits.
-const untilAvailable = "Waiting until all replicas of its Deployment are available."
+// untilAvailable is reported once: the time of this report is when the Pod has started to wait.
+const untilAvailable = "Waiting for all replicas of the Deployment to become available."
 
-// patience gives a Deployment settleTime to become available.
+// patience waits for a Deployment to become available, and refuses the surge after settleTime.
 func patience(o Observation, waiting []Leaving, why string) (reports []Report, lookAgain time.Time) {
 	for _, pod := range waiting {
 		switch {
@@ -178,7 +179,7 @@ func patience(o Observation, waiting []Leaving, why string) (reports []Report, l
 	return reports, lookAgain
 }
 
-// size is how many Pods may move at a time: the maxSurge of the Deployment, rounded up, and at least one.
+// size is how many Pods may be replaced at a time: the maxSurge of the Deployment, rounded up, and at least one.
 func size(d *appsv1.Deployment) int {
 	maxSurge := intstr.FromString("25%")
 	if d.Spec.Strategy.RollingUpdate != nil && d.Spec.Strategy.RollingUpdate.MaxSurge != nil {

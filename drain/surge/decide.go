@@ -12,50 +12,50 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Observation is all that Decide looks at. It is not changed.
+// Observation is the input of Decide, which does not change it.
 type Observation struct {
-	// Deployment, nil if there is none.
+	// Deployment is nil if it does not exist.
 	Deployment *appsv1.Deployment
-	// Autoscalers that scale the Deployment, or have a note that says so.
+	// Autoscalers that scale the Deployment, or have a note that they were raised for it.
 	Autoscalers []*autoscalingv2.HorizontalPodAutoscaler
-	// Claims are the PersistentVolumeClaims that the template names; one that isn't there is nil.
+	// Claims are the PersistentVolumeClaims that the template names, nil for one that does not exist.
 	Claims map[string]*corev1.PersistentVolumeClaim
-	// Leaving are the Pods of the Deployment whose Evacuations are ours to carry out now, in the order in which they are to go.
+	// Leaving are the Pods of the Deployment whose active evacuator is this one, in the order in which they are to be removed.
 	Leaving []Leaving
-	// Marked are the Pods of the baseline, if there is one, that are there and marked.
+	// Marked are the marked Pods of the baseline that exist.
 	Marked []PodRef
 	Now    time.Time
 }
 
-// Leaving is a Pod that is to go.
+// Leaving is a Pod to be removed.
 type Leaving struct {
 	PodRef
 	// Policy of the maintenances of its Node, see PolicyFor.
 	Policy v1alpha1.SurgePolicy
-	// Asked says that a NodeMaintenance asks for the Evacuation.
+	// Asked means that a NodeMaintenance requests the Evacuation.
 	Asked bool
-	// Owned says that it is a Pod of the Deployment.
+	// Owned means that the Deployment controls the Pod.
 	Owned         bool
 	Ready, Marked bool
-	// Progress is when something was last reported, Deadline when our turn is over, Message what was reported.
+	// Progress is the time of the last report, Deadline its progress deadline, Message the last report.
 	Progress, Deadline time.Time
 	Message            string
 }
 
-// Decision is the next thing to do: first the Reports, then at most one of the writes, then the Event.
+// Decision is what to write next: first the Reports, then at most one of the other writes, then the Event.
 type Decision struct {
-	// Deployment and Autoscaler are to be stored, if the version that was observed is still the latest.
+	// Deployment and Autoscaler are to be stored if the observed version is still the latest.
 	Deployment *appsv1.Deployment
 	Autoscaler *autoscalingv2.HorizontalPodAutoscaler
-	// Mark and Unmark are Pods.
+	// Mark and Unmark are the Pods to pass to the functions of these names.
 	Mark, Unmark []PodRef
 	Reports      []Report
 	Event        *Event
-	// LookAgain is when to decide again if nothing happens before. Zero: whenever something happens.
+	// LookAgain is when to reconcile again without an event. Zero: only on the next event.
 	LookAgain time.Time
 }
 
-// Event tells people what has been done to the Deployment.
+// Event is an event on the Deployment about a write.
 type Event struct {
 	Warning         bool
 	Reason, Message string
@@ -63,38 +63,38 @@ type Event struct {
 
 // Reasons of events on a Deployment.
 const (
-	// EventSurged: it is scaled up to make room.
+	// EventSurged: the Deployment is scaled up before Pods of it are removed.
 	EventSurged = "SurgedForMaintenance"
-	// EventMoved: it is scaled back, and the marked Pods go.
+	// EventMoved: the Deployment is scaled back, and its ReplicaSet deletes the marked Pods.
 	EventMoved = "SurgeCompleted"
-	// EventCalledOff: it is scaled back, since nobody waits for it any more.
+	// EventCalledOff: the surge is cancelled and the Deployment is scaled back.
 	EventCalledOff = "SurgeCalledOff"
-	// EventSuperseded: somebody else has edited it meanwhile, which wins.
+	// EventSuperseded: another actor has edited the Deployment or its autoscaler during the surge. The edit is kept.
 	EventSuperseded = "SurgeSuperseded"
 )
 
 const (
-	// ReturnTime is how long an autoscaler may take to scale back by itself.
+	// ReturnTime is the maximum time in which an autoscaler is expected to scale back.
 	ReturnTime = 2 * time.Minute
-	// settleTime is how long a Deployment that isn't fully available may take to become that.
+	// settleTime is how long a Deployment with unavailable replicas may take to become available.
 	settleTime = 2 * time.Minute
-	// settlePace is how often it is looked at meanwhile. A Deployment is watched while it has a baseline.
+	// settlePace is the interval of reconciliations meanwhile: a Deployment is only watched while it has a baseline.
 	settlePace = 2 * time.Second
-	// chosenTime is how long a marked Pod has for its end to show.
+	// chosenTime is how long the watch may take to deliver the deletion of a marked Pod.
 	chosenTime = 10 * time.Second
-	// lastMargin is what is left of the progress deadline when a surge is given up, to say why.
+	// lastMargin is how long before the progress deadline a surge is cancelled, so that the reason can be reported.
 	lastMargin = 10 * time.Second
 )
 
-// Decide says what the next write is.
+// Decide returns the next write.
 func Decide(o Observation) Decision {
 	if o.Deployment == nil {
-		return orphaned(o, NoDeployment, "There is no such Deployment")
+		return orphaned(o, NoDeployment, "The Deployment of the Pod does not exist")
 	}
 	b, err := BaselineOf(o.Deployment)
 	switch {
 	case err != nil:
-		d := Decision{Deployment: o.Deployment.DeepCopy(), Event: &Event{Warning: true, Reason: EventSuperseded, Message: "Dropped the annotation " + v1alpha1.SurgeAnnotation + ": " + err.Error()}}
+		d := Decision{Deployment: o.Deployment.DeepCopy(), Event: &Event{Warning: true, Reason: EventSuperseded, Message: "Removed invalid annotation " + v1alpha1.SurgeAnnotation + ": " + err.Error()}}
 		SetBaseline(d.Deployment, nil)
 		return d
 	case b != nil:
@@ -106,7 +106,7 @@ func Decide(o Observation) Decision {
 	return begin(o)
 }
 
-// orphaned ends what was begun for a Deployment that is gone.
+// orphaned cleans up the surge of a Deployment that was deleted.
 func orphaned(o Observation, reason Refusal, message string) Decision {
 	d, _ := restoreOrphans(o)
 	d.Reports = refuseAll(o.Leaving, reason, message)
@@ -126,15 +126,15 @@ func (s *surging) next() Decision {
 	}
 	serving, late := s.serving()
 	switch {
-	case s.b.Returning != nil: // the autoscaler is on the way back
-		return s.goOn(way, serving, nil)
+	case s.b.Returning != nil: // the autoscaler is scaling back
+		return s.complete(way, serving, nil)
 	case len(serving) == 0:
-		return s.callOff(way, late)
+		return s.cancel(way, late)
 	case !way.raised():
 		return Decision{
 			Deployment: way.raiseDeployment(), Autoscaler: way.raiseAutoscaler(),
-			Reports: append(late, s.report(serving, s.makingRoom())...),
-			Event:   &Event{Reason: EventSurged, Message: s.makingRoom()},
+			Reports: append(late, s.report(serving, s.scalingMessage())...),
+			Event:   &Event{Reason: EventSurged, Message: s.scalingMessage()},
 		}
 	case !s.available():
 		return Decision{Reports: late, LookAgain: firstDeadline(serving)}
@@ -142,59 +142,59 @@ func (s *surging) next() Decision {
 	if unmarked, _ := partition(serving, func(l Leaving) bool { return !l.Marked }); len(unmarked) > 0 {
 		return Decision{Reports: late, Mark: refs(unmarked), LookAgain: firstDeadline(serving)}
 	}
-	return s.goOn(way, serving, late)
+	return s.complete(way, serving, late)
 }
 
-// goOn scales back, now that room is made.
-func (s *surging) goOn(way way, serving []Leaving, reports []Report) Decision {
+// complete scales back when the new Pods are available.
+func (s *surging) complete(way way, serving []Leaving, reports []Report) Decision {
 	d := way.lower()
 	if d.Deployment == nil {
-		return d // more is to follow
+		return d // further writes follow
 	}
 	if d.Event == nil {
-		d.Event = &Event{Reason: EventMoved, Message: "Scaled back to " + count(s.b.Replicas) + ": the Pods that leave have been replaced"}
+		d.Event = &Event{Reason: EventMoved, Message: "Scaled back to " + count(s.b.Replicas) + ": the Pods to be removed have been replaced"}
 	}
-	d.Reports = slices.Concat(reports, s.report(serving, "Room is made: "+d.Event.Message+"."))
+	d.Reports = slices.Concat(reports, s.report(serving, "Surge completed: "+d.Event.Message+"."))
 	return d
 }
 
-// callOff takes back what nobody waits for any more. Pods that stay are left as they were found.
-func (s *surging) callOff(way way, late []Report) Decision {
+// cancel reverts a surge for which no Pod waits any more. It restores the deletion cost of the Pods that stay.
+func (s *surging) cancel(way way, late []Report) Decision {
 	if len(s.Marked) > 0 {
 		return Decision{Reports: late, Unmark: s.Marked}
 	}
 	d, raised := way.lower(), way.raised()
 	d.Reports = late
 	switch {
-	case !raised || d.Deployment == nil: // nothing has been done yet, or more is to follow
+	case !raised || d.Deployment == nil: // nothing has been written yet, or further writes follow
 	case len(late) > 0:
-		d.Event = &Event{Warning: true, Reason: EventCalledOff, Message: "Going back to " + count(s.b.Replicas) + ": the new Pods were not available in time"}
+		d.Event = &Event{Warning: true, Reason: EventCalledOff, Message: "Scaling back to " + count(s.b.Replicas) + ": the new Pods did not become available in time"}
 	default:
-		d.Event = &Event{Reason: EventCalledOff, Message: "Going back to " + count(s.b.Replicas) + ": nobody waits for room any more"}
+		d.Event = &Event{Reason: EventCalledOff, Message: "Scaling back to " + count(s.b.Replicas) + ": no Pod waits for the surge any more"}
 	}
 	return d
 }
 
-// supersede leaves the Deployment to whoever has edited it. All Pods that wait for it are told first, so that none of them
-// begins anew after a restart.
+// supersede ends the surge of a Deployment that another actor has edited, and keeps the edit. It first reports to all Pods that wait
+// for the surge, so that none of them starts another surge after a restart of the manager.
 func (s *surging) supersede(way way, what string) Decision {
-	reports := refuseAll(s.Leaving, Edited, "Somebody has edited "+what+" of Deployment "+s.name()+" while room was made")
+	reports := refuseAll(s.Leaving, Edited, "Another actor changed "+what+" of Deployment "+s.name()+" during the surge")
 	if len(s.Marked) > 0 {
 		return Decision{Reports: reports, Unmark: s.Marked}
 	}
 	d := way.drop()
 	d.Reports = reports
-	d.Event = &Event{Warning: true, Reason: EventSuperseded, Message: "Somebody has edited " + what + " while room was made: that wins, and the Pods that leave are evicted"}
+	d.Event = &Event{Warning: true, Reason: EventSuperseded, Message: "Another actor changed " + what + " during the surge: the change is kept, and the Pods are evicted"}
 	return d
 }
 
-// serving are the Pods of the baseline that still wait. Those whose time is up are late: they are told, and count no more.
+// serving returns the Pods of the baseline that still wait, and the reports of those whose progress deadline is about to be exceeded.
 func (s *surging) serving() (serving []Leaving, late []Report) {
 	for _, pod := range s.Leaving {
 		switch {
 		case !s.includes(pod.UID):
 		case s.b.Returning == nil && !s.Now.Before(pod.Deadline.Add(-lastMargin)):
-			late = append(late, refuse(pod, NotAvailable, "The new Pods of Deployment "+s.name()+" were not available in time"))
+			late = append(late, refuse(pod, NotAvailable, "The new Pods of Deployment "+s.name()+" did not become available in time"))
 		default:
 			serving = append(serving, pod)
 		}
@@ -211,15 +211,17 @@ func (s *surging) includes(uid types.UID) bool {
 	return false
 }
 
-// available says whether all replicas are available, those included that make room: a ReplicaSet that is scaled down deletes
-// Pods that aren't ready first, whatever they cost.
+// available reports whether all replicas are available, including the added ones: when a ReplicaSet is scaled down, it deletes Pods
+// that are not ready first, regardless of their deletion cost.
 func (s *surging) available() bool {
 	status := s.Deployment.Status
 	return status.ObservedGeneration >= s.Deployment.Generation &&
 		status.AvailableReplicas >= max(replicas(s.Deployment), s.b.Surged) && status.UpdatedReplicas == status.Replicas
 }
 
-func (s *surging) name() string { return s.Deployment.Namespace + "/" + s.Deployment.Name }
+func (s *surging) name() string { return nameOf(s.Deployment) }
+
+func nameOf(d *appsv1.Deployment) string { return d.Namespace + "/" + d.Name }
 
 func firstDeadline(pods []Leaving) time.Time {
 	var first time.Time

@@ -9,9 +9,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Anyone who may edit a Deployment or a HorizontalPodAutoscaler can set the label by which this manager watches those that surge,
-// and can copy the record of another one. So of what is watched only identities are kept, and the label only where the record names
-// the UID of the very object, as each one does that this manager writes.
+// Anyone who may edit a Deployment or a HorizontalPodAutoscaler can set the label that selects the watched objects, and can copy the
+// record of another object. So the cache keeps only the identities of the watched objects. It keeps the label only if the record names
+// the UID of the object, as each record of this manager does.
 
 // TrimDeployment drops from the metadata of a watched Deployment all but its identity, and the label unless it records a surge.
 func TrimDeployment(m *metav1.PartialObjectMetadata) {
@@ -30,7 +30,7 @@ func TrimAutoscaler(m *metav1.PartialObjectMetadata) {
 	trim(m, true, toJSON(n))
 }
 
-// maxNameLength is that of every object in Kubernetes.
+// maxNameLength is the maximum length of the names of objects in Kubernetes.
 const maxNameLength = 253
 
 func trim(m *metav1.PartialObjectMetadata, recorded bool, record string) {

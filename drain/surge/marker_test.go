@@ -19,13 +19,13 @@ func TestTrimAutoscaler(t *testing.T) {
 		target string
 	}{
 		{name: "keeps its own note", change: func(*metav1.PartialObjectMetadata) {}, target: "web"},
-		{name: "drops the rest of the metadata, and of the note", target: "web", change: func(m *metav1.PartialObjectMetadata) {
+		{name: "drops all other metadata, and unknown fields of the note", target: "web", change: func(m *metav1.PartialObjectMetadata) {
 			m.Labels["large"], m.Annotations["large"] = strings.Repeat("x", 1000), strings.Repeat("x", 1000)
 			m.Annotations[v1alpha1.SurgeAnnotation] = strings.Replace(m.Annotations[v1alpha1.SurgeAnnotation], "{", `{"large":"`+strings.Repeat("x", 1000)+`",`, 1)
 		}},
-		{name: "drops the note of another one", change: func(m *metav1.PartialObjectMetadata) { m.UID = "another" }},
-		{name: "drops what is no note", change: func(m *metav1.PartialObjectMetadata) { m.Annotations[v1alpha1.SurgeAnnotation] = "?" }},
-		{name: "drops a note with a name that no object has", change: func(m *metav1.PartialObjectMetadata) {
+		{name: "drops the note of another object", change: func(m *metav1.PartialObjectMetadata) { m.UID = "another" }},
+		{name: "drops an invalid note", change: func(m *metav1.PartialObjectMetadata) { m.Annotations[v1alpha1.SurgeAnnotation] = "?" }},
+		{name: "drops a note with a name that is too long", change: func(m *metav1.PartialObjectMetadata) {
 			m.Annotations[v1alpha1.SurgeAnnotation] = strings.Replace(m.Annotations[v1alpha1.SurgeAnnotation], `"web"`, `"`+strings.Repeat("x", 1000)+`"`, 1)
 		}},
 	} {

@@ -16,8 +16,8 @@ import (
 // leavingCost is the lowest deletion cost that a Pod can have.
 const leavingCost = "-2147483647"
 
-// DeploymentOf returns the name of the Deployment that a Pod seems to belong to, "" if to none: a ReplicaSet of a Deployment is
-// named after it and the hash of the template. Controls tells whether that is true.
+// DeploymentOf returns the name of the Deployment that a Pod seems to belong to, "" if there is none: a ReplicaSet of a Deployment is
+// named after it and the hash of the template. Controls verifies it.
 func DeploymentOf(pod *corev1.Pod) string {
 	hash, owner := pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey], metav1.GetControllerOfNoCopy(pod)
 	if hash == "" || owner == nil || owner.Kind != "ReplicaSet" || !strings.HasPrefix(owner.APIVersion, appsv1.GroupName+"/") {
@@ -30,18 +30,18 @@ func DeploymentOf(pod *corev1.Pod) string {
 	return name
 }
 
-// Controls says whether a Pod is one of the Deployment. set is the ReplicaSet that the Pod names, nil if there is none.
+// Controls reports whether the Deployment controls a Pod through set, the ReplicaSet that the Pod names, nil if it does not exist.
 func Controls(d *appsv1.Deployment, set *appsv1.ReplicaSet, pod *corev1.Pod) bool {
 	return d != nil && set != nil && metav1.IsControlledBy(pod, set) && metav1.IsControlledBy(set, d)
 }
 
-// Marked says whether a Pod has been chosen to leave.
+// Marked reports whether a Pod is marked to be deleted when its ReplicaSet is scaled down.
 func Marked(pod *corev1.Pod) bool {
 	_, ours := pod.Annotations[v1alpha1.DeletionCostAnnotation]
 	return ours && pod.Annotations[corev1.PodDeletionCost] == leavingCost
 }
 
-// Mark makes a Pod the first one that its ReplicaSet deletes when it is scaled down. The cost that it had is kept.
+// Mark makes a Pod the first one that its ReplicaSet deletes when it is scaled down. It records the previous cost.
 func Mark(pod *corev1.Pod) {
 	if Marked(pod) {
 		return
@@ -55,7 +55,7 @@ func Mark(pod *corev1.Pod) {
 	pod.Annotations = annotations
 }
 
-// Unmark gives a Pod back the cost that it had. One that somebody else has set meanwhile stays.
+// Unmark restores the deletion cost that a Pod had before Mark. It keeps a cost that another actor has set since.
 func Unmark(pod *corev1.Pod) {
 	before, ours := pod.Annotations[v1alpha1.DeletionCostAnnotation]
 	if !ours {
@@ -73,7 +73,7 @@ func Unmark(pod *corev1.Pod) {
 	pod.Annotations = annotations
 }
 
-// Allows says whether a policy allows a surge for a Pod: with OnRequest only where the Pod asks for it.
+// Allows reports whether a policy allows a surge for a Pod: with OnRequest, only if the Pod requests it.
 func Allows(policy v1alpha1.SurgePolicy, pod *corev1.Pod) bool {
 	switch policy {
 	case v1alpha1.SurgeIfSingleReplica, v1alpha1.SurgeAlways:
@@ -85,14 +85,14 @@ func Allows(policy v1alpha1.SurgePolicy, pod *corev1.Pod) bool {
 	}
 }
 
-// requested says whether a Pod has the annotation of KEP-4212 by which an application owner asks for a surge.
+// requested reports whether a Pod has the annotation of KEP-4212 with which an application owner requests a surge.
 func requested(pod *corev1.Pod) bool {
 	wanted := fmt.Sprintf("%d/%s", v1alpha1.EvacuatorControllerPriority, v1alpha1.EvacuatorRoleController)
 	return pod.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+v1alpha1.EvacuatorClassDeployment] == wanted
 }
 
-// PolicyFor says how a Pod is surged, as the maintenance of its Node in stage Drain wants it that surges most: Always,
-// IfSingleReplica or Never. OnRequest is Always for a Pod that asks for a surge, and Never for others.
+// PolicyFor returns the most permissive surge policy for a Pod among the maintenances that drain its Node: Always, IfSingleReplica
+// or Never. OnRequest counts as Always for a Pod that requests a surge, and as Never for others.
 func PolicyFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance) v1alpha1.SurgePolicy {
 	policy := v1alpha1.SurgeNever
 	for i := range maintenances {

@@ -29,7 +29,7 @@ func TestPolicyFor(t *testing.T) {
 		{"", []v1alpha1.SurgePolicy{single, never}, single},
 		{"", []v1alpha1.SurgePolicy{always, single}, always},
 	} {
-		t.Run(fmt.Sprintf("E32: a Pod with %q where maintenances say %v", test.annotation, test.policies), func(t *testing.T) {
+		t.Run(fmt.Sprintf("E32: Pod annotation %q with maintenance policies %v", test.annotation, test.policies), func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}, Spec: corev1.PodSpec{NodeName: "one"}}
 			if test.annotation != "" {
 				pod.Annotations["evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io"] = test.annotation

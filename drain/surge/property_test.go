@@ -11,11 +11,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
-// TestSurgeHolds drives a Deployment through random orders of everything that can happen: controllers that are early or late, a
-// manager that dies after any write, edits, drains that are called off, Pods of further Nodes that are asked to leave, and time.
+// TestSurgeHolds applies random sequences of actions to a Deployment: controllers reconcile early or late, the manager crashes after
+// any write, another actor edits, evacuations are cancelled, Pods of further Nodes are evacuated, and time passes.
 //
-//   - While nobody else interferes, there are never fewer available replicas than declared (E24).
-//   - In the end the number of replicas is what it was, or what somebody has set it to, and nothing of the surge is left (E25).
+//   - Without interference of another actor, there are never fewer available replicas than declared (E24).
+//   - Finally the number of replicas is the declared one, or the one that another actor has set, and the surge is cleaned up (E25).
 func TestSurgeHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		declared := rapid.Int32Range(1, 6).Draw(t, "replicas")
@@ -28,15 +28,15 @@ func TestSurgeHolds(t *testing.T) {
 		interfered := false
 		actions := map[string]func(*rapid.T){
 			"decide": func(t *rapid.T) {
-				w.apply(surge.Decide(w.observed()), rapid.IntRange(0, 4).Draw(t, "writes until it dies"))
+				w.apply(surge.Decide(w.observed()), rapid.IntRange(0, 4).Draw(t, "writes until it crashes"))
 			},
 			"decide twice": func(*rapid.T) { w.step(); w.step() },
 			"replicate":    func(*rapid.T) { w.replicate() },
 			"start":        func(t *rapid.T) { w.start(rapid.IntRange(1, 3).Draw(t, "Pods")) },
 			"observe":      func(*rapid.T) { w.observe() },
 			"autoscale":    func(t *rapid.T) { w.autoscale(rapid.SampledFrom([]int32{0, declared}).Draw(t, "wants")) },
-			"ask":          func(t *rapid.T) { w.evacuated(rapid.IntRange(1, 3).Draw(t, "Pods"), v1alpha1.SurgeAlways) },
-			"call off": func(*rapid.T) {
+			"evacuate":     func(t *rapid.T) { w.evacuated(rapid.IntRange(1, 3).Draw(t, "Pods"), v1alpha1.SurgeAlways) },
+			"cancel": func(*rapid.T) {
 				for uid := range w.evacuations {
 					if w.pod(uid) != nil {
 						delete(w.evacuations, uid)
@@ -52,7 +52,7 @@ func TestSurgeHolds(t *testing.T) {
 				n := rapid.Int32Range(1, 9).Draw(t, "to")
 				b := w.baseline()
 				switch {
-				case b != nil && n == b.Surged: // nobody could tell it from ours
+				case b != nil && n == b.Surged: // indistinguishable from the write of the surge
 				case scaled:
 					if w.autoscaler = w.autoscaler.DeepCopy(); n <= w.autoscaler.Spec.MaxReplicas && n != *w.autoscaler.Spec.MinReplicas {
 						w.autoscaler.Spec.MinReplicas, lowest, interfered = &n, n, true
@@ -72,25 +72,25 @@ func TestSurgeHolds(t *testing.T) {
 
 		w.run()
 		if w.baseline() != nil || w.deployment.Labels[v1alpha1.SurgingLabel] != "" || len(w.evacuations) > 0 {
-			t.Fatalf("it doesn't end: %v, %d are left", w.deployment.Annotations, len(w.evacuations))
+			t.Fatalf("the surge does not end: %v, %d Evacuations remain", w.deployment.Annotations, len(w.evacuations))
 		}
 		switch {
 		case !scaled && *w.deployment.Spec.Replicas != declared:
-			t.Fatalf("%d replicas, declared were %d", *w.deployment.Spec.Replicas, declared)
+			t.Fatalf("%d replicas, %d were declared", *w.deployment.Spec.Replicas, declared)
 		case scaled && (ptr.Deref(w.autoscaler.Spec.MinReplicas, 1) != lowest || len(w.autoscaler.Annotations) > 0):
 			t.Fatalf("minReplicas %d, was %d", *w.autoscaler.Spec.MinReplicas, lowest)
 		case scaled && !interfered && *w.deployment.Spec.Replicas != declared:
-			t.Fatalf("the autoscaler is left with %d replicas, there were %d", *w.deployment.Spec.Replicas, declared)
+			t.Fatalf("the autoscaler ends with %d replicas, there were %d", *w.deployment.Spec.Replicas, declared)
 		}
 		for _, p := range w.pods {
 			if !interfered && surge.Marked(&p.Pod) {
-				t.Fatalf("Pod %s stays, and is marked", p.Name)
+				t.Fatalf("Pod %s is not removed, but still marked", p.Name)
 			}
 		}
 	})
 }
 
-// FuzzBaseline reads what a tenant may have written.
+// FuzzBaseline decides with baselines that a tenant may have written.
 func FuzzBaseline(f *testing.F) {
 	f.Add(`{"deployment":"d","replicas":1,"surged":2,"pods":[{"name":"a","uid":"b"}],"template":"x"}`)
 	f.Add(`{"deployment":"d","replicas":-1,"surged":2147483647,"autoscaler":{"uid":"h"},"returning":"2026-01-01T00:00:00Z"}`)

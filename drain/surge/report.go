@@ -11,17 +11,17 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Report is what the Evacuation of a Pod is told.
+// Report is the report of a surge in the status of a Pod's Evacuation.
 type Report struct {
 	Pod types.UID
-	// Refusal says that no room is made, and ends our turn. Empty: there is progress.
+	// Refusal is why the Pod is not surged. It completes the evacuator. Empty: there is progress.
 	Refusal Refusal
 	Message string
 }
 
-// Apply notes the report on the Evacuation.
+// Apply writes the report to the status of the Evacuation.
 func (r Report) Apply(e *v1alpha1.Evacuation, now time.Time) {
-	now = now.UTC().Truncate(time.Second) // as the API server will give it back
+	now = now.UTC().Truncate(time.Second) // the precision that the API server stores
 	e.Status.Message = r.Message
 	if r.Refusal == "" {
 		progress := metav1.NewTime(now)
@@ -47,7 +47,7 @@ func refuseAll(pods []Leaving, refusal Refusal, why string) []Report {
 	return reports
 }
 
-// report tells the Pods of this round, once, and those that wait for a later one.
+// report returns the reports of the Pods of this round that do not have the message yet, and of the Pods that wait for a later round.
 func (s *surging) report(pods []Leaving, message string) []Report {
 	var reports []Report
 	for _, pod := range pods {
@@ -58,14 +58,14 @@ func (s *surging) report(pods []Leaving, message string) []Report {
 	return append(reports, s.renew()...)
 }
 
-// renewShare of its progress deadline is how long a Pod that waits for a later round isn't told of the progress of this one. It
-// must be told before its turn ends in silence, and a write for each Pod and round would be many.
+// renewShare is the share of its progress deadline after which a Pod that waits for a later round gets a report of progress. Without
+// any report it would miss the deadline; a report for each Pod and round would take many writes.
 const renewShare = 0.25
 
-// renew tells the Pods that wait for a later round that there is progress.
+// renew returns reports of progress for the Pods that wait for a later round.
 func (s *surging) renew() []Report {
 	var reports []Report
-	message := fmt.Sprintf("Waiting for its turn: Deployment %s makes room for %d at a time.", s.name(), s.b.Surged-s.b.Replicas)
+	message := fmt.Sprintf("Waiting for other Pods of Deployment %s to be replaced: at most %d at a time.", s.name(), s.b.Surged-s.b.Replicas)
 	for _, pod := range s.Leaving {
 		after := time.Duration(float64(pod.Deadline.Sub(pod.Progress)) * renewShare)
 		if !s.includes(pod.UID) && !s.Now.Before(pod.Progress.Add(after)) {
@@ -75,10 +75,10 @@ func (s *surging) renew() []Report {
 	return reports
 }
 
-func (s *surging) makingRoom() string {
+func (s *surging) scalingMessage() string {
 	by := ""
 	if s.b.Autoscaler != nil {
-		by = " by the minReplicas of HorizontalPodAutoscaler " + s.b.Autoscaler.Name
+		by = " by minReplicas of HorizontalPodAutoscaler " + s.b.Autoscaler.Name
 	}
-	return fmt.Sprintf("Making room before Pods leave: Deployment %s is scaled from %d to %s%s.", s.name(), s.b.Replicas, count(s.b.Surged), by)
+	return fmt.Sprintf("Adding replicas before Pods are removed: Deployment %s is scaled from %d to %s%s.", s.name(), s.b.Replicas, count(s.b.Surged), by)
 }

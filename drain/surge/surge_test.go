@@ -14,38 +14,38 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
-func TestMoves(t *testing.T) {
-	t.Run("E24, E25: one write after the other, the baseline first and gone with the last", func(t *testing.T) {
+func TestRounds(t *testing.T) {
+	t.Run("E24, E25: writes one change at a time, stores the baseline first and removes it with the last write", func(t *testing.T) {
 		w := deployed(1).evacuated(1, v1alpha1.SurgeIfSingleReplica)
 		leaving := w.pods[0]
 
 		w.step()
 		if w.baseline() == nil || w.baseline().Raised || *w.deployment.Spec.Replicas != 1 {
-			t.Fatalf("first the baseline: %v", w.deployment)
+			t.Fatalf("the baseline is not written first: %v", w.deployment)
 		}
 		w.step()
 		if !w.baseline().Raised || *w.deployment.Spec.Replicas != 2 {
-			t.Fatalf("then the number: %v", w.deployment)
+			t.Fatalf("the number is not written next: %v", w.deployment)
 		}
 		w.replicate()
 		w.observe()
 		if d := w.step(); d.Deployment != nil || len(d.Mark) > 0 || d.LookAgain.IsZero() {
-			t.Fatalf("it waits for the new Pod: %v", d)
+			t.Fatalf("it does not wait for the new Pod: %v", d)
 		}
 		w.settle()
 		if d := w.step(); len(d.Mark) != 1 || d.Mark[0].UID != leaving.UID {
-			t.Fatalf("the Pod that leaves is marked: %v", d)
+			t.Fatalf("the Pod to be removed is not marked: %v", d)
 		}
 		w.step()
 		if w.baseline() != nil || *w.deployment.Spec.Replicas != 1 || w.deployment.Labels[v1alpha1.SurgingLabel] != "" {
-			t.Fatalf("it is taken back: %v", w.deployment)
+			t.Fatalf("it is not scaled back: %v", w.deployment)
 		}
 		w.settle()
 		if w.pod(leaving.UID) != nil || w.available() != 1 {
-			t.Fatal("another Pod has gone")
+			t.Fatal("another Pod was removed")
 		}
 		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || !slices.Equal(w.events, []string{surge.EventSurged, surge.EventMoved}) {
-			t.Fatalf("that is all: %v, %v", d, w.events)
+			t.Fatalf("further writes or events: %v, %v", d, w.events)
 		}
 	})
 	for _, tc := range []struct {
@@ -53,12 +53,12 @@ func TestMoves(t *testing.T) {
 		world  *world
 		rounds []int32
 	}{
-		{"E24: maxSurge 25% of ten is three at a time", deployed(10, maxSurge("25%")).evacuated(10, v1alpha1.SurgeAlways), []int32{13, 13, 13, 11}},
-		{"E24: maxSurge 0 is one at a time", deployed(3, maxSurge("0")).evacuated(2, v1alpha1.SurgeAlways), []int32{4, 4}},
-		{"E24: a number", deployed(4, maxSurge("2")).evacuated(3, v1alpha1.SurgeAlways), []int32{6, 5}},
-		{"E24: no more than leave", deployed(4, maxSurge("100%")).evacuated(1, v1alpha1.SurgeAlways), []int32{5}},
-		{"E24: what isn't a number is one at a time", deployed(4, maxSurge("many")).evacuated(2, v1alpha1.SurgeAlways), []int32{5, 5}},
-		{"E26: no more than the autoscaler's maximum", deployed(4, maxSurge("100%")).scaledBy(2, 6).evacuated(3, v1alpha1.SurgeAlways), []int32{6, 5}},
+		{"E24: replaces three of ten Pods at a time with maxSurge 25%", deployed(10, maxSurge("25%")).evacuated(10, v1alpha1.SurgeAlways), []int32{13, 13, 13, 11}},
+		{"E24: replaces one Pod at a time with maxSurge 0", deployed(3, maxSurge("0")).evacuated(2, v1alpha1.SurgeAlways), []int32{4, 4}},
+		{"E24: replaces as many Pods at a time as an integer maxSurge", deployed(4, maxSurge("2")).evacuated(3, v1alpha1.SurgeAlways), []int32{6, 5}},
+		{"E24: adds no more replicas than Pods are removed", deployed(4, maxSurge("100%")).evacuated(1, v1alpha1.SurgeAlways), []int32{5}},
+		{"E24: replaces one Pod at a time with an invalid maxSurge", deployed(4, maxSurge("many")).evacuated(2, v1alpha1.SurgeAlways), []int32{5, 5}},
+		{"E26: adds no more replicas than the maxReplicas of the autoscaler", deployed(4, maxSurge("100%")).scaledBy(2, 6).evacuated(3, v1alpha1.SurgeAlways), []int32{6, 5}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			declared := *tc.world.deployment.Spec.Replicas
@@ -72,7 +72,7 @@ func TestMoves(t *testing.T) {
 				}
 			}
 			if !slices.Equal(rounds, tc.rounds) || len(tc.world.evacuations) > 0 || *tc.world.deployment.Spec.Replicas != declared {
-				t.Errorf("rounds %v, want %v; %d are left, %d replicas", rounds, tc.rounds, len(tc.world.evacuations), *tc.world.deployment.Spec.Replicas)
+				t.Errorf("rounds %v, want %v; %d Evacuations remain, %d replicas", rounds, tc.rounds, len(tc.world.evacuations), *tc.world.deployment.Spec.Replicas)
 			}
 		})
 	}
@@ -89,29 +89,29 @@ func TestRefusals(t *testing.T) {
 		change func(*world)
 		want   surge.Refusal
 	}{
-		{"E24: IfSingleReplica with two", deployed(2).evacuated(1, single), nil, surge.TooManyReplicas},
-		{"E24: Never", deployed(1).evacuated(1, v1alpha1.SurgeNever), nil, surge.NotAsked},
-		{"E24: Recreate", deployed(1, func(d *appsv1.Deployment) { d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType }).evacuated(1, always), nil, surge.Recreated},
-		{"E24: a paused rollout", deployed(1, func(d *appsv1.Deployment) { d.Spec.Paused = true }).evacuated(1, always), nil, surge.Paused},
-		{"E24: a rollout in progress", deployed(2).evacuated(1, always), func(w *world) { w.deployment.Status.UpdatedReplicas = 1 }, surge.Progressing},
-		{"E24: a ReadWriteOnce claim", deployed(1).evacuated(1, always), func(w *world) { w.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOnce)} }, surge.ExclusiveVolume},
-		{"E24: a ReadWriteOncePod claim", deployed(1).evacuated(1, always), func(w *world) {
+		{"E24: refuses two replicas with IfSingleReplica", deployed(2).evacuated(1, single), nil, surge.TooManyReplicas},
+		{"E24: refuses with policy Never", deployed(1).evacuated(1, v1alpha1.SurgeNever), nil, surge.NotAsked},
+		{"E24: refuses with strategy Recreate", deployed(1, func(d *appsv1.Deployment) { d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType }).evacuated(1, always), nil, surge.Recreated},
+		{"E24: refuses while the rollout is paused", deployed(1, func(d *appsv1.Deployment) { d.Spec.Paused = true }).evacuated(1, always), nil, surge.Paused},
+		{"E24: refuses while a rollout is in progress", deployed(2).evacuated(1, always), func(w *world) { w.deployment.Status.UpdatedReplicas = 1 }, surge.Progressing},
+		{"E24: refuses with a ReadWriteOnce claim", deployed(1).evacuated(1, always), func(w *world) { w.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOnce)} }, surge.ExclusiveVolume},
+		{"E24: refuses with a ReadWriteOncePod claim", deployed(1).evacuated(1, always), func(w *world) {
 			w.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOncePod)}
 		}, surge.ExclusiveVolume},
-		{"E24: a claim that isn't there", deployed(1).evacuated(1, always), func(w *world) { w.claims = map[string]*corev1.PersistentVolumeClaim{"a": nil} }, surge.NoVolume},
-		{"E24: an autoscaler at its maximum", deployed(3).scaledBy(1, 3).evacuated(1, always), nil, surge.AutoscalerAtMaximum},
-		{"E26: an autoscaler that something else owns", deployed(1).scaledBy(1, 3).evacuated(1, always), func(w *world) {
+		{"E24: refuses with a claim that does not exist", deployed(1).evacuated(1, always), func(w *world) { w.claims = map[string]*corev1.PersistentVolumeClaim{"a": nil} }, surge.NoVolume},
+		{"E24: refuses with an autoscaler at its maximum", deployed(3).scaledBy(1, 3).evacuated(1, always), nil, surge.AutoscalerAtMaximum},
+		{"E26: refuses with an autoscaler that has a controller", deployed(1).scaledBy(1, 3).evacuated(1, always), func(w *world) {
 			w.autoscaler.OwnerReferences = []metav1.OwnerReference{{Kind: "ScaledObject", Name: "web", Controller: ptr.To(true)}}
 		}, surge.ForeignAutoscaler},
-		{"E24: a Pod that isn't ready", deployed(1).evacuated(1, always), func(w *world) { w.pods[0].ready = false }, surge.PodNotReady},
-		{"E24: replicas that stay unavailable", deployed(3).evacuated(1, always), func(w *world) {
+		{"E24: refuses a Pod that is not ready", deployed(1).evacuated(1, always), func(w *world) { w.pods[0].ready = false }, surge.PodNotReady},
+		{"E24: refuses when replicas stay unavailable", deployed(3).evacuated(1, always), func(w *world) {
 			w.deployment.Status.AvailableReplicas = 2
-			w.now = w.now.Add(5 * time.Minute) // however long it has waited for others
+			w.now = w.now.Add(5 * time.Minute) // it may have waited for others for any time
 			w.step()
 			w.now = w.now.Add(2 * time.Minute)
 		}, surge.Unavailable},
-		{"E25: a Deployment that is gone", deployed(1).evacuated(1, always), func(w *world) { w.deployment = nil }, surge.NoDeployment},
-		{"E25: one that is being deleted", deployed(1).evacuated(1, always), func(w *world) { w.deployment.DeletionTimestamp = ptr.To(metav1.Now()) }, surge.NoDeployment},
+		{"E25: refuses when the Deployment does not exist", deployed(1).evacuated(1, always), func(w *world) { w.deployment = nil }, surge.NoDeployment},
+		{"E25: refuses when the Deployment is being deleted", deployed(1).evacuated(1, always), func(w *world) { w.deployment.DeletionTimestamp = ptr.To(metav1.Now()) }, surge.NoDeployment},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.change != nil {
@@ -123,14 +123,14 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
-	t.Run("E24: claims that many Nodes can mount are no obstacle", func(t *testing.T) {
+	t.Run("E24: surges with claims that several Nodes can mount", func(t *testing.T) {
 		w := deployed(1).evacuated(1, always)
 		w.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOnce, corev1.ReadWriteMany), "b": claim(corev1.ReadOnlyMany)}
 		if d := w.step(); d.Deployment == nil {
 			t.Errorf("got %+v", d)
 		}
 	})
-	t.Run("E24: a Deployment that isn't available at once is given time", func(t *testing.T) {
+	t.Run("E24: waits for unavailable replicas before it refuses", func(t *testing.T) {
 		w := deployed(3).evacuated(1, always)
 		w.deployment.Status.AvailableReplicas = 2
 		w.now = w.now.Add(5 * time.Minute)
@@ -139,10 +139,10 @@ func TestRefusals(t *testing.T) {
 		}
 		w.now = w.now.Add(time.Minute)
 		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || d.LookAgain.IsZero() {
-			t.Errorf("it is told once: %+v", d)
+			t.Errorf("it reports more than once: %+v", d)
 		}
 	})
-	t.Run("E24: while a round ends, the next one waits, however long that took", func(t *testing.T) {
+	t.Run("E24: delays the next round until the previous one has ended, without a time limit", func(t *testing.T) {
 		w := deployed(2).evacuated(1, always)
 		w.deployment.Generation++
 		w.now = w.now.Add(5 * time.Minute)
@@ -150,17 +150,17 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("got %+v", d)
 		}
 	})
-	t.Run("E24: whoever waits for a later round is told of progress before its turn ends in silence", func(t *testing.T) {
+	t.Run("E24: reports progress for Pods that wait for a later round before their progress deadline", func(t *testing.T) {
 		w := deployed(4).evacuated(3, always) // one at a time
 		for w.now = w.now.Add(4 * time.Minute); len(w.refusals) == 0 && len(w.evacuations) > 0; w.now = w.now.Add(time.Minute) {
 			w.step()
 			w.settle()
 		}
 		if len(w.refusals) > 0 || len(w.evacuations) > 0 || w.now.Before(begin.Add(progressDeadline)) {
-			t.Errorf("refused %v, %d are left after %s", w.refusals, len(w.evacuations), w.now.Sub(begin))
+			t.Errorf("refused %v, %d Evacuations remain after %s", w.refusals, len(w.evacuations), w.now.Sub(begin))
 		}
 	})
-	t.Run("E24: where the ReplicaSet deletes another Pod, the one that is left is evicted", func(t *testing.T) {
+	t.Run("E24: evicts the marked Pod when the ReplicaSet deletes another one", func(t *testing.T) {
 		w := deployed(1).evacuated(1, always)
 		surge.Mark(&w.pods[0].Pod)
 		w.now = w.now.Add(time.Minute)
@@ -170,7 +170,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// surged is a Deployment that is scaled up, and whose new Pods are not available.
+// surged returns a world whose Deployment is scaled up, and whose new Pods are not available.
 func surged(replicas int32, leaving int) *world {
 	w := deployed(replicas, maxSurge("100%")).evacuated(leaving, v1alpha1.SurgeAlways)
 	w.step()
@@ -180,8 +180,8 @@ func surged(replicas int32, leaving int) *world {
 	return w
 }
 
-func TestTakenBack(t *testing.T) {
-	t.Run("E25: called off before anything was written", func(t *testing.T) {
+func TestRevert(t *testing.T) {
+	t.Run("E25: removes the baseline when cancelled before it has scaled up", func(t *testing.T) {
 		w := deployed(1).evacuated(1, v1alpha1.SurgeAlways)
 		w.step()
 		clear(w.evacuations)
@@ -190,23 +190,23 @@ func TestTakenBack(t *testing.T) {
 			t.Errorf("%v, %v", w.deployment, w.events)
 		}
 	})
-	t.Run("E25: called off while new Pods start", func(t *testing.T) {
+	t.Run("E25: scales back when cancelled while new Pods start", func(t *testing.T) {
 		w := surged(2, 2)
 		clear(w.evacuations)
 		if d := w.step(); d.Deployment == nil || *d.Deployment.Spec.Replicas != 2 || d.Event.Reason != surge.EventCalledOff {
 			t.Errorf("got %+v", d)
 		}
 		if w.baseline() != nil {
-			t.Error("the baseline is still there")
+			t.Error("the baseline was not removed")
 		}
 	})
-	t.Run("E25: called off with Pods marked: those that stay are left as they were found", func(t *testing.T) {
+	t.Run("E25: restores the deletion cost of marked Pods when cancelled", func(t *testing.T) {
 		w := surged(2, 2)
 		w.pods[0].Annotations = map[string]string{corev1.PodDeletionCost: "7"}
 		w.settle()
 		w.step()
 		if !surge.Marked(&w.pods[0].Pod) || !surge.Marked(&w.pods[1].Pod) {
-			t.Fatal("they aren't marked")
+			t.Fatal("they are not marked")
 		}
 		clear(w.evacuations)
 		w.run()
@@ -217,7 +217,7 @@ func TestTakenBack(t *testing.T) {
 			t.Errorf("got %v", w.deployment)
 		}
 	})
-	t.Run("E25: one of two called off: the other one moves", func(t *testing.T) {
+	t.Run("E25: replaces the other Pod when the evacuation of one of two is cancelled", func(t *testing.T) {
 		w := surged(2, 2)
 		stays, moves := w.pods[0].UID, w.pods[1].UID
 		delete(w.evacuations, stays)
@@ -226,7 +226,7 @@ func TestTakenBack(t *testing.T) {
 			t.Errorf("got %v", w.pods)
 		}
 	})
-	t.Run("E25: an edit of the number of replicas wins", func(t *testing.T) {
+	t.Run("E25: keeps an edit of the number of replicas", func(t *testing.T) {
 		w := surged(1, 1)
 		w.scale(5)
 		d := w.step()
@@ -234,10 +234,10 @@ func TestTakenBack(t *testing.T) {
 			t.Errorf("got %+v", d)
 		}
 		if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.Edited {
-			t.Errorf("eviction follows: %v", d.Reports)
+			t.Errorf("the eviction does not follow: %v", d.Reports)
 		}
 	})
-	t.Run("E25: an edit of the template wins, and the number is taken back", func(t *testing.T) {
+	t.Run("E25: keeps an edit of the template and restores the number of replicas", func(t *testing.T) {
 		w := surged(1, 1)
 		w.deployment.Spec.Template.Spec.NodeName = "elsewhere"
 		d := w.step()
@@ -245,7 +245,7 @@ func TestTakenBack(t *testing.T) {
 			t.Errorf("got %+v", d)
 		}
 	})
-	t.Run("E25: an edit before the number was written", func(t *testing.T) {
+	t.Run("E25: keeps an edit made before it has scaled up", func(t *testing.T) {
 		w := deployed(1).evacuated(1, v1alpha1.SurgeAlways)
 		w.step()
 		w.scale(3)
@@ -253,7 +253,7 @@ func TestTakenBack(t *testing.T) {
 			t.Errorf("got %+v", d)
 		}
 	})
-	t.Run("E25: a copy of the annotation on another Deployment is no baseline", func(t *testing.T) {
+	t.Run("E25: drops a baseline that was copied from another Deployment", func(t *testing.T) {
 		w := surged(1, 1)
 		clear(w.evacuations)
 		w.deployment.UID = "copy"
@@ -261,7 +261,7 @@ func TestTakenBack(t *testing.T) {
 			t.Errorf("got %+v", d)
 		}
 	})
-	t.Run("E27: new Pods that aren't available in time: it is taken back, and eviction follows", func(t *testing.T) {
+	t.Run("E27: scales back and evicts when new Pods are not available in time", func(t *testing.T) {
 		w := surged(1, 1)
 		d := w.step()
 		if d.LookAgain.IsZero() || !d.LookAgain.After(w.now.Add(progressDeadline/2)) {
@@ -273,10 +273,10 @@ func TestTakenBack(t *testing.T) {
 			t.Errorf("got %+v", d)
 		}
 		if d := w.step(); d.Deployment != nil {
-			t.Errorf("it begins anew: %+v", d)
+			t.Errorf("it surges again: %+v", d)
 		}
 	})
-	t.Run("E27: it is taken back also where nobody looked in time", func(t *testing.T) {
+	t.Run("E27: scales back also when it reconciles after the progress deadline", func(t *testing.T) {
 		w := surged(1, 1)
 		w.now = w.now.Add(progressDeadline)
 		if d := w.step(); w.baseline() != nil || *w.deployment.Spec.Replicas != 1 {
@@ -286,7 +286,7 @@ func TestTakenBack(t *testing.T) {
 }
 
 func TestAutoscaler(t *testing.T) {
-	t.Run("E26: its minReplicas is raised and restored, and it scales back by itself", func(t *testing.T) {
+	t.Run("E26: raises and restores minReplicas, and waits for the autoscaler to scale back", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		leaving := w.pods[0].UID
 		w.step()
@@ -296,12 +296,12 @@ func TestAutoscaler(t *testing.T) {
 		}
 		w.settle() // it scales up
 		w.step()   // mark
-		w.step()   // note since when
+		w.step()   // record Returning
 		if d := w.step(); d.Autoscaler == nil || *w.autoscaler.Spec.MinReplicas != 1 || len(w.autoscaler.Annotations) > 0 {
 			t.Fatalf("got %+v", d)
 		}
 		if d := w.step(); d.Deployment != nil || !d.LookAgain.Equal(w.now.Add(surge.ReturnTime)) {
-			t.Fatalf("it waits: %+v", d)
+			t.Fatalf("it does not wait: %+v", d)
 		}
 		w.autoscale(2)
 		w.settle()
@@ -310,14 +310,14 @@ func TestAutoscaler(t *testing.T) {
 			t.Errorf("got %v", w.deployment)
 		}
 	})
-	t.Run("E26: where it doesn't scale back, the recorded number is written", func(t *testing.T) {
+	t.Run("E26: writes the recorded number when the autoscaler does not scale back", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		w.run()
 		if *w.deployment.Spec.Replicas != 2 || w.baseline() != nil || w.now.Before(begin.Add(surge.ReturnTime)) || len(w.evacuations) > 0 {
 			t.Errorf("got %v", w.deployment)
 		}
 	})
-	t.Run("E26: where it scales up further, that is left to it", func(t *testing.T) {
+	t.Run("E26: keeps the number when the autoscaler scales up further", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		for range 5 {
 			w.step()
@@ -328,7 +328,7 @@ func TestAutoscaler(t *testing.T) {
 			t.Errorf("got %+v", d)
 		}
 	})
-	t.Run("E26: without a minReplicas it has none again", func(t *testing.T) {
+	t.Run("E26: restores an autoscaler without minReplicas", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		w.autoscaler.Spec.MinReplicas = nil
 		w.run()
@@ -336,7 +336,7 @@ func TestAutoscaler(t *testing.T) {
 			t.Errorf("got %v", w.autoscaler.Spec)
 		}
 	})
-	t.Run("E26: somebody's edit of minReplicas wins", func(t *testing.T) {
+	t.Run("E26: keeps an edit of minReplicas", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		w.step()
 		w.step()
@@ -347,7 +347,7 @@ func TestAutoscaler(t *testing.T) {
 			t.Errorf("got %v, %v", w.autoscaler, w.events)
 		}
 	})
-	t.Run("E25, E26: a Deployment that is deleted leaves the autoscaler as it was", func(t *testing.T) {
+	t.Run("E25, E26: restores the autoscaler of a deleted Deployment", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		w.step()
 		w.step()
@@ -356,7 +356,7 @@ func TestAutoscaler(t *testing.T) {
 			t.Errorf("got %+v", d)
 		}
 	})
-	t.Run("E26: an autoscaler that is deleted: nobody else would scale back", func(t *testing.T) {
+	t.Run("E26: scales back when the autoscaler is deleted", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		w.step()
 		w.step()

@@ -7,16 +7,18 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// way is how room is made: by the number of replicas, or by an autoscaler's minReplicas.
+// way is how replicas are added: by the Deployment's number of replicas, or by an autoscaler's minReplicas.
 type way interface {
-	// edited says what somebody else has changed meanwhile.
+	// edited names what another actor has changed since the baseline was recorded. Empty: nothing.
 	edited() string
+	// raised reports whether the number has been raised.
 	raised() bool
+	// raiseDeployment and raiseAutoscaler return the write that raises the number; nil if the other object is written.
 	raiseDeployment() *appsv1.Deployment
 	raiseAutoscaler() *autoscalingv2.HorizontalPodAutoscaler
-	// lower is the next write of the way back, the last of which drops the baseline.
+	// lower returns the next write that scales back. The last one drops the baseline.
 	lower() Decision
-	// drop ends the surge and leaves alone what somebody else has edited.
+	// drop returns the next write that ends the surge and keeps the edits of another actor.
 	drop() Decision
 }
 
@@ -32,14 +34,14 @@ func (s *surging) way() way {
 	return byAutoscaler{s, nil}
 }
 
-// withBaseline is the Deployment with another baseline.
+// withBaseline returns the Deployment with another baseline.
 func (s *surging) withBaseline(b *Baseline) *appsv1.Deployment {
 	d := s.Deployment.DeepCopy()
 	SetBaseline(d, b)
 	return d
 }
 
-// scaledBack is the Deployment as it was: the recorded number and the end of the baseline are one write.
+// scaledBack returns the Deployment with the recorded number of replicas and without the baseline, for a single write.
 func (s *surging) scaledBack() *appsv1.Deployment {
 	d := s.withBaseline(nil)
 	d.Spec.Replicas = ptr.To(s.b.Replicas)
@@ -93,10 +95,10 @@ func (w byReplicas) drop() Decision {
 	if w.replicasEdited() {
 		return Decision{Deployment: w.withBaseline(nil)}
 	}
-	return w.lower() // the number is ours to take back
+	return w.lower() // the number is still the one that the surge has written
 }
 
-// byAutoscaler raises the minReplicas of a HorizontalPodAutoscaler, nil if it is gone.
+// byAutoscaler raises the minReplicas of a HorizontalPodAutoscaler, nil if it does not exist any more.
 type byAutoscaler struct {
 	*surging
 	autoscaler *autoscalingv2.HorizontalPodAutoscaler
@@ -136,7 +138,7 @@ func (w byAutoscaler) raiseAutoscaler() *autoscalingv2.HorizontalPodAutoscaler {
 	return h
 }
 
-// lower notes since when the autoscaler is to scale back, restores it, and waits for it.
+// lower records when the autoscaler starts to scale back, restores its minReplicas, and waits until it has scaled back.
 func (w byAutoscaler) lower() Decision {
 	switch {
 	case w.raised() && w.b.Returning == nil:
@@ -148,18 +150,18 @@ func (w byAutoscaler) lower() Decision {
 	case w.b.Returning == nil, replicas(w.Deployment) <= w.b.Replicas: // never raised, or scaled back
 		return Decision{Deployment: w.withBaseline(nil)}
 	case replicas(w.Deployment) > w.b.Surged:
-		return Decision{Deployment: w.withBaseline(nil), Event: &Event{Reason: EventMoved, Message: "The HorizontalPodAutoscaler wants more than " + count(w.b.Surged)}}
+		return Decision{Deployment: w.withBaseline(nil), Event: &Event{Reason: EventMoved, Message: "HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " has scaled to more than " + count(w.b.Surged)}}
 	}
 	if until := w.b.Returning.Add(ReturnTime); w.Now.Before(until) {
 		return Decision{LookAgain: until}
 	}
-	return Decision{Deployment: w.scaledBack(), Event: &Event{Warning: true, Reason: EventMoved, Message: "Scaled back to " + count(w.b.Replicas) + ": the HorizontalPodAutoscaler has not done that by itself"}}
+	return Decision{Deployment: w.scaledBack(), Event: &Event{Warning: true, Reason: EventMoved, Message: "Scaled back to " + count(w.b.Replicas) + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " + ReturnTime.String()}}
 }
 
 func (w byAutoscaler) drop() Decision {
 	switch {
 	case w.autoscaler == nil && replicas(w.Deployment) == w.b.Surged:
-		return Decision{Deployment: w.scaledBack()} // nobody else would
+		return Decision{Deployment: w.scaledBack()} // without the autoscaler, no controller scales it back
 	case w.autoscaler == nil:
 		return Decision{Deployment: w.withBaseline(nil)}
 	case w.minEdited() && w.raised():

@@ -22,8 +22,8 @@ const progressDeadline = 10 * time.Minute
 
 var begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// world is what surrounds Decide: a Deployment with Pods, whose controllers act as the real ones do, and the Evacuations of Pods
-// that leave.
+// world simulates the environment of Decide: a Deployment with Pods, controllers that act like those of Kubernetes, and the
+// Evacuations of Pods.
 type world struct {
 	deployment  *appsv1.Deployment
 	autoscaler  *autoscalingv2.HorizontalPodAutoscaler
@@ -43,12 +43,12 @@ type pod struct {
 
 type evacuation struct {
 	policy    v1alpha1.SurgePolicy
-	since     time.Time // its turn began, or it was last told of progress
+	since     time.Time // when the evacuator became active, or last reported progress
 	message   string
 	completed bool
 }
 
-// deployed is a Deployment that is available.
+// deployed returns a world with a Deployment whose replicas are available.
 func deployed(replicas int32, changes ...func(*appsv1.Deployment)) *world {
 	d := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "d", Generation: 1},
@@ -69,7 +69,7 @@ func maxSurge(value string) func(*appsv1.Deployment) {
 	}
 }
 
-// scaledBy adds an autoscaler that holds the present number of replicas.
+// scaledBy adds an autoscaler that keeps the current number of replicas.
 func (w *world) scaledBy(lowest, highest int32) *world {
 	w.autoscaler = &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "h"},
@@ -81,7 +81,7 @@ func (w *world) scaledBy(lowest, highest int32) *world {
 	return w
 }
 
-// evacuated asks the oldest Pods to leave that nobody has asked yet.
+// evacuated adds Evacuations for the n oldest Pods without one.
 func (w *world) evacuated(n int, policy v1alpha1.SurgePolicy) *world {
 	for _, p := range w.pods {
 		if n > 0 && w.evacuations[p.UID] == nil {
@@ -116,7 +116,7 @@ func (w *world) observed() surge.Observation {
 	return o
 }
 
-// apply carries out a decision, up to a number of writes: a controller may die after any of them.
+// apply performs the first writes of a decision: a controller may crash after any of them.
 func (w *world) apply(d surge.Decision, writes int) {
 	for _, report := range d.Reports {
 		if writes--; writes < 0 {
@@ -164,7 +164,7 @@ func (w *world) apply(d surge.Decision, writes int) {
 	}
 }
 
-// step decides once and carries it out.
+// step decides once and applies the decision.
 func (w *world) step() surge.Decision {
 	d := surge.Decide(w.observed())
 	w.apply(d, 1<<20)
@@ -180,7 +180,7 @@ func (w *world) pod(uid types.UID) *pod {
 	return nil
 }
 
-// replicate is the ReplicaSet controller: it makes and deletes Pods, those first that its ranking has first.
+// replicate simulates the ReplicaSet controller: it creates Pods, and deletes Pods in the order of its ranking.
 func (w *world) replicate() {
 	for len(w.pods) < int(*w.deployment.Spec.Replicas) {
 		w.created++
@@ -217,7 +217,7 @@ func (w *world) start(n int) {
 	}
 }
 
-// observe is the Deployment controller's status.
+// observe simulates the Deployment controller: it updates the status.
 func (w *world) observe() {
 	w.deployment = w.deployment.DeepCopy()
 	total := int32(len(w.pods))
@@ -233,7 +233,7 @@ func (w *world) available() (n int) {
 	return n
 }
 
-// autoscale is the HorizontalPodAutoscaler's controller. wants is what its metrics say, 0 where it has none.
+// autoscale simulates the controller of the HorizontalPodAutoscaler. wants is the number of replicas by its metrics, 0 without metrics.
 func (w *world) autoscale(wants int32) {
 	if w.autoscaler == nil {
 		return
@@ -257,7 +257,7 @@ func (w *world) scale(n int32) {
 	w.deployment.Generation++
 }
 
-// evict is what becomes of Pods whose turn with us is over. It says whether there were any.
+// evict removes the Pods whose evacuator has completed or missed its deadline. It returns whether there were any.
 func (w *world) evict() (evicted bool) {
 	for uid, e := range w.evacuations {
 		if e.completed || !w.now.Before(e.since.Add(progressDeadline)) {
@@ -268,7 +268,7 @@ func (w *world) evict() (evicted bool) {
 	return evicted
 }
 
-// settle lets all controllers but ours come to rest.
+// settle runs all other controllers until they have nothing to do.
 func (w *world) settle() {
 	w.autoscale(0)
 	w.replicate()
@@ -276,7 +276,7 @@ func (w *world) settle() {
 	w.observe()
 }
 
-// run goes on until nothing changes any more, and returns the decisions that did something.
+// run decides until nothing changes any more, and returns the decisions that changed something.
 func (w *world) run() (decisions []surge.Decision) {
 	for range 200 {
 		d := w.step()

@@ -35,7 +35,7 @@ type Assignment struct {
 	Progress, Deadline time.Time
 }
 
-// Finder finds turns in one workload cluster.
+// Finder finds Assignments in one workload cluster.
 type Finder struct {
 	// Watched reads Evacuations and NodeMaintenances.
 	Watched client.Client
@@ -45,7 +45,7 @@ type Finder struct {
 	Now         time.Time
 }
 
-// Find returns the turns of a namespace whose Pods satisfy belongs, the oldest Evacuations first. It includes turns that are over but whose
+// Find returns the Assignments of a Namespace whose Pods satisfy belongs, the oldest Evacuations first. It includes expired ones whose
 // Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet.
 func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1.Pod) bool) (found []Assignment, known bool, err error) {
 	evacuations := &v1alpha1.EvacuationList{}
@@ -56,7 +56,7 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 	if err := f.Watched.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, false, errors.Wrap(err, "listing NodeMaintenances")
 	}
-	terms := evacuation.TermsByNode(maintenances.Items, nil) // a turn that has begun is played to its end
+	terms := evacuation.TermsByNode(maintenances.Items, nil) // an evacuator that is active stays active
 	firstDrain := evacuation.FirstDrain(maintenances.Items)
 	for i := range evacuations.Items {
 		e := &evacuations.Items[i]

@@ -119,7 +119,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 		}
 		by, refusal := daemonset.Decide(s.input(observation, e, pod))
 		if refusal != daemonset.NotRefused {
-			ctrl.LoggerFrom(ctx).V(4).Info("Left Pod alone", "Pod", klog.KObj(pod), "reason", refusal)
+			ctrl.LoggerFrom(ctx).V(4).Info("Skipped Pod", "Pod", klog.KObj(pod), "reason", refusal)
 			continue
 		}
 		if err := r.delete(ctx, s, e, pod, by); err != nil && failure == nil {

@@ -1,4 +1,5 @@
 package deployment
 
-// eventNotSurged on a Pod: it is evicted without making room first, and why. The events on Deployments are drain/surge's.
+// eventNotSurged is the reason of the event on a Pod that is evicted without a surge. The message tells why. The reasons of the events
+// on Deployments are in drain/surge.
 const eventNotSurged = "NotSurged"

@@ -8,12 +8,12 @@ import (
 var (
 	surges = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "capnm_surges_total",
-		Help: "What was done to Deployments to make room for Pods that leave, by event: SurgedForMaintenance, SurgeCompleted, SurgeCalledOff, SurgeSuperseded.",
+		Help: "Events of surges on Deployments, by event: SurgedForMaintenance, SurgeCompleted, SurgeCalledOff, SurgeSuperseded.",
 	}, []string{"event"})
 
 	refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "capnm_surges_refused_total",
-		Help: "Pods that were evicted although their maintenance asks for a surge, by reason.",
+		Help: "Pods that were evicted although their NodeMaintenance requests a surge, by reason.",
 	}, []string{"reason"})
 )
 

@@ -19,7 +19,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
-// findPodsToReplace finds the Pods of the Deployment that it is our turn to evacuate.
+// findPodsToReplace finds the Pods of the Deployment whose active evacuator is this one.
 func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 	found, known, err := s.finder.Find(ctx, s.key.Namespace, func(pod *corev1.Pod) bool { return surge.DeploymentOf(pod) == s.key.Name })
 	if err != nil || !known {
@@ -45,7 +45,7 @@ func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 	return true, nil
 }
 
-// observe reads the Deployment, and of what belongs to it as much as the next decision takes.
+// observe reads the Deployment and the related objects that the next decision needs.
 func (s *scope) observe(ctx context.Context) error {
 	d, err := get(ctx, s.live, s.key, &appsv1.Deployment{})
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *scope) observe(ctx context.Context) error {
 	b, invalid := surge.BaselineOf(d)
 	switch {
 	case invalid != nil:
-		return nil //nolint:nilerr // it is dropped, and then all else is read
+		return nil //nolint:nilerr // Decide drops it; the next reconciliation reads the rest
 	case b == nil && len(s.observed.Leaving) == 0:
 		return s.findNotedAutoscalers(ctx)
 	case b == nil:
@@ -68,7 +68,7 @@ func (s *scope) observe(ctx context.Context) error {
 	}
 }
 
-// observeBeforeSurge reads what says whether the Deployment may surge.
+// observeBeforeSurge reads the objects that determine whether the Deployment may surge.
 func (s *scope) observeBeforeSurge(ctx context.Context) error {
 	d, sets := s.observed.Deployment, map[string]*appsv1.ReplicaSet{}
 	for i := range s.observed.Leaving {
@@ -95,14 +95,14 @@ func (s *scope) observeBeforeSurge(ctx context.Context) error {
 	return s.findAutoscalers(ctx)
 }
 
-// observeSurge reads what the baseline names.
+// observeSurge reads the objects that the baseline names.
 func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 	for _, ref := range b.Pods {
 		var pod *corev1.Pod
 		if s.finder.Observation != nil {
 			pod, _ = s.finder.Observation.PodByUID(ref.UID)
 		}
-		if pod != nil && (pod.Namespace != s.key.Namespace || pod.Name != ref.Name) { // the baseline is a tenant's text
+		if pod != nil && (pod.Namespace != s.key.Namespace || pod.Name != ref.Name) { // a tenant may have written the baseline
 			continue
 		}
 		if pod == nil { // its Node may not be watched any more
@@ -125,10 +125,10 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 	return err
 }
 
-// maxNoted is how many autoscalers with a note about the same Deployment are read. This manager writes no second one.
+// maxNoted is how many autoscalers with a note about the same Deployment are read. This manager writes only one.
 const maxNoted = 5
 
-// findNotedAutoscalers finds, among those that are watched, the autoscalers with a note about the Deployment, and reads them.
+// findNotedAutoscalers reads the watched autoscalers that have a note about the Deployment.
 func (s *scope) findNotedAutoscalers(ctx context.Context) error {
 	noted, err := listMetadata(ctx, s.client, autoscalingv2.SchemeGroupVersion, "HorizontalPodAutoscaler", s.key.Namespace)
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *scope) findNotedAutoscalers(ctx context.Context) error {
 // autoscalersPage is how many HorizontalPodAutoscalers of a namespace are read at once.
 const autoscalersPage = 250
 
-// findAutoscalers finds all that scale the Deployment.
+// findAutoscalers reads all autoscalers that scale the Deployment.
 func (s *scope) findAutoscalers(ctx context.Context) error {
 	list := &autoscalingv2.HorizontalPodAutoscalerList{}
 	for {
@@ -177,7 +177,7 @@ func (s *scope) autoscaler(uid types.UID) *autoscalingv2.HorizontalPodAutoscaler
 	return s.observed.Autoscalers[at] // decisions are about what was observed
 }
 
-// livePod reads a Pod, nil if it is gone.
+// livePod reads a Pod from the API server. It returns nil if the Pod does not exist.
 func (s *scope) livePod(ctx context.Context, ref surge.PodRef) (*corev1.Pod, error) {
 	pod, err := get(ctx, s.live, types.NamespacedName{Namespace: s.key.Namespace, Name: ref.Name}, &corev1.Pod{})
 	if err != nil || pod == nil || pod.UID != ref.UID {
@@ -186,7 +186,7 @@ func (s *scope) livePod(ctx context.Context, ref surge.PodRef) (*corev1.Pod, err
 	return pod, nil
 }
 
-// get reads an object, nil if there is none.
+// get reads an object. It returns nil if the object does not exist.
 func get[T client.Object](ctx context.Context, reader client.Reader, key types.NamespacedName, object T) (T, error) {
 	var none T
 	if err := reader.Get(ctx, key, object); apierrors.IsNotFound(err) {

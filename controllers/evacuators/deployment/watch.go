@@ -27,7 +27,7 @@ import (
 )
 
 // Surging selects what is cached of Deployments and HorizontalPodAutoscalers: the identities of those that have the label of a surge.
-// The cache of a connection has to be told, since else it would hold all of them.
+// Without this selection, the cache of a connection would contain all Deployments and HorizontalPodAutoscalers.
 func Surging() map[client.Object]ctrlcache.ByObject {
 	labelled, err := labels.NewRequirement(v1alpha1.SurgingLabel, selection.Exists, nil)
 	if err != nil {
@@ -47,7 +47,7 @@ func Surging() map[client.Object]ctrlcache.ByObject {
 	}
 }
 
-// metadataOf is the kind by which only the metadata of objects is watched: that of Deployments may be a small part of them.
+// metadataOf returns an object with which only the metadata of a kind is watched, which can be much smaller than the objects.
 func metadataOf(group schema.GroupVersion, kind string) *metav1.PartialObjectMetadata {
 	m := &metav1.PartialObjectMetadata{}
 	m.SetGroupVersionKind(group.WithKind(kind))
@@ -82,8 +82,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 	return err
 }
 
-// Watches are those of what is surged in a workload cluster, and of its Evacuations. The first list of a connection finds
-// what an earlier manager has left.
+// Watches returns the watches of a workload cluster's surging Deployments, raised HorizontalPodAutoscalers, and Evacuations. The initial
+// list of each connection enqueues the surges that an earlier manager has left behind.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch("deployment-Deployments", r.controller, metadataOf(appsv1.SchemeGroupVersion, "Deployment"),
@@ -104,8 +104,8 @@ func targetOf(_ context.Context, h *metav1.PartialObjectMetadata) []types.Namesp
 	return nil
 }
 
-// deploymentsOf returns the Deployment of an Evacuation that has, or has had, its turn with us. Where its Pod is not known, or gone,
-// it may be any of those of its namespace that surge.
+// deploymentsOf returns the Deployment of an Evacuation whose active evacuator is this one, also if it has completed. If the Pod is
+// not observed or does not exist, it returns all surging Deployments of the Namespace: each of them may be the Pod's.
 func (r *Reconciler) deploymentsOf(ctx context.Context, cluster types.NamespacedName, e *v1alpha1.Evacuation) []types.NamespacedName {
 	if class := e.Status.ActiveEvacuatorClass; class == nil || *class != v1alpha1.EvacuatorClassDeployment {
 		return nil
@@ -115,11 +115,11 @@ func (r *Reconciler) deploymentsOf(ctx context.Context, cluster types.Namespaced
 	}
 	watched, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
-		return nil // the next connection lists all anew
+		return nil // the initial list of the next connection enqueues all
 	}
 	deployments, err := listMetadata(ctx, watched, appsv1.SchemeGroupVersion, "Deployment", e.Namespace)
 	if err != nil {
-		return nil // likewise
+		return nil // same
 	}
 	keys := make([]types.NamespacedName, 0, len(deployments))
 	for i := range deployments {
@@ -128,7 +128,7 @@ func (r *Reconciler) deploymentsOf(ctx context.Context, cluster types.Namespaced
 	return keys
 }
 
-// enqueue maps what a drain watch sees to Deployments: a Pod that shows its mark, and what was not known before.
+// enqueue maps a Change to Deployments: a marked Pod has changed, or the Pods of a Node have become known.
 func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
 	switch {
 	case change.Pod != nil:

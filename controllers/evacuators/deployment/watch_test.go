@@ -51,7 +51,7 @@ func labelled(name string) *metav1.PartialObjectMetadata {
 	return m
 }
 
-// transformed is the metadata of a Deployment as the cache of a connection keeps it.
+// transformed returns the metadata of a Deployment that the cache of a connection keeps.
 func transformed(g *WithT, m *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
 	var options ctrlcache.ByObject
 	for object, each := range Surging() {

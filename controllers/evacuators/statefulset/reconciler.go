@@ -1,5 +1,5 @@
-// Package statefulset is the built-in evacuator of the Pods of StatefulSets, class statefulset.apps.k8s.io. It evacuates nothing by
-// itself: it hands one Pod after the other to the eviction, in the order that drain/statefulset says.
+// Package statefulset is the built-in evacuator of the Pods of StatefulSets, class statefulset.apps.k8s.io. It removes
+// no Pods: it completes for one Pod after the other, in the order that drain/statefulset decides, so that they are evicted.
 package statefulset
 
 import (
@@ -42,7 +42,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 	return err
 }
 
-// Watches is that of a workload cluster's Evacuations.
+// Watches returns the watch of a workload cluster's Evacuations.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch("statefulset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
@@ -51,19 +51,19 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 	}
 }
 
-// setOf returns the StatefulSet of an Evacuation that it is our turn to carry out, as far as it is known.
+// setOf returns the StatefulSet of an Evacuation whose active evacuator is this one, if its Pod is known.
 func (r *Reconciler) setOf(cluster types.NamespacedName, e *v1alpha1.Evacuation) []types.NamespacedName {
 	if !assignment.IsActive(e, v1alpha1.EvacuatorClassStatefulSet) {
 		return nil
 	}
 	pod, _ := assignment.PodOf(r.Clusters.CurrentObservation(cluster), e)
 	if pod == nil {
-		return nil // known with the Pods of its Node
+		return nil // a Change enqueues it when the Pods of its Node are observed
 	}
 	return []types.NamespacedName{{Namespace: pod.Namespace, Name: statefulset.SetOf(pod)}}
 }
 
-// enqueue maps what a drain watch sees to StatefulSets: a Pod that has gone or is back, and what was not known before.
+// enqueue maps a Change to StatefulSets: a Pod was deleted or recreated, or the Pods of a Node have become known.
 func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
 	switch {
 	case change.Pod != nil:
@@ -79,7 +79,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 	}
 }
 
-// Reconcile looks whose turn it is among the Pods of one StatefulSet.
+// Reconcile decides which Pods of one StatefulSet are evicted next.
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "StatefulSet", klog.KRef(request.Object.Namespace, request.Object.Name)))
 	watched, err := r.Clusters.Client(ctx, request.Cluster)
@@ -116,8 +116,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	return reconcile.Result{RequeueAfter: max(decision.LookAgain.Sub(finder.Now), time.Millisecond)}, nil
 }
 
-// observe describes the Pods of a StatefulSet whose turn has begun. What asks for an Evacuation without a NodeMaintenance has no
-// drain: it began when the Evacuation was created.
+// observe returns the observation of the Pods of a StatefulSet whose active evacuator is this one. An Evacuation without a
+// NodeMaintenance belongs to no drain: the creation time of the Evacuation counts as the start of its drain.
 func observe(now time.Time, found []assignment.Assignment) (statefulset.Observation, map[types.UID]assignment.Assignment) {
 	observed, byPod := statefulset.Observation{Now: now, FirstDrain: now, Evicting: map[types.UID]time.Time{}}, map[types.UID]assignment.Assignment{}
 	for _, turn := range found {
@@ -140,8 +140,8 @@ func observe(now time.Time, found []assignment.Assignment) (statefulset.Observat
 	return observed, byPod
 }
 
-// read reads a StatefulSet, nil if it is gone, and, where they leave in order, the Pods of that one StatefulSet: those that are back
-// are on Nodes that nobody watches.
+// read reads a StatefulSet, nil if it does not exist, and its Pods if they are evicted in order. It reads them from the API server, since
+// recreated Pods run on Nodes whose Pods are not watched.
 func read(ctx context.Context, live client.Client, key types.NamespacedName) (*appsv1.StatefulSet, []corev1.Pod, error) {
 	set := &appsv1.StatefulSet{}
 	if err := live.Get(ctx, key, set); apierrors.IsNotFound(err) {
