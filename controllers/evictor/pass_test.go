@@ -53,7 +53,7 @@ func TestReport(t *testing.T) {
 			g := NewWithT(t)
 			p := passOver(t, now, onePod{pod: pod}, observed.DeepCopy())
 			patches := 0
-			p.client = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // a panic fails the test
+			p.client = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{
 				SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
 					patches++
 					return c.SubResource(subResource).Patch(ctx, object, patch, options...)

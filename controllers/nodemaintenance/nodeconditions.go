@@ -32,11 +32,6 @@ func (r *Reconciler) updateNodeConditions(ctx context.Context, s *scope) (bool, 
 	return err == nil, err
 }
 
-// clearNodeConditions updates the conditions of all Nodes after a NodeMaintenance has been deleted.
-func (r *Reconciler) clearNodeConditions(ctx context.Context, s *scope) error {
-	return r.setNodeConditions(ctx, s)
-}
-
 // setNodeConditions updates the selected Nodes and all Nodes with maintenance conditions. The NodeMaintenances in latest replace those in the cache,
 // which may be stale.
 func (r *Reconciler) setNodeConditions(ctx context.Context, s *scope, latest ...v1alpha1.NodeMaintenance) error {

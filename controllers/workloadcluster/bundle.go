@@ -80,16 +80,24 @@ func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 			continue
 		}
 		applied.CreatedCRDs = applied.CreatedCRDs || change == changeDeleted
-		unserved, err := whyUnserved(ctx, live, present)
-		if err != nil {
+		if err := applied.observeCRD(ctx, live, present); err != nil {
 			return Applied{}, err
-		}
-		applied.Terminating = applied.Terminating || present.GetDeletionTimestamp() != nil
-		if applied.Unserved == "" {
-			applied.Unserved = unserved
 		}
 	}
 	return applied, nil
+}
+
+// observeCRD records whether a CustomResourceDefinition is being deleted, and the first reason why one is not served.
+func (a *Applied) observeCRD(ctx context.Context, live client.Client, crd *unstructured.Unstructured) error {
+	unserved, err := whyUnserved(ctx, live, crd)
+	if err != nil {
+		return err
+	}
+	a.Terminating = a.Terminating || crd.GetDeletionTimestamp() != nil
+	if a.Unserved == "" {
+		a.Unserved = unserved
+	}
+	return nil
 }
 
 // found is a wanted object and its present state in the workload cluster.

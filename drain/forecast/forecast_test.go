@@ -2,6 +2,7 @@ package forecast_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -63,7 +64,7 @@ func maintenance(name string, added ...v1alpha1.DrainRule) *v1alpha1.NodeMainten
 	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now)}}
 	m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("one")
 	m.Spec.DrainPlanDefaults = v1alpha1.DrainPlanDefaultsNone
-	m.Spec.DrainRules = append(rules.Compile(rules.Input{}).Rules, added...)
+	m.Spec.DrainRules = slices.Concat(rules.Compile(rules.Input{}).Rules, added)
 	return m
 }
 
@@ -92,7 +93,7 @@ func TestOf(t *testing.T) {
 		"Pods of DaemonSets are last where the policy drains them after all others": {func(o *forecast.Observation) {
 			order(o)
 			o.Then = o.Maintenance.DeepCopy()
-			o.Then.Spec.DrainRules = append(rules.Compile(rules.Input{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}).Rules, rule("keep", v1alpha1.DrainBehaviorSkip, 0))
+			o.Then.Spec.DrainRules = slices.Concat(rules.Compile(rules.Input{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}).Rules, []v1alpha1.DrainRule{rule("keep", v1alpha1.DrainBehaviorSkip, 0)})
 		}, []string{
 			"job: Completes in step 1", "web: Evacuated in step 1", "db: Evacuated in step 2", "logs: Evacuated in step 3", "keep: Stays in step 0",
 		}},

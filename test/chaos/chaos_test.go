@@ -41,7 +41,7 @@ func TestChaos(t *testing.T) {
 		}
 		w = nil
 	}
-	defer func() { stop() }()
+	defer stop()
 	for i := range *runs {
 		current := *seed + uint64(i)
 		if i%*fresh == 0 || w != nil && len(w.managers) != replicasOf(current) {

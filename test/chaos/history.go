@@ -182,17 +182,8 @@ func (p *podLife) goneSince() int64 {
 	return math.MaxInt64
 }
 
-// first and last return the first version of the Pod, and the last one before it was removed.
+// first returns the first version of the Pod.
 func (p *podLife) first() *corev1.Pod { return p.versions[0].object }
-
-func (p *podLife) last() *corev1.Pod {
-	for _, version := range slices.Backward(p.versions) {
-		if version.exists {
-			return version.object
-		}
-	}
-	return nil
-}
 
 // boundSince returns the Node of the Pod, and the revision since which it is known.
 func (p *podLife) boundSince() (node string, revision int64) {

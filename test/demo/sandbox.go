@@ -57,7 +57,7 @@ func (p *play) sandbox(ctx context.Context) error {
 	if shell == "" {
 		shell = "/bin/sh"
 	}
-	command := exec.CommandContext(ctx, shell) //nolint:gosec // the user's shell
+	command := exec.CommandContext(ctx, shell)
 	command.Env, command.Stdin, command.Stdout, command.Stderr = environment, os.Stdin, os.Stdout, os.Stderr
 	signal.Ignore(os.Interrupt) // Ctrl-C is for the programs in the shell
 	_ = command.Run()           // the status is that of the last command in the shell
@@ -79,7 +79,7 @@ func (p *play) toolbox(ctx context.Context) ([]string, error) {
 	if err := os.Symlink(kubectl, filepath.Join(bin, "kubectl")); err != nil {
 		return nil, errors.Wrap(err, "linking kubectl")
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(bin, "kubectl-node_maintenance"), "./cmd/kubectl-node_maintenance") //nolint:gosec // our own program
+	build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(bin, "kubectl-node_maintenance"), "./cmd/kubectl-node_maintenance")
 	if output, err := build.CombinedOutput(); err != nil {
 		return nil, errors.Wrapf(err, "building the plugin: %s", output)
 	}

@@ -28,7 +28,7 @@ var pluginBinary = sync.OnceValues(func() (path string, err error) {
 		return "", errors.Wrap(err, "creating a directory for the plugin")
 	}
 	path = filepath.Join(directory, "kubectl-node_maintenance")
-	command := exec.Command("go", "build", "-o", path, "../../cmd/kubectl-node_maintenance") //nolint:noctx // once for all tests
+	command := exec.Command("go", "build", "-o", path, "../../cmd/kubectl-node_maintenance")
 	output, err := command.CombinedOutput()
 	return path, errors.Wrapf(err, "building the plugin: %s", output)
 })

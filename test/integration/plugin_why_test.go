@@ -180,7 +180,7 @@ func (s *scene) usesRights() {
 // grant creates the ClusterRole of a file and binds it to a user in a cluster.
 func (s *scene) grant(c client.Client, file, user string) {
 	s.Helper()
-	content, err := os.ReadFile(filepath.Join("../../config/plugin", file))
+	content, err := os.ReadFile(filepath.Join("..", "..", "config", "plugin", file))
 	s.Expect(err).NotTo(HaveOccurred())
 	role := &rbacv1.ClusterRole{}
 	s.Expect(yaml.UnmarshalStrict(content, role)).To(Succeed())

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -141,10 +142,8 @@ func kindOf(argument string, kinds ...string) (string, error) {
 	if long, found := names[kind]; found {
 		kind = long
 	}
-	for _, known := range kinds {
-		if kind == known {
-			return kind, nil
-		}
+	if slices.Contains(kinds, kind) {
+		return kind, nil
 	}
 	return "", usagef("%q is not a kind that this command knows; use one of %s", argument, strings.Join(kinds, ", "))
 }

@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/pflag"
@@ -29,10 +30,8 @@ func addOutput(flags *pflag.FlagSet, target *output, help string) {
 
 // check returns an error if the format is not one of those that the command has.
 func (f output) check(formats ...output) error {
-	for _, known := range formats {
-		if f == known {
-			return nil
-		}
+	if slices.Contains(formats, f) {
+		return nil
 	}
 	return usagef("unknown output format %q", string(f))
 }

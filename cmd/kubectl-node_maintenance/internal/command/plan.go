@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/cobra"
@@ -149,6 +150,26 @@ func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t target
 	return plan, nil
 }
 
+// nameFor returns the name by which the command line names a Machine: its own name, or that of its Node or MachineDeployment.
+func (t targets) nameFor(machine *clusterv1.Machine) string {
+	switch t.kind {
+	case "node":
+		return machine.Status.NodeRef.Name
+	case "machinedeployment":
+		return machine.Labels[clusterv1.MachineDeploymentNameLabel]
+	default:
+		return machine.Name
+	}
+}
+
+// selects reports whether the command line selects an object, by its name or else by its labels.
+func (t targets) selects(name string, objectLabels map[string]string) bool {
+	if len(t.names) > 0 {
+		return slices.Contains(t.names, name)
+	}
+	return t.selector.Matches(labels.Set(objectLabels))
+}
+
 // machines returns the Machines that the command line names. A Node names its Machine.
 func (p *planOptions) machines(ctx context.Context, c *observe.Connections, t targets) ([]types.NamespacedName, error) {
 	var keys []types.NamespacedName
@@ -165,19 +186,9 @@ func (p *planOptions) machines(ctx context.Context, c *observe.Connections, t ta
 	found := map[string]bool{}
 	for i := range all {
 		machine := &all[i]
-		name := machine.Name
-		switch t.kind {
-		case "node":
-			name = machine.Status.NodeRef.Name
-		case "machinedeployment":
-			name = machine.Labels[clusterv1.MachineDeploymentNameLabel]
-		}
-		for _, wanted := range t.names {
-			if name == wanted && name != "" {
-				keys, found[wanted] = append(keys, client.ObjectKeyFromObject(machine)), true
-			}
-		}
-		if len(t.names) == 0 && t.selector.Matches(labels.Set(machine.Labels)) && name != "" {
+		name := t.nameFor(machine)
+		found[name] = true
+		if name != "" && t.selects(name, machine.Labels) {
 			keys = append(keys, client.ObjectKeyFromObject(machine))
 		}
 	}
@@ -295,7 +306,7 @@ func (p *planOptions) proposed() (observe.Proposed, error) {
 
 // documents calls parse for each object of a YAML file, which must be of one kind.
 func documents(file, kind string, parse func([]byte) error) error {
-	content, err := os.ReadFile(file)
+	content, err := os.ReadFile(file) //nolint:gosec // the file that the user names
 	if err != nil {
 		return errors.Wrapf(err, "reading a %s", kind)
 	}
