@@ -163,7 +163,7 @@ func TestApplyEnds(t *testing.T) {
 			t.Errorf("E2: the failed Evacuation is not deleted: got %s", got)
 		}
 	})
-	t.Run("E9: cancelling changes nothing before the deletion", func(t *testing.T) {
+	t.Run("E9: cancellation changes nothing before the deletion", func(t *testing.T) {
 		g := anEvacuation("a:1").turnOf("a", 0).heldBy(foreign)
 		before := toJSON(t, g.Evacuation)
 		if after := toJSON(t, g.apply(t)); after != before {

@@ -29,7 +29,7 @@ const (
 // advices by reason: those of forecast, budgets, and the conditions of Machines and Evacuations.
 var advices = map[string]advice{
 	string(budgets.BudgetExhausted):              {"Check why Pods of the budget are not ready. The drain continues when the budget allows a disruption.", sectionBudget},
-	string(budgets.BlockedByUnhealthyPods):       {"Fix the Pods that are not ready, or set unhealthyPodEvictionPolicy: AlwaysAllow in the budget.", "pods-that-are-not-ready-use-up-their-budget"},
+	string(budgets.BlockedByUnhealthyPods):       {"Fix the Pods that are not ready, or set unhealthyPodEvictionPolicy: AlwaysAllow in the budget.", "pods-that-are-not-ready-block-their-budget"},
 	string(budgets.MultipleBudgets):              {"Delete one of the budgets, or change its selector.", "two-budgets-select-one-pod"},
 	string(budgets.BudgetNotObserved):            {"Check that the workload cluster's kube-controller-manager runs.", "a-budget-is-not-computed"},
 	string(budgets.BudgetSyncFailed):             {"Use an integer minAvailable in the budget, or check the controller of the Pods.", "a-budget-is-not-computed"},
@@ -42,7 +42,7 @@ var advices = map[string]advice{
 	forecast.ReasonEvacuator:                     {"", "an-evacuator-is-active"},
 	forecast.ReasonBackoff:                       {"Change tolerations, node affinity or nodeName in the Pod template.", "replacements-return-to-the-cordoned-node"},
 	reasonInvalidRule:                            {"Fix or delete the MachineDrainRule.", "a-machinedrainrule-is-invalid"},
-	reasonPaused:                                 {"Unpause it.", "it-has-our-hook-and-no-condition"},
+	reasonPaused:                                 {"Unpause it.", "the-machine-has-the-hook-but-no-condition"},
 	v1alpha1.ReasonMaintenanceNameTaken:          {"Delete the NodeMaintenance that is named.", "the-name-of-its-nodemaintenance-is-taken"},
 	v1alpha1.ReasonWaitingForTurn:                {"Increase maxParallelDrains, or look at the drains that block.", "the-machine-waits-for-other-machines"},
 	v1alpha1.ReasonWaitingForVolumeDetach:        {"Check the VolumeAttachments of the Node and the CSI driver's controller.", "volumes-are-still-attached"},

@@ -126,7 +126,7 @@ func MachineWhy(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.N
 		w.Answer = "The hook is released: Cluster API completes the deletion. Its condition Deleting says what it waits for."
 	case w.Condition == nil:
 		w.Answer = "The manager has not reported on the Machine yet."
-		w.Guide = append(w.Guide, guide+"#it-has-our-hook-and-no-condition")
+		w.Guide = append(w.Guide, guide+"#the-machine-has-the-hook-but-no-condition")
 	default:
 		w.Answer = w.Condition.Message
 	}
