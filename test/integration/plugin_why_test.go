@@ -109,7 +109,7 @@ func (s *scene) explains(machine string) {
 	s.Eventually(func(g Gomega) {
 		e := s.evacuation(&web)
 		g.Expect(e).NotTo(BeNil())
-		g.Expect(e.Status.Message).To(ContainSubstring("waiting for disruption budget"))
+		g.Expect(e.Status.Message).To(ContainSubstring("Waiting for PodDisruptionBudget"))
 		g.Expect(s.condition(machine).Message).To(ContainSubstring(e.Status.Message))
 		g.Expect(s.condition(machine).Message).To(ContainSubstring("job"))
 	}, eventually, pace).Should(Succeed())

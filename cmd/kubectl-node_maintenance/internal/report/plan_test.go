@@ -19,7 +19,7 @@ func aPlan() *report.Plan {
 		Context: "management cluster, context prod",
 		Drains: []report.Drain{{
 			Machine: "default/workers-1", Cluster: "default/c1", Node: "workers-1", Policy: "default/all", DrainTimeoutSeconds: 600, Steps: 2,
-			Blockers: []report.Problem{{Reason: "BudgetExhausted", Message: "waiting for disruption budget shop/web: needs 2 healthy pods", Pods: []string{"shop/web-1", "shop/web-2"}, Fix: "Fix it.", Guide: "https://example.com/#budget"}},
+			Blockers: []report.Problem{{Reason: "BudgetExhausted", Message: "Waiting for PodDisruptionBudget shop/web: 2 healthy Pods required", Pods: []string{"shop/web-1", "shop/web-2"}, Fix: "Fix it.", Guide: "https://example.com/#budget"}},
 			Delays:   []report.Problem{{Reason: "WaitCompleted", Message: "Waiting for it to complete (\x1b[31mevil\u202e)", Pods: []string{"shop/job"}}},
 			Pods: []report.Pod{
 				{Namespace: "shop", Name: "web-1", Outcome: forecast.Evacuated, Step: 1, Budgets: []report.Budget{{Name: "shop/web", ExpectedPods: 2}}},
@@ -37,7 +37,7 @@ const wantPlan = `Machine default/workers-1, Node workers-1, Cluster default/c1,
 2 Pods evacuated, 1 Pod must complete, 1 Pod left on the Node, in 2 steps; limited to 10m0s (nodeDrainTimeoutSeconds), then the Machine is deleted with the remaining Pods.
 
 BLOCKS: the drain does not finish in the present state
-  Pods shop/web-1, shop/web-2: waiting for disruption budget shop/web: needs 2 healthy pods
+  Pods shop/web-1, shop/web-2: Waiting for PodDisruptionBudget shop/web: 2 healthy Pods required
     Fix: Fix it.
     See: https://example.com/#budget
 
