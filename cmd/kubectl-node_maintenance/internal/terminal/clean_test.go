@@ -14,7 +14,7 @@ import (
 func TestClean(t *testing.T) {
 	const limit = 60
 	for name, test := range map[string]struct{ in, want string }{
-		"keeps text":                             {"default/web-1: 58 healthy Pods required", "default/web-1: needs 58 healthy pods"},
+		"keeps text":                             {"default/web-1: 58 healthy Pods required", "default/web-1: 58 healthy Pods required"},
 		"removes escape sequences":               {"a\x1b[31mred\x1b]0;title\x07", "a\uFFFD[31mred\uFFFD]0;title\uFFFD"},
 		"removes C1 controls":                    {"a\u009b31mb", "a\uFFFD31mb"},
 		"removes characters that reverse text":   {"a\u202Etxt.exe\u2066b", "a\uFFFDtxt.exe\uFFFDb"},
