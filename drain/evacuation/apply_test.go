@@ -29,7 +29,7 @@ func TestApplyActivate(t *testing.T) { // E11
 	if status.EvacuationCancellationPolicy != v1alpha1.CancellationForbid {
 		t.Error("the cancellation policy has changed")
 	}
-	if !strings.Contains(status.Message, "turn of evacuator b") || len(status.Conditions) != 0 {
+	if !strings.Contains(status.Message, "Evacuator b is active") || len(status.Conditions) != 0 {
 		t.Errorf("got message %q, conditions %v", status.Message, status.Conditions)
 	}
 }

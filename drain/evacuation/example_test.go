@@ -36,7 +36,7 @@ func Example() {
 		}
 	}
 	// Output:
-	// Activate: The evacuation begins: it is the turn of evacuator mover.example.com.
-	// AwaitEvacuator: It is the turn of evacuator mover.example.com.
-	// Evict: Evacuator mover.example.com has made no progress for 30m0s, and no evacuator is left: the Pod is evicted.
+	// Activate: The evacuation begins. Evacuator mover.example.com is active.
+	// AwaitEvacuator: Evacuator mover.example.com is active.
+	// Evict: Evacuator mover.example.com has made no progress for 30m0s, and no evacuator is left. Evicting the Pod.
 }

@@ -79,7 +79,7 @@ func Next(in Input) Action {
 	}
 	action := withinDrain(in, turn(in))
 	if withdrawn(in.Evacuation) {
-		action.Message = "All instigators have withdrawn, but an evacuator does not allow cancellation. " + action.Message
+		action.Message = "All instigators have withdrawn, but the active evacuator does not allow cancellation. " + action.Message
 	}
 	return action
 }
@@ -125,7 +125,7 @@ func withinDrain(in Input, action Action) Action {
 	last := lastEviction(in)
 	if !in.Now.Before(last) {
 		return exhausted(in.Pod, ReasonDrainEnds,
-			fmt.Sprintf("The time of the drain ends at %s, too soon for evacuators", in.DrainEnds.UTC().Format(time.RFC3339)))
+			fmt.Sprintf("The drain times out at %s, too soon for evacuators", in.DrainEnds.UTC().Format(time.RFC3339)))
 	}
 	if last.Before(action.Deadline) {
 		action.Deadline = last
@@ -140,7 +140,7 @@ func end(in Input) Action {
 		Kind:       Finish,
 		Finalizers: Instigators(e),
 		Delete:     e.DeletionTimestamp == nil,
-		Message:    "The Pod is gone.",
+		Message:    "The Pod no longer exists.",
 	}
 	switch {
 	case in.Pod.Exists:
@@ -177,7 +177,7 @@ func turn(in Input) Action {
 		if first := in.Limits.next(evacuators); first != "" {
 			return activate(in, first, "", "The evacuation begins")
 		}
-		return exhausted(in.Pod, v1alpha1.ReasonEvacuatorNotAllowed, "A NodeMaintenance allows built-in evacuators only, and none serves the Pod")
+		return exhausted(in.Pod, v1alpha1.ReasonEvacuatorNotAllowed, "A NodeMaintenance allows only built-in evacuators, and none of them supports the Pod")
 	}
 	class := *e.Status.ActiveEvacuatorClass
 	position := slices.IndexFunc(evacuators, func(evacuator v1alpha1.Evacuator) bool { return evacuator.EvacuatorClass == class })
@@ -185,15 +185,15 @@ func turn(in Input) Action {
 		// Only a write by another actor can cause this. Starting again with the first evacuator would let it block the Pod forever.
 		return exhausted(in.Pod, v1alpha1.ReasonNoEvacuator, fmt.Sprintf("Evacuator %s is not among spec.evacuators", quote(class)))
 	}
-	reason, why := v1alpha1.ReasonEvacuatorCompleted, fmt.Sprintf("Evacuator %s has completed, and the Pod is still there", class)
+	reason, why := v1alpha1.ReasonEvacuatorCompleted, fmt.Sprintf("Evacuator %s has completed, but the Pod still exists", class)
 	switch {
 	case e.Status.ActiveEvacuatorCompleted:
 	case !in.Limits.allow(class):
-		reason, why = v1alpha1.ReasonEvacuatorNotAllowed, fmt.Sprintf("A NodeMaintenance allows built-in evacuators only, and evacuator %s is not built in", class)
+		reason, why = v1alpha1.ReasonEvacuatorNotAllowed, fmt.Sprintf("A NodeMaintenance allows only built-in evacuators, and evacuator %s is not built in", class)
 	default:
 		deadline := progress(e, in.Now).Add(progressDeadline(in))
 		if in.Now.Before(deadline) {
-			return Action{Kind: AwaitEvacuator, Class: class, Deadline: deadline, Message: fmt.Sprintf("It is the turn of evacuator %s.", class)}
+			return Action{Kind: AwaitEvacuator, Class: class, Deadline: deadline, Message: fmt.Sprintf("Evacuator %s is active.", class)}
 		}
 		reason, why = v1alpha1.ReasonEvacuatorUnresponsive, fmt.Sprintf("Evacuator %s has made no progress for %s", class, progressDeadline(in))
 	}
@@ -209,7 +209,7 @@ func activate(in Input, class, reason, why string) Action {
 		Class:    class,
 		Deadline: in.Now.Add(progressDeadline(in)),
 		Reason:   reason,
-		Message:  fmt.Sprintf("%s: it is the turn of evacuator %s.", why, class),
+		Message:  fmt.Sprintf("%s. Evacuator %s is active.", why, class),
 	}
 }
 
@@ -222,7 +222,7 @@ func exhausted(pod Pod, reason, why string) Action {
 			Message: fmt.Sprintf("%s. Pods of type %s are never evicted.", why, pod.Type),
 		}
 	}
-	return Action{Kind: Evict, Reason: reason, Message: why + ": the Pod is evicted."}
+	return Action{Kind: Evict, Reason: reason, Message: why + ". Evicting the Pod."}
 }
 
 // progress returns when the active evacuator has last made progress.

@@ -211,7 +211,7 @@ func TestNextIgnoresTheWithdrawalUnderForbid(t *testing.T) {
 	})
 	t.Run("E31: says why an Evacuation continues after the withdrawal", func(t *testing.T) {
 		g := anEvacuation("a:1").turnOf("a", 0).completed().forbidding().heldBy()
-		if status := g.apply(t).Status; !strings.HasPrefix(status.Message, "All instigators have withdrawn, but an evacuator does not allow cancellation. ") {
+		if status := g.apply(t).Status; !strings.HasPrefix(status.Message, "All instigators have withdrawn, but the active evacuator does not allow cancellation. ") {
 			t.Errorf("got %q", status.Message)
 		}
 	})
@@ -252,13 +252,13 @@ func TestMessages(t *testing.T) {
 		given *given
 		want  string
 	}{
-		{anEvacuation("a:1"), "The evacuation begins: it is the turn of evacuator a."},
-		{anEvacuation("a:2", "b:1").turnOf("a", 0).completed(), "Evacuator a has completed, and the Pod is still there: it is the turn of evacuator b."},
-		{anEvacuation("a:2", "b:1").turnOf("a", 0).at(time.Hour), "Evacuator a has made no progress for 30m0s: it is the turn of evacuator b."},
-		{anEvacuation("a:1").turnOf("a", 0).at(time.Hour), "Evacuator a has made no progress for 30m0s, and no evacuator is left: the Pod is evicted."},
-		{anEvacuation(), "The Pod has no evacuator: the Pod is evicted."},
+		{anEvacuation("a:1"), "The evacuation begins. Evacuator a is active."},
+		{anEvacuation("a:2", "b:1").turnOf("a", 0).completed(), "Evacuator a has completed, but the Pod still exists. Evacuator b is active."},
+		{anEvacuation("a:2", "b:1").turnOf("a", 0).at(time.Hour), "Evacuator a has made no progress for 30m0s. Evacuator b is active."},
+		{anEvacuation("a:1").turnOf("a", 0).at(time.Hour), "Evacuator a has made no progress for 30m0s, and no evacuator is left. Evicting the Pod."},
+		{anEvacuation(), "The Pod has no evacuator. Evicting the Pod."},
 		{anEvacuation().of(daemonSet), "The Pod has no evacuator. Pods of type DaemonSet are never evicted."},
-		{anEvacuation("a:1").drainEnds(0), "The time of the drain ends at 2026-03-01T12:00:00Z, too soon for evacuators: the Pod is evicted."},
+		{anEvacuation("a:1").drainEnds(0), "The drain times out at 2026-03-01T12:00:00Z, too soon for evacuators. Evicting the Pod."},
 		{anEvacuation().podGone(), `There is no Pod "web-0" with the UID "` + uid + `".`},
 	} {
 		if got := test.given.next(t).Message; got != test.want {

@@ -95,7 +95,7 @@ func (r *resolution) add(annotation string, evacuator v1alpha1.Evacuator) {
 	}
 	if isController(evacuator) {
 		if r.controller != "" {
-			r.refuse(annotation, fmt.Sprintf("%s is the evacuator with role %s already", r.controller, v1alpha1.EvacuatorRoleController))
+			r.refuse(annotation, fmt.Sprintf("%s already has the role %s", r.controller, v1alpha1.EvacuatorRoleController))
 			return
 		}
 		r.controller = evacuator.EvacuatorClass
@@ -131,7 +131,7 @@ func (r *resolution) evacuators() []v1alpha1.Evacuator {
 			places--
 		default:
 			r.refuse(v1alpha1.EvacuatorPriorityAnnotationPrefix+evacuator.EvacuatorClass,
-				fmt.Sprintf("a Pod can have %d evacuators, this one is left out", maxEvacuators))
+				fmt.Sprintf("a Pod can have at most %d evacuators; this one is ignored", maxEvacuators))
 		}
 	}
 	return kept
@@ -140,7 +140,7 @@ func (r *resolution) evacuators() []v1alpha1.Evacuator {
 func (r *resolution) report() []Problem {
 	if r.unreported > 0 {
 		last := &r.problems[len(r.problems)-1]
-		last.Message += fmt.Sprintf(" (and %d more evacuators have problems)", r.unreported)
+		last.Message += fmt.Sprintf(" (and %d more evacuators are invalid)", r.unreported)
 	}
 	return r.problems
 }
@@ -169,9 +169,9 @@ func check(e v1alpha1.Evacuator) error {
 	case e.Role != nil && *e.Role == "":
 		return errors.New("the role is empty")
 	case e.Role != nil && !isRole(*e.Role):
-		return errors.Errorf("the role %s is not of at most %d printable characters", quote(*e.Role), maxRoleLength)
+		return errors.Errorf("the role %s must have at most %d printable characters", quote(*e.Role), maxRoleLength)
 	case isController(e) != (e.Priority == v1alpha1.EvacuatorControllerPriority):
-		return errors.Errorf("priority %d goes with role %s, and with no other", v1alpha1.EvacuatorControllerPriority, v1alpha1.EvacuatorRoleController)
+		return errors.Errorf("priority %d requires the role %s, and the role requires this priority", v1alpha1.EvacuatorControllerPriority, v1alpha1.EvacuatorRoleController)
 	}
 	return nil
 }

@@ -67,23 +67,23 @@ func TestResolve(t *testing.T) {
 			annotate: []string{"a.example.com:10000/controller"},
 			builtIn:  []string{deployment},
 			want:     deployment,
-			problems: []string{"deployment.apps.k8s.io is the evacuator with role controller already"},
+			problems: []string{"deployment.apps.k8s.io already has the role controller"},
 		},
 		{
 			name:     "E4: accepts the first by class of two annotated controllers",
 			annotate: []string{"b.example.com:10000/controller", "a.example.com:10000/controller"},
 			want:     "a.example.com:10000/controller",
-			problems: []string{"a.example.com is the evacuator with role controller already"},
+			problems: []string{"a.example.com already has the role controller"},
 		},
 		{
 			name:     "E4: rejects a controller with another priority than 10000",
 			annotate: []string{"a.example.com:9999/controller"},
-			problems: []string{"priority 10000 goes with role controller"},
+			problems: []string{"priority 10000 requires the role controller"},
 		},
 		{
 			name:     "E4: rejects priority 10000 without role controller",
 			annotate: []string{"a.example.com:10000", "b.example.com:10000/other"},
-			problems: []string{"priority 10000 goes with role controller", "priority 10000 goes with role controller"},
+			problems: []string{"priority 10000 requires the role controller", "priority 10000 requires the role controller"},
 		},
 		{
 			name: "E4: skips each malformed annotation",
@@ -103,7 +103,7 @@ func TestResolve(t *testing.T) {
 			name:     "E4: a role has at most 63 printable characters",
 			annotate: []string{"a.example.com:1/" + strings.Repeat("ä", 63), "b.example.com:1/" + strings.Repeat("r", 64), "c.example.com:1/x\ny", "d.example.com:1/x/y"},
 			want:     "a.example.com:1/" + strings.Repeat("ä", 63) + " d.example.com:1/x/y",
-			problems: []string{"at most 63", `"x\ny" is not`},
+			problems: []string{"at most 63", `"x\ny" must have`},
 		},
 		{
 			name:     "E4: bounds what a message quotes",
@@ -114,7 +114,7 @@ func TestResolve(t *testing.T) {
 			name:     "E4: keeps one built-in evacuator of a class, and one controller",
 			builtIn:  []string{deployment, deployment, "statefulset.apps.k8s.io:10000/controller", "odd.apps.k8s.io:100001"},
 			want:     deployment,
-			problems: []string{"deployment.apps.k8s.io is the evacuator with role controller already", "priority 100001 is not from 0"},
+			problems: []string{"deployment.apps.k8s.io already has the role controller", "priority 100001 is not from 0"},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

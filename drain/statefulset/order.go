@@ -104,10 +104,10 @@ func Decide(o Observation) Decision {
 		return Decision{}
 	}
 	if !Ordered(o.Set) {
-		return Decision{Reports: releaseAll(o.Waiting, "The StatefulSet does not ask for an order.")}
+		return Decision{Reports: releaseAll(o.Waiting, "The StatefulSet requires no order.")}
 	}
 	unordered, waiting := o.split()
-	d := Decision{Reports: releaseAll(unordered, "The NodeMaintenance does not ask for an order of the Pods of StatefulSets.")}
+	d := Decision{Reports: releaseAll(unordered, "The NodeMaintenance requests no order for the Pods of StatefulSets.")}
 	if len(waiting) == 0 {
 		return d
 	}
@@ -118,7 +118,7 @@ func Decide(o Observation) Decision {
 	}
 	wait := o.waitOf(next)
 	if wait == nil {
-		d.Reports = append(d.Reports, releaseAll(waiting[:1], "The Pod is next: it has the highest ordinal.")...)
+		d.Reports = append(d.Reports, releaseAll(waiting[:1], "The Pod has the highest ordinal of the Pods that wait.")...)
 		d.Reports = append(d.Reports, o.renew(others)...)
 		return d
 	}
@@ -129,7 +129,7 @@ func Decide(o Observation) Decision {
 	if next.Message != wait.message {
 		d.Reports = append(d.Reports, Report{Pod: next.UID, Reason: wait.reason, Message: wait.message})
 	}
-	message := fmt.Sprintf("Waiting for Pods of StatefulSet %s with higher ordinals: they are evicted one at a time.", o.set())
+	message := fmt.Sprintf("Waiting for Pods of StatefulSet %s with higher ordinals to be evicted: only one is evicted at a time.", o.set())
 	for _, pod := range others {
 		if pod.Message != message {
 			d.Reports = append(d.Reports, Report{Pod: pod.UID, Reason: v1alpha1.ReasonWaitingForHigherOrdinals, Message: message})

@@ -149,7 +149,7 @@ func migratorDeclines(s *scene) {
 	s.maintain(nm("e12", draining, ofNodes("e12")))
 	s.expectDeleted(pod) // there is no next evacuator: the Pod is evicted
 	s.Eventually(func() string { return s.activeClass(handed) }, soon, pace).Should(Equal(evacuatorClass))
-	s.Expect(s.existing(handed).Status.Message).To(Equal("Evacuator migrator.example.com has completed, and the Pod is still there: it is the turn of evacuator evacuator.test."))
+	s.Expect(s.existing(handed).Status.Message).To(Equal("Evacuator migrator.example.com has completed, but the Pod still exists. Evacuator evacuator.test is active."))
 	s.Expect(s.evictions().Names()).To(ConsistOf("e12"))
 	s.completeEvacuator(handed)
 	s.expectDeleted(handed)

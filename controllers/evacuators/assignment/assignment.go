@@ -109,7 +109,7 @@ func (f Finder) Report(ctx context.Context, turn Assignment, apply func(*v1alpha
 	changed := turn.Evacuation.DeepCopy()
 	apply(changed, f.Now)
 	err := f.Watched.Status().Patch(ctx, changed, client.MergeFromWithOptions(turn.Evacuation, client.MergeFromWithOptimisticLock{}))
-	return errors.Wrapf(client.IgnoreNotFound(err), "reporting on Evacuation %s", klog.KObj(turn.Evacuation))
+	return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", klog.KObj(turn.Evacuation))
 }
 
 // OnNode calls each for the Evacuations of a Node.

@@ -90,7 +90,7 @@ func (r *Reconciler) keepAway(ctx context.Context, s *scope) (bool, error) {
 	if err := workload.PatchNode(ctx, s.client, s.node, changed); err != nil {
 		return false, errors.Wrapf(client.IgnoreNotFound(err), "setting the taint of Node %s", s.node.Name)
 	}
-	ctrl.LoggerFrom(ctx).Info("Changed whether Pods of DaemonSets are kept away from Node", "keptAway", wanted)
+	ctrl.LoggerFrom(ctx).Info("Changed the taint that keeps Pods of DaemonSets away from Node", "tainted", wanted)
 	return false, nil
 }
 
@@ -151,7 +151,7 @@ func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuatio
 	changed := e.DeepCopy()
 	if daemonset.Report(changed, by, period, s.now) {
 		if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(e, client.MergeFromWithOptimisticLock{})); err != nil {
-			return errors.Wrapf(client.IgnoreNotFound(err), "reporting on Evacuation %s", klog.KObj(e))
+			return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", klog.KObj(e))
 		}
 	}
 	options := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: seconds}

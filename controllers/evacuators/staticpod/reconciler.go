@@ -86,5 +86,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.StaticPodTargetsAnnotation, wanted)
 	}
 	err = c.Patch(ctx, changed, client.MergeFrom(node))
-	return workload.Result(errors.Wrapf(client.IgnoreNotFound(err), "noting the drain targets of static Pods on Node %s", node.Name))
+	return workload.Result(errors.Wrapf(client.IgnoreNotFound(err), "writing the drain targets of static Pods on Node %s", node.Name))
 }
