@@ -177,10 +177,11 @@ func identify(ctx context.Context, reader client.Reader) (string, error) {
 	return string(kubeSystem.UID), nil
 }
 
-func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string) error {
+// setupClusterCache adds Cluster API's cache of connections to workload clusters.
+func setupClusterCache(ctx context.Context, mgr ctrl.Manager, o *options) (clustercache.ClusterCache, error) {
 	secrets, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme()})
 	if err != nil {
-		return errors.Wrap(err, "creating a client for kubeconfig Secrets")
+		return nil, errors.Wrap(err, "creating a client for kubeconfig Secrets")
 	}
 	cache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
 		SecretClient:     secrets,
@@ -196,8 +197,13 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 			Cache: clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}}},
 		},
 	}, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
+	return cache, errors.Wrap(err, "setting up the cluster cache")
+}
+
+func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string) error {
+	cache, err := setupClusterCache(ctx, mgr, o)
 	if err != nil {
-		return errors.Wrap(err, "setting up the cluster cache")
+		return err
 	}
 	realClock := clock.RealClock{}
 	clusters := workload.NewClusters(mgr.GetClient(), cache, mgr.GetScheme(), workload.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, realClock)

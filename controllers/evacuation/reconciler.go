@@ -127,7 +127,7 @@ type scope struct {
 	gone       bool             // the Pod does not exist
 	podType    v1alpha1.PodType // valid if pod is not nil
 	terms      evacuation.Terms
-	lookAgain  time.Duration // zero: the next event triggers the next reconciliation
+	requeueAt  time.Duration // zero: the next event triggers the next reconciliation
 }
 
 // Reconcile reconciles one Evacuation:
@@ -154,8 +154,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return reconcile.Result{}, nil // the watch will deliver its deletion
 	}
 	if located, err := r.locate(ctx, s); err != nil || !located {
-		if err == nil && s.lookAgain > 0 {
-			return reconcile.Result{RequeueAfter: s.lookAgain}, nil
+		if err == nil && s.requeueAt > 0 {
+			return reconcile.Result{RequeueAfter: s.requeueAt}, nil
 		}
 		return workload.Result(err)
 	}
@@ -217,7 +217,7 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 		if client.IgnoreNotFound(err) != nil {
 			return false, errors.Wrapf(err, "getting Node %s", note)
 		}
-		s.lookAgain = noNodePace
+		s.requeueAt = noNodePace
 		return false, nil
 	}
 	return true, nil

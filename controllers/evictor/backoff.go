@@ -76,7 +76,7 @@ func (b *backoffs) of(pod types.UID) time.Time {
 	return b.until[pod]
 }
 
-// last returns the latest time until which the eviction of some Pod is deferred, zero if there is none.
+// last returns the latest time until which the eviction of some Pod is deferred, or zero.
 func (b *backoffs) last() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()

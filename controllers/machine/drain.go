@@ -127,7 +127,7 @@ func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error
 	return s.untilDrainDeadline(outcome{verdict: wait, reason: reason, message: message}), nil
 }
 
-// maintenanceFailure returns the persistent error of the reconciliation of the Machine's NodeMaintenance, nil if there is none. It returns
+// maintenanceFailure returns the persistent error of the reconciliation of the Machine's NodeMaintenance, or nil. It returns
 // nil if the API server does not answer: contact reports that.
 func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 	if r.Clusters.HealthState(ctx, s.clusterKey()).ConsecutiveFailures > 0 {

@@ -150,7 +150,7 @@ func remainingDaemonSets(s *scope) []string {
 	for _, node := range s.nodes {
 		for _, pod := range s.drain.pods[node.Name] {
 			owner := metav1.GetControllerOfNoCopy(pod.object)
-			if pod.Planned.ComesBack && !pod.Planned.Finished && owner != nil && pod.verdict.Behavior == v1alpha1.DrainBehaviorDrain {
+			if pod.Planned.IsRecreated && !pod.Planned.Finished && owner != nil && pod.verdict.Behavior == v1alpha1.DrainBehaviorDrain {
 				daemonSets.Insert(pod.object.Namespace + "/" + owner.Name)
 			}
 		}

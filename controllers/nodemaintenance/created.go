@@ -68,7 +68,7 @@ func (c *creations) set(request workload.Request, pod types.UID, last creation) 
 	c.last[request][pod] = last
 }
 
-// refusals returns the errors of refused Evacuations, by Pod, and the time of the first retry, zero if there is none. It drops those of Pods
+// refusals returns the errors of refused Evacuations, by Pod, and the time of the first retry, or zero. It drops those of Pods
 // that no longer exist.
 func (c *creations) refusals(request workload.Request, isThere func(types.UID) bool) (refused map[types.UID]error, retryAt time.Time) {
 	c.mu.Lock()

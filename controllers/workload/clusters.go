@@ -148,7 +148,7 @@ func (c *Clusters) ReleaseAll(owner string) {
 	}
 }
 
-// CurrentObservation returns the current observation of a workload cluster, nil if there is none.
+// CurrentObservation returns the current observation of a workload cluster, or nil.
 func (c *Clusters) CurrentObservation(cluster types.NamespacedName) Observation {
 	c.mu.Lock()
 	defer c.mu.Unlock()

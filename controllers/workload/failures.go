@@ -49,7 +49,7 @@ func (f *Failures[K]) Record(key K, err error, now time.Time) Failure {
 	return failure
 }
 
-// Get returns the failure of an object. Its Err is nil if there is none.
+// Get returns the failure of an object. Its Err is nil if the object has not failed.
 func (f *Failures[K]) Get(key K) Failure {
 	f.mu.Lock()
 	defer f.mu.Unlock()

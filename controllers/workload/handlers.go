@@ -59,8 +59,8 @@ func isInstalledKind(object client.Object) bool {
 }
 
 // RestartInformers replaces the informers of the installed kinds in a connection after their CRDs were recreated: an informer whose kind was
-// not served retries with a backoff of up to a minute. The handlers are told that the objects of the former informers are deleted, so that each
-// is reconciled.
+// not served retries with a backoff of up to a minute. The handlers receive a deletion of each object of the
+// former informers, so that each is reconciled.
 func (c *Clusters) RestartInformers(ctx context.Context, cluster types.NamespacedName, all []Watches) error {
 	former := c.cache.removeInstalled(ctx, cluster)
 	if len(former) == 0 {

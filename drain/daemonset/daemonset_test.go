@@ -180,17 +180,17 @@ func TestDecide(t *testing.T) { // R38
 		want   daemonset.Refusal
 	}{
 		"targeted":                    {func(*daemonset.Input) {}, daemonset.NotRefused},
-		"no evacuator is active":      {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorClass = nil }, daemonset.NotItsTurn},
-		"another evacuator is active": {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorClass = ptr.To("example.com") }, daemonset.NotItsTurn},
-		"the evacuator has completed": {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorCompleted = true }, daemonset.NotItsTurn},
+		"no evacuator is active":      {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorClass = nil }, daemonset.EvacuatorNotActive},
+		"another evacuator is active": {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorClass = ptr.To("example.com") }, daemonset.EvacuatorNotActive},
+		"the evacuator has completed": {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorCompleted = true }, daemonset.EvacuatorNotActive},
 		"another instigator requests it": {func(in *daemonset.Input) {
 			in.Evacuation.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "x"}
-		}, daemonset.NotAsked},
+		}, daemonset.NotRequested},
 		"the DaemonSet does not exist":      {func(in *daemonset.Input) { in.Type = v1alpha1.PodTypeDefault }, daemonset.NotOfDaemonSet},
 		"unknown type":                      {func(in *daemonset.Input) { in.TypeKnown = false }, daemonset.NotOfDaemonSet},
 		"terminating":                       {func(in *daemonset.Input) { in.Pod.DeletionTimestamp = &metav1.Time{} }, daemonset.NotRunning},
 		"finished":                          {func(in *daemonset.Input) { in.Pod.Status.Phase = corev1.PodSucceeded }, daemonset.NotRunning},
-		"the Pod tolerates the taint":       {func(in *daemonset.Input) { in.Pod.Spec.Tolerations = []corev1.Toleration{{Operator: "Exists"}} }, daemonset.ComesBack},
+		"the Pod tolerates the taint":       {func(in *daemonset.Input) { in.Pod.Spec.Tolerations = []corev1.Toleration{{Operator: "Exists"}} }, daemonset.IsRecreated},
 		"of a higher priority":              {func(in *daemonset.Input) { in.Pod.Spec.Priority = ptr.To[int32](5001) }, daemonset.NotTargeted},
 		"of a later order":                  {verdict(rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain, Order: 1}), daemonset.NotTargeted},
 		"skipped":                           {verdict(rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}), daemonset.NotTargeted},

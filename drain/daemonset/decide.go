@@ -21,16 +21,16 @@ type Refusal string
 const (
 	// NotRefused means that the Pod may be deleted.
 	NotRefused Refusal = ""
-	// NotItsTurn means that another evacuator is active, that no evacuator is, or that this one has completed.
-	NotItsTurn Refusal = "the evacuator " + v1alpha1.EvacuatorClassDaemonSet + " is not active"
-	// NotAsked means that no NodeMaintenance requests the Evacuation. For other instigators the Pod keeps the lifetime of its Node.
-	NotAsked Refusal = "no NodeMaintenance requests the Evacuation"
+	// EvacuatorNotActive means that another evacuator is active, that no evacuator is, or that this one has completed.
+	EvacuatorNotActive Refusal = "the evacuator " + v1alpha1.EvacuatorClassDaemonSet + " is not active"
+	// NotRequested means that no NodeMaintenance requests the Evacuation. For other instigators the Pod keeps the lifetime of its Node.
+	NotRequested Refusal = "no NodeMaintenance requests the Evacuation"
 	// NotOfDaemonSet means that the Pod is not known to be controlled by an existing DaemonSet.
 	NotOfDaemonSet Refusal = "no existing DaemonSet controls the Pod"
 	// NotRunning means that the Pod is terminating or has finished.
 	NotRunning Refusal = "the Pod is terminating or has finished"
-	// ComesBack means that the Pod tolerates the taint, so its DaemonSet would recreate it.
-	ComesBack Refusal = "its DaemonSet would recreate the Pod immediately"
+	// IsRecreated means that the Pod tolerates the taint, so its DaemonSet would recreate it.
+	IsRecreated Refusal = "its DaemonSet would recreate the Pod immediately"
 	// NotTargeted means that no drain of the Node has reached the Pod.
 	NotTargeted Refusal = "the drain targets of the Node do not include the Pod"
 )
@@ -53,15 +53,15 @@ func Decide(in Input) (*v1alpha1.NodeMaintenance, Refusal) {
 	e := in.Evacuation
 	switch {
 	case e.Status.ActiveEvacuatorClass == nil || *e.Status.ActiveEvacuatorClass != v1alpha1.EvacuatorClassDaemonSet || e.Status.ActiveEvacuatorCompleted:
-		return nil, NotItsTurn
+		return nil, EvacuatorNotActive
 	case !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
-		return nil, NotAsked
+		return nil, NotRequested
 	case !in.TypeKnown || in.Type != v1alpha1.PodTypeDaemonSet:
 		return nil, NotOfDaemonSet
 	case in.Pod.DeletionTimestamp != nil || rules.Finished(in.Pod):
 		return nil, NotRunning
 	case Tolerated(in.Pod.Spec.Tolerations):
-		return nil, ComesBack
+		return nil, IsRecreated
 	}
 	if m := in.targetedBy(); m != nil {
 		return m, NotRefused

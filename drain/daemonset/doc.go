@@ -18,6 +18,6 @@
 //
 // Such a DaemonSet recreates its Pods immediately after each deletion. In most clusters CNI plugins and kube-proxy tolerate all
 // taints, so a drain that waits for their Pods never finishes, and a single deletion has no lasting effect. These Pods stay on the
-// Node: they count as skipped and do not block the drain (see plan.Pod.ComesBack). The maintenance reports which DaemonSets are
+// Node: they count as skipped and do not block the drain (see plan.Pod.IsRecreated). The maintenance reports which DaemonSets are
 // concerned, and why.
 package daemonset

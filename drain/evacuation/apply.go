@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Limits of the API, see v1alpha1.EvacuationStatus.
@@ -114,7 +115,7 @@ func Waiting(e *v1alpha1.Evacuation, reason, why string) {
 	if evicting == nil || evicting.Status != metav1.ConditionTrue {
 		return
 	}
-	why = cut(why)
+	why = text.Cut(why, maxMessageLength)
 	evicting.Reason, evicting.Message, e.Status.Message = reason, why, why
 }
 
@@ -153,11 +154,4 @@ func setCondition(e *v1alpha1.Evacuation, conditionType string, status metav1.Co
 func timestamp(now time.Time) *metav1.Time {
 	t := metav1.NewTime(now.UTC().Truncate(time.Second))
 	return &t
-}
-
-func cut(message string) string {
-	if runes := []rune(message); len(runes) > maxMessageLength {
-		return string(runes[:maxMessageLength])
-	}
-	return message
 }

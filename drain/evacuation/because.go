@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Bounds of the message of an event.
@@ -33,21 +34,14 @@ func Cause(m *v1alpha1.NodeMaintenance, node string) string {
 	if m.Spec.Reason == "" {
 		return cause
 	}
-	return cause + " (" + shorten(m.Spec.Reason, maxCauseReason) + ")"
-}
-
-func shorten(text string, limit int) string {
-	if runes := []rune(text); len(runes) > limit {
-		return string(runes[:limit]) + "…"
-	}
-	return text
+	return cause + " (" + text.Cut(m.Spec.Reason, maxCauseReason) + ")"
 }
 
 // Because returns why a Pod of a Node is removed: the maintenances that drain the Node, with their reasons, or the instigators of the
 // Evacuation if no maintenance does (E33). Events show it to users of a namespace, who cannot read NodeMaintenances.
 func Because(e *v1alpha1.Evacuation, node string, draining []*v1alpha1.NodeMaintenance) string {
 	if len(draining) == 0 || !HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
-		return shorten("requested by "+strings.Join(Instigators(e), ", "), maxBecause)
+		return text.Cut("requested by "+strings.Join(Instigators(e), ", "), maxBecause)
 	}
 	causes := make([]string, 0, maxCauses+1)
 	for _, m := range draining[:min(len(draining), maxCauses)] {
@@ -56,5 +50,5 @@ func Because(e *v1alpha1.Evacuation, node string, draining []*v1alpha1.NodeMaint
 	if more := len(draining) - maxCauses; more > 0 {
 		causes = append(causes, fmt.Sprintf("%d more", more))
 	}
-	return shorten(strings.Join(causes, "; "), maxBecause)
+	return text.Cut(strings.Join(causes, "; "), maxBecause)
 }

@@ -45,7 +45,7 @@ type Input struct {
 	Limits *Limits
 	// DrainEnds is when the drain times out. Nil: never.
 	DrainEnds *time.Time
-	// Paused is true if all instigators are paused, see Terms.Rest.
+	// Paused is true if all instigators are paused, see Terms.DefersEvacuation.
 	Paused bool
 	Now    time.Time
 }
@@ -55,7 +55,7 @@ func InputOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, 
 	resolved, _ := Resolve(SubjectOf(e, pod, podType))
 	return Input{
 		Evacuation: e, Pod: ObservedPod(e, pod, podType), ResolvedEvacuators: resolved, Limits: terms.Limits(e, pod, podType),
-		DrainEnds: terms.DrainEnds, Paused: terms.Rest(e), Now: now,
+		DrainEnds: terms.DrainEnds, Paused: terms.DefersEvacuation(e), Now: now,
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Limits of the API, see v1alpha1.Evacuator.
@@ -205,8 +206,5 @@ func inOrder(evacuators []v1alpha1.Evacuator) []v1alpha1.Evacuator {
 
 // quote returns a tenant's input for a message: quoted, and cut to maxQuoted characters.
 func quote(input string) string {
-	if runes := []rune(input); len(runes) > maxQuoted {
-		return strconv.Quote(string(runes[:maxQuoted])) + "…"
-	}
-	return strconv.Quote(input)
+	return strconv.Quote(text.Cut(input, maxQuoted))
 }

@@ -108,7 +108,7 @@ func TestResolve(t *testing.T) {
 		{
 			name:     "E4: bounds what a message quotes",
 			annotate: []string{"a.example.com:" + strings.Repeat("1", 100000)},
-			problems: []string{`"` + strings.Repeat("1", 40) + `"… is not`},
+			problems: []string{`"` + strings.Repeat("1", 39) + `…" is not`},
 		},
 		{
 			name:     "E4: keeps one built-in evacuator of a class, and one controller",

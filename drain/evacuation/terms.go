@@ -29,9 +29,9 @@ type Terms struct {
 	Paused bool
 }
 
-// Rest reports whether the Evacuation of a Pod of the Node is deferred because all its instigators are paused. NodeMaintenances that
+// DefersEvacuation reports whether the Evacuation of a Pod of the Node is deferred because all its instigators are paused. NodeMaintenances that
 // serve no Machine, and instigators other than NodeMaintenances, are never paused.
-func (t Terms) Rest(e *v1alpha1.Evacuation) bool {
+func (t Terms) DefersEvacuation(e *v1alpha1.Evacuation) bool {
 	instigators := Instigators(e)
 	return t.Paused && len(instigators) == 1 && instigators[0] == v1alpha1.NodeMaintenanceInstigatorFinalizer
 }

@@ -128,7 +128,7 @@ func TestTermsRest(t *testing.T) {
 		{"M16: does not defer when no NodeMaintenance is paused", evacuation.Terms{}, anEvacuation(), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := test.terms.Rest(test.given.Evacuation); got != test.want {
+			if got := test.terms.DefersEvacuation(test.given.Evacuation); got != test.want {
 				t.Errorf("got %t, want %t", got, test.want)
 			}
 		})

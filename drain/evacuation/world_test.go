@@ -80,7 +80,7 @@ func (w *world) next() evacuation.Action {
 }
 
 // rests reports whether all instigators of the Evacuation are paused.
-func (w *world) rests() bool { return evacuation.Terms{Paused: w.paused}.Rest(w.e) }
+func (w *world) rests() bool { return evacuation.Terms{Paused: w.paused}.DefersEvacuation(w.e) }
 
 // reconcile acts as the controller: it applies actions of Next until nothing changes, or a write is lost.
 func (w *world) reconcile(r *rapid.T) {

@@ -80,7 +80,7 @@ type Pod struct {
 	Problems   []evacuation.Problem
 	// Next is the next action for the Pod, if it is a target now.
 	Next evacuation.Action
-	// Evacuation is the present one, nil if there is none.
+	// Evacuation is the present one, or nil.
 	Evacuation *v1alpha1.Evacuation
 }
 

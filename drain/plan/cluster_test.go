@@ -97,8 +97,8 @@ func (c *cluster) addPod(t *rapid.T, holds bool) {
 		Node:     rapid.SampledFrom(nodeNames).Draw(t, "node"),
 		Type:     rapid.SampledFrom([]v1alpha1.PodType{"", "Default", "Default", "Default", "DaemonSet", "Static"}).Draw(t, "type"),
 		Priority: rapid.Int32Range(0, 4).Draw(t, "priority"), HasEvacuator: rapid.Bool().Draw(t, "evacuator"),
-		ComesBack: rapid.IntRange(0, 3).Draw(t, "comesBack") == 0,
-		Verdicts:  map[string]plan.Verdict{},
+		IsRecreated: rapid.IntRange(0, 3).Draw(t, "comesBack") == 0,
+		Verdicts:    map[string]plan.Verdict{},
 	}
 	if app := rapid.SampledFrom([]string{"", "db", "web", "x"}).Draw(t, "app"); app != "" {
 		p.Labels = map[string]string{"app": app}

@@ -49,9 +49,9 @@ type Pod struct {
 	// HasEvacuator means that a static Pod has an evacuator on its Node. The API server cannot evict static Pods, so the others are
 	// skipped.
 	HasEvacuator bool
-	// ComesBack means that the DaemonSet of the Pod would replace it immediately, so that the Pod is skipped. See package
+	// IsRecreated means that the DaemonSet of the Pod would replace it immediately, so that the Pod is skipped. See package
 	// drain/daemonset.
-	ComesBack bool
+	IsRecreated bool
 
 	// Verdicts are those of the drain rules, by name of the maintenance. A missing one is Undecided.
 	Verdicts map[string]Verdict

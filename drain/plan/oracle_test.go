@@ -54,7 +54,7 @@ func (or *oracle) on(node string) []plan.Maintenance {
 
 func (or *oracle) skips(m plan.Maintenance, p plan.Pod) bool {
 	return p.Type == v1alpha1.PodTypeStatic && !p.HasEvacuator ||
-		p.Type == v1alpha1.PodTypeDaemonSet && p.ComesBack ||
+		p.Type == v1alpha1.PodTypeDaemonSet && p.IsRecreated ||
 		!p.Verdicts[m.Name].Undecided && p.Verdicts[m.Name].Behavior == v1alpha1.DrainBehaviorSkip
 }
 

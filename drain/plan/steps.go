@@ -102,7 +102,7 @@ func (m *maintenance) opinionOf(pod *Pod) opinion {
 	if podRank(pod) == rankStatic && !pod.HasEvacuator {
 		return opinion{stance: stays} // it terminates with the kubelet and cannot be evacuated
 	}
-	if podRank(pod) == rankDaemonSet && pod.ComesBack {
+	if podRank(pod) == rankDaemonSet && pod.IsRecreated {
 		return opinion{stance: stays} // its DaemonSet would replace it immediately
 	}
 	verdict := pod.Verdicts[m.Name]

@@ -279,7 +279,7 @@ func (b *podBuilder) priority(p int32) *podBuilder        { b.Priority = p; retu
 func (b *podBuilder) daemonSet() *podBuilder              { b.Type = v1alpha1.PodTypeDaemonSet; return b }
 func (b *podBuilder) static() *podBuilder                 { b.Type = v1alpha1.PodTypeStatic; return b }
 func (b *podBuilder) staticWithoutEvacuator() *podBuilder { b.HasEvacuator = false; return b.static() }
-func (b *podBuilder) comingBack() *podBuilder             { b.ComesBack = true; return b.daemonSet() }
+func (b *podBuilder) comingBack() *podBuilder             { b.IsRecreated = true; return b.daemonSet() }
 func (b *podBuilder) finished() *podBuilder               { b.Finished = true; return b }
 func (b *podBuilder) evacuating() *podBuilder             { b.Evacuating = true; return b }
 func (b *podBuilder) app(name string) *podBuilder {

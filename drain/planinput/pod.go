@@ -55,10 +55,10 @@ func (c *Component) Pod(s Surroundings, pod *corev1.Pod, e *v1alpha1.Evacuation,
 	described := Pod{Verdicts: map[string]rules.Verdict{}, Planned: plan.Pod{
 		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
 		Type: subject.Type, Priority: ptr.Deref(pod.Spec.Priority, 0), Labels: pod.Labels,
-		Finished:   subject.Finished || overdue,
-		Evacuating: e != nil && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
-		ComesBack:  subject.Type == v1alpha1.PodTypeDaemonSet && daemonset.Tolerated(pod.Spec.Tolerations),
-		Verdicts:   map[string]plan.Verdict{},
+		Finished:    subject.Finished || overdue,
+		Evacuating:  e != nil && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
+		IsRecreated: subject.Type == v1alpha1.PodTypeDaemonSet && daemonset.Tolerated(pod.Spec.Tolerations),
+		Verdicts:    map[string]plan.Verdict{},
 	}}
 	if subject.TypeKnown {
 		described.Type = subject.Type

@@ -51,8 +51,8 @@ type Waiting struct {
 // Decision contains the Pods that are released and those that wait.
 type Decision struct {
 	Reports []Report
-	// LookAgain is the time of the next decision if no event occurs before. If it is zero, only an event triggers the next decision.
-	LookAgain time.Time
+	// RequeueAt is the time of the next decision if no event occurs before. If it is zero, only an event triggers the next decision.
+	RequeueAt time.Time
 }
 
 // Report is the change of the status of a Pod's Evacuation.
@@ -113,7 +113,7 @@ func Decide(o Observation) Decision {
 	}
 	next, others := waiting[0], waiting[1:]
 	if until := next.Progress.Add(gatherTime); o.Now.Before(until) && o.higherOnNode(next) {
-		d.LookAgain = until
+		d.RequeueAt = until
 		return d
 	}
 	wait := o.waitOf(next)
@@ -122,9 +122,9 @@ func Decide(o Observation) Decision {
 		d.Reports = append(d.Reports, o.renew(others)...)
 		return d
 	}
-	d.LookAgain = o.Now.Add(pace)
-	if wait.until.Before(d.LookAgain) {
-		d.LookAgain = wait.until
+	d.RequeueAt = o.Now.Add(pace)
+	if wait.until.Before(d.RequeueAt) {
+		d.RequeueAt = wait.until
 	}
 	if next.Message != wait.message {
 		d.Reports = append(d.Reports, Report{Pod: next.UID, Reason: wait.reason, Message: wait.message})
@@ -170,7 +170,7 @@ type wait struct {
 }
 
 // waitOf returns the replica that the next Pod to be evicted waits for, the one with the highest ordinal if there are several. It
-// returns nil if there is none.
+// returns nil if the Pod waits for no replica.
 func (o Observation) waitOf(next Waiting) *wait {
 	var found *wait
 	stuck := false // a replica with a lower ordinal is not ready, and not waited for

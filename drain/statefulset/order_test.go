@@ -129,10 +129,10 @@ func waits(t *testing.T, changes ...func(*statefulset.Observation)) (waited time
 				reasons = append(reasons, report.Reason)
 			}
 		}
-		if !d.LookAgain.After(o.Now) {
-			t.Fatalf("the next decision is at %s, now is %s", d.LookAgain, o.Now)
+		if !d.RequeueAt.After(o.Now) {
+			t.Fatalf("the next decision is at %s, now is %s", d.RequeueAt, o.Now)
 		}
-		o.Now = d.LookAgain
+		o.Now = d.RequeueAt
 	}
 	t.Fatal("no Pod was released in an hour")
 	return 0, nil
@@ -324,7 +324,7 @@ func TestDecide(t *testing.T) {
 			if got := released(d); !slices.Equal(got, tc.want) {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
-			if len(tc.want) == 0 && len(tc.waiting) > 0 && (d.LookAgain.IsZero() || len(d.Reports) != len(tc.waiting)) {
+			if len(tc.want) == 0 && len(tc.waiting) > 0 && (d.RequeueAt.IsZero() || len(d.Reports) != len(tc.waiting)) {
 				t.Errorf("each waiting Pod needs a report, and the decision a time of the next one: %+v", d)
 			}
 		})
@@ -335,10 +335,10 @@ func TestDecide(t *testing.T) {
 			o.Pods[i].Spec.NodeName = "one"
 		}
 		d := statefulset.Decide(o)
-		if len(d.Reports) > 0 || !d.LookAgain.After(o.Now) {
+		if len(d.Reports) > 0 || !d.RequeueAt.After(o.Now) {
 			t.Fatalf("got %+v", d)
 		}
-		o.Now = d.LookAgain
+		o.Now = d.RequeueAt
 		if got := released(statefulset.Decide(o)); !slices.Equal(got, []types.UID{"db-1"}) {
 			t.Errorf("got %v", got)
 		}

@@ -70,7 +70,7 @@ func ControlPlane(pod *corev1.Pod) bool {
 }
 
 // Targets returns, as JSON, the drain targets of static Pods that maintenances in stage Drain have published for a Node. It
-// returns the empty string if there are none.
+// returns the empty string if no targets have been published.
 func Targets(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) (string, error) {
 	var rows []v1alpha1.DrainTarget
 	for i := range maintenances {

@@ -41,7 +41,7 @@ func restoreOrphans(o Observation) (Decision, bool) {
 	return Decision{}, false
 }
 
-// autoscalerRefusal returns the autoscaler of the Deployment, nil if there is none, and why its minReplicas cannot be raised.
+// autoscalerRefusal returns the autoscaler of the Deployment, or nil, and why its minReplicas cannot be raised.
 func autoscalerRefusal(o Observation) (*autoscalingv2.HorizontalPodAutoscaler, Refusal, string) {
 	if len(o.Autoscalers) == 0 {
 		return nil, "", ""

@@ -39,7 +39,7 @@ type Baseline struct {
 	Template string `json:"template"`
 	// Pods to be removed.
 	Pods []PodRef `json:"pods"`
-	// Autoscaler that scales the Deployment, nil if there is none.
+	// Autoscaler that scales the Deployment, or nil.
 	Autoscaler *AutoscalerBaseline `json:"autoscaler,omitempty"`
 	// Returning is the time since which the autoscaler is expected to scale back.
 	Returning *metav1.Time `json:"returning,omitempty"`

@@ -20,12 +20,12 @@ type Refusal string
 // Reasons against a surge.
 const (
 	NoDeployment        Refusal = "NoDeployment"
-	NotAsked            Refusal = "NotAsked"
+	NotRequested        Refusal = "NotRequested"
 	TooManyReplicas     Refusal = "MoreThanOneReplica"
 	PodNotReady         Refusal = "PodNotReady"
 	NotChosen           Refusal = "AnotherPodWasDeleted"
 	NotAvailable        Refusal = "NewPodsNotAvailable"
-	Edited              Refusal = "EditedMeanwhile"
+	Edited              Refusal = "EditedDuringSurge"
 	Recreated           Refusal = "RecreateStrategy"
 	Paused              Refusal = "RolloutPaused"
 	Progressing         Refusal = "RolloutInProgress"
@@ -54,11 +54,11 @@ func begin(o Observation) Decision {
 		return Decision{Reports: append(reports, refuseAll(waiting, refusal, why)...)}
 	}
 	if !settled(o.Deployment) {
-		return Decision{Reports: reports, LookAgain: o.Now.Add(settlePace)}
+		return Decision{Reports: reports, RequeueAt: o.Now.Add(settlePace)}
 	}
 	if why := lacking(o.Deployment); why != "" {
-		more, lookAgain := patience(o, waiting, why)
-		return Decision{Reports: append(reports, more...), LookAgain: lookAgain}
+		more, requeueAt := patience(o, waiting, why)
+		return Decision{Reports: append(reports, more...), RequeueAt: requeueAt}
 	}
 	declared := replicas(o.Deployment)
 	surge := min(size(o.Deployment), len(waiting), maxPods)
@@ -84,7 +84,7 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 		case pod.Marked:
 			chosen = append(chosen, pod)
 		case !pod.Asked || pod.Policy != v1alpha1.SurgeIfSingleReplica && pod.Policy != v1alpha1.SurgeAlways:
-			reports = append(reports, refuse(pod, NotAsked, "No NodeMaintenance of the Pod's Node requests a surge"))
+			reports = append(reports, refuse(pod, NotRequested, "No NodeMaintenance of the Pod's Node requests a surge"))
 		case pod.Policy == v1alpha1.SurgeIfSingleReplica && replicas(o.Deployment) != 1:
 			reports = append(reports, refuse(pod, TooManyReplicas, "Surge policy IfSingleReplica does not apply: Deployment "+nameOf(o.Deployment)+" declares "+count(replicas(o.Deployment))))
 		case !pod.Ready:
@@ -102,7 +102,7 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 	})
 	last = &Decision{Reports: append(reports, refuseAll(left, NotChosen, "Deployment "+nameOf(o.Deployment)+" was scaled back, but its ReplicaSet deleted another Pod")...)}
 	if len(expected) > 0 || len(waiting) > 0 {
-		last.LookAgain = o.Now.Add(settlePace)
+		last.RequeueAt = o.Now.Add(settlePace)
 	}
 	return waiting, reports, last
 }
@@ -165,7 +165,7 @@ func lacking(d *appsv1.Deployment) string {
 const untilAvailable = "Waiting for all replicas of the Deployment to become available."
 
 // patience waits for a Deployment to become available, and refuses the surge after settleTime.
-func patience(o Observation, waiting []Leaving, why string) (reports []Report, lookAgain time.Time) {
+func patience(o Observation, waiting []Leaving, why string) (reports []Report, requeueAt time.Time) {
 	for _, pod := range waiting {
 		switch {
 		case pod.Message != untilAvailable:
@@ -174,9 +174,9 @@ func patience(o Observation, waiting []Leaving, why string) (reports []Report, l
 			reports = append(reports, refuse(pod, Unavailable, why))
 			continue
 		}
-		lookAgain = o.Now.Add(settlePace)
+		requeueAt = o.Now.Add(settlePace)
 	}
-	return reports, lookAgain
+	return reports, requeueAt
 }
 
 // size is how many Pods may be replaced at a time: the maxSurge of the Deployment, rounded up, and at least one.

@@ -51,8 +51,8 @@ type Decision struct {
 	Mark, Unmark []PodRef
 	Reports      []Report
 	Event        *Event
-	// LookAgain is when to reconcile again without an event. Zero: only on the next event.
-	LookAgain time.Time
+	// RequeueAt is when to reconcile again without an event. Zero: only on the next event.
+	RequeueAt time.Time
 }
 
 // Event is an event on the Deployment about a write.
@@ -67,8 +67,8 @@ const (
 	EventSurged = "SurgedForMaintenance"
 	// EventMoved: the Deployment is scaled back, and its ReplicaSet deletes the marked Pods.
 	EventMoved = "SurgeCompleted"
-	// EventCalledOff: the surge is cancelled and the Deployment is scaled back.
-	EventCalledOff = "SurgeCalledOff"
+	// EventCanceled: the surge is cancelled and the Deployment is scaled back.
+	EventCanceled = "SurgeCanceled"
 	// EventSuperseded: another actor has edited the Deployment or its autoscaler during the surge. The edit is kept.
 	EventSuperseded = "SurgeSuperseded"
 )
@@ -137,10 +137,10 @@ func (s *surging) next() Decision {
 			Event:   &Event{Reason: EventSurged, Message: s.scalingMessage()},
 		}
 	case !s.available():
-		return Decision{Reports: late, LookAgain: firstDeadline(serving)}
+		return Decision{Reports: late, RequeueAt: firstDeadline(serving)}
 	}
 	if unmarked, _ := partition(serving, func(l Leaving) bool { return !l.Marked }); len(unmarked) > 0 {
-		return Decision{Reports: late, Mark: refs(unmarked), LookAgain: firstDeadline(serving)}
+		return Decision{Reports: late, Mark: refs(unmarked), RequeueAt: firstDeadline(serving)}
 	}
 	return s.complete(way, serving, late)
 }
@@ -168,9 +168,9 @@ func (s *surging) cancel(way way, late []Report) Decision {
 	switch {
 	case !raised || d.Deployment == nil: // nothing has been written yet, or further writes follow
 	case len(late) > 0:
-		d.Event = &Event{Warning: true, Reason: EventCalledOff, Message: "Scaling back to " + count(s.b.Replicas) + ": the new Pods did not become available in time"}
+		d.Event = &Event{Warning: true, Reason: EventCanceled, Message: "Scaling back to " + count(s.b.Replicas) + ": the new Pods did not become available in time"}
 	default:
-		d.Event = &Event{Reason: EventCalledOff, Message: "Scaling back to " + count(s.b.Replicas) + ": no Pod waits for the surge any more"}
+		d.Event = &Event{Reason: EventCanceled, Message: "Scaling back to " + count(s.b.Replicas) + ": no Pod waits for the surge any more"}
 	}
 	return d
 }

@@ -49,7 +49,7 @@ func Recorded(trimmed *metav1.PartialObjectMetadata) bool {
 	return recorded
 }
 
-// TargetOf returns the name of the Deployment that a trimmed HorizontalPodAutoscaler was raised for; "" if there is none.
+// TargetOf returns the name of the Deployment that a trimmed HorizontalPodAutoscaler was raised for, or "".
 func TargetOf(trimmed *metav1.PartialObjectMetadata) string {
 	if n := noteOf(trimmed); n != nil {
 		return n.Name

@@ -16,7 +16,7 @@ import (
 // leavingCost is the lowest deletion cost that a Pod can have.
 const leavingCost = "-2147483647"
 
-// DeploymentOf returns the name of the Deployment that a Pod seems to belong to, "" if there is none: a ReplicaSet of a Deployment is
+// DeploymentOf returns the name of the Deployment that a Pod seems to belong to, or "": a ReplicaSet of a Deployment is
 // named after it and the hash of the template. Controls verifies it.
 func DeploymentOf(pod *corev1.Pod) string {
 	hash, owner := pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey], metav1.GetControllerOfNoCopy(pod)

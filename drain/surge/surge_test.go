@@ -29,7 +29,7 @@ func TestRounds(t *testing.T) {
 		}
 		w.replicate()
 		w.observe()
-		if d := w.step(); d.Deployment != nil || len(d.Mark) > 0 || d.LookAgain.IsZero() {
+		if d := w.step(); d.Deployment != nil || len(d.Mark) > 0 || d.RequeueAt.IsZero() {
 			t.Fatalf("it does not wait for the new Pod: %v", d)
 		}
 		w.settle()
@@ -90,7 +90,7 @@ func TestRefusals(t *testing.T) {
 		want   surge.Refusal
 	}{
 		{"E24: refuses two replicas with IfSingleReplica", deployed(2).evacuated(1, single), nil, surge.TooManyReplicas},
-		{"E24: refuses with policy Never", deployed(1).evacuated(1, v1alpha1.SurgeNever), nil, surge.NotAsked},
+		{"E24: refuses with policy Never", deployed(1).evacuated(1, v1alpha1.SurgeNever), nil, surge.NotRequested},
 		{"E24: refuses with strategy Recreate", deployed(1, func(d *appsv1.Deployment) { d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType }).evacuated(1, always), nil, surge.Recreated},
 		{"E24: refuses while the rollout is paused", deployed(1, func(d *appsv1.Deployment) { d.Spec.Paused = true }).evacuated(1, always), nil, surge.Paused},
 		{"E24: refuses while a rollout is in progress", deployed(2).evacuated(1, always), func(w *world) { w.deployment.Status.UpdatedReplicas = 1 }, surge.Progressing},
@@ -134,11 +134,11 @@ func TestRefusals(t *testing.T) {
 		w := deployed(3).evacuated(1, always)
 		w.deployment.Status.AvailableReplicas = 2
 		w.now = w.now.Add(5 * time.Minute)
-		if d := w.step(); d.Deployment != nil || len(d.Reports) != 1 || d.Reports[0].Refusal != "" || d.LookAgain.IsZero() {
+		if d := w.step(); d.Deployment != nil || len(d.Reports) != 1 || d.Reports[0].Refusal != "" || d.RequeueAt.IsZero() {
 			t.Errorf("got %+v", d)
 		}
 		w.now = w.now.Add(time.Minute)
-		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || d.LookAgain.IsZero() {
+		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || d.RequeueAt.IsZero() {
 			t.Errorf("it reports more than once: %+v", d)
 		}
 	})
@@ -146,7 +146,7 @@ func TestRefusals(t *testing.T) {
 		w := deployed(2).evacuated(1, always)
 		w.deployment.Generation++
 		w.now = w.now.Add(5 * time.Minute)
-		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || d.LookAgain.IsZero() {
+		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || d.RequeueAt.IsZero() {
 			t.Errorf("got %+v", d)
 		}
 	})
@@ -193,7 +193,7 @@ func TestRevert(t *testing.T) {
 	t.Run("E25: scales back when cancelled while new Pods start", func(t *testing.T) {
 		w := surged(2, 2)
 		clear(w.evacuations)
-		if d := w.step(); d.Deployment == nil || *d.Deployment.Spec.Replicas != 2 || d.Event.Reason != surge.EventCalledOff {
+		if d := w.step(); d.Deployment == nil || *d.Deployment.Spec.Replicas != 2 || d.Event.Reason != surge.EventCanceled {
 			t.Errorf("got %+v", d)
 		}
 		if w.baseline() != nil {
@@ -264,12 +264,12 @@ func TestRevert(t *testing.T) {
 	t.Run("E27: scales back and evicts when new Pods are not available in time", func(t *testing.T) {
 		w := surged(1, 1)
 		d := w.step()
-		if d.LookAgain.IsZero() || !d.LookAgain.After(w.now.Add(progressDeadline/2)) {
+		if d.RequeueAt.IsZero() || !d.RequeueAt.After(w.now.Add(progressDeadline/2)) {
 			t.Fatalf("got %+v", d)
 		}
-		w.now = d.LookAgain
+		w.now = d.RequeueAt
 		d = w.step()
-		if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.NotAvailable || w.baseline() != nil || *w.deployment.Spec.Replicas != 1 || d.Event.Reason != surge.EventCalledOff {
+		if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.NotAvailable || w.baseline() != nil || *w.deployment.Spec.Replicas != 1 || d.Event.Reason != surge.EventCanceled {
 			t.Errorf("got %+v", d)
 		}
 		if d := w.step(); d.Deployment != nil {
@@ -300,7 +300,7 @@ func TestAutoscaler(t *testing.T) {
 		if d := w.step(); d.Autoscaler == nil || *w.autoscaler.Spec.MinReplicas != 1 || len(w.autoscaler.Annotations) > 0 {
 			t.Fatalf("got %+v", d)
 		}
-		if d := w.step(); d.Deployment != nil || !d.LookAgain.Equal(w.now.Add(surge.ReturnTime)) {
+		if d := w.step(); d.Deployment != nil || !d.RequeueAt.Equal(w.now.Add(surge.ReturnTime)) {
 			t.Fatalf("it does not wait: %+v", d)
 		}
 		w.autoscale(2)

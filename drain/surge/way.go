@@ -153,7 +153,7 @@ func (w byAutoscaler) lower() Decision {
 		return Decision{Deployment: w.withBaseline(nil), Event: &Event{Reason: EventMoved, Message: "HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " has scaled to more than " + count(w.b.Surged)}}
 	}
 	if until := w.b.Returning.Add(ReturnTime); w.Now.Before(until) {
-		return Decision{LookAgain: until}
+		return Decision{RequeueAt: until}
 	}
 	return Decision{Deployment: w.scaledBack(), Event: &Event{Warning: true, Reason: EventMoved, Message: "Scaled back to " + count(w.b.Replicas) + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " + ReturnTime.String()}}
 }

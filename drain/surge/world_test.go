@@ -286,10 +286,10 @@ func (w *world) run() (decisions []surge.Decision) {
 			decisions = append(decisions, d)
 			continue
 		}
-		if d.LookAgain.IsZero() {
+		if d.RequeueAt.IsZero() {
 			return decisions
 		}
-		w.now = d.LookAgain
+		w.now = d.RequeueAt
 	}
 	return decisions
 }

@@ -245,7 +245,7 @@ func (s *scene) cancelledSurge() {
 	s.Eventually(func() []corev1.Pod { return s.podsOf("off") }, soon, pace).Should(ConsistOf(HaveField("UID", pod.UID)))
 	s.Expect(s.pod(pod.Name).Annotations).NotTo(HaveKey(corev1.PodDeletionCost))
 	s.Expect(s.evictions().Where(ofApp("off"))).To(BeEmpty())
-	s.expectEventOn("off", surge.EventCalledOff, "")
+	s.expectEventOn("off", surge.EventCanceled, "")
 }
 
 func (s *scene) editedSurge() {

@@ -27,7 +27,7 @@ type Assignment struct {
 	Pod        *corev1.Pod
 	// Terms of the maintenances that drain the Node of the Pod.
 	Terms evacuation.Terms
-	// FirstDrain is when the first of the workload cluster's drains in progress began. Nil: there is none.
+	// FirstDrain is when the first of the workload cluster's drains in progress began, or nil if no drain is in progress.
 	FirstDrain *time.Time
 	// Expired means that the evacuator has completed or missed its deadline, and that the Pod is to be evicted.
 	Expired bool

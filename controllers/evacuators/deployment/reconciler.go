@@ -67,10 +67,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if err := r.apply(ctx, s, decision); err != nil {
 		return workload.Result(err)
 	}
-	if decision.LookAgain.IsZero() {
+	if decision.RequeueAt.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{RequeueAfter: max(decision.LookAgain.Sub(s.observed.Now), time.Millisecond)}, nil
+	return reconcile.Result{RequeueAfter: max(decision.RequeueAt.Sub(s.observed.Now), time.Millisecond)}, nil
 }
 
 // apply stores the reports and then writes the decision. Each write fails with a conflict if its object has changed since it was observed.

@@ -110,10 +110,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 			return workload.Result(err)
 		}
 	}
-	if decision.LookAgain.IsZero() {
+	if decision.RequeueAt.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{RequeueAfter: max(decision.LookAgain.Sub(finder.Now), time.Millisecond)}, nil
+	return reconcile.Result{RequeueAfter: max(decision.RequeueAt.Sub(finder.Now), time.Millisecond)}, nil
 }
 
 // observe returns the observation of the Pods of a StatefulSet whose active evacuator is this one. An Evacuation without a

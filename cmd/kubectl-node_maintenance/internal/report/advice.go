@@ -6,11 +6,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 )
 
-// Reasons of problems that are not about a Pod.
-const (
-	reasonInvalidRule = "InvalidDrainRule"
-	reasonPaused      = "Paused"
-)
+// reasonPaused is the reason of a problem that is not about a Pod.
+const reasonPaused = "Paused"
 
 const guide = "https://github.com/capnm/cluster-api-node-maintenance/blob/main/docs/guide/stuck-drains.md"
 
@@ -23,7 +20,7 @@ const (
 	sectionBudget = "a-poddisruptionbudget-allows-no-disruptions"
 	sectionAdmit  = "the-api-server-refuses-the-eviction"
 
-	fixNeverAllows = "Change the budget, for example to maxUnavailable: 1, or add replicas. For a Deployment with one replica, set surge: IfSingleReplica in the MachineDrainPolicy."
+	fixNeverAllows = "Change the budget, for example to maxUnavailable: 1 (for Pods without a controller, to an integer minAvailable below their number), or add replicas. For a Deployment with one replica, set surge: IfSingleReplica in the MachineDrainPolicy."
 )
 
 // advices by reason: those of forecast, budgets, and the conditions of Machines and Evacuations.
@@ -41,7 +38,7 @@ var advices = map[string]advice{
 	forecast.ReasonDeletionOverdue:               {"Remove the finalizers of the Pod, or check the kubelet of the Node.", "a-pod-does-not-terminate"},
 	forecast.ReasonEvacuator:                     {"", "an-evacuator-is-active"},
 	forecast.ReasonBackoff:                       {"Change tolerations, node affinity or nodeName in the Pod template.", "replacements-return-to-the-cordoned-node"},
-	reasonInvalidRule:                            {"Fix or delete the MachineDrainRule.", "a-machinedrainrule-is-invalid"},
+	v1alpha1.ReasonInvalidDrainRule:              {"Fix or delete the MachineDrainRule.", "a-machinedrainrule-is-invalid"},
 	reasonPaused:                                 {"Unpause it.", "the-machine-has-the-hook-but-no-condition"},
 	v1alpha1.ReasonMaintenanceNameTaken:          {"Delete the NodeMaintenance that is named.", "the-name-of-its-nodemaintenance-is-taken"},
 	v1alpha1.ReasonWaitingForTurn:                {"Increase maxParallelDrains, or look at the drains that block.", "the-machine-waits-for-other-machines"},

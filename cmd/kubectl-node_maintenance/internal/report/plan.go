@@ -146,7 +146,7 @@ func MachineDrain(m *observe.Machine, node *corev1.Node, intent Intent, observed
 		d.OnTimeout = intent.Maintenance.Spec.Evacuation.OnTimeout
 	}
 	for _, problem := range intent.Problems {
-		d.Blockers = append(d.Blockers, problemOf(reasonInvalidRule, problem.String()))
+		d.Blockers = append(d.Blockers, problemOf(v1alpha1.ReasonInvalidDrainRule, problem.String()))
 	}
 	if intent.Taken != "" && intent.Maintenance.Name == "" {
 		d.Blockers = append(d.Blockers, problemOf(v1alpha1.ReasonMaintenanceNameTaken, intent.Taken))

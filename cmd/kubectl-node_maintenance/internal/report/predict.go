@@ -21,9 +21,9 @@ import (
 
 // Intent is the NodeMaintenance that the deletion of a Machine, or a manual drain, leads to.
 type Intent struct {
-	// Maintenance is in stage Drain. Then is the update that drains the Pods of DaemonSets after all others, nil if there is none.
+	// Maintenance is in stage Drain. Then is the update that drains the Pods of DaemonSets after all others, or nil.
 	Maintenance, Then *v1alpha1.NodeMaintenance
-	// Present is the one that exists, nil if there is none.
+	// Present is the one that exists, or nil.
 	Present *v1alpha1.NodeMaintenance
 	// Policy is nil if the manager does not drain the Machine.
 	Policy *v1alpha1.MachineDrainPolicy

@@ -162,7 +162,7 @@ func (w *Why) fill(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, i
 		return
 	}
 	for _, problem := range intent.Problems {
-		w.Problems = append(w.Problems, problemOf(reasonInvalidRule, problem.String()))
+		w.Problems = append(w.Problems, problemOf(v1alpha1.ReasonInvalidDrainRule, problem.String()))
 	}
 	predicted := forecast.Of(*observed)
 	for _, obstacle := range predicted.Obstacles(observed.Now) {
