@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,14 +39,14 @@ var removed = map[string]string{
 	eventDeletedUnready: "Deleted, because the Pod is not ready and its PodDisruptionBudget can never allow a disruption: ",
 }
 
-// overdue is how long the other Pods of a budget wait for the response to the eviction of one of them, so that a slow admission webhook does
+// slowEviction is how long the other Pods of a budget wait for the response to the eviction of one of them, so that a slow admission webhook does
 // not delay all of them.
-const overdue = time.Second
+const slowEviction = time.Second
 
-// hung is how long an eviction without a response counts against its budget. A busy API server may take seconds, and meanwhile would refuse
+// unansweredTimeout is how long an eviction without a response counts against its budget. A busy API server may take seconds, and meanwhile would refuse
 // another eviction. An eviction that hangs in an admission webhook usually gets its response after little more than ten seconds, the default
 // timeout of webhooks.
-const hung = 15 * time.Second
+const unansweredTimeout = 15 * time.Second
 
 // startEvictions starts the evictions of the admitted Pods and does not wait for them. It evicts the Pods of one budget sequentially, since
 // conflict retries in the API server make concurrent evictions slower, and all others concurrently. A later pass evicts the Pods that exceed
@@ -79,7 +78,7 @@ func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budget
 	}
 }
 
-// evictSequentially evicts the Pods of one budget, each after the response to the one before, or when that response is overdue.
+// evictSequentially evicts the Pods of one budget, each after the response to the one before, or after slowEviction.
 func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
 	for _, each := range pods {
 		if !v.begin(p, each.Pod) {
@@ -89,7 +88,7 @@ func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budget
 		go func() {
 			defer close(ended)
 			v.evict(ctx, p, each)
-			late := v.Clock.Since(begun) >= overdue
+			late := v.Clock.Since(begun) >= slowEviction
 			if late {
 				p.refresh(ctx, budget) // before the eviction ends: the version that is recorded for the others may not include it
 			}
@@ -100,7 +99,7 @@ func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budget
 		}()
 		select {
 		case <-ended:
-		case <-v.Clock.After(overdue):
+		case <-v.Clock.After(slowEviction):
 		}
 	}
 }
@@ -159,7 +158,7 @@ func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err e
 	why, answered := classify(err)
 	if !answered {
 		evictions.WithLabelValues(resultError).Inc()
-		log.Info("Failed to evict Pod", "err", err.Error())
+		log.Error(err, "Failed to evict Pod")
 		p.state.backoffs.backOff(s.pod.UID, now.Add(evacuation.Backoff(p.state.backoffs.countUnanswered(s.pod.UID))))
 		return
 	}
@@ -173,7 +172,7 @@ func (p *pass) because(ctx context.Context, s *subject) string {
 	node := s.pod.Spec.NodeName
 	maintenances, err := workload.MaintenancesOf(ctx, p.client, node)
 	if err != nil { // the event omits them
-		ctrl.LoggerFrom(ctx).Info("Failed to find the NodeMaintenances of a removed Pod", "err", err.Error())
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to find the NodeMaintenances of a removed Pod")
 	}
 	var draining []*v1alpha1.NodeMaintenance
 	for i := range maintenances {
@@ -200,7 +199,7 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
 	if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(latest)); err != nil {
 		if client.IgnoreNotFound(err) != nil {
-			ctrl.LoggerFrom(ctx).Info("Failed to count a refused eviction", "err", err.Error())
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to count a refused eviction")
 		}
 		return
 	}
@@ -223,7 +222,7 @@ func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) {
 	live := &policyv1.PodDisruptionBudget{}
 	if err := p.live.Get(ctx, nameOf(budget), live); err != nil {
 		if client.IgnoreNotFound(err) != nil {
-			ctrl.LoggerFrom(ctx).Info("Failed to get a PodDisruptionBudget", "err", errors.Wrapf(err, "getting %s", budget).Error())
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to get PodDisruptionBudget", "PodDisruptionBudget", klog.KRef(budget.Namespace(), budget.Name()))
 		}
 		return
 	}

@@ -171,10 +171,10 @@ func (p *pass) findImminentCordons(ctx context.Context, maintenances []v1alpha1.
 func (p *pass) inFlight() []budgets.Candidate {
 	var candidates []budgets.Candidate
 	for _, eviction := range p.state.inFlight.all() {
-		if p.now.Sub(eviction.begun) >= hung {
+		if p.now.Sub(eviction.begun) >= unansweredTimeout {
 			continue
 		}
-		p.requeueAt(eviction.begun.Add(hung))
+		p.requeueAt(eviction.begun.Add(unansweredTimeout))
 		candidates = append(candidates, budgets.Candidate{Pod: eviction.pod, InFlight: true})
 	}
 	return candidates

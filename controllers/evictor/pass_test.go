@@ -171,7 +171,7 @@ func TestInFlight(t *testing.T) {
 		{name: "an in-flight eviction of a Pod that terminates counts", pod: seen(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: begun} }), after: time.Second, counts: true},
 		{name: "an in-flight eviction of a failed Pod counts", pod: seen(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), after: time.Second, counts: true},
 		{name: "an in-flight eviction of a deleted Pod counts", pod: &corev1.Pod{}, after: time.Second, counts: true},
-		{name: "an eviction that hangs does not count", pod: seen(func(*corev1.Pod) {}), after: hung},
+		{name: "an eviction that hangs does not count", pod: seen(func(*corev1.Pod) {}), after: unansweredTimeout},
 	} {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -186,7 +186,7 @@ func TestInFlight(t *testing.T) {
 			g.Expect(candidates).To(HaveLen(1))
 			g.Expect(candidates[0].InFlight).To(BeTrue())
 			g.Expect(candidates[0].Pod).To(Equal(admitted))
-			g.Expect(p.nextTry).To(BeTemporally("==", begun.Add(hung)), "if it hangs, no event follows")
+			g.Expect(p.nextTry).To(BeTemporally("==", begun.Add(unansweredTimeout)), "if it hangs, no event follows")
 		})
 	}
 }
