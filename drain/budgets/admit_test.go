@@ -213,16 +213,16 @@ func TestUnreadyPodsAreDeleted(t *testing.T) {
 		pod   budgets.Candidate
 		want  string
 	}{
-		{"E21: a Pod that is not ready and whose budget can never allow a disruption", []*pdb{none}, false, pod("p", notReady), "deleted"},
-		{"E21: a single replica that is required", []*pdb{budget("web", healthy(0, 1, 1), wants("1", ""))}, false, pod("p", notReady), "deleted"},
-		{"E21: not a Pod that is ready", []*pdb{none}, false, pod("p"), "waits"},
-		{"E21: not if the budget allows a disruption when others become ready", []*pdb{budget("web", healthy(1, 3, 2))}, false, pod("p", notReady), "waits"},
-		{"E21: not if the API server allows the eviction", []*pdb{budget("web", healthy(2, 3, 2), wants("", "0"))}, false, pod("p", notReady), "evicted"},
-		{"E21: not with a status that is not up to date", []*pdb{budget("web", healthy(2, 3, 3), wants("", "0"), behind)}, false, pod("p", notReady), "waits"},
-		{"E21: not with a status that does not include our own eviction", []*pdb{none}, true, pod("p", notReady), "waits"},
-		{"E21: not with a budget that is not computed", []*pdb{budget("web", healthy(2, 3, 3), wants("", "0"), condition(policyv1.SyncFailedReason, "oh"))}, false, pod("p", notReady), "waits"},
-		{"E21: not a Pod without a controller", []*pdb{budget("web", healthy(0, 0, 0), wants("", "1"))}, false, pod("p", notReady, bare), "waits"},
-		{"E21: not with two budgets", []*pdb{none, budget("all", covers(&metav1.LabelSelector{}))}, false, pod("p", notReady), "waits"},
+		{"E21: deletes a Pod that is not ready if its budget can never allow a disruption", []*pdb{none}, false, pod("p", notReady), "deleted"},
+		{"E21: deletes a required single replica that is not ready", []*pdb{budget("web", healthy(0, 1, 1), wants("1", ""))}, false, pod("p", notReady), "deleted"},
+		{"E21: does not delete a ready Pod", []*pdb{none}, false, pod("p"), "waits"},
+		{"E21: does not delete if the budget allows a disruption when other Pods become ready", []*pdb{budget("web", healthy(1, 3, 2))}, false, pod("p", notReady), "waits"},
+		{"E21: evicts if the API server allows it", []*pdb{budget("web", healthy(2, 3, 2), wants("", "0"))}, false, pod("p", notReady), "evicted"},
+		{"E21: does not delete while the status of the budget is outdated", []*pdb{budget("web", healthy(2, 3, 3), wants("", "0"), behind)}, false, pod("p", notReady), "waits"},
+		{"E21: does not delete while the status does not include an own eviction", []*pdb{none}, true, pod("p", notReady), "waits"},
+		{"E21: does not delete while the budget is not computed", []*pdb{budget("web", healthy(2, 3, 3), wants("", "0"), condition(policyv1.SyncFailedReason, "oh"))}, false, pod("p", notReady), "waits"},
+		{"E21: does not delete a Pod without a controller", []*pdb{budget("web", healthy(0, 0, 0), wants("", "1"))}, false, pod("p", notReady, bare), "waits"},
+		{"E21: does not delete a Pod with two budgets", []*pdb{none, budget("all", covers(&metav1.LabelSelector{}))}, false, pod("p", notReady), "waits"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, override := range []bool{true, false} {

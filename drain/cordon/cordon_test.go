@@ -64,10 +64,10 @@ func TestRestoresUnconditionally(t *testing.T) {
 		machine string
 		want    bool
 	}{
-		{name: "R19: a user's NodeMaintenance that went from Idle to Complete", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle}, want: true},
-		{name: "R48: not one that serves a Machine", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle}, machine: "default/m1"},
-		{name: "R19: not one that was in stage Cordon", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon}},
-		{name: "R19: not one that was created in stage Complete"},
+		{name: "R19: restores unconditionally for a user's NodeMaintenance that went from Idle to Complete", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle}, want: true},
+		{name: "R48: restores only what is recorded for a NodeMaintenance that serves a Machine", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle}, machine: "default/m1"},
+		{name: "R19: restores only what is recorded for a NodeMaintenance that was in stage Cordon", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon}},
+		{name: "R19: restores only what is recorded for a NodeMaintenance that was created in stage Complete"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := &v1alpha1.NodeMaintenance{}

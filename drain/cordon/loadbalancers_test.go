@@ -16,10 +16,10 @@ func TestExcludes(t *testing.T) {
 		asks  bool
 		want  bool
 	}{
-		{"M32: a Node that drains", v1alpha1.StageDrain, true, true},
-		{"M32: only where the maintenance says so", v1alpha1.StageDrain, false, false},
-		{"M32: a Node that is only cordoned still serves", v1alpha1.StageCordon, true, false},
-		{"M32: not after the maintenance", v1alpha1.StageComplete, true, false},
+		{"M32: excludes a Node in stage Drain", v1alpha1.StageDrain, true, true},
+		{"M32: does not exclude a Node unless the NodeMaintenance requests it", v1alpha1.StageDrain, false, false},
+		{"M32: does not exclude a Node in stage Cordon", v1alpha1.StageCordon, true, false},
+		{"M32: does not exclude a Node in stage Complete", v1alpha1.StageComplete, true, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: tc.stage, ExcludeFromLoadBalancers: tc.asks}}

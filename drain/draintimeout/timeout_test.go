@@ -26,9 +26,9 @@ func TestDrainOf(t *testing.T) {
 		m    *v1alpha1.NodeMaintenance
 		want *draintimeout.Drain
 	}{
-		"M13: it counts from the start of the drain":   {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Ends: start.Add(time.Minute), Deletes: true}},
-		"M13: Release leaves what is left":             {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutRelease, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Ends: start.Add(time.Minute)}},
-		"M13: no timeout is no limit":                  {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, nil), nil},
+		"M13: the timeout starts with the drain":       {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Ends: start.Add(time.Minute), Deletes: true}},
+		"M13: onTimeout Release deletes no Pods":       {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutRelease, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Ends: start.Add(time.Minute)}},
+		"M13: without a timeout there is no limit":     {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, nil), nil},
 		"M13: 0 is no limit":                           {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](0)), nil},
 		"M13: a maintenance that ends deletes nothing": {drain(v1alpha1.StageComplete, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), nil},
 	} {
@@ -46,10 +46,10 @@ func TestDeleteAt(t *testing.T) {
 		timeout, gracePeriod time.Duration
 		want                 time.Duration // after the start
 	}{
-		{"M13: early enough for the Pod's grace period", 10 * time.Minute, 30 * time.Second, 9*time.Minute + 20*time.Second},
-		{"M13: a long grace period begins early", 10 * time.Minute, 4 * time.Minute, 5*time.Minute + 50*time.Second},
-		{"M13: but half of the time belongs to evictions", 10 * time.Minute, time.Hour, 5 * time.Minute},
-		{"M13: half of a short drain belongs to evictions, too", 20 * time.Second, 30 * time.Second, 10 * time.Second},
+		{"M13: deletes a Pod early enough for its grace period", 10 * time.Minute, 30 * time.Second, 9*time.Minute + 20*time.Second},
+		{"M13: deletes a Pod with a long grace period earlier", 10 * time.Minute, 4 * time.Minute, 5*time.Minute + 50*time.Second},
+		{"M13: deletes no Pod in the first half of the timeout", 10 * time.Minute, time.Hour, 5 * time.Minute},
+		{"M13: deletes no Pod in the first half of a short timeout", 20 * time.Second, 30 * time.Second, 10 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			drain := draintimeout.Drain{Start: start, Ends: start.Add(tc.timeout)}
@@ -66,9 +66,9 @@ func TestCallAt(t *testing.T) {
 		timeout, gracePeriod time.Duration
 		want                 time.Duration // after the start
 	}{
-		{"M13: a Pod whose step hasn't come is asked while its eviction has time", 10 * time.Minute, 30 * time.Second, 9 * time.Minute},
-		{"M13: but half of the time belongs to the order", 10 * time.Minute, time.Hour, 5 * time.Minute},
-		{"M13: half of a short drain belongs to evictions, too", 20 * time.Second, 30 * time.Second, 10 * time.Second},
+		{"M13: makes the final attempt early enough for the eviction", 10 * time.Minute, 30 * time.Second, 9 * time.Minute},
+		{"M13: respects the order in the first half of the timeout", 10 * time.Minute, time.Hour, 5 * time.Minute},
+		{"M13: deletes no Pod in the first half of a short timeout", 20 * time.Second, 30 * time.Second, 10 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			drain := draintimeout.Drain{Start: start, Ends: start.Add(tc.timeout)}
@@ -105,12 +105,12 @@ func TestCalled(t *testing.T) {
 		others  []rules.Verdict
 		want    bool
 	}{
-		"M13: a Pod that drains gets a final attempt":      {v1alpha1.PodTypeDefault, drain, nil, true},
-		"M13: what must complete is left to that":          {v1alpha1.PodTypeDefault, completes, nil, false},
-		"M13: what stays isn't asked":                      {v1alpha1.PodTypeDefault, verdict(v1alpha1.DrainBehaviorSkip), nil, false},
-		"M13: an undecided Pod gets none":                  {v1alpha1.PodTypeDefault, rules.Verdict{Undecided: "a rule can't be read"}, nil, false},
-		"M13: nor what another maintenance has complete":   {v1alpha1.PodTypeDefault, drain, []rules.Verdict{completes}, false},
-		"M13: Pods of DaemonSets have their own way to go": {v1alpha1.PodTypeDaemonSet, drain, nil, false},
+		"M13: a Pod that drains gets a final attempt":                                 {v1alpha1.PodTypeDefault, drain, nil, true},
+		"M13: a Pod that must complete gets no final attempt":                         {v1alpha1.PodTypeDefault, completes, nil, false},
+		"M13: a skipped Pod gets no final attempt":                                    {v1alpha1.PodTypeDefault, verdict(v1alpha1.DrainBehaviorSkip), nil, false},
+		"M13: an undecided Pod gets no final attempt":                                 {v1alpha1.PodTypeDefault, rules.Verdict{Undecided: "a rule can't be read"}, nil, false},
+		"M13: a Pod that must complete for another maintenance gets no final attempt": {v1alpha1.PodTypeDefault, drain, []rules.Verdict{completes}, false},
+		"M13: a Pod of a DaemonSet gets no final attempt":                             {v1alpha1.PodTypeDaemonSet, drain, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := draintimeout.GetsFinalAttempt(tc.podType, tc.own, tc.others); got != tc.want {

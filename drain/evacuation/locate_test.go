@@ -25,13 +25,13 @@ func TestNeedsPod(t *testing.T) {
 		noted evacuation.Noted
 		want  bool
 	}{
-		{name: "not for a Node that is watched already", noted: evacuation.Noted{Name: "one", Watched: true}},
-		{name: "not for a Node that a NodeMaintenance drains", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one")}},
-		{name: "for a Node that is only cordoned", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageCordon, "one")}, want: true},
-		{name: "for a Node whose NodeMaintenance selects another Node of the same name by UID", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one", func(m *v1alpha1.NodeMaintenance) {
+		{name: "needs no Pod of a Node that is watched already", noted: evacuation.Noted{Name: "one", Watched: true}},
+		{name: "needs no Pod of a Node that a NodeMaintenance drains", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one")}},
+		{name: "needs the Pod of a Node that is only cordoned", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageCordon, "one")}, want: true},
+		{name: "needs the Pod of a Node whose NodeMaintenance selects another Node of the same name by UID", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one", func(m *v1alpha1.NodeMaintenance) {
 			m.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: "another"}
 		})}, want: true},
-		{name: "for a Node whose NodeMaintenance is being deleted", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one", func(m *v1alpha1.NodeMaintenance) {
+		{name: "needs the Pod of a Node whose NodeMaintenance is being deleted", noted: evacuation.Noted{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one", func(m *v1alpha1.NodeMaintenance) {
 			m.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 		})}, want: true},
 		{name: "for a Node that does not exist", noted: evacuation.Noted{Name: "one", Maintenances: maintenance(v1alpha1.StageDrain, "one")}, want: true},

@@ -146,11 +146,11 @@ func TestFastForwards(t *testing.T) {
 		decided     map[string]plan.NodeDecision
 		want        []string
 	}{
-		{name: "R29: said once", now: nodes{status("one", "ff b")}, decided: map[string]plan.NodeDecision{"one": by("b")}, want: []string{"Node one: fast-forwarded by older b"}},
-		{name: "R29: not at each reconcile", before: nodes{status("one", "ff b")}, now: nodes{status("one", "ff b")}, decided: map[string]plan.NodeDecision{"one": by("b")}},
-		{name: "R29: another cause is news", before: nodes{status("one", "ff b")}, now: nodes{status("one", "ff a")}, decided: map[string]plan.NodeDecision{"one": by("a")}, want: []string{"Node one: fast-forwarded by older a"}},
-		{name: "R29: drained in the end", before: nodes{status("one", "ff b")}, now: nodes{status("one", "Drained")}, decided: map[string]plan.NodeDecision{"one": {Drained: true, FastForwardedBy: []string{"b"}}}},
-		{name: "R29: nothing of it", now: nodes{status("one", "Evacuating")}, decided: map[string]plan.NodeDecision{"one": by()}},
+		{name: "R29: reports a fast-forward", now: nodes{status("one", "ff b")}, decided: map[string]plan.NodeDecision{"one": by("b")}, want: []string{"Node one: fast-forwarded by older b"}},
+		{name: "R29: does not report a fast-forward again", before: nodes{status("one", "ff b")}, now: nodes{status("one", "ff b")}, decided: map[string]plan.NodeDecision{"one": by("b")}},
+		{name: "R29: reports a fast-forward by another maintenance", before: nodes{status("one", "ff b")}, now: nodes{status("one", "ff a")}, decided: map[string]plan.NodeDecision{"one": by("a")}, want: []string{"Node one: fast-forwarded by older a"}},
+		{name: "R29: reports a fast-forward that ends in Drained", before: nodes{status("one", "ff b")}, now: nodes{status("one", "Drained")}, decided: map[string]plan.NodeDecision{"one": {Drained: true, FastForwardedBy: []string{"b"}}}},
+		{name: "R29: reports nothing without a fast-forward", now: nodes{status("one", "Evacuating")}, decided: map[string]plan.NodeDecision{"one": by()}},
 		{
 			name: "R29: many Nodes, two causes", now: nodes{status("1", "b"), status("2", "b"), status("3", "b"), status("4", "b"), status("5", "b"), status("6", "b"), status("7", "a, b")},
 			decided: map[string]plan.NodeDecision{"1": by("b"), "2": by("b"), "3": by("b"), "4": by("b"), "5": by("b"), "6": by("b"), "7": by("a", "b")},

@@ -28,7 +28,7 @@ func TestInEffect(t *testing.T) {
 		want   []string
 	}{
 		{"R45: labels are honored without any rule", v1alpha1.DrainLabelPolicyHonor, nil, []string{"drain-label-skip", "drain-label-wait-completed"}},
-		{"R45: and in a NodeMaintenance of an older version", "", []v1alpha1.DrainRule{first}, []string{"drain-label-skip", "drain-label-wait-completed", "first"}},
+		{"R45: labels are honored in a NodeMaintenance of an older version", "", []v1alpha1.DrainRule{first}, []string{"drain-label-skip", "drain-label-wait-completed", "first"}},
 		{"R45: Ignore leaves labels to the rules", v1alpha1.DrainLabelPolicyIgnore, []v1alpha1.DrainRule{first}, []string{"first"}},
 		{
 			"R45: a rule of that name replaces the built-in one", v1alpha1.DrainLabelPolicyHonor,
@@ -48,11 +48,11 @@ func TestInEffect(t *testing.T) {
 		pod  rules.Pod
 		want v1alpha1.DrainBehavior
 	}{
-		"R45: a label comes before the rules":                              {pod(labels{clusterv1.PodDrainLabel: "skip"}), "Skip"},
-		"R45: wait-completed":                                              {pod(labels{clusterv1.PodDrainLabel: "Wait-Completed"}), "WaitCompleted"},
-		"R45: a Pod of a DaemonSet never completes, and is not waited for": {pod(labels{clusterv1.PodDrainLabel: "wait-completed"}, ofType("DaemonSet")), "Skip"},
-		"R45: neither does a static Pod":                                   {pod(labels{clusterv1.PodDrainLabel: "wait-completed"}, ofType("Static")), "Drain"},
-		"R45: no label":                                                    {pod(nil), "Drain"},
+		"R45: a label takes precedence over the rules":                              {pod(labels{clusterv1.PodDrainLabel: "skip"}), "Skip"},
+		"R45: wait-completed":                                                       {pod(labels{clusterv1.PodDrainLabel: "Wait-Completed"}), "WaitCompleted"},
+		"R45: does not wait for a Pod of a DaemonSet with the label wait-completed": {pod(labels{clusterv1.PodDrainLabel: "wait-completed"}, ofType("DaemonSet")), "Skip"},
+		"R45: does not wait for a static Pod with the label wait-completed":         {pod(labels{clusterv1.PodDrainLabel: "wait-completed"}, ofType("Static")), "Drain"},
+		"R45: no label": {pod(nil), "Drain"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := matcher.Decide(test.pod); got.Behavior != test.want {

@@ -67,13 +67,13 @@ func TestTargets(t *testing.T) {
 		DrainTargets: []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeDefault, PodPriority: 1}, {PodType: v1alpha1.PodTypeStatic, PodPriority: 7000}},
 	}}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-	t.Run("S9: what drains have published for static Pods", func(t *testing.T) {
+	t.Run("S9: returns the published targets of static Pods only", func(t *testing.T) {
 		got, err := staticpod.Targets(node, []v1alpha1.NodeMaintenance{m})
 		if err != nil || !strings.Contains(got, "7000") || strings.Contains(got, "Default") {
 			t.Errorf("%s, %v", got, err)
 		}
 	})
-	t.Run("S10: as long as the drain lasts", func(t *testing.T) {
+	t.Run("S10: returns no targets when the drain has ended", func(t *testing.T) {
 		over := *m.DeepCopy()
 		over.Spec.Stage = v1alpha1.StageComplete
 		if got, err := staticpod.Targets(node, []v1alpha1.NodeMaintenance{over}); got != "" || err != nil {
