@@ -418,7 +418,7 @@ func namedReplica(s *scene) {
 	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("named"), client.RawPatch(types.MergePatchType, unordered))).To(Succeed())
 	s.expectDrained("named")
 	s.Expect(s.evictions().Succeeded().Where(ofApp("named")).Names()).To(Equal([]string{"named-1", "named-0"}))
-	s.Expect(s.reportsOf(first)).To(ContainElement(ContainSubstring("does not ask for an order")))
+	s.Expect(s.reportsOf(first)).To(ContainElement(ContainSubstring("requests no order for the Pods of StatefulSets")))
 	s.Eventually(func() float64 {
 		return s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": v1alpha1.ReasonWaitingForReplica})
 	}, soon, pace).Should(BeZero())
