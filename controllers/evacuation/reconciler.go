@@ -93,14 +93,15 @@ func (r *Reconciler) evacuationsOf(ctx context.Context, cluster types.Namespaced
 
 // enqueue maps a Change to Evacuations. The name of a Pod's Evacuation follows from the Pod.
 func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
-	switch {
-	case change.Pod != nil:
+	switch change.Type {
+	case workload.PodChanged, workload.PodDeleted:
 		key := types.NamespacedName{Namespace: change.Pod.Namespace, Name: evacuation.Name(change.Pod.UID, change.Pod.Name)}
 		queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
-	case change.Node != nil:
-		r.enqueueAll(ctx, queue, change.Cluster, client.MatchingFields{workload.EvacuationsByNode: *change.Node})
-	case change.RuleInputs:
+	case workload.PodsListed:
+		r.enqueueAll(ctx, queue, change.Cluster, client.MatchingFields{workload.EvacuationsByNode: change.Node})
+	case workload.AllPodsAffected:
 		r.enqueueAll(ctx, queue, change.Cluster)
+	default: // affects no Evacuation
 	}
 }
 
@@ -144,8 +145,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	}
 	if err := s.client.Get(ctx, request.Object, s.evacuation); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			_, err = r.Clusters.Observe(ctx, request.Cluster, owner(request))
-			return workload.Result(err)
+			r.Clusters.Release(request.Cluster, owner(request))
+			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, errors.Wrapf(err, "getting Evacuation %s", request.Object)
 	}
@@ -206,8 +207,8 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 		return false, err
 	case pod == nil:
 		s.gone = true
-		_, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request))
-		return err == nil, err
+		r.Clusters.Release(s.request.Cluster, owner(s.request))
+		return true, nil
 	case !noted || note != pod.Spec.NodeName:
 		return false, r.note(ctx, s, pod)
 	case note == "":
@@ -279,10 +280,10 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	}
 	pod, found := workload.PodOf(observation, s.evacuation)
 	if !found {
-		if _, s.gone = observation.PodsOn(node); s.gone { // unsubscribe now, since a finalizer of another actor may keep the Evacuation
-			_, err = r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request))
+		if _, s.gone = observation.PodsOn(node); s.gone { // now, since a finalizer of another actor may keep the Evacuation
+			r.Clusters.Release(s.request.Cluster, owner(s.request))
 		}
-		return err
+		return nil
 	}
 	podType, known := rules.PodTypeOf(pod, observation.DaemonSetExists)
 	if !known {

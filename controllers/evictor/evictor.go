@@ -70,7 +70,7 @@ func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options)
 		v.evictionContext = context.WithoutCancel(ctx)
 		v.enqueue = func(cluster types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: cluster}) }
 		v.Clusters.Subscribe(func(change workload.Change) {
-			if change.Volumes == nil {
+			if change.Type != workload.VolumesChanged {
 				v.enqueue(change.Cluster)
 			}
 		})

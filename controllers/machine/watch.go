@@ -60,10 +60,10 @@ func (volumesAttachedChanged) Update(e event.TypedUpdateEvent[*corev1.Node]) boo
 // watchVolumes enqueues draining Machines when the volumes of their Nodes change.
 func (r *Reconciler) watchVolumes(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	r.Clusters.Subscribe(func(change workload.Change) {
-		if change.Volumes == nil {
+		if change.Type != workload.VolumesChanged {
 			return
 		}
-		for _, request := range r.drainingMachinesOn(ctx, change.Cluster, *change.Volumes) {
+		for _, request := range r.drainingMachinesOn(ctx, change.Cluster, change.Node) {
 			queue.Add(request)
 		}
 	})

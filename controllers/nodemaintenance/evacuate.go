@@ -92,6 +92,10 @@ func (s *scope) drains() []planinput.Drain {
 
 // observePods returns the Pods of a component, without their verdicts. observed is false until the Pods of all its Nodes are observed.
 func (r *Reconciler) observePods(ctx context.Context, s *scope, c *planinput.Component) (all []drainedPod, observed bool, err error) {
+	if c.Nodes.Len() == 0 {
+		r.Clusters.Release(s.request.Cluster, subscriber(s.request))
+		return nil, true, nil
+	}
 	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, subscriber(s.request), sets.List(c.Nodes)...)
 	if err != nil {
 		return nil, false, err

@@ -169,13 +169,12 @@ func (r *Reconciler) recordWritten(s *scope, node *corev1.Node) {
 // enqueue maps a Change to NodeMaintenances.
 func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
 	var keys []types.NamespacedName
-	switch {
-	case change.Pod != nil:
-		keys = r.maintenancesOfNamed(ctx, change.Cluster, change.Pod.Spec.NodeName)
-	case change.Node != nil:
-		keys = r.maintenancesOfNamed(ctx, change.Cluster, *change.Node)
-	case change.RuleInputs:
+	switch change.Type {
+	case workload.PodChanged, workload.PodDeleted, workload.PodsListed:
+		keys = r.maintenancesOfNamed(ctx, change.Cluster, change.Node)
+	case workload.AllPodsAffected:
 		keys = r.draining(ctx, change.Cluster)
+	default: // affects no NodeMaintenance
 	}
 	for _, key := range keys {
 		queue.Add(workload.Request{Cluster: change.Cluster, Object: key})

@@ -168,9 +168,7 @@ func (r *Reconciler) steps(s *scope) []step {
 func (r *Reconciler) cleanUpDeleted(ctx context.Context, s *scope) error {
 	r.statuses.Remove(s.request)
 	r.created.remove(s.request)
-	if _, err := r.stopObserving(ctx, s); err != nil {
-		return err
-	}
+	r.Clusters.Release(s.request.Cluster, subscriber(s.request))
 	return r.setNodeConditions(ctx, s)
 }
 
@@ -223,9 +221,9 @@ func (r *Reconciler) deleteMaintenance(ctx context.Context, s *scope) (bool, err
 }
 
 // stopObserving stops observing Pods for the NodeMaintenance.
-func (r *Reconciler) stopObserving(ctx context.Context, s *scope) (bool, error) {
-	_, err := r.Clusters.Observe(ctx, s.request.Cluster, subscriber(s.request))
-	return err == nil, err
+func (r *Reconciler) stopObserving(_ context.Context, s *scope) (bool, error) {
+	r.Clusters.Release(s.request.Cluster, subscriber(s.request))
+	return true, nil
 }
 
 // patchMetadata patches the finalizers and the stage. It uses an optimistic lock, since a merge patch replaces the whole list of finalizers.

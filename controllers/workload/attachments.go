@@ -106,7 +106,7 @@ func (w *drainWatch) volumesChanged(node string) {
 	}
 	w.mu.RUnlock()
 	for waited := range nodes {
-		w.notify(Change{Cluster: w.cluster, Volumes: &waited})
+		w.notify(Change{Cluster: w.cluster, Type: VolumesChanged, Node: waited})
 	}
 }
 

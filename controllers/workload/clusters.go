@@ -2,6 +2,8 @@ package workload
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,7 +23,8 @@ import (
 // Clusters provides clients and watches of workload clusters.
 type Clusters struct {
 	management client.Reader
-	cache      *sharedHandlers
+	cache      clustercache.ClusterCache
+	informers  *sharedInformers
 	scheme     *runtime.Scheme
 	evictions  Limits
 	clock      clock.PassiveClock
@@ -49,7 +52,7 @@ type connectedWatch struct {
 // evictions in each workload cluster. The limits of the ClusterCache apply to all other requests.
 func NewClusters(management client.Reader, cache clustercache.ClusterCache, scheme *runtime.Scheme, evictions Limits, now clock.PassiveClock) *Clusters {
 	return &Clusters{
-		management: management, cache: shareHandlers(cache), scheme: scheme, evictions: evictions, clock: now,
+		management: management, cache: cache, informers: newSharedInformers(), scheme: scheme, evictions: evictions, clock: now,
 		watches:   map[types.NamespacedName]*connectedWatch{},
 		recorders: map[types.NamespacedName]*eventRecorder{},
 		unserved:  map[types.NamespacedName]string{},
@@ -104,8 +107,8 @@ func (c *Clusters) Subscribe(notify func(Change)) {
 	c.subscribers = append(c.subscribers, notify)
 }
 
-// Observe watches the Pods of nodes for owner, instead of those of its previous call. It returns at once; a Change reports when data
-// becomes known. Without nodes, owner no longer needs any. The drain watch ends when no owner needs it, and Observe then returns nil.
+// Observe watches the Pods of one or more Nodes for owner, instead of those of its previous call, until Release. It returns at once; a Change
+// reports when data becomes known.
 func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, owner string, nodes ...string) (Observation, error) {
 	config, err := c.cache.GetRESTConfig(ctx, cluster)
 	if err != nil {
@@ -114,37 +117,31 @@ func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, ow
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	watch := c.watches[cluster]
-	if watch != nil && watch.config != config { // a new connection
+	if watch == nil || watch.config != config { // the first owner, or a new connection
 		c.stopWatch(cluster)
-		watch = nil
-	}
-	if watch == nil {
-		if len(nodes) == 0 {
-			return nil, nil
-		}
 		if watch, err = c.startWatch(cluster, config); err != nil {
 			return nil, err
 		}
 	}
-	idle, err := watch.ensure(owner, nodes)
-	if err != nil {
-		return nil, err
-	}
-	if idle {
-		c.stopWatch(cluster)
-		return nil, nil
-	}
-	return watch.drainWatch, nil
+	return watch.drainWatch, watch.observe(owner, nodes)
 }
 
-// ReleaseAll calls Observe without Nodes in every workload cluster, for an owner whose Cluster is no longer known.
-func (c *Clusters) ReleaseAll(owner string) {
+// Release ends what Observe and ObserveVolumes have begun for owner. The drain watch of a workload cluster stops with its last owner.
+func (c *Clusters) Release(cluster types.NamespacedName, owner string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for cluster, watch := range c.watches {
-		if idle, err := watch.ensure(owner, nil); err == nil && idle { // ensure fails only when it starts a watch
-			c.stopWatch(cluster)
-		}
+	if watch := c.watches[cluster]; watch != nil && watch.release(owner) {
+		c.stopWatch(cluster)
+	}
+}
+
+// ReleaseAll calls Release in every workload cluster, for an owner whose Cluster is no longer known.
+func (c *Clusters) ReleaseAll(owner string) {
+	c.mu.Lock()
+	clusters := slices.Collect(maps.Keys(c.watches))
+	c.mu.Unlock()
+	for _, cluster := range clusters {
+		c.Release(cluster, owner)
 	}
 }
 
@@ -192,7 +189,7 @@ func (c *Clusters) RestartWatches(cluster types.NamespacedName) {
 	}
 	c.mu.Unlock()
 	if renew {
-		c.notify(Change{Cluster: cluster, RuleInputs: true}) // owners call Observe again
+		c.notify(Change{Cluster: cluster, Type: AllPodsAffected}) // owners call Observe again
 	}
 }
 
@@ -244,11 +241,11 @@ func (c *Clusters) Connected(ctx context.Context, cluster types.NamespacedName) 
 
 // Disconnect stops the watches of a workload cluster that is no longer connected, and deletes all state about it.
 func (c *Clusters) Disconnect(cluster types.NamespacedName) {
-	c.cache.remove(cluster)
+	c.informers.remove(cluster)
 	c.SetUnserved(cluster, "")
 	c.Failures.Remove(func(request Request) bool { return request.Cluster == cluster })
 	if c.removeWatch(cluster) {
-		c.notify(Change{Cluster: cluster}) // the observation has ended
+		c.notify(Change{Cluster: cluster, Type: WatchEnded})
 	}
 }
 

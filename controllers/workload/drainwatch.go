@@ -11,8 +11,11 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -79,13 +82,9 @@ func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify fun
 }
 
 func (w *drainWatch) startShared() error {
-	budgetChanged := func(object any) {
-		if budget, ok := finalState(object).(*policyv1.PodDisruptionBudget); ok {
-			w.notify(Change{Cluster: w.cluster, Budget: budget})
-		}
-	}
+	budgetChanged := func(any) { w.notify(Change{Cluster: w.cluster, Type: BudgetChanged}) }
 	surroundingsChanged := func(any) {
-		w.notify(Change{Cluster: w.cluster, RuleInputs: true})
+		w.notify(Change{Cluster: w.cluster, Type: AllPodsAffected})
 		w.volumesChanged("")
 	}
 	for informer, changed := range map[cache.SharedIndexInformer]func(any){w.budgets: budgetChanged, w.namespaces: surroundingsChanged, w.daemonSets: surroundingsChanged} {
@@ -118,38 +117,47 @@ func (w *drainWatch) budgetsFailed(ctx context.Context, reflector *cache.Reflect
 		return
 	}
 	if !w.unserved.Swap(true) {
-		w.notify(Change{Cluster: w.cluster, RuleInputs: true})
+		w.notify(Change{Cluster: w.cluster, Type: AllPodsAffected})
 	}
 }
 
-// ensure sets the Nodes that owner needs. It stops the watches of Nodes that no owner needs. idle reports whether no owner needs any Node.
-func (w *drainWatch) ensure(owner string, nodes []string) (idle bool, err error) {
+// observe sets the Nodes that owner needs. It stops the watches of Nodes that no owner needs any more.
+func (w *drainWatch) observe(owner string, nodes []string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before, now := w.needs[owner], sets.New(nodes...)
 	for node := range now.Difference(before) {
 		if err := w.startNode(node); err != nil {
-			return false, err
+			return err
 		}
 		if w.neededBy[node] == nil {
 			w.neededBy[node] = sets.New[string]()
 		}
 		w.neededBy[node].Insert(owner)
 	}
-	for node := range before.Difference(now) {
+	w.releaseNodes(owner, before.Difference(now))
+	w.needs[owner] = now
+	return nil
+}
+
+// release removes an owner. idle reports whether there is no other.
+func (w *drainWatch) release(owner string) (idle bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.releaseNodes(owner, w.needs[owner])
+	w.releaseAttachments(owner)
+	delete(w.needs, owner)
+	return len(w.needs) == 0
+}
+
+func (w *drainWatch) releaseNodes(owner string, nodes sets.Set[string]) {
+	for node := range nodes {
 		w.neededBy[node].Delete(owner)
 		if w.neededBy[node].Len() == 0 {
 			delete(w.neededBy, node)
 			w.stopNode(node)
 		}
 	}
-	if now.Len() == 0 {
-		delete(w.needs, owner)
-		w.releaseAttachments(owner)
-	} else {
-		w.needs[owner] = now
-	}
-	return len(w.needs) == 0, nil
 }
 
 func (w *drainWatch) watches(node string) bool {
@@ -168,9 +176,9 @@ func (w *drainWatch) startNode(node string) error {
 		return errors.Wrapf(err, "preparing the watch of the Pods on Node %s", node)
 	}
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { w.podChanged(node, object, false) },
-		UpdateFunc: func(_, object any) { w.podChanged(node, object, false) },
-		DeleteFunc: func(object any) { w.podChanged(node, object, true) },
+		AddFunc:    func(object any) { w.podChanged(PodChanged, node, object) },
+		UpdateFunc: func(_, object any) { w.podChanged(PodChanged, node, object) },
+		DeleteFunc: func(object any) { w.podChanged(PodDeleted, node, object) },
 	})
 	if err != nil {
 		return errors.Wrapf(err, "preparing the watch of the Pods on Node %s", node)
@@ -187,7 +195,7 @@ func (w *drainWatch) startNode(node string) error {
 			w.settled.Insert(node)
 		}
 		w.mu.Unlock()
-		w.notify(Change{Cluster: w.cluster, Node: &node})
+		w.notify(Change{Cluster: w.cluster, Type: PodsListed, Node: node})
 		w.volumesChanged(node)
 	}()
 	return nil
@@ -208,7 +216,7 @@ func (w *drainWatch) stopNode(node string) {
 	}
 }
 
-func (w *drainWatch) podChanged(node string, object any, deleted bool) {
+func (w *drainWatch) podChanged(change ChangeType, node string, object any) {
 	pod, ok := finalState(object).(*corev1.Pod)
 	if !ok {
 		return
@@ -218,13 +226,13 @@ func (w *drainWatch) podChanged(node string, object any, deleted bool) {
 		w.mu.Unlock()
 		return
 	}
-	if deleted {
+	if change == PodDeleted {
 		delete(w.byUID, pod.UID)
 	} else {
 		w.byUID[pod.UID] = pod
 	}
 	w.mu.Unlock()
-	w.notify(Change{Cluster: w.cluster, Pod: pod, Deleted: deleted})
+	w.notify(Change{Cluster: w.cluster, Type: change, Node: node, Pod: pod})
 	w.volumesChanged(node)
 }
 
@@ -301,4 +309,16 @@ func (w *drainWatch) DaemonSetExists(namespace, name string, uid types.UID) (exi
 	}
 	metadata, ok := object.(*metav1.PartialObjectMetadata)
 	return found && ok && metadata.UID == uid, true
+}
+
+// metadataInformer watches the metadata of all objects of a resource.
+func metadataInformer(client metadata.Interface, resource schema.GroupVersionResource) cache.SharedIndexInformer {
+	return cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return client.Resource(resource).List(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return client.Resource(resource).Watch(ctx, options)
+		},
+	}, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})
 }

@@ -19,41 +19,30 @@ const EvacuationsByNode = "node"
 // maintenancesByNode is the index of NodeMaintenances by Node, see nodeselection.Keys.
 const maintenancesByNode = "node"
 
-// indexes are the indexes of the caches of workload clusters.
+// indexes are the indexes of the caches of workload clusters. The index option of the ClusterCache requires that the CRD exists before the
+// first connection.
 var indexes = []clustercache.Watcher{
-	index{name: "workloadcluster-EvacuationsByNode", object: &v1alpha1.Evacuation{}, field: EvacuationsByNode, values: func(object client.Object) []string {
+	index("workloadcluster-EvacuationsByNode", &v1alpha1.Evacuation{}, EvacuationsByNode, func(object client.Object) []string {
 		node, noted := object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]
 		if !noted {
 			return nil
 		}
 		return []string{node}
-	}},
-	index{name: "workloadcluster-NodeMaintenancesByNode", object: &v1alpha1.NodeMaintenance{}, field: maintenancesByNode, values: func(object client.Object) []string {
+	}),
+	index("workloadcluster-NodeMaintenancesByNode", &v1alpha1.NodeMaintenance{}, maintenancesByNode, func(object client.Object) []string {
 		m, is := object.(*v1alpha1.NodeMaintenance)
 		if !is {
 			return nil
 		}
 		return nodeselection.Keys(m)
-	}},
+	}),
 }
 
-// index is an index of a connection's cache. The index option of the ClusterCache requires that the CRD exists before the first connection.
-type index struct {
-	name   string
-	object client.Object
-	field  string
-	values client.IndexerFunc
-}
-
-// Name implements clustercache.Watcher.
-func (i index) Name() string { return i.name }
-
-// Object implements clustercache.Watcher.
-func (i index) Object() client.Object { return i.object }
-
-// Watch implements clustercache.Watcher.
-func (i index) Watch(cache ctrlcache.Cache) error {
-	return errors.Wrapf(cache.IndexField(context.Background(), i.object, i.field, i.values), "adding the index %s", i.name)
+// index returns a watcher that adds an index to the cache of a connection.
+func index(name string, object client.Object, field string, values client.IndexerFunc) watcher {
+	return watcher{name, object, func(cache ctrlcache.Cache) error {
+		return errors.Wrapf(cache.IndexField(context.Background(), object, field, values), "adding the index %s", name)
+	}}
 }
 
 // manyNodes is the number of Nodes above which one list of all NodeMaintenances costs less than one for each Node.

@@ -16,28 +16,34 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 )
 
-// Change tells that something in a drain watch has changed. Exactly one of the fields beside Cluster is set; none, when the watch has
-// ended with its connection.
+// Change is an event of a drain watch.
 type Change struct {
 	Cluster types.NamespacedName
-
-	// Pod is a Pod that was created, changed, or deleted (Deleted).
-	Pod     *corev1.Pod
-	Deleted bool
-
-	// Budget is a PodDisruptionBudget that was created, changed, or deleted.
-	Budget *policyv1.PodDisruptionBudget
-
-	// Node names a Node whose first list of Pods has arrived.
-	Node *string
-
-	// RuleInputs means that a Namespace's labels or the set of DaemonSets have changed, or that their first list has arrived.
-	RuleInputs bool
-
-	// Volumes names a Node for whose volumes an owner waits, and whose VolumeAttachments, Pods, or the data that decide about these Pods
-	// have changed.
-	Volumes *string
+	Type    ChangeType
+	Node    string      // of PodChanged, PodDeleted, PodsListed and VolumesChanged
+	Pod     *corev1.Pod // of PodChanged and PodDeleted
 }
+
+// ChangeType is what has changed.
+type ChangeType string
+
+const (
+	// PodChanged means that a Pod was created or changed.
+	PodChanged ChangeType = "PodChanged"
+	// PodDeleted means that a Pod was deleted.
+	PodDeleted ChangeType = "PodDeleted"
+	// PodsListed means that the first list of the Pods of a Node has arrived.
+	PodsListed ChangeType = "PodsListed"
+	// BudgetChanged means that a PodDisruptionBudget was created, changed or deleted.
+	BudgetChanged ChangeType = "BudgetChanged"
+	// AllPodsAffected means that the decisions about all Pods may change: the labels of a Namespace, the set of DaemonSets or the availability
+	// of budgets have changed, or the watch has stopped and owners must call Observe again.
+	AllPodsAffected ChangeType = "AllPodsAffected"
+	// VolumesChanged means that VolumeAttachments of a Node, or Pods that use volumes there, have changed, and an owner waits for its volumes.
+	VolumesChanged ChangeType = "VolumesChanged"
+	// WatchEnded means that the watch has ended with its connection.
+	WatchEnded ChangeType = "WatchEnded"
+)
 
 // Observation is the state of one workload cluster that drains depend on. All of it comes from watches.
 type Observation interface {

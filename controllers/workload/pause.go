@@ -41,8 +41,8 @@ func (c *Clusters) Resume(cluster types.NamespacedName) {
 	c.mu.Lock()
 	c.stopWatch(cluster)
 	c.mu.Unlock()
-	c.notify(Change{Cluster: cluster, RuleInputs: true}) // owners call Observe again
-	c.cache.resend(cluster)
+	c.notify(Change{Cluster: cluster, Type: AllPodsAffected}) // owners call Observe again
+	c.informers.resend(cluster)
 }
 
 // ResumeAfterPause handles the events of Clusters and Machines: it calls Resume when one is no longer paused.

@@ -7,10 +7,32 @@ import (
 	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 )
+
+// NewController adds a controller of objects in workload clusters to the manager. enqueue maps the changes of drain watches to requests; it
+// must not block. Watches of objects are added for each connection, see Watch.
+func (c *Clusters) NewController(mgr ctrl.Manager, name string, reconciler reconcile.TypedReconciler[Request], options controller.TypedOptions[Request],
+	enqueue func(context.Context, Queue, Change),
+) (controller.TypedController[Request], error) {
+	options.Reconciler = reconciler
+	added, err := controller.NewTyped(name, mgr, options)
+	if err != nil {
+		return nil, errors.Wrapf(err, "setting up controller %s", name)
+	}
+	err = added.Watch(source.TypedFunc[Request](func(ctx context.Context, queue Queue) error {
+		c.Subscribe(func(change Change) { enqueue(ctx, queue, change) })
+		return nil
+	}))
+	return added, errors.Wrapf(err, "setting up controller %s", name)
+}
 
 // Watches returns the watches of a controller in a workload cluster. The ClusterCache stops watches when the connection ends; they are
 // added to the next connection.
@@ -29,9 +51,25 @@ func (c *Clusters) AddWatches(ctx context.Context, cluster types.NamespacedName,
 		watchers = append(watchers, watches(cluster)...)
 	}
 	for _, watcher := range watchers {
-		if err := c.cache.Watch(ctx, cluster, watcher); err != nil {
+		if err := c.cache.Watch(ctx, cluster, c.informers.share(cluster, watcher)); err != nil {
 			return errors.Wrapf(err, "adding %s to workload Cluster %s", watcher.Name(), cluster)
 		}
 	}
 	return nil
 }
+
+// watcher implements clustercache.Watcher.
+type watcher struct {
+	name   string
+	object client.Object
+	watch  func(ctrlcache.Cache) error
+}
+
+// Name implements clustercache.Watcher.
+func (w watcher) Name() string { return w.name }
+
+// Object implements clustercache.Watcher.
+func (w watcher) Object() client.Object { return w.object }
+
+// Watch implements clustercache.Watcher.
+func (w watcher) Watch(cache ctrlcache.Cache) error { return w.watch(cache) }

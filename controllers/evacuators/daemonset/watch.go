@@ -64,15 +64,15 @@ func nodeOf(e *v1alpha1.Evacuation) []types.NamespacedName {
 // enqueue maps a Change to Nodes: it may contain what the decision about an Evacuation was missing.
 func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
 	var nodes []types.NamespacedName
-	switch {
-	case change.Pod != nil:
+	switch change.Type {
+	case workload.PodChanged:
 		owner := metav1.GetControllerOfNoCopy(change.Pod)
-		if owner != nil && owner.Kind == "DaemonSet" && !change.Deleted && change.Pod.DeletionTimestamp == nil {
-			nodes = []types.NamespacedName{{Name: change.Pod.Spec.NodeName}}
+		if owner != nil && owner.Kind == "DaemonSet" && change.Pod.DeletionTimestamp == nil {
+			nodes = []types.NamespacedName{{Name: change.Node}}
 		}
-	case change.Node != nil:
-		nodes = []types.NamespacedName{{Name: *change.Node}}
-	case change.RuleInputs:
+	case workload.PodsListed:
+		nodes = []types.NamespacedName{{Name: change.Node}}
+	case workload.AllPodsAffected:
 		remoteClient, err := r.Clusters.Client(ctx, change.Cluster)
 		if err != nil {
 			return // the initial list of the next connection enqueues all Nodes
@@ -84,6 +84,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 		for i := range evacuations.Items {
 			nodes = append(nodes, nodeOf(&evacuations.Items[i])...)
 		}
+	default: // affects no Pod of a DaemonSet
 	}
 	for _, node := range nodes {
 		queue.Add(workload.Request{Cluster: change.Cluster, Object: node})

@@ -130,16 +130,17 @@ func (r *Reconciler) deploymentsOf(ctx context.Context, cluster types.Namespaced
 
 // enqueue maps a Change to Deployments: a marked Pod has changed, or the Pods of a Node have become known.
 func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
-	switch {
-	case change.Pod != nil:
+	switch change.Type {
+	case workload.PodChanged, workload.PodDeleted:
 		if name := surge.DeploymentOf(change.Pod); name != "" && surge.Marked(change.Pod) {
 			queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Namespace: change.Pod.Namespace, Name: name}})
 		}
-	case change.Node != nil:
-		assignment.OnNode(ctx, r.Clusters, change.Cluster, *change.Node, func(e *v1alpha1.Evacuation) {
+	case workload.PodsListed:
+		assignment.OnNode(ctx, r.Clusters, change.Cluster, change.Node, func(e *v1alpha1.Evacuation) {
 			for _, key := range r.deploymentsOf(ctx, change.Cluster, e) {
 				queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
 			}
 		})
+	default: // affects no Deployment
 	}
 }

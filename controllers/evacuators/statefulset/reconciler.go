@@ -65,17 +65,18 @@ func (r *Reconciler) setOf(cluster types.NamespacedName, e *v1alpha1.Evacuation)
 
 // enqueue maps a Change to StatefulSets: a Pod was deleted or recreated, or the Pods of a Node have become known.
 func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
-	switch {
-	case change.Pod != nil:
+	switch change.Type {
+	case workload.PodChanged, workload.PodDeleted:
 		if name := statefulset.SetOf(change.Pod); name != "" {
 			queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Namespace: change.Pod.Namespace, Name: name}})
 		}
-	case change.Node != nil:
-		assignment.OnNode(ctx, r.Clusters, change.Cluster, *change.Node, func(e *v1alpha1.Evacuation) {
+	case workload.PodsListed:
+		assignment.OnNode(ctx, r.Clusters, change.Cluster, change.Node, func(e *v1alpha1.Evacuation) {
 			for _, key := range r.setOf(change.Cluster, e) {
 				queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
 			}
 		})
+	default: // affects no StatefulSet
 	}
 }
 

@@ -75,7 +75,7 @@ func TestHandlersShareAnInformer(t *testing.T) {
 	source := fcache.NewFakeControllerSource()
 	source.Add(nodeNamed("a"))
 	informer := &counting{SharedIndexInformer: toolscache.NewSharedIndexInformer(source, &corev1.Node{}, 0, toolscache.Indexers{})}
-	shared := &sharedInformer{Informer: informer}
+	shared := &sharedInformer{listableInformer: informer}
 	go informer.RunWithContext(t.Context())
 
 	early, late := newSeen(), newSeen()
@@ -104,7 +104,7 @@ func TestLateHandlersMissNothing(t *testing.T) {
 	g := NewWithT(t)
 	source := fcache.NewFakeControllerSource()
 	informer := toolscache.NewSharedIndexInformer(source, &corev1.Node{}, 0, toolscache.Indexers{})
-	shared := &sharedInformer{Informer: informer}
+	shared := &sharedInformer{listableInformer: informer}
 	go informer.RunWithContext(t.Context())
 	var handlers []*seen
 	for i := range 20 {
@@ -126,13 +126,12 @@ func TestLateHandlersMissNothing(t *testing.T) {
 // A new connection does not share informers with the previous one.
 func TestConnectionsShareNothing(t *testing.T) {
 	g := NewWithT(t)
-	handlers := shareHandlers(nil)
+	informers := newSharedInformers()
 	cluster := Request{}.Cluster
-	one, two := sharingCache{}, sharingCache{}
-	first, second := ctrlcache.Cache(&one), ctrlcache.Cache(&two)
-	before := handlers.of(cluster, first)
-	g.Expect(handlers.of(cluster, first)).To(BeIdenticalTo(before))
-	g.Expect(handlers.of(cluster, second)).NotTo(BeIdenticalTo(before))
-	handlers.remove(cluster)
-	g.Expect(handlers.byCluster).To(BeEmpty())
+	first, second := ctrlcache.Cache(&sharingCache{}), ctrlcache.Cache(&sharingCache{})
+	before := informers.cacheOf(cluster, first)
+	g.Expect(informers.cacheOf(cluster, first)).To(BeIdenticalTo(before))
+	g.Expect(informers.cacheOf(cluster, second)).NotTo(BeIdenticalTo(before))
+	informers.remove(cluster)
+	g.Expect(informers.caches).To(BeEmpty())
 }
