@@ -3,6 +3,8 @@
 package main
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"flag"
 	"fmt"
 	"os"
@@ -100,4 +102,21 @@ func (r *release) git(args ...string) (string, error) {
 // write writes one file of the release.
 func (r *release) write(name string, content []byte) error {
 	return errors.Wrapf(os.WriteFile(filepath.Join(r.out, name), content, 0o644), "writing %s", name)
+}
+
+// writeChecksums writes checksums in the format of `sha256sum --check`.
+func (r *release) writeChecksums() error {
+	files, err := os.ReadDir(r.out)
+	if err != nil {
+		return errors.Wrap(err, "listing the release")
+	}
+	var sums bytes.Buffer
+	for _, file := range files {
+		content, err := os.ReadFile(filepath.Join(r.out, file.Name()))
+		if err != nil {
+			return errors.Wrap(err, "reading a file of the release")
+		}
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), file.Name())
+	}
+	return r.write("checksums.txt", sums.Bytes())
 }

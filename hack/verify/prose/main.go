@@ -3,12 +3,9 @@
 // except in fenced blocks of Markdown, which show what the programs print.
 //
 //	go run ./hack/verify/prose [directory]
-//
-// Paths in unconverted.txt are not checked yet. Each of them must have a finding, so that the list only shrinks.
 package main
 
 import (
-	_ "embed"
 	"fmt"
 	"io/fs"
 	"os"
@@ -19,15 +16,12 @@ import (
 	"github.com/pkg/errors"
 )
 
-//go:embed unconverted.txt
-var unconverted string
-
 func main() {
 	root := "."
 	if len(os.Args) > 1 {
 		root = os.Args[1]
 	}
-	problems, err := check(os.DirFS(root), strings.Fields(unconverted))
+	problems, err := check(os.DirFS(root))
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "prose: %v\n", err)
 		os.Exit(1)
@@ -41,10 +35,9 @@ func main() {
 	}
 }
 
-// check returns the findings as "file:line: why". Entries of skipped are files, or directories that end in a slash.
-func check(files fs.FS, skipped []string) ([]string, error) {
+// check returns the findings as "file:line: why".
+func check(files fs.FS) ([]string, error) {
 	var problems []string
-	used := map[string]bool{}
 	err := fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -55,26 +48,10 @@ func check(files fs.FS, skipped []string) ([]string, error) {
 			return nil
 		}
 		found, err := checkFile(files, name)
-		if err != nil || len(found) == 0 {
-			return err
-		}
-		if at := slices.IndexFunc(skipped, func(each string) bool { return covers(each, name) }); at >= 0 {
-			used[skipped[at]] = true
-			return nil
-		}
 		problems = append(problems, found...)
-		return nil
+		return err
 	})
-	for _, each := range skipped {
-		if !used[each] {
-			problems = append(problems, fmt.Sprintf("unconverted.txt: %s has no finding any more: remove it from the list", each))
-		}
-	}
 	return problems, errors.Wrap(err, "reading files")
-}
-
-func covers(entry, name string) bool {
-	return entry == name || strings.HasSuffix(entry, "/") && strings.HasPrefix(name, entry)
 }
 
 // isForeign is true for what is built, generated from files that are checked, or lists the vocabulary itself.

@@ -11,30 +11,26 @@ func TestCheck(t *testing.T) {
 	for name, test := range map[string]struct {
 		file     string
 		content  string
-		skipped  []string
 		problems []string
 	}{
-		"a comment of a Go file":                {file: "a.go", content: "package a\n\n// A is mended.\nvar A int", problems: []string{`a.go:3: "mended": say fix`}},
-		"a phrase over two lines of a comment":  {file: "a.go", content: "package a\n\n// A runs side\n// by side.\nvar A int", problems: []string{`a.go:3: "side by side": say concurrent, in parallel`}},
-		"a string literal":                      {file: "a.go", content: "package a\n\nvar A = \"likewise\"", problems: []string{`a.go:3: "likewise": say also, so is`}},
-		"identifiers and import paths":          {file: "a.go", content: "package a\n\nimport mend \"broken\"\n\nvar anew = mend.Flight", problems: nil},
-		"Markdown":                              {file: "a.md", content: "Made\nanew.", problems: []string{`a.md:2: "anew": say again, recreate`}},
-		"code in Markdown":                      {file: "a.md", content: "The reason `broken`.", problems: nil},
-		"what programs print, in Markdown":      {file: "a.md", content: "```text\nbroken\n```", problems: []string{`a.md:2: "broken": say invalid`}},
-		"a script":                              {file: "a.sh", content: "# Runs side\n# by side.", problems: []string{`a.sh:1: "side by side": say concurrent, in parallel`}},
-		"a Makefile":                            {file: "Makefile", content: "lint: ## Mend it.", problems: []string{`Makefile:1: "Mend": say fix`}},
-		"words between":                         {file: "a.md", content: "It takes all of it back.", problems: nil},
-		"up to two words between":               {file: "a.md", content: "It takes the cordon back.", problems: []string{`a.md:1: "takes the cordon back": say restore, revert, clean up, remove`}},
-		"an allowed phrase":                     {file: "a.md", content: "An in-flight eviction, a rollout in flight.", problems: nil},
-		"other files":                           {file: "a.json", content: "broken", problems: nil},
-		"what is generated":                     {file: "docs/reference/a.md", content: "broken", problems: nil},
-		"a skipped directory":                   {file: "a/b.md", content: "broken", skipped: []string{"a/"}, problems: nil},
-		"a skipped file without finding":        {file: "a.md", content: "valid", skipped: []string{"a.md"}, problems: []string{"unconverted.txt: a.md has no finding any more: remove it from the list"}},
-		"a skipped directory of a similar name": {file: "ab/c.md", content: "anew", skipped: []string{"a/"}, problems: []string{`ab/c.md:1: "anew": say again, recreate`, "unconverted.txt: a/ has no finding any more: remove it from the list"}},
+		"a comment of a Go file":               {file: "a.go", content: "package a\n\n// A is mended.\nvar A int", problems: []string{`a.go:3: "mended": say fix`}},
+		"a phrase over two lines of a comment": {file: "a.go", content: "package a\n\n// A runs side\n// by side.\nvar A int", problems: []string{`a.go:3: "side by side": say concurrent, in parallel`}},
+		"a string literal":                     {file: "a.go", content: "package a\n\nvar A = \"likewise\"", problems: []string{`a.go:3: "likewise": say also, so is`}},
+		"identifiers and import paths":         {file: "a.go", content: "package a\n\nimport mend \"broken\"\n\nvar anew = mend.Flight", problems: nil},
+		"Markdown":                             {file: "a.md", content: "Made\nanew.", problems: []string{`a.md:2: "anew": say again, recreate`}},
+		"code in Markdown":                     {file: "a.md", content: "The reason `broken`.", problems: nil},
+		"what programs print, in Markdown":     {file: "a.md", content: "```text\nbroken\n```", problems: []string{`a.md:2: "broken": say invalid`}},
+		"a script":                             {file: "a.sh", content: "# Runs side\n# by side.", problems: []string{`a.sh:1: "side by side": say concurrent, in parallel`}},
+		"a Makefile":                           {file: "Makefile", content: "lint: ## Mend it.", problems: []string{`Makefile:1: "Mend": say fix`}},
+		"words between":                        {file: "a.md", content: "It takes all of it back.", problems: nil},
+		"up to two words between":              {file: "a.md", content: "It takes the cordon back.", problems: []string{`a.md:1: "takes the cordon back": say restore, revert, clean up, remove`}},
+		"an allowed phrase":                    {file: "a.md", content: "An in-flight eviction, a rollout in flight.", problems: nil},
+		"other files":                          {file: "a.json", content: "broken", problems: nil},
+		"what is generated":                    {file: "docs/reference/a.md", content: "broken", problems: nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			problems, err := check(fstest.MapFS{test.file: {Data: []byte(test.content)}}, test.skipped)
+			problems, err := check(fstest.MapFS{test.file: {Data: []byte(test.content)}})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(problems).To(Equal(test.problems))
 		})
