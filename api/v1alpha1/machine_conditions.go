@@ -25,6 +25,8 @@ const (
 	ReasonSkipped = "Skipped"
 	// ReasonMachineDrained means that the Node is drained.
 	ReasonMachineDrained = "Drained"
+	// ReasonHookRemoved means that another actor removed the hook during the drain, and that Cluster API drains the Node.
+	ReasonHookRemoved = "HookRemoved"
 	// ReasonReconcileFailed means that a step of the drain has failed for 10 s or longer. The message has the error and what to do about
 	// it. If the Node cannot be cordoned, the reason is CordonFailed; if a MachineDrainRule is invalid, it is InvalidDrainRule.
 	ReasonReconcileFailed = "ReconcileFailed"

@@ -221,7 +221,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err := maintenances.SetupWithManager(ctx, mgr, workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)); err != nil {
 		return err
 	}
-	sweeper := &nodemaintenance.Sweeper{Clusters: clusters}
+	sweeper := &nodemaintenance.Sweeper{Clusters: clusters, Machines: mgr.GetClient()}
 	if err := sweeper.SetupWithManager(mgr, workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)); err != nil {
 		return err
 	}

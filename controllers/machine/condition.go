@@ -28,20 +28,15 @@ const fieldManager = "capnm-machine"
 // see writelimit.Limiter.FairInterval.
 const progressInterval = 5 * time.Second
 
-// report writes the condition of a deleted Machine from the outcome of a step, and returns the result of the reconciliation.
+// report writes the condition of a deleted Machine from the outcome of a step that waits, and returns the result of the reconciliation.
 func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
-	if result.verdict == wait {
-		if err := r.recordClock(ctx, s); err != nil {
-			return reconcile.Result{}, err
-		}
-		if taken := s.found.TakenMessage(); taken != "" && s.maintenance != nil && result.reason != "" {
-			result.message += "\n" + taken
-		}
+	if err := r.recordClock(ctx, s); err != nil {
+		return reconcile.Result{}, err
 	}
-	wanted := metav1.Condition{Status: metav1.ConditionFalse, Reason: result.reason, Message: result.message}
-	if result.verdict != wait && result.reason != v1alpha1.ReasonTimedOut {
-		wanted.Status = metav1.ConditionTrue
+	if taken := s.found.TakenMessage(); taken != "" && s.maintenance != nil && result.reason != "" {
+		result.message += "\n" + taken
 	}
+	wanted := waitingCondition(result.reason, result.message)
 	if due := r.nextReport(s, wanted); s.now.Before(due) {
 		if result.at.IsZero() || due.Before(result.at) {
 			result.at = due
@@ -57,6 +52,16 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 	return reconcile.Result{RequeueAfter: max(result.at.Sub(s.now), time.Millisecond)}, nil
 }
 
+// reportResult writes the result of a drain to the condition of a Machine whose hook is removed next. It fails with a conflict if the Machine
+// has changed since it was read.
+func (r *Reconciler) reportResult(ctx context.Context, s *scope, result outcome) error {
+	wanted := metav1.Condition{Status: metav1.ConditionTrue, Reason: result.reason, Message: result.message}
+	if result.reason == v1alpha1.ReasonTimedOut {
+		wanted.Status = metav1.ConditionFalse
+	}
+	return r.applyCondition(ctx, s, wanted, s.machine.ResourceVersion)
+}
+
 // nextReport returns when the condition may be written. Only a condition that differs in nothing but the message is delayed.
 func (r *Reconciler) nextReport(s *scope, wanted metav1.Condition) time.Time {
 	present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
@@ -67,13 +72,23 @@ func (r *Reconciler) nextReport(s *scope, wanted metav1.Condition) time.Time {
 	return r.conditions.NextWrite(client.ObjectKeyFromObject(s.machine), s.now, interval)
 }
 
-// setCondition applies the condition of this provider to the Machine; no other function does. It uses server-side apply, so that it does
-// not conflict with the conditions of Cluster API. A condition without a reason is removed.
+// setCondition sets the condition of this provider on the Machine. A condition without a reason is removed.
 func (r *Reconciler) setCondition(ctx context.Context, s *scope, wanted metav1.Condition) error {
-	machine, present := s.machine, conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
+	present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
 	if present == nil && wanted.Reason == "" || present != nil && present.Status == wanted.Status && present.Reason == wanted.Reason && present.Message == wanted.Message {
 		return nil
 	}
+	err := r.applyCondition(ctx, s, wanted, "")
+	if apierrors.IsConflict(errors.Cause(err)) { // another Machine has the name
+		return nil
+	}
+	return err
+}
+
+// applyCondition applies the condition of this provider to the Machine; no other function does. It uses server-side apply, so that it does
+// not conflict with the conditions of Cluster API. With a resourceVersion, it fails with a conflict if the Machine has another one.
+func (r *Reconciler) applyCondition(ctx context.Context, s *scope, wanted metav1.Condition, resourceVersion string) error {
+	machine, present := s.machine, conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
 	since := metav1.NewTime(s.now.Truncate(time.Second))
 	if present != nil && present.Status == wanted.Status {
 		since = present.LastTransitionTime
@@ -91,14 +106,12 @@ func (r *Reconciler) setCondition(ctx context.Context, s *scope, wanted metav1.C
 		"metadata":   map[string]any{"namespace": machine.Namespace, "name": machine.Name, "uid": string(machine.UID)},
 		"status":     map[string]any{"conditions": all},
 	}}
+	applied.SetResourceVersion(resourceVersion)
 	if machinedrain.IsDraining(machine) {
 		r.conditions.Record(client.ObjectKeyFromObject(machine), s.now)
 	}
 	err := r.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldManager), client.ForceOwnership)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // the Machine no longer exists, or another one has its name
-		return nil
-	}
-	return errors.Wrapf(err, "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(machine))
+	return errors.Wrapf(client.IgnoreNotFound(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(machine))
 }
 
 // reportFailure runs after each reconciliation of a deleted Machine. If a step has failed, reportFailure releases the Machine once its

@@ -5,15 +5,21 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
+
+// eventHookRemoved on a Machine means that another actor has removed the hook during the drain.
+const eventHookRemoved = "NodeMaintenanceHookRemoved"
 
 // eventHookReleased on a Machine means that the hook has been removed after the deletion of the Machine. The message says why.
 const eventHookReleased = "NodeMaintenanceHookReleased"
@@ -33,11 +39,18 @@ func (r *Reconciler) patchMachine(ctx context.Context, s *scope, doing string, c
 }
 
 // release removes the hook of a deleted Machine. The same patch prevents Cluster API from repeating a drain that has completed or timed out
-// here.
+// here. The result is in the Machine's condition before the hook is removed: if it is not, another actor has removed the hook.
 func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
-	changed := s.machine.DeepCopy()
+	if err := r.reportResult(ctx, s, result); err != nil {
+		if apierrors.IsConflict(errors.Cause(err)) {
+			return reconcile.Result{}, err
+		}
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to report the result of the drain") // the Machine is released nevertheless
+	}
+	changed, before := s.machine.DeepCopy(), s.machine.DeepCopy()
 	machinedrain.Release(changed, s.drainOver, s.volumesOver)
-	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{})); err != nil {
+	before.UID = "" // so that the patch has the UID, and fails for another Machine with the name
+	if err := r.Client.Patch(ctx, changed, client.MergeFrom(before)); err != nil {
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "removing the hook of Machine %s", klog.KObj(s.machine))
 	}
 	ctrl.LoggerFrom(ctx).Info("Removed the hook of the Machine", "reason", result.reason, "message", result.message)
@@ -48,6 +61,28 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 	r.recorder.Event(s.machine, eventType, eventHookReleased, result.message)
 	recordReleaseMetrics(s, result)
 	r.forget(client.ObjectKeyFromObject(s.machine))
-	s.machine = changed
-	return r.report(ctx, s, result)
+	return reconcile.Result{}, nil
+}
+
+// reconcileWithoutHook completes the NodeMaintenance of a deleted Machine if another actor has removed the hook during the drain: Cluster API
+// drains the Node then. The NodeMaintenance is deleted when the Node no longer exists.
+func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err error) {
+	if s.client, err = r.Clusters.Client(ctx, s.clusterKey()); err == nil {
+		s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine)
+		s.maintenance = s.found.Maintenance
+	}
+	if !machinedrain.HookRemoved(s.machine, s.policy, s.maintenance) {
+		return nil
+	}
+	if conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) != v1alpha1.ReasonHookRemoved {
+		ctrl.LoggerFrom(ctx).Info("Another actor removed the hook of the Machine during the drain")
+		r.recorder.Event(s.machine, corev1.EventTypeWarning, eventHookRemoved, machinedrain.HookRemovedMessage())
+	}
+	if err := r.setCondition(ctx, s, waitingCondition(v1alpha1.ReasonHookRemoved, machinedrain.HookRemovedMessage())); err != nil {
+		return err
+	}
+	if err != nil || s.maintenance == nil {
+		return err // the next connection triggers a reconciliation
+	}
+	return machinemaintenance.Complete(ctx, s.client, s.maintenance, r.Maintenances.ManagementCluster)
 }

@@ -137,7 +137,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 		return reconcile.Result{}, r.reconcileRunning(ctx, s)
 	case !machinedrain.HasHook(machine): // Cluster API completes the deletion; a Machine that is deleted without the hook never gets it
 		r.forget(client.ObjectKeyFromObject(machine))
-		return reconcile.Result{}, nil
+		return reconcile.Result{}, r.reconcileWithoutHook(ctx, s)
 	default:
 		return r.reconcileDelete(ctx, s)
 	}

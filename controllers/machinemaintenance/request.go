@@ -111,20 +111,24 @@ func (q *Requester) Ensure(ctx context.Context, remote client.Client, r Request)
 // it. It sets the stage first, because a NodeMaintenance that is deleted in another stage is recreated for a deleted Machine. The patch
 // fails with a conflict if the NodeMaintenance has changed in the meantime: it may have been requested for another purpose.
 func CompleteAndDelete(ctx context.Context, remote client.Client, m *v1alpha1.NodeMaintenance, managementCluster string) error {
-	if m.Spec.Stage != v1alpha1.StageComplete {
-		ctrl.LoggerFrom(ctx).Info("Completing NodeMaintenance", "NodeMaintenance", klog.KObj(m), "stage", m.Spec.Stage)
-		completed := m.DeepCopy()
-		machinedrain.Complete(completed, managementCluster)
-		if err := remote.Patch(ctx, completed, client.MergeFromWithOptions(m, client.MergeFromWithOptimisticLock{})); err != nil {
-			return errors.Wrapf(client.IgnoreNotFound(err), "completing NodeMaintenance %s", m.Name)
-		}
-	}
-	if !m.DeletionTimestamp.IsZero() {
-		return nil
+	if err := Complete(ctx, remote, m, managementCluster); err != nil || !m.DeletionTimestamp.IsZero() {
+		return err
 	}
 	err := remote.Delete(ctx, m, client.Preconditions{UID: &m.UID})
 	if apierrors.IsConflict(err) { // another NodeMaintenance has the name
 		return nil
 	}
 	return errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s", m.Name)
+}
+
+// Complete sets the NodeMaintenance of a Machine to stage Complete.
+func Complete(ctx context.Context, remote client.Client, m *v1alpha1.NodeMaintenance, managementCluster string) error {
+	if m.Spec.Stage == v1alpha1.StageComplete {
+		return nil
+	}
+	ctrl.LoggerFrom(ctx).Info("Completing NodeMaintenance", "NodeMaintenance", klog.KObj(m), "stage", m.Spec.Stage)
+	completed := m.DeepCopy()
+	machinedrain.Complete(completed, managementCluster)
+	err := remote.Patch(ctx, completed, client.MergeFromWithOptions(m, client.MergeFromWithOptimisticLock{}))
+	return errors.Wrapf(client.IgnoreNotFound(err), "completing NodeMaintenance %s", m.Name)
 }

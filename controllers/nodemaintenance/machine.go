@@ -46,6 +46,11 @@ func (s *scope) keepsNodeCordoned() bool {
 	return s.owner != nil && machinedrain.KeepsNodeCordoned(s.owner.machine)
 }
 
+// isLeftToClusterAPI reports whether the Machine is being deleted without the hook, so that Cluster API drains the Node if it is not drained yet.
+func (s *scope) isLeftToClusterAPI() bool {
+	return s.keepsNodeCordoned() && !machinedrain.HasHook(s.owner.machine)
+}
+
 // isMachineDeleted reports whether the Node exists but its Machine does not. The controller does not restore such a Node: a user must decide
 // what to do with it.
 func (s *scope) isMachineDeleted() bool {

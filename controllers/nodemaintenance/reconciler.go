@@ -145,12 +145,16 @@ func (r *Reconciler) steps(s *scope) []step {
 		return []step{r.stopObserving}
 	case s.isPaused(): // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
 		return nil
-	case deleted && s.isRecreated(): // the Node stays cordoned
+	case deleted && s.isLeftToClusterAPI(): // the Node stays cordoned
+		return []step{r.withdraw, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}
+	case deleted && s.isRecreated(): // the Node stays cordoned, and the Evacuations are adopted
 		return []step{r.removeFinalizer, r.stopObserving}
 	case deleted:
 		return []step{r.moveToComplete, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}
 	case r.isNodeDeleted(s):
 		return []step{r.moveToComplete, r.deleteMaintenance}
+	case m.Spec.Stage == v1alpha1.StageComplete && s.isLeftToClusterAPI():
+		return []step{r.withdraw, r.report, r.updateNodeConditions, r.stopObserving}
 	case m.Spec.Stage == v1alpha1.StageComplete && s.keepsNodeCordoned():
 		return []step{r.stopObserving}
 	case m.Spec.Stage == v1alpha1.StageComplete:

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,6 +27,8 @@ import (
 // see package drain/orphan. The DaemonSet evacuator removes its taint itself.
 type Sweeper struct {
 	Clusters *workload.Clusters
+	// Machines reads the management cluster's Machines.
+	Machines client.Reader
 
 	controller controller.TypedController[workload.Request]
 }
@@ -79,7 +82,24 @@ func (r *Sweeper) Reconcile(ctx context.Context, request workload.Request) (reco
 	if observed, err = observeLeftovers(ctx, cached, live, request.Object.Name); err != nil {
 		return workload.Result(err)
 	}
+	if observed.Machine, err = r.machineOf(ctx, request); err != nil {
+		return reconcile.Result{}, err
+	}
 	return workload.Result(r.sweep(ctx, cached, observed.Node, orphan.Find(observed)))
+}
+
+// machineOf returns the Machine of a Node, or nil.
+func (r *Sweeper) machineOf(ctx context.Context, node workload.Request) (*clusterv1.Machine, error) {
+	machines := &clusterv1.MachineList{}
+	if err := r.Machines.List(ctx, machines, client.InNamespace(node.Cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: node.Cluster.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, errors.Wrapf(err, "listing the Machines of Cluster %s", node.Cluster)
+	}
+	for i := range machines.Items {
+		if machines.Items[i].Status.NodeRef.Name == node.Object.Name {
+			return &machines.Items[i], nil
+		}
+	}
+	return nil, nil
 }
 
 // observeLeftovers reads a Node and its Evacuations from the cache, and then lists the NodeMaintenances. In this order, the list contains

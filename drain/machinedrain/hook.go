@@ -1,8 +1,11 @@
 package machinedrain
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -15,6 +18,24 @@ func HasHook(m *clusterv1.Machine) bool {
 
 // IsDraining returns whether the Machine is being deleted and the hook delays its deletion.
 func IsDraining(m *clusterv1.Machine) bool { return !m.DeletionTimestamp.IsZero() && HasHook(m) }
+
+// HookRemoved returns whether another actor has removed the hook of a deleted Machine that has none. It has not if the condition of the Machine
+// has the result of the drain, which the manager writes before it removes the hook, or if the Machine was deleted without the hook. policy and
+// maintenance are nil if the Machine has none; the NodeMaintenance is also nil if the workload cluster cannot be read.
+func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenance *v1alpha1.NodeMaintenance) bool {
+	condition := conditions.Get(m, v1alpha1.MachineNodeMaintenance)
+	if condition != nil && slices.Contains(results, condition.Reason) {
+		return false
+	}
+	if maintenance != nil && maintenance.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForDeletion {
+		return true
+	}
+	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation] // a Machine with it has a condition also if no policy selects the Machine
+	return condition != nil && (policy != nil || !staged)
+}
+
+// results are the reasons of the condition when the manager removes the hook.
+var results = []string{v1alpha1.ReasonMachineDrained, v1alpha1.ReasonSkipped, v1alpha1.ReasonTimedOut}
 
 // SetHook sets the hook on a running Machine, and removes what an earlier drain and its release have left behind: clusterctl move does not
 // preserve deletions.

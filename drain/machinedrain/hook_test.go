@@ -4,7 +4,9 @@ import (
 	"reflect"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -35,6 +37,41 @@ func TestRelease(t *testing.T) {
 			}
 			if machinedrain.IsDraining(m) {
 				t.Error("the Machine still has the hook")
+			}
+		})
+	}
+}
+
+func TestHookRemoved(t *testing.T) {
+	requested := func(purpose string) *v1alpha1.NodeMaintenance {
+		return &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.RequestedForAnnotation: purpose}}}
+	}
+	all := policy("all")
+	for name, tc := range map[string]struct {
+		reason      string
+		annotations []string
+		policy      *v1alpha1.MachineDrainPolicy
+		maintenance *v1alpha1.NodeMaintenance
+		want        bool
+	}{
+		"M53: another actor removed the hook of a Machine whose condition has no result":       {reason: v1alpha1.ReasonMachineDraining, want: true},
+		"M53: it did so before the first condition":                                            {maintenance: requested(v1alpha1.RequestedForDeletion), want: true},
+		"M53: the manager removed the hook of a drained Machine":                               {reason: v1alpha1.ReasonMachineDrained, maintenance: requested(v1alpha1.RequestedForDeletion)},
+		"M53: the manager removed the hook of a Machine that was not drained":                  {reason: v1alpha1.ReasonSkipped},
+		"M53: the manager removed the hook of a Machine at its drain timeout":                  {reason: v1alpha1.ReasonTimedOut},
+		"M9: a Machine without condition and NodeMaintenance was deleted without the hook":     {policy: &all},
+		"M9: a Machine that no policy selects has a condition because of its stage annotation": {reason: v1alpha1.ReasonNotManaged, annotations: []string{v1alpha1.MachineStageAnnotation, "Cordon"}},
+		"M53: a Machine with a stage annotation that a policy selects had the hook": {
+			reason: v1alpha1.ReasonWaitingForWorkloadCluster, annotations: []string{v1alpha1.MachineStageAnnotation, "Cordon"}, policy: &all, want: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := machine(isDeleted, annotated(tc.annotations...))
+			if tc.reason != "" {
+				conditions.Set(m, metav1.Condition{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: tc.reason})
+			}
+			if got := machinedrain.HookRemoved(m, tc.policy, tc.maintenance); got != tc.want {
+				t.Errorf("HookRemoved returns %t", got)
 			}
 		})
 	}

@@ -78,6 +78,11 @@ func cordonFailure(m *v1alpha1.NodeMaintenance) string {
 	return cordoned.Message
 }
 
+// HookRemovedMessage returns the message of a Machine's condition after another actor has removed the hook.
+func HookRemovedMessage() string {
+	return "Another actor removed the annotation " + v1alpha1.PreDrainHookAnnotation + " during the drain: Cluster API drains the Node, and the NodeMaintenance of the Machine is completed"
+}
+
 // FailureMessage returns the message of a Machine's condition while a step of its deletion fails.
 func FailureMessage(err error) string {
 	return "The drain cannot continue: " + progress.Describe(err)

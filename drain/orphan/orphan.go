@@ -8,10 +8,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
@@ -26,6 +28,8 @@ type Observation struct {
 	Evacuations []v1alpha1.Evacuation
 	// Maintenances are all NodeMaintenances of the workload cluster.
 	Maintenances []v1alpha1.NodeMaintenance
+	// Machine is the Machine of the Node, nil if there is none.
+	Machine *clusterv1.Machine
 }
 
 // Orphans is what no existing NodeMaintenance is responsible for.
@@ -43,14 +47,15 @@ type Orphans struct {
 // Empty reports whether nothing is left behind.
 func (l Orphans) Empty() bool { return !l.Record && len(l.Conditions) == 0 && len(l.Evacuations) == 0 }
 
-// Find returns what is left behind on a Node.
+// Find returns what is left behind on a Node. It returns nothing while the Machine of the Node drains: its NodeMaintenance is recreated. The Node
+// of a deleted Machine stays cordoned.
 func Find(o Observation) Orphans {
-	if slices.ContainsFunc(o.Maintenances, o.isManaged) {
+	if slices.ContainsFunc(o.Maintenances, o.isManaged) || o.Machine != nil && machinedrain.IsDraining(o.Machine) {
 		return Orphans{}
 	}
 	left := Orphans{}
 	if o.Node != nil {
-		left.Record = cordon.Recorded(o.Node)
+		left.Record = cordon.Recorded(o.Node) && !machinedrain.KeepsNodeCordoned(o.Machine)
 		_, left.Conditions = nodecondition.Changes(o.Node.Status.Conditions, nodecondition.Wanted(o.planned()), time.Time{})
 	}
 	for i := range o.Evacuations {

@@ -6,6 +6,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
@@ -42,6 +43,12 @@ func evacuations() []v1alpha1.Evacuation {
 	}
 }
 
+func deletedMachine(annotation string) *clusterv1.Machine {
+	return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Name: "m", DeletionTimestamp: new(metav1.Now()), Annotations: map[string]string{annotation: ""},
+	}}
+}
+
 func TestExcludedFromLoadBalancers(t *testing.T) {
 	g := NewWithT(t)
 	excluded := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -64,6 +71,7 @@ func TestOn(t *testing.T) {
 		name         string
 		maintenances []v1alpha1.NodeMaintenance
 		gone         bool // the Node
+		machine      *clusterv1.Machine
 		left         []string
 	}{
 		{name: "R43: everything is orphaned without a maintenance", left: everything},
@@ -78,11 +86,16 @@ func TestOn(t *testing.T) {
 			left: []string{"record", "MaintenanceInProgress", "Drained", "ours", "shared"},
 		},
 		{name: "R43: Evacuations of a deleted Node are orphaned without a maintenance", gone: true, left: []string{"ours", "shared"}},
+		{name: "M55: nothing is orphaned while the Machine of the Node drains", machine: deletedMachine(v1alpha1.PreDrainHookAnnotation)},
+		{
+			name: "M55: the Node of a deleted Machine without the hook stays cordoned", machine: deletedMachine("another"),
+			left: []string{"MaintenancePlanned", "MaintenanceInProgress", "Drained", "ours", "shared"},
+		},
 		{name: "R43: the maintenance of a deleted Node is responsible for its Evacuations", gone: true, maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			observed := orphan.Observation{Name: "one", Node: node(), Evacuations: evacuations(), Maintenances: tc.maintenances}
+			observed := orphan.Observation{Name: "one", Node: node(), Evacuations: evacuations(), Maintenances: tc.maintenances, Machine: tc.machine}
 			if tc.gone {
 				observed.Node = nil
 			}

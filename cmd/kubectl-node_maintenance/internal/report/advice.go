@@ -46,6 +46,7 @@ var advices = map[string]advice{
 	v1alpha1.ReasonWaitingForWorkloadCluster:     {"Check the API server and the kubeconfig Secret of the Cluster.", "the-workload-cluster-cant-be-reached"},
 	v1alpha1.ReasonTimedOut:                      {"", "the-drain-timed-out"},
 	v1alpha1.ReasonSkipped:                       {"", "the-node-was-not-drained"},
+	v1alpha1.ReasonHookRemoved:                   {"", "another-actor-removed-the-hook"},
 	v1alpha1.ReasonReconcileFailed:               {"Change what refuses the request.", "the-api-server-refuses-a-request"},
 	v1alpha1.ReasonCordonFailed:                  {"Change what refuses the request.", "the-api-server-refuses-a-request"},
 	v1alpha1.ReasonReplacementReturned:           {"Change tolerations, node affinity or nodeName in the Pod template.", "replacements-return-to-the-cordoned-node"},

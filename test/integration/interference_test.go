@@ -1,0 +1,119 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// TestInterference deletes and changes, in the middle of a drain, what the drain depends on.
+func TestInterference(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
+	all.withMachines("freed", "lost", "stripped", "swept", "last", "spare")
+
+	t.Run("M53: reports that another actor removed the hook, stops evicting, and leaves the drain to Cluster API", func(t *testing.T) { all.sub(t).hookRemoved() })
+	t.Run("M54: releases the Machine when another actor deletes its Node during the drain", func(t *testing.T) { all.sub(t).nodeDeleted() })
+	t.Run("M55: continues a drain whose NodeMaintenance another actor deleted without its finalizer", func(t *testing.T) { all.sub(t).finalizerRemoved() })
+	t.Run("M55: keeps the Node cordoned if that happens while no manager runs", func(t *testing.T) { all.sub(t).finalizerRemovedWithoutManager() })
+	t.Run("M54: releases the Machine when its Cluster is deleted during the drain", func(t *testing.T) { all.sub(t).clusterDeleted() })
+}
+
+// blockedWithEvacuator deletes a Machine, and waits until a PodDisruptionBudget blocks two Pods of its Node and an evacuator is active for
+// another one.
+func (s *scene) blockedWithEvacuator(machine string) (waiting *corev1.Pod) {
+	s.Helper()
+	waiting = bare("waiting-"+machine, machine, withEvacuator)
+	s.run(waiting)
+	s.blocked(machine)
+	s.Eventually(func() string { return s.activeClass(waiting) }, soon, pace).Should(Equal(evacuatorClass))
+	return waiting
+}
+
+func (s *scene) hookRemoved() {
+	defer s.removeWorkloads()
+	s.leavesToCore("the hook is removed during the drain")
+	s.blockedWithEvacuator("freed")
+	s.change("freed", func(m *clusterv1.Machine) { delete(m.Annotations, v1alpha1.PreDrainHookAnnotation) })
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.condition("freed").Reason).To(Equal(v1alpha1.ReasonHookRemoved))
+		g.Expect(s.condition("freed").Message).To(HavePrefix("Another actor removed the annotation " + v1alpha1.PreDrainHookAnnotation))
+		g.Expect(s.maintenanceOf("freed").Spec.Stage).To(Equal(v1alpha1.StageComplete))
+		evacuations := &v1alpha1.EvacuationList{}
+		g.Expect(s.workload.Client.List(s.Context(), evacuations)).To(Succeed())
+		g.Expect(evacuations.Items).To(BeEmpty())
+	}, soon, pace).Should(Succeed())
+	s.openBudget()
+	s.expectGone("freed")
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.Expect(s.nodeWrites("freed").Where(setsSchedulable)).To(BeEmpty())
+}
+
+func (s *scene) nodeDeleted() {
+	defer s.removeWorkloads()
+	s.blockedWithEvacuator("lost")
+	s.Expect(s.workload.Client.Delete(s.Context(), s.node("lost"))).To(Succeed())
+	s.expectGone("lost")
+	said := s.said("lost")
+	s.Expect(said[len(said)-1]).To(Equal("True Skipped"))
+	s.Expect(s.evictions()).To(BeEmpty())
+}
+
+// removeMaintenance deletes the NodeMaintenance of a Machine without its finalizer.
+func (s *scene) removeMaintenance(machine string) (removed types.UID) {
+	s.Helper()
+	m := s.maintenanceOf(machine)
+	s.Expect(s.workload.Client.Delete(s.Context(), m)).To(Succeed())
+	s.Expect(client.IgnoreNotFound(s.workload.Client.Patch(s.Context(), m, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(Succeed())
+	return m.UID
+}
+
+// expectContinues waits until a NodeMaintenance of the Machine replaces another one, and checks that the drain then finishes.
+func (s *scene) expectContinues(machine string, removed types.UID, waiting *corev1.Pod) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		m := s.maintenanceOf(machine)
+		g.Expect(m).NotTo(BeNil())
+		g.Expect(m.UID).NotTo(Equal(removed))
+		g.Expect(s.activeClass(waiting)).To(Equal(evacuatorClass))
+	}, soon, pace).Should(Succeed())
+	s.openBudget()
+	s.Eventually(func() int { return len(s.evictions().Succeeded()) }, soon, pace).Should(Equal(2))
+	s.deletePods(waiting.Name)
+	s.expectGone(machine)
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
+	s.Expect(s.nodeWrites(machine).Where(setsSchedulable)).To(BeEmpty())
+}
+
+func (s *scene) finalizerRemoved() {
+	defer s.removeWorkloads()
+	waiting := s.blockedWithEvacuator("stripped")
+	s.expectContinues("stripped", s.removeMaintenance("stripped"), waiting)
+}
+
+func (s *scene) finalizerRemovedWithoutManager() {
+	defer s.removeWorkloads()
+	waiting := s.blockedWithEvacuator("swept")
+	s.fleet.KillManager()
+	removed := s.removeMaintenance("swept")
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.expectContinues("swept", removed, waiting)
+}
+
+func (s *scene) clusterDeleted() {
+	s.blockedWithEvacuator("last")
+	s.Expect(s.fleet.Client.Delete(s.Context(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.cluster.Key().Namespace, Name: s.cluster.Key().Name}})).To(Succeed())
+	s.Eventually(func() bool { return s.isGone("last") }, eventually, pace).Should(BeTrue())
+	said := s.said("last")
+	s.Expect(said[len(said)-1]).To(Equal("True Skipped"))
+	s.Expect(s.evictions()).To(BeEmpty())
+}
