@@ -29,14 +29,17 @@ const (
 	eventEvicted = "EvictedForMaintenance"
 	// eventDeletedUnready on a Pod means that it is deleted, since it is not ready and its budget can never allow a disruption.
 	eventDeletedUnready = "DeletedForMaintenance"
+	// eventEvictionCompleted on a Pod means that it is deleted, since its budget has granted the disruption to an eviction that was cut off.
+	eventEvictionCompleted = "EvictionCompletedForMaintenance"
 	// eventEvictionRefused on an Evacuation means that the API server has refused to evict the Pod.
 	eventEvictionRefused = "EvictionRefused"
 )
 
 // removed contains the prefixes of the messages of events on removed Pods.
 var removed = map[string]string{
-	eventEvicted:        "Evicted: ",
-	eventDeletedUnready: "Deleted, because the Pod is not ready and its PodDisruptionBudget can never allow a disruption: ",
+	eventEvicted:           "Evicted: ",
+	eventDeletedUnready:    "Deleted, because the Pod is not ready and its PodDisruptionBudget can never allow a disruption: ",
+	eventEvictionCompleted: "Deleted, because its PodDisruptionBudget has granted the disruption to an eviction that was cut off: ",
 }
 
 // slowEviction is how long the other Pods of a budget wait for the response to the eviction of one of them, so that a slow admission webhook does
@@ -130,7 +133,23 @@ func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted)
 		v.handleResponse(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventDeletedUnready)
 		return
 	}
+	if admitted.Granted {
+		v.completeEviction(ctx, p, s, admitted)
+		return
+	}
 	v.handleResponse(ctx, p, s, v.Clusters.Evict(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventEvicted)
+}
+
+// completeEviction deletes a Pod whose disruption the API server has granted, if its budget still says so: an entry that the disruption
+// controller has dropped permits no deletion.
+func (v *Evictor) completeEviction(ctx context.Context, p *pass, s *subject, admitted budgets.Admitted) {
+	live := &policyv1.PodDisruptionBudget{}
+	if err := p.live.Get(ctx, nameOf(admitted.Budget), live); err != nil || !budgets.New(live).Grants(admitted.Pod, v.Clock.Now()) {
+		ctrl.LoggerFrom(ctx).V(2).Info("The PodDisruptionBudget no longer grants the disruption of the Pod", "err", err)
+		p.state.backoffs.backOff(s.pod.UID, v.Clock.Now().Add(evacuation.Backoff(1)))
+		return
+	}
+	v.handleResponse(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventEvictionCompleted)
 }
 
 // handleResponse processes the response to an eviction, or to the deletion that replaces it.
@@ -149,7 +168,7 @@ func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err e
 	case workload.IsGone(err):
 		evictions.WithLabelValues(resultGone).Inc()
 		backoff := watchLag // until the watch delivers the deletion
-		if reason == eventDeletedUnready {
+		if reason != eventEvicted {
 			backoff = evacuation.Backoff(1) // the Pod may only have changed
 		}
 		p.state.backoffs.backOff(s.pod.UID, now.Add(backoff))

@@ -150,8 +150,13 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	waiting := budgets.Unserved(candidates)
 	if known {
 		var admitted []budgets.Admitted
-		admitted, waiting = budgets.NewIndex(pdbs, p.state.inFlight.isStale).Admit(budgets.FairOrder(candidates))
-		v.startEvictions(ctrl.LoggerInto(v.evictionContext, ctrl.LoggerFrom(ctx)), p, admitted)
+		index := budgets.NewIndex(pdbs, p.state.inFlight.isStale)
+		admitted, waiting = index.Admit(budgets.FairOrder(candidates))
+		granted, others, retryAt := index.Granted(waiting, p.now)
+		if waiting = others; !retryAt.IsZero() {
+			p.requeueAt(retryAt)
+		}
+		v.startEvictions(ctrl.LoggerInto(v.evictionContext, ctrl.LoggerFrom(ctx)), p, append(admitted, granted...))
 	}
 	if err := p.report(ctx, waiting); err != nil {
 		return workload.Result(err)

@@ -3,6 +3,7 @@ package budgets
 import (
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -21,6 +22,7 @@ type Pod struct {
 	Phase                 corev1.PodPhase
 	Terminating           bool // it has a deletionTimestamp
 	Controlled            bool // it has a controller
+	Created               time.Time
 }
 
 // PodOf returns the properties of a Pod that budgets depend on.
@@ -28,7 +30,7 @@ func PodOf(pod *corev1.Pod) Pod {
 	return Pod{
 		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
 		Labels: pod.Labels, Ready: rules.Ready(pod), Phase: pod.Status.Phase, Terminating: pod.DeletionTimestamp != nil,
-		Controlled: metav1.GetControllerOfNoCopy(pod) != nil,
+		Controlled: metav1.GetControllerOfNoCopy(pod) != nil, Created: pod.CreationTimestamp.Time,
 	}
 }
 
@@ -64,6 +66,9 @@ type Admitted struct {
 
 	// Delete means that the Pod is to be deleted instead of evicted: see Candidate.DeleteUnready.
 	Delete bool
+
+	// Granted means that the Pod is to be deleted instead of evicted: see Index.Granted.
+	Granted bool
 }
 
 // Waiting is a candidate whose eviction the API server would refuse.

@@ -16,6 +16,8 @@
 //  5. All others need a disruption: status.disruptionsAllowed, if the disruption controller has observed the current generation of the
 //     budget and has processed earlier evictions.
 //
+// Granted finds the waiting Pods whose disruption the API server has already granted to an eviction that was cut off.
+//
 // Two rules are added. A status that does not include our own evictions counts as unknown, so that two evictions do not use the same
 // disruption. And a budget whose selector is invalid blocks the Pods of its namespace: the API server ignores such a budget, but its author
 // wanted to protect Pods.

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -19,12 +20,13 @@ import (
 func TestInterference(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
-	all.withMachines("freed", "lost", "stripped", "swept", "last", "spare")
+	all.withMachines("freed", "lost", "stripped", "swept", "cut-off", "last", "spare")
 
 	t.Run("M53: reports that another actor removed the hook, stops evicting, and leaves the drain to Cluster API", func(t *testing.T) { all.sub(t).hookRemoved() })
 	t.Run("M54: releases the Machine when another actor deletes its Node during the drain", func(t *testing.T) { all.sub(t).nodeDeleted() })
 	t.Run("M55: continues a drain whose NodeMaintenance another actor deleted without its finalizer", func(t *testing.T) { all.sub(t).finalizerRemoved() })
 	t.Run("M55: keeps the Node cordoned if that happens while no manager runs", func(t *testing.T) { all.sub(t).finalizerRemovedWithoutManager() })
+	t.Run("E40: deletes a Pod whose disruption was granted to an eviction that was cut off, and does not wait for two minutes", func(t *testing.T) { all.sub(t).evictionCutOff() })
 	t.Run("M54: releases the Machine when its Cluster is deleted during the drain", func(t *testing.T) { all.sub(t).clusterDeleted() })
 }
 
@@ -107,6 +109,27 @@ func (s *scene) finalizerRemovedWithoutManager() {
 	removed := s.removeMaintenance("swept")
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.expectContinues("swept", removed, waiting)
+}
+
+// evictionCutOff sets the status of a PodDisruptionBudget that an eviction leaves behind when the API server is killed after it has used the
+// disruption, and before it has deleted the Pod.
+func (s *scene) evictionCutOff() {
+	defer s.removeWorkloads()
+	s.runOn("cut-off", "web", 3, deployment("web", 3), budget("web", 1))
+	s.expectDisruptionsAllowed("web", 1)
+	granted := s.podsOf("web")[0]
+	s.Eventually(func() time.Duration { return time.Since(granted.CreationTimestamp.Time) }, soon, pace).Should(BeNumerically(">", 2*time.Second))
+	entry := fmt.Appendf(nil, `{"status":{"disruptionsAllowed":0,"disruptedPods":{%q:%q}}}`, granted.Name, time.Now().UTC().Format(time.RFC3339))
+	s.Expect(s.workload.Client.Status().Patch(s.Context(), budget("web", 1), client.RawPatch(types.MergePatchType, entry))).To(Succeed())
+
+	s.deleteMachine("cut-off")
+	s.Eventually(func() []string { return names(s.podsOf("web")) }, soon, pace).ShouldNot(ContainElement(granted.Name))
+	s.expectGone("cut-off")
+	deletions := s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods").Succeeded()
+	s.Expect(deletions).To(HaveLen(1))
+	s.Expect(deletions[0].UIDPrecondition()).To(Equal(granted.UID))
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
+	s.expectNoneRefused()
 }
 
 func (s *scene) clusterDeleted() {
