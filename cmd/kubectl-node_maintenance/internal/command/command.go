@@ -72,7 +72,7 @@ type options struct {
 	version            string
 	workloadKubeconfig string
 	noColor            bool
-	clock              clock.Clock
+	clock              clock.WithTicker
 }
 
 func newRoot(version string, streams genericiooptions.IOStreams) *cobra.Command {
@@ -130,7 +130,10 @@ func (o *options) namespace() (string, error) {
 	return namespace, errors.Wrap(err, "reading the namespace of the context")
 }
 
-func (o *options) style() terminal.Style { return terminal.StyleFor(o.Out, o.noColor) }
+func (o *options) style() terminal.Style { return terminal.StyleFor(o.Out, o.noColors()) }
+
+// noColors returns whether the user has disabled colors, see https://no-color.org.
+func (o *options) noColors() bool { return o.noColor || os.Getenv("NO_COLOR") != "" }
 
 // kindOf returns which of the kinds an argument names, by its plural, its short name or its singular.
 func kindOf(argument string, kinds ...string) (string, error) {

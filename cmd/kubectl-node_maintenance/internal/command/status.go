@@ -19,6 +19,7 @@ type statusOptions struct {
 	*options
 
 	allNamespaces bool
+	watch         bool
 	output        output
 }
 
@@ -28,15 +29,22 @@ func newStatus(o *options) *cobra.Command {
 		Use:   "status [cluster|machinedeployment|machine|node NAME]",
 		Short: "Show all drains and what each of them waits for",
 		Long: `Show all drains: Clusters, their MachineDeployments and control planes, the Machines that are being deleted or maintained, their
-NodeMaintenances, and the Pods that block them. With a context of a workload cluster, show its NodeMaintenances. Nothing is written.`,
+NodeMaintenances, and the Pods that block them. With a context of a workload cluster, show its NodeMaintenances. Nothing is written.
+
+With --watch, show them live, with all Pods that are evacuated, and progress since the start of the command. Without a terminal, --watch
+writes a line for each change.`,
 		Example: `  # All drains of the management cluster
   kubectl node-maintenance status -A
 
   # Those of one MachineDeployment
-  kubectl node-maintenance status machinedeployment workers`,
+  kubectl node-maintenance status machinedeployment workers
+
+  # All drains, live
+  kubectl node-maintenance status -A --watch`,
 		RunE: func(command *cobra.Command, args []string) error { return s.run(command.Context(), args) },
 	}
 	command.Flags().BoolVarP(&s.allNamespaces, "all-namespaces", "A", false, "Show the Clusters of all namespaces.")
+	command.Flags().BoolVarP(&s.watch, "watch", "w", false, "Show the drains live, until q or Ctrl-C.")
 	addOutput(command.Flags(), &s.output, "Output format: json or yaml.")
 	return command
 }
@@ -56,9 +64,15 @@ func (s *statusOptions) run(ctx context.Context, args []string) error {
 		}
 		name = args[1]
 	}
+	if s.watch && s.output != outputText {
+		return usagef("--watch has no output format")
+	}
 	connections, err := s.connect()
 	if err != nil {
 		return err
+	}
+	if s.watch {
+		return s.follow(ctx, connections, kind, name)
 	}
 	status, err := s.status(ctx, connections, kind, name)
 	if err != nil {
@@ -74,21 +88,41 @@ func (s *statusOptions) run(ctx context.Context, args []string) error {
 
 func (s *statusOptions) status(ctx context.Context, c *observe.Connections, kind, name string) (*report.Status, error) {
 	if !c.Current.HasMachines {
-		return s.workloadStatus(ctx, c.CurrentWorkload(), kind, name)
-	}
-	namespace := metav1.NamespaceAll
-	if !s.allNamespaces {
-		var err error
-		if namespace, err = s.namespace(); err != nil {
+		if err := workloadHas(c, kind); err != nil {
 			return nil, err
 		}
+		maintenances, err := c.CurrentWorkload().MaintenancesOnly(ctx)
+		return workloadStatus(c, name, report.Drains{Maintenances: maintenances}), err
 	}
-	all, err := c.Current.Machines(ctx, namespace)
+	namespace, err := s.machineNamespace()
 	if err != nil {
 		return nil, err
 	}
+	machines, err := c.Current.Machines(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	status := managementStatus(c, machines, kind, name, func(cluster types.NamespacedName) report.Drains {
+		return report.Drains{Maintenances: maintenancesOf(ctx, c, cluster)}
+	})
+	if kind != "" && len(status.Clusters) == 0 {
+		return nil, errors.Errorf("no Machine of %s %s", kind, name)
+	}
+	return status, nil
+}
+
+// machineNamespace is the namespace whose Machines are shown.
+func (s *statusOptions) machineNamespace() (string, error) {
+	if s.allNamespaces {
+		return metav1.NamespaceAll, nil
+	}
+	return s.namespace()
+}
+
+// managementStatus returns the status of those Machines that the command line selects. drainsOf returns what is known of a workload cluster.
+func managementStatus(c *observe.Connections, all []clusterv1.Machine, kind, name string, drainsOf func(cluster types.NamespacedName) report.Drains) *report.Status {
 	var machines []clusterv1.Machine
-	maintenances := map[string][]v1alpha1.NodeMaintenance{}
+	drains := map[string]report.Drains{}
 	for i := range all {
 		m := &all[i]
 		if !concerns(m, kind, name) {
@@ -96,15 +130,11 @@ func (s *statusOptions) status(ctx context.Context, c *observe.Connections, kind
 		}
 		machines = append(machines, *m)
 		cluster := types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.ClusterName}
-		if _, read := maintenances[cluster.String()]; read || !report.IsMaintained(m) {
-			continue
+		if _, read := drains[cluster.String()]; !read && report.IsMaintained(m) {
+			drains[cluster.String()] = drainsOf(cluster)
 		}
-		maintenances[cluster.String()] = maintenancesOf(ctx, c, cluster)
 	}
-	if kind != "" && len(machines) == 0 {
-		return nil, errors.Errorf("no Machine of %s %s", kind, name)
-	}
-	return &report.Status{Context: "management cluster, " + c.Current.Name, Clusters: report.StatusOf(machines, maintenances)}, nil
+	return &report.Status{Context: "management cluster, " + c.Current.Name, Clusters: report.StatusOf(machines, drains)}
 }
 
 // maintenancesOf returns the NodeMaintenances of a workload cluster. If it cannot be reached, that is a gap: the other clusters are shown.
@@ -137,19 +167,21 @@ func concerns(m *clusterv1.Machine, kind, name string) bool {
 	}
 }
 
-func (s *statusOptions) workloadStatus(ctx context.Context, w *observe.Workload, kind, name string) (*report.Status, error) {
+// workloadHas returns an error if a workload cluster has no objects of a kind.
+func workloadHas(c *observe.Connections, kind string) error {
 	if kind != "" && kind != "node" {
-		return nil, errors.Errorf("%s is not a management cluster: it serves no Machines", w.Name)
+		return errors.Errorf("%s is not a management cluster: it serves no Machines", c.Current.Name)
 	}
-	maintenances, err := w.MaintenancesOnly(ctx)
-	if err != nil {
-		return nil, err
-	}
-	status := &report.Status{Context: "workload cluster, " + w.Name}
-	for i := range maintenances {
-		if m := &maintenances[i]; name == "" || report.OnNode(m, name) {
-			status.Maintenances = append(status.Maintenances, report.MaintenanceStatusOf(m))
+	return nil
+}
+
+// workloadStatus returns the status of a workload cluster, or of one of its Nodes.
+func workloadStatus(c *observe.Connections, node string, drains report.Drains) *report.Status {
+	status := &report.Status{Context: "workload cluster, " + c.Current.Name}
+	for i := range drains.Maintenances {
+		if m := &drains.Maintenances[i]; node == "" || report.OnNode(m, node) {
+			status.Maintenances = append(status.Maintenances, report.MaintenanceStatusOf(m, drains.Evacuations))
 		}
 	}
-	return status, nil
+	return status
 }

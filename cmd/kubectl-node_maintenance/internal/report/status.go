@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -63,6 +64,14 @@ type MaintenanceStatus struct {
 	Skipped      int32        `json:"podsSkipped"`
 	Blocking     string       `json:"blocking,omitempty"`
 	Blocked      []BlockedPod `json:"blocked,omitempty"`
+	// Pods are all Pods that have an Evacuation or are blocked, if the Evacuations were read.
+	Pods []BlockedPod `json:"pods,omitempty"`
+}
+
+// Drains are what a status reads of a workload cluster.
+type Drains struct {
+	Maintenances []v1alpha1.NodeMaintenance
+	Evacuations  []v1alpha1.Evacuation // optional
 }
 
 // IsMaintained returns whether a Machine belongs in the status: it is being deleted, or has a condition of this provider that is not
@@ -72,8 +81,8 @@ func IsMaintained(m *clusterv1.Machine) bool {
 	return !m.DeletionTimestamp.IsZero() || staged || meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance) != nil
 }
 
-// StatusOf returns the status of Clusters. maintenances are those of their workload clusters, by "namespace/name" of the Cluster.
-func StatusOf(machines []clusterv1.Machine, maintenances map[string][]v1alpha1.NodeMaintenance) []ClusterStatus {
+// StatusOf returns the status of Clusters. drains are those of their workload clusters, by "namespace/name" of the Cluster.
+func StatusOf(machines []clusterv1.Machine, drains map[string]Drains) []ClusterStatus {
 	type group struct{ cluster, kind, name string }
 	groups := map[group]*GroupStatus{}
 	var order []group
@@ -91,7 +100,7 @@ func StatusOf(machines []clusterv1.Machine, maintenances map[string][]v1alpha1.N
 		}
 		groups[key].Machines++
 		if IsMaintained(m) {
-			groups[key].Drains = append(groups[key].Drains, machineStatus(m, maintenances[key.cluster]))
+			groups[key].Drains = append(groups[key].Drains, machineStatus(m, drains[key.cluster]))
 		}
 	}
 	slices.SortFunc(order, func(a, b group) int {
@@ -109,7 +118,7 @@ func StatusOf(machines []clusterv1.Machine, maintenances map[string][]v1alpha1.N
 	return clusters
 }
 
-func machineStatus(m *clusterv1.Machine, maintenances []v1alpha1.NodeMaintenance) MachineStatus {
+func machineStatus(m *clusterv1.Machine, drains Drains) MachineStatus {
 	status := MachineStatus{Machine: m.Namespace + "/" + m.Name, Node: m.Status.NodeRef.Name}
 	if m.DeletionTimestamp != nil {
 		status.Deleted = stamp(*m.DeletionTimestamp)
@@ -117,16 +126,16 @@ func machineStatus(m *clusterv1.Machine, maintenances []v1alpha1.NodeMaintenance
 	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {
 		status.Reason, status.Message, status.Since = condition.Reason, condition.Message, stamp(condition.LastTransitionTime)
 	}
-	for i := range maintenances {
-		if maintenances[i].Annotations[v1alpha1.OwnerMachineAnnotation] == status.Machine {
-			status.Maintenances = append(status.Maintenances, MaintenanceStatusOf(&maintenances[i]))
+	for i := range drains.Maintenances {
+		if maintenance := &drains.Maintenances[i]; maintenance.Annotations[v1alpha1.OwnerMachineAnnotation] == status.Machine {
+			status.Maintenances = append(status.Maintenances, MaintenanceStatusOf(maintenance, drains.Evacuations))
 		}
 	}
 	return status
 }
 
-// MaintenanceStatusOf returns the progress of a NodeMaintenance.
-func MaintenanceStatusOf(m *v1alpha1.NodeMaintenance) MaintenanceStatus {
+// MaintenanceStatusOf returns the progress of a NodeMaintenance. evacuations are those of the workload cluster, if they were read.
+func MaintenanceStatusOf(m *v1alpha1.NodeMaintenance, evacuations []v1alpha1.Evacuation) MaintenanceStatus {
 	summary := m.Status.Summary
 	status := MaintenanceStatus{
 		Name: m.Name, Stage: string(m.Spec.Stage), Nodes: summary.Nodes, DrainedNodes: summary.DrainedNodes,
@@ -146,7 +155,43 @@ func MaintenanceStatusOf(m *v1alpha1.NodeMaintenance) MaintenanceStatus {
 			status.Blocked = append(status.Blocked, entry)
 		}
 	}
+	if evacuations != nil && m.Spec.Stage == v1alpha1.StageDrain {
+		status.Pods = podsOf(m, status.Blocked, evacuations)
+	}
 	return status
+}
+
+// podsOf returns the Pods of the Nodes that have an Evacuation, then those that are blocked without one.
+func podsOf(m *v1alpha1.NodeMaintenance, blocked []BlockedPod, evacuations []v1alpha1.Evacuation) []BlockedPod {
+	nodes, byName := sets.New[string](), map[string]BlockedPod{}
+	for i := range m.Status.NodeStatuses {
+		nodes.Insert(m.Status.NodeStatuses[i].NodeRef.Name)
+	}
+	for _, each := range blocked {
+		byName[each.Pod] = each
+	}
+	var pods []BlockedPod
+	for i := range evacuations {
+		e := &evacuations[i]
+		if !nodes.Has(e.Annotations[v1alpha1.EvacuationNodeAnnotation]) {
+			continue
+		}
+		pod := BlockedPod{Pod: e.Namespace + "/" + e.Spec.PodRef.Name, Why: e.Status.Message, Since: stamp(e.CreationTimestamp)}
+		if known, found := byName[pod.Pod]; found {
+			pod.Reason, pod.Since = known.Reason, cmp.Or(known.Since, pod.Since)
+			delete(byName, pod.Pod)
+		}
+		if expected := e.Status.ExpectedEvacuationFinishTime; expected != nil {
+			pod.Expected = stamp(*expected)
+		}
+		pods = append(pods, pod)
+	}
+	for _, each := range blocked {
+		if _, left := byName[each.Pod]; left {
+			pods = append(pods, each)
+		}
+	}
+	return pods
 }
 
 // WriteStatus writes a status for people. now is the time that ages count from.
@@ -210,7 +255,7 @@ func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
 			names = append(names, m.Blocked[i].Pod)
 		}
 		fmt.Fprint(t, indent)
-		t.line("  %s for %s: %s", podNames(names), age(first.Since, now), first.Why)
+		t.line("  %s for %s: %s", PodNames(names), age(first.Since, now), first.Why)
 	}
 }
 

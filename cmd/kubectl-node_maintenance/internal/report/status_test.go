@@ -43,7 +43,7 @@ func TestWriteStatus(t *testing.T) {
 
 	t.Run("K6, K7: drains are shown below their owners, with what blocks them", func(t *testing.T) {
 		machines := []clusterv1.Machine{machine("cp", map[string]string{clusterv1.MachineControlPlaneLabel: "", clusterv1.MachineControlPlaneNameLabel: "cp"}), machine("w2", workers), deleted}
-		status := &report.Status{Clusters: report.StatusOf(machines, map[string][]v1alpha1.NodeMaintenance{"default/prod": {m}}), Gaps: []string{"Cluster default/other: timeout"}}
+		status := &report.Status{Clusters: report.StatusOf(machines, map[string]report.Drains{"default/prod": {Maintenances: []v1alpha1.NodeMaintenance{m}}}), Gaps: []string{"Cluster default/other: timeout"}}
 		var out bytes.Buffer
 		report.WriteStatus(&out, status, now, terminal.Style{})
 		NewWithT(t).Expect(out.String()).To(Equal(`Cluster default/prod

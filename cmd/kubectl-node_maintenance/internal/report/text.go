@@ -141,7 +141,7 @@ func (t text) problems(title string, problems []Problem) {
 	for _, problem := range problems {
 		prefix := ""
 		if len(problem.Pods) > 0 {
-			prefix = podNames(problem.Pods) + ": "
+			prefix = PodNames(problem.Pods) + ": "
 		}
 		t.line("  %s", prefix+problem.Message)
 		if problem.Fix != "" {
@@ -153,7 +153,8 @@ func (t text) problems(title string, problems []Problem) {
 	}
 }
 
-func podNames(names []string) string {
+// PodNames lists Pods, of many only the first.
+func PodNames(names []string) string {
 	noun := "Pod "
 	if len(names) > 1 {
 		noun = "Pods "

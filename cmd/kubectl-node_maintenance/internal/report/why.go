@@ -66,6 +66,8 @@ type BlockedPod struct {
 	Reason string `json:"reason,omitempty"`
 	Why    string `json:"why"`
 	Since  string `json:"since,omitempty"`
+	// Expected is when the active evacuator of the Pod expects to finish.
+	Expected string `json:"expectedFinish,omitempty"`
 }
 
 // PodWhy explains a Pod.

@@ -69,7 +69,7 @@ func (t text) maintenance(m *Maintenance, now time.Time) {
 		for ; i < len(m.Blocked) && m.Blocked[i].Why == first.Why; i++ {
 			names = append(names, m.Blocked[i].Pod)
 		}
-		t.line("  %s for %s: %s", podNames(names), age(first.Since, now), first.Why)
+		t.line("  %s for %s: %s", PodNames(names), age(first.Since, now), first.Why)
 	}
 }
 
@@ -122,7 +122,7 @@ func (t text) place(p *PodWhy) {
 	case len(p.Earlier) == 0:
 		t.line("  %s in step %d of %d: no Pod must terminate before", string(p.Outcome), p.Step, p.Steps)
 	default:
-		t.line("  %s in step %d of %d, after the Pods of earlier steps: %s", string(p.Outcome), p.Step, p.Steps, podNames(p.Earlier))
+		t.line("  %s in step %d of %d, after the Pods of earlier steps: %s", string(p.Outcome), p.Step, p.Steps, PodNames(p.Earlier))
 	}
 }
 

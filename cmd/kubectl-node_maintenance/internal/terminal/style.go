@@ -12,10 +12,10 @@ type Style struct {
 	colors bool
 }
 
-// StyleFor returns a style with colors if w is a terminal that has them, and the user has not disabled colors, see https://no-color.org.
+// StyleFor returns a style with colors if w is a terminal that has them, and the user has not disabled colors.
 func StyleFor(w io.Writer, disabled bool) Style {
 	file, ok := w.(*os.File)
-	return Style{colors: ok && !disabled && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))}
+	return Style{colors: ok && !disabled && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))}
 }
 
 // The colors are those of the terminal's palette, which fits light and dark backgrounds.

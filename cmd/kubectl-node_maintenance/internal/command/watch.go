@@ -1,0 +1,108 @@
+package command
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/go-logr/logr"
+	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/live"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+)
+
+// exitInterrupted is the exit code after Ctrl-C.
+const exitInterrupted = 130
+
+// follow shows the status live.
+func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind, name string) error {
+	// What client-go logs would overwrite the view. Errors of watches are part of the status.
+	klog.SetLogger(logr.Discard())
+	ctrl.SetLogger(logr.Discard())
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	selected := cache.ByObject{}
+	if c.Current.HasMachines {
+		namespace, err := s.machineNamespace()
+		if err != nil {
+			return err
+		}
+		selected = machineSelection(namespace, kind, name)
+	} else if err := workloadHas(c, kind); err != nil {
+		return err
+	}
+	w, err := observe.NewWatch(ctx, c, selected)
+	if err != nil {
+		return err
+	}
+	err = live.Run(ctx, live.Source{
+		Changed: w.Changed,
+		Status: func() (*report.Status, bool) {
+			status := watchedStatus(ctx, c, w, kind, name)
+			return status, w.IsSynced()
+		},
+		Explain: s.explain, NoColor: s.noColors(), Clock: s.clock,
+	}, s.In, s.Out)
+	if errors.Is(err, live.ErrInterrupted) {
+		return exit{exitInterrupted}
+	}
+	return err
+}
+
+// machineSelection lets the API server select the Machines, where it can.
+func machineSelection(namespace, kind, name string) cache.ByObject {
+	selected := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
+	switch kind {
+	case "cluster":
+		selected.Label = labels.SelectorFromSet(labels.Set{clusterv1.ClusterNameLabel: name})
+	case "machinedeployment":
+		selected.Label = labels.SelectorFromSet(labels.Set{clusterv1.MachineDeploymentNameLabel: name})
+	case "machine":
+		selected.Field = fields.OneTermEqualSelector("metadata.name", name)
+	}
+	return selected
+}
+
+// watchedStatus returns the status of what has been observed.
+func watchedStatus(ctx context.Context, c *observe.Connections, w *observe.Watch, kind, name string) *report.Status {
+	drains := func(cluster types.NamespacedName) report.Drains {
+		maintenances, evacuations := w.Drains(ctx, cluster)
+		return report.Drains{Maintenances: maintenances, Evacuations: evacuations}
+	}
+	var status *report.Status
+	if c.Current.HasMachines {
+		status = managementStatus(c, w.Machines(ctx), kind, name, drains)
+	} else {
+		status = workloadStatus(c, name, drains(types.NamespacedName{}))
+	}
+	status.Gaps = append(c.Gaps.List(), w.Problems()...)
+	return status
+}
+
+// explain returns what the command why writes about an object at present.
+func (s *statusOptions) explain(ctx context.Context, target live.Target) (string, error) {
+	connections, err := s.connect()
+	if err != nil {
+		return "", err
+	}
+	y := &whyOptions{options: s.options, cluster: target.Cluster}
+	why, err := y.explain(ctx, connections, target.Kind, types.NamespacedName{Namespace: target.Namespace, Name: target.Name})
+	if err != nil {
+		return "", err
+	}
+	why.Gaps = connections.Gaps.List()
+	var text bytes.Buffer
+	report.WriteWhy(&text, why, s.clock.Now(), s.style())
+	return text.String(), nil
+}
