@@ -64,6 +64,10 @@ const (
 	// Cordon, Drain or Complete. When the annotation is removed, the NodeMaintenance is completed.
 	MachineStageAnnotation = "maintenance.cluster.x-k8s.io/stage"
 
+	// MachineStageReasonAnnotation on a Machine explains to people why MachineStageAnnotation requests a stage. The reason of the
+	// NodeMaintenance includes it.
+	MachineStageReasonAnnotation = "maintenance.cluster.x-k8s.io/stage-reason"
+
 	// EvacuationNodeAnnotation on an Evacuation is the name of the Pod's Node. It is empty if the Pod had no Node.
 	EvacuationNodeAnnotation = "maintenance.cluster.x-k8s.io/node"
 

@@ -15,6 +15,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Request is the input of Maintenance.
@@ -63,13 +64,22 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 			Stage:        r.Stage,
 			DrainRules:   r.Rules,
 			Evacuation:   evacuationPolicy(r),
-			Reason:       fmt.Sprintf(reasons[r.For], machine),
+			Reason:       reason(r.For, machine, r.Machine.Annotations[v1alpha1.MachineStageReasonAnnotation]),
 
 			ExcludeFromLoadBalancers: r.Policy == nil || ptr.Deref(r.Policy.Spec.ExcludeFromLoadBalancers, true),
 		},
 	}
 	m.Spec.DrainPlan, m.Spec.DrainPlanDefaults = drainPlan(r.Policy)
 	return m
+}
+
+// reason returns the reason of a NodeMaintenance. explanation is that of the Machine's stage annotation.
+func reason(purpose string, machine types.NamespacedName, explanation string) string {
+	reason := fmt.Sprintf(reasons[purpose], machine)
+	if purpose == v1alpha1.RequestedForStage && explanation != "" {
+		reason += ": " + explanation
+	}
+	return text.Cut(reason, text.MaxMessage)
 }
 
 // drainPlan returns the drain plan of a Machine and its defaults. Unless the policy sets a plan, Pods with the same drain order are evicted
@@ -100,7 +110,8 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 	if StageBefore(present.Spec.Stage, desired.Spec.Stage) {
 		present.Spec.Stage, changed = desired.Spec.Stage, true
 	}
-	if purpose := desired.Annotations[v1alpha1.RequestedForAnnotation]; present.Annotations[v1alpha1.RequestedForAnnotation] != purpose {
+	purpose := desired.Annotations[v1alpha1.RequestedForAnnotation]
+	if present.Annotations[v1alpha1.RequestedForAnnotation] != purpose || purpose == v1alpha1.RequestedForStage && present.Spec.Reason != desired.Spec.Reason {
 		metav1.SetMetaDataAnnotation(&present.ObjectMeta, v1alpha1.RequestedForAnnotation, purpose)
 		present.Spec.Reason, changed = desired.Spec.Reason, true
 	}

@@ -5,6 +5,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -30,4 +31,20 @@ func TestUpdateAdopts(t *testing.T) {
 		g.Expect(present).To(Equal(of("here")))
 		g.Expect(machinedrain.Update(present, of("here"))).To(BeFalse())
 	})
+}
+
+func TestMaintenanceReason(t *testing.T) {
+	g := NewWithT(t)
+	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m", Annotations: map[string]string{v1alpha1.MachineStageReasonAnnotation: "new disk"}}}
+	of := func(purpose string) *v1alpha1.NodeMaintenance {
+		return machinedrain.Maintenance(machinedrain.Request{Machine: machine, Node: &corev1.Node{}, For: purpose})
+	}
+	present := of(v1alpha1.RequestedForStage)
+	g.Expect(present.Spec.Reason).To(Equal("Machine default/m requests it with the annotation maintenance.cluster.x-k8s.io/stage: new disk"))
+	g.Expect(of(v1alpha1.RequestedForDeletion).Spec.Reason).To(Equal("Machine default/m is being deleted"))
+
+	machine.Annotations[v1alpha1.MachineStageReasonAnnotation] = "new memory"
+	g.Expect(machinedrain.Update(present, of(v1alpha1.RequestedForStage))).To(BeTrue())
+	g.Expect(present.Spec.Reason).To(HaveSuffix(": new memory"))
+	g.Expect(machinedrain.Update(present, of(v1alpha1.RequestedForStage))).To(BeFalse())
 }

@@ -102,7 +102,7 @@ the Clusters, or with --workload-kubeconfig. With a context of a workload cluste
 	o.config.AddFlags(root.PersistentFlags())
 	root.PersistentFlags().StringVar(&o.workloadKubeconfig, "workload-kubeconfig", "", "Kubeconfig file for the workload cluster, instead of the Secret of the Cluster.")
 	root.PersistentFlags().BoolVar(&o.noColor, "no-color", false, "Print without colors, as if NO_COLOR was set.")
-	root.AddCommand(newPlan(o), newWhy(o), newStatus(o), newVersion(o))
+	root.AddCommand(newPlan(o), newWhy(o), newStatus(o), newDrain(o), newCordon(o), newComplete(o), newVersion(o))
 	return root
 }
 

@@ -6,16 +6,12 @@ import (
 	"context"
 	"io"
 	"os"
-	"slices"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -26,15 +22,14 @@ import (
 
 // planOptions are the flags of the command plan.
 type planOptions struct {
-	*options
+	*selection
 
-	selector               string
 	ruleFiles, policyFiles []string
 	output                 output
 }
 
 func newPlan(o *options) *cobra.Command {
-	p := &planOptions{options: o}
+	p := &planOptions{selection: &selection{options: o}}
 	command := &cobra.Command{
 		Use:   "plan machine|node|machinedeployment NAME...",
 		Short: "Predict what a drain would do now, and what would block it",
@@ -57,7 +52,7 @@ because a right is missing.`,
 		RunE: func(command *cobra.Command, args []string) error { return p.run(command.Context(), args) },
 	}
 	flags := command.Flags()
-	flags.StringVarP(&p.selector, "selector", "l", "", "Select Machines or Nodes by label instead of by name.")
+	p.addFlags(flags)
 	flags.StringSliceVar(&p.ruleFiles, "rule", nil, "File with MachineDrainRules to predict with, in place of applied ones with the same name.")
 	flags.StringSliceVar(&p.policyFiles, "policy", nil, "File with MachineDrainPolicies to predict with, in place of applied ones with the same name.")
 	addOutput(flags, &p.output, "Output format: json, yaml or wide.")
@@ -97,33 +92,6 @@ func (p *planOptions) run(ctx context.Context, args []string) error {
 	return err
 }
 
-// targets are the objects that a command line names.
-type targets struct {
-	kind      string
-	namespace string
-	names     []string
-	selector  labels.Selector
-}
-
-func (p *planOptions) targets(args []string, kinds ...string) (targets, error) {
-	if len(args) == 0 {
-		return targets{}, usagef("name a kind and objects, as in: machine NAME")
-	}
-	t := targets{names: args[1:]}
-	var err error
-	if t.kind, err = kindOf(args[0], kinds...); err != nil {
-		return t, err
-	}
-	if t.selector, err = labels.Parse(p.selector); err != nil {
-		return t, usagef("invalid selector: %v", err)
-	}
-	if (len(t.names) > 0) == (p.selector != "") {
-		return t, usagef("name objects or select them with -l, not both")
-	}
-	t.namespace, err = p.namespace()
-	return t, err
-}
-
 func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t targets, proposed observe.Proposed) (*report.Plan, error) {
 	plan := &report.Plan{Context: "management cluster, " + c.Current.Name}
 	if !c.Current.HasMachines {
@@ -136,7 +104,7 @@ func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t target
 		}
 		return plan, p.planNodes(ctx, c.CurrentWorkload(), t, plan)
 	}
-	machines, err := p.machines(ctx, c, t)
+	machines, err := t.machines(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -148,59 +116,6 @@ func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t target
 		plan.Drains = append(plan.Drains, drain)
 	}
 	return plan, nil
-}
-
-// nameFor returns the name by which the command line names a Machine: its own name, or that of its Node or MachineDeployment.
-func (t targets) nameFor(machine *clusterv1.Machine) string {
-	switch t.kind {
-	case "node":
-		return machine.Status.NodeRef.Name
-	case "machinedeployment":
-		return machine.Labels[clusterv1.MachineDeploymentNameLabel]
-	default:
-		return machine.Name
-	}
-}
-
-// selects reports whether the command line selects an object, by its name or else by its labels.
-func (t targets) selects(name string, objectLabels map[string]string) bool {
-	if len(t.names) > 0 {
-		return slices.Contains(t.names, name)
-	}
-	return t.selector.Matches(labels.Set(objectLabels))
-}
-
-// machines returns the Machines that the command line names. A Node names its Machine.
-func (p *planOptions) machines(ctx context.Context, c *observe.Connections, t targets) ([]types.NamespacedName, error) {
-	var keys []types.NamespacedName
-	if t.kind == "machine" && len(t.names) > 0 {
-		for _, name := range t.names {
-			keys = append(keys, types.NamespacedName{Namespace: t.namespace, Name: name})
-		}
-		return keys, nil
-	}
-	all, err := c.Current.Machines(ctx, t.namespace)
-	if err != nil {
-		return nil, err
-	}
-	found := map[string]bool{}
-	for i := range all {
-		machine := &all[i]
-		name := t.nameFor(machine)
-		found[name] = true
-		if name != "" && t.selects(name, machine.Labels) {
-			keys = append(keys, client.ObjectKeyFromObject(machine))
-		}
-	}
-	for _, wanted := range t.names {
-		if !found[wanted] {
-			return nil, errors.Errorf("no Machine of %s %s in namespace %s", t.kind, wanted, t.namespace)
-		}
-	}
-	if len(keys) == 0 {
-		return nil, errors.Errorf("no Machine matches in namespace %s", t.namespace)
-	}
-	return keys, nil
 }
 
 func (p *planOptions) planMachine(ctx context.Context, c *observe.Connections, key types.NamespacedName, proposed observe.Proposed) (report.Drain, error) {
@@ -241,27 +156,9 @@ func (p *planOptions) planMachine(ctx context.Context, c *observe.Connections, k
 }
 
 func (p *planOptions) planNodes(ctx context.Context, w *observe.Workload, t targets, plan *report.Plan) error {
-	var nodes []*corev1.Node
-	if len(t.names) == 0 {
-		all, err := w.Nodes(ctx)
-		if err != nil {
-			return err
-		}
-		for _, node := range all {
-			if t.selector.Matches(labels.Set(node.Labels)) {
-				nodes = append(nodes, node)
-			}
-		}
-	}
-	for _, name := range t.names {
-		node, err := w.Node(ctx, name)
-		if err != nil {
-			return err
-		}
-		if node == nil {
-			return errors.Errorf("there is no Node %s in %s", name, w.Name)
-		}
-		nodes = append(nodes, node)
+	nodes, err := t.nodes(ctx, w)
+	if err != nil {
+		return err
 	}
 	maintenances, _, err := w.Maintenances(ctx)
 	if err != nil {

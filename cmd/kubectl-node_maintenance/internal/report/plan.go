@@ -16,12 +16,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
-// Exit codes of the command plan.
+// Exit codes of the commands.
 const (
-	ExitClear   = 0 // nothing blocks
-	ExitBlocked = 1
-	ExitUsage   = 2
-	ExitUnknown = 3 // it cannot be predicted
+	ExitClear       = 0   // nothing blocks, or what was requested is done
+	ExitBlocked     = 1   // something blocks, or what was requested is not done
+	ExitUsage       = 2   // the command line is invalid
+	ExitUnknown     = 3   // it cannot be predicted, or the state cannot be read
+	ExitInterrupted = 130 // the user has interrupted the command, as shells report it
 )
 
 // Plan is the result of the command plan.

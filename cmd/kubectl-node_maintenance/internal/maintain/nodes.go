@@ -1,0 +1,125 @@
+package maintain
+
+import (
+	"context"
+	"slices"
+
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+)
+
+// Nodes maintains Nodes of a workload cluster by a NodeMaintenance for each. Stage Complete deletes it: the manager then completes it before
+// it is gone.
+type Nodes struct {
+	Cluster client.WithWatch
+	// New returns the NodeMaintenance of a Node.
+	New func(node string) *v1alpha1.NodeMaintenance
+}
+
+var maintenanceKind = v1alpha1.GroupVersion.WithKind("NodeMaintenance").GroupKind()
+
+// get returns the NodeMaintenance of a target, nil if it does not exist.
+func (n Nodes) get(ctx context.Context, target Target) (*v1alpha1.NodeMaintenance, error) {
+	m := &v1alpha1.NodeMaintenance{}
+	err := n.Cluster.Get(ctx, target.Key, m)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if names, only := nodeselection.Names(m); err == nil && (!only || !slices.Equal(names, []string{target.Name})) {
+		return nil, errors.Errorf("NodeMaintenance %s does not select exactly Node %s, so it is not changed", m.Name, target.Name)
+	}
+	return m, errors.Wrapf(err, "getting NodeMaintenance %s", target.Key.Name)
+}
+
+// Stage implements Kind.
+func (n Nodes) Stage(ctx context.Context, target Target) (v1alpha1.NodeMaintenanceStage, error) {
+	m, err := n.get(ctx, target)
+	if m == nil || err != nil {
+		return "", err
+	}
+	return m.Spec.Stage, nil
+}
+
+// Request implements Kind.
+func (n Nodes) Request(ctx context.Context, target Target, stage v1alpha1.NodeMaintenanceStage, reason string) (Written, error) {
+	written := Written{Kind: maintenanceKind, Name: target.Key.Name, Action: "unchanged"}
+	m, err := n.get(ctx, target)
+	switch {
+	case err != nil:
+		return written, err
+	case stage == v1alpha1.StageComplete && m == nil:
+		return written, errors.Errorf("there is no NodeMaintenance %s: the plugin maintains no Node %s", target.Key.Name, target.Name)
+	case stage == v1alpha1.StageComplete:
+		written.Action = "deleted"
+		return written, errors.Wrapf(client.IgnoreNotFound(n.Cluster.Delete(ctx, m, client.Preconditions{UID: &m.UID})), "deleting NodeMaintenance %s", m.Name)
+	case m == nil:
+		m = n.New(target.Name)
+		m.Spec.Stage, m.Spec.Reason = stage, reason
+		written.Action = "created"
+		return written, errors.Wrapf(n.Cluster.Create(ctx, m), "creating NodeMaintenance %s", m.Name)
+	case !m.DeletionTimestamp.IsZero() || m.Spec.Stage == v1alpha1.StageComplete:
+		return written, errors.Errorf("NodeMaintenance %s is being completed; try again when it is deleted", m.Name)
+	case machinedrain.StageBefore(stage, m.Spec.Stage):
+		return written, errors.Errorf("Node %s is in stage %s of NodeMaintenance %s, and stages only move forward; complete it first", target.Name, m.Spec.Stage, m.Name)
+	}
+	patch := client.MergeFrom(m.DeepCopy())
+	if m.Spec.Stage == stage && (reason == "" || m.Spec.Reason == reason) {
+		return written, nil
+	}
+	m.Spec.Stage = stage
+	if reason != "" {
+		m.Spec.Reason = reason
+	}
+	written.Action = "configured"
+	return written, errors.Wrapf(n.Cluster.Patch(ctx, m, patch), "changing NodeMaintenance %s", m.Name)
+}
+
+func (n Nodes) newList() client.ObjectList { return &v1alpha1.NodeMaintenanceList{} }
+
+func (n Nodes) cluster() client.WithWatch { return n.Cluster }
+
+// conditions are the conditions of a NodeMaintenance that are True when a stage is carried out.
+var conditions = map[v1alpha1.NodeMaintenanceStage]string{
+	v1alpha1.StageCordon: v1alpha1.NodeMaintenanceCordoned,
+	v1alpha1.StageDrain:  v1alpha1.NodeMaintenanceDrained,
+}
+
+func (n Nodes) progress(_ Target, object client.Object, stage v1alpha1.NodeMaintenanceStage) Progress {
+	if object == nil {
+		return n.gone(stage)
+	}
+	m := object.(*v1alpha1.NodeMaintenance)
+	if stage == v1alpha1.StageComplete {
+		if m.DeletionTimestamp.IsZero() {
+			return Progress{Failed: "another actor has created NodeMaintenance " + m.Name + " again"}
+		}
+		return Progress{Message: "Waiting for NodeMaintenance " + m.Name + " to complete"}
+	}
+	if !m.DeletionTimestamp.IsZero() || machinedrain.StageBefore(stage, m.Spec.Stage) {
+		return Progress{Failed: "another actor has moved NodeMaintenance " + m.Name + " to a later stage or deleted it"}
+	}
+	condition := meta.FindStatusCondition(m.Status.Conditions, conditions[stage])
+	if condition == nil || m.Status.ObservedGeneration < m.Generation {
+		return Progress{}
+	}
+	if meta.IsStatusConditionTrue(m.Status.Conditions, condition.Type) {
+		return Progress{Reached: true}
+	}
+	if blocking := m.Status.Summary.Blocking; blocking != "" {
+		return Progress{Message: blocking}
+	}
+	return Progress{Message: condition.Message}
+}
+
+func (n Nodes) gone(stage v1alpha1.NodeMaintenanceStage) Progress {
+	if stage == v1alpha1.StageComplete {
+		return Progress{Reached: true}
+	}
+	return Progress{Failed: "another actor has deleted the NodeMaintenance"}
+}

@@ -1,0 +1,218 @@
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gbytes"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// TestPluginDrains drains Nodes and Machines with the kubectl plugin.
+func TestPluginDrains(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 300 * time.Millisecond})
+	all.withMachines("m1", "m2")
+	for _, each := range []act{
+		{"K13: cordon, drain and complete maintain a Node to the end", (*scene).pluginDrainsNode},
+		{"K14: cordon, drain and complete maintain the Node of a Machine to the end", (*scene).pluginDrainsMachine},
+		{"K15: drain refuses to drain without a terminal and without --yes", (*scene).pluginAsks},
+		{"K16: drain drains at most as many Nodes at the same time as --max-parallel allows", (*scene).pluginDrainsInParallel},
+		{"K17: the drain continues after Ctrl-C and after the time limit", (*scene).pluginIsInterrupted},
+		{"K18: the roles for draining suffice, and a missing right is named", (*scene).pluginDrainsWithRoles},
+	} {
+		t.Run(each.name, func(t *testing.T) {
+			s := all.sub(t)
+			defer s.cleanUp()
+			each.play(s)
+		})
+	}
+}
+
+// pluginSucceeds runs the plugin and expects exit code 0. It returns the lines of the output.
+func (s *scene) pluginSucceeds(config *rest.Config, args ...string) []string {
+	s.Helper()
+	stdout, stderr, code := s.plugin(config, args...)
+	s.Expect(code).To(BeZero(), stderr)
+	return strings.Split(strings.TrimSpace(stdout), "\n")
+}
+
+func (s *scene) pluginDrainsNode() {
+	s.Helper()
+	s.withNodes("n1")
+	s.run(bare("on-n1", "n1"), bare("kept", "n1", func(pod *corev1.Pod) { pod.Labels["cluster.x-k8s.io/drain"] = "skip" }))
+	admin := s.workload.AdminConfig()
+
+	const object = "nodemaintenance.maintenance.cluster.x-k8s.io/kubectl-n1"
+	s.Expect(s.pluginSucceeds(admin, "cordon", "node", "n1", "--reason", "new disk")).To(Equal([]string{object + " created", "node/n1 cordoned"}))
+	s.expectCordoned("n1")
+	s.Expect(s.stored("kubectl-n1").Spec.Reason).To(Equal("new disk"))
+	s.Expect(s.evictions()).To(BeEmpty())
+
+	s.Expect(s.pluginSucceeds(admin, "drain", "node", "n1", "--yes")).To(Equal([]string{object + " configured", "node/n1 drained"}))
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-n1"))
+	s.Expect(s.pod("kept").DeletionTimestamp).To(BeNil())
+	s.Expect(s.stored("kubectl-n1").Spec.Reason).To(Equal("new disk"))
+	s.Expect(s.pluginSucceeds(admin, "drain", "node", "n1", "--yes")).To(Equal([]string{object + " unchanged", "node/n1 drained"}))
+	_, stderr, code := s.plugin(admin, "cordon", "node", "n1")
+	s.Expect(code).To(Equal(1))
+	s.Expect(stderr).To(ContainSubstring("stages only move forward"))
+
+	s.Expect(s.pluginSucceeds(admin, "complete", "node", "n1")).To(Equal([]string{object + " deleted", "node/n1 completed"}))
+	s.expectReleased("n1")
+	_, stderr, code = s.plugin(admin, "complete", "node", "n1")
+	s.Expect(code).To(Equal(1))
+	s.Expect(stderr).To(ContainSubstring("there is no NodeMaintenance kubectl-n1"))
+	s.expectInvariants()
+}
+
+func (s *scene) pluginDrainsMachine() {
+	s.Helper()
+	s.run(bare("on-m1", "m1"))
+	admin := s.fleet.Management.AdminConfig()
+	const object = "machine.cluster.x-k8s.io/m1"
+	s.Expect(s.pluginSucceeds(admin, "cordon", "machine", "m1")).To(Equal([]string{object + " annotated", "machine/m1 cordoned"}))
+	s.expectCordoned("m1")
+	s.Expect(s.pluginSucceeds(admin, "drain", "node", "m1", "--yes", "--reason", "new disk")).To(Equal([]string{object + " annotated", "machine/m1 drained"}))
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-m1"))
+	s.Expect(s.maintenanceOf("m1").Spec.Reason).To(HaveSuffix(": new disk"))
+	_, stderr, code := s.plugin(admin, "cordon", "machine", "m1")
+	s.Expect(code).To(Equal(1))
+	s.Expect(stderr).To(ContainSubstring("stages only move forward"))
+	s.Expect(s.pluginSucceeds(admin, "complete", "machine", "m1")).To(Equal([]string{object + " annotated", "machine/m1 completed"}))
+	s.expectReleased("m1")
+	s.Expect(s.maintenanceOf("m1")).To(BeNil())
+	for annotation := range s.machine("m1").Annotations {
+		s.Expect(annotation).NotTo(HavePrefix(v1alpha1.MachineStageAnnotation))
+	}
+
+	s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) {
+		policy.Spec.MachineSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"managed": "yes"}}
+	})
+	_, stderr, code = s.plugin(admin, "drain", "machine", "m2", "--yes")
+	s.Expect(code).To(Equal(1))
+	s.Expect(stderr).To(ContainSubstring("No MachineDrainPolicy selects the Machine"))
+	s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.MachineSelector = nil })
+	s.pluginSucceeds(admin, "complete", "machine", "m2")
+	s.expectInvariants()
+}
+
+func (s *scene) pluginAsks() {
+	s.Helper()
+	s.withNodes("n1")
+	_, stderr, code := s.plugin(s.workload.AdminConfig(), "drain", "node", "n1")
+	s.Expect(code).To(Equal(2))
+	s.Expect(stderr).To(ContainSubstring("--yes"))
+	_, stderr, code = s.plugin(s.workload.AdminConfig(), "drain", "node", "n1", "--yes", "--max-parallel", "1", "--wait=false")
+	s.Expect(code).To(Equal(2))
+	s.Expect(stderr).To(ContainSubstring("--max-parallel needs --wait"))
+	_, stderr, code = s.plugin(s.workload.AdminConfig(), "drain", "node", "absent", "--yes")
+	s.Expect(code).To(Equal(3))
+	s.Expect(stderr).To(ContainSubstring("there is no Node absent"))
+	s.Expect(s.audited().WithUserAgent(pluginAgent).Writes()).To(BeEmpty())
+}
+
+func (s *scene) pluginDrainsInParallel() {
+	s.Helper()
+	nodes := []string{"n1", "n2", "n3", "n4", "n5"}
+	for _, node := range nodes {
+		s.withNodes(node + " rack=7")
+		s.run(bare("on-"+node, node))
+	}
+	output := s.pluginSucceeds(s.workload.AdminConfig(), "drain", "node", "-l", "rack=7", "--max-parallel", "2", "--yes")
+	for _, node := range nodes {
+		s.Expect(output).To(ContainElement("node/" + node + " drained"))
+	}
+	begun, ended := map[string]controlplane.Event{}, map[string]controlplane.Event{}
+	events := s.audited()
+	plugin := events.WithUserAgent(pluginAgent).Resource("nodemaintenances").Succeeded()
+	s.Expect(plugin.Verb("create").Names()).To(HaveLen(len(nodes)))
+	for _, event := range plugin.Verb("patch") {
+		begun[strings.TrimPrefix(event.Name, "kubectl-")] = event
+	}
+	for _, event := range events.Verb("delete").Resource("pods").Succeeded() {
+		ended[strings.TrimPrefix(event.Name, "on-")] = event
+	}
+	for _, node := range nodes {
+		s.Expect(begun).To(HaveKey(node))
+		s.Expect(ended).To(HaveKey(node))
+		parallel := 0
+		for _, other := range nodes {
+			s.Expect(begun[node].Requested).To(BeTemporally(">", s.first(plugin.Verb("create").Named("", "kubectl-"+other)).Requested), "all Nodes are cordoned first")
+			if !begun[other].Requested.After(begun[node].Requested) && ended[other].Requested.After(begun[node].Requested) {
+				parallel++
+			}
+		}
+		s.Expect(parallel).To(BeNumerically("<=", 2), "drains when that of %s began", node)
+	}
+	s.pluginSucceeds(s.workload.AdminConfig(), "complete", "node", "-l", "rack=7")
+	s.expectReleased(nodes...)
+	s.expectInvariants()
+}
+
+func (s *scene) pluginIsInterrupted() {
+	s.Helper()
+	s.withNodes("n1")
+	s.run(bare("held", "n1", withApp("held")))
+	s.create(s.workload.Client, budget("held", 0))
+	admin := s.workload.AdminConfig()
+	_, stderr, code := s.plugin(admin, "drain", "node", "n1", "--yes", "--timeout", "3s")
+	s.Expect(code).To(Equal(1))
+	s.Expect(stderr).To(ContainSubstring("The drain of node/n1 continues"))
+
+	path, err := pluginBinary()
+	s.Expect(err).NotTo(HaveOccurred())
+	command := exec.CommandContext(s.Context(), path, "drain", "node", "n1", "--yes", "--kubeconfig", s.kubeconfigFile(admin), "--cache-dir", s.TempDir())
+	said := gbytes.NewBuffer()
+	command.Stderr = said
+	s.Expect(command.Start()).To(Succeed())
+	s.Eventually(said, soon, pace).Should(gbytes.Say("node/n1: .*PodDisruptionBudget default/held"))
+	s.Expect(command.Process.Signal(os.Interrupt)).To(Succeed())
+	s.Expect(command.Wait()).NotTo(Succeed())
+	s.Expect(command.ProcessState.ExitCode()).To(Equal(130))
+	s.Expect(string(said.Contents())).To(And(ContainSubstring("The drain of node/n1 continues"), ContainSubstring("complete node n1")))
+	s.Expect(s.stored("kubectl-n1").Spec.Stage).To(Equal(v1alpha1.StageDrain))
+
+	s.Expect(s.workload.Client.Delete(s.Context(), budget("held", 0))).To(Succeed())
+	s.Eventually(func() error { return s.workload.Client.Get(s.Context(), keyOf("held"), &corev1.Pod{}) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	s.expectInvariants()
+}
+
+func (s *scene) pluginDrainsWithRoles() {
+	s.Helper()
+	s.withNodes("n1")
+	s.run(bare("on-n1", "n1"))
+	config := func(user string, of interface {
+		ConfigFor(user string, groups ...string) (*rest.Config, error)
+	}) *rest.Config {
+		config, err := of.ConfigFor(user)
+		s.Expect(err).NotTo(HaveOccurred())
+		return config
+	}
+	const drainer = "drainer"
+	s.grant(s.workload.Client, "workload-drain.yaml", drainer)
+	s.grant(s.fleet.Client, "management-drain.yaml", drainer)
+	workload, management := config(drainer, s.workload), config(drainer, s.fleet.Management)
+	s.pluginSucceeds(workload, "drain", "node", "n1", "--yes")
+	s.pluginSucceeds(workload, "complete", "node", "n1")
+	s.pluginSucceeds(management, "cordon", "machine", "m1")
+	s.pluginSucceeds(management, "complete", "machine", "m1")
+
+	s.grant(s.workload.Client, "workload.yaml", "watcher")
+	_, stderr, code := s.plugin(config("watcher", s.workload), "cordon", "node", "n1")
+	s.Expect(code).To(Equal(1))
+	s.Expect(stderr).To(MatchRegexp(`cannot (get|create) resource "nodemaintenances"`))
+	s.Expect(apierrors.IsNotFound(s.workload.Client.Get(s.Context(), client.ObjectKey{Name: "kubectl-n1"}, &v1alpha1.NodeMaintenance{}))).To(BeTrue())
+}
