@@ -32,6 +32,7 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 		management.apply(ctx, w.name, read("testdata/rules.yaml"))
 		w.waitHooks(ctx)
 	})
+	BeforeEach(func(ctx context.Context) { w.waitAvailable(ctx, 1, 2) })
 	AfterAll(func(ctx context.Context) {
 		if w != nil && !CurrentSpecReport().Failed() {
 			w.delete(ctx)
@@ -118,7 +119,6 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 		controlPlane := w.controlPlane(ctx)
 		patch(ctx, controlPlane, func() { controlPlane.Spec.Rollout.After = metav1.Now() })
 		w.waitReplaced(ctx, before, w.controlPlanes)
-		w.waitAvailable(ctx, 1, 2)
 		client.expectAvailable("the API server", 30*time.Second)
 		w.expectOursEvict(w.events()[begin:])
 	})
