@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/cluster-api/util/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
@@ -29,20 +29,8 @@ type Reconciler struct {
 	Clock    clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
-	deleted    cache.Cache[deletion]
+	written    *expectations.Objects[*corev1.Pod] // the deleted Pods
 }
-
-// deletion is a Pod whose deletion the API server has accepted, but that a stale cache may still contain without a deletionTimestamp.
-type deletion struct {
-	cluster types.NamespacedName
-	pod     types.UID
-}
-
-// Key implements cache.Entry.
-func (d deletion) Key() string { return d.cluster.String() + "/" + string(d.pod) }
-
-// deletionTTL is how long the watch may take to deliver the deletion.
-const deletionTTL = 30 * time.Second
 
 // scope is the state of one reconciliation.
 type scope struct {
@@ -114,7 +102,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 		if !found || pod.Spec.NodeName != s.node.Name {
 			continue // the annotation of the Evacuation names a wrong Node
 		}
-		if _, deleted := r.deleted.Has(deletion{s.cluster, pod.UID}.Key()); deleted {
+		if _, deleted := r.written.Latest(s.cluster, pod); deleted {
 			continue
 		}
 		by, refusal := daemonset.Decide(s.input(observation, e, pod))
@@ -161,7 +149,7 @@ func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuatio
 	case err != nil:
 		return errors.Wrapf(err, "deleting Pod %s", klog.KObj(pod))
 	}
-	r.deleted.Add(deletion{s.cluster, pod.UID})
+	r.written.RecordDeleted(s.cluster, pod)
 	ctrl.LoggerFrom(ctx).V(2).Info("Deleted Pod", "Pod", klog.KObj(pod), "NodeMaintenance", klog.KRef("", by.Name))
 	r.Clusters.Event(s.cluster, pod, corev1.EventTypeNormal, eventDeleted, "Deleted: "+evacuation.Cause(by, s.node.Name))
 	return nil
