@@ -4,9 +4,13 @@ package nodeselection
 
 import (
 	"fmt"
+	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -41,4 +45,55 @@ func CheckPlausible(f Facts) (plausible bool, reason, message string) {
 func IsImplausible(m *v1alpha1.NodeMaintenance) bool {
 	judged := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceSelectionPlausible)
 	return judged != nil && judged.Status == metav1.ConditionFalse && judged.Reason != v1alpha1.ReasonNoNodesSelected
+}
+
+// Names returns the names that the nodeSelector of a maintenance selects. only is false if it does not select by name alone.
+func Names(m *v1alpha1.NodeMaintenance) (names []string, only bool) {
+	for _, term := range m.Spec.NodeSelector.NodeSelectorTerms {
+		if len(term.MatchExpressions) > 0 || len(term.MatchFields) != 1 || term.MatchFields[0].Operator != corev1.NodeSelectorOpIn || len(term.MatchFields[0].Values) != 1 {
+			return nil, false
+		}
+		names = append(names, term.MatchFields[0].Values[0])
+	}
+	return names, true
+}
+
+// CouldSelect reports whether a Node has the UID that the maintenance records. It is true if the maintenance records none.
+func CouldSelect(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
+	uid := m.Annotations[v1alpha1.NodeUIDAnnotation]
+	return uid == "" || uid == string(node.UID)
+}
+
+// Selects reports whether a maintenance selects a Node.
+func Selects(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool { return Of(m)(node) }
+
+// Of returns a function that reports whether a maintenance selects a Node. An invalid nodeSelector selects none.
+func Of(m *v1alpha1.NodeMaintenance) func(*corev1.Node) bool {
+	if names, only := Names(m); only {
+		return func(node *corev1.Node) bool { return slices.Contains(names, node.Name) && CouldSelect(m, node) }
+	}
+	parsed, err := nodeaffinity.NewNodeSelector(m.Spec.NodeSelector.Core())
+	return func(node *corev1.Node) bool { return err == nil && CouldSelect(m, node) && parsed.Match(node) }
+}
+
+// AnyNode is the index key of maintenances that any Node may concern. It is not a valid name of a Node.
+const AnyNode = "*"
+
+// Keys returns the index keys of a maintenance: the names of all Nodes that it selects or that its status lists. It returns AnyNode if the
+// maintenance selects by label, or if any other Node may change its condition SelectionPlausible.
+func Keys(m *v1alpha1.NodeMaintenance) []string {
+	names, only := Names(m)
+	if !only || IsImplausible(m) {
+		return []string{AnyNode}
+	}
+	keys := sets.New(names...)
+	for i := range m.Status.NodeStatuses {
+		keys.Insert(m.Status.NodeStatuses[i].NodeRef.Name)
+	}
+	return sets.List(keys)
+}
+
+// HasNodeStatus reports whether the status of a maintenance lists a Node: the maintenance has selected the Node and has not released it yet.
+func HasNodeStatus(m *v1alpha1.NodeMaintenance, node string) bool {
+	return slices.ContainsFunc(m.Status.NodeStatuses, func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == node })
 }

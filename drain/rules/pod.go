@@ -1,0 +1,133 @@
+package rules
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// PodTypeOf returns the type of a Pod (R22).
+//
+// daemonSetExists returns whether the DaemonSet with this UID exists, and whether that is known. If it is not, the type is not known: it is
+// DaemonSet or, for a Pod whose DaemonSet was deleted, Default (M8).
+//
+// The DaemonSet is identified by its UID, since a new one may have the same name, and by its API group, since other projects have kinds named
+// DaemonSet.
+func PodTypeOf(pod *corev1.Pod, daemonSetExists func(namespace, name string, uid types.UID) (exists, known bool)) (podType v1alpha1.PodType, known bool) {
+	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		return v1alpha1.PodTypeStatic, true
+	}
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil || !isDaemonSet(owner) {
+		return v1alpha1.PodTypeDefault, true
+	}
+	exists, known := daemonSetExists(pod.Namespace, owner.Name, owner.UID)
+	switch {
+	case !known:
+		return v1alpha1.PodTypeDaemonSet, false
+	case !exists:
+		return v1alpha1.PodTypeDefault, true
+	default:
+		return v1alpha1.PodTypeDaemonSet, true
+	}
+}
+
+func isDaemonSet(owner *metav1.OwnerReference) bool {
+	gv, err := schema.ParseGroupVersion(owner.APIVersion)
+	return err == nil && gv.Group == appsv1.GroupName && owner.Kind == "DaemonSet"
+}
+
+// Finished reports whether the Pod has succeeded or failed. Such a Pod blocks nothing (M8), and behavior WaitCompleted waits for it (M5). Cluster
+// API does not check it (https://github.com/kubernetes-sigs/cluster-api/issues/12920).
+func Finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// Ready reports whether a Pod is ready, as PodDisruptionBudgets and Deployments count it.
+func Ready(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// Values of the drain label in messages. DrainLabel accepts more spellings.
+const (
+	labelSkip          = "skip"
+	labelWaitCompleted = "wait-completed"
+)
+
+// DrainLabel parses the label cluster.x-k8s.io/drain of a Pod. It accepts the same spellings as Cluster API: "skip" and, with or without one
+// hyphen, "waitcompleted", in upper and lower case (M2).
+//
+// Without the label, both results are empty. Another value counts as no label, and is returned as unknownValue for an event on the Pod: its
+// owner expects a protection that does not exist. An empty value is returned as two quotes.
+func DrainLabel(labels map[string]string) (behavior v1alpha1.DrainBehavior, unknownValue string) {
+	value, found := labels[clusterv1.PodDrainLabel]
+	switch {
+	case !found:
+		return "", ""
+	case strings.EqualFold(value, labelSkip):
+		return v1alpha1.DrainBehaviorSkip, ""
+	case strings.EqualFold(strings.Replace(value, "-", "", 1), "waitcompleted"):
+		return v1alpha1.DrainBehaviorWaitCompleted, ""
+	case value == "":
+		return "", `""`
+	default:
+		return "", value
+	}
+}
+
+// UnknownDrainLabel returns the message of an event on a Pod whose drain label has an unknown value (M2). It is empty if the label is valid, or if
+// the NodeMaintenance ignores it.
+func UnknownDrainLabel(m *v1alpha1.NodeMaintenance, labels map[string]string) string {
+	if _, unknownValue := DrainLabel(labels); unknownValue == "" || m.Spec.DrainLabelPolicy == v1alpha1.DrainLabelPolicyIgnore {
+		return ""
+	}
+	return fmt.Sprintf("Label %s has the unknown value %q, so NodeMaintenance %s drains the Pod. Valid values are %s and %s.",
+		clusterv1.PodDrainLabel, labels[clusterv1.PodDrainLabel], m.Name, labelSkip, labelWaitCompleted)
+}
+
+// labelText returns a drain label as messages name it.
+func labelText(behavior v1alpha1.DrainBehavior) string {
+	value := labelSkip
+	if behavior == v1alpha1.DrainBehaviorWaitCompleted {
+		value = labelWaitCompleted
+	}
+	return "label " + clusterv1.PodDrainLabel + ": " + value
+}
+
+// UnreachableGracePeriodSeconds is the grace period of Pods on an unreachable Node, where no kubelet waits for them to terminate. Cluster API uses
+// the same.
+const UnreachableGracePeriodSeconds int64 = 1
+
+// Unreachable reports whether the condition Ready of a Node is Unknown: the node controller gets no heartbeats from its kubelet.
+func Unreachable(node *corev1.Node) bool {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionUnknown
+		}
+	}
+	return false
+}
+
+// Overdue reports whether the grace period of a Pod on an unreachable Node has ended. Such a Pod blocks nothing, since no kubelet confirms that it
+// has terminated. overdueAt is the time at which the grace period ends.
+func Overdue(pod *corev1.Pod, nodeUnreachable bool, now time.Time) (overdue bool, overdueAt time.Time) {
+	if !nodeUnreachable || pod.DeletionTimestamp == nil {
+		return false, time.Time{}
+	}
+	overdueAt = pod.DeletionTimestamp.Add(time.Duration(UnreachableGracePeriodSeconds) * time.Second)
+	return !now.Before(overdueAt), overdueAt
+}
