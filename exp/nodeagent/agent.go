@@ -115,17 +115,9 @@ func (a *Agent) port() int32 {
 
 // pollKubelet stores what only the kubelet knows, because the kubelet may not answer during a shutdown.
 func (a *Agent) pollKubelet(ctx context.Context) {
-	var last time.Time
-	for {
-		if time.Since(last) >= refreshInterval || a.hasUnknownPods(ctx) {
-			if a.refresh(ctx) {
-				last = time.Now()
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(podCheckInterval):
+	for last := (time.Time{}); ctx.Err() == nil; pause(ctx, podCheckInterval) {
+		if (time.Since(last) >= refreshInterval || a.hasUnknownPods(ctx)) && a.refresh(ctx) {
+			last = time.Now()
 		}
 	}
 }
@@ -133,7 +125,7 @@ func (a *Agent) pollKubelet(ctx context.Context) {
 func (a *Agent) hasUnknownPods(ctx context.Context) bool {
 	pods, err := a.Runtime.Pods(ctx)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Failed to list the Pods of the container runtime", "reason", err.Error())
+		klog.FromContext(ctx).Error(err, "Failed to list the Pods of the container runtime")
 		return false
 	}
 	priorities := a.State.Priorities()
@@ -152,7 +144,7 @@ func (a *Agent) refresh(ctx context.Context) bool {
 	}
 	ends, err := a.Kubelet.HasGracefulShutdown(ctx, port)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Failed to read the configuration of the kubelet", "reason", err.Error())
+		klog.FromContext(ctx).Error(err, "Failed to read the configuration of the kubelet")
 		return false
 	}
 	a.mu.Lock()
@@ -168,7 +160,7 @@ func (a *Agent) refreshPriorities(ctx context.Context, port int32) bool {
 		err = a.State.SetPriorities(priorities)
 	}
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Failed to read the priorities of the Pods from the kubelet", "reason", err.Error())
+		klog.FromContext(ctx).Error(err, "Failed to read the priorities of the Pods from the kubelet")
 	}
 	return err == nil
 }
@@ -232,7 +224,7 @@ func (a *Agent) setCondition(ctx context.Context, node *corev1.Node, wanted core
 	now := metav1.Now()
 	wanted.LastHeartbeatTime, wanted.LastTransitionTime = now, now
 	if err := a.Cluster.SetCondition(ctx, wanted); err != nil {
-		klog.FromContext(ctx).V(2).Info("Failed to set the condition of the Node", "reason", err.Error())
+		klog.FromContext(ctx).Error(err, "Failed to set the condition of the Node")
 		return
 	}
 	if wanted.Status != corev1.ConditionTrue || wanted.Reason == v1alpha1.ReasonShutdownConfigInvalid {
@@ -246,6 +238,6 @@ func (a *Agent) recordEvent(ctx context.Context, eventType, reason, message stri
 		return
 	}
 	if err := a.Cluster.CreateEvent(ctx, node, eventType, reason, message); err != nil {
-		klog.FromContext(ctx).V(2).Info("Failed to create an event", "reason", err.Error())
+		klog.FromContext(ctx).Error(err, "Failed to create an event")
 	}
 }

@@ -62,10 +62,8 @@ func (a *Agent) shutDown(ctx context.Context) {
 		case course == shutdown.Request || course == shutdown.Await:
 			termination.stop(ctx)
 		}
-		select {
-		case <-ctx.Done():
+		if pause(ctx, decisionInterval); ctx.Err() != nil {
 			return
-		case <-time.After(decisionInterval):
 		}
 	}
 	log.Info("The shutdown was cancelled")
@@ -92,11 +90,8 @@ func (a *Agent) completeAfterCancellation(ctx context.Context) {
 		if err == nil {
 			return
 		}
-		klog.FromContext(ctx).V(2).Info("Failed to complete the NodeMaintenance", "reason", err.Error())
-		select {
-		case <-ctx.Done():
-		case <-time.After(cleanupInterval):
-		}
+		klog.FromContext(ctx).Error(err, "Failed to complete the NodeMaintenance")
+		pause(ctx, cleanupInterval)
 	}
 }
 
@@ -134,13 +129,10 @@ func (a *Agent) followMaintenance(ctx context.Context, into *observedMaintenance
 			m, err = a.ensureMaintenance(ctx, m)
 		}
 		if err != nil {
-			klog.FromContext(ctx).V(2).Info("Failed to get or create the NodeMaintenance", "reason", err.Error())
+			klog.FromContext(ctx).Error(err, "Failed to get or create the NodeMaintenance")
 		}
 		into.record(m, err, time.Now())
-		select {
-		case <-ctx.Done():
-		case <-time.After(pollInterval):
-		}
+		pause(ctx, pollInterval)
 	}
 }
 
@@ -298,7 +290,7 @@ func (a *Agent) terminatePhase(ctx context.Context, pods []shutdown.Termination)
 
 // completeAfterBoot completes the NodeMaintenance of a shutdown once the node has booted, if completeOnBoot is set.
 func (a *Agent) completeAfterBoot(ctx context.Context) {
-	for done := ""; ; {
+	for done := ""; ctx.Err() == nil; pause(ctx, cleanupInterval) {
 		config := a.currentSettings().Config
 		if node := a.lastNode(); config.CompleteOnBoot && node != nil && node.Status.NodeInfo.BootID != done && !a.Keeper.State().Preparing {
 			m, err := a.Cluster.Maintenance(ctx, shutdown.NamePrefix+a.Node)
@@ -307,12 +299,9 @@ func (a *Agent) completeAfterBoot(ctx context.Context) {
 			}
 			if err == nil {
 				done = node.Status.NodeInfo.BootID
+			} else {
+				klog.FromContext(ctx).Error(err, "Failed to complete the NodeMaintenance of the last shutdown")
 			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(cleanupInterval):
 		}
 	}
 }

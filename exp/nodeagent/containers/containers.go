@@ -106,7 +106,7 @@ func (r *Runtime) terminateContainer(ctx context.Context, c *runtimev1.Container
 	if command := preStop(c); len(command) > 0 {
 		_, err := r.client.ExecSync(ctx, &runtimev1.ExecSyncRequest{ContainerId: c.GetId(), Cmd: command, Timeout: seconds(period)})
 		if err != nil {
-			klog.FromContext(ctx).V(2).Info("A preStop hook failed", "container", c.GetMetadata().GetName(), "reason", err.Error())
+			klog.FromContext(ctx).Error(err, "A preStop hook failed", "container", c.GetMetadata().GetName())
 		}
 	}
 	// As in the kubelet, the hook uses up the container's grace period. At least a second remains for SIGTERM: a timeout of 0 means SIGKILL.

@@ -141,7 +141,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		klog.FromContext(ctx).V(2).Info("Lost the connection to the system bus, reconnecting", "reason", err.Error())
+		klog.FromContext(ctx).V(2).Info("Lost the connection to the system bus, reconnecting", "err", err)
 		k.update(func(s *State) { s.Problem = "cannot use the system bus: " + err.Error() })
 		select {
 		case <-ctx.Done():

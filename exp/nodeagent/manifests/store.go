@@ -127,29 +127,29 @@ func (s Store) Hold(m hold.Manifest) error {
 	if err != nil {
 		return errors.Wrap(err, "writing the record of a held manifest")
 	}
-	if err := s.write(s.heldPath(m.File+recordSuffix), content); err != nil {
-		return err
+	file := s.heldPath(m.File + recordSuffix)
+	if err = writeAndSync(file+".tmp", content); err == nil {
+		err = os.Rename(file+".tmp", file)
+	}
+	if err == nil {
+		err = s.sync()
+	}
+	if err != nil {
+		return errors.Wrap(err, "writing the record of a held manifest")
 	}
 	return s.Finish(record)
 }
 
-func (s Store) write(file string, content []byte) error {
-	temporary := file + ".tmp"
-	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // in the directory of held manifests
+func writeAndSync(file string, content []byte) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // in the directory of held manifests
 	if err != nil {
-		return errors.Wrap(err, "writing the record of a held manifest")
+		return err
 	}
 	defer func() { _ = f.Close() }()
 	if _, err := f.Write(content); err != nil {
-		return errors.Wrap(err, "writing the record of a held manifest")
+		return err
 	}
-	if err := f.Sync(); err != nil {
-		return errors.Wrap(err, "writing the record of a held manifest")
-	}
-	if err := os.Rename(temporary, file); err != nil {
-		return errors.Wrap(err, "writing the record of a held manifest")
-	}
-	return s.sync()
+	return f.Sync()
 }
 
 // Finish moves the manifest of a record to the held ones. It does nothing if the manifest has already moved.
