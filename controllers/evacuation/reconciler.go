@@ -80,9 +80,9 @@ func (r *Reconciler) evacuationsOf(ctx context.Context, cluster types.Namespaced
 	}
 	for i := range m.Status.NodeStatuses {
 		list := &v1alpha1.EvacuationList{}
-		onNode := client.MatchingFields{workload.EvacuationsByNode: m.Status.NodeStatuses[i].NodeRef.Name}
-		if err := remoteClient.List(ctx, list, onNode, client.UnsafeDisableDeepCopy); err != nil {
-			return keys // same
+		if err := remoteClient.List(ctx, list, workload.OnNode(m.Status.NodeStatuses[i].NodeRef.Name), client.UnsafeDisableDeepCopy); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to list the Evacuations to reconcile", "Cluster", klog.KRef(cluster.Namespace, cluster.Name))
+			return keys
 		}
 		for j := range list.Items {
 			keys = append(keys, client.ObjectKeyFromObject(&list.Items[j]))
@@ -98,24 +98,10 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 		key := types.NamespacedName{Namespace: change.Pod.Namespace, Name: evacuation.Name(change.Pod.UID, change.Pod.Name)}
 		queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
 	case workload.PodsListed:
-		r.enqueueAll(ctx, queue, change.Cluster, client.MatchingFields{workload.EvacuationsByNode: change.Node})
+		r.Clusters.EnqueueEvacuations(ctx, queue, change.Cluster, workload.OwnKey[*v1alpha1.Evacuation], workload.OnNode(change.Node))
 	case workload.AllPodsAffected:
-		r.enqueueAll(ctx, queue, change.Cluster)
+		r.Clusters.EnqueueEvacuations(ctx, queue, change.Cluster, workload.OwnKey[*v1alpha1.Evacuation])
 	default: // affects no Evacuation
-	}
-}
-
-func (r *Reconciler) enqueueAll(ctx context.Context, queue workload.Queue, cluster types.NamespacedName, which ...client.ListOption) {
-	remoteClient, err := r.Clusters.Client(ctx, cluster)
-	if err != nil {
-		return // the initial list of the next connection enqueues all Evacuations
-	}
-	evacuations := &v1alpha1.EvacuationList{}
-	if err := remoteClient.List(ctx, evacuations, append(which, client.UnsafeDisableDeepCopy)...); err != nil {
-		return // same
-	}
-	for i := range evacuations.Items {
-		queue.Add(workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(&evacuations.Items[i])})
 	}
 }
 

@@ -255,7 +255,7 @@ func setInstigator(ctx context.Context, c client.Client, e *v1alpha1.Evacuation,
 // evacuationsOn lists the Evacuations of a Node's Pods.
 func evacuationsOn(ctx context.Context, reader client.Reader, node string) ([]v1alpha1.Evacuation, error) {
 	list := &v1alpha1.EvacuationList{}
-	err := reader.List(ctx, list, client.MatchingFields{workload.EvacuationsByNode: node})
+	err := reader.List(ctx, list, workload.OnNode(node))
 	return list.Items, errors.Wrapf(err, "listing the Evacuations of Node %s", node)
 }
 

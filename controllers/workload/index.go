@@ -13,8 +13,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
-// EvacuationsByNode is the index of Evacuations by the Node of their Pod, in the caches of workload clusters.
-const EvacuationsByNode = "node"
+// evacuationsByNode is the index of Evacuations by the Node of their Pod, in the caches of workload clusters.
+const evacuationsByNode = "node"
 
 // maintenancesByNode is the index of NodeMaintenances by Node, see nodeselection.Keys.
 const maintenancesByNode = "node"
@@ -22,7 +22,7 @@ const maintenancesByNode = "node"
 // indexes are the indexes of the caches of workload clusters. The index option of the ClusterCache requires that the CRD exists before the
 // first connection.
 var indexes = []clustercache.Watcher{
-	index("workloadcluster-EvacuationsByNode", &v1alpha1.Evacuation{}, EvacuationsByNode, func(object client.Object) []string {
+	index("workloadcluster-EvacuationsByNode", &v1alpha1.Evacuation{}, evacuationsByNode, func(object client.Object) []string {
 		node, noted := object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]
 		if !noted {
 			return nil

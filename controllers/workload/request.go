@@ -8,10 +8,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
 // Request names an object in a workload cluster.
@@ -62,6 +66,28 @@ func EnqueueAffected[T client.Object](cluster types.NamespacedName, nodes func(b
 		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[T], q Queue) { enqueue(e.Object, none, q) },
 	}
 }
+
+// EnqueueEvacuations enqueues, for a Change, the objects that a function returns for each of the selected Evacuations. Without a connection it
+// enqueues nothing: the first lists of the next connection enqueue all objects.
+func (c *Clusters) EnqueueEvacuations(ctx context.Context, queue Queue, cluster types.NamespacedName, objects func(context.Context, *v1alpha1.Evacuation) []types.NamespacedName, which ...client.ListOption) {
+	watched, err := c.Client(ctx, cluster)
+	if err != nil {
+		return
+	}
+	evacuations := &v1alpha1.EvacuationList{}
+	if err := watched.List(ctx, evacuations, append(which, client.UnsafeDisableDeepCopy)...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the Evacuations to reconcile", "Cluster", klog.KRef(cluster.Namespace, cluster.Name))
+		return
+	}
+	for i := range evacuations.Items {
+		for _, key := range objects(ctx, &evacuations.Items[i]) {
+			queue.Add(Request{Cluster: cluster, Object: key})
+		}
+	}
+}
+
+// OnNode selects the Evacuations of a Node's Pods.
+func OnNode(node string) client.ListOption { return client.MatchingFields{evacuationsByNode: node} }
 
 // OwnKey maps an object to its own key, for EnqueueObjects.
 func OwnKey[T client.Object](_ context.Context, object T) []types.NamespacedName {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -110,19 +109,4 @@ func (f Finder) Report(ctx context.Context, turn Assignment, apply func(*v1alpha
 	apply(changed, f.Now)
 	err := f.Watched.Status().Patch(ctx, changed, client.MergeFromWithOptions(turn.Evacuation, client.MergeFromWithOptimisticLock{}))
 	return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", klog.KObj(turn.Evacuation))
-}
-
-// OnNode calls each for the Evacuations of a Node.
-func OnNode(ctx context.Context, clusters *workload.Clusters, cluster types.NamespacedName, node string, each func(*v1alpha1.Evacuation)) {
-	watched, err := clusters.Client(ctx, cluster)
-	if err != nil {
-		return // the initial list of the next connection enqueues all
-	}
-	evacuations := &v1alpha1.EvacuationList{}
-	if err := watched.List(ctx, evacuations, client.MatchingFields{workload.EvacuationsByNode: node}, client.UnsafeDisableDeepCopy); err != nil {
-		return // same
-	}
-	for i := range evacuations.Items {
-		each(&evacuations.Items[i])
-	}
 }

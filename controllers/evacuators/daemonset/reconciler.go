@@ -89,7 +89,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 		return nil // Pods are not observed yet; a Change enqueues the Node when they are
 	}
 	evacuations := &v1alpha1.EvacuationList{}
-	if err := s.client.List(ctx, evacuations, client.MatchingFields{workload.EvacuationsByNode: s.node.Name}); err != nil {
+	if err := s.client.List(ctx, evacuations, workload.OnNode(s.node.Name)); err != nil {
 		return errors.Wrapf(err, "listing the Evacuations of Node %s", s.node.Name)
 	}
 	for _, d := range s.draining {

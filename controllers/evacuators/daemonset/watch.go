@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -33,9 +32,7 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 	return []clustercache.Watcher{
 		workload.Watch("daemonset-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), taintChanged{}),
 		workload.Watch("daemonset-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueAffected(cluster, daemonset.Affected)),
-		workload.Watch("daemonset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
-			return nodeOf(e)
-		})),
+		workload.Watch("daemonset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, nodeOf)),
 	}
 }
 
@@ -53,7 +50,7 @@ func (taintChanged) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
 func (taintChanged) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return false }
 
 // nodeOf returns the Node of an Evacuation whose active evacuator is this one.
-func nodeOf(e *v1alpha1.Evacuation) []types.NamespacedName {
+func nodeOf(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 	node, class := e.Annotations[v1alpha1.EvacuationNodeAnnotation], e.Status.ActiveEvacuatorClass
 	if node == "" || class == nil || *class != v1alpha1.EvacuatorClassDaemonSet {
 		return nil
@@ -63,30 +60,16 @@ func nodeOf(e *v1alpha1.Evacuation) []types.NamespacedName {
 
 // enqueue maps a Change to Nodes: it may contain what the decision about an Evacuation was missing.
 func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
-	var nodes []types.NamespacedName
 	switch change.Type {
 	case workload.PodChanged:
 		owner := metav1.GetControllerOfNoCopy(change.Pod)
 		if owner != nil && owner.Kind == "DaemonSet" && change.Pod.DeletionTimestamp == nil {
-			nodes = []types.NamespacedName{{Name: change.Node}}
+			queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Name: change.Node}})
 		}
 	case workload.PodsListed:
-		nodes = []types.NamespacedName{{Name: change.Node}}
+		queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Name: change.Node}})
 	case workload.AllPodsAffected:
-		remoteClient, err := r.Clusters.Client(ctx, change.Cluster)
-		if err != nil {
-			return // the initial list of the next connection enqueues all Nodes
-		}
-		evacuations := &v1alpha1.EvacuationList{}
-		if err := remoteClient.List(ctx, evacuations, client.UnsafeDisableDeepCopy); err != nil {
-			return // same
-		}
-		for i := range evacuations.Items {
-			nodes = append(nodes, nodeOf(&evacuations.Items[i])...)
-		}
+		r.Clusters.EnqueueEvacuations(ctx, queue, change.Cluster, nodeOf)
 	default: // affects no Pod of a DaemonSet
-	}
-	for _, node := range nodes {
-		queue.Add(workload.Request{Cluster: change.Cluster, Object: node})
 	}
 }

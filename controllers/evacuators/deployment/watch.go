@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
@@ -90,9 +91,7 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 			workload.EnqueueObjects(cluster, workload.OwnKey[*metav1.PartialObjectMetadata]), recorded()),
 		workload.Watch("deployment-HorizontalPodAutoscalers", r.controller, metadataOf(autoscalingv2.SchemeGroupVersion, "HorizontalPodAutoscaler"),
 			workload.EnqueueObjects(cluster, targetOf), recorded()),
-		workload.Watch("deployment-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
-			return r.deploymentsOf(ctx, cluster, e)
-		})),
+		workload.Watch("deployment-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, r.deploymentsOf(cluster))),
 	}
 }
 
@@ -104,28 +103,31 @@ func targetOf(_ context.Context, h *metav1.PartialObjectMetadata) []types.Namesp
 	return nil
 }
 
-// deploymentsOf returns the Deployment of an Evacuation whose active evacuator is this one, also if it has completed. If the Pod is
-// not observed or does not exist, it returns all surging Deployments of the Namespace: each of them may be the Pod's.
-func (r *Reconciler) deploymentsOf(ctx context.Context, cluster types.NamespacedName, e *v1alpha1.Evacuation) []types.NamespacedName {
-	if class := e.Status.ActiveEvacuatorClass; class == nil || *class != v1alpha1.EvacuatorClassDeployment {
-		return nil
+// deploymentsOf maps an Evacuation whose active evacuator is this one, also if it has completed, to its Deployment. If the Pod is not
+// observed or does not exist, it returns all surging Deployments of the Namespace: each of them may be the Pod's.
+func (r *Reconciler) deploymentsOf(cluster types.NamespacedName) func(context.Context, *v1alpha1.Evacuation) []types.NamespacedName {
+	return func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+		if class := e.Status.ActiveEvacuatorClass; class == nil || *class != v1alpha1.EvacuatorClassDeployment {
+			return nil
+		}
+		if pod, _ := assignment.PodOf(r.Clusters.CurrentObservation(cluster), e); pod != nil {
+			return []types.NamespacedName{{Namespace: pod.Namespace, Name: surge.DeploymentOf(pod)}}
+		}
+		watched, err := r.Clusters.Client(ctx, cluster)
+		if err != nil {
+			return nil // the initial list of the next connection enqueues all
+		}
+		deployments, err := listMetadata(ctx, watched, appsv1.SchemeGroupVersion, "Deployment", e.Namespace)
+		if err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to find the Deployments to reconcile", "Cluster", klog.KRef(cluster.Namespace, cluster.Name))
+			return nil
+		}
+		keys := make([]types.NamespacedName, 0, len(deployments))
+		for i := range deployments {
+			keys = append(keys, client.ObjectKeyFromObject(&deployments[i]))
+		}
+		return keys
 	}
-	if pod, _ := assignment.PodOf(r.Clusters.CurrentObservation(cluster), e); pod != nil {
-		return []types.NamespacedName{{Namespace: pod.Namespace, Name: surge.DeploymentOf(pod)}}
-	}
-	watched, err := r.Clusters.Client(ctx, cluster)
-	if err != nil {
-		return nil // the initial list of the next connection enqueues all
-	}
-	deployments, err := listMetadata(ctx, watched, appsv1.SchemeGroupVersion, "Deployment", e.Namespace)
-	if err != nil {
-		return nil // same
-	}
-	keys := make([]types.NamespacedName, 0, len(deployments))
-	for i := range deployments {
-		keys = append(keys, client.ObjectKeyFromObject(&deployments[i]))
-	}
-	return keys
 }
 
 // enqueue maps a Change to Deployments: a marked Pod has changed, or the Pods of a Node have become known.
@@ -136,11 +138,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 			queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Namespace: change.Pod.Namespace, Name: name}})
 		}
 	case workload.PodsListed:
-		assignment.OnNode(ctx, r.Clusters, change.Cluster, change.Node, func(e *v1alpha1.Evacuation) {
-			for _, key := range r.deploymentsOf(ctx, change.Cluster, e) {
-				queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
-			}
-		})
+		r.Clusters.EnqueueEvacuations(ctx, queue, change.Cluster, r.deploymentsOf(change.Cluster), workload.OnNode(change.Node))
 	default: // affects no Deployment
 	}
 }

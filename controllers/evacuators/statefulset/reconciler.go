@@ -45,22 +45,22 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 // Watches returns the watch of a workload cluster's Evacuations.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		workload.Watch("statefulset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
-			return r.setOf(cluster, e)
-		})),
+		workload.Watch("statefulset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, r.setOf(cluster))),
 	}
 }
 
-// setOf returns the StatefulSet of an Evacuation whose active evacuator is this one, if its Pod is known.
-func (r *Reconciler) setOf(cluster types.NamespacedName, e *v1alpha1.Evacuation) []types.NamespacedName {
-	if !assignment.IsActive(e, v1alpha1.EvacuatorClassStatefulSet) {
-		return nil
+// setOf maps an Evacuation whose active evacuator is this one to its StatefulSet, if the Pod is known.
+func (r *Reconciler) setOf(cluster types.NamespacedName) func(context.Context, *v1alpha1.Evacuation) []types.NamespacedName {
+	return func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+		if !assignment.IsActive(e, v1alpha1.EvacuatorClassStatefulSet) {
+			return nil
+		}
+		pod, _ := assignment.PodOf(r.Clusters.CurrentObservation(cluster), e)
+		if pod == nil {
+			return nil // a Change enqueues it when the Pods of its Node are observed
+		}
+		return []types.NamespacedName{{Namespace: pod.Namespace, Name: statefulset.SetOf(pod)}}
 	}
-	pod, _ := assignment.PodOf(r.Clusters.CurrentObservation(cluster), e)
-	if pod == nil {
-		return nil // a Change enqueues it when the Pods of its Node are observed
-	}
-	return []types.NamespacedName{{Namespace: pod.Namespace, Name: statefulset.SetOf(pod)}}
 }
 
 // enqueue maps a Change to StatefulSets: a Pod was deleted or recreated, or the Pods of a Node have become known.
@@ -71,11 +71,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 			queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Namespace: change.Pod.Namespace, Name: name}})
 		}
 	case workload.PodsListed:
-		assignment.OnNode(ctx, r.Clusters, change.Cluster, change.Node, func(e *v1alpha1.Evacuation) {
-			for _, key := range r.setOf(change.Cluster, e) {
-				queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
-			}
-		})
+		r.Clusters.EnqueueEvacuations(ctx, queue, change.Cluster, r.setOf(change.Cluster), workload.OnNode(change.Node))
 	default: // affects no StatefulSet
 	}
 }
