@@ -115,8 +115,9 @@ test-differential: ## Compare our decisions with those of Cluster API's drain in
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 .PHONY: manager plugin generate
-plugin: ## Build the kubectl plugin: bin/kubectl-node_maintenance. Put it in your PATH.
+plugin: ## Build the kubectl plugin: bin/kubectl-node_maintenance, and bin/kubectl_complete-node_maintenance. Put them in your PATH.
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/kubectl-node_maintenance ./cmd/kubectl-node_maintenance
+	ln -sf kubectl-node_maintenance bin/kubectl_complete-node_maintenance
 
 manager: ## Build the manager: bin/manager.
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/manager ./cmd/manager

@@ -83,6 +83,9 @@ func (p *play) toolbox(ctx context.Context) ([]string, error) {
 	if output, err := build.CombinedOutput(); err != nil {
 		return nil, errors.Wrapf(err, "building the plugin: %s", output)
 	}
+	if err := os.Symlink("kubectl-node_maintenance", filepath.Join(bin, "kubectl_complete-node_maintenance")); err != nil {
+		return nil, errors.Wrap(err, "linking the completion of the plugin")
+	}
 	kubeconfig, err := p.kubeconfig()
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package integration
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,7 @@ func TestPluginDrains(t *testing.T) {
 		{"K15: drain refuses to drain without a terminal and without --yes", (*scene).pluginAsks},
 		{"K16: drain drains at most as many Nodes at the same time as --max-parallel allows", (*scene).pluginDrainsInParallel},
 		{"K17: the drain continues after Ctrl-C and after the time limit", (*scene).pluginIsInterrupted},
+		{"K19: kubectl completes kinds and names for the plugin", (*scene).pluginCompletes},
 		{"K18: the roles for draining suffice, and a missing right is named", (*scene).pluginDrainsWithRoles},
 	} {
 		t.Run(each.name, func(t *testing.T) {
@@ -122,6 +124,38 @@ func (s *scene) pluginAsks() {
 	s.Expect(code).To(Equal(3))
 	s.Expect(stderr).To(ContainSubstring("there is no Node absent"))
 	s.Expect(s.audited().WithUserAgent(pluginAgent).Writes()).To(BeEmpty())
+}
+
+func (s *scene) pluginCompletes() {
+	s.Helper()
+	s.withNodes("n1", "n2")
+	s.run(bare("on-n1", "n1"))
+	tool, err := controlplane.Tool("kubectl")
+	s.Expect(err).NotTo(HaveOccurred())
+	plugin, err := pluginBinary()
+	s.Expect(err).NotTo(HaveOccurred())
+	bin := s.TempDir()
+	for name, target := range map[string]string{"kubectl": tool, "kubectl-node_maintenance": plugin, "kubectl_complete-node_maintenance": plugin} {
+		s.Expect(os.Symlink(target, filepath.Join(bin, name))).To(Succeed())
+	}
+	complete := func(config *rest.Config, args ...string) string { // as the scripts of kubectl for bash, zsh and fish do
+		command := exec.CommandContext(s.Context(), filepath.Join(bin, "kubectl"), append([]string{"__complete", "node-maintenance"}, args...)...)
+		command.Env = append(os.Environ(), "PATH="+bin, "HOME="+bin, "KUBECONFIG="+s.kubeconfigFile(config))
+		output, err := command.Output()
+		s.Expect(err).NotTo(HaveOccurred())
+		return string(output)
+	}
+	workload, management := s.workload.AdminConfig(), s.fleet.Management.AdminConfig()
+	const noFiles = ":4\n"
+	s.Expect(complete(workload, "drain", "")).To(Equal("machine\nnode\nmachinedeployment\n" + noFiles))
+	s.Expect(complete(workload, "drain", "node", "n")).To(Equal("n1\nn2\n" + noFiles))
+	s.Expect(complete(workload, "drain", "node", "n1", "n")).To(Equal("n2\n" + noFiles))
+	s.Expect(complete(workload, "why", "pod", "-n", namespace, "on")).To(Equal("on-n1\n" + noFiles))
+	s.Expect(complete(workload, "plan", "-o", "")).To(Equal("json\nyaml\nwide\n" + noFiles))
+	s.Expect(complete(management, "plan", "machine", "m")).To(Equal("m1\nm2\n" + noFiles))
+	s.Expect(complete(management, "why", "node", "m")).To(Equal("m1\nm2\n" + noFiles))
+	s.Expect(complete(management, "status", "cluster", "")).To(Equal("c1\n" + noFiles))
+	s.Expect(complete(management, "status", "-n", "kube-s")).To(Equal("kube-system\n" + noFiles))
 }
 
 func (s *scene) pluginDrainsInParallel() {

@@ -79,8 +79,8 @@ func newRoot(version string, streams genericiooptions.IOStreams) *cobra.Command 
 	o := &options{IOStreams: streams, config: genericclioptions.NewConfigFlags(true), version: version, clock: clock.RealClock{}}
 	root := &cobra.Command{
 		Use:   "kubectl-node_maintenance",
-		Short: "Show drains of Nodes before, while and after they happen",
-		Long: `Show drains of Nodes before, while and after they happen.
+		Short: "Show drains of Nodes before, while and after they happen, and drain Nodes",
+		Long: `Show drains of Nodes before, while and after they happen, and drain Nodes.
 
 With a context of a management cluster, the objects are Machines, and their workload clusters are found through the kubeconfig Secrets of
 the Clusters, or with --workload-kubeconfig. With a context of a workload cluster, the objects are Nodes.`,
@@ -91,7 +91,11 @@ the Clusters, or with --workload-kubeconfig. With a context of a workload cluste
   kubectl node-maintenance why pod web-0 -n shop
 
   # All drains
-  kubectl node-maintenance status -A`,
+  kubectl node-maintenance status -A
+
+  # Drain the Node of a Machine without deleting the Machine, and restore it
+  kubectl node-maintenance drain machine workers-abcde
+  kubectl node-maintenance complete machine workers-abcde`,
 		SilenceErrors: true, SilenceUsage: true,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl node-maintenance"},
 	}
@@ -102,6 +106,7 @@ the Clusters, or with --workload-kubeconfig. With a context of a workload cluste
 	o.config.AddFlags(root.PersistentFlags())
 	root.PersistentFlags().StringVar(&o.workloadKubeconfig, "workload-kubeconfig", "", "Kubeconfig file for the workload cluster, instead of the Secret of the Cluster.")
 	root.PersistentFlags().BoolVar(&o.noColor, "no-color", false, "Print without colors, as if NO_COLOR was set.")
+	o.completeFlags(root)
 	root.AddCommand(newPlan(o), newWhy(o), newStatus(o), newDrain(o), newCordon(o), newComplete(o), newVersion(o))
 	return root
 }

@@ -96,7 +96,8 @@ func newMaintain(o *options, stage v1alpha1.NodeMaintenanceStage, command *cobra
 	}
 	flags.BoolVar(&m.wait, "wait", true, "Wait until it is done.")
 	flags.DurationVar(&m.timeout, "timeout", 0, "End the wait after this time, for example 30m. 0 is no limit.")
-	addOutput(flags, &m.output, "Output format: name.")
+	addOutput(command, &m.output, outputName)
+	o.completeWith(command, "machine", "node", "machinedeployment")
 	command.RunE = func(command *cobra.Command, args []string) error { return m.run(command.Context(), args) }
 	return m, command
 }
@@ -123,9 +124,6 @@ func (m *maintainOptions) run(ctx context.Context, args []string) error {
 }
 
 func (m *maintainOptions) validate(args []string) (targets, error) {
-	if err := m.output.check(outputText, outputName); err != nil {
-		return targets{}, err
-	}
 	switch {
 	case m.maxParallel < 0:
 		return targets{}, usagef("--max-parallel must not be negative")

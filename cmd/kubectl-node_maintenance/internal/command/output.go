@@ -4,9 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/pkg/errors"
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
@@ -23,18 +24,41 @@ const (
 	outputName output = "name"
 )
 
-// addOutput adds the flag -o with the formats that the command has.
-func addOutput(flags *pflag.FlagSet, target *output, help string) {
-	flags.StringVarP((*string)(target), "output", "o", "", help)
+// addOutput adds the flag -o with the formats that the command has besides text.
+func addOutput(command *cobra.Command, target *output, formats ...output) {
+	var names []string
+	for _, format := range formats {
+		names = append(names, string(format))
+	}
+	command.Flags().VarP(&outputFlag{target, names}, "output", "o", "Output format: "+strings.Join(names, ", ")+".")
+	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// check returns an error if the format is not one of those that the command has.
-func (f output) check(formats ...output) error {
-	if slices.Contains(formats, f) {
-		return nil
-	}
-	return usagef("unknown output format %q", string(f))
+// outputFlag is the flag -o of one command.
+type outputFlag struct {
+	target  *output
+	formats []string
 }
+
+// String implements pflag.Value.
+func (f *outputFlag) String() string {
+	if f.target == nil {
+		return ""
+	}
+	return string(*f.target)
+}
+
+// Set implements pflag.Value.
+func (f *outputFlag) Set(value string) error {
+	if !slices.Contains(f.formats, value) {
+		return errors.Errorf("unknown output format %q; use one of %s", value, strings.Join(f.formats, ", "))
+	}
+	*f.target = output(value)
+	return nil
+}
+
+// Type implements pflag.Value.
+func (*outputFlag) Type() string { return "string" }
 
 // write writes an object as JSON or YAML. Characters that would control a terminal are escaped.
 func (o *options) write(format output, object any) error {

@@ -55,14 +55,11 @@ because a right is missing.`,
 	p.addFlags(flags)
 	flags.StringSliceVar(&p.ruleFiles, "rule", nil, "File with MachineDrainRules to predict with, in place of applied ones with the same name.")
 	flags.StringSliceVar(&p.policyFiles, "policy", nil, "File with MachineDrainPolicies to predict with, in place of applied ones with the same name.")
-	addOutput(flags, &p.output, "Output format: json, yaml or wide.")
-	return command
+	addOutput(command, &p.output, outputJSON, outputYAML, outputWide)
+	return o.completeWith(command, "machine", "node", "machinedeployment")
 }
 
 func (p *planOptions) run(ctx context.Context, args []string) error {
-	if err := p.output.check(outputText, outputWide, outputJSON, outputYAML); err != nil {
-		return err
-	}
 	targets, err := p.targets(args, "machine", "node", "machinedeployment")
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/cobra"
@@ -12,6 +13,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
 )
 
 // statusOptions are the flags of the command status.
@@ -45,14 +47,11 @@ writes a line for each change.`,
 	}
 	command.Flags().BoolVarP(&s.allNamespaces, "all-namespaces", "A", false, "Show the Clusters of all namespaces.")
 	command.Flags().BoolVarP(&s.watch, "watch", "w", false, "Show the drains live, until q or Ctrl-C.")
-	addOutput(command.Flags(), &s.output, "Output format: json or yaml.")
-	return command
+	addOutput(command, &s.output, outputJSON, outputYAML, outputName)
+	return o.completeWith(command, "cluster", "machinedeployment", "machine", "node")
 }
 
 func (s *statusOptions) run(ctx context.Context, args []string) error {
-	if err := s.output.check(outputText, outputJSON, outputYAML); err != nil {
-		return err
-	}
 	kind, name := "", ""
 	if len(args) > 0 {
 		if len(args) != 2 {
@@ -79,10 +78,16 @@ func (s *statusOptions) run(ctx context.Context, args []string) error {
 		return err
 	}
 	status.Gaps = connections.Gaps.List()
-	if s.output != outputText {
+	switch s.output {
+	case outputJSON, outputYAML:
 		return s.write(s.output, status)
+	case outputName:
+		for _, name := range status.Names() {
+			fmt.Fprintln(s.Out, terminal.Clean(name, maxMessage))
+		}
+	default:
+		report.WriteStatus(s.Out, status, s.clock.Now(), s.style())
 	}
-	report.WriteStatus(s.Out, status, s.clock.Now(), s.style())
 	return nil
 }
 

@@ -41,14 +41,11 @@ rule that decided, its place in the plan, its PodDisruptionBudgets, evacuators a
 		RunE: func(command *cobra.Command, args []string) error { return y.run(command.Context(), args) },
 	}
 	command.Flags().StringVar(&y.cluster, "cluster", "", "Cluster of a Pod, as NAMESPACE/NAME, with a context of a management cluster.")
-	addOutput(command.Flags(), &y.output, "Output format: json or yaml.")
-	return command
+	addOutput(command, &y.output, outputJSON, outputYAML)
+	return o.completeWith(command, "machine", "node", "pod")
 }
 
 func (y *whyOptions) run(ctx context.Context, args []string) error {
-	if err := y.output.check(outputText, outputJSON, outputYAML); err != nil {
-		return err
-	}
 	if len(args) != 2 {
 		return usagef("name one object, as in: pod NAME")
 	}

@@ -259,6 +259,23 @@ func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
 	}
 }
 
+// Names returns the Machines of a management cluster or the NodeMaintenances of a workload cluster, as kubectl names objects.
+func (s *Status) Names() []string {
+	var names []string
+	for _, cluster := range s.Clusters {
+		for _, group := range cluster.Groups {
+			for i := range group.Drains {
+				_, name, _ := strings.Cut(group.Drains[i].Machine, "/")
+				names = append(names, "machine."+clusterv1.GroupVersion.Group+"/"+name)
+			}
+		}
+	}
+	for i := range s.Maintenances {
+		names = append(names, "nodemaintenance."+v1alpha1.GroupVersion.Group+"/"+s.Maintenances[i].Name)
+	}
+	return names
+}
+
 // OnNode returns whether the status of a NodeMaintenance lists a Node.
 func OnNode(m *v1alpha1.NodeMaintenance, node string) bool {
 	return nodeselection.HasNodeStatus(m, node)

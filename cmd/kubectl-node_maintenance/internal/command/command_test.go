@@ -1,0 +1,89 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+func run(args ...string) (stdout, stderr string, code int) {
+	var out, errOut bytes.Buffer
+	code = Run("v1.2.3", args, strings.NewReader(""), &out, &errOut)
+	return out.String(), errOut.String(), code
+}
+
+func TestHelp(t *testing.T) {
+	for _, command := range newRoot("v1.2.3", genericiooptions.IOStreams{}).Commands() {
+		t.Run("K20: help of "+command.Name()+" has examples", func(t *testing.T) {
+			g := NewWithT(t)
+			stdout, _, code := run(command.Name(), "--help")
+			g.Expect(code).To(BeZero())
+			g.Expect(stdout).To(ContainSubstring("Examples:\n  "))
+			g.Expect(stdout).To(ContainSubstring("kubectl node-maintenance " + command.Name()))
+		})
+	}
+}
+
+func TestOutput(t *testing.T) {
+	t.Run("K20: version prints JSON", func(t *testing.T) {
+		g := NewWithT(t)
+		stdout, _, code := run("version", "-o", "json")
+		g.Expect(code).To(BeZero())
+		var info struct{ Version string }
+		g.Expect(json.Unmarshal([]byte(stdout), &info)).To(Succeed())
+		g.Expect(info.Version).To(Equal("v1.2.3"))
+	})
+
+	t.Run("K20: an unknown output format is an invalid command line", func(t *testing.T) {
+		for _, command := range []string{"plan", "why", "status", "drain", "cordon", "complete", "version"} {
+			g := NewWithT(t)
+			_, stderr, code := run(command, "-o", "teapot")
+			g.Expect(code).To(Equal(2), command)
+			g.Expect(stderr).To(ContainSubstring(`unknown output format "teapot"`), command)
+		}
+	})
+}
+
+func TestCompletable(t *testing.T) {
+	t.Run("K19: a name that a shell could interpret is not offered", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(completable([]string{"web-1", "web-0", "db", "web$(id)", "web\x1b[2J", "web-0"}, "web")).To(Equal([]string{"web-0", "web-1"}))
+	})
+}
+
+func TestAsk(t *testing.T) {
+	for answer, agreed := range map[string]bool{"y\n": true, "YES\n": true, "n\n": false, "\n": false, "": false, "yesterday\n": false} {
+		t.Run("K15: asks before it drains", func(t *testing.T) {
+			g := NewWithT(t)
+			var errOut bytes.Buffer
+			o := &options{IOStreams: genericiooptions.IOStreams{In: strings.NewReader(answer), ErrOut: &errOut}}
+			got, err := o.ask(t.Context(), "Drain this Node?")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(got).To(Equal(agreed), answer)
+			g.Expect(errOut.String()).To(Equal("Drain this Node? (y/N): "))
+		})
+	}
+
+	t.Run("K15: Ctrl-C at the question changes nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		var errOut bytes.Buffer
+		o := &options{IOStreams: genericiooptions.IOStreams{In: blocked{ctx: t.Context()}, ErrOut: &errOut}}
+		_, err := o.ask(ctx, "Drain this Node?")
+		g.Expect(err).To(Equal(exit{130}))
+	})
+}
+
+// blocked is an input without data.
+type blocked struct{ ctx context.Context }
+
+func (b blocked) Read([]byte) (int, error) {
+	<-b.ctx.Done()
+	return 0, b.ctx.Err()
+}
