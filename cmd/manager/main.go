@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -205,63 +206,58 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	if err != nil {
 		return err
 	}
-	realClock := clock.RealClock{}
-	clusters := workload.NewClusters(mgr.GetClient(), cache, mgr.GetScheme(), workload.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, realClock)
-
-	watches, err := setupMachines(ctx, mgr, clusters, realClock, managementCluster, o)
-	if err != nil {
-		return err
-	}
-	if err := (&machinedrainpolicy.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Clock: realClock}).SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}); err != nil {
-		return err
-	}
-	maintenances := &nodemaintenance.Reconciler{
-		Clusters: clusters, Clock: realClock, ManagementCluster: managementCluster, Machines: mgr.GetClient(), NodeAgent: featureGates.Enabled(nodeAgentGate),
-	}
-	if err := maintenances.SetupWithManager(ctx, mgr, workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)); err != nil {
-		return err
-	}
-	sweeper := &nodemaintenance.Sweeper{Clusters: clusters, Machines: mgr.GetClient()}
-	if err := sweeper.SetupWithManager(mgr, workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)); err != nil {
-		return err
-	}
-	served := &evacuation.Machines{Reader: mgr.GetClient(), ManagementCluster: managementCluster}
+	now, local := clock.RealClock{}, mgr.GetClient()
+	clusters := workload.NewClusters(local, cache, mgr.GetScheme(), workload.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, now)
+	requester := &machinemaintenance.Requester{Client: local, ManagementCluster: managementCluster}
+	served := &evacuation.Machines{Reader: local, ManagementCluster: managementCluster}
 	written := expectations.New[*v1alpha1.Evacuation](ctx)
-	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Written: written, Clock: realClock}
-	if err := evacuations.SetupWithManager(mgr, workload.FairOptions(o.evacuationConcurrency, workload.ClusterOf)); err != nil {
-		return err
+
+	machines := &machine.Reconciler{Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Clock: now, WatchFilterValue: o.watchFilter}
+	rollouts := &machinedeployment.Reconciler{Client: local, Clusters: clusters, Maintenances: requester, Clock: now, WatchFilterValue: o.watchFilter}
+	policies := &machinedrainpolicy.Reconciler{Client: local, Clusters: clusters, Clock: now}
+	maintenances := &nodemaintenance.Reconciler{
+		Clusters: clusters, Clock: now, ManagementCluster: managementCluster, Machines: local, NodeAgent: featureGates.Enabled(nodeAgentGate),
 	}
-	evictions := &evictor.Evictor{Clusters: clusters, Machines: served, Written: written, Clock: realClock}
-	if err := evictions.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: o.evictorConcurrency}); err != nil {
-		return err
-	}
-	evacuators, err := setupEvacuators(ctx, mgr, clusters, realClock, o)
-	if err != nil {
-		return err
-	}
+	sweeper := &nodemaintenance.Sweeper{Clusters: clusters, Machines: local}
+	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Written: written, Clock: now}
+	evictions := &evictor.Evictor{Clusters: clusters, Machines: served, Written: written, Clock: now}
+	daemonSets := &daemonset.Reconciler{Clusters: clusters, Clock: now}
+	deployments := &deployment.Reconciler{Clusters: clusters, Clock: now}
+	statefulSets := &statefulset.Reconciler{Clusters: clusters, Clock: now}
 	workloads := &workloadcluster.Reconciler{
-		Client: mgr.GetClient(), Clock: realClock, Clusters: clusters, WatchFilterValue: o.watchFilter,
-		Watches: append(append(evacuators, watches...), maintenances.Watches, evacuations.Watches, evictions.Watches, sweeper.Watches),
+		Client: local, Clock: now, Clusters: clusters, WatchFilterValue: o.watchFilter,
+		Watches: []workload.Watches{
+			daemonSets.Watches, deployments.Watches, statefulSets.Watches, machines.Watches, rollouts.Watches,
+			maintenances.Watches, evacuations.Watches, evictions.Watches, sweeper.Watches,
+		},
 	}
-	return setupWorkloads(ctx, mgr, o, workloads)
+
+	ofMaintenance := workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)
+	ofEvacuation := workload.FairOptions(o.evacuationConcurrency, workload.ClusterOf)
+	return kerrors.NewAggregate([]error{
+		machines.SetupWithManager(ctx, mgr, workload.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, local))),
+		rollouts.SetupWithManager(ctx, mgr, workload.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, local))),
+		policies.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}),
+		maintenances.SetupWithManager(ctx, mgr, ofMaintenance),
+		sweeper.SetupWithManager(mgr, ofMaintenance),
+		evacuations.SetupWithManager(mgr, ofEvacuation),
+		evictions.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: o.evictorConcurrency}),
+		daemonSets.SetupWithManager(ctx, mgr, ofEvacuation),
+		deployments.SetupWithManager(mgr, ofEvacuation),
+		statefulSets.SetupWithManager(mgr, ofEvacuation),
+		setupNodeAgent(mgr, o, workloads, ofMaintenance),
+		workloads.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency}),
+	})
 }
 
-// setupMachines adds the controllers of Machines and MachineDeployments, and returns their watches in workload clusters.
-func setupMachines(ctx context.Context, mgr ctrl.Manager, clusters *workload.Clusters, clock clock.PassiveClock, managementCluster string, o *options) ([]workload.Watches, error) {
-	ofMachine := workload.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, mgr.GetClient()))
-	ofDeployment := workload.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, mgr.GetClient()))
-	maintenances := &machinemaintenance.Requester{Client: mgr.GetClient(), ManagementCluster: managementCluster}
-	machines := &machine.Reconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: maintenances, Clock: clock, WatchFilterValue: o.watchFilter,
+// setupNodeAgent adds the controller that serves node agents, and has them installed, if the feature gate is enabled.
+func setupNodeAgent(mgr ctrl.Manager, o *options, workloads *workloadcluster.Reconciler, options controller.TypedOptions[workload.Request]) error {
+	if !featureGates.Enabled(nodeAgentGate) {
+		return nil
 	}
-	if err := machines.SetupWithManager(ctx, mgr, ofMachine); err != nil {
-		return nil, err
-	}
-	rollouts := &machinedeployment.Reconciler{Client: mgr.GetClient(), Clusters: clusters, Maintenances: maintenances, Clock: clock, WatchFilterValue: o.watchFilter}
-	if err := rollouts.SetupWithManager(ctx, mgr, ofDeployment); err != nil {
-		return nil, err
-	}
-	return []workload.Watches{machines.Watches, rollouts.Watches}, nil
+	staticPods := &staticpod.Reconciler{Clusters: workloads.Clusters}
+	workloads.Watches, workloads.NodeAgentImage = append(workloads.Watches, staticPods.Watches), o.nodeAgentImage
+	return staticPods.SetupWithManager(mgr, options)
 }
 
 // clusterOfMachine returns a function that returns the Cluster of a Machine. Deleted Machines of a namespace share an empty name.
@@ -280,36 +276,6 @@ func clusterOfDeployment(ctx context.Context, reader client.Reader) func(ctrl.Re
 		_ = reader.Get(ctx, request.NamespacedName, deployment, client.UnsafeDisableDeepCopy)
 		return types.NamespacedName{Namespace: request.Namespace, Name: deployment.Spec.ClusterName}
 	}
-}
-
-// setupWorkloads adds the controller that prepares workload clusters, and the node agent if its feature gate is enabled.
-func setupWorkloads(ctx context.Context, mgr ctrl.Manager, o *options, workloads *workloadcluster.Reconciler) error {
-	if featureGates.Enabled(nodeAgentGate) {
-		staticPods := &staticpod.Reconciler{Clusters: workloads.Clusters}
-		if err := staticPods.SetupWithManager(mgr, workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)); err != nil {
-			return err
-		}
-		workloads.Watches, workloads.NodeAgentImage = append(workloads.Watches, staticPods.Watches), o.nodeAgentImage
-	}
-	return workloads.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
-}
-
-// setupEvacuators adds the built-in evacuators, and returns their watches in workload clusters.
-func setupEvacuators(ctx context.Context, mgr ctrl.Manager, clusters *workload.Clusters, now clock.PassiveClock, o *options) ([]workload.Watches, error) {
-	concurrency := workload.FairOptions(o.evacuationConcurrency, workload.ClusterOf)
-	daemonSets := &daemonset.Reconciler{Clusters: clusters, Clock: now}
-	if err := daemonSets.SetupWithManager(ctx, mgr, concurrency); err != nil {
-		return nil, err
-	}
-	deployments := &deployment.Reconciler{Clusters: clusters, Clock: now}
-	if err := deployments.SetupWithManager(mgr, concurrency); err != nil {
-		return nil, err
-	}
-	statefulSets := &statefulset.Reconciler{Clusters: clusters, Clock: now}
-	if err := statefulSets.SetupWithManager(mgr, concurrency); err != nil {
-		return nil, err
-	}
-	return []workload.Watches{daemonSets.Watches, deployments.Watches, statefulSets.Watches}, nil
 }
 
 // cachedByObject returns the kinds of workload clusters of which the cache holds only some objects or fields.
