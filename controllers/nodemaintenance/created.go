@@ -43,7 +43,7 @@ func (c *creations) awaited(request workload.Request, pod types.UID, now time.Ti
 	return last.until, known && now.Before(last.until)
 }
 
-// record records that the Evacuation of a Pod was created.
+// recordCreated records that the Evacuation of a Pod was created.
 func (c *creations) recordCreated(request workload.Request, pod types.UID, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +96,7 @@ func (c *creations) observed(request workload.Request, pod types.UID) {
 	delete(c.last[request], pod)
 }
 
-// stopObserving drops all Evacuations of a NodeMaintenance that no longer exists.
+// remove drops all Evacuations of a NodeMaintenance that no longer exists.
 func (c *creations) remove(request workload.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

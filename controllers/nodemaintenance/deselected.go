@@ -74,7 +74,6 @@ func recordSelectedNodes(s *scope) {
 	slices.SortFunc(m.Status.NodeStatuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
 }
 
-// nodesInStatus returns the names of the Nodes in the status.
 func nodesInStatus(m *v1alpha1.NodeMaintenance) sets.Set[string] {
 	names := sets.New[string]()
 	for i := range m.Status.NodeStatuses {

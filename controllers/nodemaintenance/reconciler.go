@@ -187,7 +187,6 @@ func (r *Reconciler) addFinalizer(ctx context.Context, s *scope) (bool, error) {
 	return r.patchMetadata(ctx, s, "adding the finalizer to")
 }
 
-// removeFinalizer removes the finalizer.
 func (r *Reconciler) removeFinalizer(ctx context.Context, s *scope) (bool, error) {
 	if !controllerutil.RemoveFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer) {
 		return true, nil

@@ -162,7 +162,6 @@ func reportNodes(s *scope) {
 	progress.Fit(m, statuses)
 }
 
-// blockedPods returns the blocked Pods of a Node.
 func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
 	pods := make([]progress.Pod, 0, len(s.drain.pods[node]))
 	for _, pod := range s.drain.pods[node] {

@@ -88,7 +88,6 @@ func (r *Sweeper) Reconcile(ctx context.Context, request workload.Request) (reco
 	return workload.Result(r.sweep(ctx, cached, observed.Node, orphan.Find(observed)))
 }
 
-// machineOf returns the Machine of a Node, or nil.
 func (r *Sweeper) machineOf(ctx context.Context, node workload.Request) (*clusterv1.Machine, error) {
 	machines := &clusterv1.MachineList{}
 	if err := r.Machines.List(ctx, machines, client.InNamespace(node.Cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: node.Cluster.Name}, client.UnsafeDisableDeepCopy); err != nil {

@@ -78,19 +78,19 @@ func (c *Clusters) Source(controller string, requests handler.MapFunc, options .
 // Client returns a client that reads NodeMaintenances, Evacuations and Nodes from a cache. It fails without a connection (IsNotConnected),
 // and while the Cluster is paused (IsPaused).
 func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
-	if err := c.refusePaused(ctx, cluster); err != nil {
-		return nil, err
-	}
-	remote, err := c.cache.GetClient(ctx, cluster)
-	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+	return c.clientFrom(ctx, cluster, c.cache.GetClient)
 }
 
 // UncachedClient returns a client without a cache. It fails as Client does.
 func (c *Clusters) UncachedClient(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
+	return c.clientFrom(ctx, cluster, c.cache.GetUncachedClient)
+}
+
+func (c *Clusters) clientFrom(ctx context.Context, cluster types.NamespacedName, get func(context.Context, client.ObjectKey) (client.Client, error)) (client.Client, error) {
 	if err := c.refusePaused(ctx, cluster); err != nil {
 		return nil, err
 	}
-	remote, err := c.cache.GetUncachedClient(ctx, cluster)
+	remote, err := get(ctx, cluster)
 	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
 }
 

@@ -260,7 +260,6 @@ func podWasSeen(e *v1alpha1.Evacuation) bool {
 	return !undecided(e) || e.Status.Message != "" || len(e.Status.Conditions) > 0
 }
 
-// withdrawn reports whether all instigators have withdrawn from the Evacuation.
 func withdrawn(e *v1alpha1.Evacuation) bool { return len(Instigators(e)) == 0 }
 
 // forbidden reports whether an evacuator does not allow cancellation. Such an Evacuation continues as if no instigator had withdrawn:

@@ -130,7 +130,6 @@ func (m *maintenance) blocking() string {
 // podsOf names the Pods of each rank.
 var podsOf = [ranks]string{rankDefault: "Pods", rankDaemonSet: "Pods of DaemonSets", rankStatic: "static Pods"}
 
-// names returns the names of the maintenances, sorted.
 func (s members) names() []string {
 	names := make([]string, 0, len(s))
 	for m := range s {

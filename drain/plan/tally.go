@@ -20,7 +20,6 @@ type tally struct {
 	forbidden, forbiddenLater *pod
 }
 
-// members is a set of maintenances.
 type members map[*maintenance]bool
 
 // with returns the set with more members. It may modify the set, unless it is nil.
@@ -34,7 +33,6 @@ func (s members) with(maintenances ...*maintenance) members {
 	return s
 }
 
-// countPods returns the tally of each maintenance of the Node.
 func (n *node) countPods() []tally {
 	result := make([]tally, len(n.maintenances))
 	for _, p := range n.pods {
@@ -91,7 +89,6 @@ func (t *tally) count(p *pod, i int, holding, forbidding []*maintenance) {
 	}
 }
 
-// vetoing returns the maintenances that veto the evacuation of the Pod.
 func (p *pod) vetoing() []*maintenance {
 	var result []*maintenance
 	for i, m := range p.node.maintenances {

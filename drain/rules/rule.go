@@ -85,7 +85,6 @@ func (r parsedRule) err() error {
 	return nil
 }
 
-// selectsType reports whether the rule selects all Pods of a type.
 func (r *parsedRule) selectsType(podType v1alpha1.PodType) bool {
 	all := func(e parsedEntry) bool {
 		return (e.podType == "" || e.podType == podType) && e.drainLabel == "" && e.invalid == nil && e.pods.selectsAll() && e.namespaces.selectsAll()

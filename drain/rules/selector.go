@@ -28,7 +28,6 @@ func (s selector) selectsAll() bool {
 	return s.err == nil && s.parsed.Empty()
 }
 
-// matches returns whether the selector matches the labels.
 func (s selector) matches(set map[string]string) answer {
 	if s.err != nil {
 		return notKnown("the selector is invalid: " + text.Cut(s.err.Error(), text.MaxMessage))

@@ -34,7 +34,6 @@ func (s *surging) way() way {
 	return byAutoscaler{s, nil}
 }
 
-// withBaseline returns the Deployment with another baseline.
 func (s *surging) withBaseline(b *Baseline) *appsv1.Deployment {
 	d := s.Deployment.DeepCopy()
 	SetBaseline(d, b)

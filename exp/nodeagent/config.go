@@ -54,7 +54,6 @@ func (c Configs) For(labels map[string]string, present Settings) Settings {
 	}
 }
 
-// withProblem returns the same settings with a problem.
 func (s Settings) withProblem(problem string) Settings {
 	s.Problem = problem + " The agent continues with its present configuration. Fix the ConfigMap."
 	return s

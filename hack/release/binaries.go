@@ -28,7 +28,6 @@ var programs = []program{
 
 func (p program) binary(architecture string) string { return p.name + "-linux-" + architecture }
 
-// eachBinary calls do for each program and architecture.
 func eachBinary(do func(p program, architecture string) error) error {
 	for _, p := range programs {
 		for _, architecture := range architectures {

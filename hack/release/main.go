@@ -99,7 +99,6 @@ func (r *release) git(args ...string) (string, error) {
 	return strings.TrimSpace(string(output)), errors.Wrapf(err, "git %s", strings.Join(args, " "))
 }
 
-// write writes one file of the release.
 func (r *release) write(name string, content []byte) error {
 	return errors.Wrapf(os.WriteFile(filepath.Join(r.out, name), content, 0o644), "writing %s", name)
 }

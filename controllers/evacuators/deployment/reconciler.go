@@ -110,7 +110,6 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) erro
 	return nil
 }
 
-// optimisticLockOn returns a merge patch from the observed object, with an optimistic lock.
 func optimisticLockOn(observed client.Object) client.Patch {
 	return client.MergeFromWithOptions(observed, client.MergeFromWithOptimisticLock{})
 }

@@ -83,7 +83,6 @@ func options(expression ast.Expr) (name, help string) {
 	return name, help
 }
 
-// literals returns the strings in an expression.
 func literals(expression ast.Expr) []string {
 	var texts []string
 	ast.Inspect(expression, func(node ast.Node) bool {
@@ -138,7 +137,6 @@ func conditions() ([][]string, error) {
 	return rows, err
 }
 
-// constant is a declared string.
 type constant struct{ name, value, comment string }
 
 // block is a declaration of constants.

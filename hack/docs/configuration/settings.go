@@ -11,7 +11,6 @@ import (
 
 var variable = regexp.MustCompile(`(?m)^\s*(?:- )?(\S+?)[:=] ?\$\{([A-Z0-9_]+):=([^}]*)\}`)
 
-// variables returns the variables of the Deployment.
 func variables() ([][]string, error) {
 	content, err := os.ReadFile("config/manager/manager.yaml")
 	if err != nil {

@@ -101,14 +101,17 @@ func Find(name string) (Program, error) {
 	return Program{}, errors.Errorf("%q is not a program of hack/tools", name)
 }
 
+func findWithRoot(name string) (program Program, root string, err error) {
+	if program, err = Find(name); err == nil {
+		root, err = Root()
+	}
+	return program, root, err
+}
+
 // Path returns where the named program of the pinned version is kept, and whether it has
 // been built.
 func Path(name string) (file string, built bool, err error) {
-	program, err := Find(name)
-	if err != nil {
-		return "", false, err
-	}
-	root, err := Root()
+	program, root, err := findWithRoot(name)
 	if err != nil {
 		return "", false, err
 	}
@@ -122,11 +125,7 @@ func Path(name string) (file string, built bool, err error) {
 
 // Version returns the pinned version of the named program, such as "v1.36.3".
 func Version(name string) (string, error) {
-	program, err := Find(name)
-	if err != nil {
-		return "", err
-	}
-	root, err := Root()
+	program, root, err := findWithRoot(name)
 	if err != nil {
 		return "", err
 	}
