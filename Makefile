@@ -44,6 +44,7 @@ SCALE_NODES   ?= 5000
 test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
 	@go run -exec true ./cmd/manager >/dev/null # builds it before tests need it
 	go test -p $(TEST_PACKAGES) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./...
+	cd hack/release && go test ./...
 	@$(MAKE) --no-print-directory test-differential
 	@$(MAKE) --no-print-directory test-fuzz
 
@@ -127,7 +128,7 @@ RELEASE_VERSION ?= $(if $(filter command line environment,$(origin VERSION)),$(V
 IMAGE           ?= ghcr.io/capnm/cluster-api-node-maintenance
 
 .PHONY: release release-manifests
-release: ## Build a release in out/release: components, binaries, images, bills of materials, checksums.
+release: ## Build a release in out/release: components, binaries, images, the kubectl plugin, bills of materials, checksums.
 	cd hack/release && go run . -root ../.. -out ../../out/release -version "$(RELEASE_VERSION)" -image $(IMAGE) -kustomize $(KUSTOMIZE)
 
 release-manifests: ## Build only the manifests of a release in out/release.

@@ -8,10 +8,10 @@ import (
 	"github.com/pkg/errors"
 )
 
-// architectures are the released architectures, all for Linux.
+// architectures are the architectures of images, all for Linux.
 var architectures = []string{"amd64", "arm64"}
 
-// program is a released program. Each has its own image.
+// program is a released program that has its own image.
 type program struct {
 	// name is the name of the program, of its directory in cmd/, and of the file in its image.
 	name string
@@ -42,11 +42,15 @@ func eachBinary(do func(p program, architecture string) error) error {
 // buildBinaries builds the programs. They keep their build info, from which the bill of materials is made.
 func (r *release) buildBinaries() error {
 	return eachBinary(func(p program, architecture string) error {
-		command := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -buildid= -X main.version="+r.version,
-			"-o", filepath.Join(r.out, p.binary(architecture)), "./cmd/"+p.name)
-		command.Dir = r.root
-		command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+architecture, "GOFLAGS=-buildvcs=false", "GOWORK=off")
-		output, err := command.CombinedOutput()
-		return errors.Wrapf(err, "building %s for %s: %s", p.name, architecture, output)
+		return r.build(p.name, platform{"linux", architecture}, filepath.Join(r.out, p.binary(architecture)))
 	})
+}
+
+// build builds the program of a directory in cmd/.
+func (r *release) build(name string, p platform, file string) error {
+	command := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -buildid= -X main.version="+r.version, "-o", file, "./cmd/"+name)
+	command.Dir = r.root
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.os, "GOARCH="+p.architecture, "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	output, err := command.CombinedOutput()
+	return errors.Wrapf(err, "building %s for %s/%s: %s", name, p.os, p.architecture, output)
 }

@@ -27,28 +27,39 @@ var licensePhrases = []struct{ spdx, phrase string }{
 
 // moduleLicenses returns the SPDX identifiers of the licenses of all modules that contribute packages to the programs, by module.
 func (r *release) moduleLicenses() (map[string]string, error) {
-	args := []string{"list", "-deps", "-f", "{{with .Module}}{{.Path}} {{.Dir}}{{end}}"}
+	commands := []string{"./cmd/" + pluginName}
 	for _, p := range programs {
-		args = append(args, "./cmd/"+p.name)
-	}
-	command := exec.Command("go", args...)
-	command.Dir = r.root
-	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOFLAGS=-buildvcs=false", "GOWORK=off")
-	output, err := command.Output()
-	if err != nil {
-		return nil, errors.Wrap(err, "listing the modules")
+		commands = append(commands, "./cmd/"+p.name)
 	}
 	licenses := map[string]string{}
+	for _, p := range pluginPlatforms {
+		if err := r.addLicenses(licenses, p, commands); err != nil {
+			return nil, err
+		}
+		commands = commands[:1] // the others are built for Linux, which is the first
+	}
+	return licenses, nil
+}
+
+// addLicenses adds the licenses of the modules that contribute packages to commands on a platform.
+func (r *release) addLicenses(licenses map[string]string, p platform, commands []string) error {
+	command := exec.Command("go", append([]string{"list", "-deps", "-f", "{{with .Module}}{{.Path}} {{.Dir}}{{end}}"}, commands...)...)
+	command.Dir = r.root
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.os, "GOARCH="+p.architecture, "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	output, err := command.Output()
+	if err != nil {
+		return errors.Wrap(err, "listing the modules")
+	}
 	for line := range strings.Lines(string(output)) {
 		module, dir, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if _, known := licenses[module]; known || module == "" {
 			continue
 		}
 		if licenses[module], err = licenseIn(dir); err != nil {
-			return nil, errors.Wrapf(err, "finding the license of %s", module)
+			return errors.Wrapf(err, "finding the license of %s", module)
 		}
 	}
-	return licenses, nil
+	return nil
 }
 
 func licenseIn(dir string) (string, error) {

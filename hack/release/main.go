@@ -1,4 +1,4 @@
-// Command release builds a release in one directory: the components for clusterctl, binaries, images, checksums, licenses and bills of
+// Command release builds a release in one directory: the components for clusterctl, binaries, images, the kubectl plugin, checksums, licenses and bills of
 // materials. It pulls nothing and needs no container engine. Two runs on the same commit with the same Go version produce the same bytes.
 package main
 
@@ -51,7 +51,7 @@ func main() {
 func (r *release) make() error {
 	steps := []func() error{r.prepare, r.writeMetadata, r.writeComponents}
 	if !r.manifests {
-		steps = append(steps, r.buildBinaries, r.writeLicenses, r.writeSBOMs, r.writeImages, r.writeChecksums)
+		steps = append(steps, r.buildBinaries, r.writeLicenses, r.writeSBOMs, r.writePlugin, r.writeImages, r.writeChecksums)
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {

@@ -15,20 +15,25 @@ import (
 // are linked.
 func (r *release) writeSBOMs() error {
 	return eachBinary(func(p program, architecture string) error {
-		bom, err := r.bom(p.binary(architecture))
-		if err != nil {
-			return err
-		}
-		var content bytes.Buffer
-		if err := cyclonedx.NewBOMEncoder(&content, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(bom); err != nil {
-			return errors.Wrap(err, "encoding the bill of materials")
-		}
-		return r.write(p.binary(architecture)+".cdx.json", content.Bytes())
+		return r.writeSBOM(filepath.Join(r.out, p.binary(architecture)), p.binary(architecture))
 	})
 }
 
+// writeSBOM writes the bill of materials of one binary.
+func (r *release) writeSBOM(binary, name string) error {
+	bom, err := r.bom(binary)
+	if err != nil {
+		return err
+	}
+	var content bytes.Buffer
+	if err := cyclonedx.NewBOMEncoder(&content, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(bom); err != nil {
+		return errors.Wrap(err, "encoding the bill of materials")
+	}
+	return r.write(name+".cdx.json", content.Bytes())
+}
+
 func (r *release) bom(binary string) (*cyclonedx.BOM, error) {
-	info, err := buildinfo.ReadFile(filepath.Join(r.out, binary))
+	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
 		return nil, errors.Wrap(err, "reading the build info")
 	}
@@ -42,6 +47,9 @@ func (r *release) bom(binary string) (*cyclonedx.BOM, error) {
 	for _, module := range info.Deps {
 		if module.Replace != nil {
 			return nil, errors.Errorf("module %s is replaced; a release has no replacements", module.Path)
+		}
+		if r.licenses[module.Path] == "" {
+			return nil, errors.Errorf("the license of %s is not known", module.Path)
 		}
 		c := component(cyclonedx.ComponentTypeLibrary, module.Path, module.Version)
 		c.Licenses = &cyclonedx.Licenses{{Expression: r.licenses[module.Path]}}

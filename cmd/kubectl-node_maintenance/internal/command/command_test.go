@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/yaml"
 )
 
 func run(args ...string) (stdout, stderr string, code int) {
@@ -86,4 +89,34 @@ type blocked struct{ ctx context.Context }
 func (b blocked) Read([]byte) (int, error) {
 	<-b.ctx.Done()
 	return 0, b.ctx.Err()
+}
+
+func TestK9s(t *testing.T) {
+	g := NewWithT(t)
+	content, err := os.ReadFile("../../../../config/plugin/k9s.yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	var file struct {
+		Plugins map[string]struct {
+			ShortCut, Description, Command string
+			Scopes, Args                   []string
+			Background, Override           bool
+			Dangerous                      bool
+		}
+	}
+	g.Expect(yaml.UnmarshalStrict(content, &file)).To(Succeed())
+	g.Expect(file.Plugins).NotTo(BeEmpty())
+	for name, plugin := range file.Plugins {
+		t.Run("K22: "+name+" of k9s calls a command that exists", func(t *testing.T) {
+			g := NewWithT(t)
+			args := plugin.Args[slices.IndexFunc(plugin.Args, func(arg string) bool { return arg == "sh" || arg == "node-maintenance" })+1:]
+			command, rest, err := newRoot("v1.2.3", genericiooptions.IOStreams{}).Find(args)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(command.HasParent()).To(BeTrue())
+			g.Expect(command.ParseFlags(rest)).To(Succeed())
+			if kinds := command.Flags().Args(); len(kinds) > 0 {
+				g.Expect(kinds).To(Equal([]string{kinds[0], "$NAME"}))
+				g.Expect(plugin.Scopes).To(Equal([]string{kinds[0] + "s"}))
+			}
+		})
+	}
 }
