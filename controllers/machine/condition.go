@@ -36,6 +36,9 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 	if taken := s.found.TakenMessage(); taken != "" && s.maintenance != nil && result.reason != "" {
 		result.message += "\n" + taken
 	}
+	if s.unselected && result.reason != "" {
+		result.message += "\n" + machinedrain.WithoutPolicy
+	}
 	wanted := waitingCondition(result.reason, result.message)
 	if due := r.nextReport(s, wanted); s.now.Before(due) {
 		if result.at.IsZero() || due.Before(result.at) {

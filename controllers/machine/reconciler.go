@@ -132,6 +132,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 		return reconcile.Result{}, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
 	}
 	s.policy = machinedrain.PolicyFor(machine, s.cluster.Labels, policies.Items)
+	s.unselected = s.policy == nil
 	switch {
 	case machine.DeletionTimestamp.IsZero():
 		return reconcile.Result{}, r.reconcileRunning(ctx, s)
@@ -162,6 +163,8 @@ type scope struct {
 	cluster *clusterv1.Cluster
 	policy  *v1alpha1.MachineDrainPolicy
 	now     time.Time
+
+	unselected bool // no policy selects the Machine
 
 	// The following fields are set once the workload cluster has been read.
 	client      client.Client

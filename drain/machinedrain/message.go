@@ -21,6 +21,8 @@ const (
 
 	// WaitingForConnection is the message of a wait for the workload cluster.
 	WaitingForConnection = "Waiting for a connection to the workload cluster"
+	// WithoutPolicy is added to the message of a drain whose MachineDrainPolicy was deleted or changed.
+	WithoutPolicy = "No MachineDrainPolicy selects the Machine any more: the drain continues with the defaults"
 )
 
 // DrainProgress returns reason and message of a Machine's condition during its drain. failure is why the NodeMaintenance cannot be reconciled,

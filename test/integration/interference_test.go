@@ -7,6 +7,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -20,12 +21,13 @@ import (
 func TestInterference(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
-	all.withMachines("freed", "lost", "stripped", "swept", "cut-off", "last", "spare")
+	all.withMachines("freed", "lost", "stripped", "swept", "cut-off", "unruled", "limited", "last", "spare")
 
 	t.Run("M53: reports that another actor removed the hook, stops evicting, and leaves the drain to Cluster API", func(t *testing.T) { all.sub(t).hookRemoved() })
 	t.Run("M54: releases the Machine when another actor deletes its Node during the drain", func(t *testing.T) { all.sub(t).nodeDeleted() })
 	t.Run("M55: continues a drain whose NodeMaintenance another actor deleted without its finalizer", func(t *testing.T) { all.sub(t).finalizerRemoved() })
 	t.Run("M55: keeps the Node cordoned if that happens while no manager runs", func(t *testing.T) { all.sub(t).finalizerRemovedWithoutManager() })
+	t.Run("M56: continues drains without a MachineDrainPolicy while the CRD is missing, and follows the policy when it is created again", func(t *testing.T) { all.sub(t).policyCRDDeleted() })
 	t.Run("E40: deletes a Pod whose disruption was granted to an eviction that was cut off, and does not wait for two minutes", func(t *testing.T) { all.sub(t).evictionCutOff() })
 	t.Run("M54: releases the Machine when its Cluster is deleted during the drain", func(t *testing.T) { all.sub(t).clusterDeleted() })
 }
@@ -109,6 +111,33 @@ func (s *scene) finalizerRemovedWithoutManager() {
 	removed := s.removeMaintenance("swept")
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.expectContinues("swept", removed, waiting)
+}
+
+func (s *scene) policyCRDDeleted() {
+	defer s.removeWorkloads()
+	s.change("limited", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(20)) })
+	s.run(bare("waiting-limited", "limited", withEvacuator))
+	s.blocked("unruled")
+	s.deleteMachine("limited")
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Name: "machinedrainpolicies." + v1alpha1.GroupVersion.Group}, crd)).To(Succeed())
+	s.Expect(s.fleet.Client.Delete(s.Context(), crd.DeepCopy())).To(Succeed())
+	s.Eventually(func() string { return s.condition("unruled").Message }, soon, pace).Should(And(
+		ContainSubstring("No MachineDrainPolicy selects the Machine any more: the drain continues with the defaults"), ContainSubstring("Waiting for PodDisruptionBudget")))
+	s.Eventually(func() map[string]string { return s.machine("spare").Annotations }, soon, pace).ShouldNot(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	s.expectGone("limited")
+
+	crd.ObjectMeta = metav1.ObjectMeta{Name: crd.Name, Annotations: crd.Annotations, Labels: crd.Labels}
+	crd.Status = apiextensionsv1.CustomResourceDefinitionStatus{}
+	s.create(s.fleet.Client, crd)
+	s.Eventually(func() error {
+		return s.fleet.Client.Create(s.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}})
+	}, soon, pace).Should(Succeed())
+	s.Eventually(func() map[string]string { return s.machine("spare").Annotations }, eventually, pace).Should(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	s.Eventually(func() string { return s.condition("unruled").Message }, soon, pace).ShouldNot(ContainSubstring("No MachineDrainPolicy"))
+	s.openBudget()
+	s.expectGone("unruled")
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(3))
 }
 
 // evictionCutOff sets the status of a PodDisruptionBudget that an eviction leaves behind when the API server is killed after it has used the

@@ -39,7 +39,23 @@ const (
 // there.
 func TestTenant(t *testing.T) {
 	t.Parallel()
-	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
+	newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond}).testTenant()
+}
+
+// TestTenantRestored is TestTenant after another actor deleted the admission policies, and the manager restored them (M50).
+func TestTenantRestored(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
+	s.withMachines("first")
+	s.deleteBundle(policies, bindings, roles)
+	s.deleteMachine("first")
+	s.expectBundle()
+	s.expectGone("first")
+	s.testTenant()
+}
+
+func (s *scene) testTenant() {
+	t, all := s.T, s
 	all.withMachines("m1", "m2", "m3", "m4", "m5", "m6", "m7", "spare")
 	tenant := all.newTenant()
 
