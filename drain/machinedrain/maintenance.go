@@ -152,38 +152,20 @@ func StageBefore(a, b v1alpha1.NodeMaintenanceStage) bool {
 
 // evacuationPolicy sets every default explicitly, so that the result compares equal with what the API server has stored.
 func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
+	var spec v1alpha1.MachineDrainPolicySpec
+	if r.Policy != nil {
+		spec = r.Policy.Spec
+	}
 	policy := v1alpha1.EvacuationPolicy{
-		ProgressDeadlineSeconds: 1800,
-		Surge:                   v1alpha1.SurgeNever,
-		StatefulSetPods:         v1alpha1.StatefulSetPodsOrdered,
-		Evacuators:              v1alpha1.EvacuatorsAny,
-		UnhealthyBudget:         v1alpha1.UnhealthyBudgetRespect,
-		OnTimeout:               v1alpha1.OnTimeoutRelease,
+		ProgressDeadlineSeconds: cmp.Or(spec.ProgressDeadlineSeconds, 1800),
+		Surge:                   cmp.Or(spec.Surge, v1alpha1.SurgeNever),
+		StatefulSetPods:         cmp.Or(spec.StatefulSetPods, v1alpha1.StatefulSetPodsOrdered),
+		Evacuators:              cmp.Or(spec.Evacuators, v1alpha1.EvacuatorsAny),
+		UnhealthyBudget:         cmp.Or(spec.UnhealthyBudget, v1alpha1.UnhealthyBudgetRespect),
+		OnTimeout:               cmp.Or(spec.OnTimeout, v1alpha1.OnTimeoutRelease),
 	}
 	if DrainTimeout(r.Machine) > 0 {
 		policy.DrainTimeoutSeconds = r.Machine.Spec.Deletion.NodeDrainTimeoutSeconds
-	}
-	if r.Policy == nil {
-		return policy
-	}
-	spec := r.Policy.Spec
-	if spec.ProgressDeadlineSeconds > 0 {
-		policy.ProgressDeadlineSeconds = spec.ProgressDeadlineSeconds
-	}
-	if spec.Surge != "" {
-		policy.Surge = spec.Surge
-	}
-	if spec.StatefulSetPods != "" {
-		policy.StatefulSetPods = spec.StatefulSetPods
-	}
-	if spec.Evacuators != "" {
-		policy.Evacuators = spec.Evacuators
-	}
-	if spec.UnhealthyBudget != "" {
-		policy.UnhealthyBudget = spec.UnhealthyBudget
-	}
-	if spec.OnTimeout != "" {
-		policy.OnTimeout = spec.OnTimeout
 	}
 	return policy
 }

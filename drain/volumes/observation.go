@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
@@ -84,10 +85,7 @@ func ClaimsOf(pod *corev1.Pod) []types.NamespacedName {
 
 // NewAttachment returns an Attachment. persistentVolume is nil for a VolumeAttachment with an inline volume.
 func NewAttachment(name string, persistentVolume *string) Attachment {
-	if persistentVolume == nil {
-		return Attachment{Name: name}
-	}
-	return Attachment{Name: name, PersistentVolume: *persistentVolume}
+	return Attachment{Name: name, PersistentVolume: ptr.Deref(persistentVolume, "")}
 }
 
 // UniqueNames returns the names that a PersistentVolume may have in node.status.volumesAttached, and nil for a volume that is not

@@ -80,11 +80,14 @@ func (k *Keeper) DelayFor(want time.Duration, dropInDir string) {
 		return
 	}
 	k.want, k.dropInDir = want, dropInDir
-	if k.delayChanged != nil {
-		select {
-		case k.delayChanged <- struct{}{}:
-		default:
-		}
+	notify(k.delayChanged)
+}
+
+// notify sends to a channel with a buffer of one, unless the receiver has not handled the last notification. A nil channel has no receiver yet.
+func notify(changed chan struct{}) {
+	select {
+	case changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -111,11 +114,8 @@ func (k *Keeper) update(change func(*State)) {
 	before := k.state
 	change(&k.state)
 	k.state.Held = k.lock != nil && k.conn != nil
-	if k.state != before && k.stateChanged != nil {
-		select {
-		case k.stateChanged <- struct{}{}:
-		default:
-		}
+	if k.state != before {
+		notify(k.stateChanged)
 	}
 }
 
