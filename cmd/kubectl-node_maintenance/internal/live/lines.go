@@ -1,47 +1,36 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/pkg/errors"
 
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
 )
 
 // printer writes a line for each change.
 type printer struct {
 	history *history
-	before  map[string]string // texts by id
+	before  map[string]entry // by id
 	started bool
 }
 
-// print writes what has changed since the last status.
-func (p *printer) print(w io.Writer, u update) error {
-	p.history.observe(u.status, u.time)
-	items := tree(u.status, p.history, u.time)
-	sorted(items, byName)
-	c := changes{before: p.before, after: map[string]string{}}
-	for _, gap := range u.status.Gaps {
-		c.add("not read "+gap, "Not read: "+gap, "")
-	}
-	c.walk(items, "", len(u.status.Clusters) > 1)
-	if len(c.lines) == 0 && !p.started && u.complete {
-		c.lines = []string{"There are no drains."}
-	}
-	p.before, p.started = c.after, p.started || len(c.lines) > 0
-	for _, line := range c.lines {
-		if _, err := fmt.Fprintf(w, "%s  %s\n", u.time.Format(time.TimeOnly), line); err != nil {
-			return err
-		}
-	}
-	return nil
+// entry is what was last written about an item.
+type entry struct {
+	cluster, kind, name, text string
+
+	evacuating bool
 }
+
+// title names the item, and its Cluster if there are several.
+func (e entry) title() string { return e.cluster + e.kind + " " + e.name + ": " }
 
 // writeLines writes a line for each change until the context is done.
 func writeLines(ctx context.Context, source Source, w io.Writer) error {
@@ -54,70 +43,102 @@ func writeLines(ctx context.Context, source Source, w io.Writer) error {
 	return ErrInterrupted
 }
 
+// print writes what has changed since the last status.
+func (p *printer) print(w io.Writer, u update) error {
+	p.history.observe(u.status, u.time)
+	items := tree(u.status, p.history, u.time)
+	sorted(items, byName)
+	c := changes{before: p.before, after: map[string]entry{}}
+	for _, gap := range u.status.Gaps {
+		c.add(gap, entry{kind: "Not", name: "read", text: terminal.Clean(gap, maxText)})
+	}
+	c.walk(items, "", len(u.status.Clusters) > 1)
+	c.removed()
+	if len(c.lines) == 0 && !p.started && u.complete {
+		c.lines = []string{"There are no drains."}
+	}
+	p.before, p.started = c.after, p.started || len(c.lines) > 0
+	for _, line := range c.lines {
+		if _, err := fmt.Fprintf(w, "%s  %s\n", u.time.Format(time.TimeOnly), line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // changes collects the lines of one update.
 type changes struct {
-	before, after map[string]string
+	before, after map[string]entry
 	lines         []string
 }
 
 // add adds a line if the text of an item has changed.
-func (c *changes) add(id, title, text string) {
-	c.after[id] = text
-	if before, known := c.before[id]; !known || before != text {
-		c.lines = append(c.lines, title+text)
+func (c *changes) add(id string, e entry) {
+	c.after[id] = e
+	if before, known := c.before[id]; e.text != "" && (!known || before.text != e.text) {
+		c.lines = append(c.lines, e.title()+e.text)
 	}
 }
 
 // walk adds the lines of Machines, NodeMaintenances and Pods.
 func (c *changes) walk(items []*item, cluster string, several bool) {
 	for _, i := range items {
+		e := entry{cluster: cluster, kind: i.kind, name: i.name, text: i.state}
 		switch i.kind {
 		case kindCluster:
 			if several {
 				cluster = i.title() + ": "
 			}
 		case kindMachine:
-			text := i.state
 			if len(i.children) == 0 {
-				text = i.text()
+				e.text = i.text()
 			}
-			c.add(i.id, cluster+i.title()+": ", text)
+			c.add(i.id, e)
 		case kindMaintenance:
-			c.add(i.id, cluster+i.title()+": ", i.state)
-			c.pods(i, cluster)
+			c.add(i.id, e)
+			c.pods(i.children, cluster)
 			continue
 		}
 		c.walk(i.children, cluster, several)
 	}
 }
 
-// pods adds a line for all Pods of a NodeMaintenance that have changed to the same text.
-func (c *changes) pods(maintenance *item, cluster string) {
+// pods adds a line for all Pods that have changed to the same text.
+func (c *changes) pods(items []*item, cluster string) {
 	var texts []string
 	names := map[string][]string{}
-	note := func(text, name string) {
-		if names[text] == nil {
-			texts = append(texts, text)
-		}
-		names[text] = append(names[text], name)
-	}
-	for _, pod := range maintenance.children {
-		text := pod.waits
-		if text == "" {
-			text = "Evacuation requested"
-		}
-		c.after[pod.id] = text
-		if c.before[pod.id] != text {
-			note(text, pod.name)
-		}
-	}
-	prefix := maintenance.id + ", " + kindPod + " "
-	for _, id := range slices.Sorted(maps.Keys(c.before)) {
-		if name, is := strings.CutPrefix(id, prefix); is && c.after[id] == "" {
-			note("Evacuation ended", name)
+	for _, pod := range items {
+		text := cmp.Or(pod.waits, "Evacuation requested")
+		c.after[pod.id] = entry{cluster, kindPod, pod.name, text, pod.evacuating}
+		if c.before[pod.id].text != text {
+			if names[text] == nil {
+				texts = append(texts, text)
+			}
+			names[text] = append(names[text], pod.name)
 		}
 	}
 	for _, text := range texts {
 		c.lines = append(c.lines, cluster+report.PodNames(names[text])+": "+text)
+	}
+}
+
+// removed adds the lines of items that are gone.
+func (c *changes) removed() {
+	pods := map[string][]string{} // by Cluster
+	for _, id := range slices.Sorted(maps.Keys(c.before)) {
+		e := c.before[id]
+		switch _, present := c.after[id]; {
+		case present:
+		case e.kind == kindPod && !e.evacuating: // it may be blocked still: a NodeMaintenance lists only some
+		case e.kind == kindPod:
+			pods[e.cluster] = append(pods[e.cluster], e.name)
+		case e.kind == kindMaintenance:
+			c.lines = append(c.lines, e.title()+reasonDeleted)
+		case e.kind == kindMachine && e.text != reasonDeleted:
+			c.lines = append(c.lines, e.title()+"No longer maintained")
+		}
+	}
+	for _, cluster := range slices.Sorted(maps.Keys(pods)) {
+		c.lines = append(c.lines, cluster+report.PodNames(pods[cluster])+": Evacuation ended")
 	}
 }

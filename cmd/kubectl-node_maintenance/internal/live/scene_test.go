@@ -30,9 +30,9 @@ func sceneAt(step int) *report.Status {
 		Blocked:  []report.BlockedPod{{Pod: "shop/web-0", Reason: "BudgetExhausted", Why: waitsForBudget, Since: before(50 * time.Second)}},
 	}
 	for i := range 6 - step {
-		maintenance.Pods = append(maintenance.Pods, report.BlockedPod{Pod: fmt.Sprintf("shop/web-%d", i), Why: waitsForBudget, Since: before(50 * time.Second)})
+		maintenance.Pods = append(maintenance.Pods, report.BlockedPod{Pod: fmt.Sprintf("shop/web-%d", i), Why: waitsForBudget, Since: before(50 * time.Second), HasEvacuation: true})
 	}
-	maintenance.Pods = append(maintenance.Pods, report.BlockedPod{Pod: "db/evil\x1b]0;title\a-\u202e0", Why: "Evacuator operator.example.com is active.", Since: before(20 * time.Second), Expected: before(-4 * time.Minute)})
+	maintenance.Pods = append(maintenance.Pods, report.BlockedPod{Pod: "db/evil\x1b]0;title\a-\u202e0", Why: "Evacuator operator.example.com is active.", Since: before(20 * time.Second), Expected: before(-4 * time.Minute), HasEvacuation: true})
 	workers := report.GroupStatus{Kind: "MachineDeployment", Name: "workers", Machines: 6, Drains: []report.MachineStatus{
 		{
 			Machine: "default/workers-659b9-44cf8", Node: "workers-659b9-44cf8", Deleted: before(5 * time.Minute), Since: before(time.Minute),

@@ -43,6 +43,8 @@ type item struct {
 	// elapsed is zero if it is unknown.
 	elapsed  time.Duration
 	progress progress
+	// evacuating means that the item is a Pod that has an Evacuation.
+	evacuating bool
 	// complete means that nothing is left to do.
 	complete bool
 	target   Target
@@ -130,6 +132,7 @@ func maintenanceItem(parent *item, cluster string, m *report.MaintenanceStatus, 
 	maintenance.target = parent.target
 	for _, p := range m.Pods {
 		pod := newItem(maintenance, kindPod, p.Pod)
+		pod.evacuating = p.HasEvacuation
 		pod.waits, pod.waiting, pod.elapsed = terminal.Clean(p.Why, maxText), parse(p.Since), elapsed(p.Since, now)
 		if expected := parse(p.Expected); expected.After(now) {
 			pod.progress.left = expected.Sub(now)

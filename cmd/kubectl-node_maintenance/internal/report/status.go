@@ -176,7 +176,7 @@ func podsOf(m *v1alpha1.NodeMaintenance, blocked []BlockedPod, evacuations []v1a
 		if !nodes.Has(e.Annotations[v1alpha1.EvacuationNodeAnnotation]) {
 			continue
 		}
-		pod := BlockedPod{Pod: e.Namespace + "/" + e.Spec.PodRef.Name, Why: e.Status.Message, Since: stamp(e.CreationTimestamp)}
+		pod := BlockedPod{Pod: e.Namespace + "/" + e.Spec.PodRef.Name, Why: e.Status.Message, Since: stamp(e.CreationTimestamp), HasEvacuation: true}
 		if known, found := byName[pod.Pod]; found {
 			pod.Reason, pod.Since = known.Reason, cmp.Or(known.Since, pod.Since)
 			delete(byName, pod.Pod)

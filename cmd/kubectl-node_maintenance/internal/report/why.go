@@ -68,6 +68,8 @@ type BlockedPod struct {
 	Since  string `json:"since,omitempty"`
 	// Expected is when the active evacuator of the Pod expects to finish.
 	Expected string `json:"expectedFinish,omitempty"`
+	// HasEvacuation is set in MaintenanceStatus.Pods.
+	HasEvacuation bool `json:"-"`
 }
 
 // PodWhy explains a Pod.
