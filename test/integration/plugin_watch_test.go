@@ -1,0 +1,149 @@
+package integration
+
+import (
+	"os/exec"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gbytes"
+	"k8s.io/client-go/rest"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/terminal"
+)
+
+// atRest is how long the live view must send nothing. Watches are renewed after five to ten minutes.
+const atRest = 10 * time.Second
+
+// TestPluginWatches shows drains with the live view of the kubectl plugin, in a terminal and without one.
+func TestPluginWatches(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 300 * time.Millisecond})
+	s.withMachines("watched", "spare")
+	s.runOn("watched", "web", 2, deployment("web", 2), budget("web", 0))
+
+	view := s.watchInTerminal(s.fleet.Management.AdminConfig(), "status", "--watch")
+	lines := s.watchLines(s.fleet.Management.AdminConfig(), "status", "--watch")
+	shows := func(text string) {
+		s.Helper()
+		s.Eventually(view.Frame, soon, pace).Should(ContainSubstring(text))
+	}
+	shows("0 of 2 maintained")
+
+	t.Run("K12: a workload cluster without maintained Machines is not contacted", func(t *testing.T) {
+		s.part(t).Expect(s.pluginRequests()).To(BeEmpty())
+	})
+
+	s.deleteMachine("watched")
+	web := s.podsOf("web")[0]
+	shows("Waiting for PodDisruptionBudget")
+
+	t.Run("K8: a blocked drain is shown with its Pods and what they wait for", func(t *testing.T) {
+		s := s.part(t)
+		s.Eventually(func(g Gomega) {
+			e := s.evacuation(&web)
+			g.Expect(e).NotTo(BeNil())
+			g.Expect(view.Frame()).To(And(
+				ContainSubstring("Pod "+namespace+"/"+web.Name), ContainSubstring(e.Status.Message), ContainSubstring("░░░░░░░░ 0/2")))
+			g.Expect(lines()).To(And(ContainSubstring("Machine watched: Draining"), ContainSubstring(": "+e.Status.Message)))
+		}, soon, pace).Should(Succeed())
+	})
+
+	t.Run("K11: at rest, the view sends nothing", func(t *testing.T) {
+		s := s.part(t)
+		s.expectWritesNothing()
+		before := s.pluginRequests()
+		s.Expect(before.Verb("watch")).NotTo(BeEmpty())
+		s.Consistently(s.pluginRequests, atRest, time.Second).Should(HaveLen(len(before)))
+		s.Expect(view.Frame()).To(MatchRegexp(`Machine watched +░+ 0/2 +[1-9]`), "the elapsed time is known")
+	})
+
+	t.Run("K9: Enter explains the selected Pod", func(t *testing.T) {
+		s := s.part(t)
+		s.Expect(view.Press("/" + web.Name + "\rG\r")).To(Succeed())
+		s.Eventually(view.Frame, soon, pace).Should(ContainSubstring("PLACE IN THE PLAN"))
+		s.Expect(view.Press("\x1b")).To(Succeed())
+		s.Eventually(view.Frame, soon, pace).Should(ContainSubstring("filter: " + web.Name))
+		s.Expect(view.Press("\x1b")).To(Succeed())
+	})
+
+	t.Run("K8, K10: the view shows the drain to its end", func(t *testing.T) {
+		s := s.part(t)
+		s.setBudget("web", 1)
+		s.expectGone("watched")
+		s.Eventually(view.Frame, soon, pace).Should(MatchRegexp(`Machine watched .* Deleted`))
+		s.Eventually(lines, soon, pace).Should(And(ContainSubstring("Machine watched: Deleted"), ContainSubstring(": Evacuation ended")))
+		s.Expect(view.Press("q")).To(Succeed())
+		s.Eventually(view.Ended, soon, pace).Should(BeClosed())
+		s.expectWritesNothing()
+	})
+
+	t.Run("K4, K12: the roles of the plugin suffice for the view, and a cluster that cannot be read is named", func(t *testing.T) {
+		s.part(t).watchesWithRoles()
+	})
+}
+
+// watchesWithRoles runs on a Machine that exists.
+func (s *scene) watchesWithRoles() {
+	s.Helper()
+	const reader = "watcher"
+	s.grant(s.fleet.Client, "management.yaml", reader)
+	s.grant(s.workload.Client, "workload.yaml", reader)
+	management, err := s.fleet.Management.ConfigFor(reader)
+	s.Expect(err).NotTo(HaveOccurred())
+	workload, err := s.workload.ConfigFor(reader)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.requestStage("spare", "Cordon")
+	withoutSecret := s.watchLines(management, "status", "-w")
+	s.Eventually(withoutSecret, soon, pace).Should(And(ContainSubstring("Not read: getting the kubeconfig"), ContainSubstring("Machine spare: ")))
+	withFile := s.watchLines(management, "status", "-w", "--workload-kubeconfig", s.kubeconfigFile(workload))
+	s.Eventually(withFile, soon, pace).Should(MatchRegexp("NodeMaintenance spare-[0-9a-f]+: stage Cordon"))
+	ofWorkload := s.watchLines(workload, "status", "-w", "node", "spare")
+	s.Eventually(ofWorkload, soon, pace).Should(MatchRegexp("NodeMaintenance spare-[0-9a-f]+: stage Cordon"))
+	s.Expect(withFile()).NotTo(ContainSubstring("Not read"))
+	s.Expect(ofWorkload()).NotTo(ContainSubstring("Not read"))
+}
+
+// pluginRequests returns the requests of the plugin to the workload cluster.
+func (s *scene) pluginRequests() controlplane.Events {
+	s.Helper()
+	return s.audited().WithUserAgent(pluginAgent)
+}
+
+// pluginCommand returns a command that runs the kubectl plugin until the end of the test.
+func (s *scene) pluginCommand(config *rest.Config, args ...string) *exec.Cmd {
+	s.Helper()
+	path, err := pluginBinary()
+	s.Expect(err).NotTo(HaveOccurred())
+	return exec.CommandContext(s.Context(), path, append(args, "--kubeconfig", s.kubeconfigFile(config), "--cache-dir", s.TempDir())...)
+}
+
+func (s *scene) watchInTerminal(config *rest.Config, args ...string) *terminal.Terminal {
+	s.Helper()
+	view, err := terminal.Start(s.T, s.pluginCommand(config, args...), 240, 40, terminal.Dark)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Cleanup(func() {
+		if s.Failed() {
+			s.Logf("the last frame:\n%s", view.Frame())
+		}
+	})
+	return view
+}
+
+// watchLines runs the plugin without a terminal until the end of the test, and returns a function that returns its output.
+func (s *scene) watchLines(config *rest.Config, args ...string) func() string {
+	s.Helper()
+	command, output := s.pluginCommand(config, args...), gbytes.NewBuffer()
+	command.Stdout, command.Stderr = output, output
+	s.Expect(command.Start()).To(Succeed())
+	s.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		if s.Failed() {
+			s.Logf("%s", output.Contents())
+		}
+	})
+	return func() string { return string(output.Contents()) }
+}
