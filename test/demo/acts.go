@@ -25,7 +25,10 @@ type play struct {
 	workload *fleet.Workload
 	machine  string // drained in the first act
 	node     string
+	tools    tools
 	laps     []lap
+
+	interrupt func()
 }
 
 // act runs a part of the demo and measures its duration.
@@ -145,48 +148,24 @@ func (p *play) chooseMachine(ctx context.Context) error {
 	})
 }
 
-// drain deletes one Machine and shows its drain until it is deleted.
+// drain predicts the drain of a Machine, deletes it and shows its drain until it is deleted.
 func (p *play) drain(ctx context.Context) error {
+	if err := p.predict(ctx, p.machine); err != nil {
+		return err
+	}
 	p.say("kubectl delete machine %s", p.machine)
-	start := time.Now()
+	end, err := p.watch(ctx, "machine", p.machine)
+	if err != nil {
+		return err
+	}
+	defer end()
 	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.machine}}
 	if err := p.fleet.Client.Delete(ctx, machine); err != nil {
 		return errors.Wrapf(err, "deleting Machine %s", p.machine)
 	}
-	show := p.showDrain()
-	err := p.await(ctx, "Machine "+p.machine+" is deleted", func(w *world) (bool, string) {
-		picture := w.frameOf(p.machine, p.node, time.Since(start))
-		show(picture)
-		return !w.machines[p.machine].gone.IsZero(), fmt.Sprintf("condition %q, drain %q", picture.Condition, join(picture.Maintenance.Message, picture.Maintenance.Blocking))
+	return p.await(ctx, "Machine "+p.machine+" is deleted", func(w *world) (bool, string) {
+		return !w.machines[p.machine].gone.IsZero(), fmt.Sprintf("condition %q", w.conditionOf(p.machine))
 	})
-	p.leave()
-	return err
-}
-
-// showDrain redraws a table on a terminal. Elsewhere it writes the table once, as soon as there are verdicts, and then only
-// changes.
-func (p *play) showDrain() func(frame) {
-	if p.live {
-		return func(now frame) {
-			width, height := p.size()
-			p.draw(render(now, width, height-1, p.style))
-		}
-	}
-	var before frame
-	return func(now frame) {
-		if before.Maintenance.Name == "" && now.Maintenance.Name != "" {
-			p.say("")
-			for _, line := range table(now.Pods, now.Pods, 200, p.style) {
-				p.say("%s", line)
-			}
-			p.say("")
-			before.Pods = now.Pods
-		}
-		for _, line := range changes(before, now) {
-			p.say("%s", line)
-		}
-		before = now
-	}
 }
 
 // rollout changes the MachineDeployment's template and shows how its Machines are replaced.
@@ -207,14 +186,17 @@ func (p *play) rollout(ctx context.Context) error {
 	if err := p.changeTemplate(ctx); err != nil {
 		return err
 	}
-	start, show := time.Now(), p.showRollout()
-	err := p.await(ctx, "all workers are new, and all Pods ready", func(w *world) (bool, string) {
-		picture := w.rolloutOf(old, start)
+	show, end, err := p.showRollout(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	start := time.Now()
+	return p.await(ctx, "all workers are new, and all Pods ready", func(w *world) (bool, string) {
+		picture := w.rolloutOf(old)
 		show(time.Since(start), picture)
 		return picture.done() && w.web.ready == webReplicas && w.ready(appStorage) == storageReplicas, picture.String()
 	})
-	p.leave()
-	return err
 }
 
 // changeTemplate starts a rollout: the MachineDeployment refers to another machine template.
@@ -233,17 +215,17 @@ func (p *play) changeTemplate(ctx context.Context) error {
 	return errors.Wrap(p.fleet.Client.Patch(ctx, deployment, client.MergeFrom(before)), "changing the MachineDeployment")
 }
 
-// showRollout redraws a list of Machines on a terminal. Elsewhere it writes a line for each Machine that is created or deleted.
-func (p *play) showRollout() func(time.Duration, rolloutFrame) {
+// showRollout shows the live view in a terminal, until end is called. Elsewhere it writes a line for each Machine that is created or deleted.
+func (p *play) showRollout(ctx context.Context) (show func(time.Duration, rolloutFrame), end func(), err error) {
+	if p.live {
+		end, err = p.watch(ctx, "machinedeployment", pool)
+		return func(time.Duration, rolloutFrame) {}, end, err
+	}
 	last := ""
 	return func(elapsed time.Duration, now rolloutFrame) {
-		switch {
-		case p.live:
-			width, height := p.size()
-			p.draw(renderRollout(now, elapsed, width, height-1, p.style))
-		case now.milestone() != last:
+		if now.milestone() != last {
 			p.say("%7s  %s", seconds(elapsed), now)
 			last = now.milestone()
 		}
-	}
+	}, func() {}, nil
 }

@@ -6,16 +6,16 @@
 // are real control planes on loopback (see test/fleet). Then it runs two acts:
 //
 //   - One Machine is deleted. Its Node has Pods of each application: web Pods with a strict budget, storage Pods that a
-//     MachineDrainRule orders last, monitoring that another rule skips, a Job's Pod that must complete, and a DaemonSet's Pod. A live
-//     table shows the verdict for each Pod, the rule that decides, and what the Pod waits for.
+//     MachineDrainRule orders last, monitoring that another rule skips, a Job's Pod that must complete, and a DaemonSet's Pod. The
+//     kubectl plugin predicts the drain, and shows it live.
 //   - A rollout of the MachineDeployment drains and replaces every worker.
 //
 // At the end the demo checks the expected behavior against the audit logs of both API servers and the history of its watches. It
 // exits with status 1 if a check fails.
 //
 //	KEEP=1 make demo      keeps the clusters running afterwards, until Ctrl-C, and prints commands to inspect them
-//	NO_COLOR=1, TERM=dumb as usual; without a terminal only changes are printed
+//	NO_COLOR=1, TERM=dumb as usual; without a terminal, the plugin writes a line for each change
 //
-// The files: scene.go builds the objects, watch.go observes them, world.go stores the observed state, frame.go converts it for table.go,
-// screen.go writes to the terminal, acts.go runs the acts, evidence.go and checks.go check the behavior, summary.go reports.
+// The files: scene.go builds the objects, watch.go observes them, world.go stores the observed state, acts.go runs the acts, view.go runs
+// the kubectl plugin, screen.go writes to the terminal, evidence.go and checks.go check the behavior, summary.go reports.
 package main

@@ -49,17 +49,15 @@ func run(perform func(*play, context.Context) (bool, error)) int {
 		cancel(errInterrupted)
 	}()
 
-	p := &play{screen: newScreen(os.Stdout), observer: newObserver()}
+	p := &play{screen: newScreen(os.Stdin, os.Stdout), observer: newObserver(), interrupt: func() { cancel(errInterrupted) }}
 	kept, err := perform(p, ctx)
 	switch {
 	case err == nil && kept:
 		return p.end(ctx, 0)
 	case errors.Is(err, errInterrupted):
-		p.leave()
 		p.say("\nInterrupted: cleaning up")
 		return p.end(ctx, 130)
 	case err != nil:
-		p.leave()
 		p.explain(err)
 	}
 	if !keepRunning() {
@@ -75,6 +73,9 @@ func (p *play) perform(ctx context.Context) (kept bool, err error) {
 	// The watches run until the process exits, not only for an act.
 	p.title("Starting a management cluster and a workload cluster")
 	if err := p.act(ctx, "starting control planes and managers", p.raise); err != nil {
+		return false, err
+	}
+	if err := p.act(ctx, "building the kubectl plugin", p.equip); err != nil {
 		return false, err
 	}
 	p.title("Creating a Cluster of %d workers, a MachineDrainPolicy, two MachineDrainRules and applications", workers)

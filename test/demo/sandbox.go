@@ -30,7 +30,7 @@ kubectl, the plugin and two contexts are set up: management (current) and worklo
 
   # Delete the Machine, and ask why it is still there
   kubectl delete machine $MACHINE --wait=false
-  kubectl node-maintenance status
+  kubectl node-maintenance status --watch
   kubectl node-maintenance why machine $MACHINE
 
   # Let the drain continue
@@ -48,8 +48,7 @@ func (p *play) sandbox(ctx context.Context) error {
 	if err := p.act(ctx, "creating Cluster and applications", p.populate); err != nil {
 		return err
 	}
-	environment, err := p.toolbox(ctx)
-	if err != nil {
+	if err := p.equip(ctx); err != nil {
 		return err
 	}
 	p.say("%s", thingsToTry)
@@ -58,43 +57,51 @@ func (p *play) sandbox(ctx context.Context) error {
 		shell = "/bin/sh"
 	}
 	command := exec.CommandContext(ctx, shell)
-	command.Env, command.Stdin, command.Stdout, command.Stderr = environment, os.Stdin, os.Stdout, os.Stderr
+	command.Env, command.Stdin, command.Stdout, command.Stderr = p.tools.environment, os.Stdin, os.Stdout, os.Stderr
 	signal.Ignore(os.Interrupt) // Ctrl-C is for the programs in the shell
 	_ = command.Run()           // the status is that of the last command in the shell
 	p.title("Cleaning up")
 	return nil
 }
 
-// toolbox writes a directory with kubectl, the plugin and a kubeconfig, and returns the environment of the shell.
-func (p *play) toolbox(ctx context.Context) ([]string, error) {
+// tools are a directory with kubectl, the plugin and a kubeconfig of both clusters.
+type tools struct {
+	plugin      string   // its path
+	environment []string // of programs that use them
+}
+
+// equip writes the tools.
+func (p *play) equip(ctx context.Context) error {
 	directory := p.fleet.Management.Dir()
 	bin := filepath.Join(directory, "bin")
 	if err := os.MkdirAll(bin, 0o700); err != nil {
-		return nil, errors.Wrap(err, "creating a directory for programs")
+		return errors.Wrap(err, "creating a directory for programs")
 	}
 	kubectl, err := controlplane.Tool("kubectl")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := os.Symlink(kubectl, filepath.Join(bin, "kubectl")); err != nil {
-		return nil, errors.Wrap(err, "linking kubectl")
+		return errors.Wrap(err, "linking kubectl")
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(bin, "kubectl-node_maintenance"), "./cmd/kubectl-node_maintenance")
+	p.tools.plugin = filepath.Join(bin, "kubectl-node_maintenance")
+	build := exec.CommandContext(ctx, "go", "build", "-o", p.tools.plugin, "./cmd/kubectl-node_maintenance")
 	if output, err := build.CombinedOutput(); err != nil {
-		return nil, errors.Wrapf(err, "building the plugin: %s", output)
+		return errors.Wrapf(err, "building the plugin: %s", output)
 	}
 	if err := os.Symlink("kubectl-node_maintenance", filepath.Join(bin, "kubectl_complete-node_maintenance")); err != nil {
-		return nil, errors.Wrap(err, "linking the completion of the plugin")
+		return errors.Wrap(err, "linking the completion of the plugin")
 	}
 	kubeconfig, err := p.kubeconfig()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	file := filepath.Join(directory, "sandbox.kubeconfig")
 	if err := clientcmd.WriteToFile(*kubeconfig, file); err != nil {
-		return nil, errors.Wrap(err, "writing the kubeconfig")
+		return errors.Wrap(err, "writing the kubeconfig")
 	}
-	return append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "KUBECONFIG="+file), nil
+	p.tools.environment = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "KUBECONFIG="+file)
+	return nil
 }
 
 // kubeconfig has the contexts management and workload.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -133,6 +134,19 @@ func (w *world) maintenanceOf(machine string) *v1alpha1.NodeMaintenance {
 		}
 	}
 	return nil
+}
+
+// conditionOf returns the condition of a Machine, as "status reason: message".
+func (w *world) conditionOf(machine string) string {
+	seen := w.machines[machine]
+	if seen == nil {
+		return ""
+	}
+	condition := meta.FindStatusCondition(seen.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	if condition == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s %s: %s", condition.Status, condition.Reason, condition.Message)
 }
 
 // workersThere returns the names of the existing worker Machines, sorted.
