@@ -211,7 +211,7 @@ func isServed(ctx context.Context, c client.Client) bool {
 // settle waits until the deleted Machines and their Nodes are gone, and the objects that our manager has created for them.
 func (a *arena) settle(ctx context.Context) error {
 	return poll(ctx, "for deleted Machines, NodeMaintenances and Evacuations to be removed", func(ctx context.Context) (bool, error) {
-		machines, maintenances, evacuations := &clusterv1.MachineList{}, &v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}
+		machines := &clusterv1.MachineList{}
 		if err := a.Client.List(ctx, machines, client.InNamespace(a.namespace())); err != nil {
 			return false, errors.Wrap(err, "listing Machines")
 		}
@@ -220,14 +220,37 @@ func (a *arena) settle(ctx context.Context) error {
 				return false, nil
 			}
 		}
-		if err := a.workload.Client.List(ctx, maintenances, client.Limit(1)); err != nil {
-			return false, errors.Wrap(err, "listing NodeMaintenances")
-		}
-		if err := a.workload.Client.List(ctx, evacuations, client.Limit(1)); err != nil {
-			return false, errors.Wrap(err, "listing Evacuations")
-		}
-		return len(maintenances.Items) == 0 && len(evacuations.Items) == 0, nil
+		return isClean(ctx, a.workload.Client)
 	})
+}
+
+// serverCPU returns the CPU time used so far by the API server and etcd of the workload cluster.
+func (a *arena) serverCPU() (time.Duration, error) {
+	var total time.Duration
+	for _, component := range []controlplane.Component{controlplane.APIServer, controlplane.Etcd} {
+		pid, err := a.workload.ComponentPID(component)
+		if err != nil {
+			return 0, err
+		}
+		used, err := program{pid: pid}.cpu()
+		if err != nil {
+			return 0, err
+		}
+		total += used
+	}
+	return total, nil
+}
+
+// isClean reports whether a workload cluster has no NodeMaintenances and Evacuations.
+func isClean(ctx context.Context, c client.Client) (bool, error) {
+	maintenances, evacuations := &v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}
+	if err := c.List(ctx, maintenances, client.Limit(1)); err != nil {
+		return false, errors.Wrap(err, "listing NodeMaintenances")
+	}
+	if err := c.List(ctx, evacuations, client.Limit(1)); err != nil {
+		return false, errors.Wrap(err, "listing Evacuations")
+	}
+	return len(maintenances.Items) == 0 && len(evacuations.Items) == 0, nil
 }
 
 // stop stops the fleet. After a failure it prints the end of our manager's log.

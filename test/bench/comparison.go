@@ -117,6 +117,10 @@ func runOnce(ctx context.Context, a *arena, c candidate) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
+	before, err := a.serverCPU()
+	if err != nil {
+		return sample{}, err
+	}
 	taken, err := c.run(ctx, a, t)
 	if err != nil {
 		return sample{}, err
@@ -126,11 +130,16 @@ func runOnce(ctx context.Context, a *arena, c candidate) (sample, error) {
 	if err := a.settle(ctx); err != nil {
 		return sample{}, errors.Wrap(err, "waiting for the clean-up after the run")
 	}
+	after, err := a.serverCPU()
+	if err != nil {
+		return sample{}, err
+	}
 	events, err := a.workload.Audit().Since(mark)
 	if err != nil {
 		return sample{}, err
 	}
 	result := newSample(c, a.load, t, taken, events, history)
+	result.CPUPerPod = float64((after - before).Milliseconds()) / float64(max(len(t.pods), 1))
 	result.LoadAverage = busy
 	return result, nil
 }

@@ -42,9 +42,31 @@ func (c *crowd) lost() []tenant {
 
 func (c *crowd) clientOf(t tenant) client.WithWatch { return c.Workloads[t.Host.Name()].Client }
 
-// runPods fills each tenant's Node with the Pods of a Deployment, under a budget of one. Meanwhile the Nodes for drained Pods are
-// unschedulable.
+// plainPods is the number of Pods without a budget on each Node that is drained for the count of their writes.
+const plainPods = 17
+
+// runPods fills each tenant's Node with the Pods of a Deployment, under a budget of one.
 func (c *crowd) runPods(ctx context.Context, group []tenant) error {
+	objects := func(t tenant) []client.Object { return []client.Object{deploymentOf(t, c.size.pods), budgetOf(t)} }
+	return c.runOnNodes(ctx, group, objects, func(ctx context.Context, t tenant) (bool, error) {
+		budget := &policyv1.PodDisruptionBudget{}
+		err := c.clientOf(t).Get(ctx, objectKey{Namespace: t.Name, Name: appName}, budget)
+		return int(budget.Status.CurrentHealthy) == c.size.pods && budget.Status.DisruptionsAllowed == 1, errors.Wrap(err, "getting a budget")
+	})
+}
+
+// runPlainPods fills each tenant's Node with plainPods Pods of a Deployment without a budget.
+func (c *crowd) runPlainPods(ctx context.Context, group []tenant) error {
+	objects := func(t tenant) []client.Object { return []client.Object{deploymentOf(t, plainPods)} }
+	return c.runOnNodes(ctx, group, objects, func(ctx context.Context, t tenant) (bool, error) {
+		deployment := &appsv1.Deployment{}
+		err := c.clientOf(t).Get(ctx, objectKey{Namespace: t.Name, Name: appName}, deployment)
+		return deployment.Status.ReadyReplicas == plainPods, errors.Wrap(err, "getting a Deployment")
+	})
+}
+
+// runOnNodes creates objects of each tenant, and waits until their Pods run. Meanwhile the Nodes for drained Pods are unschedulable.
+func (c *crowd) runOnNodes(ctx context.Context, group []tenant, objectsOf func(tenant) []client.Object, running func(context.Context, tenant) (bool, error)) error {
 	if err := c.setLandings(ctx, true); err != nil {
 		return err
 	}
@@ -52,9 +74,9 @@ func (c *crowd) runPods(ctx context.Context, group []tenant) error {
 	creations.SetLimit(parallelWrites)
 	for _, t := range group {
 		creations.Go(func() error {
-			for _, object := range []client.Object{c.deployment(t), budgetOf(t)} {
+			for _, object := range objectsOf(t) {
 				if err := c.clientOf(t).Create(createCtx, object); err != nil {
-					return errors.Wrapf(err, "creating the Deployment of %s", t.Name)
+					return errors.Wrapf(err, "creating the Pods of %s", t.Name)
 				}
 			}
 			return nil
@@ -64,16 +86,12 @@ func (c *crowd) runPods(ctx context.Context, group []tenant) error {
 		return err
 	}
 	for _, t := range group {
-		err := poll(ctx, "for the budget of "+t.Name, func(ctx context.Context) (bool, error) {
-			budget := &policyv1.PodDisruptionBudget{}
-			err := c.clientOf(t).Get(ctx, objectKey{Namespace: t.Name, Name: appName}, budget)
-			return int(budget.Status.CurrentHealthy) == c.size.pods && budget.Status.DisruptionsAllowed == 1, errors.Wrap(err, "getting a budget")
-		})
+		err := poll(ctx, "for the Pods of "+t.Name, func(ctx context.Context) (bool, error) { return running(ctx, t) })
 		if err != nil {
 			return err
 		}
 	}
-	progress("%d pods run on each of %d nodes", c.size.pods, len(group))
+	progress("the pods of %d nodes run", len(group))
 	if err := c.setLandings(ctx, false); err != nil {
 		return err
 	}
@@ -82,8 +100,8 @@ func (c *crowd) runPods(ctx context.Context, group []tenant) error {
 
 const appName = "web"
 
-// deployment returns a Deployment whose Pods run on the tenant's Node or on a landing Node.
-func (c *crowd) deployment(t tenant) *appsv1.Deployment {
+// deploymentOf returns a Deployment whose Pods run on the tenant's Node or on a landing Node.
+func deploymentOf(t tenant, pods int) *appsv1.Deployment {
 	where := corev1.NodeSelectorRequirement{Key: tenants.Label, Operator: corev1.NodeSelectorOpIn, Values: []string{t.Name, landingLabel}}
 	affinity := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{where}}}},
@@ -91,7 +109,7 @@ func (c *crowd) deployment(t tenant) *appsv1.Deployment {
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: t.Name, Name: appName},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To(int32(c.size.pods)),
+			Replicas: ptr.To(int32(pods)),
 			Selector: &metav1.LabelSelector{MatchLabels: labelsOf(appName)},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labelsOf(appName)},
@@ -185,6 +203,19 @@ func (c *crowd) awaitReleased(ctx context.Context, group []tenant) error {
 		}
 	}
 	return nil
+}
+
+// awaitCleanUp waits until the workload clusters have no NodeMaintenances and Evacuations.
+func (c *crowd) awaitCleanUp(ctx context.Context) error {
+	return poll(ctx, "for NodeMaintenances and Evacuations to be removed", func(ctx context.Context) (bool, error) {
+		for _, w := range c.Workloads {
+			clean, err := isClean(ctx, w.Client)
+			if !clean || err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	})
 }
 
 // movingTimeout limits the wait for the progress of drains.

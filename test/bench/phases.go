@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
@@ -146,6 +149,59 @@ func measureDrains(ctx context.Context, c *crowd, f *figures) error {
 	f.add("drain_seconds_max", slices.Max(seconds), "")
 	progress("waiting for the clusters that were unreachable")
 	return c.awaitReleased(ctx, lost)
+}
+
+// measurePlain drains Nodes whose Pods are evicted at once, and counts what all users write for that until nothing is left of it.
+func measurePlain(ctx context.Context, c *crowd, f *figures) error {
+	group := c.group(1)
+	if err := c.runPlainPods(ctx, group); err != nil {
+		return err
+	}
+	if err := c.awaitCleanUp(ctx); err != nil { // of the phases before
+		return err
+	}
+	begin, err := c.mark()
+	if err != nil {
+		return err
+	}
+	progress("draining %d nodes with %d pods each", len(group), plainPods)
+	if _, _, err := c.drain(ctx, group, nil); err != nil {
+		return err
+	}
+	if err := c.awaitCleanUp(ctx); err != nil {
+		return err
+	}
+	_, events, err := c.since(begin)
+	if err != nil {
+		return err
+	}
+	pods, writes := len(group)*plainPods, maintenanceWrites(events)
+	f.add("plain_pods", pods, "evicted at once, without budgets")
+	f.add("writes_per_plain_pod", float64(len(writes))/float64(pods), "by all users, events excluded: "+tally(writes))
+	evicted := len(events.Verb("create").Resource("pods", "eviction").Succeeded())
+	f.promise(evicted == pods, "%d evictions for %d pods without budgets", evicted, pods)
+	return nil
+}
+
+// maintenanceWrites returns what was written for maintenances by all users, such as the garbage collector, and what our manager has written otherwise.
+func maintenanceWrites(events controlplane.Events) controlplane.Events {
+	return events.Writes().Where(func(e controlplane.Event) bool {
+		ours := strings.HasPrefix(e.UserAgent, fleet.ManagerAgent) && e.Resource != "events"
+		return ours || e.Group == v1alpha1.GroupVersion.Group || e.Resource == "pods" && e.Subresource == "eviction"
+	})
+}
+
+// tally counts requests by verb and resource.
+func tally(events controlplane.Events) string {
+	counts := map[string]int{}
+	for _, event := range events {
+		counts[describe(event)]++
+	}
+	kinds := make([]string, 0, len(counts))
+	for _, kind := range slices.Sorted(maps.Keys(counts)) {
+		kinds = append(kinds, fmt.Sprintf("%d %s", counts[kind], kind))
+	}
+	return strings.Join(kinds, ", ")
 }
 
 func stopAll(watches []*roomWatch) []rooms {

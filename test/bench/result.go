@@ -45,6 +45,8 @@ func (r *result) flat() map[string]any {
 		content[c.name+"_evictions"] = median(values(r.Samples, c.name, func(s sample) float64 { return float64(s.Evictions) }))
 		content[c.name+"_refused"] = median(values(r.Samples, c.name, func(s sample) float64 { return float64(s.Refused) }))
 		content[c.name+"_writes_per_pod"] = round(median(values(r.Samples, c.name, func(s sample) float64 { return s.WritesPerPod })))
+		content[c.name+"_all_writes_per_pod"] = round(median(values(r.Samples, c.name, func(s sample) float64 { return s.AllWritesPerPod })))
+		content[c.name+"_cpu_milliseconds_per_pod"] = round(median(values(r.Samples, c.name, func(s sample) float64 { return s.CPUPerPod })))
 		content[c.name+"_evictions_per_pod"] = round(median(values(r.Samples, c.name, sample.evictionsPerPod)))
 		content[c.name+"_evicted_per_pod"] = round(median(values(r.Samples, c.name, func(s sample) float64 { return s.EvictedPerPod })))
 		content[c.name+"_breakdown"] = r.breakdownOf(c.name)

@@ -26,6 +26,11 @@ type sample struct {
 	// Writes to the workload cluster by verb and resource, including evictions, without events (the API objects).
 	Writes       map[string]int `json:"writes"`
 	WritesPerPod float64        `json:"writes_per_pod"`
+	// AllWritesPerPod are the writes to the workload cluster by all users, without events and leases: they include those of the
+	// termination of the Pods and of their replacements.
+	AllWritesPerPod float64 `json:"all_writes_per_pod"`
+	// CPUPerPod is the CPU time of the workload cluster's API server and etcd, in milliseconds, until the clean-up after the run.
+	CPUPerPod float64 `json:"cpu_milliseconds_per_pod"`
 	// CallsPerPod includes reads and watches.
 	CallsPerPod float64   `json:"calls_per_pod"`
 	Breakdown   breakdown `json:"breakdown"`
@@ -90,7 +95,9 @@ func newSample(c candidate, l load, t target, taken span, events controlplane.Ev
 		writes++
 		s.Writes[describe(write)]++
 	}
+	all := events.Writes().Where(func(e controlplane.Event) bool { return e.Resource != "events" && e.Resource != "leases" })
 	if len(t.pods) > 0 {
+		s.AllWritesPerPod = float64(len(all)) / float64(len(t.pods))
 		s.WritesPerPod = float64(writes) / float64(len(t.pods))
 		s.CallsPerPod = float64(len(requests)) / float64(len(t.pods))
 	}

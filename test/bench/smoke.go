@@ -29,7 +29,7 @@ var smokeScenario = scenario{
 		f := &figures{name: s.name, about: s.about + "; " + size.String()}
 		progress("%s: %s", f.name, f.about)
 		err = onCrowd(ctx, size, o, func(c *crowd) error {
-			for _, phase := range []phase{measureMemory, measureRest, measureDrains} {
+			for _, phase := range []phase{measureMemory, measureRest, measureDrains, measurePlain} {
 				if err := phase(ctx, c, f); err != nil {
 					return err
 				}

@@ -37,18 +37,20 @@ func (r *result) runsOf(c candidate) int {
 
 func (r *result) tellResults(text *strings.Builder) {
 	rows := &strings.Builder{}
-	rows.WriteString("candidate\truns\tseconds (median, least to most)\tevictions\trefused\tevicted per pod\twrites per pod\t\n")
+	rows.WriteString("candidate\truns\tseconds (median, least to most)\tevictions\trefused\tevicted per pod\twrites per pod\tof all users\tCPU ms per pod\t\n")
 	for _, c := range r.Candidates {
 		seconds := values(r.Samples, c.name, func(s sample) float64 { return s.Seconds })
 		if len(seconds) == 0 {
-			fmt.Fprintf(rows, "%s\t0\tnot run\t\t\t\t\t\n", c.name)
+			fmt.Fprintf(rows, "%s\t0\tnot run\t\t\t\t\t\t\t\n", c.name)
 			continue
 		}
-		fmt.Fprintf(rows, "%s\t%d\t%.2f (%.2f to %.2f)\t%g\t%g\t%.2f\t%.2f\t%s\n", c.name, len(seconds), median(seconds), slices.Min(seconds), slices.Max(seconds),
+		fmt.Fprintf(rows, "%s\t%d\t%.2f (%.2f to %.2f)\t%g\t%g\t%.2f\t%.2f\t%.2f\t%.1f\t%s\n", c.name, len(seconds), median(seconds), slices.Min(seconds), slices.Max(seconds),
 			median(values(r.Samples, c.name, func(s sample) float64 { return float64(s.Evictions) })),
 			median(values(r.Samples, c.name, func(s sample) float64 { return float64(s.Refused) })),
 			median(values(r.Samples, c.name, func(s sample) float64 { return s.EvictedPerPod })),
-			median(values(r.Samples, c.name, func(s sample) float64 { return s.WritesPerPod })), c.about)
+			median(values(r.Samples, c.name, func(s sample) float64 { return s.WritesPerPod })),
+			median(values(r.Samples, c.name, func(s sample) float64 { return s.AllWritesPerPod })),
+			median(values(r.Samples, c.name, func(s sample) float64 { return s.CPUPerPod })), c.about)
 	}
 	text.WriteString(align(rows.String(), 0))
 }

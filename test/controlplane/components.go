@@ -44,6 +44,17 @@ func (c *ControlPlane) SignalComponent(component Component, signal os.Signal) er
 	return process.Signal(signal)
 }
 
+// ComponentPID returns the process ID of a running component.
+func (c *ControlPlane) ComponentPID(component Component) (int, error) {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	process := c.processes[component]
+	if process == nil {
+		return 0, errors.Errorf("%s of %q is not running", component, c.Name())
+	}
+	return process.PID(), nil
+}
+
 // StartComponent starts a stopped component and waits until it is ready. The extra flags apply until it is started again.
 func (c *ControlPlane) StartComponent(ctx context.Context, component Component, extraArgs ...string) error {
 	c.changing.Lock()
