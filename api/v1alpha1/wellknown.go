@@ -12,7 +12,8 @@ const (
 	// subdomain of the instigator. An instigator withdraws by removing its finalizer.
 	InstigatorFinalizerPrefix = "evacuation.coordination.k8s.io/instigator_"
 
-	// NodeMaintenanceInstigatorFinalizer is the instigator finalizer of all NodeMaintenances.
+	// NodeMaintenanceInstigatorFinalizer is the instigator finalizer of all NodeMaintenances. For Pods that are evicted at once, an annotation of
+	// the same name takes its place.
 	NodeMaintenanceInstigatorFinalizer = InstigatorFinalizerPrefix + "nodemaintenance.k8s.io"
 
 	// EvacuatorPriorityAnnotationPrefix is the prefix of the Pod annotation that names an evacuator of the Pod. The rest of the key is the

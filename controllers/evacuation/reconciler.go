@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -37,10 +38,26 @@ type Reconciler struct {
 	Clock    clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
+	gone       cache.Cache[goneSince]
 }
 
+// goneTTL is how long it is kept when a Pod was first observed not to exist. A busy manager may reconcile long after AwaitCollectionFor.
+const goneTTL = time.Minute
+
+// goneSince is when the Pod of an Evacuation was first observed not to exist. After a restart of the manager, the garbage collector gets the same
+// time again.
+type goneSince struct {
+	cluster    types.NamespacedName
+	evacuation types.UID
+	at         time.Time
+}
+
+// Key implements cache.Entry.
+func (g goneSince) Key() string { return g.cluster.String() + "/" + string(g.evacuation) }
+
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
+	r.gone = cache.New[goneSince](ctx, goneTTL)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "evacuation", r, options, r.enqueue)
 	return err
@@ -150,7 +167,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return workload.Result(err)
 	}
 	now := r.Clock.Now()
-	action := evacuation.Next(s.input(now))
+	action := evacuation.Next(r.input(s, now))
 	if action.Kind == evacuation.Evict {
 		// The evictor takes over: it watches the same Evacuations, comes to the same decision, evicts the Pod as PodDisruptionBudgets allow,
 		// and writes this action to the status together with what the eviction waits for.
@@ -166,9 +183,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 }
 
 // input returns what is known about the Evacuation and its Pod.
-func (s *scope) input(now time.Time) evacuation.Input {
+func (r *Reconciler) input(s *scope, now time.Time) evacuation.Input {
+	if s.gone {
+		since := goneSince{cluster: s.request.Cluster, evacuation: s.evacuation.UID, at: now}
+		if known, isKnown := r.gone.Has(since.Key()); isKnown {
+			since = known
+		} else {
+			r.gone.Add(since)
+		}
+		return evacuation.Input{Evacuation: s.evacuation, Pod: evacuation.Pod{Known: true}, GoneSince: since.at, Now: now}
+	}
 	if s.pod == nil {
-		return evacuation.Input{Evacuation: s.evacuation, Pod: evacuation.Pod{Known: s.gone}, Now: now}
+		return evacuation.Input{Evacuation: s.evacuation, Now: now}
 	}
 	return evacuation.InputOf(s.evacuation, s.pod, s.podType, s.terms, now)
 }

@@ -29,9 +29,10 @@ type creations struct {
 
 // creation is the result of the last attempt to create the Evacuation of a Pod.
 type creation struct {
-	until   time.Time // time of the next attempt
-	backoff time.Duration
-	refused error // nil: the Evacuation was created
+	observed bool      // the Evacuation was observed
+	until    time.Time // time of the next attempt
+	backoff  time.Duration
+	refused  error // nil: the Evacuation was not refused
 }
 
 // awaited returns the time of the next attempt to create the Evacuation of a Pod. It returns false if there was no attempt or the next one
@@ -68,7 +69,7 @@ func (c *creations) set(request workload.Request, pod types.UID, last creation) 
 	c.last[request][pod] = last
 }
 
-// refusals returns the errors of refused Evacuations, by Pod, and the time of the first retry, or zero. It drops those of Pods
+// refusals returns the errors of refused Evacuations, by Pod, and the time of the first retry, or zero. It drops what is remembered of Pods
 // that no longer exist.
 func (c *creations) refusals(request workload.Request, isThere func(types.UID) bool) (refused map[types.UID]error, retryAt time.Time) {
 	c.mu.Lock()
@@ -76,10 +77,9 @@ func (c *creations) refusals(request workload.Request, isThere func(types.UID) b
 	refused = map[types.UID]error{}
 	for pod, last := range c.last[request] {
 		switch {
-		case last.refused == nil:
 		case !isThere(pod):
 			delete(c.last[request], pod)
-		default:
+		case last.refused != nil:
 			refused[pod] = last.refused
 			if retryAt.IsZero() || last.until.Before(retryAt) {
 				retryAt = last.until
@@ -89,11 +89,19 @@ func (c *creations) refusals(request workload.Request, isThere func(types.UID) b
 	return refused, retryAt
 }
 
-// observed drops an Evacuation that has been observed. If it is deleted later, it is recreated at once.
+// observed records that the Evacuation of a Pod has been observed. If it is deleted later, it is recreated at once.
 func (c *creations) observed(request workload.Request, pod types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.last[request], pod)
+	c.set(request, pod, creation{observed: true})
+}
+
+// wasObserved reports whether the Evacuation of a Pod has been observed. That of a terminating Pod is not recreated: the garbage collector has
+// deleted it after the Pod, and the watch has not delivered the deletion of the Pod yet.
+func (c *creations) wasObserved(request workload.Request, pod types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last[request][pod].observed
 }
 
 // remove drops all Evacuations of a NodeMaintenance that no longer exists.

@@ -30,6 +30,11 @@ func TestCreations(t *testing.T) {
 	created.observed(request, "pod")
 	g.Expect(awaited("pod", time.Second)).To(BeFalse(), "an Evacuation that was observed and deleted is created again at once")
 
+	g.Expect(created.wasObserved(request, "pod")).To(BeTrue())
+	g.Expect(created.wasObserved(request, "other")).To(BeFalse())
+	created.refusals(request, func(types.UID) bool { return false })
+	g.Expect(created.wasObserved(request, "pod")).To(BeFalse(), "nothing is kept of a Pod that does not exist")
+
 	created.recordCreated(request, "pod", start)
 	created.remove(request)
 	g.Expect(created.last).To(BeEmpty())

@@ -3,6 +3,7 @@ package nodemaintenance
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pkg/errors"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
@@ -35,6 +37,7 @@ type drainState struct {
 	pods         map[string][]drainedPod // on the selected Nodes, by Node name
 	createErrors map[types.UID]error     // of Evacuations that the API server refuses, by Pod
 	ruleProblems []rules.Problem
+	budgets      func() *budgets.Index // nil: the PodDisruptionBudgets are not known
 	finalAttempt finalAttempt
 }
 
@@ -60,6 +63,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 	s.drain = &drainState{
 		decision: decision.Maintenances[s.maintenance.Name], pods: map[string][]drainedPod{},
 		ruleProblems: c.Matchers[s.maintenance.Name].Problems(),
+		budgets:      sync.OnceValue(func() *budgets.Index { return r.budgetsIn(s.request.Cluster) }),
 	}
 	selected := sets.New(nodeNames(s.nodes)...)
 	for _, pod := range pods {
@@ -69,6 +73,19 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 		}
 	}
 	return true, r.applyTargets(ctx, s, decision.Targets.Union(finalAttempts(s)))
+}
+
+// budgetsIn returns the PodDisruptionBudgets of a workload cluster, nil if they are not known.
+func (r *Reconciler) budgetsIn(cluster types.NamespacedName) *budgets.Index {
+	observation := r.Clusters.CurrentObservation(cluster)
+	if observation == nil {
+		return nil
+	}
+	pdbs, known := observation.Budgets()
+	if !known {
+		return nil
+	}
+	return budgets.NewIndex(pdbs, nil)
 }
 
 func decide(c *planinput.Component, pods []drainedPod) plan.Decision {
@@ -176,6 +193,8 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, pod drainedP
 		switch {
 		case !targeted:
 			return nil
+		case pod.object.DeletionTimestamp != nil && r.created.wasObserved(s.request, pod.object.UID): // the Pod no longer exists, but the watch lags
+			return nil
 		case awaited:
 			s.requeueBy(until)
 			return nil
@@ -189,9 +208,9 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, pod drainedP
 	switch {
 	case targeted && !instigated && e.DeletionTimestamp.IsZero():
 		r.reportInvalid(s, pod.object, nil) // its Evacuation has another instigator
-		return func() error { return setInstigator(ctx, s.client, e, evacuation.WithInstigator) }
+		return func() error { return setInstigator(ctx, s.client, e, evacuation.Request) }
 	case !targeted && instigated && !pod.Planned.Finished:
-		return func() error { return setInstigator(ctx, s.client, e, evacuation.WithoutInstigator) }
+		return func() error { return setInstigator(ctx, s.client, e, evacuation.Withdraw) }
 	}
 	return nil
 }
@@ -211,6 +230,9 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 	}
 	if !after.IsZero() {
 		e.Annotations[v1alpha1.EvacuateAfterAnnotation] = after.UTC().Format(time.RFC3339)
+	}
+	if index := s.drain.budgets(); index != nil && evacuation.EvictedAtOnce(e, pod.Type, len(index.Covering(budgets.PodOf(pod.object)))) {
+		evacuation.RequestByAnnotation(e)
 	}
 	if err := s.client.Create(ctx, e); err != nil && !apierrors.IsAlreadyExists(err) {
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
@@ -244,10 +266,10 @@ func (r *Reconciler) reportInvalid(s *scope, pod *corev1.Pod, problems []evacuat
 	}
 }
 
-// setInstigator adds or removes our instigator finalizer. It keeps the finalizers of other instigators.
-func setInstigator(ctx context.Context, c client.Client, e *v1alpha1.Evacuation, change func(finalizers []string, own string) []string) error {
+// setInstigator adds or removes NodeMaintenances as an instigator. It keeps the finalizers of other instigators.
+func setInstigator(ctx context.Context, c client.Client, e *v1alpha1.Evacuation, change func(*v1alpha1.Evacuation)) error {
 	changed := e.DeepCopy()
-	changed.Finalizers = change(e.Finalizers, v1alpha1.NodeMaintenanceInstigatorFinalizer)
+	change(changed)
 	err := c.Patch(ctx, changed, client.MergeFromWithOptions(e, client.MergeFromWithOptimisticLock{}))
 	return errors.Wrapf(client.IgnoreNotFound(err), "setting the instigator of Evacuation %s", klog.KObj(e))
 }
@@ -289,7 +311,7 @@ func withdrawAll(ctx context.Context, s *scope, node *corev1.Node, wanted sets.S
 		if wanted.Has(types.UID(e.Spec.PodRef.UID)) || !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
 			continue
 		}
-		if err := setInstigator(ctx, s.client, e, evacuation.WithoutInstigator); err != nil {
+		if err := setInstigator(ctx, s.client, e, evacuation.Withdraw); err != nil {
 			return err
 		}
 	}

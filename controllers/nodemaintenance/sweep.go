@@ -124,7 +124,7 @@ func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, n
 // sweep withdraws from Evacuations, removes conditions and restores the Node, as the leftovers require.
 func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node, left orphan.Orphans) error {
 	for _, e := range left.Evacuations {
-		if err := setInstigator(ctx, c, e, evacuation.WithoutInstigator); err != nil {
+		if err := setInstigator(ctx, c, e, evacuation.Withdraw); err != nil {
 			return err
 		}
 	}

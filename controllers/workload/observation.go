@@ -136,7 +136,9 @@ func TrimNode(object any) (any, error) {
 }
 
 // evacuationAnnotations are the annotations of Evacuations that decisions need.
-var evacuationAnnotations = []string{v1alpha1.EvacuationNodeAnnotation, v1alpha1.EvacuatorsPolicyAnnotation, v1alpha1.EvacuateAfterAnnotation}
+var evacuationAnnotations = []string{
+	v1alpha1.EvacuationNodeAnnotation, v1alpha1.EvacuatorsPolicyAnnotation, v1alpha1.EvacuateAfterAnnotation, v1alpha1.NodeMaintenanceInstigatorFinalizer,
+}
 
 // maxAnnotation is the maximum length of the value of such an annotation: that of the name of a Node.
 const maxAnnotation = 253

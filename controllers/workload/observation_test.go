@@ -51,6 +51,7 @@ func TestTrim(t *testing.T) {
 			Labels: map[string]string{"large": "x"},
 			Annotations: map[string]string{
 				v1alpha1.EvacuationNodeAnnotation: "one", v1alpha1.EvacuatorsPolicyAnnotation: "BuiltIn", v1alpha1.EvacuateAfterAnnotation: "2026-03-01T12:00:00Z",
+				v1alpha1.NodeMaintenanceInstigatorFinalizer: "",
 				"large": strings.Repeat("x", 200_000),
 			},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
@@ -61,6 +62,7 @@ func TestTrim(t *testing.T) {
 			Name: "e", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
 			Annotations: map[string]string{
 				v1alpha1.EvacuationNodeAnnotation: "one", v1alpha1.EvacuatorsPolicyAnnotation: "BuiltIn", v1alpha1.EvacuateAfterAnnotation: "2026-03-01T12:00:00Z",
+				v1alpha1.NodeMaintenanceInstigatorFinalizer: "",
 			},
 		}}))
 	})

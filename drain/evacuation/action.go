@@ -28,6 +28,8 @@ const (
 	Evict Kind = "Evict"
 	// AwaitTermination waits for a Pod that is terminating, or whose type is never evicted (Action.Reason).
 	AwaitTermination Kind = "AwaitTermination"
+	// AwaitCollection waits until Action.Deadline for the garbage collector to delete the Evacuation of a deleted Pod.
+	AwaitCollection Kind = "AwaitCollection"
 	// Finish ends an Evacuation whose Pod has been deleted or has finished.
 	Finish Kind = "Finish"
 	// Fail ends an Evacuation whose Pod was never observed and does not exist.

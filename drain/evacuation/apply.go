@@ -52,7 +52,7 @@ func (a Action) Apply(e *v1alpha1.Evacuation, now time.Time) {
 		a.end(e)
 	case Finish:
 		a.end(e)
-	case AwaitPod, AwaitResume, Cancel, Done: // no changes; Cancel deletes the Evacuation unchanged
+	case AwaitPod, AwaitResume, AwaitCollection, Cancel, Done: // no changes; Cancel deletes the Evacuation unchanged
 	}
 }
 
@@ -86,10 +86,16 @@ func (a Action) evict(e *v1alpha1.Evacuation, now time.Time) {
 	e.Status.Message = a.Message
 }
 
-// awaitTermination changes the status only if nothing else in it tells that the Pod was observed, or why it is not evicted.
+// awaitTermination changes the status only if nothing else tells that the Pod was observed, why it is not evicted, or that it terminates for long.
 func (a Action) awaitTermination(e *v1alpha1.Evacuation, now time.Time) {
-	if a.Reason == ReasonTerminating {
+	switch a.Reason {
+	case ReasonTerminating:
 		if !podWasSeen(e) {
+			e.Status.Message = a.Message
+		}
+		return
+	case ReasonStillTerminating:
+		if e.Status.Message == "" {
 			e.Status.Message = a.Message
 		}
 		return

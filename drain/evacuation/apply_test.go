@@ -128,10 +128,28 @@ func TestApplyAwaitTermination(t *testing.T) { // E15
 		}
 	})
 	t.Run("records that the Pod was observed", func(t *testing.T) {
-		g := anEvacuation().pod(terminating)
+		g := anEvacuation().unowned().pod(terminating)
 		g.apply(t)
 		if got := summary(g.podGone().next(t)); got != "Finish -nodemaintenance.k8s.io delete" {
 			t.Errorf("got %s", got)
+		}
+	})
+	t.Run("E43: writes no status for a Pod that terminates within a minute", func(t *testing.T) {
+		g := anEvacuation().requestedByAnnotation().terminatingSince(0).at(59 * time.Second)
+		if got := summary(g.next(t)); got != "AwaitTermination until 1m0s PodTerminating" {
+			t.Errorf("got %s", got)
+		}
+		if got := toMap(t, g.apply(t))["status"]; got != nil {
+			t.Errorf("got %v", got)
+		}
+	})
+	t.Run("E43: reports a Pod that terminates for more than a minute", func(t *testing.T) {
+		g := anEvacuation().requestedByAnnotation().terminatingSince(0).at(time.Minute)
+		if got := g.apply(t).Status.Message; got != "The Pod has been terminating since 2026-03-01T12:00:00Z." {
+			t.Errorf("got %q", got)
+		}
+		if got := g.saying("moving data").apply(t).Status.Message; got != "moving data" {
+			t.Errorf("the message of an evacuator is overwritten: got %s", got)
 		}
 	})
 	t.Run("changes nothing after an eviction", func(t *testing.T) {
@@ -153,7 +171,7 @@ func TestApplyEnds(t *testing.T) {
 		}
 	})
 	t.Run("E2: records that the Pod does not exist", func(t *testing.T) {
-		g := anEvacuation().podGone()
+		g := anEvacuation().unowned().podGone()
 		e := g.apply(t)
 		failed := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationFailed)
 		if failed == nil || failed.Status != metav1.ConditionTrue || failed.Reason != v1alpha1.ReasonPodNotFound || len(e.Finalizers) != 0 {

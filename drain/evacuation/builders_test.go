@@ -87,6 +87,30 @@ func (g *given) heldBy(finalizers ...string) *given {
 	return g
 }
 
+// unowned removes the ownerReference, which only Evacuations of observed Pods have.
+func (g *given) unowned() *given {
+	g.Evacuation.OwnerReferences = nil
+	return g
+}
+
+// requestedByAnnotation replaces our finalizer.
+func (g *given) requestedByAnnotation() *given {
+	evacuation.RequestByAnnotation(g.Evacuation)
+	return g
+}
+
+// terminatingSince is a Pod that terminates since the given time after noon.
+func (g *given) terminatingSince(afterNoon time.Duration) *given {
+	g.TerminatingSince = noon.Add(afterNoon)
+	return g.pod(terminating)
+}
+
+// goneSince is a Pod that was first observed not to exist at the given time after noon.
+func (g *given) goneSince(afterNoon time.Duration) *given {
+	g.GoneSince = noon.Add(afterNoon)
+	return g.podGone()
+}
+
 func (g *given) deleted() *given {
 	now := metav1.NewTime(noon)
 	g.Evacuation.DeletionTimestamp = &now

@@ -28,6 +28,7 @@
 //
 // And at any time:
 //
+//	Pod deleted                     ──► AwaitCollection, if the Pod owns the Evacuation
 //	Pod deleted or finished         ──► Finish; or Fail, if the Pod was never observed
 //	all instigators withdrawn       ──► Cancel; or continue as above, if an evacuator does not allow cancellation
 //	Pod not observed yet            ──► AwaitPod
@@ -49,6 +50,7 @@
 //
 // # Writes
 //
-// The eviction of a Pod without evacuators takes four writes of its Evacuation: create, one status write (evicting), delete, and
-// the removal of the finalizers. Apply changes nothing in an Evacuation that is up to date.
+// The Evacuation of a Pod that is evicted at once takes two writes: create, and the deletion by the garbage collector, since the Pod owns
+// it. A finalizer takes one more, and so does each status that says what the Pod waits for. Apply changes nothing in an Evacuation
+// that is up to date.
 package evacuation

@@ -170,13 +170,18 @@ func (w *world) join(r *rapid.T) {
 }
 
 func (w *world) leave(r *rapid.T) {
-	w.e.Finalizers = evacuation.WithoutInstigator(w.e.Finalizers, rapid.SampledFrom([]string{ours, theirs, foreign}).Draw(r, "who"))
+	who := rapid.SampledFrom([]string{ours, theirs, foreign}).Draw(r, "who")
+	w.e.Finalizers = evacuation.WithoutInstigator(w.e.Finalizers, who)
+	if who == ours {
+		evacuation.Withdraw(w.e)
+	}
 	w.collect()
 }
 
 // leaveForbidden withdraws all instigators from an Evacuation that does not allow cancellation.
 func (w *world) leaveForbidden(*rapid.T) {
 	w.e.Finalizers = evacuation.WithoutInstigators(w.e.Finalizers)
+	evacuation.Withdraw(w.e)
 }
 
 func (w *world) userDeletes(*rapid.T) {

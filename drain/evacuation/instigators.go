@@ -4,23 +4,60 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Instigators returns the finalizers of the instigators of the Evacuation.
+// Instigators returns the instigators of the Evacuation: their finalizers, and that of NodeMaintenances also if they request the Evacuation
+// by annotation, see RequestByAnnotation.
 func Instigators(e *v1alpha1.Evacuation) []string {
-	var instigators []string
-	for _, finalizer := range e.Finalizers {
-		if isInstigator(finalizer) {
-			instigators = append(instigators, finalizer)
-		}
+	instigators := instigatorFinalizers(e)
+	const ours = v1alpha1.NodeMaintenanceInstigatorFinalizer
+	if _, annotated := e.Annotations[ours]; annotated && !slices.Contains(instigators, ours) {
+		instigators = append(instigators, ours)
 	}
 	return instigators
 }
 
+func instigatorFinalizers(e *v1alpha1.Evacuation) []string {
+	var finalizers []string
+	for _, finalizer := range e.Finalizers {
+		if isInstigator(finalizer) {
+			finalizers = append(finalizers, finalizer)
+		}
+	}
+	return finalizers
+}
+
 // HasInstigator reports whether the finalizer is that of an instigator of the Evacuation.
 func HasInstigator(e *v1alpha1.Evacuation, finalizer string) bool {
-	return isInstigator(finalizer) && slices.Contains(e.Finalizers, finalizer)
+	return slices.Contains(Instigators(e), finalizer)
+}
+
+// RequestByAnnotation replaces the finalizer of NodeMaintenances by an annotation of the same name, in a new Evacuation of a Pod that is
+// evicted at once. The finalizer would only delay the deletion of the Evacuation by the garbage collector, and cost one more write for each
+// Pod. If another actor deletes the Evacuation before the Pod terminates, the NodeMaintenance creates it again.
+func RequestByAnnotation(e *v1alpha1.Evacuation) {
+	e.Finalizers = WithoutInstigator(e.Finalizers, v1alpha1.NodeMaintenanceInstigatorFinalizer)
+	metav1.SetMetaDataAnnotation(&e.ObjectMeta, v1alpha1.NodeMaintenanceInstigatorFinalizer, "")
+}
+
+// EvictedAtOnce reports whether nothing is known that delays the eviction of the Pod of a new Evacuation: no evacuator, no backoff, and no
+// PodDisruptionBudget that selects the Pod.
+func EvictedAtOnce(e *v1alpha1.Evacuation, podType v1alpha1.PodType, budgets int) bool {
+	return podType == v1alpha1.PodTypeDefault && budgets == 0 && len(e.Spec.Evacuators) == 0 && e.Annotations[v1alpha1.EvacuateAfterAnnotation] == ""
+}
+
+// Request adds NodeMaintenances as an instigator.
+func Request(e *v1alpha1.Evacuation) {
+	e.Finalizers = WithInstigator(e.Finalizers, v1alpha1.NodeMaintenanceInstigatorFinalizer)
+}
+
+// Withdraw removes NodeMaintenances as an instigator.
+func Withdraw(e *v1alpha1.Evacuation) {
+	e.Finalizers = WithoutInstigator(e.Finalizers, v1alpha1.NodeMaintenanceInstigatorFinalizer)
+	delete(e.Annotations, v1alpha1.NodeMaintenanceInstigatorFinalizer)
 }
 
 // WithInstigator adds an instigator's own finalizer and keeps the others. The API server refuses it once the Evacuation has a

@@ -96,11 +96,21 @@ func TestAdopt(t *testing.T) {
 func TestInstigators(t *testing.T) {
 	finalizers := []string{foreign, ours, theirs}
 	e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Finalizers: finalizers}}
+	annotated := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Finalizers: finalizers}}
+	evacuation.RequestByAnnotation(annotated)
+	withdrawn := annotated.DeepCopy()
+	evacuation.Withdraw(withdrawn)
+	joined := annotated.DeepCopy()
+	evacuation.Request(joined)
 	for _, test := range []struct {
 		name string
 		got  []string
 		want string
 	}{
+		{"E43: an annotation is an instigator", evacuation.Instigators(annotated), theirs + " " + ours},
+		{"E43: an annotation is no finalizer", annotated.Finalizers, foreign + " " + theirs},
+		{"E43: an instigator by annotation withdraws", evacuation.Instigators(withdrawn), theirs},
+		{"E43: an instigator counts once", evacuation.Instigators(joined), theirs + " " + ours},
 		{"E7: instigators are finalizers with the prefix", evacuation.Instigators(e), ours + " " + theirs},
 		{"E7: an instigator joins", evacuation.WithInstigator([]string{foreign}, ours), foreign + " " + ours},
 		{"E7: an instigator joins once", evacuation.WithInstigator(finalizers, ours), foreign + " " + ours + " " + theirs},

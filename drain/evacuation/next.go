@@ -6,6 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
@@ -20,6 +22,13 @@ const (
 	// ClockSkew is how far in the future a progress timestamp may be, since clocks differ.
 	ClockSkew = 30 * time.Second
 
+	// ReportTermination is how long a Pod terminates before the status says so. Most Pods terminate earlier, which saves the write.
+	ReportTermination = time.Minute
+
+	// AwaitCollectionFor is how long the garbage collector may take to delete the Evacuation of a deleted Pod. It normally takes milliseconds;
+	// it does not run everywhere, and starts half a minute after the CRD has been created.
+	AwaitCollectionFor = 5 * time.Second
+
 	// defaultProgressDeadline is the default of the CRD, for objects without it.
 	defaultProgressDeadline = 30 * time.Minute
 )
@@ -32,6 +41,8 @@ const (
 	ReasonNeverEvicted = "PodTypeNeverEvicted"
 	// ReasonTerminating: the Pod is terminating.
 	ReasonTerminating = "PodTerminating"
+	// ReasonStillTerminating: the Pod has been terminating for longer than ReportTermination.
+	ReasonStillTerminating = "PodStillTerminating"
 )
 
 // Input is the input of Next, which does not change it.
@@ -47,7 +58,11 @@ type Input struct {
 	DrainEnds *time.Time
 	// Paused is true if all instigators are paused, see Terms.DefersEvacuation.
 	Paused bool
-	Now    time.Time
+	// TerminatingSince is when the deletion of a terminating Pod was requested.
+	TerminatingSince time.Time
+	// GoneSince is when the Pod was first observed not to exist. Zero: Next does not wait for the garbage collector.
+	GoneSince time.Time
+	Now       time.Time
 }
 
 // InputOf returns the input of Next for an Evacuation whose Pod has been observed.
@@ -55,8 +70,16 @@ func InputOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, 
 	resolved, _ := Resolve(SubjectOf(e, pod, podType))
 	return Input{
 		Evacuation: e, Pod: ObservedPod(e, pod, podType), ResolvedEvacuators: resolved, Limits: terms.Limits(e, pod, podType),
-		DrainEnds: terms.DrainEnds, Paused: terms.DefersEvacuation(e), Now: now,
+		DrainEnds: terms.DrainEnds, Paused: terms.DefersEvacuation(e), TerminatingSince: deletionRequested(pod), Now: now,
 	}
+}
+
+// deletionRequested returns when the deletion of a Pod was requested, zero if it was not.
+func deletionRequested(pod *corev1.Pod) time.Time {
+	if pod.DeletionTimestamp == nil {
+		return time.Time{}
+	}
+	return pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
 }
 
 // Next returns the next action for an Evacuation. It is a pure function of its input; see the diagram in the package comment.
@@ -70,7 +93,7 @@ func Next(in Input) Action {
 	case !in.Pod.Known:
 		return Action{Kind: AwaitPod, Message: "The Pod has not been observed yet."}
 	case in.Pod.Terminating:
-		return Action{Kind: AwaitTermination, Reason: ReasonTerminating, Message: "The Pod is terminating."}
+		return awaitTermination(in)
 	case in.Paused:
 		return Action{Kind: AwaitResume, Message: "The Machine of the Node is paused."}
 	}
@@ -133,12 +156,32 @@ func withinDrain(in Input, action Action) Action {
 	return action
 }
 
-// end ends an Evacuation whose Pod has been deleted or has finished.
+// awaitTermination waits for a Pod that is terminating.
+func awaitTermination(in Input) Action {
+	since := in.TerminatingSince
+	if reportAt := since.Add(ReportTermination); since.IsZero() || in.Now.Before(reportAt) {
+		action := Action{Kind: AwaitTermination, Reason: ReasonTerminating, Message: "The Pod is terminating."}
+		if !since.IsZero() {
+			action.Deadline = reportAt
+		}
+		return action
+	}
+	return Action{
+		Kind: AwaitTermination, Reason: ReasonStillTerminating,
+		Message: fmt.Sprintf("The Pod has been terminating since %s.", since.UTC().Format(time.RFC3339)),
+	}
+}
+
+// end ends an Evacuation whose Pod has been deleted or has finished. The garbage collector deletes the Evacuation of a deleted Pod, so end
+// does not delete it as well, unless the garbage collector takes too long.
 func end(in Input) Action {
 	e := in.Evacuation
+	if collectBy := in.GoneSince.Add(AwaitCollectionFor); isCollected(e) && !in.Pod.Exists && in.Now.Before(collectBy) {
+		return Action{Kind: AwaitCollection, Deadline: collectBy, Message: "Waiting for the garbage collector to delete the Evacuation of the deleted Pod."}
+	}
 	action := Action{
 		Kind:       Finish,
-		Finalizers: Instigators(e),
+		Finalizers: instigatorFinalizers(e),
 		Delete:     e.DeletionTimestamp == nil,
 		Message:    "The Pod no longer exists.",
 	}
@@ -255,9 +298,19 @@ func undecided(e *v1alpha1.Evacuation) bool {
 	return e.Status.ActiveEvacuatorClass == nil && !e.Status.ActiveEvacuatorCompleted
 }
 
-// podWasSeen reports whether the status is set: all actions but Fail set it for an observed Pod only.
+// podWasSeen reports whether the Pod has been observed: the Evacuation has its ownerReference, see Adopt, or a status. All actions but Fail
+// set the status for an observed Pod only.
 func podWasSeen(e *v1alpha1.Evacuation) bool {
-	return !undecided(e) || e.Status.Message != "" || len(e.Status.Conditions) > 0
+	return ownedByPod(e) || !undecided(e) || e.Status.Message != "" || len(e.Status.Conditions) > 0
+}
+
+func ownedByPod(e *v1alpha1.Evacuation) bool {
+	return slices.ContainsFunc(e.OwnerReferences, func(owner metav1.OwnerReference) bool { return string(owner.UID) == e.Spec.PodRef.UID })
+}
+
+// isCollected reports whether the garbage collector deletes the Evacuation after its Pod: the Pod is the only owner.
+func isCollected(e *v1alpha1.Evacuation) bool {
+	return e.DeletionTimestamp == nil && len(e.OwnerReferences) == 1 && ownedByPod(e) && !forbidden(e)
 }
 
 func withdrawn(e *v1alpha1.Evacuation) bool { return len(Instigators(e)) == 0 }

@@ -162,7 +162,14 @@ func TestNextEnds(t *testing.T) {
 		{"E16: finishes when a terminating Pod has finished", anEvacuation("a:1").pod(terminating).pod(finished), "Finish -nodemaintenance.k8s.io delete"},
 		{"E16: finishes while an evacuator is active", anEvacuation("a:1").turnOf("a", 0).podGone(), "Finish -nodemaintenance.k8s.io delete"},
 		{"E16: finishes after the Pod was observed only while terminating", anEvacuation("a:1").saying("The Pod is terminating.").podGone(), "Finish -nodemaintenance.k8s.io delete"},
-		{"E2: fails when the Pod has never existed", anEvacuation("a:1").podGone(), "Fail PodNotFound -nodemaintenance.k8s.io delete"},
+		{"E2: fails when the Pod has never existed", anEvacuation("a:1").unowned().podGone(), "Fail PodNotFound -nodemaintenance.k8s.io delete"},
+		{"E2: does not fail when the Pod was observed before", anEvacuation("a:1").podGone(), "Finish -nodemaintenance.k8s.io delete"},
+		{"E43: leaves the deletion to the garbage collector", anEvacuation().goneSince(0), "AwaitCollection until 5s"},
+		{"E43: leaves the deletion to the garbage collector if nothing else holds the Evacuation", anEvacuation().requestedByAnnotation().goneSince(0), "AwaitCollection until 5s"},
+		{"E43: deletes the Evacuation if the garbage collector does not", anEvacuation().requestedByAnnotation().goneSince(0).at(5 * time.Second), "Finish delete"},
+		{"E43: removes the finalizers after the garbage collector", anEvacuation().deleted().goneSince(0), "Finish -nodemaintenance.k8s.io"},
+		{"E43: deletes the Evacuation of a finished Pod, which the garbage collector keeps", anEvacuation().pod(finished), "Finish -nodemaintenance.k8s.io delete"},
+		{"E43: deletes an Evacuation that its Pod does not own", anEvacuation().completed().unowned().goneSince(0), "Finish -nodemaintenance.k8s.io delete"},
 		{"E2: finishes an Evacuation that is being deleted", anEvacuation("a:1").deleted().podGone(), "Finish -nodemaintenance.k8s.io"},
 		{"E2: waits for the Pod to be observed before it fails", anEvacuation("a:1").pod(unknown), "AwaitPod"},
 	})
@@ -184,6 +191,7 @@ func TestNextDefers(t *testing.T) {
 
 func TestNextCancels(t *testing.T) {
 	runNext(t, []nextTest{
+		{"E43: an annotation is a request as well", anEvacuation().requestedByAnnotation(), "Evict NoEvacuator"},
 		{"E9: cancels when all instigators have withdrawn", anEvacuation("a:1").turnOf("a", 0).heldBy(), "Cancel delete"},
 		{"E9: cancels although foreign finalizers remain", anEvacuation().heldBy(foreign), "Cancel delete"},
 		{"E9: deletes the Evacuation once", anEvacuation().heldBy(foreign).deleted(), "Done"},
@@ -259,7 +267,7 @@ func TestMessages(t *testing.T) {
 		{anEvacuation(), "The Pod has no evacuator. Evicting the Pod."},
 		{anEvacuation().of(daemonSet), "The Pod has no evacuator. Pods of type DaemonSet are never evicted."},
 		{anEvacuation("a:1").drainEnds(0), "The drain times out at 2026-03-01T12:00:00Z, too soon for evacuators. Evicting the Pod."},
-		{anEvacuation().podGone(), `There is no Pod "web-0" with the UID "` + uid + `".`},
+		{anEvacuation().unowned().podGone(), `There is no Pod "web-0" with the UID "` + uid + `".`},
 	} {
 		if got := test.given.next(t).Message; got != test.want {
 			t.Errorf("got  %s\nwant %s", got, test.want)

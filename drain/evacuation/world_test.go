@@ -54,6 +54,12 @@ func newWorld(t testing.TB, r *rapid.T) *world {
 	if ours {
 		w.e.Spec.Evacuators = list
 	}
+	if rapid.Bool().Draw(r, "requested by annotation") {
+		evacuation.RequestByAnnotation(w.e)
+	}
+	if rapid.Bool().Draw(r, "unowned") {
+		w.e.OwnerReferences = nil
+	}
 	if rapid.Bool().Draw(r, "foreign finalizer") {
 		w.e.Finalizers = append(w.e.Finalizers, foreign)
 	}

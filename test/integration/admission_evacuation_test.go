@@ -63,6 +63,9 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 			func(e *v1alpha1.Evacuation) {
 				e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "one"}
 			},
+			func(e *v1alpha1.Evacuation) {
+				e.Annotations = map[string]string{v1alpha1.NodeMaintenanceInstigatorFinalizer: ""}
+			},
 		} {
 			a.Expect(changed(a, tenant, e, change)).To(deniedWith("may not request the evacuation of Pod default/changes"))
 		}

@@ -95,15 +95,15 @@ func setsSchedulable(event controlplane.Event) bool {
 	return strings.Contains(body, `"unschedulable":null`) || strings.Contains(body, `"unschedulable":false`) || patches(event, "remove", "/spec/unschedulable", "")
 }
 
-// writesPerEvacuation is the number of writes of the Evacuation of a Pod without an evacuator: the creation, a status, the deletion, and the
-// removal of the finalizer.
+// writesPerEvacuation is the number of writes by all users of the Evacuation of a Pod that waits for its budget: the creation, a status, the
+// deletion by the garbage collector, and the removal of the finalizer.
 const writesPerEvacuation = 4
 
 // writesPerDrain is the maximum number of writes of a NodeMaintenance and its Node during the drain of one Node. Observed: 4 and 3.
 const writesPerDrain = 10
 
 // expectCosts checks the requests that the drain of a Node with n Pods has sent to its workload cluster, failed ones included: one eviction
-// for each Pod, at most writesPerEvacuation for its Evacuation, a constant number for the Node and its NodeMaintenance, and no read of Pods
+// for each Pod, at most writesPerEvacuation by all users for its Evacuation, a constant number for the Node and its NodeMaintenance, and no read of Pods
 // beyond the first list of the Node's watch. Events do not count.
 func (s *scene) expectCosts(n int) {
 	s.Helper()
@@ -113,12 +113,10 @@ func (s *scene) expectCosts(n int) {
 
 	evictions, progress := writes.Resource("pods", "eviction"), writes.Resource("nodemaintenances", "status")
 	s.Expect(evictions).To(HaveLen(n))
-	byEvacuation, others := map[string]controlplane.Events{}, len(writes)-len(evictions)-len(progress)
-	for _, write := range writes {
-		if write.Resource == "evacuations" {
-			byEvacuation[write.Name] = append(byEvacuation[write.Name], write)
-			others--
-		}
+	others := len(writes) - len(evictions) - len(progress) - len(writes.Resource("evacuations", "", "status"))
+	byEvacuation := map[string]controlplane.Events{}
+	for _, write := range s.audited().Writes().Resource("evacuations", "", "status") {
+		byEvacuation[write.Name] = append(byEvacuation[write.Name], write)
 	}
 	s.Expect(byEvacuation).To(HaveLen(n))
 	for name, writes := range byEvacuation {
