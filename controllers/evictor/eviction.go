@@ -127,6 +127,11 @@ func (v *Evictor) end(p *pass, pod budgets.Pod) {
 
 // evict sends the eviction of a Pod, or the deletion that replaces it, and handles the response.
 func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted) {
+	if admitted.Budget != nil && !admitted.Granted {
+		if took, known := p.state.reactions.send(admitted.Budget, v.Clock.Now()); known {
+			reactionSeconds.Observe(took.Seconds())
+		}
+	}
 	s := p.subjects[admitted.Pod.UID]
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName)))
 	if admitted.Delete {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -48,11 +49,12 @@ type Evictor struct {
 type state struct {
 	inFlight        *inFlightEvictions
 	backoffs        *backoffs
+	reactions       *reactions
 	reportedReasons map[string]bool // reasons for which the metric of blocked Pods has a series; used by one pass at a time
 }
 
 func newState() *state {
-	return &state{inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reportedReasons: map[string]bool{}}
+	return &state{inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reactions: newReactions(), reportedReasons: map[string]bool{}}
 }
 
 // SetupWithManager adds the evictor to the manager.
@@ -70,6 +72,9 @@ func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options)
 		v.evictionContext = context.WithoutCancel(ctx)
 		v.enqueue = func(cluster types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: cluster}) }
 		v.Clusters.Subscribe(func(change workload.Change) {
+			if change.Budget != nil {
+				v.receive(change.Cluster, change.Budget)
+			}
 			if change.Type != workload.VolumesChanged {
 				v.enqueue(change.Cluster)
 			}
@@ -152,6 +157,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		var admitted []budgets.Admitted
 		index := budgets.NewIndex(pdbs, p.state.inFlight.isStale)
 		admitted, waiting = index.Admit(budgets.FairOrder(candidates))
+		p.state.reactions.observePass(p.now, admitted, waiting)
 		granted, others, retryAt := index.Granted(waiting, p.now)
 		if waiting = others; !retryAt.IsZero() {
 			p.requeueAt(retryAt)
@@ -165,6 +171,17 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: max(p.nextTry.Sub(p.now), time.Millisecond)}, nil
+}
+
+// receive records the event of a budget for the metric of reactions.
+func (v *Evictor) receive(cluster types.NamespacedName, budget *policyv1.PodDisruptionBudget) {
+	now := v.Clock.Now()
+	v.mu.Lock()
+	s := v.states[cluster]
+	v.mu.Unlock()
+	if s != nil {
+		s.reactions.receive(budget, now)
+	}
 }
 
 func (v *Evictor) stateOf(cluster types.NamespacedName) *state {

@@ -20,6 +20,12 @@ var (
 		Help: "Eviction requests, by result: evicted, gone (the Pod no longer existed), refused (by a PodDisruptionBudget, an admission policy or a terminating namespace), error.",
 	}, []string{"result"})
 
+	reactionSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "capnm_eviction_reaction_seconds",
+		Help:    "Time from the event of a PodDisruptionBudget that allows a disruption which Pods wait for, as received, to the eviction request, as sent.",
+		Buckets: []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10},
+	})
+
 	podsBlocked = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "capnm_pods_blocked",
 		Help: "Pods that wait for their eviction, by reason: of the PodDisruptionBudget, of the order of the StatefulSet, or of the last refusal.",
@@ -27,7 +33,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(evictions, podsBlocked)
+	metrics.Registry.MustRegister(evictions, reactionSeconds, podsBlocked)
 }
 
 // observeBlocked sets the metric of blocked Pods of a workload cluster. The series of a reason that persists is never deleted temporarily,

@@ -82,7 +82,11 @@ func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify fun
 }
 
 func (w *drainWatch) startShared() error {
-	budgetChanged := func(any) { w.notify(Change{Cluster: w.cluster, Type: BudgetChanged}) }
+	budgetChanged := func(object any) {
+		if budget, ok := finalState(object).(*policyv1.PodDisruptionBudget); ok {
+			w.notify(Change{Cluster: w.cluster, Type: BudgetChanged, Budget: budget})
+		}
+	}
 	surroundingsChanged := func(any) {
 		w.notify(Change{Cluster: w.cluster, Type: AllPodsAffected})
 		w.volumesChanged("")

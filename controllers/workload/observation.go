@@ -20,8 +20,9 @@ import (
 type Change struct {
 	Cluster types.NamespacedName
 	Type    ChangeType
-	Node    string      // of PodChanged, PodDeleted, PodsListed and VolumesChanged
-	Pod     *corev1.Pod // of PodChanged and PodDeleted
+	Node    string                        // of PodChanged, PodDeleted, PodsListed and VolumesChanged
+	Pod     *corev1.Pod                   // of PodChanged and PodDeleted
+	Budget  *policyv1.PodDisruptionBudget // of BudgetChanged
 }
 
 // ChangeType is what has changed.
