@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/gbytes"
 	corev1 "k8s.io/api/core/v1"
@@ -29,7 +30,7 @@ func TestPluginDrains(t *testing.T) {
 	for _, each := range []act{
 		{"K13: cordon, drain and complete maintain a Node to the end", (*scene).pluginDrainsNode},
 		{"K14: cordon, drain and complete maintain the Node of a Machine to the end", (*scene).pluginDrainsMachine},
-		{"K15: drain refuses to drain without a terminal and without --yes", (*scene).pluginAsks},
+		{"K15: drain prints the plan and asks, and needs --yes where no terminal is", (*scene).pluginAsks},
 		{"K16: drain drains at most as many Nodes at the same time as --max-parallel allows", (*scene).pluginDrainsInParallel},
 		{"K17: the drain continues after Ctrl-C and after the time limit", (*scene).pluginIsInterrupted},
 		{"K19: kubectl completes kinds and names for the plugin", (*scene).pluginCompletes},
@@ -123,7 +124,29 @@ func (s *scene) pluginAsks() {
 	_, stderr, code = s.plugin(s.workload.AdminConfig(), "drain", "node", "absent", "--yes")
 	s.Expect(code).To(Equal(3))
 	s.Expect(stderr).To(ContainSubstring("there is no Node absent"))
+
+	s.Expect(s.answers("n\n", "drain", "node", "n1")).To(Equal(1))
+	s.Expect(s.answers("\x03", "drain", "node", "n1")).To(Equal(130), "Ctrl-C at the question")
 	s.Expect(s.audited().WithUserAgent(pluginAgent).Writes()).To(BeEmpty())
+	s.Expect(s.answers("y\n", "drain", "node", "n1")).To(BeZero())
+	s.Expect(s.stored("kubectl-n1").Spec.Stage).To(Equal(v1alpha1.StageDrain))
+}
+
+// answers runs the plugin on a terminal and types an answer when it asks. The plan must come before the question. It returns the exit code.
+func (s *scene) answers(answer string, args ...string) int {
+	s.Helper()
+	path, err := pluginBinary()
+	s.Expect(err).NotTo(HaveOccurred())
+	command := exec.CommandContext(s.Context(), path, append(args, "--kubeconfig", s.kubeconfigFile(s.workload.AdminConfig()), "--cache-dir", s.TempDir())...)
+	terminal, err := pty.Start(command)
+	s.Expect(err).NotTo(HaveOccurred())
+	screen := gbytes.BufferReader(terminal)
+	s.Eventually(screen, soon, pace).Should(gbytes.Say(`(?s)Node n1.*Drain this Node\? \(y/N\): `))
+	_, err = terminal.WriteString(answer)
+	s.Expect(err).NotTo(HaveOccurred())
+	_ = command.Wait() // the exit code is what counts
+	s.Expect(terminal.Close()).To(Succeed())
+	return command.ProcessState.ExitCode()
 }
 
 func (s *scene) pluginCompletes() {

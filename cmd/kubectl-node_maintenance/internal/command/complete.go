@@ -8,9 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -136,9 +134,8 @@ func listNames(ctx context.Context, c client.Client, kind schema.GroupVersionKin
 		return nil, err
 	}
 	var names []string
-	err := meta.EachListItem(list, func(item runtime.Object) error {
-		names = append(names, item.(client.Object).GetName())
-		return nil
-	})
-	return names, err
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, nil
 }

@@ -81,10 +81,10 @@ var reached = map[v1alpha1.NodeMaintenanceStage][]string{
 }
 
 func (m Machines) progress(_ Target, object client.Object, stage v1alpha1.NodeMaintenanceStage) Progress {
-	if object == nil {
+	machine, exists := object.(*clusterv1.Machine)
+	if !exists {
 		return Progress{Failed: "the Machine was deleted"}
 	}
-	machine := object.(*clusterv1.Machine)
 	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	_, staged := machine.Annotations[v1alpha1.MachineStageAnnotation]
 	switch {

@@ -91,10 +91,10 @@ var conditions = map[v1alpha1.NodeMaintenanceStage]string{
 }
 
 func (n Nodes) progress(_ Target, object client.Object, stage v1alpha1.NodeMaintenanceStage) Progress {
-	if object == nil {
+	m, exists := object.(*v1alpha1.NodeMaintenance)
+	if !exists {
 		return n.gone(stage)
 	}
-	m := object.(*v1alpha1.NodeMaintenance)
 	if stage == v1alpha1.StageComplete {
 		if m.DeletionTimestamp.IsZero() {
 			return Progress{Failed: "another actor has created NodeMaintenance " + m.Name + " again"}

@@ -67,8 +67,9 @@ func (r *Run) list(ctx context.Context, options client.ListOptions) (version str
 	}
 	present := map[types.NamespacedName]client.Object{}
 	if err := meta.EachListItem(list, func(item runtime.Object) error {
-		object := item.(client.Object)
-		present[client.ObjectKeyFromObject(object)] = object
+		if object, ok := item.(client.Object); ok {
+			present[client.ObjectKeyFromObject(object)] = object
+		}
 		return nil
 	}); err != nil {
 		return "", errors.Wrap(err, "waiting: reading a list")
