@@ -109,7 +109,8 @@ func (c *changes) pods(items []*item, cluster string) {
 	names := map[string][]string{}
 	for _, pod := range items {
 		text := cmp.Or(pod.waits, "Evacuation requested")
-		c.after[pod.id] = entry{cluster, kindPod, pod.name, text, pod.evacuating}
+		evacuating := pod.evacuating || c.before[pod.id].evacuating // a NodeMaintenance may list the Pod for longer
+		c.after[pod.id] = entry{cluster, kindPod, pod.name, text, evacuating}
 		if c.before[pod.id].text != text {
 			if names[text] == nil {
 				texts = append(texts, text)
