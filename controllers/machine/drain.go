@@ -127,7 +127,7 @@ func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error
 	return s.untilDrainDeadline(outcome{verdict: wait, reason: reason, message: message}), nil
 }
 
-// maintenanceFailure returns the persistent error of the reconciliation of the Machine's NodeMaintenance, or nil. It returns
+// maintenanceFailure returns the persistent error of the reconciliation of the Machine's NodeMaintenance or of its watches, or nil. It returns
 // nil if the API server does not answer: contact reports that.
 func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 	if r.Clusters.HealthState(ctx, s.clusterKey()).ConsecutiveFailures > 0 {
@@ -137,7 +137,7 @@ func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 	if failure := r.Clusters.Failures.Get(request); failure.Persists(s.now) {
 		return failure.Err
 	}
-	return nil
+	return r.Clusters.WatchFailure(s.clusterKey(), s.node.Name)
 }
 
 // awaitDaemonSets drains the Pods of DaemonSets as the last step, if the policy requires it. It lifts the drain rule that skips them;

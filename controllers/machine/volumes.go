@@ -49,6 +49,8 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 	waiting := outcome{verdict: wait} // no reason and message: the first lists usually arrive within a second
 	if known {
 		waiting.reason, waiting.message = v1alpha1.ReasonWaitingForVolumeDetach, decision.Message(start)
+	} else if failure := r.maintenanceFailure(ctx, s); failure != nil {
+		waiting.reason, waiting.message = v1alpha1.ReasonReconcileFailed, machinedrain.FailureMessage(failure)
 	}
 	deadline := s.clock().VolumeDeadline(s.machine)
 	if s.exceeds(deadline) {

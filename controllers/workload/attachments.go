@@ -58,13 +58,14 @@ func (w *drainWatch) releaseAttachments(owner string) {
 	}
 	if delete(w.attachments.nodes, owner); len(w.attachments.nodes) == 0 {
 		w.attachments.stop()
+		w.forgetFailures(listedAttachments)
 		w.attachments = nil
 	}
 }
 
 func (w *drainWatch) startAttachments() (*attachmentWatch, error) {
-	informer := cache.NewSharedIndexInformer(
-		cache.NewListWatchFromClient(w.client.StorageV1().RESTClient(), "volumeattachments", "", fields.Everything()),
+	attachments := cache.NewListWatchFromClient(w.client.StorageV1().RESTClient(), "volumeattachments", "", fields.Everything())
+	informer := cache.NewSharedIndexInformer(w.recordFailures(listedAttachments, attachments),
 		&storagev1.VolumeAttachment{}, 0, cache.Indexers{attachmentsByNode: nodeOfAttachment})
 	if err := informer.SetTransform(trimAttachment); err != nil {
 		return nil, errors.Wrapf(err, "preparing the watch of VolumeAttachments in Cluster %s", w.cluster)

@@ -168,7 +168,7 @@ func (c *Clusters) startWatch(cluster types.NamespacedName, config *rest.Config)
 	if err != nil {
 		return nil, err
 	}
-	drain, err := newDrainWatch(cluster, config, c.notify)
+	drain, err := newDrainWatch(cluster, config, c.notify, c.clock)
 	if err != nil {
 		return nil, err
 	}

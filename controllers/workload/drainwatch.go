@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
@@ -30,11 +31,14 @@ type drainWatch struct {
 	cluster types.NamespacedName
 	client  kubernetes.Interface
 	notify  func(Change)
+	clock   clock.PassiveClock
 	ctx     context.Context //nolint:containedctx // the life of the informers, which start at any time
 	stop    context.CancelFunc
 
 	budgets, namespaces, daemonSets cache.SharedIndexInformer
 	unserved                        atomic.Bool // the API server does not serve PodDisruptionBudgets of policy/v1
+
+	failures Failures[string] // by what cannot be listed or watched, see listedPods
 
 	mu       sync.RWMutex
 	nodes    map[string]*nodePods
@@ -51,7 +55,7 @@ type nodePods struct {
 	stop     context.CancelFunc
 }
 
-func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify func(Change)) (*drainWatch, error) {
+func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify func(Change), now clock.PassiveClock) (*drainWatch, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = 0 // the ClusterCache's timeout would end each watch after 10 s
 	client, err := kubernetes.NewForConfig(config)
@@ -64,16 +68,17 @@ func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify fun
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	w := &drainWatch{
-		cluster: cluster, client: client, notify: notify, ctx: ctx, stop: stop,
+		cluster: cluster, client: client, notify: notify, clock: now, ctx: ctx, stop: stop,
 		nodes: map[string]*nodePods{}, needs: map[string]sets.Set[string]{}, neededBy: map[string]sets.Set[string]{}, byUID: map[types.UID]*corev1.Pod{}, settled: sets.New[string](),
 	}
-	w.budgets = cache.NewSharedIndexInformer(cache.NewListWatchFromClient(client.PolicyV1().RESTClient(), "poddisruptionbudgets", "", fields.Everything()), &policyv1.PodDisruptionBudget{}, 0, cache.Indexers{})
+	budgets := cache.NewListWatchFromClient(client.PolicyV1().RESTClient(), "poddisruptionbudgets", "", fields.Everything())
+	w.budgets = cache.NewSharedIndexInformer(w.recordFailures(listedBudgets, budgets), &policyv1.PodDisruptionBudget{}, 0, cache.Indexers{})
 	if err := w.budgets.SetWatchErrorHandlerWithContext(w.budgetsFailed); err != nil {
 		stop()
 		return nil, errors.Wrapf(err, "preparing drain watches in Cluster %s", cluster)
 	}
-	w.namespaces = metadataInformer(metadataClient, corev1.SchemeGroupVersion.WithResource("namespaces"))
-	w.daemonSets = metadataInformer(metadataClient, appsv1.SchemeGroupVersion.WithResource("daemonsets"))
+	w.namespaces = w.metadataInformer(listedNamespaces, metadataClient, corev1.SchemeGroupVersion.WithResource("namespaces"))
+	w.daemonSets = w.metadataInformer(listedDaemonSets, metadataClient, appsv1.SchemeGroupVersion.WithResource("daemonsets"))
 	if err := w.startShared(); err != nil {
 		stop()
 		return nil, err
@@ -175,7 +180,8 @@ func (w *drainWatch) startNode(node string) error {
 		return nil
 	}
 	selector := fields.OneTermEqualSelector("spec.nodeName", node)
-	informer := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(w.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, selector), &corev1.Pod{}, 0, cache.Indexers{})
+	pods := cache.NewListWatchFromClient(w.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, selector)
+	informer := cache.NewSharedIndexInformer(w.recordFailures(listedPods(node), pods), &corev1.Pod{}, 0, cache.Indexers{})
 	if err := informer.SetTransform(trimPod); err != nil {
 		return errors.Wrapf(err, "preparing the watch of the Pods on Node %s", node)
 	}
@@ -212,6 +218,7 @@ func (w *drainWatch) stopNode(node string) {
 	}
 	pods.stop()
 	delete(w.nodes, node)
+	w.forgetFailures(listedPods(node))
 	w.settled.Delete(node)
 	for uid, pod := range w.byUID {
 		if pod.Spec.NodeName == node {
@@ -316,13 +323,13 @@ func (w *drainWatch) DaemonSetExists(namespace, name string, uid types.UID) (exi
 }
 
 // metadataInformer watches the metadata of all objects of a resource.
-func metadataInformer(client metadata.Interface, resource schema.GroupVersionResource) cache.SharedIndexInformer {
-	return cache.NewSharedIndexInformer(&cache.ListWatch{
+func (w *drainWatch) metadataInformer(what string, client metadata.Interface, resource schema.GroupVersionResource) cache.SharedIndexInformer {
+	return cache.NewSharedIndexInformer(w.recordFailures(what, &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			return client.Resource(resource).List(ctx, options)
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			return client.Resource(resource).Watch(ctx, options)
 		},
-	}, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})
+	}), &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})
 }

@@ -56,10 +56,16 @@ type scene struct {
 // newScene starts a fleet with one Cluster whose Machines follow an empty policy.
 func newScene(t *testing.T, options fleet.Options) *scene {
 	t.Helper()
+	return newSceneOver(t, options, func(s *scene) { s.Expect(s.fleet.Connect(s.cluster, "workload")).To(Succeed()) })
+}
+
+// newSceneOver is newScene with a connection to the workload cluster that connect makes.
+func newSceneOver(t *testing.T, options fleet.Options, connect func(*scene)) *scene {
+	t.Helper()
 	s := &scene{T: t, WithT: NewWithT(t), fleet: fleet.ForTest(t, options), cluster: kwok.NewCluster("c1").WithExternalControlPlane()}
 	s.workload = s.fleet.Workloads["workload"]
 	s.holdInvariants()
-	s.Expect(s.fleet.Connect(s.cluster, "workload")).To(Succeed())
+	connect(s)
 	s.create(s.fleet.Client, &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}})
 	s.create(s.fleet.Client, s.cluster.Objects()...)
 	s.Eventually(func() error { // the manager applies the bundle when it connects

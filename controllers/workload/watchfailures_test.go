@@ -1,0 +1,55 @@
+package workload
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	testingclock "k8s.io/utils/clock/testing"
+)
+
+func TestWatchFailure(t *testing.T) {
+	t.Run("M57: reports a refused list of the Pods of a Node after 10 s, until it succeeds", func(t *testing.T) {
+		g := NewWithT(t)
+		var allowed atomic.Bool
+		var refused atomic.Int32
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			switch {
+			case r.URL.Path != "/api/v1/pods":
+				<-r.Context().Done()
+			case !allowed.Load():
+				refused.Add(1)
+				w.WriteHeader(http.StatusForbidden)
+				_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"pods is forbidden","reason":"Forbidden","code":403}`))
+			case r.URL.Query().Get("watch") != "":
+				w.(http.Flusher).Flush()
+				<-r.Context().Done()
+			default:
+				_, _ = w.Write([]byte(`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`))
+			}
+		}))
+		defer server.Close()
+		now := testingclock.NewFakeClock(time.Now())
+		cluster := types.NamespacedName{Namespace: "default", Name: "c1"}
+		w, err := newDrainWatch(cluster, &rest.Config{Host: server.URL}, func(Change) {}, now)
+		g.Expect(err).NotTo(HaveOccurred())
+		defer w.stop()
+		clusters := &Clusters{clock: now, watches: map[types.NamespacedName]*connectedWatch{cluster: {drainWatch: w}}}
+		g.Expect(w.observe("owner", []string{"n1"})).To(Succeed())
+
+		g.Eventually(refused.Load).Should(BeNumerically(">", 0))
+		g.Eventually(func() error { return w.failures.Get(listing + listedPods("n1")).Err }).Should(HaveOccurred())
+		g.Expect(clusters.WatchFailure(cluster, "n1")).To(Succeed())
+		now.Step(persistAfter)
+		g.Expect(clusters.WatchFailure(cluster, "n1")).To(MatchError("listing the Pods of Node n1: pods is forbidden"))
+		g.Expect(clusters.WatchFailure(cluster, "n2")).To(Succeed())
+		allowed.Store(true)
+		g.Eventually(func() error { return clusters.WatchFailure(cluster, "n1") }).WithTimeout(time.Minute).Should(Succeed())
+	})
+}

@@ -1,0 +1,123 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+)
+
+// limitedGroup is the group of the user in the kubeconfig Secret of these tests. Its rights change.
+const limitedGroup = "limited"
+
+// TestErrors makes each step of a drain fail: the condition of the Machine names the request and the error, and the drain continues when the
+// request succeeds.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	all := newSceneOver(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond}, (*scene).connectLimitedUser)
+	all.withMachines("spare")
+
+	const failed, draining = v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonMachineDraining
+	for i, tc := range []struct {
+		name     string
+		without  right
+		reason   string
+		messages []string
+	}{
+		{"creating the NodeMaintenance", right{"nodemaintenances", "create"}, failed, []string{"The drain cannot continue: creating NodeMaintenance "}},
+		{"writing the status of the NodeMaintenance", right{"nodemaintenances/status", "patch"}, failed, []string{" cannot be reconciled: patching the status of NodeMaintenance "}},
+		{"cordoning the Node", right{"nodes", "patch"}, v1alpha1.ReasonCordonFailed, []string{" cannot be cordoned: "}},
+		{"listing the Pods", right{"pods", "*"}, failed, []string{"listing the Pods of Node "}},
+		{"listing the PodDisruptionBudgets", right{"poddisruptionbudgets", "*"}, failed, []string{"listing PodDisruptionBudgets"}},
+		{"creating the Evacuations", right{"evacuations", "create"}, draining, []string{"Cannot create the Evacuation: "}},
+		{"evicting the Pods", right{"pods/eviction", "create"}, draining, []string{`cannot create resource "pods/eviction"`}},
+		{"listing the VolumeAttachments", right{"volumeattachments", "*"}, failed, []string{"listing VolumeAttachments"}},
+	} {
+		t.Run("M57: reports that the API server refuses "+tc.name, func(t *testing.T) {
+			s := all.sub(t)
+			s.mayBeRefused("the manager's user lacks a right")
+			defer s.removeWorkloads()
+			machine := fmt.Sprintf("refused-%d", i)
+			s.withMachines(machine)
+			pod := bare("pod", machine)
+			s.run(pod)
+			s.removeRight(tc.without)
+			s.deleteMachine(machine)
+			s.Eventually(func(g Gomega) {
+				condition := s.condition(machine)
+				g.Expect(condition.Reason).To(Equal(tc.reason), condition.Message)
+				for _, message := range append(tc.messages, "forbidden") {
+					g.Expect(condition.Message).To(ContainSubstring(message))
+				}
+				g.Expect(len(condition.Message)).To(BeNumerically("<", 2048))
+			}, soon, pace).Should(Succeed())
+			s.removeRight(right{})
+			s.expectGone(machine)
+		})
+	}
+}
+
+// right is a verb on a resource. The verb * stands for all: a client that may only watch, or only list, observes a resource as well.
+type right struct{ resource, verb string }
+
+// connectLimitedUser connects the Cluster with a user whose rights removeRight limits.
+func (s *scene) connectLimitedUser() {
+	s.Helper()
+	s.removeRight(right{})
+	s.create(s.workload.Client, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: limitedGroup},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: limitedGroup}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: limitedGroup},
+	})
+	link, err := kwok.Direct(s.workload.ControlPlane)
+	s.Expect(err).NotTo(HaveOccurred())
+	link.Kubeconfig, err = s.workload.KubeconfigFor(kwok.ClusterAPIUser, limitedGroup)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.fleet.ConnectOver(s.cluster, link)
+}
+
+// removeRight gives the user all rights but one.
+func (s *scene) removeRight(without right) {
+	s.Helper()
+	groups := map[string][]string{
+		"":                          {"pods", "pods/eviction", "pods/status", "nodes", "nodes/status", "namespaces", "events", "persistentvolumes", "persistentvolumeclaims", "secrets", "configmaps"},
+		"policy":                    {"poddisruptionbudgets"},
+		"storage.k8s.io":            {"volumeattachments"},
+		v1alpha1.GroupVersion.Group: {"nodemaintenances", "nodemaintenances/status", "evacuations", "evacuations/status"},
+	}
+	verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete", "finalize"}
+	rules := []rbacv1.PolicyRule{{NonResourceURLs: []string{"*"}, Verbs: []string{"*"}}}
+	for _, group := range []string{"apps", "autoscaling", "rbac.authorization.k8s.io", "apiextensions.k8s.io", "admissionregistration.k8s.io", "events.k8s.io", "coordination.k8s.io", "authorization." + v1alpha1.GroupVersion.Group} {
+		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{"*"}, Verbs: []string{"*"}})
+	}
+	for group, resources := range groups {
+		for _, resource := range resources {
+			granted := slices.Clone(verbs)
+			if resource == without.resource {
+				granted = slices.DeleteFunc(granted, func(verb string) bool { return without.verb == "*" || verb == without.verb })
+			}
+			if len(granted) > 0 {
+				rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: granted})
+			}
+		}
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: limitedGroup}}
+	if err := s.workload.Client.Get(s.Context(), types.NamespacedName{Name: limitedGroup}, role); client.IgnoreNotFound(err) == nil && err != nil {
+		role.Rules = rules
+		s.create(s.workload.Client, role)
+		return
+	}
+	before := role.DeepCopy()
+	role.Rules = rules
+	s.Expect(s.workload.Client.Patch(s.Context(), role, client.MergeFrom(before))).To(Succeed())
+}
