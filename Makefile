@@ -17,7 +17,11 @@ sandbox: tools-controlplane ## Start the clusters of the demo and a shell with k
 	go run ./test/demo sandbox
 
 bench: tools-controlplane ## Run the benchmark SCENARIO (default: drain) with BENCH_FLAGS; docs/benchmarks.md lists them.
+ifeq ($(SCENARIO),kind)
+	@$(MAKE) --no-print-directory test-e2e E2E_LABELS=figures
+else
 	go run ./test/bench -scenario $(SCENARIO) $(BENCH_FLAGS)
+endif
 
 bench-smoke: tools-controlplane ## Fail if calls, writes or memory exceed the recorded values (minutes).
 	go run ./test/bench -scenario smoke

@@ -90,6 +90,9 @@ func (r *requests) expectAvailable(server string, outage time.Duration) {
 	Expect(r.answered).To(BeNumerically(">", 100))
 }
 
+// requests returns how many requests the client has sent.
+func (r *requests) requests() int { return r.answered + len(r.failures) }
+
 func (r *requests) stop(server string) {
 	r.cancel()
 	<-r.done
