@@ -138,33 +138,51 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 
 // steps returns the steps of a NodeMaintenance.
 func (r *Reconciler) steps(s *scope) []step {
-	m := s.maintenance
-	deleted := !m.DeletionTimestamp.IsZero()
 	switch {
-	case deleted && !controllerutil.ContainsFinalizer(m, v1alpha1.MaintenanceCompletionFinalizer): // the event of removeFinalizer
-		return []step{r.stopObserving}
+	case !s.maintenance.DeletionTimestamp.IsZero():
+		return r.deletionSteps(s)
 	case s.isPaused(): // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
 		return nil
-	case deleted && s.isLeftToClusterAPI(): // the Node stays cordoned
-		return []step{r.withdraw, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}
-	case deleted && s.isRecreated(): // the Node stays cordoned, and the Evacuations are adopted
-		return []step{r.removeFinalizer, r.stopObserving}
-	case deleted:
-		return []step{r.moveToComplete, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}
 	case r.isNodeDeleted(s):
 		return []step{r.moveToComplete, r.deleteMaintenance}
-	case m.Spec.Stage == v1alpha1.StageComplete && s.isLeftToClusterAPI():
-		return []step{r.withdraw, r.report, r.updateNodeConditions, r.stopObserving}
-	case m.Spec.Stage == v1alpha1.StageComplete && s.keepsNodeCordoned():
-		return []step{r.stopObserving}
-	case m.Spec.Stage == v1alpha1.StageComplete:
-		return []step{r.addFinalizer, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.stopObserving}
-	case m.Spec.Stage == v1alpha1.StageDrain:
+	}
+	switch s.maintenance.Spec.Stage {
+	case v1alpha1.StageComplete:
+		return r.completionSteps(s)
+	case v1alpha1.StageDrain:
 		return []step{r.addFinalizer, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.report, r.updateNodeConditions}
-	case m.Spec.Stage == v1alpha1.StageCordon:
+	case v1alpha1.StageCordon:
 		return []step{r.addFinalizer, r.cordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions}
 	default:
 		return []step{r.report, r.updateNodeConditions}
+	}
+}
+
+// deletionSteps returns the steps of a NodeMaintenance that is being deleted.
+func (r *Reconciler) deletionSteps(s *scope) []step {
+	switch {
+	case !controllerutil.ContainsFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer): // the event of removeFinalizer
+		return []step{r.stopObserving}
+	case s.isPaused():
+		return nil
+	case s.isLeftToClusterAPI(): // the Node stays cordoned
+		return []step{r.withdraw, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}
+	case s.isRecreated(): // the Node stays cordoned, and the Evacuations are adopted
+		return []step{r.removeFinalizer, r.stopObserving}
+	default:
+		return []step{r.moveToComplete, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}
+	}
+}
+
+// completionSteps returns the steps of a NodeMaintenance in stage Complete.
+func (r *Reconciler) completionSteps(s *scope) []step {
+	switch {
+	case s.isLeftToClusterAPI():
+		return []step{r.withdraw, r.report, r.updateNodeConditions, r.stopObserving}
+	case s.keepsNodeCordoned():
+		return []step{r.stopObserving}
+	default:
+		return []step{r.addFinalizer, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.stopObserving}
 	}
 }
 

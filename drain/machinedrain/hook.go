@@ -3,9 +3,9 @@ package machinedrain
 import (
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -23,7 +23,7 @@ func IsDraining(m *clusterv1.Machine) bool { return !m.DeletionTimestamp.IsZero(
 // has the result of the drain, which the manager writes before it removes the hook, or if the Machine was deleted without the hook. policy and
 // maintenance are nil if the Machine has none; the NodeMaintenance is also nil if the workload cluster cannot be read.
 func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenance *v1alpha1.NodeMaintenance) bool {
-	condition := conditions.Get(m, v1alpha1.MachineNodeMaintenance)
+	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	if condition != nil && slices.Contains(results, condition.Reason) {
 		return false
 	}

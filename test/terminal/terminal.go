@@ -58,7 +58,7 @@ func Start(t *testing.T, command *exec.Cmd, width, height int, background string
 }
 
 func size(width, height int) *pty.Winsize {
-	return &pty.Winsize{Cols: uint16(width), Rows: uint16(height)} //nolint:gosec // a screen is small
+	return &pty.Winsize{Cols: uint16(width), Rows: uint16(height)}
 }
 
 // show shows the output until it ends, and answers the question for the color of the background.

@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/live"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
@@ -32,7 +32,7 @@ func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	selected := cache.ByObject{}
+	selected := ctrlcache.ByObject{}
 	if c.Current.HasMachines {
 		namespace, err := s.machineNamespace()
 		if err != nil {
@@ -61,8 +61,8 @@ func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind
 }
 
 // machineSelection lets the API server select the Machines, where it can.
-func machineSelection(namespace, kind, name string) cache.ByObject {
-	selected := cache.ByObject{Namespaces: map[string]cache.Config{namespace: {}}}
+func machineSelection(namespace, kind, name string) ctrlcache.ByObject {
+	selected := ctrlcache.ByObject{Namespaces: map[string]ctrlcache.Config{namespace: {}}}
 	switch kind {
 	case "cluster":
 		selected.Label = labels.SelectorFromSet(labels.Set{clusterv1.ClusterNameLabel: name})

@@ -210,6 +210,7 @@ func sorted(items []*item, by order) {
 			first = cmp.Compare(b.elapsed, a.elapsed)
 		case byPodsLeft:
 			first = cmp.Compare(b.progress.total-b.progress.done, a.progress.total-a.progress.done)
+		case byName, orders: // below
 		}
 		return cmp.Or(first, cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name))
 	})

@@ -15,7 +15,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -46,13 +46,13 @@ type problem struct {
 
 // followed is a cluster whose objects are watched.
 type followed struct {
-	cache.Cache
+	ctrlcache.Cache
 	synced []toolscache.InformerSynced
 }
 
 // NewWatch returns a Watch until the context is done. machines restricts which Machines it follows, if the context is that of a management
 // cluster.
-func NewWatch(ctx context.Context, c *Connections, machines cache.ByObject) (*Watch, error) {
+func NewWatch(ctx context.Context, c *Connections, machines ctrlcache.ByObject) (*Watch, error) {
 	w := &Watch{
 		Changed: make(chan struct{}, 1), connections: c,
 		workloads: map[types.NamespacedName]*followed{}, problems: map[string]problem{},
@@ -62,7 +62,7 @@ func NewWatch(ctx context.Context, c *Connections, machines cache.ByObject) (*Wa
 		return w, nil
 	}
 	var err error
-	w.machines, err = w.follow(ctx, c.Current, cache.Options{ByObject: map[client.Object]cache.ByObject{&clusterv1.Machine{}: machines}}, &clusterv1.Machine{})
+	w.machines, err = w.follow(ctx, c.Current, ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{&clusterv1.Machine{}: machines}}, &clusterv1.Machine{})
 	return w, err
 }
 
@@ -142,13 +142,13 @@ func (w *Watch) connectOnce(ctx context.Context, cluster types.NamespacedName) (
 	if !connected.HasMaintenances {
 		return nil, errors.Errorf("%s does not serve NodeMaintenances", connected.Name)
 	}
-	return w.follow(ctx, connected, cache.Options{}, &v1alpha1.NodeMaintenance{}, &v1alpha1.Evacuation{})
+	return w.follow(ctx, connected, ctrlcache.Options{}, &v1alpha1.NodeMaintenance{}, &v1alpha1.Evacuation{})
 }
 
 // follow watches the objects of some kinds in a cluster.
-func (w *Watch) follow(ctx context.Context, c *Cluster, options cache.Options, kinds ...client.Object) (*followed, error) {
+func (w *Watch) follow(ctx context.Context, c *Cluster, options ctrlcache.Options, kinds ...client.Object) (*followed, error) {
 	options.Scheme, options.Mapper = c.Scheme(), c.RESTMapper()
-	options.DefaultTransform = cache.TransformStripManagedFields()
+	options.DefaultTransform = ctrlcache.TransformStripManagedFields()
 	// What is listed is only read.
 	options.DefaultUnsafeDisableDeepCopy = ptr.To(true)
 	options.DefaultWatchErrorHandler = func(_ context.Context, _ *toolscache.Reflector, err error) {
@@ -156,13 +156,13 @@ func (w *Watch) follow(ctx context.Context, c *Cluster, options cache.Options, k
 			w.report(c.Name, errors.Wrap(err, c.Name))
 		}
 	}
-	watches, err := cache.New(c.Config, options)
+	watches, err := ctrlcache.New(c.Config, options)
 	if err != nil {
 		return nil, errors.Wrapf(err, "preparing to watch %s", c.Name)
 	}
 	f := &followed{Cache: watches}
 	for _, kind := range kinds {
-		informer, err := watches.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+		informer, err := watches.GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
 		if err != nil {
 			return nil, errors.Wrapf(err, "watching %T in %s", kind, c.Name)
 		}
