@@ -203,12 +203,12 @@ func (r *Reconciler) input(s *scope, now time.Time) evacuation.Input {
 func owner(request workload.Request) string { return "Evacuation/" + request.Object.String() }
 
 // locate finds the Node of the Pod and records it in an annotation of the Evacuation. The Evacuations of NodeMaintenances are created with
-// this annotation. If using the annotation requires one more watch, locate first verifies it with the Pod (see evacuation.Noted). It returns
+// this annotation. If using the annotation requires one more watch, locate first verifies it with the Pod (see evacuation.RecordedNode). It returns
 // false if it has patched the annotation, or if the Node does not exist.
 func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
-	note, noted := s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation]
-	if noted {
-		known, err := r.noted(ctx, s, note)
+	name, recorded := s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation]
+	if recorded {
+		known, err := r.observeRecordedNode(ctx, s, name)
 		if err != nil || !known.NeedsPod() {
 			return err == nil, err
 		}
@@ -221,14 +221,14 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 		s.gone = true
 		r.Clusters.Release(s.request.Cluster, owner(s.request))
 		return true, nil
-	case !noted || note != pod.Spec.NodeName:
-		return false, r.note(ctx, s, pod)
-	case note == "":
+	case !recorded || name != pod.Spec.NodeName:
+		return false, r.recordNode(ctx, s, pod)
+	case name == "":
 		return true, nil
 	}
-	if err := s.client.Get(ctx, types.NamespacedName{Name: note}, &corev1.Node{}); err != nil {
+	if err := s.client.Get(ctx, types.NamespacedName{Name: name}, &corev1.Node{}); err != nil {
 		if client.IgnoreNotFound(err) != nil {
-			return false, errors.Wrapf(err, "getting Node %s", note)
+			return false, errors.Wrapf(err, "getting Node %s", name)
 		}
 		s.requeueAt = noNodePace
 		return false, nil
@@ -239,9 +239,9 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 // noNodePace is how often a Pod is read whose Node does not exist. Kubernetes garbage-collects such Pods.
 const noNodePace = time.Minute
 
-// noted observes the Node that the annotation of the Evacuation names.
-func (r *Reconciler) noted(ctx context.Context, s *scope, name string) (evacuation.Noted, error) {
-	known := evacuation.Noted{Name: name, Watched: r.Clusters.Observes(s.request.Cluster, name)}
+// observeRecordedNode observes the Node that the annotation of the Evacuation names.
+func (r *Reconciler) observeRecordedNode(ctx context.Context, s *scope, name string) (evacuation.RecordedNode, error) {
+	known := evacuation.RecordedNode{Name: name, Watched: r.Clusters.Observes(s.request.Cluster, name)}
 	if known.Watched || name == "" {
 		return known, nil
 	}
@@ -271,13 +271,13 @@ func (r *Reconciler) livePod(ctx context.Context, s *scope) (*corev1.Pod, error)
 	return pod, nil
 }
 
-// note records the Node and the labels of the Pod on the Evacuation.
-func (r *Reconciler) note(ctx context.Context, s *scope, pod *corev1.Pod) error {
+// recordNode records the Node and the labels of the Pod on the Evacuation.
+func (r *Reconciler) recordNode(ctx context.Context, s *scope, pod *corev1.Pod) error {
 	changed := s.evacuation.DeepCopy()
 	evacuation.Adopt(changed, pod)
 	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.EvacuationNodeAnnotation, pod.Spec.NodeName)
 	err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(s.evacuation, client.MergeFromWithOptimisticLock{}))
-	return errors.Wrapf(client.IgnoreNotFound(err), "noting the Node of Pod %s on its Evacuation", klog.KObj(pod))
+	return errors.Wrapf(client.IgnoreNotFound(err), "recording the Node of Pod %s on its Evacuation", klog.KObj(pod))
 }
 
 // observe watches the Pods of the Node and fills the scope with what is known about the Pod.

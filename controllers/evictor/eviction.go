@@ -149,8 +149,13 @@ func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted)
 // controller has dropped permits no deletion.
 func (v *Evictor) completeEviction(ctx context.Context, p *pass, s *subject, admitted budgets.Admitted) {
 	live := &policyv1.PodDisruptionBudget{}
-	if err := p.live.Get(ctx, nameOf(admitted.Budget), live); err != nil || !budgets.New(live).Grants(admitted.Pod, v.Clock.Now()) {
-		ctrl.LoggerFrom(ctx).V(2).Info("The PodDisruptionBudget no longer grants the disruption of the Pod", "err", err)
+	log, err := ctrl.LoggerFrom(ctx), p.live.Get(ctx, nameOf(admitted.Budget), live)
+	if err != nil || !budgets.New(live).Grants(admitted.Pod, v.Clock.Now()) {
+		if client.IgnoreNotFound(err) != nil {
+			log.Error(err, "Failed to read the PodDisruptionBudget that granted the disruption of the Pod")
+		} else {
+			log.V(2).Info("The PodDisruptionBudget no longer grants the disruption of the Pod")
+		}
 		p.state.backoffs.backOff(s.pod.UID, v.Clock.Now().Add(evacuation.Backoff(1)))
 		return
 	}

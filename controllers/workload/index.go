@@ -23,8 +23,8 @@ const maintenancesByNode = "node"
 // first connection.
 var indexes = []clustercache.Watcher{
 	index("workloadcluster-EvacuationsByNode", &v1alpha1.Evacuation{}, evacuationsByNode, func(object client.Object) []string {
-		node, noted := object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]
-		if !noted {
+		node, recorded := object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]
+		if !recorded {
 			return nil
 		}
 		return []string{node}

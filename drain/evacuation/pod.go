@@ -60,9 +60,9 @@ func (p Pod) evictable() bool {
 	return p.Type != v1alpha1.PodTypeDaemonSet && p.Type != v1alpha1.PodTypeStatic
 }
 
-// Noted is the Node that the annotation of an Evacuation names as that of its Pod, with what is known about it without reading the
+// RecordedNode is the Node that the annotation of an Evacuation names as that of its Pod, with what is known about it without reading the
 // Pod. The annotation is untrusted: all users with write access to the Evacuation can change it.
-type Noted struct {
+type RecordedNode struct {
 	// Name of the Node.
 	Name string
 	// Node of that name, nil if it does not exist.
@@ -76,7 +76,7 @@ type Noted struct {
 // NeedsPod reports whether the Pod of the Evacuation must be read to verify the annotation before the Pods of the Node are watched, since
 // each watch costs memory. It returns false if the annotation adds no watch: the Pods of the Node are watched already, or a
 // NodeMaintenance drains it.
-func (n Noted) NeedsPod() bool {
+func (n RecordedNode) NeedsPod() bool {
 	if n.Name == "" {
 		return true
 	}

@@ -53,14 +53,14 @@ func (s *scope) observe(ctx context.Context) error {
 	}
 	s.observed.Deployment = d
 	if d == nil {
-		return s.findNotedAutoscalers(ctx)
+		return s.findRecordedAutoscalers(ctx)
 	}
 	b, invalid := surge.BaselineOf(d)
 	switch {
 	case invalid != nil:
 		return nil //nolint:nilerr // Decide drops it; the next reconciliation reads the rest
 	case b == nil && len(s.observed.Leaving) == 0:
-		return s.findNotedAutoscalers(ctx)
+		return s.findRecordedAutoscalers(ctx)
 	case b == nil:
 		return s.observeBeforeSurge(ctx)
 	default:
@@ -125,18 +125,18 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 	return err
 }
 
-// maxNoted is how many autoscalers with a note about the same Deployment are read. This manager writes only one.
-const maxNoted = 5
+// maxRecorded is how many autoscalers with a record of the same Deployment are read. This manager writes only one.
+const maxRecorded = 5
 
-// findNotedAutoscalers reads the watched autoscalers that have a note about the Deployment.
-func (s *scope) findNotedAutoscalers(ctx context.Context) error {
-	noted, err := listMetadata(ctx, s.client, autoscalingv2.SchemeGroupVersion, "HorizontalPodAutoscaler", s.key.Namespace)
+// findRecordedAutoscalers reads the watched autoscalers that have a record of the Deployment.
+func (s *scope) findRecordedAutoscalers(ctx context.Context) error {
+	recorded, err := listMetadata(ctx, s.client, autoscalingv2.SchemeGroupVersion, "HorizontalPodAutoscaler", s.key.Namespace)
 	if err != nil {
 		return err
 	}
-	noted = slices.DeleteFunc(noted, func(h metav1.PartialObjectMetadata) bool { return surge.TargetOf(&h) != s.key.Name })
-	for i := range noted[:min(len(noted), maxNoted)] {
-		h, err := get(ctx, s.live, client.ObjectKeyFromObject(&noted[i]), &autoscalingv2.HorizontalPodAutoscaler{})
+	recorded = slices.DeleteFunc(recorded, func(h metav1.PartialObjectMetadata) bool { return surge.TargetOf(&h) != s.key.Name })
+	for i := range recorded[:min(len(recorded), maxRecorded)] {
+		h, err := get(ctx, s.live, client.ObjectKeyFromObject(&recorded[i]), &autoscalingv2.HorizontalPodAutoscaler{})
 		if err != nil {
 			return err
 		}
