@@ -182,10 +182,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	return reconcile.Result{}, nil
 }
 
+// goneSince returns the entry of the Evacuation without a time.
+func (s *scope) goneSince() goneSince {
+	return goneSince{cluster: s.request.Cluster, evacuation: s.evacuation.UID}
+}
+
 // input returns what is known about the Evacuation and its Pod.
 func (r *Reconciler) input(s *scope, now time.Time) evacuation.Input {
 	if s.gone {
-		since := goneSince{cluster: s.request.Cluster, evacuation: s.evacuation.UID, at: now}
+		since := s.goneSince()
+		since.at = now
 		if known, isKnown := r.gone.Has(since.Key()); isKnown {
 			since = known
 		} else {
@@ -213,7 +219,12 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 			return err == nil, err
 		}
 	}
-	pod, err := r.livePod(ctx, s)
+	// A Pod that was observed not to exist while its Node was watched is not read again.
+	var pod *corev1.Pod
+	var err error
+	if _, gone := r.gone.Has(s.goneSince().Key()); !gone {
+		pod, err = r.livePod(ctx, s)
+	}
 	switch {
 	case err != nil:
 		return false, err
