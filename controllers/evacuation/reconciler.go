@@ -131,7 +131,8 @@ type scope struct {
 	gone       bool             // the Pod does not exist
 	podType    v1alpha1.PodType // valid if pod is not nil
 	terms      evacuation.Terms
-	requeueAt  time.Duration // zero: the next event triggers the next reconciliation
+
+	requeueAfter time.Duration // zero: the next event triggers the next reconciliation
 }
 
 // Reconcile reconciles one Evacuation:
@@ -158,8 +159,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return reconcile.Result{}, nil // the watch will deliver its deletion
 	}
 	if located, err := r.locate(ctx, s); err != nil || !located {
-		if err == nil && s.requeueAt > 0 {
-			return reconcile.Result{RequeueAfter: s.requeueAt}, nil
+		if err == nil && s.requeueAfter > 0 {
+			return reconcile.Result{RequeueAfter: s.requeueAfter}, nil
 		}
 		return workload.Result(err)
 	}
@@ -241,7 +242,7 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 		if client.IgnoreNotFound(err) != nil {
 			return false, errors.Wrapf(err, "getting Node %s", name)
 		}
-		s.requeueAt = noNodePace
+		s.requeueAfter = noNodePace
 		return false, nil
 	}
 	return true, nil
@@ -303,7 +304,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	}
 	pod, found := workload.PodOf(observation, s.evacuation)
 	if !found {
-		if _, s.gone = observation.PodsOn(node); s.gone { // now, since a finalizer of another actor may keep the Evacuation
+		if _, s.gone = observation.PodsOn(node); s.gone { // the Evacuation may exist for long, with a finalizer of another actor
 			r.Clusters.Release(s.request.Cluster, owner(s.request))
 		}
 		return nil

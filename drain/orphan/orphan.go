@@ -28,7 +28,7 @@ type Observation struct {
 	Evacuations []v1alpha1.Evacuation
 	// Maintenances are all NodeMaintenances of the workload cluster.
 	Maintenances []v1alpha1.NodeMaintenance
-	// Machine is the Machine of the Node, nil if there is none.
+	// Machine is the Machine of the Node, or nil.
 	Machine *clusterv1.Machine
 }
 

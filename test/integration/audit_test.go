@@ -10,6 +10,8 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -142,4 +144,52 @@ func tally(events controlplane.Events) string {
 		count[fmt.Sprintf("%s %s/%s %d", event.Verb, event.Resource, event.Subresource, event.Code)]++
 	}
 	return fmt.Sprint(count)
+}
+
+func evictedAtOnce(s *scene) {
+	s.withNodes("e40")
+	pods := []*corev1.Pod{bare("e40-one", "e40"), bare("e40-two", "e40"), bare("e40-three", "e40")}
+	s.run(pods...)
+	s.maintain(nm("e40", draining, ofNodes("e40")))
+	for _, pod := range pods {
+		s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil())
+		s.expectDeleted(pod)
+		s.Eventually(func() []string {
+			var verbs []string
+			for _, write := range s.audited().Writes().Succeeded().Resource("evacuations", "", "status").Named(namespace, evacuation.Name(pod.UID, pod.Name)) {
+				verbs = append(verbs, write.Verb)
+			}
+			return verbs
+		}, soon, pace).Should(Equal([]string{"create", "delete"}), "by all users")
+	}
+	s.Expect(s.evictions()).To(HaveLen(len(pods)))
+	s.deleteMaintenances("e40")
+}
+
+func nothingLeftBehind(s *scene) {
+	slow := func(pod *corev1.Pod) { pod.Annotations[controlplane.PodDeletionDelayAnnotation] = "1h" }
+	s.withNodes("e41")
+	unmanaged, uncollected := bare("e41-unmanaged", "e41", slow), bare("e41-uncollected", "e41", slow)
+	s.run(unmanaged, uncollected)
+	s.maintain(nm("e41", draining, ofNodes("e41")))
+	s.Eventually(func() controlplane.Events { return s.evictions().Succeeded() }, soon, pace).Should(HaveLen(2))
+	for _, pod := range []*corev1.Pod{unmanaged, uncollected} {
+		e := s.existing(pod)
+		s.Expect(e.Finalizers).To(BeEmpty())
+		s.Expect(evacuation.Instigators(e)).To(ConsistOf(v1alpha1.NodeMaintenanceInstigatorFinalizer))
+	}
+
+	s.fleet.KillManager()
+	s.annotate(unmanaged, controlplane.PodDeletionDelayAnnotation, "10ms")
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(unmanaged) }, eventually, pace).Should(BeNil(), "the garbage collector deletes it")
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+
+	s.Expect(s.workload.StopComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
+	s.annotate(uncollected, controlplane.PodDeletionDelayAnnotation, "10ms")
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(uncollected) }, eventually, pace).Should(BeNil(), "the manager deletes it")
+	s.Expect(s.workload.StartComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
+	s.expectDeleted(unmanaged)
+	s.expectDeleted(uncollected)
+	s.expectInvariants()
+	s.deleteMaintenances("e41")
 }

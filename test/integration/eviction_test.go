@@ -19,7 +19,6 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
-	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -47,7 +46,7 @@ func TestEvictions(t *testing.T) {
 		{"E23: evicts Pods of one Node while the evictions of another Node hang", hangingNode},
 		{"E18: finishes an in-flight eviction before the manager exits", managerEnds},
 		{"E36: evicts Pods while a user recreates NodeMaintenances of a Node that cannot be cordoned", cordonsThatNeverCome},
-		{"E37: watches Pods only on existing Nodes, whatever Nodes Evacuations name", forgedNotes},
+		{"E37: watches Pods only on existing Nodes, whatever Nodes Evacuations name", forgedNodes},
 		{"E30: does not wait for a replica of a StatefulSet that was pending before the drain", pendingReplica},
 		{"E30: names and counts the replica that a Pod waits for, and stops waiting with Unordered", namedReplica},
 		{"E2: fails and deletes an Evacuation of a Pod that does not exist", podNotFound},
@@ -440,9 +439,9 @@ func podNotFound(s *scene) {
 	s.expectOrder(s.first(failed), s.first(removed))
 }
 
-// forgedNotes creates Evacuations whose annotations name Nodes that do not exist: some of Pods that do not exist, and one of a Pod that runs on
+// forgedNodes creates Evacuations whose annotations name Nodes that do not exist: some of Pods that do not exist, and one of a Pod that runs on
 // another Node.
-func forgedNotes(s *scene) {
+func forgedNodes(s *scene) {
 	const keep = "example.com/keep"
 	s.withNodes("e37")
 	pod := bare("e37", "e37")
@@ -486,52 +485,4 @@ func invalidAnnotation(s *scene) {
 	s.Expect(s.existing(pod).OwnerReferences).To(ContainElement(HaveField("UID", pod.UID)), "E5")
 	s.deletePods("e4")
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil(), "E8: instigators of other actors are removed, too")
-}
-
-func evictedAtOnce(s *scene) {
-	s.withNodes("e40")
-	pods := []*corev1.Pod{bare("e40-one", "e40"), bare("e40-two", "e40"), bare("e40-three", "e40")}
-	s.run(pods...)
-	s.maintain(nm("e40", draining, ofNodes("e40")))
-	for _, pod := range pods {
-		s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil())
-		s.expectDeleted(pod)
-		s.Eventually(func() []string {
-			var verbs []string
-			for _, write := range s.audited().Writes().Succeeded().Resource("evacuations", "", "status").Named(namespace, evacuation.Name(pod.UID, pod.Name)) {
-				verbs = append(verbs, write.Verb)
-			}
-			return verbs
-		}, soon, pace).Should(Equal([]string{"create", "delete"}), "by all users")
-	}
-	s.Expect(s.evictions()).To(HaveLen(len(pods)))
-	s.deleteMaintenances("e40")
-}
-
-func nothingLeftBehind(s *scene) {
-	slow := func(pod *corev1.Pod) { pod.Annotations[controlplane.PodDeletionDelayAnnotation] = "1h" }
-	s.withNodes("e41")
-	unmanaged, uncollected := bare("e41-unmanaged", "e41", slow), bare("e41-uncollected", "e41", slow)
-	s.run(unmanaged, uncollected)
-	s.maintain(nm("e41", draining, ofNodes("e41")))
-	s.Eventually(func() controlplane.Events { return s.evictions().Succeeded() }, soon, pace).Should(HaveLen(2))
-	for _, pod := range []*corev1.Pod{unmanaged, uncollected} {
-		e := s.existing(pod)
-		s.Expect(e.Finalizers).To(BeEmpty())
-		s.Expect(evacuation.Instigators(e)).To(ConsistOf(v1alpha1.NodeMaintenanceInstigatorFinalizer))
-	}
-
-	s.fleet.KillManager()
-	s.annotate(unmanaged, controlplane.PodDeletionDelayAnnotation, "10ms")
-	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(unmanaged) }, eventually, pace).Should(BeNil(), "the garbage collector deletes it")
-	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
-
-	s.Expect(s.workload.StopComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
-	s.annotate(uncollected, controlplane.PodDeletionDelayAnnotation, "10ms")
-	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(uncollected) }, eventually, pace).Should(BeNil(), "the manager deletes it")
-	s.Expect(s.workload.StartComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
-	s.expectDeleted(unmanaged)
-	s.expectDeleted(uncollected)
-	s.expectInvariants()
-	s.deleteMaintenances("e41")
 }

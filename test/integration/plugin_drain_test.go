@@ -251,24 +251,16 @@ func (s *scene) pluginDrainsWithRoles() {
 	s.Helper()
 	s.withNodes("n1")
 	s.run(bare("on-n1", "n1"))
-	config := func(user string, of interface {
-		ConfigFor(user string, groups ...string) (*rest.Config, error)
-	}) *rest.Config {
-		config, err := of.ConfigFor(user)
-		s.Expect(err).NotTo(HaveOccurred())
-		return config
-	}
-	const drainer = "drainer"
-	s.grant(s.workload.Client, "workload-drain.yaml", drainer)
-	s.grant(s.fleet.Client, "management-drain.yaml", drainer)
-	workload, management := config(drainer, s.workload), config(drainer, s.fleet.Management)
+	management, workload := s.pluginUser("drainer", "management-drain.yaml", "workload-drain.yaml")
 	s.pluginSucceeds(workload, "drain", "node", "n1", "--yes")
 	s.pluginSucceeds(workload, "complete", "node", "n1")
 	s.pluginSucceeds(management, "cordon", "machine", "m1")
 	s.pluginSucceeds(management, "complete", "machine", "m1")
 
 	s.grant(s.workload.Client, "workload.yaml", "watcher")
-	_, stderr, code := s.plugin(config("watcher", s.workload), "cordon", "node", "n1")
+	watcher, err := s.workload.ConfigFor("watcher")
+	s.Expect(err).NotTo(HaveOccurred())
+	_, stderr, code := s.plugin(watcher, "cordon", "node", "n1")
 	s.Expect(code).To(Equal(1))
 	s.Expect(stderr).To(MatchRegexp(`cannot (get|create) resource "nodemaintenances"`))
 	s.Expect(apierrors.IsNotFound(s.workload.Client.Get(s.Context(), client.ObjectKey{Name: "kubectl-n1"}, &v1alpha1.NodeMaintenance{}))).To(BeTrue())

@@ -88,13 +88,7 @@ func TestPluginWatches(t *testing.T) {
 // watchesWithRoles runs on a Machine that exists.
 func (s *scene) watchesWithRoles() {
 	s.Helper()
-	const reader = "watcher"
-	s.grant(s.fleet.Client, "management.yaml", reader)
-	s.grant(s.workload.Client, "workload.yaml", reader)
-	management, err := s.fleet.Management.ConfigFor(reader)
-	s.Expect(err).NotTo(HaveOccurred())
-	workload, err := s.workload.ConfigFor(reader)
-	s.Expect(err).NotTo(HaveOccurred())
+	management, workload := s.pluginUser("watcher", "management.yaml", "workload.yaml")
 	s.requestStage("spare", "Cordon")
 	withoutSecret := s.watchLines(management, "status", "-w")
 	s.Eventually(withoutSecret, soon, pace).Should(And(ContainSubstring("Not read: getting the kubeconfig"), ContainSubstring("Machine spare: ")))

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -177,6 +178,18 @@ func (s *scene) usesRights() {
 	s.Expect(stderr).To(ContainSubstring("teapot"))
 }
 
+// pluginUser returns the configurations of a user that has the roles of config/plugin in both clusters.
+func (s *scene) pluginUser(name, managementRole, workloadRole string) (management, workload *rest.Config) {
+	s.Helper()
+	s.grant(s.fleet.Client, managementRole, name)
+	s.grant(s.workload.Client, workloadRole, name)
+	management, err := s.fleet.Management.ConfigFor(name)
+	s.Expect(err).NotTo(HaveOccurred())
+	workload, err = s.workload.ConfigFor(name)
+	s.Expect(err).NotTo(HaveOccurred())
+	return management, workload
+}
+
 // grant creates the ClusterRole of a file and binds it to a user in a cluster.
 func (s *scene) grant(c client.Client, file, user string) {
 	s.Helper()
@@ -194,13 +207,7 @@ func (s *scene) grant(c client.Client, file, user string) {
 // those rights are missing.
 func (s *scene) readsWithRoles() {
 	s.Helper()
-	const reader = "reader"
-	s.grant(s.fleet.Client, "management.yaml", reader)
-	s.grant(s.workload.Client, "workload.yaml", reader)
-	management, err := s.fleet.Management.ConfigFor(reader)
-	s.Expect(err).NotTo(HaveOccurred())
-	workload, err := s.workload.ConfigFor(reader)
-	s.Expect(err).NotTo(HaveOccurred())
+	management, workload := s.pluginUser("reader", "management.yaml", "workload.yaml")
 	s.runOn("explained", "web", 2, deployment("web", 2), budget("web", 1))
 
 	output, stderr, code := s.plugin(management, "plan", "machine", "explained", "--workload-kubeconfig", s.kubeconfigFile(workload))

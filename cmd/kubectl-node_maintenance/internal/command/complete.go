@@ -68,7 +68,8 @@ func (o *options) completeFlags(root *cobra.Command) {
 	})
 }
 
-// completions reads names from the cluster of the context. There are none if the cluster cannot be read: a completion has no place for errors.
+// completions reads names from the cluster of the context. It returns nothing if the cluster cannot be read: a
+// completion has no place for errors.
 func (o *options) completions(ctx context.Context, prefix string, read func(context.Context, *observe.Connections, string) ([]string, error)) []string {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()

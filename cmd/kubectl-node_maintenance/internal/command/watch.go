@@ -20,9 +20,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 )
 
-// exitInterrupted is the exit code after Ctrl-C.
-const exitInterrupted = 130
-
 // follow shows the status live.
 func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind, name string) error {
 	// What client-go logs would overwrite the view. Errors of watches are part of the status.
@@ -55,7 +52,7 @@ func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind
 		Explain: s.explain, NoColor: s.noColors(), Clock: s.clock,
 	}, s.In, s.Out)
 	if errors.Is(err, live.ErrInterrupted) {
-		return exit{exitInterrupted}
+		return exit{report.ExitInterrupted}
 	}
 	return err
 }

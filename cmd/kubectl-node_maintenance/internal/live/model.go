@@ -192,7 +192,7 @@ func (m *model) pressOnPage(k tea.KeyPressMsg) tea.Cmd {
 	return command
 }
 
-// index is the position of the selected row, -1 if there is none.
+// index returns the position of the selected row, or -1.
 func (m *model) index() int {
 	return slices.IndexFunc(m.rows, func(r row) bool { return r.id == m.selected })
 }

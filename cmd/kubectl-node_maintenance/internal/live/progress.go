@@ -21,7 +21,7 @@ const (
 // progress counts Pods that must be drained. The zero value means that nothing is known.
 type progress struct {
 	done, total int32
-	// left is an estimate of the time until all are done; zero if there is none.
+	// left is an estimate of the time until all are done, or zero.
 	left time.Duration
 }
 
@@ -148,8 +148,8 @@ func (h *history) progressOf(cluster string, m *report.MaintenanceStatus, now ti
 	return p
 }
 
-// estimate is the remaining time at the mean rate so far. There is none before some Pods have terminated, nor while none terminate: then the
-// rate says nothing about the rest.
+// estimate returns the remaining time at the mean rate so far. It returns zero until some Pods have terminated, and while no Pod terminates: then
+// the rate says nothing about the remaining Pods.
 func (c *course) estimate(now time.Time) time.Duration {
 	if c.done < leastDone || c.remaining == 0 {
 		return 0

@@ -47,7 +47,7 @@ type Progress struct {
 
 // Kind is how Machines or Nodes are maintained.
 type Kind interface {
-	// Stage returns the stage that has been requested for a target. It is empty if there is none.
+	// Stage returns the stage that has been requested for a target, or nothing.
 	Stage(ctx context.Context, target Target) (v1alpha1.NodeMaintenanceStage, error)
 	// Request requests a stage. It changes nothing if the stage has been requested already.
 	Request(ctx context.Context, target Target, stage v1alpha1.NodeMaintenanceStage, reason string) (Written, error)
@@ -59,7 +59,7 @@ type Kind interface {
 	cluster() client.WithWatch
 }
 
-// Reporter is told what happens.
+// Reporter reports what happens.
 type Reporter interface {
 	Wrote(written Written)
 	// Waits is called when what a target waits for has changed.
