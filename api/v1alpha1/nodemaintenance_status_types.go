@@ -306,6 +306,11 @@ type NodeMaintenanceSummary struct {
 	// +optional
 	PodsSkipped int32 `json:"podsSkipped"`
 
+	// podsEvacuated is the number by which podsPending and podsEvacuating have decreased together since the drain began. A Pod that is
+	// evacuated while another one is created may not be counted.
+	// +optional
+	PodsEvacuated int32 `json:"podsEvacuated,omitempty"`
+
 	// progress is the number of drained Nodes and of selected Nodes: "3/10".
 	// +optional
 	// +kubebuilder:validation:MaxLength=32

@@ -156,6 +156,7 @@ func reportNodes(s *scope) {
 	if longest != nil && !s.drain.decision.Drained {
 		summary.Blocking = text.Cut(longest.Pod+": "+longest.Why, text.MaxMessage)
 	}
+	summary.PodsEvacuated = progress.Evacuated(m.Status.Summary, summary)
 	summary.Progress = fmt.Sprintf("%d/%d", summary.DrainedNodes, summary.Nodes)
 	slices.SortFunc(statuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
 	m.Status.Summary = summary

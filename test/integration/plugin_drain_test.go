@@ -174,7 +174,7 @@ func (s *scene) pluginCompletes() {
 	s.Expect(complete(workload, "drain", "node", "n")).To(Equal("n1\nn2\n" + noFiles))
 	s.Expect(complete(workload, "drain", "node", "n1", "n")).To(Equal("n2\n" + noFiles))
 	s.Expect(complete(workload, "why", "pod", "-n", namespace, "on")).To(Equal("on-n1\n" + noFiles))
-	s.Expect(complete(workload, "plan", "-o", "")).To(Equal("json\nyaml\nwide\n" + noFiles))
+	s.Expect(complete(workload, "plan", "-o", "")).To(Equal("json\nyaml\nwide\nname\n" + noFiles))
 	s.Expect(complete(management, "plan", "machine", "m")).To(Equal("m1\nm2\n" + noFiles))
 	s.Expect(complete(management, "why", "node", "m")).To(Equal("m1\nm2\n" + noFiles))
 	s.Expect(complete(management, "status", "cluster", "")).To(Equal("c1\n" + noFiles))

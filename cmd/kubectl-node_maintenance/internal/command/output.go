@@ -77,6 +77,13 @@ func (o *options) write(format output, object any) error {
 	return errors.Wrap(err, "writing YAML")
 }
 
+// writeNames writes a line for each name.
+func (o *options) writeNames(names []string) {
+	for _, name := range names {
+		fmt.Fprintln(o.Out, terminal.Clean(name, maxMessage))
+	}
+}
+
 func escapeJSON(r rune) string {
 	if r > 0xFFFF {
 		r -= 0x10000

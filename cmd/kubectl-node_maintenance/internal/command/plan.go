@@ -55,7 +55,7 @@ because a right is missing.`,
 	p.addFlags(flags)
 	flags.StringSliceVar(&p.ruleFiles, "rule", nil, "File with MachineDrainRules to predict with, in place of applied ones with the same name.")
 	flags.StringSliceVar(&p.policyFiles, "policy", nil, "File with MachineDrainPolicies to predict with, in place of applied ones with the same name.")
-	addOutput(command, &p.output, outputJSON, outputYAML, outputWide)
+	addOutput(command, &p.output, outputJSON, outputYAML, outputWide, outputName)
 	return o.completeWith(command, "machine", "node", "machinedeployment")
 }
 
@@ -80,6 +80,8 @@ func (p *planOptions) run(ctx context.Context, args []string) error {
 	switch p.output {
 	case outputJSON, outputYAML:
 		err = p.write(p.output, plan)
+	case outputName:
+		p.writeNames(plan.Names())
 	default:
 		report.WritePlan(p.Out, plan, p.output == outputWide, p.style())
 	}

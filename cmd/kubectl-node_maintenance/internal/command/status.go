@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/cobra"
@@ -10,10 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
-	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
 )
 
 // statusOptions are the flags of the command status.
@@ -33,7 +30,7 @@ func newStatus(o *options) *cobra.Command {
 		Long: `Show all drains: Clusters, their MachineDeployments and control planes, the Machines that are being deleted or maintained, their
 NodeMaintenances, and the Pods that block them. With a context of a workload cluster, show its NodeMaintenances. Nothing is written.
 
-With --watch, show them live, with all Pods that are evacuated, and progress since the start of the command. Without a terminal, --watch
+With --watch, show them live, with all Pods that are evacuated, and progress since the start of each drain. Without a terminal, --watch
 writes a line for each change.`,
 		Example: `  # All drains of the management cluster
   kubectl node-maintenance status -A
@@ -47,7 +44,7 @@ writes a line for each change.`,
 	}
 	command.Flags().BoolVarP(&s.allNamespaces, "all-namespaces", "A", false, "Show the Clusters of all namespaces.")
 	command.Flags().BoolVarP(&s.watch, "watch", "w", false, "Show the drains live, until q or Ctrl-C.")
-	addOutput(command, &s.output, outputJSON, outputYAML, outputName)
+	addOutput(command, &s.output, outputJSON, outputYAML, outputWide, outputName)
 	return o.completeWith(command, "cluster", "machinedeployment", "machine", "node")
 }
 
@@ -82,11 +79,9 @@ func (s *statusOptions) run(ctx context.Context, args []string) error {
 	case outputJSON, outputYAML:
 		return s.write(s.output, status)
 	case outputName:
-		for _, name := range status.Names() {
-			fmt.Fprintln(s.Out, terminal.Clean(name, maxMessage))
-		}
+		s.writeNames(status.Names())
 	default:
-		report.WriteStatus(s.Out, status, s.clock.Now(), s.style())
+		report.WriteStatus(s.Out, status, s.output == outputWide, s.clock.Now(), s.style())
 	}
 	return nil
 }
@@ -96,8 +91,8 @@ func (s *statusOptions) status(ctx context.Context, c *observe.Connections, kind
 		if err := workloadHas(c, kind); err != nil {
 			return nil, err
 		}
-		maintenances, err := c.CurrentWorkload().MaintenancesOnly(ctx)
-		return workloadStatus(c, name, report.Drains{Maintenances: maintenances}), err
+		drains, err := s.drainsOf(ctx, c.CurrentWorkload())
+		return workloadStatus(c, name, drains), err
 	}
 	namespace, err := s.machineNamespace()
 	if err != nil {
@@ -108,7 +103,7 @@ func (s *statusOptions) status(ctx context.Context, c *observe.Connections, kind
 		return nil, err
 	}
 	status := managementStatus(c, machines, kind, name, func(cluster types.NamespacedName) report.Drains {
-		return report.Drains{Maintenances: maintenancesOf(ctx, c, cluster)}
+		return s.drainsOfCluster(ctx, c, cluster)
 	})
 	if kind != "" && len(status.Clusters) == 0 {
 		return nil, errors.Errorf("no Machine of %s %s", kind, name)
@@ -142,18 +137,28 @@ func managementStatus(c *observe.Connections, all []clusterv1.Machine, kind, nam
 	return &report.Status{Context: "management cluster, " + c.Current.Name, Clusters: report.StatusOf(machines, drains)}
 }
 
-// maintenancesOf returns the NodeMaintenances of a workload cluster. If it cannot be reached, that is a gap: the other clusters are shown.
-func maintenancesOf(ctx context.Context, c *observe.Connections, cluster types.NamespacedName) []v1alpha1.NodeMaintenance {
+// drainsOfCluster returns what is known of a workload cluster. If it cannot be reached, that is a gap: the other clusters are shown.
+func (s *statusOptions) drainsOfCluster(ctx context.Context, c *observe.Connections, cluster types.NamespacedName) report.Drains {
 	w, err := c.Workload(ctx, cluster)
 	if err != nil {
 		c.Gaps.Add(err.Error())
-		return nil
+		return report.Drains{}
 	}
-	maintenances, err := w.MaintenancesOnly(ctx)
+	drains, err := s.drainsOf(ctx, w)
 	if err != nil {
 		c.Gaps.Add(err.Error())
 	}
-	return maintenances
+	return drains
+}
+
+// drainsOf reads the NodeMaintenances of a workload cluster, and the Evacuations where the output has each Pod.
+func (s *statusOptions) drainsOf(ctx context.Context, w *observe.Workload) (report.Drains, error) {
+	if s.output != outputWide {
+		maintenances, err := w.MaintenancesOnly(ctx)
+		return report.Drains{Maintenances: maintenances}, err
+	}
+	maintenances, evacuations, err := w.Maintenances(ctx)
+	return report.Drains{Maintenances: maintenances, Evacuations: evacuations}, err
 }
 
 // concerns returns whether the object that the command line names is the Machine or an owner of it.

@@ -25,11 +25,11 @@ type progress struct {
 	left time.Duration
 }
 
-// course is how a drain went since it was first observed.
+// course is how a drain goes.
 type course struct {
 	done, remaining int32
 	start           time.Time
-	lastDone        time.Time
+	lastDone        time.Time // zero until a Pod was observed to terminate
 }
 
 // history is what is known from earlier statuses.
@@ -88,23 +88,22 @@ func (h *history) observe(s *report.Status, now time.Time) {
 	h.addDeleted(s)
 }
 
-// record follows the drain of a NodeMaintenance. Pods that are added later count as well.
+// record follows the drain of a NodeMaintenance. Pods that are created later count as well.
 func (h *history) record(cluster string, m *report.MaintenanceStatus, seen map[string]bool, now time.Time) {
 	id := cluster + " " + m.Name
 	seen[id] = true
 	if m.Nodes == 0 || m.Stage != string(v1alpha1.StageDrain) {
 		return
 	}
-	c, remaining := h.drains[id], m.Pending+m.Evacuating
+	c := h.drains[id]
 	if c == nil {
-		h.drains[id] = &course{remaining: remaining, start: now}
-		return
+		c = &course{done: m.Evacuated, start: parse(m.Since)}
+		h.drains[id] = c
 	}
-	if remaining < c.remaining {
-		c.done += c.remaining - remaining
+	if m.Evacuated > c.done {
 		c.lastDone = now
 	}
-	c.remaining = remaining
+	c.done, c.remaining = m.Evacuated, m.Pending+m.Evacuating
 }
 
 func (h *history) addDeleted(s *report.Status) {
@@ -148,10 +147,10 @@ func (h *history) progressOf(cluster string, m *report.MaintenanceStatus, now ti
 	return p
 }
 
-// estimate returns the remaining time at the mean rate so far. It returns zero until some Pods have terminated, and while no Pod terminates: then
-// the rate says nothing about the remaining Pods.
+// estimate returns the remaining time at the mean rate so far. It returns zero until some Pods have terminated, at least one of them while the
+// view is open, and while no Pod terminates: then the rate says nothing about the remaining Pods.
 func (c *course) estimate(now time.Time) time.Duration {
-	if c.done < leastDone || c.remaining == 0 {
+	if c.done < leastDone || c.remaining == 0 || c.lastDone.IsZero() {
 		return 0
 	}
 	mean := c.lastDone.Sub(c.start) / time.Duration(c.done)

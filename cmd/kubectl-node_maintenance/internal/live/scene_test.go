@@ -25,7 +25,7 @@ const waitsForBudget = "Waiting for PodDisruptionBudget shop/web: 58 healthy Pod
 // sceneAt returns the status of two drains and one wait at a step.
 func sceneAt(step int) *report.Status {
 	maintenance := report.MaintenanceStatus{
-		Name: "workers-659b9-44cf8-1a9da24f", Stage: "Drain", Since: before(time.Minute), Nodes: 1, Evacuating: int32(6 - step), Pending: 2, Skipped: 2,
+		Name: "workers-659b9-44cf8-1a9da24f", Stage: "Drain", Since: before(time.Minute), Nodes: 1, Evacuating: int32(6 - step), Pending: 2, Skipped: 2, Evacuated: int32(step),
 		Blocking: "shop/web-0: " + waitsForBudget,
 		Blocked:  []report.BlockedPod{{Pod: "shop/web-0", Reason: "BudgetExhausted", Why: waitsForBudget, Since: before(50 * time.Second)}},
 	}

@@ -72,9 +72,10 @@ func TestProgress(t *testing.T) {
 	// drain returns the progress after the numbers of remaining Pods, ten seconds apart, and some time after the last one.
 	drain := func(blocked []report.BlockedPod, after time.Duration, remaining ...int32) progress {
 		h := newHistory()
-		m := report.MaintenanceStatus{Name: "m", Stage: "Drain", Nodes: 1, Blocked: blocked}
+		m := report.MaintenanceStatus{Name: "m", Stage: "Drain", Since: before(0), Nodes: 1, Blocked: blocked}
 		now := start
 		for i, n := range remaining {
+			m.Evacuated += max(m.Evacuating-n, 0)
 			m.Evacuating, now = n, start.Add(time.Duration(i)*10*time.Second)
 			h.observe(&report.Status{Maintenances: []report.MaintenanceStatus{m}}, now)
 		}
@@ -84,16 +85,23 @@ func TestProgress(t *testing.T) {
 		is       progress
 		expected progress
 	}{
-		"K8: progress counts Pods that terminated since the start of the view": {drain(nil, 0, 9, 8), progress{done: 1, total: 9}},
-		"K8: Pods that are added count as well":                                {drain(nil, 0, 9, 8, 10), progress{done: 1, total: 11}},
-		"K8: the estimate is the mean rate so far":                             {drain(nil, 0, 9, 8, 7, 6), progress{3, 9, time.Minute}},
-		"K8: there is no estimate while no Pod terminates":                     {drain(nil, time.Minute, 9, 8, 7, 6), progress{done: 3, total: 9}},
+		"K8: progress counts Pods that terminated since the start of the drain": {drain(nil, 0, 9, 8), progress{done: 1, total: 9}},
+		"K8: Pods that are added count as well":                                 {drain(nil, 0, 9, 8, 10), progress{done: 1, total: 11}},
+		"K8: the estimate is the mean rate so far":                              {drain(nil, 0, 9, 8, 7, 6), progress{3, 9, time.Minute}},
+		"K8: there is no estimate while no Pod terminates":                      {drain(nil, time.Minute, 9, 8, 7, 6), progress{done: 3, total: 9}},
 		"K8: there is no estimate while a Pod waits for something other than its eviction": {
 			drain([]report.BlockedPod{{Pod: "job", Why: "Waiting for it to complete"}}, 0, 9, 8, 7, 6), progress{done: 3, total: 9},
 		},
 	} {
 		t.Run(name, func(t *testing.T) { NewWithT(t).Expect(tc.is).To(Equal(tc.expected)) })
 	}
+
+	t.Run("K24: the first status of a drain in progress has the Pods that terminated before, and no estimate", func(t *testing.T) {
+		h := newHistory()
+		m := report.MaintenanceStatus{Name: "m", Stage: "Drain", Since: before(time.Minute), Nodes: 1, Evacuating: 4, Evacuated: 6}
+		h.observe(&report.Status{Maintenances: []report.MaintenanceStatus{m}}, start)
+		NewWithT(t).Expect(h.progressOf("", &m, start)).To(Equal(progress{done: 6, total: 10}))
+	})
 
 	t.Run("K8: a Machine that is deleted is shown as such for a minute", func(t *testing.T) {
 		g := NewWithT(t)

@@ -44,6 +44,9 @@ func (m Machines) Request(ctx context.Context, target Target, stage v1alpha1.Nod
 		return written, errors.Errorf("Machine %s is being deleted: the manager drains its Node, and the stage annotation has no effect", target.Key)
 	}
 	present := v1alpha1.NodeMaintenanceStage(machine.Annotations[v1alpha1.MachineStageAnnotation])
+	if stage != v1alpha1.StageComplete && isCompleting(machine) {
+		return written, errors.Errorf("the maintenance of Machine %s is being completed; try again when it has no condition %s", target.Key, v1alpha1.MachineNodeMaintenance)
+	}
 	if stage == v1alpha1.StageCordon && present == v1alpha1.StageDrain {
 		return written, errors.Errorf("the Node of Machine %s is being drained, and stages only move forward; complete the maintenance first", target.Key)
 	}
@@ -53,6 +56,16 @@ func (m Machines) Request(ctx context.Context, target Target, stage v1alpha1.Nod
 	}
 	written.Action = "annotated"
 	return written, errors.Wrapf(m.Cluster.Patch(ctx, machine, patch), "annotating Machine %s", target.Key)
+}
+
+// isCompleting returns whether the manager has not yet completed a maintenance that is no longer requested. Until then, the condition of the
+// Machine may be that of the earlier request.
+func isCompleting(machine *clusterv1.Machine) bool {
+	if _, staged := machine.Annotations[v1alpha1.MachineStageAnnotation]; staged {
+		return false
+	}
+	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	return condition != nil && condition.Reason != v1alpha1.ReasonNotManaged
 }
 
 // annotate requests a stage. An empty reason leaves the present one, until the maintenance is complete.

@@ -103,6 +103,19 @@ type Budget struct {
 	NeverAllows        bool   `json:"neverAllows,omitempty"`
 }
 
+// Names returns the Pods that are evacuated, as kubectl names objects.
+func (p *Plan) Names() []string {
+	var names []string
+	for i := range p.Drains {
+		for j := range p.Drains[i].Pods {
+			if pod := &p.Drains[i].Pods[j]; pod.Outcome == forecast.Evacuated {
+				names = append(names, "pod/"+pod.Name)
+			}
+		}
+	}
+	return names
+}
+
 // ExitCode returns the exit code of the command.
 func (p *Plan) ExitCode() int {
 	code := ExitClear

@@ -62,6 +62,7 @@ type MaintenanceStatus struct {
 	Pending      int32        `json:"podsPending"`
 	Evacuating   int32        `json:"podsEvacuating"`
 	Skipped      int32        `json:"podsSkipped"`
+	Evacuated    int32        `json:"podsEvacuated"`
 	Blocking     string       `json:"blocking,omitempty"`
 	Blocked      []BlockedPod `json:"blocked,omitempty"`
 	// Pods are all Pods that have an Evacuation or are blocked, if the Evacuations were read.
@@ -139,7 +140,7 @@ func MaintenanceStatusOf(m *v1alpha1.NodeMaintenance, evacuations []v1alpha1.Eva
 	summary := m.Status.Summary
 	status := MaintenanceStatus{
 		Name: m.Name, Stage: string(m.Spec.Stage), Nodes: summary.Nodes, DrainedNodes: summary.DrainedNodes,
-		Pending: summary.PodsPending, Evacuating: summary.PodsEvacuating, Skipped: summary.PodsSkipped, Blocking: summary.Blocking,
+		Pending: summary.PodsPending, Evacuating: summary.PodsEvacuating, Skipped: summary.PodsSkipped, Evacuated: summary.PodsEvacuated, Blocking: summary.Blocking,
 	}
 	for _, stage := range m.Status.StageStatuses {
 		if stage.Name == m.Spec.Stage {
@@ -194,14 +195,14 @@ func podsOf(m *v1alpha1.NodeMaintenance, blocked []BlockedPod, evacuations []v1a
 	return pods
 }
 
-// WriteStatus writes a status for people. now is the time that ages count from.
-func WriteStatus(w io.Writer, s *Status, now time.Time, style terminal.Style) {
+// WriteStatus writes a status for people, with each Pod if it is wide. now is the time that ages count from.
+func WriteStatus(w io.Writer, s *Status, wide bool, now time.Time, style terminal.Style) {
 	t := text{w, style}
 	for i := range s.Clusters {
-		t.cluster(&s.Clusters[i], now)
+		t.cluster(&s.Clusters[i], wide, now)
 	}
 	for i := range s.Maintenances {
-		t.progress("", &s.Maintenances[i], now)
+		t.progress("", &s.Maintenances[i], wide, now)
 	}
 	if len(s.Clusters) == 0 && len(s.Maintenances) == 0 {
 		t.line("There are no Machines and no NodeMaintenances.")
@@ -214,7 +215,7 @@ func WriteStatus(w io.Writer, s *Status, now time.Time, style terminal.Style) {
 	}
 }
 
-func (t text) cluster(c *ClusterStatus, now time.Time) {
+func (t text) cluster(c *ClusterStatus, wide bool, now time.Time) {
 	fmt.Fprintln(t, t.style.Title(terminal.Clean("Cluster "+c.Name, maxLine)))
 	for i := range c.Groups {
 		g := &c.Groups[i]
@@ -222,6 +223,9 @@ func (t text) cluster(c *ClusterStatus, now time.Time) {
 		for j := range g.Drains {
 			m := &g.Drains[j]
 			line := "Machine " + m.Machine
+			if wide {
+				line += ", Node " + cmp.Or(m.Node, none)
+			}
 			if m.Deleted != "" {
 				line += ", deleted " + age(m.Deleted, now) + " ago"
 			}
@@ -230,7 +234,7 @@ func (t text) cluster(c *ClusterStatus, now time.Time) {
 			}
 			fmt.Fprintln(t, t.style.Warning("    "+terminal.Clean(line, maxLine)))
 			for k := range m.Maintenances {
-				t.progress("      ", &m.Maintenances[k], now)
+				t.progress("      ", &m.Maintenances[k], wide, now)
 			}
 			if len(m.Maintenances) == 0 {
 				for _, line := range terminal.Lines(m.Message, maxMessageLines, maxLine) {
@@ -241,13 +245,20 @@ func (t text) cluster(c *ClusterStatus, now time.Time) {
 	}
 }
 
-func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
+func (t text) progress(indent string, m *MaintenanceStatus, wide bool, now time.Time) {
 	fmt.Fprint(t, indent)
-	t.line("NodeMaintenance %s, stage %s for %s: %d of %d Nodes drained, %d Pods evacuating, %d pending, %d skipped",
-		m.Name, m.Stage, age(m.Since, now), m.DrainedNodes, m.Nodes, m.Evacuating, m.Pending, m.Skipped)
+	t.line("NodeMaintenance %s, stage %s for %s: %d of %d Nodes drained, %d Pods evacuated, %d evacuating, %d pending, %d skipped",
+		m.Name, m.Stage, age(m.Since, now), m.DrainedNodes, m.Nodes, m.Evacuated, m.Evacuating, m.Pending, m.Skipped)
 	if m.Blocking != "" && len(m.Blocked) == 0 {
 		fmt.Fprint(t, indent)
 		t.line("  %s", m.Blocking)
+	}
+	if wide {
+		for _, pod := range m.Pods {
+			fmt.Fprint(t, indent)
+			t.line("  Pod %s for %s: %s", pod.Pod, age(pod.Since, now), cmp.Or(pod.Why, "Evacuation requested"))
+		}
+		return
 	}
 	for i := 0; i < len(m.Blocked); {
 		first, names := m.Blocked[i], []string{}

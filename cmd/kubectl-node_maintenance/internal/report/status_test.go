@@ -35,7 +35,7 @@ func TestWriteStatus(t *testing.T) {
 	m := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "w1-abc", Annotations: map[string]string{v1alpha1.OwnerMachineAnnotation: "default/w1"}}}
 	m.Spec.Stage = v1alpha1.StageDrain
 	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
-	m.Status.Summary = v1alpha1.NodeMaintenanceSummary{Nodes: 1, PodsEvacuating: 2, PodsPending: 1}
+	m.Status.Summary = v1alpha1.NodeMaintenanceSummary{Nodes: 1, PodsEvacuating: 2, PodsPending: 1, PodsEvacuated: 4}
 	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "w1"}, Blocked: []v1alpha1.BlockedPod{
 		{Pod: "shop/web-1", Why: "waiting\x1b[2J", Since: ptr.To(metav1.NewTime(now.Add(-30 * time.Second)))},
 		{Pod: "shop/web-2", Why: "waiting\x1b[2J", Since: ptr.To(metav1.NewTime(now.Add(-10 * time.Second)))},
@@ -45,16 +45,38 @@ func TestWriteStatus(t *testing.T) {
 		machines := []clusterv1.Machine{machine("cp", map[string]string{clusterv1.MachineControlPlaneLabel: "", clusterv1.MachineControlPlaneNameLabel: "cp"}), machine("w2", workers), deleted}
 		status := &report.Status{Clusters: report.StatusOf(machines, map[string]report.Drains{"default/prod": {Maintenances: []v1alpha1.NodeMaintenance{m}}}), Gaps: []string{"Cluster default/other: timeout"}}
 		var out bytes.Buffer
-		report.WriteStatus(&out, status, now, terminal.Style{})
+		report.WriteStatus(&out, status, false, now, terminal.Style{})
 		NewWithT(t).Expect(out.String()).To(Equal(`Cluster default/prod
   ControlPlane cp: 0 under maintenance of 1
   MachineDeployment workers: 1 under maintenance of 2
     Machine default/w1, deleted 5m ago, Draining for 60s
-      NodeMaintenance w1-abc, stage Drain for 60s: 0 of 1 Nodes drained, 2 Pods evacuating, 1 pending, 0 skipped
+      NodeMaintenance w1-abc, stage Drain for 60s: 0 of 1 Nodes drained, 4 Pods evacuated, 2 evacuating, 1 pending, 0 skipped
         Pods shop/web-1, shop/web-2 for 30s: waiting�[2J
 
 NOT READ
   Cluster default/other: timeout
+`))
+	})
+
+	t.Run("K20: the wide format has the Node and each Pod", func(t *testing.T) {
+		evacuations := []v1alpha1.Evacuation{
+			{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "shop", CreationTimestamp: metav1.NewTime(now.Add(-40 * time.Second)), Annotations: map[string]string{v1alpha1.EvacuationNodeAnnotation: "w1"},
+				},
+				Spec: v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "web-0"}},
+			},
+		}
+		status := &report.Status{Clusters: report.StatusOf([]clusterv1.Machine{deleted}, map[string]report.Drains{"default/prod": {Maintenances: []v1alpha1.NodeMaintenance{m}, Evacuations: evacuations}})}
+		var out bytes.Buffer
+		report.WriteStatus(&out, status, true, now, terminal.Style{})
+		NewWithT(t).Expect(out.String()).To(Equal(`Cluster default/prod
+  MachineDeployment workers: 1 under maintenance of 1
+    Machine default/w1, Node w1, deleted 5m ago, Draining for 60s
+      NodeMaintenance w1-abc, stage Drain for 60s: 0 of 1 Nodes drained, 4 Pods evacuated, 2 evacuating, 1 pending, 0 skipped
+        Pod shop/web-0 for 40s: Evacuation requested
+        Pod shop/web-1 for 30s: waiting�[2J
+        Pod shop/web-2 for 10s: waiting�[2J
 `))
 	})
 }
