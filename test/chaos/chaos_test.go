@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,8 +18,9 @@ var (
 	seed     = flag.Uint64("seed", 1, "the seed of the first run; each following run adds one")
 	runs     = flag.Int("runs", 1, "the number of runs")
 	only     = flag.String("faults", "", "inject only these faults of the schedule, separated by commas; none: no fault")
-	pending  = flag.Bool("pending", false, "also inject the faults that the manager does not survive yet")
 	replicas = flag.Int("replicas", 0, "the number of managers; 0: two for every fourth fleet, else one")
+	fleets   = flag.Int("fleets", 1, "the number of fleets that run at the same time")
+	shrink   = flag.Int("shrink", 0, "the number of runs that look for a schedule with fewer faults that violates an invariant too, after one that does")
 	fresh    = flag.Int("fresh", 10, "the number of runs after which a new fleet is started")
 )
 
@@ -27,11 +29,26 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestChaos runs the schedules of consecutive seeds. A run that fails leaves a fleet in an unknown state, so the next one gets a new fleet.
+// TestChaos runs the schedules of consecutive seeds.
 func TestChaos(t *testing.T) {
 	if os.Getenv("CAPNM_TEST_CHAOS") == "" {
 		t.Skip("SKIPPED: make test-chaos runs this test")
 	}
+	seeds := make(chan uint64, *runs)
+	for i := range *runs {
+		seeds <- *seed + uint64(i)
+	}
+	close(seeds)
+	var all sync.WaitGroup
+	for range min(*fleets, *runs) {
+		all.Go(func() { playSeeds(t, seeds) })
+	}
+	all.Wait()
+}
+
+// playSeeds runs one schedule after the other in a fleet. A run that fails leaves the fleet in an unknown state, so the next one gets a new fleet.
+func playSeeds(t *testing.T, seeds <-chan uint64) {
+	t.Helper()
 	var w *world
 	stop := func() {
 		if w != nil {
@@ -42,11 +59,12 @@ func TestChaos(t *testing.T) {
 		w = nil
 	}
 	defer stop()
-	for i := range *runs {
-		current := *seed + uint64(i)
-		if i%*fresh == 0 || w != nil && len(w.managers) != replicasOf(current) {
+	played := 0
+	for current := range seeds {
+		if played%*fresh == 0 || w != nil && len(w.managers) != replicasOf(current) {
 			stop()
 		}
+		played++
 		if !t.Run("seed "+strconv.FormatUint(current, 10), func(t *testing.T) {
 			if w == nil {
 				begin := time.Now()
@@ -56,7 +74,14 @@ func TestChaos(t *testing.T) {
 				}
 				t.Logf("the fleet with %d managers started in %s", len(w.managers), time.Since(begin).Round(time.Second))
 			}
-			playSeed(t, w, current)
+			schedule := NewSchedule(current, faults())
+			if *only != "" {
+				schedule = schedule.Keep(strings.Split(*only, ",")...)
+			}
+			if violated := playSchedule(t, w, schedule); violated && *shrink > 0 {
+				stop()
+				shrinkSchedule(t, schedule)
+			}
 		}) {
 			stop()
 		}
@@ -73,18 +98,27 @@ func replicasOf(seed uint64) int {
 	return 1
 }
 
-func playSeed(t *testing.T, w *world, seed uint64) {
+// shrinkSchedule logs a schedule with fewer faults that violates an invariant too.
+func shrinkSchedule(t *testing.T, schedule Schedule) {
 	t.Helper()
-	table := faults()
-	if *pending {
-		table = append(table, pendingFaults()...)
-	}
-	schedule := NewSchedule(seed, table)
-	if *only != "" {
-		schedule = schedule.Keep(strings.Split(*only, ",")...)
-	}
+	shrunk := schedule.Shrink(*shrink, func(smaller Schedule) bool {
+		w, err := newWorld(t.Context(), replicasOf(schedule.Seed))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = w.stop() }()
+		_, violations, err := w.play(t.Context(), smaller, faults())
+		t.Logf("with %d faults: %d violations, error %v", len(smaller.Faults), len(violations), err)
+		return len(violations) > 0
+	})
+	t.Logf("shrunk to:\n%s", shrunk)
+}
+
+// playSchedule runs a schedule, and returns whether an invariant is violated.
+func playSchedule(t *testing.T, w *world, schedule Schedule) bool {
+	t.Helper()
 	begin := time.Now()
-	log, violations, err := w.play(t.Context(), schedule, table)
+	log, violations, err := w.play(t.Context(), schedule, faults())
 	report := schedule.String() + "\nwhat happened:\n" + strings.Join(log, "\n") + "\n"
 	for _, violation := range violations {
 		report += "\nVIOLATED: " + violation
@@ -96,12 +130,13 @@ func playSeed(t *testing.T, w *world, seed uint64) {
 	}
 	t.Logf("%s\ntook %s", report, time.Since(begin).Round(time.Second))
 	if !t.Failed() {
-		return
+		return false
 	}
 	dirs := w.keepLogs()
 	file := filepath.Join(dirs[0], "chaos.txt")
 	if err := os.WriteFile(file, []byte(report), 0o600); err != nil {
 		t.Log(err)
 	}
-	t.Logf("logs and audit logs are kept in log/ of %s, and the schedule in %s. To repeat the run: make test-chaos SEED=%d", strings.Join(dirs, " and "), file, seed)
+	t.Logf("logs and audit logs are kept in log/ of %s, and the schedule in %s. To repeat the run: make test-chaos SEED=%d", strings.Join(dirs, " and "), file, schedule.Seed)
+	return len(violations) > 0
 }

@@ -77,18 +77,14 @@ func faults() []fault {
 		fault{"rule-deleted", "rules", deleteRule},
 		fault{"label-edited", "pods", editLabel},
 		fault{"pod-deleted", "pods", deletePod},
+		fault{"crd-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &apiextensionsv1.CustomResourceDefinitionList{} })},
+		fault{"policy-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyList{} })},
+		fault{"policy-binding-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{} })},
+		fault{"network-reset", "network", resetNetwork},
 	)
 }
 
-// pendingFaults delete what the manager has installed in the workload cluster. They move to the end of faults when the manager restores it.
-func pendingFaults() []fault {
-	return []fault{
-		{"crd-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &apiextensionsv1.CustomResourceDefinitionList{} })},
-		{"policy-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyList{} })},
-		{"policy-binding-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{} })},
-	}
-}
-
+// deleteInstalled deletes an object that the manager has installed in the workload cluster, which it must restore.
 func deleteInstalled(list func() client.ObjectList) func(context.Context, *run, uint64) (heal, error) {
 	return func(ctx context.Context, r *run, pick uint64) (heal, error) {
 		object, err := choose(ctx, r.workload.Client, list(), pick, func(o client.Object) bool { return o.GetAnnotations()[v1alpha1.BundleVersionAnnotation] != "" })
@@ -135,6 +131,12 @@ func freezeComponent(cluster string, component controlplane.Component) func(cont
 func cutNetwork(_ context.Context, r *run, _ uint64) (heal, error) {
 	r.workload.CutNetwork()
 	return func(context.Context) error { r.workload.RestoreNetwork(); return nil }, nil
+}
+
+// resetNetwork closes all connections of the managers, and so all of their watches.
+func resetNetwork(_ context.Context, r *run, _ uint64) (heal, error) {
+	r.workload.ResetNetwork()
+	return nil, nil
 }
 
 func slowNetwork(_ context.Context, r *run, pick uint64) (heal, error) {

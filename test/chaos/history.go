@@ -81,6 +81,7 @@ const (
 	nodeKeys        = "/registry/minions/"
 	budgetKeys      = "/registry/poddisruptionbudgets/"
 	deploymentKeys  = "/registry/deployments/"
+	attachmentKeys  = "/registry/volumeattachments/"
 	maintenanceKeys = "/registry/maintenance.cluster.x-k8s.io/nodemaintenances/"
 	evacuationKeys  = "/registry/maintenance.cluster.x-k8s.io/evacuations/"
 	machineKeys     = "/registry/cluster.x-k8s.io/machines/"

@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,7 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
 // lag is how old an observation may be on which a request is based. It includes the longest fault: a manager that is frozen between its
@@ -41,6 +44,7 @@ var invariants = []invariant{
 	{"E18: no Pod is removed without a disruption that its PodDisruptionBudget allows", budgetsRespected},
 	{"M4: Pods with a lower drain order are removed first", orderRespected},
 	{"M13: no hook is removed before the Pods are, unless the drain timed out", hookHeld},
+	{"M19: no hook is removed before the volumes are detached", volumesDetached},
 	{"M12: Cluster API's core manager does not evict", coreDoesNotEvict},
 	{"R19, M18: Nodes are restored to their recorded state", nodesRestored},
 	{"E25: a surge is restored exactly once", surgesRestored},
@@ -271,14 +275,8 @@ func hookHeld(h *History) []string {
 	v := h.verdicts()
 	lives := h.Workload.lives()
 	nodes := timelines[*corev1.Node](&h.Workload, nodeKeys)
-	machines := timelines[*clusterv1.Machine](&h.Management, machineKeys)
 	var found []string
-	for _, release := range h.Management.Audit.WithUserAgent(fleet.ManagerAgent).Resource("machines").Where(fleet.ReleasesHook).Succeeded() {
-		machine := machines[release.Namespace+"/"+release.Name]
-		before, exists := machine.at(h.Management.Clock.Before(release.Requested))
-		if !exists || before.DeletionTimestamp == nil || h.Unhooked[release.Name] || timedOut(before, release.Requested) {
-			continue
-		}
+	for _, release := range h.releases() {
 		from, until := h.Workload.Clock.Before(release.Requested.Add(-appearance)), h.Workload.Clock.After(release.Answered)
 		for _, pod := range lives {
 			node, bound := pod.boundSince()
@@ -294,6 +292,52 @@ func hookHeld(h *History) []string {
 		}
 	}
 	return found
+}
+
+// releases returns the removals of the hook by our manager from Machines that were being deleted, without those whose drain timeout had passed
+// since their deletion, or whose hook a fault removed.
+func (h *History) releases() controlplane.Events {
+	machines := timelines[*clusterv1.Machine](&h.Management, machineKeys)
+	return h.Management.Audit.WithUserAgent(fleet.ManagerAgent).Resource("machines").Where(fleet.ReleasesHook).Succeeded().Where(func(e controlplane.Event) bool {
+		// The deletion may be only milliseconds old.
+		states := machines[e.Namespace+"/"+e.Name].during(h.Management.Clock.Before(e.Requested), h.Management.Clock.After(e.Answered))
+		states = slices.DeleteFunc(states, func(s stored[*clusterv1.Machine]) bool { return !s.exists || s.object.DeletionTimestamp == nil })
+		return len(states) > 0 && !h.Unhooked[e.Name] && !timedOut(states[0].object, e.Requested)
+	})
+}
+
+// volumesDetached checks that no VolumeAttachment of a Node blocks its Machine when the hook is removed, unless a Pod that stays uses the volume.
+// The Pods of the generated load use a claim with the name of its PersistentVolume.
+func volumesDetached(h *History) []string {
+	lives := h.Workload.lives()
+	nodes := timelines[*corev1.Node](&h.Workload, nodeKeys)
+	attachments := timelines[*storagev1.VolumeAttachment](&h.Workload, attachmentKeys)
+	var found []string
+	for _, release := range h.releases() {
+		from, until := h.Workload.Clock.Before(release.Requested.Add(-appearance)), h.Workload.Clock.After(release.Answered)
+		if wasUnreachable(nodes[release.Name], h.Workload.Clock.Before(release.Requested.Add(-lag)), until) {
+			continue
+		}
+		for name, attachment := range attachments {
+			first, attached := attachment.at(from)
+			if _, still := attachment.at(until); !attached || !still || first.Spec.NodeName != release.Name || h.uses(lives, release.Name, storage.VolumeOf(first), from, until) {
+				continue
+			}
+			found = append(found, fmt.Sprintf("%s: VolumeAttachment %s of PersistentVolume %s was there", release, name, storage.VolumeOf(first)))
+		}
+	}
+	return found
+}
+
+// uses returns whether a Pod on a Node used a volume in a period.
+func (h *History) uses(lives map[types.UID]*podLife, node, volume string, from, until int64) bool {
+	for _, pod := range lives {
+		on, bound := pod.boundSince()
+		if on == node && bound <= until && pod.goneSince() > from && slices.ContainsFunc(pod.first().Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume }) {
+			return true
+		}
+	}
+	return false
 }
 
 // needsDrain returns whether none of the verdicts is to skip the Pod.

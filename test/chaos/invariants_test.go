@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -142,12 +143,22 @@ func (s *story) delete(name string) {
 	s.terminate(name)
 }
 
+// storeAttachment stores the attachment of a PersistentVolume to the Node.
+func (s *story) storeAttachment() {
+	attachment := &storagev1.VolumeAttachment{Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("v")}}}
+	s.store(&s.Workload, attachmentKeys+"v", attachment)
+}
+
 func (s *story) releaseHook() {
-	body, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.PreDrainHookAnnotation: nil}}})
-	s.request(&s.Management, controlplane.Event{Verb: "patch", Resource: "machines", Group: clusterv1.GroupVersion.Group, Namespace: "default", Name: "n1", Code: 200, RequestObject: body})
+	s.requestRelease()
 	s.now = s.now.Add(appearance)
 	s.storeMachine(func(*clusterv1.Machine) {})
 	s.store(&s.Workload, "/registry/configmaps/later", nil)
+}
+
+func (s *story) requestRelease() {
+	body, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.PreDrainHookAnnotation: nil}}})
+	s.request(&s.Management, controlplane.Event{Verb: "patch", Resource: "machines", Group: clusterv1.GroupVersion.Group, Namespace: "default", Name: "n1", Code: 200, RequestObject: body})
 }
 
 func (s *story) removePod(name string) { s.store(&s.Workload, podKeys+"default/"+name, nil) }
@@ -360,6 +371,15 @@ func TestInvariants(t *testing.T) {
 		}, nil},
 
 		{"the hook is removed while a Pod runs", func(s *story) { s.storePod("a"); s.now = s.now.Add(lag); s.releaseHook() }, hookHeld},
+		{"the hook is removed immediately after the deletion, while a Pod runs", func(s *story) {
+			s.storeMachine(func(m *clusterv1.Machine) { m.DeletionTimestamp = nil })
+			s.storePod("a")
+			s.now = s.now.Add(lag)
+			s.requestRelease()
+			s.now = s.now.Add(-150 * time.Millisecond) // stored before the request has its response
+			s.storeMachine(func(m *clusterv1.Machine) {})
+			s.removePod("a")
+		}, hookHeld},
 		{"the hook is removed while a Pod terminates", func(s *story) {
 			s.storePod("a")
 			s.evict("a", "uid-a")
@@ -396,6 +416,19 @@ func TestInvariants(t *testing.T) {
 			s.now = s.now.Add(lag)
 			s.releaseHook()
 		}, hookHeld},
+
+		{"the hook is removed while a volume is attached", func(s *story) { s.storeAttachment(); s.now = s.now.Add(lag); s.releaseHook() }, volumesDetached},
+		{"the hook is removed after the volume is detached", func(s *story) {
+			s.storeAttachment()
+			s.store(&s.Workload, attachmentKeys+"v", nil)
+			s.releaseHook()
+		}, nil},
+		{"the hook is removed while the volume of a Pod that is skipped is attached", func(s *story) {
+			s.storePod("a", labelled("skip"), func(pod *corev1.Pod) { pod.Spec.Volumes = []corev1.Volume{{Name: "v"}} })
+			s.storeAttachment()
+			s.now = s.now.Add(lag)
+			s.releaseHook()
+		}, nil},
 
 		{"Cluster API evicts", func(s *story) { s.storePod("a"); s.requestEviction("a", "uid-a", fleet.CoreAgent) }, coreDoesNotEvict},
 		{"Cluster API evicts after a user removed the hook", func(s *story) {
@@ -478,6 +511,27 @@ func TestExcuse(t *testing.T) {
 	g.Expect(Excuse(blocked, []string{"ns/never"})).NotTo(BeEmpty())
 	g.Expect(Excuse(blocked, []string{"ns/other"})).To(BeEmpty())
 	g.Expect(Excuse(nil, []string{"ns/never"})).To(BeEmpty())
+}
+
+func TestShrink(t *testing.T) {
+	g := NewWithT(t)
+	var s Schedule
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+		s.Faults = append(s.Faults, Step{Fault: name})
+	}
+	runs := 0
+	needs := func(names ...string) func(Schedule) bool {
+		return func(s Schedule) bool {
+			runs++
+			return len(s.Keep(names...).Faults) == len(names)
+		}
+	}
+	g.Expect(s.Shrink(20, needs("b", "f"))).To(Equal(s.Keep("b", "f")))
+	g.Expect(s.Shrink(20, needs())).To(Equal(s.Keep()))
+	runs = 0
+	g.Expect(s.Shrink(3, needs("b")).Faults).To(HaveLen(4))
+	g.Expect(runs).To(BeNumerically("<=", 3))
+	g.Expect(s.Shrink(0, needs())).To(Equal(s))
 }
 
 func TestScheduleFollowsFromItsSeed(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
 // App is a generated workload.
@@ -35,6 +36,8 @@ type App struct {
 	Ready, Deletion time.Duration
 	// Critical Pods have a higher priority.
 	Critical bool
+	// Volume Pods share a PersistentVolume that is attached to each of their Nodes.
+	Volume bool
 }
 
 const twoBudgets = "two"
@@ -66,7 +69,7 @@ func NewApps(random *rand.Rand) []App {
 	for i := range 6 + random.IntN(4) {
 		app := App{
 			Kind: pick(random, kinds), Replicas: 1 + random.Int32N(6), Budget: pick(random, budgets), Protection: pick(random, protections), Order: pick(random, orders),
-			Ready: time.Duration(random.IntN(4)) * 500 * time.Millisecond, Deletion: time.Duration(random.IntN(7)) * 500 * time.Millisecond, Critical: random.IntN(6) == 0,
+			Ready: time.Duration(random.IntN(4)) * 500 * time.Millisecond, Deletion: time.Duration(random.IntN(7)) * 500 * time.Millisecond, Critical: random.IntN(6) == 0, Volume: random.IntN(4) == 0,
 		}
 		app.Name = fmt.Sprintf("%s-%d", strings.ToLower(app.Kind), i)
 		switch app.Kind {
@@ -124,6 +127,11 @@ func (a App) Objects(namespace string, nodes []string) []client.Object {
 	selector := &metav1.LabelSelector{MatchLabels: a.labels()}
 	template := a.template()
 	var objects []client.Object
+	if a.Volume {
+		volume, claim := storage.Volume(namespace, namespace+"-"+a.Name)
+		objects = append(objects, volume, claim)
+		storage.Mount(&template.Spec, claim.Name)
+	}
 	switch a.Kind {
 	case "Deployment":
 		objects = append(objects, &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: &a.Replicas, Selector: selector, Template: template}})

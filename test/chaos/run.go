@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
 )
 
 const (
@@ -90,6 +91,7 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 	}
 	violations = append(violations, r.expectProgress(ctx)...)
 	r.logf("drains ended or named what blocks them")
+	violations = append(violations, r.expectBundle(ctx)...)
 	violations = append(violations, r.unblock(ctx)...)
 	r.logf("all drains ended")
 	history, err := record.stop(ctx)
@@ -346,6 +348,31 @@ func (r *run) expectProgress(ctx context.Context) []string {
 	})
 	if err != nil {
 		return []string{"M27, M39: " + err.Error()}
+	}
+	return nil
+}
+
+// expectBundle waits until the manager has restored what it installs in the workload cluster. Only while a Machine is being deleted this must
+// take less than ten minutes.
+func (r *run) expectBundle(ctx context.Context) []string {
+	objects, err := bundle.Bundle()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	err = eventually(ctx, liveness, "the bundle is complete, or no Machine is being deleted", func(ctx context.Context) error {
+		waiting, err := r.waiting(ctx)
+		if err != nil || len(waiting) == 0 {
+			return err
+		}
+		for _, object := range objects {
+			if err := r.workload.Client.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy()); err != nil {
+				return errors.Wrapf(err, "getting %s %s", object.GetKind(), object.GetName())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return []string{"M50: " + err.Error()}
 	}
 	return nil
 }

@@ -42,8 +42,8 @@ type Step struct {
 
 const (
 	drainedMachines = 3
-	longestFault    = 8 * time.Second
-	faultWindow     = 22 * time.Second
+	longestFault    = 7 * time.Second
+	faultWindow     = 18 * time.Second
 )
 
 // NewSchedule generates the schedule of a seed from the faults of a table. Faults on the same resource do not overlap.
@@ -85,6 +85,26 @@ func (s Schedule) Keep(names ...string) Schedule {
 	return s
 }
 
+// Shrink returns a schedule with fewer faults that still fails. It makes a limited number of attempts, first without half of the faults.
+func (s Schedule) Shrink(attempts int, fails func(Schedule) bool) Schedule {
+	for size := (len(s.Faults) + 1) / 2; size > 0; {
+		shrunk := false
+		for from := 0; from < len(s.Faults) && attempts > 0 && !shrunk; from += size {
+			smaller := s
+			smaller.Faults = slices.Delete(slices.Clone(s.Faults), from, min(from+size, len(s.Faults)))
+			attempts--
+			if shrunk = fails(smaller); shrunk {
+				s = smaller
+			}
+		}
+		if !shrunk {
+			size /= 2
+		}
+		size = min(size, len(s.Faults))
+	}
+	return s
+}
+
 // String describes the schedule for people, a line for each thing.
 func (s Schedule) String() string {
 	var b strings.Builder
@@ -99,7 +119,7 @@ func (s Schedule) String() string {
 		if app.Order != nil {
 			order = fmt.Sprint(*app.Order)
 		}
-		fmt.Fprintf(&b, "%s: %d replicas, budget %q, protection %q, drain order %s, ready after %s, deleted after %s, critical %t\n", app.Name, app.Replicas, app.Budget, app.Protection, order, app.Ready, app.Deletion, app.Critical)
+		fmt.Fprintf(&b, "%s: %d replicas, budget %q, protection %q, drain order %s, ready after %s, deleted after %s, critical %t, volume %t\n", app.Name, app.Replicas, app.Budget, app.Protection, order, app.Ready, app.Deletion, app.Critical, app.Volume)
 	}
 	for _, drain := range s.Drains {
 		fmt.Fprintf(&b, "%6s delete Machine %s (drain timeout %d s)\n", drain.At, drain.Machine, drain.Timeout)

@@ -19,6 +19,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
 const (
@@ -36,13 +37,15 @@ type world struct {
 	workload *fleet.Workload
 	cluster  kwok.Cluster
 	managers []*managerProcess
+	// detach stops the attacher of the workload cluster.
+	detach context.CancelFunc
 }
 
 // newWorld starts a fleet with a number of managers, of which one is the leader.
 func newWorld(ctx context.Context, replicas int) (_ *world, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	w := &world{cluster: kwok.NewCluster(clusterName).WithExternalControlPlane()}
+	w := &world{detach: func() {}, cluster: kwok.NewCluster(clusterName).WithExternalControlPlane()}
 	if w.fleet, err = fleet.Start(ctx, fleet.Options{WithoutManager: true}); err != nil {
 		return nil, err
 	}
@@ -53,6 +56,11 @@ func newWorld(ctx context.Context, replicas int) (_ *world, err error) {
 	}()
 	w.workload = w.fleet.Workloads["workload"]
 	if err := w.fleet.Connect(w.cluster, "workload"); err != nil {
+		return nil, err
+	}
+	attaching, detach := context.WithCancel(context.WithoutCancel(ctx))
+	w.detach = detach
+	if _, err := storage.StartAttacher(attaching, w.workload.Client, time.Second); err != nil {
 		return nil, err
 	}
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: policyName}}
@@ -129,7 +137,10 @@ func (w *world) keepLogs() []string {
 	return []string{w.fleet.Management.Dir(), w.workload.Dir()}
 }
 
-func (w *world) stop() error { return w.fleet.Stop() }
+func (w *world) stop() error {
+	w.detach()
+	return w.fleet.Stop()
+}
 
 // managerProcess is our manager, which is started again after it was stopped.
 type managerProcess struct {

@@ -25,6 +25,9 @@ func (c *ControlPlane) RestoreNetwork() { c.link.Restore() }
 // SlowNetwork delays all data between the API server and the clients of ProxiedHost, in each direction. Zero reverts it.
 func (c *ControlPlane) SlowNetwork(delay time.Duration) { c.link.delay.Store(int64(delay)) }
 
+// ResetNetwork closes all connections between the API server and the clients of ProxiedHost, and so their watches. Clients may connect again at once.
+func (c *ControlPlane) ResetNetwork() { c.link.Reset() }
+
 // NetworkLink is a TCP proxy whose traffic can be cut. Each control plane has one, and tests can create more.
 type NetworkLink struct {
 	listener net.Listener
@@ -79,6 +82,15 @@ func (l *NetworkLink) Restore() {
 	if l.isCut {
 		l.isCut = false
 		close(l.up)
+	}
+}
+
+// Reset closes all connections.
+func (l *NetworkLink) Reset() {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	for conn := range l.conns {
+		_ = conn.Close()
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/pkg/errors"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -38,28 +39,26 @@ func StartAttacher(ctx context.Context, c client.WithWatch, delay time.Duration)
 	if err := c.Create(ctx, driver); err != nil {
 		return nil, errors.Wrap(err, "installing a CSI driver")
 	}
-	watch, err := c.Watch(ctx, &storagev1.VolumeAttachmentList{})
-	if err != nil {
-		return nil, errors.Wrap(err, "watching VolumeAttachments")
-	}
 	a := &Attacher{client: c, delay: delay, held: map[string]bool{}}
-	go func() {
-		defer watch.Stop()
-		for {
-			select {
-			case event, open := <-watch.ResultChan():
-				if !open {
-					return
-				}
-				if attachment, ok := event.Object.(*storagev1.VolumeAttachment); ok && attachment.Spec.Attacher == Driver {
-					a.serve(ctx, attachment) // a failure is retried with the next event, or the volume stays attached
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	go wait.UntilWithContext(ctx, a.watch, rewatch)
 	return a, nil
+}
+
+// rewatch is the pause before the watch is started again, which ends when the API server stops.
+const rewatch = 500 * time.Millisecond
+
+// watch serves the VolumeAttachments, first those that exist, until the watch ends.
+func (a *Attacher) watch(ctx context.Context) {
+	watch, err := a.client.Watch(ctx, &storagev1.VolumeAttachmentList{})
+	if err != nil {
+		return
+	}
+	defer watch.Stop()
+	for event := range watch.ResultChan() {
+		if attachment, ok := event.Object.(*storagev1.VolumeAttachment); ok && attachment.Spec.Attacher == Driver {
+			a.serve(ctx, attachment) // a failure is retried with the next event, or when the watch is started again
+		}
+	}
 }
 
 func (a *Attacher) serve(ctx context.Context, attachment *storagev1.VolumeAttachment) {
@@ -75,7 +74,11 @@ func (a *Attacher) serve(ctx context.Context, attachment *storagev1.VolumeAttach
 			_ = a.setFinalizers(ctx, attachment, nil)
 			return
 		}
-		time.AfterFunc(a.delay, func() { _ = a.setFinalizers(ctx, attachment, nil) })
+		time.AfterFunc(a.delay, func() {
+			_ = wait.PollUntilContextCancel(ctx, rewatch, true, func(ctx context.Context) (bool, error) {
+				return a.setFinalizers(ctx, attachment, nil) == nil, nil
+			})
+		})
 	}
 }
 
