@@ -306,8 +306,7 @@ func (h *History) releases() controlplane.Events {
 	})
 }
 
-// volumesDetached checks that no VolumeAttachment of a Node blocks its Machine when the hook is removed, unless a Pod that stays uses the volume.
-// The Pods of the generated load use a claim with the name of its PersistentVolume.
+// volumesDetached checks that no volume is attached to the Node of a Machine when the hook is removed, unless a Pod that stays uses the volume.
 func volumesDetached(h *History) []string {
 	lives := h.Workload.lives()
 	nodes := timelines[*corev1.Node](&h.Workload, nodeKeys)
@@ -333,7 +332,9 @@ func volumesDetached(h *History) []string {
 func (h *History) uses(lives map[types.UID]*podLife, node, volume string, from, until int64) bool {
 	for _, pod := range lives {
 		on, bound := pod.boundSince()
-		if on == node && bound <= until && pod.goneSince() > from && slices.ContainsFunc(pod.first().Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume }) {
+		if on == node && bound <= until && pod.goneSince() > from && slices.ContainsFunc(pod.first().Spec.Volumes, func(v corev1.Volume) bool {
+			return v.PersistentVolumeClaim != nil && volumeOf(pod.first().Namespace, v.PersistentVolumeClaim.ClaimName) == volume
+		}) {
 			return true
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
 // story builds a history, one second for each thing that happens. In the beginning, Node n1 of Machine n1 is being drained for a minute.
@@ -145,7 +146,7 @@ func (s *story) delete(name string) {
 
 // storeAttachment stores the attachment of a PersistentVolume to the Node.
 func (s *story) storeAttachment() {
-	attachment := &storagev1.VolumeAttachment{Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("v")}}}
+	attachment := &storagev1.VolumeAttachment{Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(volumeOf("default", "v"))}}}
 	s.store(&s.Workload, attachmentKeys+"v", attachment)
 }
 
@@ -424,7 +425,7 @@ func TestInvariants(t *testing.T) {
 			s.releaseHook()
 		}, nil},
 		{"the hook is removed while the volume of a Pod that is skipped is attached", func(s *story) {
-			s.storePod("a", labelled("skip"), func(pod *corev1.Pod) { pod.Spec.Volumes = []corev1.Volume{{Name: "v"}} })
+			s.storePod("a", labelled("skip"), func(pod *corev1.Pod) { storage.Mount(&pod.Spec, "v") })
 			s.storeAttachment()
 			s.now = s.now.Add(lag)
 			s.releaseHook()

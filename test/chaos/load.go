@@ -90,10 +90,13 @@ func NewApps(random *rand.Rand) []App {
 
 func pick[T any](random *rand.Rand, from []T) T { return from[random.IntN(len(from))] }
 
-// Blocks returns whether Pods of the workload may block drains indefinitely.
+// Blocks returns whether Pods of the workload may block drains indefinitely. No controller replaces the Pods of the kind Pod.
 func (a App) Blocks() bool {
-	return a.Budget == "never" || a.Budget == "all" || a.Budget == twoBudgets || strings.HasSuffix(a.Protection, "-wait")
+	return a.Kind == "Pod" && a.Budget != "" || a.Budget == "never" || a.Budget == "all" || a.Budget == twoBudgets || strings.HasSuffix(a.Protection, "-wait")
 }
+
+// volumeOf returns the name of the PersistentVolume of a claim.
+func volumeOf(namespace, claim string) string { return namespace + "-" + claim }
 
 func (a App) labels() map[string]string { return map[string]string{"app": a.Name} }
 
@@ -128,9 +131,9 @@ func (a App) Objects(namespace string, nodes []string) []client.Object {
 	template := a.template()
 	var objects []client.Object
 	if a.Volume {
-		volume, claim := storage.Volume(namespace, namespace+"-"+a.Name)
-		objects = append(objects, volume, claim)
-		storage.Mount(&template.Spec, claim.Name)
+		volume := storage.VolumeFor(volumeOf(namespace, a.Name), namespace, a.Name)
+		objects = append(objects, volume, &corev1.PersistentVolumeClaim{ObjectMeta: meta, Spec: storage.ClaimOf(volume.Name)})
+		storage.Mount(&template.Spec, a.Name)
 	}
 	switch a.Kind {
 	case "Deployment":
