@@ -81,6 +81,7 @@ func faults() []fault {
 		fault{"policy-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyList{} })},
 		fault{"policy-binding-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{} })},
 		fault{"network-reset", "network", resetNetwork},
+		fault{"webhook-down", "webhooks", refuseRequests},
 	)
 }
 
@@ -131,6 +132,30 @@ func freezeComponent(cluster string, component controlplane.Component) func(cont
 func cutNetwork(_ context.Context, r *run, _ uint64) (heal, error) {
 	r.workload.CutNetwork()
 	return func(context.Context) error { r.workload.RestoreNetwork(); return nil }, nil
+}
+
+// refuseRequests installs an admission webhook that does not answer, so that the API server of the workload cluster refuses all requests of a kind.
+func refuseRequests(ctx context.Context, r *run, pick uint64) (heal, error) {
+	refused := []admissionregistrationv1.Rule{
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"nodemaintenances"}},
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"*/*"}},
+		{APIGroups: []string{corev1.GroupName}, Resources: []string{"pods/eviction"}},
+		{APIGroups: []string{corev1.GroupName}, Resources: []string{"nodes"}},
+	}[pick%4]
+	refused.APIVersions = []string{"*"}
+	operations := []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
+	webhook := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "down"},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "down.test.capnm.dev", SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1")},
+			Rules:        []admissionregistrationv1.RuleWithOperations{{Operations: operations, Rule: refused}},
+		}},
+	}
+	undo := func(ctx context.Context) error {
+		return client.IgnoreNotFound(r.workload.Client.Delete(ctx, webhook.DeepCopy()))
+	}
+	return undo, errors.Wrap(r.workload.Client.Create(ctx, webhook), "creating a webhook")
 }
 
 // resetNetwork closes all connections of the managers, and so all of their watches.
