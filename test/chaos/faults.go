@@ -81,6 +81,7 @@ func faults() []fault {
 		fault{"policy-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyList{} })},
 		fault{"policy-binding-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{} })},
 		fault{"network-reset", "network", resetNetwork},
+		fault{"node-deleted", "nodes", deleteNode},
 		fault{"webhook-down", "webhooks", refuseRequests},
 	)
 }
@@ -202,6 +203,17 @@ func uncordonNode(ctx context.Context, r *run, pick uint64) (heal, error) {
 		return nil, err
 	}
 	return nil, patch(ctx, r.workload.Client, node, `{"spec":{"unschedulable":null}}`)
+}
+
+// deleteNode deletes a Node during its drain.
+func deleteNode(ctx context.Context, r *run, pick uint64) (heal, error) {
+	node, err := choose(ctx, r.workload.Client, &corev1.NodeList{}, pick, func(o client.Object) bool {
+		return r.isDrained(o) && o.(*corev1.Node).Spec.Unschedulable
+	})
+	if err != nil {
+		return nil, err
+	}
+	return nil, deleteObject(ctx, r.workload.Client, node)
 }
 
 func removeHook(ctx context.Context, r *run, pick uint64) (heal, error) {

@@ -295,14 +295,16 @@ func hookHeld(h *History) []string {
 }
 
 // releases returns the removals of the hook by our manager from Machines that were being deleted, without those whose drain timeout had passed
-// since their deletion, or whose hook a fault removed.
+// since their deletion, whose hook a fault removed, or whose Node does not exist.
 func (h *History) releases() controlplane.Events {
+	nodes := timelines[*corev1.Node](&h.Workload, nodeKeys)
 	machines := timelines[*clusterv1.Machine](&h.Management, machineKeys)
 	return h.Management.Audit.WithUserAgent(fleet.ManagerAgent).Resource("machines").Where(fleet.ReleasesHook).Succeeded().Where(func(e controlplane.Event) bool {
 		// The deletion may be only milliseconds old.
 		states := machines[e.Namespace+"/"+e.Name].during(h.Management.Clock.Before(e.Requested), h.Management.Clock.After(e.Answered))
 		states = slices.DeleteFunc(states, func(s stored[*clusterv1.Machine]) bool { return !s.exists || s.object.DeletionTimestamp == nil })
-		return len(states) > 0 && !h.Unhooked[e.Name] && !timedOut(states[0].object, e.Requested)
+		_, hasNode := nodes[e.Name].at(h.Workload.Clock.Before(e.Requested))
+		return len(states) > 0 && hasNode && !h.Unhooked[e.Name] && !timedOut(states[0].object, e.Requested)
 	})
 }
 

@@ -394,6 +394,12 @@ func TestInvariants(t *testing.T) {
 			s.now = s.now.Add(lag)
 			s.releaseHook()
 		}, nil},
+		{"the hook is removed while a Pod of a deleted Node is there", func(s *story) {
+			s.storePod("a")
+			s.store(&s.Workload, nodeKeys+"n1", nil)
+			s.now = s.now.Add(lag)
+			s.releaseHook()
+		}, nil},
 		{"the hook is removed while a Pod runs that is waited for", func(s *story) {
 			s.storePod("a", labelled("wait-completed"))
 			s.now = s.now.Add(lag)
