@@ -147,7 +147,7 @@ func (c *ControlPlane) etcdArgs() []string {
 
 func (c *ControlPlane) apiServerArgs() []string {
 	return []string{
-		"--etcd-servers=http://" + loopback(c.ports.etcd()),
+		"--etcd-servers=http://" + loopback(c.etcdPort()),
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports.of(APIServer)),
 		// A loopback address is not allowed in the endpoints of the Service "kubernetes".
 		"--endpoint-reconciler-type=none",

@@ -24,6 +24,7 @@ type ControlPlane struct {
 	admin     *rest.Config
 	health    *health
 	link      *NetworkLink
+	etcdLink  *NetworkLink // nil unless LinkEtcd was called
 	// failed keeps the logs when the control plane stops.
 	failed bool
 
@@ -139,6 +140,9 @@ func (c *ControlPlane) Stop() error {
 	}
 	if c.link != nil {
 		c.link.Close()
+	}
+	if c.etcdLink != nil {
+		c.etcdLink.Close()
 	}
 	if c.health != nil {
 		c.health.close()

@@ -23,10 +23,28 @@ func (c *ControlPlane) CutNetwork() { c.link.Cut() }
 func (c *ControlPlane) RestoreNetwork() { c.link.Restore() }
 
 // SlowNetwork delays all data between the API server and the clients of ProxiedHost, in each direction. Zero reverts it.
-func (c *ControlPlane) SlowNetwork(delay time.Duration) { c.link.delay.Store(int64(delay)) }
+func (c *ControlPlane) SlowNetwork(delay time.Duration) { c.link.Slow(delay) }
 
 // ResetNetwork closes all connections between the API server and the clients of ProxiedHost, and so their watches. Clients may connect again at once.
 func (c *ControlPlane) ResetNetwork() { c.link.Reset() }
+
+// LinkEtcd puts a network link between the API server and etcd, which the API server uses from its next start on.
+func (c *ControlPlane) LinkEtcd() (_ *NetworkLink, err error) {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	if c.etcdLink == nil {
+		c.etcdLink, err = NewNetworkLink(loopback(c.ports.etcd()))
+	}
+	return c.etcdLink, err
+}
+
+// etcdPort returns the port at which the API server reaches etcd.
+func (c *ControlPlane) etcdPort() int {
+	if c.etcdLink != nil {
+		return c.etcdLink.Port()
+	}
+	return c.ports.etcd()
+}
 
 // NetworkLink is a TCP proxy whose traffic can be cut. Each control plane has one, and tests can create more.
 type NetworkLink struct {
@@ -84,6 +102,9 @@ func (l *NetworkLink) Restore() {
 		close(l.up)
 	}
 }
+
+// Slow delays all data in each direction. Zero reverts it.
+func (l *NetworkLink) Slow(delay time.Duration) { l.delay.Store(int64(delay)) }
 
 // Reset closes all connections.
 func (l *NetworkLink) Reset() {

@@ -1,7 +1,9 @@
 package integration
 
 import (
+	"context"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
@@ -21,7 +24,7 @@ import (
 func TestInterference(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
-	all.withMachines("freed", "lost", "stripped", "swept", "cut-off", "unruled", "limited", "last", "spare")
+	all.withMachines("freed", "lost", "stripped", "swept", "cut-off", "severed", "unruled", "limited", "last", "spare")
 
 	t.Run("M53: reports that another actor removed the hook, stops evicting, and leaves the drain to Cluster API", func(t *testing.T) { all.sub(t).hookRemoved() })
 	t.Run("M54: releases the Machine when another actor deletes its Node during the drain", func(t *testing.T) { all.sub(t).nodeDeleted() })
@@ -29,6 +32,7 @@ func TestInterference(t *testing.T) {
 	t.Run("M55: keeps the Node cordoned if that happens while no manager runs", func(t *testing.T) { all.sub(t).finalizerRemovedWithoutManager() })
 	t.Run("M56: continues drains without a MachineDrainPolicy while the CRD is missing, and follows the policy when it is created again", func(t *testing.T) { all.sub(t).policyCRDDeleted() })
 	t.Run("E40: deletes a Pod whose disruption was granted to an eviction that was cut off, and does not wait for two minutes", func(t *testing.T) { all.sub(t).evictionCutOff() })
+	t.Run("E40: deletes the Pod if the API server was killed between its write of the budget and the deletion", func(t *testing.T) { all.sub(t).apiServerKilledInEviction() })
 	t.Run("M54: releases the Machine when its Cluster is deleted during the drain", func(t *testing.T) { all.sub(t).clusterDeleted() })
 }
 
@@ -159,6 +163,48 @@ func (s *scene) evictionCutOff() {
 	s.Expect(deletions[0].UIDPrecondition()).To(Equal(granted.UID))
 	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
 	s.expectNoneRefused()
+}
+
+// apiServerKilledInEviction delays all data between the API server and etcd. When etcd has stored the write of the budget, the API server does not
+// know the response yet: it has not begun to delete the Pod.
+func (s *scene) apiServerKilledInEviction() {
+	defer s.removeWorkloads()
+	s.mayBeRefused("the API server is killed")
+	link, err := s.workload.LinkEtcd()
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(s.workload.StopComponent(s.Context(), controlplane.APIServer)).To(Succeed())
+	s.Expect(s.workload.StartComponent(s.Context(), controlplane.APIServer)).To(Succeed())
+	s.runOn("severed", "web", 3, deployment("web", 3), budget("web", 1))
+	s.expectDisruptionsAllowed("web", 1)
+	pods := s.podsOf("web")
+
+	link.Slow(400 * time.Millisecond)
+	begin, err := s.workload.StoredRevision(s.Context())
+	s.Expect(err).NotTo(HaveOccurred())
+	s.deleteMachine("severed")
+	watching, stop := context.WithTimeout(s.Context(), eventually)
+	defer stop()
+	_, err = s.workload.StoredBetween(watching, begin, math.MaxInt64, func(key string) bool {
+		if key == "/registry/poddisruptionbudgets/"+namespace+"/web" {
+			link.Cut()
+			stop()
+		}
+		return false
+	})
+	s.Expect(err).To(MatchError(context.Canceled))
+	s.Expect(s.workload.KillComponent(s.Context(), controlplane.APIServer)).To(Succeed())
+	link.Slow(0)
+	link.Restore()
+	s.Expect(s.workload.StartComponent(s.Context(), controlplane.APIServer)).To(Succeed())
+
+	s.expectGone("severed")
+	deletions := s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods").Succeeded()
+	s.Expect(deletions).To(HaveLen(1))
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
+	removed := uidsOf(append(s.evictions().Succeeded(), deletions...))
+	for i := range pods {
+		s.Expect(removed).To(HaveKey(pods[i].UID))
+	}
 }
 
 func (s *scene) clusterDeleted() {
