@@ -202,6 +202,8 @@ func NewPolicy(random *rand.Rand) v1alpha1.MachineDrainPolicySpec {
 		StatefulSetPods: pick(random, []v1alpha1.StatefulSetPodsPolicy{v1alpha1.StatefulSetPodsOrdered, v1alpha1.StatefulSetPodsUnordered}),
 		OnTimeout:       pick(random, []v1alpha1.OnTimeoutPolicy{v1alpha1.OnTimeoutRelease, v1alpha1.OnTimeoutDelete}),
 	}
+	spec.Rollout.OutdatedNodes = pick(random, []v1alpha1.OutdatedNodesPolicy{v1alpha1.OutdatedNodesIgnore, v1alpha1.OutdatedNodesAnnounce, v1alpha1.OutdatedNodesCordon})
+	spec.UnhealthyBudget = pick(random, []v1alpha1.UnhealthyBudgetPolicy{v1alpha1.UnhealthyBudgetRespect, v1alpha1.UnhealthyBudgetOverride})
 	if random.IntN(3) == 0 {
 		spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
 	}

@@ -76,6 +76,7 @@ func (r *run) isLoad(o client.Object) bool { return o.GetNamespace() == r.namesp
 
 // play runs a schedule. It returns what happened, what is violated, and an error if the run could not be carried out.
 func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log, violations []string, err error) {
+	schedule.Drains = slices.Clone(schedule.Drains) // a rollout changes the names
 	r := &run{world: w, schedule: schedule, namespace: fmt.Sprintf("chaos-%d", schedule.Seed), started: time.Now(), unhooked: map[string]bool{}}
 	if err := r.prepare(ctx); err != nil {
 		return r.lines, nil, errors.Wrap(err, "preparing the run")
@@ -129,21 +130,9 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := r.cordonKeepers(ctx, true, true); err != nil {
 		return err
 	}
-	var machines []string
-	for _, drain := range r.schedule.Drains {
-		machines = append(machines, drain.Machine)
-	}
-	if err := r.addMachines(ctx, machines...); err != nil {
+	machines, err := r.createMachines(ctx)
+	if err != nil {
 		return err
-	}
-	for _, drain := range r.schedule.Drains {
-		if drain.Timeout == 0 {
-			continue
-		}
-		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: drain.Machine}}
-		if err := patch(ctx, r.fleet.Client, machine, fmt.Sprintf(`{"spec":{"deletion":{"nodeDrainTimeoutSeconds":%d}}}`, drain.Timeout)); err != nil {
-			return err
-		}
 	}
 	if err := r.createLoad(ctx, machines); err != nil {
 		return err
@@ -152,6 +141,42 @@ func (r *run) prepare(ctx context.Context) error {
 		return err
 	}
 	return r.cordonKeepers(ctx, r.schedule.CordonedBefore, false)
+}
+
+// createMachines creates the Machines that are drained, and returns their names.
+func (r *run) createMachines(ctx context.Context) (names []string, err error) {
+	drains := r.schedule.Drains
+	if r.schedule.Rollout {
+		if names, err = r.addMachineDeployment(ctx, r.namespace, len(drains), drains[0].Timeout); err != nil {
+			return nil, err
+		}
+		for i := range drains {
+			drains[i].Machine = names[i]
+		}
+		return names, nil
+	}
+	for _, drain := range drains {
+		names = append(names, drain.Machine)
+	}
+	if err := r.addMachines(ctx, names...); err != nil {
+		return nil, err
+	}
+	for _, drain := range drains {
+		if drain.Timeout == 0 {
+			continue
+		}
+		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: drain.Machine}}
+		if err := patch(ctx, r.fleet.Client, machine, fmt.Sprintf(`{"spec":{"deletion":{"nodeDrainTimeoutSeconds":%d}}}`, drain.Timeout)); err != nil {
+			return nil, err
+		}
+	}
+	return names, nil
+}
+
+// rollOut makes the MachineDeployment replace its Machines.
+func (r *run) rollOut(ctx context.Context) error {
+	deployment := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: r.namespace}}
+	return patch(ctx, r.fleet.Client, deployment, `{"spec":{"template":{"spec":{"bootstrap":{"dataSecretName":"another"}}}}}`)
 }
 
 func (r *run) cordonKeepers(ctx context.Context, cordoned ...bool) error {
@@ -229,8 +254,12 @@ func (r *run) inject(ctx context.Context, table []fault) error {
 			}
 		})
 	}
-	for _, drain := range r.schedule.Drains {
-		at(drain.At, func() error { return r.request(ctx, "delete Machine "+drain.Machine, r.deleteMachine(drain.Machine)) })
+	if r.schedule.Rollout {
+		at(r.schedule.Drains[0].At, func() error { return r.request(ctx, "roll out", r.rollOut) })
+	} else {
+		for _, drain := range r.schedule.Drains {
+			at(drain.At, func() error { return r.request(ctx, "delete Machine "+drain.Machine, r.deleteMachine(drain.Machine)) })
+		}
 	}
 	at(r.schedule.UserDrain, func() error { return r.request(ctx, "drain Node "+keepers[0], r.createUserMaintenance) })
 	for _, step := range r.schedule.Faults {
@@ -329,10 +358,11 @@ func (r *run) expectProgress(ctx context.Context) []string {
 		}
 		blocked := false
 		for _, machine := range waiting {
-			blocked = blocked || Excuse(machine, blockers) != ""
+			blocked = blocked || Excuse(conditionOf(machine), blockers) != ""
 		}
-		for name, condition := range waiting {
-			if r.isUnhooked(name) { // Cluster API drains it
+		for name, machine := range waiting {
+			condition := conditionOf(machine)
+			if r.isUnhooked(name) || blocked && machine.DeletionTimestamp == nil { // Cluster API drains it, or the rollout waits
 				continue
 			}
 			turn := condition != nil && condition.Reason == v1alpha1.ReasonWaitingForTurn && blocked
@@ -377,6 +407,10 @@ func (r *run) expectBundle(ctx context.Context) []string {
 	return nil
 }
 
+func conditionOf(machine *clusterv1.Machine) *metav1.Condition {
+	return conditions.Get(machine, v1alpha1.MachineNodeMaintenance)
+}
+
 func describe(condition *metav1.Condition) string {
 	if condition == nil {
 		return "no condition"
@@ -384,16 +418,16 @@ func describe(condition *metav1.Condition) string {
 	return condition.Reason + ": " + condition.Message
 }
 
-// waiting returns the conditions of the Machines that were deleted and still exist.
-func (r *run) waiting(ctx context.Context) (map[string]*metav1.Condition, error) {
+// waiting returns the Machines that are to be deleted and still exist.
+func (r *run) waiting(ctx context.Context) (map[string]*clusterv1.Machine, error) {
 	machines := &clusterv1.MachineList{}
 	if err := r.fleet.Client.List(ctx, machines); err != nil {
 		return nil, errors.Wrap(err, "listing Machines")
 	}
-	waiting := map[string]*metav1.Condition{}
+	waiting := map[string]*clusterv1.Machine{}
 	for i := range machines.Items {
 		if r.isDrained(&machines.Items[i]) {
-			waiting[machines.Items[i].Name] = conditions.Get(&machines.Items[i], v1alpha1.MachineNodeMaintenance)
+			waiting[machines.Items[i].Name] = &machines.Items[i]
 		}
 	}
 	return waiting, nil
@@ -420,8 +454,8 @@ func (r *run) unblock(ctx context.Context) []string {
 	}
 	if err := eventually(ctx, liveness, "all deleted Machines are gone after nothing blocks them", func(ctx context.Context) error {
 		waiting, err := r.waiting(ctx)
-		for name, condition := range waiting {
-			return errors.Errorf("Machine %s: %s", name, describe(condition))
+		for name, machine := range waiting {
+			return errors.Errorf("Machine %s: %s", name, describe(conditionOf(machine)))
 		}
 		return err
 	}); err != nil {
@@ -471,9 +505,15 @@ func (r *run) clear(ctx context.Context) error {
 	if err := r.fleet.Client.DeleteAllOf(ctx, &clusterv1.MachineDrainRule{}, client.InNamespace(metav1.NamespaceDefault)); err != nil {
 		return errors.Wrap(err, "deleting the rules")
 	}
-	return eventually(ctx, 2*time.Minute, "the load is deleted", func(ctx context.Context) error {
+	if err := r.fleet.Client.DeleteAllOf(ctx, &clusterv1.MachineDeployment{}, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+		return errors.Wrap(err, "deleting the MachineDeployment")
+	}
+	return eventually(ctx, 2*time.Minute, "the load and the MachineDeployment are deleted", func(ctx context.Context) error {
 		if err := r.deleteApp(ctx, nil); err != nil {
 			return err
+		}
+		if machines, err := r.machinesOf(ctx, r.namespace); err != nil || len(machines) > 0 {
+			return errors.Errorf("%d Machines exist: %v", len(machines), err)
 		}
 		pods := &corev1.PodList{}
 		if err := r.workload.Client.List(ctx, pods, client.InNamespace(r.namespace)); err != nil || len(pods.Items) == 0 {

@@ -17,6 +17,9 @@ type Schedule struct {
 	Apps   []App
 	// Drains are the Machines to delete.
 	Drains []Drain
+	// Rollout says that the Machines belong to a MachineDeployment, which replaces all of them from the first deletion on. Their names are known
+	// only then. All have the drain timeout of the first one.
+	Rollout bool
 	// UserDrain is when a user drains the first Node that stays, with a NodeMaintenance.
 	UserDrain time.Duration
 	// CordonedBefore says that the user had cordoned this Node before.
@@ -57,6 +60,7 @@ func NewSchedule(seed uint64, table []fault) Schedule {
 		}
 		s.Drains = append(s.Drains, drain)
 	}
+	s.Rollout = random.IntN(5) == 0
 	s.UserDrain, s.CordonedBefore = seconds(random, 0, 8*time.Second), random.IntN(2) == 0
 	busyUntil := map[string]time.Duration{}
 	for range 4 + random.IntN(5) {
@@ -113,13 +117,16 @@ func (s Schedule) String() string {
 	if s.Policy.MaxParallelDrains != nil {
 		parallel = s.Policy.MaxParallelDrains.String()
 	}
-	fmt.Fprintf(&b, "policy: surge %s, daemonSetPods %s, statefulSetPods %s, onTimeout %s, maxParallelDrains %s\n", s.Policy.Surge, s.Policy.DaemonSetPods, s.Policy.StatefulSetPods, s.Policy.OnTimeout, parallel)
+	fmt.Fprintf(&b, "policy: surge %s, daemonSetPods %s, statefulSetPods %s, onTimeout %s, maxParallelDrains %s, unhealthyBudget %s, outdatedNodes %s\n", s.Policy.Surge, s.Policy.DaemonSetPods, s.Policy.StatefulSetPods, s.Policy.OnTimeout, parallel, s.Policy.UnhealthyBudget, s.Policy.Rollout.OutdatedNodes)
 	for _, app := range s.Apps {
 		order := "none"
 		if app.Order != nil {
 			order = fmt.Sprint(*app.Order)
 		}
 		fmt.Fprintf(&b, "%s: %d replicas, budget %q, protection %q, drain order %s, ready after %s, deleted after %s, critical %t, volume %t\n", app.Name, app.Replicas, app.Budget, app.Protection, order, app.Ready, app.Deletion, app.Critical, app.Volume)
+	}
+	if s.Rollout {
+		b.WriteString("The Machines are replaced by the rollout of their MachineDeployment.\n")
 	}
 	for _, drain := range s.Drains {
 		fmt.Fprintf(&b, "%6s delete Machine %s (drain timeout %d s)\n", drain.At, drain.Machine, drain.Timeout)

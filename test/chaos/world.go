@@ -105,6 +105,45 @@ func (w *world) addMachines(ctx context.Context, names ...string) error {
 			return err
 		}
 	}
+	return w.machinesRun(ctx, names...)
+}
+
+// addMachineDeployment creates a MachineDeployment and waits until its Machines run. It returns their names.
+func (w *world) addMachineDeployment(ctx context.Context, name string, replicas int, timeout int32) (names []string, err error) {
+	limit := kwok.With(func(d *clusterv1.MachineDeployment) {
+		if timeout > 0 {
+			d.Spec.Template.Spec.Deletion.NodeDrainTimeoutSeconds = &timeout
+		}
+	})
+	if err := kwok.Create(ctx, w.fleet.Client, w.cluster.MachineDeployment(name, int32(replicas), limit)); err != nil { //nolint:gosec // a small number
+		return nil, err
+	}
+	err = eventually(ctx, time.Minute, "MachineDeployment "+name+" has Machines", func(ctx context.Context) error {
+		machines, err := w.machinesOf(ctx, name)
+		if err != nil || len(machines) != replicas {
+			return errors.Errorf("%d Machines: %v", len(machines), err)
+		}
+		names = nil
+		for i := range machines {
+			names = append(names, machines[i].Name)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return names, w.machinesRun(ctx, names...)
+}
+
+// machinesOf returns the Machines of a MachineDeployment.
+func (w *world) machinesOf(ctx context.Context, deployment string) ([]clusterv1.Machine, error) {
+	machines := &clusterv1.MachineList{}
+	err := w.fleet.Client.List(ctx, machines, client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: deployment})
+	return machines.Items, errors.Wrapf(err, "listing the Machines of MachineDeployment %s", deployment)
+}
+
+// machinesRun waits until Machines run and have our hook.
+func (w *world) machinesRun(ctx context.Context, names ...string) error {
 	return eventually(ctx, 2*time.Minute, "Machines run", func(ctx context.Context) error {
 		for _, name := range names {
 			machine, node := &clusterv1.Machine{}, &corev1.Node{}
