@@ -80,11 +80,12 @@ func (r *Reconciler) facts(ctx context.Context, s *scope) (machinedrain.Facts, e
 	return facts, nil
 }
 
-// referenced is what the reconciler reads of an infrastructure or control plane object. Such objects cannot be watched: the roles of
-// providers grant this provider only the verb get.
+// referenced is what the reconciler reads of an infrastructure or control plane object, or of a kubeconfig Secret. Such objects cannot be
+// watched: the roles grant this provider only the verb get.
 type referenced struct {
 	by                          types.UID // a Machine or a Cluster
 	missing, deleting, external bool
+	problem                     string // of the kubeconfig
 }
 
 // Key implements cache.Entry.

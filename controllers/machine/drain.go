@@ -8,9 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/kubeconfig"
+	"sigs.k8s.io/cluster-api/util/secret"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -192,9 +195,28 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 		return outcome{}, err
 	}
 	waiting := waitingForCluster(r.Clusters.HealthState(ctx, s.clusterKey()))
-	if !workload.IsNotConnected(err) {
+	if workload.IsNotConnected(err) {
+		waiting.message += r.kubeconfigProblem(ctx, s)
+	} else {
 		ctrl.LoggerFrom(ctx).V(2).Info("The workload cluster does not answer", "err", err)
 		waiting.at = s.now.Add(contactRetry)
 	}
 	return waiting, nil
+}
+
+// kubeconfigProblem returns why the kubeconfig Secret of the Cluster permits no connection, as the end of a message without data of the Secret,
+// or "". As facts of other objects, it is at most pollInterval old.
+func (r *Reconciler) kubeconfigProblem(ctx context.Context, s *scope) string {
+	facts := referenced{by: s.cluster.UID + "/kubeconfig"}
+	if seen, known := r.seen.Has(facts.Key()); known {
+		return seen.problem
+	}
+	name := klog.KRef(s.cluster.Namespace, secret.Name(s.cluster.Name, secret.Kubeconfig))
+	if content, err := kubeconfig.FromSecret(ctx, r.APIReader, s.clusterKey()); err != nil {
+		facts.problem = fmt.Sprintf(": cannot read the kubeconfig in Secret %s: %v", name, err)
+	} else if _, err := clientcmd.RESTConfigFromKubeConfig(content); err != nil {
+		facts.problem = fmt.Sprintf(": the kubeconfig in Secret %s is invalid", name)
+	}
+	r.seen.Add(facts)
+	return facts.problem
 }

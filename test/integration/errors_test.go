@@ -1,12 +1,15 @@
 package integration
 
 import (
+	"encoding/base64"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -53,18 +56,74 @@ func TestErrors(t *testing.T) {
 			s.run(pod)
 			s.removeRight(tc.without)
 			s.deleteMachine(machine)
-			s.Eventually(func(g Gomega) {
-				condition := s.condition(machine)
-				g.Expect(condition.Reason).To(Equal(tc.reason), condition.Message)
-				for _, message := range append(tc.messages, "forbidden") {
-					g.Expect(condition.Message).To(ContainSubstring(message))
-				}
-				g.Expect(len(condition.Message)).To(BeNumerically("<", 2048))
-			}, soon, pace).Should(Succeed())
+			s.expectFailure(machine, tc.reason, append(tc.messages, "forbidden")...)
 			s.removeRight(right{})
 			s.expectGone(machine)
 		})
 	}
+
+	for group, message := range map[string]string{
+		"infrastructure.test.capnm.dev": "The drain cannot continue: getting the infrastructure machine of Machine ",
+		"controlplane.test.capnm.dev":   "The drain cannot continue: getting the control plane of Cluster ",
+	} {
+		t.Run("M57: reports that the management cluster refuses reading objects of "+group, func(t *testing.T) {
+			s := all.sub(t)
+			machine, _, _ := strings.Cut(group, ".")
+			s.withMachines(machine)
+			waiting := bare("waiting-"+machine, machine, withEvacuator) // what has been read of these objects is used for a while
+			s.run(waiting)
+			s.hideInfrastructure(group)
+			defer s.hideInfrastructure("")
+			s.deleteMachine(machine)
+			s.expectFailure(machine, failed, message, "forbidden")
+			s.hideInfrastructure("")
+			s.deletePods(waiting.Name)
+			s.expectGone(machine)
+		})
+	}
+
+	for name, tc := range map[string]struct{ data, message string }{
+		"invalid": {`{"data":{"value":"bm9uc2Vuc2U="}}`, ": the kubeconfig in Secret default/c1-kubeconfig is invalid"},
+		"empty":   {`{"data":{"value":null}}`, ": cannot read the kubeconfig in Secret default/c1-kubeconfig: "},
+	} {
+		t.Run("M58: names the kubeconfig Secret that prevents the connection: "+name, func(t *testing.T) {
+			s := all.sub(t)
+			machine := name + "-kubeconfig"
+			s.withMachines(machine)
+			secret := &corev1.Secret{}
+			s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Namespace: namespace, Name: "c1-kubeconfig"}, secret)).To(Succeed())
+			valid := fmt.Appendf(nil, `{"data":{"value":%q}}`, base64.StdEncoding.EncodeToString(secret.Data["value"]))
+			s.fleet.KillManager() // a connection that exists does not read the Secret
+			s.Expect(s.fleet.Client.Patch(s.Context(), secret, client.RawPatch(types.MergePatchType, []byte(tc.data)))).To(Succeed())
+			s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+			s.deleteMachine(machine)
+			s.expectFailure(machine, v1alpha1.ReasonWaitingForWorkloadCluster, tc.message)
+			s.Expect(s.fleet.Client.Patch(s.Context(), secret, client.RawPatch(types.MergePatchType, valid))).To(Succeed())
+			s.expectGone(machine)
+		})
+	}
+}
+
+// expectFailure waits until the condition of a Machine has a reason and texts in its message, which is short enough.
+func (s *scene) expectFailure(machine, reason string, messages ...string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		condition := s.condition(machine)
+		g.Expect(condition.Reason).To(Equal(reason), condition.Message)
+		for _, message := range messages {
+			g.Expect(condition.Message).To(ContainSubstring(message))
+		}
+		g.Expect(len(condition.Message)).To(BeNumerically("<", 2048))
+	}, soon, pace).Should(Succeed())
+}
+
+// hideInfrastructure takes the right to read one group of objects of the infrastructure provider from our manager in the management cluster.
+func (s *scene) hideInfrastructure(group string) {
+	s.Helper()
+	role := &rbacv1.ClusterRole{}
+	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Name: "capnm-test-infrastructure"}, role)).To(Succeed())
+	role.Rules[0].APIGroups = slices.DeleteFunc([]string{"infrastructure.test.capnm.dev", "controlplane.test.capnm.dev"}, func(g string) bool { return g == group })
+	s.Expect(s.fleet.Client.Update(s.Context(), role)).To(Succeed())
 }
 
 // right is a verb on a resource. The verb * stands for all: a client that may only watch, or only list, observes a resource as well.
