@@ -70,6 +70,7 @@ var Programs = []Program{
 	{"kwok", "kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok", ControlPlane},
 	{"capi-core", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/core", ControlPlane},
 	{"clusterctl", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/cmd/clusterctl", ControlPlane},
+	{"jaeger", "jaeger", "github.com/jaegertracing/jaeger", "github.com/jaegertracing/jaeger/cmd/all-in-one", ControlPlane},
 	{"kube-apiserver-oldest", "kubernetes-oldest", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", Oldest},
 	{"kubelet", "kubelet", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubelet", Node},
 	{"containerd", "containerd", "github.com/containerd/containerd/v2", "github.com/containerd/containerd/v2/cmd/containerd", Node},
