@@ -50,6 +50,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinedrainpolicy"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workloadcluster"
 )
@@ -150,7 +151,12 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	if err := setupControllers(ctx, mgr, o, managementCluster); err != nil {
+	exporter, err := newExporter(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer exporter.Shutdown()
+	if err := setupControllers(ctx, mgr, o, managementCluster, tracing.NewRecorder(ctx, exporter)); err != nil {
 		return err
 	}
 	log.Info("Starting manager", "version", version, "managementCluster", managementCluster)
@@ -201,7 +207,7 @@ func setupClusterCache(ctx context.Context, mgr ctrl.Manager, o *options) (clust
 	return cache, errors.Wrap(err, "setting up the cluster cache")
 }
 
-func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string) error {
+func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string, recorder *tracing.Recorder) error {
 	cache, err := setupClusterCache(ctx, mgr, o)
 	if err != nil {
 		return err
@@ -212,15 +218,15 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	served := &evacuation.Machines{Reader: local, ManagementCluster: managementCluster}
 	written := expectations.New[*v1alpha1.Evacuation](ctx)
 
-	machines := &machine.Reconciler{Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Clock: now, WatchFilterValue: o.watchFilter}
+	machines := &machine.Reconciler{Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Recorder: recorder, Clock: now, WatchFilterValue: o.watchFilter}
 	rollouts := &machinedeployment.Reconciler{Client: local, Clusters: clusters, Maintenances: requester, Clock: now, WatchFilterValue: o.watchFilter}
 	policies := &machinedrainpolicy.Reconciler{Client: local, Clusters: clusters, Clock: now}
 	maintenances := &nodemaintenance.Reconciler{
-		Clusters: clusters, Clock: now, ManagementCluster: managementCluster, Machines: local, NodeAgent: featureGates.Enabled(nodeAgentGate),
+		Clusters: clusters, Recorder: recorder, Clock: now, ManagementCluster: managementCluster, Machines: local, NodeAgent: featureGates.Enabled(nodeAgentGate),
 	}
 	sweeper := &nodemaintenance.Sweeper{Clusters: clusters, Machines: local}
 	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Written: written, Clock: now}
-	evictions := &evictor.Evictor{Clusters: clusters, Machines: served, Written: written, Clock: now}
+	evictions := &evictor.Evictor{Clusters: clusters, Machines: served, Written: written, Recorder: recorder, Clock: now}
 	daemonSets := &daemonset.Reconciler{Clusters: clusters, Clock: now}
 	deployments := &deployment.Reconciler{Clusters: clusters, Clock: now}
 	statefulSets := &statefulset.Reconciler{Clusters: clusters, Clock: now}
@@ -248,6 +254,18 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		setupNodeAgent(mgr, o, workloads, ofMaintenance),
 		workloads.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency}),
 	})
+}
+
+// newExporter returns the exporter of traces, nil if tracing is not configured.
+func newExporter(ctx context.Context, o *options) (*tracing.Exporter, error) {
+	if o.tracingConfigFile == "" {
+		return nil, nil //nolint:nilnil // a nil Exporter is valid
+	}
+	config, err := tracing.ReadConfig(o.tracingConfigFile, featureGates)
+	if err != nil {
+		return nil, err
+	}
+	return tracing.NewExporter(ctx, config, version)
 }
 
 // setupNodeAgent adds the controller that serves node agents, and has them installed, if the feature gate is enabled.

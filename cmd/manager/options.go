@@ -41,6 +41,7 @@ type options struct {
 	nodeAgentImage              string
 	syncPeriod                  time.Duration
 	healthAddr, profilerAddr    string
+	tracingConfigFile           string
 	manager                     flags.ManagerOptions
 	logs                        *logs.Options
 
@@ -70,6 +71,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.syncPeriod, "sync-period", 10*time.Minute, "The minimum interval at which all objects are reconciled, even without a change.")
 	fs.StringVar(&o.healthAddr, "health-addr", ":9440", "Address of the health endpoint.")
 	fs.StringVar(&o.profilerAddr, "profiler-address", "", "Address of the pprof profiler, for example localhost:6060. If empty, the profiler is off.")
+
+	fs.StringVar(&o.tracingConfigFile, "tracing-config-file", "", "File with a TracingConfiguration, as for kube-apiserver. The manager then sends a trace of each drain to an OpenTelemetry collector. If empty, tracing is off.")
 
 	fs.Float32Var(&o.kubeAPIQPS, "kube-api-qps", 100, "Maximum requests per second to the management cluster.")
 	fs.IntVar(&o.kubeAPIBurst, "kube-api-burst", 200, "Maximum burst of requests to the management cluster.")

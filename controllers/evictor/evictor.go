@@ -24,6 +24,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
@@ -33,6 +34,7 @@ type Evictor struct {
 	Clusters *workload.Clusters
 	Machines *evacuationcontroller.Machines
 	Written  *expectations.Objects[*v1alpha1.Evacuation]
+	Recorder *tracing.Recorder
 	Clock    clock.Clock
 
 	controller      controller.TypedController[reconcile.Request]

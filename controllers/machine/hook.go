@@ -60,6 +60,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 	}
 	r.recorder.Event(s.machine, eventType, eventHookReleased, result.message)
 	recordReleaseMetrics(s, result)
+	r.recordEnd(ctx, s, result)
 	r.forget(client.ObjectKeyFromObject(s.machine))
 	return reconcile.Result{}, nil
 }
@@ -74,12 +75,16 @@ func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err er
 	if !machinedrain.HookRemoved(s.machine, s.policy, s.maintenance) {
 		return nil
 	}
-	if conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) != v1alpha1.ReasonHookRemoved {
+	found := conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance)
+	if found != v1alpha1.ReasonHookRemoved {
 		ctrl.LoggerFrom(ctx).Info("Another actor removed the hook of the Machine during the drain")
 		r.recorder.Event(s.machine, corev1.EventTypeWarning, eventHookRemoved, machinedrain.HookRemovedMessage())
 	}
 	if err := r.setCondition(ctx, s, waitingCondition(v1alpha1.ReasonHookRemoved, machinedrain.HookRemovedMessage())); err != nil {
 		return err
+	}
+	if found != v1alpha1.ReasonHookRemoved {
+		r.recordEnd(ctx, s, outcome{reason: v1alpha1.ReasonHookRemoved, message: machinedrain.HookRemovedMessage()})
 	}
 	if err != nil || s.maintenance == nil {
 		return err // the next connection triggers a reconciliation

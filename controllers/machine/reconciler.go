@@ -33,6 +33,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -54,6 +55,7 @@ type Reconciler struct {
 	APIReader        client.Reader
 	Clusters         *workload.Clusters
 	Maintenances     *machinemaintenance.Requester
+	Recorder         *tracing.Recorder
 	Clock            clock.PassiveClock
 	WatchFilterValue string
 
@@ -180,7 +182,8 @@ type scope struct {
 	// drainOver and volumesOver mean that this part has completed or timed out. Cluster API does not repeat it.
 	drainOver, volumesOver bool
 	// timedOut are messages about the parts that have timed out and what they were waiting for.
-	timedOut []string
+	timedOut                     []string
+	drainTimeout, volumesTimeout string // those of the drain and of the wait for volumes
 }
 
 func (s *scope) clusterKey() types.NamespacedName { return client.ObjectKeyFromObject(s.cluster) }

@@ -87,10 +87,12 @@ func (s *scope) requeueBy(deadline *time.Time, waiting outcome) outcome {
 
 func (s *scope) drainTimedOut(waitedFor string) {
 	s.drainOver = true
-	s.timedOut = append(s.timedOut, "The drain exceeded nodeDrainTimeoutSeconds: "+waitedFor)
+	s.drainTimeout = "The drain exceeded nodeDrainTimeoutSeconds: " + waitedFor
+	s.timedOut = append(s.timedOut, s.drainTimeout)
 }
 
 func (s *scope) volumesTimedOut(waitedFor string) {
 	s.volumesOver = true
-	s.timedOut = append(s.timedOut, "The volumes did not detach within nodeVolumeDetachTimeoutSeconds: "+waitedFor)
+	s.volumesTimeout = "The volumes did not detach within nodeVolumeDetachTimeoutSeconds: " + waitedFor
+	s.timedOut = append(s.timedOut, s.volumesTimeout)
 }

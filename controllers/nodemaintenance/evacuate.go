@@ -72,7 +72,9 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 			s.drain.pods[node] = append(s.drain.pods[node], pod)
 		}
 	}
-	return true, r.applyTargets(ctx, s, decision.Targets.Union(finalAttempts(s)))
+	targets := decision.Targets.Union(finalAttempts(s))
+	r.record(s, targets)
+	return true, r.applyTargets(ctx, s, targets)
 }
 
 // budgetsIn returns the PodDisruptionBudgets of a workload cluster, nil if they are not known.

@@ -24,6 +24,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
 )
@@ -39,6 +40,7 @@ type Reconciler struct {
 	Machines client.Reader
 	// NodeAgent is the feature gate that lets agents on Nodes evacuate static Pods.
 	NodeAgent bool
+	Recorder  *tracing.Recorder
 
 	controller controller.TypedController[workload.Request]
 	statuses   writelimit.Limiter[workload.Request] // limits the rate of status patches that only report progress
@@ -190,6 +192,7 @@ func (r *Reconciler) completionSteps(s *scope) []step {
 func (r *Reconciler) cleanUpDeleted(ctx context.Context, s *scope) error {
 	r.statuses.Remove(s.request)
 	r.created.remove(s.request)
+	r.Recorder.Forget(s.request)
 	r.Clusters.Release(s.request.Cluster, subscriber(s.request))
 	return r.setNodeConditions(ctx, s)
 }

@@ -53,6 +53,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	}
 	r.statuses.Record(s.request, s.now)
 	r.recordEvents(ctx, s)
+	r.recordEnd(ctx, s)
 	s.before = changed
 	s.maintenance.ResourceVersion = changed.ResourceVersion
 	return true, nil

@@ -1,0 +1,62 @@
+package machine
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/cluster-api/util"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+// recordEnd logs how the deletion of a Machine ended, and records its history. It runs after the write that ends it.
+func (r *Reconciler) recordEnd(ctx context.Context, s *scope, result outcome) {
+	line := r.Recorder.EndDeletion(s.maintenanceRequest(), s.trace(), s.course(), tracing.Result{Outcome: result.reason, Message: result.message, Released: r.Clock.Now()})
+	if line == nil || result.reason == v1alpha1.ReasonSkipped { // the Node is not drained
+		return
+	}
+	ctrl.LoggerFrom(ctx).Info("The drain has ended", append([]any{"Node", klog.KRef("", s.machine.Status.NodeRef.Name)}, line...)...)
+}
+
+// maintenanceRequest identifies the NodeMaintenance of the Machine.
+func (s *scope) maintenanceRequest() workload.Request {
+	request := workload.Request{Cluster: s.clusterKey()}
+	if s.maintenance != nil {
+		request.Object = types.NamespacedName{Name: s.maintenance.Name}
+	}
+	return request
+}
+
+// trace returns the trace of the Machine's deletion.
+func (s *scope) trace() history.Trace {
+	trace := history.Trace{Root: s.machine.UID, Cluster: s.clusterKey(), Machine: s.machine.Name, Node: s.machine.Status.NodeRef.Name}
+	if s.maintenance != nil {
+		trace.Maintenance = s.maintenance.Name
+	}
+	return trace
+}
+
+// course returns the times of the Machine's deletion so far.
+func (s *scope) course() history.Course {
+	course := history.Course{
+		Deleted: s.machine.DeletionTimestamp.Time, DrainEnd: s.now, Releasing: s.now,
+		DrainTimedOut: s.drainTimeout, VolumesTimedOut: s.volumesTimeout,
+		Limited: s.policy != nil && s.policy.Spec.MaxParallelDrains != nil && !util.IsControlPlaneMachine(s.machine),
+	}
+	if s.maintenance == nil {
+		return course
+	}
+	course.DrainStart = s.maintenance.StageStart(v1alpha1.StageDrain)
+	course.DrainEnd = s.clock().VolumeWaitStart(s.machine, s.maintenance, s.now)
+	course.WaitsForVolumes = s.volumeWait != nil
+	if machinedrain.DrainsDaemonSets(s.policy) && machinedrain.DaemonSetRuleLifted(s.maintenance) {
+		course.DaemonSets = course.DrainEnd
+	}
+	return course
+}

@@ -1,0 +1,226 @@
+package tracing
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/cluster-api/util/cache"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
+)
+
+// evictedTTL is how long the time of an eviction is kept. After that, the deletionTimestamp of the Pod tells it, in whole seconds.
+const evictedTTL = 10 * time.Minute
+
+// Recorder records what drains wait for.
+type Recorder struct {
+	exporter *Exporter // nil: tracing is off
+	evicted  cache.Cache[evicted]
+
+	mu     sync.Mutex
+	drains map[workload.Request]*drain
+}
+
+// drain is a drain, by its NodeMaintenance.
+type drain struct {
+	root      types.UID // of its trace
+	ofMachine bool      // the root is a deleted Machine
+
+	mu         sync.Mutex
+	history    history.Drain
+	daemonSets time.Time      // when the drain of the Pods of DaemonSets began, as the last part
+	parts      []history.Part // those before it
+	drained    bool           // it has been logged
+}
+
+// evicted is when the eviction of a Pod was sent.
+type evicted struct {
+	pod types.UID
+	at  time.Time
+}
+
+// Key implements cache.Entry.
+func (e evicted) Key() string { return string(e.pod) }
+
+// NewRecorder returns a recorder. A nil exporter means that tracing is off.
+func NewRecorder(ctx context.Context, exporter *Exporter) *Recorder {
+	return &Recorder{exporter: exporter, evicted: cache.New[evicted](ctx, evictedTTL), drains: map[workload.Request]*drain{}}
+}
+
+// Evicted records that the eviction of a Pod was sent at a time, and was successful.
+func (r *Recorder) Evicted(pod types.UID, at time.Time) { r.evicted.Add(evicted{pod: pod, at: at}) }
+
+func (r *Recorder) evictedAt(pod types.UID) time.Time {
+	found, _ := r.evicted.Has(string(pod))
+	return found.at
+}
+
+// drainOf returns the drain of a NodeMaintenance. Another root begins another drain.
+func (r *Recorder) drainOf(maintenance workload.Request, trace history.Trace) *drain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.drains[maintenance]; known != nil && known.root == trace.Root {
+		return known
+	}
+	d := &drain{root: trace.Root, ofMachine: trace.Machine != ""}
+	r.drains[maintenance] = d
+	return d
+}
+
+// Forget drops what is kept of a NodeMaintenance that no longer exists. The NodeMaintenance of a deleted Machine is recreated until its drain has
+// ended.
+func (r *Recorder) Forget(maintenance workload.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d := r.drains[maintenance]; d != nil && (!d.ofMachine || d.hasEnded()) {
+		delete(r.drains, maintenance)
+	}
+}
+
+func (d *drain) hasEnded() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.history.Ended()
+}
+
+// Observe records the Pods of a drain.
+func (r *Recorder) Observe(maintenance workload.Request, trace history.Trace, observation history.Observation, now time.Time) {
+	d := r.drainOf(maintenance, trace)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	observation.Evicted = r.evictedAt
+	r.ended(trace)(d.history.Observe(observation, now))
+}
+
+// ended returns a function that counts and exports what has ended.
+func (r *Recorder) ended(trace history.Trace) func([]history.Evacuation, []history.EndedStep) {
+	return func(evacuations []history.Evacuation, steps []history.EndedStep) {
+		if len(evacuations)+len(steps) == 0 {
+			return
+		}
+		sampled := r.exporter.Samples(trace.ID())
+		for i := range evacuations {
+			observeWaits(&evacuations[i])
+			if sampled {
+				r.exporter.Export(trace.EvacuationSpans(&evacuations[i])...)
+			}
+		}
+		for _, step := range steps {
+			if sampled {
+				r.exporter.Export(trace.StepSpan(step))
+			}
+		}
+	}
+}
+
+// Drained returns the key-value pairs of the line that is logged when the NodeMaintenance of a user has drained its Nodes. It returns nil if the
+// line has been logged.
+func (r *Recorder) Drained(maintenance workload.Request, trace history.Trace, start, now time.Time) []any {
+	d := r.drainOf(maintenance, trace)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.drained {
+		return nil
+	}
+	d.drained = true
+	return append(r.line(d, trace, start), "outcome", v1alpha1.ReasonDrained, "duration", now.Sub(start).Round(time.Millisecond).String())
+}
+
+// EndMaintenance ends the drain of the NodeMaintenance of a user, and exports its root span.
+func (r *Recorder) EndMaintenance(maintenance workload.Request, trace history.Trace, m *v1alpha1.NodeMaintenance, now time.Time) {
+	d := r.drainOf(maintenance, trace)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r.ended(trace)(d.history.End(now))
+	if r.exporter.Samples(trace.ID()) {
+		r.exporter.Export(trace.MaintenanceSpans(m, now)...)
+	}
+}
+
+// BeginDaemonSets records that the Pods of DaemonSets are drained from now on, as the last part of the deletion of a Machine.
+func (r *Recorder) BeginDaemonSets(maintenance workload.Request, trace history.Trace, course history.Course, now time.Time) {
+	d := r.drainOf(maintenance, trace)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	course.DrainEnd = d.history.EndOfDrain(course.DrainEnd)
+	d.daemonSets, d.parts = now, course.Before(now)
+	r.exportParts(trace, d.parts)
+}
+
+// Result is how the deletion of a Machine ended.
+type Result struct {
+	Outcome, Message string
+	Released         time.Time // when the hook was removed
+}
+
+// EndDeletion ends the drain of a deleted Machine, and exports its root span. It returns the key-value pairs of the line that is logged, nil if
+// the drain has ended before.
+func (r *Recorder) EndDeletion(maintenance workload.Request, trace history.Trace, course history.Course, result Result) []any {
+	d := &drain{}
+	if trace.Maintenance != "" {
+		d = r.drainOf(maintenance, trace)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.history.Ended() {
+		return nil
+	}
+	now := result.Released
+	r.ended(trace)(d.history.End(now))
+	course.DrainEnd = d.history.EndOfDrain(course.DrainEnd)
+	all := course.After(now)
+	if course.DaemonSets.IsZero() {
+		all = append(course.Before(course.Releasing), all...)
+	} else if !d.daemonSets.IsZero() {
+		course.DaemonSets = d.daemonSets
+		all = course.After(now)
+	}
+	r.exportParts(trace, all)
+	if r.exporter.Samples(trace.ID()) {
+		r.exporter.Export(trace.DeletionSpan(course.Deleted, now, result.Outcome, result.Message))
+	}
+	line := r.line(d, trace, course.DrainEnd)
+	if course.DrainStart != nil {
+		line = r.line(d, trace, *course.DrainStart)
+	}
+	for _, part := range append(d.parts, all...) {
+		line = append(line, part.Key, part.End.Sub(part.Start).Round(time.Millisecond).String())
+	}
+	return append(line, "outcome", result.Outcome, "message", result.Message, "duration", now.Sub(course.Deleted).Round(time.Millisecond).String())
+}
+
+func (r *Recorder) exportParts(trace history.Trace, all []history.Part) {
+	observeParts(all)
+	if r.exporter.Samples(trace.ID()) {
+		r.exporter.Export(trace.PartSpans(all)...)
+	}
+}
+
+// line returns the numbers of a drain that began at start.
+func (r *Recorder) line(d *drain, trace history.Trace, start time.Time) []any {
+	summary := d.history.Summary()
+	longest := make([]string, 0, len(summary.Longest))
+	for _, wait := range summary.Longest {
+		text := fmt.Sprintf("Pod %s: %s %s", wait.Pod, wait.Reason, wait.For.Round(time.Millisecond))
+		if wait.Object != "" {
+			text += " (" + wait.Object + ")"
+		}
+		longest = append(longest, text)
+	}
+	line := []any{"pods", summary.Pods, "evictions", summary.Evictions, "refusals", summary.Refusals, "longestWaits", longest}
+	if restarted := summary.Since.Sub(start) > restartedAfter; restarted {
+		line = append(line, "observedSince", summary.Since.UTC().Format(time.RFC3339)) // an earlier manager has observed the rest
+	}
+	if id := trace.ID(); r.exporter.Samples(id) {
+		line = append(line, "traceID", id.String())
+	}
+	return line
+}
+
+// restartedAfter is how long after the start of a drain its first observation means that another manager has observed it before.
+const restartedAfter = 10 * time.Second

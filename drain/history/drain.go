@@ -1,0 +1,323 @@
+package history
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// Pod is a Pod on a Node that is being drained.
+type Pod struct {
+	Object     *corev1.Pod
+	Type       v1alpha1.PodType
+	Verdict    rules.Verdict
+	Evacuation *v1alpha1.Evacuation // nil: it has none
+	Targeted   bool                 // it has, or gets, an Evacuation
+	Finished   bool                 // the drain does not wait for the Pod
+}
+
+// Observation is what is known about a drain at one time.
+type Observation struct {
+	Pods  []Pod
+	Nodes sets.Set[string] // the Nodes whose Pods are known
+	// Published are the drain targets in the status. Drained says that the status reports the end of the drain. Both count only at the first
+	// observation: they tell what an earlier manager has finished.
+	Published []v1alpha1.DrainTarget
+	Drained   bool
+	// Evicted returns when this manager sent the eviction of a Pod, zero if it did not.
+	Evicted func(types.UID) time.Time
+	// Budget returns the names of the PodDisruptionBudgets of a Pod, for waits for them.
+	Budget func(*corev1.Pod) string
+}
+
+// Step is a set of Pods that are evacuated together: those of one type with the same drain order.
+type Step struct {
+	Type  v1alpha1.PodType
+	Order int32
+}
+
+// EndedStep is a step of which all Pods have ended.
+type EndedStep struct {
+	Step
+
+	Pods       int
+	Start, End time.Time
+}
+
+// Outcome says how the evacuation of a Pod ended.
+type Outcome string
+
+const (
+	// Terminated means that the Pod no longer exists.
+	Terminated Outcome = "Terminated"
+	// Completed means that the Pod has finished, or no longer blocks the drain of its unreachable Node.
+	Completed Outcome = "Completed"
+	// Withdrawn means that the drain no longer includes the Pod: a rule skips it, or its Node is no longer selected.
+	Withdrawn Outcome = "Withdrawn"
+	// Remaining means that the drain ended before the Pod did.
+	Remaining Outcome = "Remaining"
+)
+
+// Evacuation is what happened to one Pod, from its Evacuation to its end.
+type Evacuation struct {
+	Step
+
+	Namespace, Name string
+	UID             types.UID
+	Node            string
+	Start, End      time.Time
+	Waits           []Wait
+	Refusals        int32 // evictions that the API server refused
+	Evicted         bool  // this manager evicted the Pod
+	Outcome         Outcome
+}
+
+// maxWaits is the maximum number of waits of one Pod. The last one includes all that follow.
+const maxWaits = 100
+
+// Drain is the state of one drain: the Pods whose evacuation has begun and not ended. The zero value is a drain that has not been observed.
+type Drain struct {
+	pods     map[types.UID]*Evacuation
+	steps    map[Step]*EndedStep
+	finished map[Step]bool // steps that have been returned
+	earlier  func(Step) bool
+	summary  Summary
+	lastEnd  time.Time // of an evacuation
+	ended    bool
+}
+
+// Observe updates the drain, and returns what has ended since the last observation.
+func (d *Drain) Observe(o Observation, now time.Time) (evacuations []Evacuation, steps []EndedStep) {
+	if d.ended {
+		return nil, nil
+	}
+	if d.pods == nil {
+		d.begin(o, now)
+	}
+	present, pending := sets.New[types.UID](), sets.New[Step]()
+	for _, pod := range o.Pods {
+		wait := waitOf(pod)
+		known := d.pods[pod.Object.UID]
+		switch {
+		case pod.Finished || pod.Verdict.Behavior == v1alpha1.DrainBehaviorSkip:
+			if known != nil {
+				present.Insert(known.UID)
+				evacuations = append(evacuations, d.end(known, outcomeOf(pod), o, now))
+			}
+			continue
+		case wait.Reason == "":
+			pending.Insert(stepOf(pod))
+			continue
+		case known == nil:
+			known = d.add(pod, now)
+		}
+		present.Insert(known.UID)
+		d.update(known, pod, wait, o, now)
+	}
+	for _, uid := range slices.Sorted(maps.Keys(d.pods)) {
+		if known := d.pods[uid]; !present.Has(uid) {
+			outcome := Terminated
+			if !o.Nodes.Has(known.Node) {
+				outcome = Withdrawn
+			}
+			evacuations = append(evacuations, d.end(known, outcome, o, now))
+		}
+	}
+	return evacuations, d.endSteps(pending)
+}
+
+// End ends the drain with the Pods that remain, and returns what has ended with it. Later observations change nothing.
+func (d *Drain) End(now time.Time) (evacuations []Evacuation, steps []EndedStep) {
+	for _, uid := range slices.Sorted(maps.Keys(d.pods)) {
+		evacuations = append(evacuations, d.end(d.pods[uid], Remaining, Observation{}, now))
+	}
+	steps = d.endSteps(nil)
+	d.ended = true
+	return evacuations, steps
+}
+
+// EndOfDrain returns the end of a drain that the API records in whole seconds: the end of its last Pod, if this is within the same second.
+func (d *Drain) EndOfDrain(recorded time.Time) time.Time {
+	if after := d.lastEnd.Sub(recorded); after >= 0 && after < resolution {
+		return d.lastEnd
+	}
+	return recorded
+}
+
+// Ended reports whether the drain has ended.
+func (d *Drain) Ended() bool { return d.ended }
+
+// Summary returns the summary of the evacuations that have ended.
+func (d *Drain) Summary() Summary { return d.summary }
+
+// begin initializes the drain. Steps below the published targets were finished, and reported, by an earlier manager.
+func (d *Drain) begin(o Observation, now time.Time) {
+	d.pods, d.steps, d.finished = map[types.UID]*Evacuation{}, map[Step]*EndedStep{}, map[Step]bool{}
+	d.summary.Since = now
+	reached := map[v1alpha1.PodType]int32{}
+	for _, target := range o.Published {
+		order := ptr.Deref(target.Order, 0)
+		if last, known := reached[target.PodType]; !known || order > last {
+			reached[target.PodType] = order
+		}
+	}
+	d.earlier = func(step Step) bool {
+		last, known := reached[step.Type]
+		return known && (step.Order < last || o.Drained && step.Order == last)
+	}
+}
+
+func stepOf(pod Pod) Step { return Step{Type: pod.Type, Order: pod.Verdict.Order} }
+
+func outcomeOf(pod Pod) Outcome {
+	if pod.Finished {
+		return Completed
+	}
+	return Withdrawn
+}
+
+// add adds a Pod whose evacuation has begun.
+func (d *Drain) add(pod Pod, now time.Time) *Evacuation {
+	e := &Evacuation{Step: stepOf(pod), Namespace: pod.Object.Namespace, Name: pod.Object.Name, UID: pod.Object.UID, Node: pod.Object.Spec.NodeName, Start: now}
+	switch {
+	case pod.Evacuation != nil:
+		e.Start = instant(pod.Evacuation.CreationTimestamp.Time, now)
+	case pod.Object.DeletionTimestamp != nil:
+		e.Start = instant(deletedAt(pod.Object), now)
+	}
+	d.pods[e.UID] = e
+	step := d.steps[e.Step]
+	if step == nil {
+		step = &EndedStep{Step: e.Step, Start: e.Start}
+		d.steps[e.Step] = step
+	}
+	step.Pods++
+	if e.Start.Before(step.Start) {
+		step.Start = e.Start
+	}
+	return e
+}
+
+// update records what a Pod waits for now.
+func (d *Drain) update(e *Evacuation, pod Pod, wait Wait, o Observation, now time.Time) {
+	if pod.Evacuation != nil {
+		e.Refusals = pod.Evacuation.Status.FailedEvictionCounter
+	}
+	if wait.awaitsBudget() && o.Budget != nil {
+		wait.Object = o.Budget(pod.Object)
+	}
+	start := now
+	switch {
+	case wait.Reason == WaitTermination:
+		start = instant(deletedAt(pod.Object), now)
+		if evicted := e.sent(o); !evicted.IsZero() {
+			start = evicted
+		}
+	case len(e.Waits) == 0:
+		start = e.Start
+	}
+	e.proceed(wait, start)
+}
+
+// sent returns when this manager sent the eviction of the Pod, zero if it did not.
+func (e *Evacuation) sent(o Observation) time.Time {
+	if o.Evicted == nil {
+		return time.Time{}
+	}
+	at := o.Evicted(e.UID)
+	e.Evicted = e.Evicted || !at.IsZero()
+	return at
+}
+
+// proceed ends the last wait if this one differs, and begins this one.
+func (e *Evacuation) proceed(wait Wait, start time.Time) {
+	if len(e.Waits) == 0 {
+		wait.Start = later(start, e.Start)
+		e.Waits = append(e.Waits, wait)
+		return
+	}
+	last := &e.Waits[len(e.Waits)-1]
+	sameObject := last.Object == wait.Object || last.Object == "" || wait.Object == ""
+	switch {
+	case last.Reason == wait.Reason && sameObject:
+		last.Message, last.Object = cmp.Or(wait.Message, last.Message), cmp.Or(last.Object, wait.Object)
+		return
+	case len(e.Waits) >= maxWaits:
+		return
+	}
+	wait.Start = later(start, last.Start)
+	last.End = wait.Start
+	e.Waits = append(e.Waits, wait)
+}
+
+// end ends the evacuation of a Pod.
+func (d *Drain) end(e *Evacuation, outcome Outcome, o Observation, now time.Time) Evacuation {
+	if at := e.sent(o); outcome == Terminated && !at.IsZero() {
+		e.proceed(Wait{Reason: WaitTermination}, at)
+	}
+	e.End, e.Outcome = later(now, e.Start), outcome
+	if n := len(e.Waits); n > 0 {
+		e.Waits[n-1].End = later(e.End, e.Waits[n-1].Start)
+		e.End = e.Waits[n-1].End
+	}
+	delete(d.pods, e.UID)
+	d.lastEnd = later(d.lastEnd, e.End)
+	if step := d.steps[e.Step]; step != nil {
+		step.End = later(step.End, e.End)
+	}
+	d.summary.add(e)
+	return *e
+}
+
+// endSteps returns the steps without a Pod that is being evacuated or is pending. Each is returned once.
+func (d *Drain) endSteps(pending sets.Set[Step]) (ended []EndedStep) {
+	active := pending.Clone()
+	for _, e := range d.pods {
+		active = active.Insert(e.Step)
+	}
+	for step, recorded := range d.steps {
+		if active.Has(step) {
+			continue
+		}
+		delete(d.steps, step)
+		if !d.finished[step] && !d.earlier(step) {
+			d.finished[step] = true
+			ended = append(ended, *recorded)
+		}
+	}
+	slices.SortFunc(ended, func(a, b EndedStep) int { return a.Start.Compare(b.Start) })
+	return ended
+}
+
+// resolution is a little more than the resolution of times in the API: one second.
+const resolution = 1500 * time.Millisecond
+
+// instant returns the time of an event that is observed now and that the API records in whole seconds. The time of the observation is closer, unless
+// the event is older.
+func instant(recorded, now time.Time) time.Time {
+	if since := now.Sub(recorded); since >= 0 && since < resolution {
+		return now
+	}
+	return recorded
+}
+
+// deletedAt returns when the deletion of a Pod was requested: its deletionTimestamp is the end of the grace period.
+func deletedAt(pod *corev1.Pod) time.Time {
+	return pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,77 @@
+package history
+
+import "time"
+
+// Part is a part of a Machine's deletion.
+type Part struct {
+	// Key is its name in logs and metrics: one of a few.
+	Key        string
+	Start, End time.Time
+	Error      string // why it was given up; empty: it was completed
+}
+
+// Keys of the parts of a Machine's deletion.
+const (
+	requestPart    = "request"
+	turnPart       = "turn"
+	drainPart      = "drain"
+	volumesPart    = "volumes"
+	daemonSetsPart = "daemonSets"
+	releasePart    = "release"
+)
+
+// partSpans are the names of the spans of parts.
+var partSpans = map[string]string{
+	requestPart: "request drain", turnPart: "await turn", drainPart: drainSpan, volumesPart: "detach volumes", daemonSetsPart: daemonSetsSpan, releasePart: "release hook",
+}
+
+// Course has the times of a Machine's deletion. All but the last two are in the API.
+type Course struct {
+	Deleted time.Time
+	// Limited means that the policy limits parallel drains.
+	Limited bool
+	// DrainStart is the start of stage Drain, nil if it was not reached.
+	DrainStart *time.Time
+	// DrainEnd is the end of the drain, however it ended.
+	DrainEnd time.Time
+	// WaitsForVolumes means that the deletion waits for volumes after the drain.
+	WaitsForVolumes bool
+	// DaemonSets is when the drain of the Pods of DaemonSets began, as the last part. It is zero if there is no such part.
+	DaemonSets time.Time
+	// Releasing is when the release of the hook began. It is zero until then.
+	Releasing time.Time
+	// DrainTimedOut and VolumesTimedOut are the messages of parts that were given up.
+	DrainTimedOut, VolumesTimedOut string
+}
+
+// Before returns the parts up to the wait for volumes, which has just ended.
+func (c Course) Before(now time.Time) []Part {
+	var parts []Part
+	drainStarted := c.DrainEnd
+	if c.DrainStart != nil {
+		drainStarted = *c.DrainStart
+	}
+	switch {
+	case c.Limited:
+		parts = append(parts, Part{Key: turnPart, Start: c.Deleted, End: drainStarted})
+	case drainStarted.Sub(c.Deleted) > resolution: // for example because the workload cluster could not be reached
+		parts = append(parts, Part{Key: requestPart, Start: c.Deleted, End: drainStarted})
+	}
+	if c.DrainStart == nil {
+		return parts
+	}
+	parts = append(parts, Part{Key: drainPart, Start: drainStarted, End: c.DrainEnd, Error: c.DrainTimedOut})
+	if c.WaitsForVolumes {
+		parts = append(parts, Part{Key: volumesPart, Start: c.DrainEnd, End: now, Error: c.VolumesTimedOut})
+	}
+	return parts
+}
+
+// After returns the parts after the wait for volumes.
+func (c Course) After(released time.Time) []Part {
+	var parts []Part
+	if !c.DaemonSets.IsZero() {
+		parts = append(parts, Part{Key: daemonSetsPart, Start: c.DaemonSets, End: c.Releasing, Error: c.DrainTimedOut})
+	}
+	return append(parts, Part{Key: releasePart, Start: c.Releasing, End: released})
+}

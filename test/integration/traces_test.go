@@ -1,0 +1,193 @@
+package integration
+
+import (
+	"net"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// TestTraces drains Nodes with a manager that sends traces to Jaeger.
+func TestTraces(t *testing.T) {
+	t.Parallel()
+	jaeger := startCollector(t)
+	flag := tracingConfig(t, jaeger.otlp)
+	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: time.Second, ManagerArgs: []string{flag}})
+	all.withMachines("traced", "crashed", "hung")
+
+	t.Run("M70, M72, M74: a deletion is a trace of its parts, drain orders, Pods and waits, which agrees with the audit log", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.removeWorkloads()
+		tracedDeletion(s, jaeger)
+	})
+	t.Run("M71: a manager that is killed during a drain continues the trace and repeats no span", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.removeWorkloads()
+		tracedCrash(s, jaeger)
+	})
+	t.Run("R50: the NodeMaintenance of a user is a trace", func(t *testing.T) {
+		tracedMaintenance(all.sub(t), jaeger)
+	})
+	t.Run("M73: a collector that never answers delays no drain", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.removeWorkloads()
+		hangingCollector(s)
+	})
+}
+
+func tracedDeletion(s *scene, jaeger *collector) {
+	s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1)) })
+	s.create(s.fleet.Client, drainRule("last", "storage", clusterv1.MachineDrainRuleDrainBehaviorDrain, ptr.To[int32](100)))
+	s.runOn("traced", "web", 4, deployment("web", 4), budget("web", 1))
+	s.runOn("traced", "storage", 2, deployment("storage", 2))
+	refused := bare("refused", "traced")
+	s.run(refused)
+	s.expectDisruptionsAllowed("web", 1)
+	policy := s.refuseEvictions("refused", "not yet")
+	web, storage := s.podsOf("web"), s.podsOf("storage")
+	before := s.metrics()
+
+	machine := s.machine("traced")
+	s.deleteMachine("traced")
+	s.expectRefused(refused, v1alpha1.ReasonAdmissionRefused, "not yet")
+	s.Expect(s.workload.Client.Delete(s.Context(), policy)).To(Succeed())
+	s.expectGone("traced")
+
+	trace := jaeger.traceOf(s, machine.UID)
+	s.Logf("the trace:\n%s", trace.tree())
+	trace.expectWhole()
+	root, drain := trace.one("delete Machine"), trace.one("stage Drain")
+	s.Expect(root.Tags).To(And(HaveKeyWithValue("k8s.node.name", "traced"), HaveKeyWithValue("capnm.machine.name", "traced"), HaveKeyWithValue("capnm.outcome", v1alpha1.ReasonMachineDrained)))
+	s.Expect(namesOf(trace.childrenOf(root))).To(ConsistOf("await turn", "stage Drain", "detach volumes", "release hook"))
+	s.Expect(namesOf(trace.childrenOf(drain))).To(Equal([]string{"drain order 0", "drain order 100"}))
+	s.Expect(trace.childrenOf(trace.one("drain order 0"))).To(HaveLen(len(web) + 1))
+	s.Expect(trace.childrenOf(trace.one("drain order 100"))).To(HaveLen(len(storage)))
+
+	waited := trace.named("await PodDisruptionBudget")
+	s.Expect(len(waited)).To(BeNumerically(">=", len(web)-1))
+	for _, each := range waited {
+		s.Expect(each.Tags).To(And(HaveKeyWithValue("capnm.waits_for", "PodDisruptionBudget default/web"), HaveKey("k8s.pod.name"), HaveKeyWithValue("k8s.namespace.name", namespace)))
+	}
+	s.Expect(trace.childrenOf(trace.evacuationOf(refused))).To(ContainElement(And(HaveField("Name", "eviction refused"), HaveField("Tags", HaveKeyWithValue("capnm.reason", v1alpha1.ReasonAdmissionRefused)))))
+	trace.expectAsAudited(append(append(web, storage...), *refused))
+
+	for _, part := range []string{"turn", "drain", "volumes", "release"} {
+		s.Expect(s.metrics().Sum("capnm_drain_part_duration_seconds", pairs([]string{"part", part}))-before.Sum("capnm_drain_part_duration_seconds", pairs([]string{"part", part}))).To(BeEquivalentTo(1), part)
+	}
+	s.Expect(s.metrics().Sum("capnm_pod_wait_seconds", pairs([]string{"reason", string(budgets.BudgetExhausted)})) - before.Sum("capnm_pod_wait_seconds", nil)).To(BeNumerically(">=", len(web)-1))
+	s.Logf("the log: %s", regexp.MustCompile(`.*The drain has ended.*`).FindString(s.fleet.Manager.Log()))
+	s.Expect(s.fleet.Manager.Log()).To(MatchRegexp(`"The drain has ended".*Node="traced".*pods=7 evictions=7 refusals=[1-9].*longestWaits=\["Pod default/.*traceID=.*outcome="Drained"`))
+	s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.MaxParallelDrains = nil })
+}
+
+// expectAsAudited compares the spans of Pods with the evictions and deletions in the audit log of the API server: the same Pods, in the same
+// order, and each begins to terminate and terminates at about the same time.
+func (t *trace) expectAsAudited(pods []corev1.Pod) {
+	t.Helper()
+	evicted, deleted := map[string]controlplane.Event{}, map[string]controlplane.Event{}
+	for _, event := range t.evictions().Succeeded() {
+		evicted[event.Name] = event
+	}
+	for _, event := range t.audited().Verb("delete").Resource("pods").Succeeded() {
+		deleted[event.Name] = event
+	}
+	t.Expect(evicted).To(HaveLen(len(pods)))
+	terminations := map[string]span{}
+	for i := range pods {
+		name, whole := pods[i].Name, t.evacuationOf(&pods[i])
+		waits := t.childrenOf(whole)
+		last := waits[len(waits)-1]
+		t.Expect(last.Name).To(Equal("terminate"), "%s", waits)
+		t.Expect(last.Start).To(BeTemporally("~", evicted[name].Answered, time.Second), "eviction of %s", name)
+		t.Expect(whole.End).To(BeTemporally("~", deleted[name].Answered, 2*time.Second), "end of %s", name)
+		for i := range waits[1:] {
+			t.Expect(waits[i+1].Start).To(BeTemporally(">=", waits[i].End), "%s", waits)
+		}
+		terminations[name] = last
+	}
+	// Evictions of one budget follow each other. Others may be concurrent, and then have no order.
+	byTime := slices.SortedFunc(slices.Values(t.evictions().Succeeded()), func(a, b controlplane.Event) int { return a.Requested.Compare(b.Requested) })
+	for i := range byTime[1:] {
+		if first, then := byTime[i], byTime[i+1]; then.Requested.Sub(first.Answered) > 200*time.Millisecond {
+			t.Expect(terminations[then.Name].Start).To(BeTemporally(">", terminations[first.Name].Start), "%s after %s", then.Name, first.Name)
+		}
+	}
+}
+
+func tracedCrash(s *scene, jaeger *collector) {
+	s.create(s.fleet.Client, drainRule("later", "late", clusterv1.MachineDrainRuleDrainBehaviorDrain, ptr.To[int32](10)))
+	s.runOn("crashed", "web", 4, deployment("web", 4), budgetRequiring("web", 3))
+	s.runOn("crashed", "late", 2, deployment("late", 2))
+	s.expectDisruptionsAllowed("web", 1)
+	web, late := s.podsOf("web"), s.podsOf("late")
+	machine := s.machine("crashed")
+	s.setUnschedulable("hung", true) // no replacement is scheduled, so the budget allows one disruption only
+	s.deleteMachine("crashed")
+	s.Eventually(func(g Gomega) {
+		spans, err := jaeger.spans(s.Context(), traceID(machine.UID))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(namesOf(spans)).To(ContainElement("evacuate Pod"))
+	}, eventually, pace).Should(Succeed())
+	s.fleet.KillManager()
+	s.editBudget("web", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.Selector = labelSelector("app", "others") })
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.expectGone("crashed")
+
+	trace := jaeger.traceOf(s, machine.UID)
+	s.Logf("the trace:\n%s", trace.tree())
+	trace.expectWhole()
+	s.Expect(trace.named("evacuate Pod")).To(HaveLen(len(web) + len(late)))
+	s.Expect(namesOf(trace.childrenOf(trace.one("stage Drain")))).To(Equal([]string{"drain order 0", "drain order 10"}))
+	trace.expectAsAudited(append(web, late...))
+	s.setUnschedulable("hung", false)
+}
+
+func tracedMaintenance(s *scene, jaeger *collector) {
+	s.withNodes("r50-one", "r50-two")
+	one, two := bare("r50-one", "r50-one"), bare("r50-two", "r50-two", withEvacuator)
+	s.run(one, two)
+	m := nm("r50", draining, ofNodes("r50-one", "r50-two"))
+	s.maintain(m)
+	uid := s.stored("r50").UID
+	s.expectDeleted(one)
+	s.deletePods("r50-two")
+	s.Eventually(s.fleet.Manager.Log, soon, pace).Should(MatchRegexp(`"The drain has ended".*NodeMaintenance="r50" pods=2 evictions=1 .*traceID=.* outcome="Drained"`))
+	s.deleteMaintenances("r50")
+
+	trace := jaeger.traceOf(s, uid)
+	s.Logf("the trace:\n%s", trace.tree())
+	trace.expectWhole()
+	s.Expect(namesOf(trace.childrenOf(trace.one("NodeMaintenance")))).To(Equal([]string{"stage Drain"}))
+	s.Expect(trace.named("evacuate Pod")).To(HaveLen(2))
+	s.Expect(trace.childrenOf(trace.evacuationOf(two))).To(ContainElement(And(HaveField("Name", "await evacuator"), HaveField("Tags", HaveKeyWithValue("capnm.waits_for", "evacuator "+evacuatorClass)))))
+}
+
+// hangingCollector drains a Node while the manager's collector accepts connections and never answers.
+func hangingCollector(s *scene) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Cleanup(func() { _ = listener.Close() })
+	s.runOn("hung", "hung", 5, deployment("hung", 5))
+	s.Expect(s.fleet.Manager.Stop()).To(Succeed())
+	s.Expect(s.fleet.StartManager(s.Context(), tracingConfig(s.T, listener.Addr().String()))).To(Succeed())
+	s.deleteMachine("hung")
+	s.expectGone("hung")
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(5))
+	evictions := s.evictions().Succeeded()
+	s.Expect(evictions[4].Answered.Sub(evictions[0].Requested)).To(BeNumerically("<", 10*time.Second), "no eviction waits for the collector")
+	s.Expect(s.fleet.Manager.Stop()).To(Succeed(), "the manager stops in time")
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+}
