@@ -455,6 +455,9 @@ func (r *run) unblock(ctx context.Context) []string {
 		}
 		return nil
 	})
+	if err == nil {
+		err = r.wakeCore(ctx)
+	}
 	if err != nil {
 		violations = append(violations, err.Error())
 	}
@@ -471,6 +474,23 @@ func (r *run) unblock(ctx context.Context) []string {
 		violations = append(violations, "R12, R43: "+err.Error())
 	}
 	return violations
+}
+
+// wakeCore makes Cluster API reconcile the Machines whose hook a fault removed. If that happened while their Cluster was paused, Cluster API may
+// not notice the end of the pause, and our manager does not write to them.
+func (r *run) wakeCore(ctx context.Context) error {
+	return eventually(ctx, healing, "Machines without the hook are annotated", func(ctx context.Context) error {
+		for _, drain := range r.schedule.Drains {
+			if !r.isUnhooked(drain.Machine) {
+				continue
+			}
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: drain.Machine}}
+			if err := patch(ctx, r.fleet.Client, machine, `{"metadata":{"annotations":{"test.capnm.dev/reconcile":""}}}`); client.IgnoreNotFound(errors.Cause(err)) != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // nothingLeft ends the maintenance of the user, and returns an error while something of ours is left.
