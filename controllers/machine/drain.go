@@ -206,7 +206,7 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 }
 
 // kubeconfigProblem returns why the kubeconfig Secret of the Cluster permits no connection, as the end of a message without data of the Secret,
-// or "". As facts of other objects, it is at most pollInterval old.
+// or "". The result is at most pollInterval old.
 func (r *Reconciler) kubeconfigProblem(ctx context.Context, s *scope) string {
 	facts := referenced{by: s.cluster.UID + "/kubeconfig"}
 	if seen, known := r.seen.Has(facts.Key()); known {
