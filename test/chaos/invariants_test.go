@@ -378,7 +378,7 @@ func TestInvariants(t *testing.T) {
 			s.now = s.now.Add(lag)
 			s.requestRelease()
 			s.now = s.now.Add(-150 * time.Millisecond) // stored before the request has its response
-			s.storeMachine(func(m *clusterv1.Machine) {})
+			s.storeMachine(func(*clusterv1.Machine) {})
 			s.removePod("a")
 		}, hookHeld},
 		{"the hook is removed while a Pod terminates", func(s *story) {

@@ -235,12 +235,17 @@ func (r *run) loadRuns(ctx context.Context) error {
 			return errors.Errorf("%d of %d Pods of %s run", count[app.Name], app.Replicas, app.Name)
 		}
 	}
-	for i := range budgets.Items {
-		b := &budgets.Items[i]
-		shared := slices.ContainsFunc(budgets.Items, func(other policyv1.PodDisruptionBudget) bool {
+	return budgetsCounted(budgets.Items)
+}
+
+// budgetsCounted returns nil when the disruption controller has counted the Pods of the budgets. It counts a Pod that becomes ready for only one of
+// two budgets that select it.
+func budgetsCounted(budgets []policyv1.PodDisruptionBudget) error {
+	for i := range budgets {
+		b := &budgets[i]
+		shared := slices.ContainsFunc(budgets, func(other policyv1.PodDisruptionBudget) bool {
 			return other.Name != b.Name && maps.Equal(other.Labels, b.Labels)
 		})
-		// The disruption controller counts a Pod that becomes ready for only one of two budgets that select it.
 		if b.Status.ObservedGeneration != b.Generation || b.Status.CurrentHealthy < b.Status.ExpectedPods && !shared {
 			return errors.Errorf("PodDisruptionBudget %s has counted %d of %d Pods", b.Name, b.Status.CurrentHealthy, b.Status.ExpectedPods)
 		}

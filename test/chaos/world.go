@@ -115,7 +115,7 @@ func (w *world) addMachineDeployment(ctx context.Context, name string, replicas 
 			d.Spec.Template.Spec.Deletion.NodeDrainTimeoutSeconds = &timeout
 		}
 	})
-	if err := kwok.Create(ctx, w.fleet.Client, w.cluster.MachineDeployment(name, int32(replicas), limit)); err != nil { //nolint:gosec // a small number
+	if err := kwok.Create(ctx, w.fleet.Client, w.cluster.MachineDeployment(name, int32(replicas), limit)); err != nil {
 		return nil, err
 	}
 	err = eventually(ctx, time.Minute, "MachineDeployment "+name+" has Machines", func(ctx context.Context) error {
