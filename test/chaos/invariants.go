@@ -147,11 +147,20 @@ func budgetsRespected(h *History) []string {
 		case len(selecting) == 0 || h.deletesBeforeTimeout(r):
 		case len(selecting) > 1:
 			found = append(found, fmt.Sprintf("%s: %d PodDisruptionBudgets select the Pod", r, len(selecting)))
-		case !granted(selecting[0], pod, r.at):
+		case !granted(selecting[0], pod, h.grantedBy(r)):
 			found = append(found, fmt.Sprintf("%s: PodDisruptionBudget %s had not granted the disruption", r, selecting[0][0].object.Name))
 		}
 	}
 	return found
+}
+
+// grantedBy returns the revision by which the budget must have granted the disruption: before the Pod terminates, or before the response to an
+// eviction. A Pod that is deleted before the drain timeout of its Machine may terminate before its eviction is granted.
+func (h *History) grantedBy(r removal) int64 {
+	if r.isEviction() {
+		return max(r.at, h.Workload.Clock.After(r.Answered))
+	}
+	return r.at
 }
 
 // alwaysSelects returns whether a budget existed and selected the Pod during a whole period.

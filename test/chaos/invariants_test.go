@@ -318,6 +318,15 @@ func TestInvariants(t *testing.T) {
 			s.storeBudget("b", "a", 0)
 			s.delete("a")
 		}, nil},
+		{"a Pod is deleted before the drain timeout while it is evicted", func(s *story) {
+			s.withTimeout(60)
+			s.storePod("a")
+			s.storeBudget("b", "a", 1)
+			s.delete("a")
+			s.storeBudget("b", "a", 0, "a")
+			s.requestEviction("a", "uid-a", fleet.ManagerAgent)
+			s.removePod("a")
+		}, nil},
 		{"a Pod is deleted long before the drain timeout", func(s *story) {
 			s.withTimeout(600)
 			s.storePod("a")
