@@ -107,7 +107,7 @@ the Clusters, or with --workload-kubeconfig. With a context of a workload cluste
 	root.PersistentFlags().StringVar(&o.workloadKubeconfig, "workload-kubeconfig", "", "Kubeconfig file for the workload cluster, instead of the Secret of the Cluster.")
 	root.PersistentFlags().BoolVar(&o.noColor, "no-color", false, "Print without colors, as if NO_COLOR was set.")
 	o.completeFlags(root)
-	root.AddCommand(newPlan(o), newWhy(o), newStatus(o), newDrain(o), newCordon(o), newComplete(o), newVersion(o))
+	root.AddCommand(newPlan(o), newWhy(o), newStatus(o), newDrain(o), newCordon(o), newComplete(o), newReport(o), newVersion(o))
 	return root
 }
 

@@ -19,6 +19,7 @@ type statusOptions struct {
 
 	allNamespaces bool
 	watch         bool
+	record        string
 	output        output
 }
 
@@ -31,7 +32,7 @@ func newStatus(o *options) *cobra.Command {
 NodeMaintenances, and the Pods that block them. With a context of a workload cluster, show its NodeMaintenances. Nothing is written.
 
 With --watch, show them live, with all Pods that are evacuated, and progress since the start of each drain. Without a terminal, --watch
-writes a line for each change.`,
+writes a line for each change. --record also writes the drains to a file, up to 64 MiB, without a terminal as well.`,
 		Example: `  # All drains of the management cluster
   kubectl node-maintenance status -A
 
@@ -39,11 +40,15 @@ writes a line for each change.`,
   kubectl node-maintenance status machinedeployment workers
 
   # All drains, live
-  kubectl node-maintenance status -A --watch`,
+  kubectl node-maintenance status -A --watch
+
+  # Record a rollout for the command report
+  kubectl node-maintenance status -A --watch --record rollout.jsonl`,
 		RunE: func(command *cobra.Command, args []string) error { return s.run(command.Context(), args) },
 	}
 	command.Flags().BoolVarP(&s.allNamespaces, "all-namespaces", "A", false, "Show the Clusters of all namespaces.")
 	command.Flags().BoolVarP(&s.watch, "watch", "w", false, "Show the drains live, until q or Ctrl-C.")
+	command.Flags().StringVar(&s.record, "record", "", "With --watch, record the drains in this file, for the command report. The file must not exist.")
 	addOutput(command, &s.output, outputJSON, outputYAML, outputWide, outputName)
 	return o.completeWith(command, "cluster", "machinedeployment", "machine", "node")
 }
@@ -59,6 +64,9 @@ func (s *statusOptions) run(ctx context.Context, args []string) error {
 			return err
 		}
 		name = args[1]
+	}
+	if s.record != "" && !s.watch {
+		return usagef("--record needs --watch")
 	}
 	if s.watch && s.output != outputText {
 		return usagef("--watch has no output format")
@@ -111,6 +119,14 @@ func (s *statusOptions) status(ctx context.Context, c *observe.Connections, kind
 	return status, nil
 }
 
+// contextOf says which cluster the context is of.
+func contextOf(c *observe.Connections) string {
+	if c.Current.HasMachines {
+		return "management cluster, " + c.Current.Name
+	}
+	return "workload cluster, " + c.Current.Name
+}
+
 // machineNamespace is the namespace whose Machines are shown.
 func (s *statusOptions) machineNamespace() (string, error) {
 	if s.allNamespaces {
@@ -134,7 +150,7 @@ func managementStatus(c *observe.Connections, all []clusterv1.Machine, kind, nam
 			drains[cluster.String()] = drainsOf(cluster)
 		}
 	}
-	return &report.Status{Context: "management cluster, " + c.Current.Name, Clusters: report.StatusOf(machines, drains)}
+	return &report.Status{Context: contextOf(c), Clusters: report.StatusOf(machines, drains)}
 }
 
 // drainsOfCluster returns what is known of a workload cluster. If it cannot be reached, that is a gap: the other clusters are shown.
@@ -187,7 +203,7 @@ func workloadHas(c *observe.Connections, kind string) error {
 
 // workloadStatus returns the status of a workload cluster, or of one of its Nodes.
 func workloadStatus(c *observe.Connections, node string, drains report.Drains) *report.Status {
-	status := &report.Status{Context: "workload cluster, " + c.Current.Name}
+	status := &report.Status{Context: contextOf(c)}
 	for i := range drains.Maintenances {
 		if m := &drains.Maintenances[i]; node == "" || report.OnNode(m, node) {
 			status.Maintenances = append(status.Maintenances, report.MaintenanceStatusOf(m, drains.Evacuations))

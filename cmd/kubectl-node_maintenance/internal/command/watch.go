@@ -3,6 +3,7 @@ package command
 import (
 	"bytes"
 	"context"
+	"fmt"
 
 	"github.com/go-logr/logr"
 	"github.com/pkg/errors"
@@ -43,14 +44,29 @@ func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind
 	if err != nil {
 		return err
 	}
+	var changed <-chan struct{} = w.Changed
+	var recorder *recorder
+	if s.record != "" {
+		if recorder, err = newRecorder(s.record, contextOf(c), s.clock); err != nil {
+			return err
+		}
+		w.FollowBudgets()
+		changed = recorder.follow(ctx, w.Changed, recorded(ctx, c, w, kind, name))
+	}
 	err = live.Run(ctx, live.Source{
-		Changed: w.Changed,
+		Changed: changed,
 		Status: func() (*report.Status, bool) {
 			status := watchedStatus(ctx, c, w, kind, name)
 			return status, w.IsSynced()
 		},
 		Explain: s.explain, NoColor: s.noColors(), Clock: s.clock,
 	}, s.In, s.Out)
+	if recorder != nil {
+		if failure := recorder.close(); failure != nil {
+			return failure
+		}
+		fmt.Fprintf(s.ErrOut, "Recorded in %s. To read it: kubectl node-maintenance report %s -o md\n", s.record, s.record)
+	}
 	if errors.Is(err, live.ErrInterrupted) {
 		return exit{report.ExitInterrupted}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -35,6 +36,7 @@ type Watch struct {
 	mu        sync.Mutex
 	machines  *followed
 	workloads map[types.NamespacedName]*followed // nil until the cluster is connected
+	budgets   map[types.NamespacedName]*followed // nil unless they are followed
 	problems  map[string]problem                 // by the name of the cluster
 }
 
@@ -64,6 +66,19 @@ func NewWatch(ctx context.Context, c *Connections, machines ctrlcache.ByObject) 
 	var err error
 	w.machines, err = w.follow(ctx, c.Current, ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{&clusterv1.Machine{}: machines}}, &clusterv1.Machine{})
 	return w, err
+}
+
+// FollowBudgets makes the Watch follow PodDisruptionBudgets as well. It must be called before Drains.
+func (w *Watch) FollowBudgets() { w.budgets = map[types.NamespacedName]*followed{} }
+
+// Budgets returns the PodDisruptionBudgets of a workload cluster that Drains was called for.
+func (w *Watch) Budgets(ctx context.Context, cluster types.NamespacedName) []policyv1.PodDisruptionBudget {
+	w.mu.Lock()
+	followed := w.budgets[cluster]
+	w.mu.Unlock()
+	list := &policyv1.PodDisruptionBudgetList{}
+	w.read(ctx, followed, list)
+	return list.Items
 }
 
 // Machines returns the Machines, by namespace and name.
@@ -114,7 +129,7 @@ func (w *Watch) Problems() []string {
 func (w *Watch) connect(ctx context.Context, cluster types.NamespacedName) {
 	retry := wait.Backoff{Duration: time.Second, Factor: 2, Steps: 6, Cap: problemAge / 2}
 	_ = retry.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
-		workload, err := w.connectOnce(ctx, cluster)
+		workload, budgets, err := w.connectOnce(ctx, cluster)
 		if err != nil {
 			w.report(cluster.String(), err)
 			return false, nil
@@ -122,27 +137,34 @@ func (w *Watch) connect(ctx context.Context, cluster types.NamespacedName) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.workloads[cluster] = workload
+		if budgets != nil {
+			w.budgets[cluster] = budgets
+		}
 		delete(w.problems, cluster.String())
 		return true, nil
 	})
 }
 
-func (w *Watch) connectOnce(ctx context.Context, cluster types.NamespacedName) (*followed, error) {
+func (w *Watch) connectOnce(ctx context.Context, cluster types.NamespacedName) (workload, budgets *followed, _ error) {
 	connected := w.connections.Current
 	if cluster.Name != "" {
 		config, err := w.connections.workloadConfig(ctx, cluster)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		config.UserAgent = w.connections.agent
 		if connected, err = Connect(config, "Cluster "+cluster.String(), w.connections.Gaps); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	if !connected.HasMaintenances {
-		return nil, errors.Errorf("%s does not serve NodeMaintenances", connected.Name)
+		return nil, nil, errors.Errorf("%s does not serve NodeMaintenances", connected.Name)
 	}
-	return w.follow(ctx, connected, ctrlcache.Options{}, &v1alpha1.NodeMaintenance{}, &v1alpha1.Evacuation{})
+	workload, err := w.follow(ctx, connected, ctrlcache.Options{}, &v1alpha1.NodeMaintenance{}, &v1alpha1.Evacuation{})
+	if err == nil && w.budgets != nil { // on their own: a user may not be allowed to watch them
+		budgets, err = w.follow(ctx, connected, ctrlcache.Options{}, &policyv1.PodDisruptionBudget{})
+	}
+	return workload, budgets, err
 }
 
 // follow watches the objects of some kinds in a cluster.

@@ -71,6 +71,15 @@ func problemOf(reason, message string) Problem {
 	return p
 }
 
+// Advice returns what to do about a reason and the section of the guide about it, each empty if there is nothing to do.
+func Advice(reason string, neverAllows bool) (fix, link string) {
+	problem := problemOf(reason, "")
+	if neverAllows {
+		problem.Fix = fixNeverAllows
+	}
+	return problem.Fix, problem.Guide
+}
+
 // GuideSections returns the sections of the guide that reports link to.
 func GuideSections() []string {
 	sections := make([]string, 0, len(advices))

@@ -1,0 +1,59 @@
+package command
+
+import (
+	"os"
+
+	"github.com/pkg/errors"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/page"
+	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
+)
+
+// The formats of the command report.
+const (
+	outputHTML     output = "html"
+	outputMarkdown output = "md"
+)
+
+func newReport(o *options) *cobra.Command {
+	format := outputHTML
+	command := &cobra.Command{
+		Use:   "report FILE",
+		Short: "Write a report of recorded drains: how long they took, and what they waited for",
+		Long: `Write a report of the drains in a recording of status --watch --record: how long they took, what they waited for, the disruptions that
+PodDisruptionBudgets allowed meanwhile, and what could be changed. The report is one HTML page that needs no network, or Markdown for a
+ticket. No cluster is needed.`,
+		Example: `  # Record a rollout, until Ctrl-C
+  kubectl node-maintenance status -A --watch --record rollout.jsonl
+
+  kubectl node-maintenance report rollout.jsonl > rollout.html
+  kubectl node-maintenance report rollout.jsonl -o md`,
+		RunE: func(_ *cobra.Command, args []string) error { return o.report(args, format) },
+	}
+	addOutput(command, &format, outputHTML, outputMarkdown)
+	return command
+}
+
+func (o *options) report(args []string, format output) error {
+	if len(args) != 1 {
+		return usagef("name one file, as in: report rollout.jsonl")
+	}
+	if out, isFile := o.Out.(*os.File); format == outputHTML && isFile && term.IsTerminal(int(out.Fd())) {
+		return usagef("redirect the HTML page to a file, as in: report %s > report.html; or use -o md", args[0])
+	}
+	file, err := os.Open(args[0])
+	if err != nil {
+		return errors.Wrap(err, "opening the recording")
+	}
+	defer file.Close()
+	history, err := recording.Read(file)
+	if err != nil {
+		return errors.Wrap(err, args[0])
+	}
+	if format == outputMarkdown {
+		return page.WriteMarkdown(o.Out, history)
+	}
+	return page.WriteHTML(o.Out, history)
+}

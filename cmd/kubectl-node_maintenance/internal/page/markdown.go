@@ -1,0 +1,71 @@
+package page
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
+)
+
+// ticketWaits is the number of waits in a ticket.
+const ticketWaits = 15
+
+// WriteMarkdown writes a history as Markdown for a ticket.
+func WriteMarkdown(w io.Writer, h *recording.History) error {
+	v := viewOf(h)
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n\n%s\n\n", escape(v.Title), escape(v.Period))
+	for _, text := range append(v.Summary, v.Warnings...) {
+		fmt.Fprintf(&b, "%s\n", escape(text))
+	}
+	if len(v.Drains) > 0 {
+		b.WriteString("\n## Drains\n\n")
+	}
+	for _, d := range v.Drains {
+		fmt.Fprintf(&b, "- **%s**: %s\n", escape(d.Title), escape(strings.Join(d.Summary, " ")))
+	}
+	if len(v.Advice) > 0 {
+		b.WriteString("\n## What could be changed\n\n")
+	}
+	for _, a := range v.Advice {
+		fmt.Fprintf(&b, "- **%s** %s.", escape(a.Name), escape(a.Text))
+		if a.Fix != "" {
+			b.WriteString(" " + escape(a.Fix))
+		}
+		if a.Guide != "" {
+			fmt.Fprintf(&b, " [Guide](%s)", a.Guide)
+		}
+		b.WriteByte('\n')
+	}
+	if len(v.Waits) > 0 {
+		b.WriteString("\n## Longest waits\n\n| waited | Pod | Node | for | from (UTC) |\n|---|---|---|---|---|\n")
+	}
+	for _, wait := range v.Waits[:min(len(v.Waits), ticketWaits)] {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", wait.For, escape(wait.Pod), escape(wait.Node), escape(wait.Name), wait.Start)
+	}
+	if more := len(v.Waits) + v.MoreWaits - ticketWaits; more > 0 {
+		fmt.Fprintf(&b, "\n%d shorter waits are not listed.\n", more)
+	}
+	_, err := io.WriteString(w, b.String())
+	return errors.Wrap(err, "writing the report")
+}
+
+// escape makes the text of a cluster plain text in Markdown, also in a table: no markup, no links, no mentions.
+func escape(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		switch r {
+		case '\\', '`', '*', '_', '[', ']', '|', '#', '~', '!':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case '<', '>', '&', '@':
+			fmt.Fprintf(&b, "&#%d;", r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}

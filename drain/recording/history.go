@@ -1,0 +1,348 @@
+package recording
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// The limits of what is read of a recording, which may come from anybody.
+const (
+	maxLine  = 1 << 20
+	maxPods  = 20_000
+	maxWaits = 200 // of one Pod; the last one includes all that follow
+	maxSteps = 5_000
+)
+
+// History is what a recording says.
+type History struct {
+	Context    string
+	Start, End time.Time
+	Drains     []Drain
+	Budgets    []BudgetCourse
+	Gaps       []string
+	// Incomplete is why the recording may lack something at its end, or empty.
+	Incomplete string
+}
+
+// Drain is the drain of the Node of a Machine, or a NodeMaintenance.
+type Drain struct {
+	Cluster string
+	// Machine is "namespace/name", empty for a NodeMaintenance without a Machine.
+	Machine, Maintenance string
+	Nodes                []string
+	// Deleted is when the deletion of the Machine was requested, zero if it was not.
+	Deleted time.Time
+	// Start is when the stage Drain started. End is when the Nodes were drained, zero if they were not.
+	Start, End time.Time
+	// Gone is when the Machine or NodeMaintenance was observed to be deleted, or zero.
+	Gone time.Time
+	// Phases are the reasons of the condition of the Machine, in turn.
+	Phases []Wait
+	Pods   []PodCourse
+
+	ended time.Time // of the recording
+}
+
+// PodCourse is the evacuation of a Pod.
+type PodCourse struct {
+	Name, Node string
+	Start, End time.Time
+	// Ended is false if the recording ended before the evacuation.
+	Ended    bool
+	Refusals int32
+	Waits    []Wait
+}
+
+// Wait is what a Pod or Machine waited for.
+type Wait struct {
+	Reason, Object, Message string
+	// NeverAllows means that Object is a PodDisruptionBudget that never allows a disruption.
+	NeverAllows bool
+	Start, End  time.Time
+}
+
+// For returns how long the wait lasted.
+func (w Wait) For() time.Duration { return w.End.Sub(w.Start) }
+
+// BudgetCourse is how the disruptions that a PodDisruptionBudget allows changed.
+type BudgetCourse struct {
+	Cluster, Name string
+	Steps         []BudgetStep
+}
+
+// BudgetStep is the state of a PodDisruptionBudget from a time on.
+type BudgetStep struct {
+	Time time.Time
+	Budget
+}
+
+// Read reads a recording. It returns an error if the file is not a recording, or has a version that this program does not know.
+func Read(file io.Reader) (*History, error) {
+	b := &builder{drains: map[string]*Drain{}, pods: map[string]*podBuilder{}, budgets: map[string]*BudgetCourse{}, machines: map[string]*Drain{}}
+	scanner := bufio.NewScanner(file)
+	scanner.Buffer(nil, maxLine)
+	for number := 1; scanner.Scan(); number++ {
+		var line Line
+		if err := json.Unmarshal(scanner.Bytes(), &line); err != nil {
+			if number == 1 {
+				return nil, errors.New("the file is not a recording of `status --watch --record`: the first line is not JSON")
+			}
+			b.history.Incomplete = "line " + itoa(number) + " of the recording is damaged; what follows it is missing"
+			break
+		}
+		if number == 1 {
+			if err := b.start(line); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		b.add(line)
+	}
+	if err := scanner.Err(); err != nil {
+		return nil, errors.Wrap(err, "reading the recording")
+	}
+	if b.history.Start.IsZero() {
+		return nil, errors.New("the recording is empty")
+	}
+	return b.finish(), nil
+}
+
+type builder struct {
+	history  History
+	order    []*Drain
+	drains   map[string]*Drain // by cluster and NodeMaintenance
+	machines map[string]*Drain // by Machine
+	pods     map[string]*podBuilder
+	allPods  []*podBuilder
+	budgets  map[string]*BudgetCourse
+	ended    bool
+}
+
+type podBuilder struct {
+	PodCourse
+
+	cluster string
+}
+
+func (b *builder) start(line Line) error {
+	switch {
+	case line.Start == nil || line.Start.Version == 0:
+		return errors.New("the file is not a recording of `status --watch --record`: the first line has no version")
+	case line.Start.Version > Version:
+		return errors.Errorf("the recording has version %d of the format, and this program knows version %d: use a newer version of the plugin", line.Start.Version, Version)
+	case line.Time.IsZero():
+		return errors.New("the first line of the recording has no time")
+	}
+	b.history.Context, b.history.Start, b.history.End = line.Start.Context, line.Time, line.Time
+	return nil
+}
+
+func (b *builder) add(line Line) {
+	if line.Time.Before(b.history.End) { // a clock that was set back
+		line.Time = b.history.End
+	}
+	b.history.End = line.Time
+	switch {
+	case line.Machine != nil:
+		b.machine(line.Machine, line.Time)
+	case line.Drain != nil:
+		b.drained(line.Drain, line.Time)
+	case line.Pod != nil:
+		b.pod(line.Pod, line.Time)
+	case line.Budget != nil:
+		b.budget(line.Budget, line.Time)
+	case line.Gap != "":
+		b.history.Gaps = append(b.history.Gaps, line.Gap)
+	case line.End != "":
+		b.ended = true
+		if line.End == EndLimitReached {
+			b.history.Incomplete = "the recording ended at its maximum size"
+		}
+	}
+}
+
+func (b *builder) machine(m *Machine, now time.Time) {
+	d := b.ofMachine(m.Cluster, m.Name)
+	if m.Node != "" && len(d.Nodes) == 0 {
+		d.Nodes = []string{m.Node}
+	}
+	if m.Deleted != nil {
+		d.Deleted = *m.Deleted
+	}
+	if m.Gone {
+		d.Gone = now
+	}
+	d.Phases = proceed(d.Phases, Wait{Reason: m.Reason, Message: m.Message, Start: startOf(m.Since, now, len(d.Phases) == 0)}, now, m.Gone)
+}
+
+func (b *builder) ofMachine(cluster, name string) *Drain {
+	id := cluster + " " + name
+	d := b.machines[id]
+	if d == nil || !d.Gone.IsZero() {
+		d = &Drain{Cluster: cluster, Machine: name}
+		b.machines[id] = d
+		b.order = append(b.order, d)
+	}
+	return d
+}
+
+func (b *builder) drained(m *Drained, now time.Time) {
+	id := m.Cluster + " " + m.Name
+	d := b.drains[id]
+	if d == nil {
+		if d = b.machines[m.Cluster+" "+m.Machine]; m.Machine == "" || d == nil || d.Maintenance != "" && d.Maintenance != m.Name {
+			d = &Drain{Cluster: m.Cluster, Machine: m.Machine}
+			b.order = append(b.order, d)
+		}
+		d.Maintenance = m.Name
+		b.drains[id] = d
+	}
+	if len(m.Nodes) > 0 {
+		d.Nodes = m.Nodes
+	}
+	if m.Stage == string(v1alpha1.StageDrain) && d.Start.IsZero() {
+		d.Start = startOf(m.Since, now, true)
+	}
+	if m.Drained && d.End.IsZero() {
+		d.End = now
+	}
+	if !m.Drained && m.Stage == string(v1alpha1.StageDrain) && !m.Gone {
+		d.End = time.Time{} // Pods were created on the Node
+	}
+	if m.Gone {
+		delete(b.drains, id)
+		if d.Machine == "" {
+			d.Gone = now
+		}
+	}
+}
+
+func (b *builder) pod(p *Pod, now time.Time) {
+	id := p.Cluster + " " + cmp.Or(p.UID, p.Name)
+	course := b.pods[id]
+	if course == nil {
+		if len(b.allPods) >= maxPods {
+			b.history.Incomplete = "the recording has more than " + itoa(maxPods) + " Pods; the others are missing"
+			return
+		}
+		course = &podBuilder{PodCourse{Name: p.Name, Node: p.Node, Start: startOf(p.Since, now, true)}, p.Cluster}
+		b.pods[id] = course
+		b.allPods = append(b.allPods, course)
+	}
+	course.Node, course.Refusals = cmp.Or(course.Node, p.Node), max(course.Refusals, p.Refusals)
+	course.Waits = proceed(course.Waits, Wait{Reason: p.Reason, Object: p.Object, Message: p.Message, NeverAllows: p.NeverAllows, Start: course.Start}, now, p.Gone)
+	if p.Gone {
+		course.End, course.Ended = now, true
+		delete(b.pods, id)
+	}
+}
+
+// proceed ends the last wait if the next one differs, and begins it. The first wait begins at its own start, the others now.
+func proceed(waits []Wait, next Wait, now time.Time, gone bool) []Wait {
+	next.End = now
+	if len(waits) == 0 {
+		return append(waits, next)
+	}
+	last := &waits[len(waits)-1]
+	last.End = now
+	if gone || last.Reason == next.Reason && last.Object == next.Object || len(waits) >= maxWaits {
+		last.Message, last.NeverAllows = cmp.Or(next.Message, last.Message), last.NeverAllows || next.NeverAllows
+		return waits
+	}
+	next.Start = now
+	return append(waits, next)
+}
+
+// startOf returns when something started that the API records in whole seconds. The time of the observation is closer, unless it is older.
+func startOf(recorded *time.Time, now time.Time, first bool) time.Time {
+	const resolution = 1500 * time.Millisecond
+	if !first || recorded == nil || recorded.After(now) || now.Sub(*recorded) < resolution {
+		return now
+	}
+	return *recorded
+}
+
+func (b *builder) budget(budget *Budget, now time.Time) {
+	id := budget.Cluster + " " + budget.Name
+	course := b.budgets[id]
+	if course == nil {
+		course = &BudgetCourse{Cluster: budget.Cluster, Name: budget.Name}
+		b.budgets[id] = course
+	}
+	if len(course.Steps) < maxSteps {
+		course.Steps = append(course.Steps, BudgetStep{now, *budget})
+	}
+}
+
+// finish assigns the Pods to drains, and ends what had not ended.
+func (b *builder) finish() *History {
+	h := &b.history
+	if !b.ended && h.Incomplete == "" {
+		h.Incomplete = "the recording was cut off"
+	}
+	for _, pod := range b.allPods {
+		if !pod.Ended {
+			pod.End = h.End
+			pod.Waits[len(pod.Waits)-1].End = h.End
+		}
+		if d := b.drainOf(pod); d != nil {
+			d.Pods = append(d.Pods, pod.PodCourse)
+		}
+	}
+	for _, d := range b.order {
+		d.ended = h.End
+		if n := len(d.Phases); n > 0 && d.Gone.IsZero() {
+			d.Phases[n-1].End = h.End
+		}
+		if d.End.IsZero() && !d.Start.IsZero() && !d.Gone.IsZero() {
+			d.End = d.Gone // the end of the drain and the deletion were observed together
+		}
+		slices.SortStableFunc(d.Pods, func(a, b PodCourse) int {
+			return cmp.Or(cmp.Compare(a.Node, b.Node), a.Start.Compare(b.Start), cmp.Compare(a.Name, b.Name))
+		})
+		if !d.Start.IsZero() || len(d.Pods) > 0 || len(d.Phases) > 0 {
+			h.Drains = append(h.Drains, *d)
+		}
+	}
+	slices.SortStableFunc(h.Drains, func(a, b Drain) int { return a.begin().Compare(b.begin()) })
+	for _, course := range b.budgets {
+		h.Budgets = append(h.Budgets, *course)
+	}
+	slices.SortFunc(h.Budgets, func(a, b BudgetCourse) int {
+		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name))
+	})
+	return h
+}
+
+// drainOf returns the last drain of the Node that had started when the evacuation of the Pod ended.
+func (b *builder) drainOf(pod *podBuilder) *Drain {
+	var found *Drain
+	for _, d := range b.order {
+		if d.Cluster == pod.cluster && slices.Contains(d.Nodes, pod.Node) && (found == nil || !d.begin().After(pod.End)) {
+			found = d
+		}
+	}
+	return found
+}
+
+// begin is when a drain, or the wait for it, began.
+func (d *Drain) begin() time.Time {
+	switch {
+	case !d.Deleted.IsZero():
+		return d.Deleted
+	case !d.Start.IsZero():
+		return d.Start
+	case len(d.Phases) > 0:
+		return d.Phases[0].Start
+	default:
+		return d.ended
+	}
+}

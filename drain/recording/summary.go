@@ -1,0 +1,291 @@
+package recording
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+const (
+	// leastShare is the part of a drain that a wait must take to be named, leastWait the shortest one that is.
+	leastShare = 20
+	leastWait  = time.Second
+	// maxNamed is the maximum number of waits that a sentence names.
+	maxNamed = 3
+)
+
+// Cause is what Pods waited for.
+type Cause struct {
+	Reason, Object, Message string
+	NeverAllows             bool // see Wait
+	Pods, Drains            int
+	// Blocked is the time during which at least one Pod waited for it, Total the sum over all Pods.
+	Blocked, Total time.Duration
+}
+
+// Name names what was waited for.
+func (c Cause) Name() string {
+	return Wait{Reason: c.Reason, Object: c.Object, Message: c.Message}.Name()
+}
+
+// Name names what was waited for, as in "waiting for …".
+func (w Wait) Name() string {
+	switch {
+	case w.Object != "":
+		return w.Object
+	case w.Reason == WaitOther || w.Reason == "":
+		first, _, _ := strings.Cut(w.Message, "\n")
+		return strings.TrimPrefix(first, "Waiting for ")
+	}
+	switch kind := KindOf(w.Reason); kind {
+	case KindOther:
+		return w.Reason
+	case KindBudget:
+		return "a PodDisruptionBudget (" + w.Reason + ")"
+	case KindOrder:
+		return "another replica of the StatefulSet"
+	case KindBackoff:
+		return "the backoff of replacements that returned"
+	case KindRefused:
+		return "the API server to accept the eviction (" + w.Reason + ")"
+	default:
+		return string(kind)
+	}
+}
+
+// Blocks reports whether something blocked the Pod during the wait.
+func (w Wait) Blocks() bool { return w.Reason != WaitEviction }
+
+// Causes returns what the Pods of drains waited for, starting with what blocked longest.
+func Causes(drains []Drain) []Cause {
+	found := map[string]*cause{} // by name
+	for i := range drains {
+		for j := range drains[i].Pods {
+			for _, wait := range drains[i].Pods[j].Waits {
+				if !wait.Blocks() {
+					continue
+				}
+				c := found[wait.Name()]
+				if c == nil {
+					c = &cause{Cause: Cause{Object: wait.Object, Message: wait.Message}, reasons: map[string]time.Duration{}}
+					found[wait.Name()] = c
+				}
+				c.add(wait, i, j)
+			}
+		}
+	}
+	causes := make([]Cause, 0, len(found))
+	for _, c := range found {
+		causes = append(causes, c.end())
+	}
+	slices.SortFunc(causes, func(a, b Cause) int {
+		return cmp.Or(cmp.Compare(b.Blocked, a.Blocked), cmp.Compare(b.Total, a.Total), cmp.Compare(a.Name(), b.Name()))
+	})
+	return causes
+}
+
+// cause is a Cause while its waits are added, drain by drain and Pod by Pod.
+type cause struct {
+	Cause
+
+	waits              []Wait
+	reasons            map[string]time.Duration
+	lastDrain, lastPod int
+}
+
+func (c *cause) add(wait Wait, drain, pod int) {
+	if len(c.waits) == 0 || c.lastDrain != drain {
+		c.Drains++
+		c.lastPod = -1
+	}
+	if len(c.waits) == 0 || c.lastPod != pod {
+		c.Pods++
+	}
+	c.lastDrain, c.lastPod = drain, pod
+	c.waits = append(c.waits, wait)
+	c.reasons[wait.Reason] += wait.For()
+	c.Total += wait.For()
+	c.NeverAllows = c.NeverAllows || wait.NeverAllows
+}
+
+// end completes the cause. Its reason is the one of most of its waits.
+func (c *cause) end() Cause {
+	c.Blocked = union(c.waits)
+	for _, reason := range slices.Sorted(maps.Keys(c.reasons)) {
+		if c.Reason == "" || c.reasons[reason] > c.reasons[c.Reason] {
+			c.Reason = reason
+		}
+	}
+	return c.Cause
+}
+
+// union returns the time that is covered by at least one wait.
+func union(waits []Wait) time.Duration {
+	sorted := slices.Clone(waits)
+	slices.SortFunc(sorted, func(a, b Wait) int { return a.Start.Compare(b.Start) })
+	var total time.Duration
+	var end time.Time
+	for _, wait := range sorted {
+		start := wait.Start
+		if start.Before(end) {
+			start = end
+		}
+		if wait.End.After(start) {
+			total += wait.End.Sub(start)
+			end = wait.End
+		}
+	}
+	return total
+}
+
+// Title names the drain.
+func (d *Drain) Title() string {
+	if d.Machine == "" {
+		return "NodeMaintenance " + d.Maintenance
+	}
+	return "Machine " + d.Machine
+}
+
+// Took returns how long the drain took, until the end of the recording if it had not ended.
+func (d *Drain) Took() time.Duration {
+	switch {
+	case d.Start.IsZero():
+		return 0
+	case d.End.IsZero():
+		return d.ended.Sub(d.Start)
+	default:
+		return d.End.Sub(d.Start)
+	}
+}
+
+// Summary says in sentences how the drain went.
+func (d *Drain) Summary() []string {
+	var sentences []string
+	first := d.result()
+	if waits := d.longestWaits(); len(waits) > 0 {
+		first += "; " + strings.Join(waits, ", ")
+	}
+	sentences = append(sentences, first+".")
+	for _, phase := range d.Phases {
+		if took := phase.For(); took >= leastWait && isWait(phase.Reason) {
+			sentences = append(sentences, phaseSentence(phase.Reason, took))
+		}
+	}
+	refused := int32(0)
+	for i := range d.Pods {
+		refused += d.Pods[i].Refusals
+	}
+	if refused > 0 {
+		sentences = append(sentences, fmt.Sprintf("The API server refused %d evictions.", refused))
+	}
+	return sentences
+}
+
+// isWait returns whether a Machine with this reason waits.
+func isWait(reason string) bool {
+	switch reason {
+	case "", v1alpha1.ReasonMachineDraining, v1alpha1.ReasonMachineDrained, v1alpha1.ReasonMachineCordoned, v1alpha1.ReasonMachineAnnounced, v1alpha1.ReasonMachineCompleted, v1alpha1.ReasonSkipped, v1alpha1.ReasonTimedOut:
+		return false
+	default:
+		return true
+	}
+}
+
+func phaseSentence(reason string, took time.Duration) string {
+	switch reason {
+	case v1alpha1.ReasonWaitingForTurn:
+		return "The Machine waited " + Duration(took) + " for its turn."
+	case v1alpha1.ReasonWaitingForVolumeDetach:
+		return "The Machine waited " + Duration(took) + " for volumes to detach."
+	case v1alpha1.ReasonWaitingForWorkloadCluster:
+		return "The Machine waited " + Duration(took) + " for a connection to the workload cluster."
+	default:
+		return "The condition of the Machine had the reason " + reason + " for " + Duration(took) + "."
+	}
+}
+
+func (d *Drain) result() string {
+	pods := podCount(len(d.Pods))
+	switch {
+	case d.Start.IsZero():
+		return "Not drained: the drain did not start during the recording"
+	case d.End.IsZero():
+		return fmt.Sprintf("Not drained after %s, when the recording ended (%s)", Duration(d.Took()), pods)
+	default:
+		return fmt.Sprintf("Drained in %s (%s)", Duration(d.Took()), pods)
+	}
+}
+
+func podCount(n int) string {
+	if n == 1 {
+		return "1 Pod"
+	}
+	return itoa(n) + " Pods"
+}
+
+func (d *Drain) longestWaits() []string {
+	var waits []string
+	for _, cause := range Causes([]Drain{*d}) {
+		if cause.Blocked < leastWait || cause.Blocked < d.Took()/leastShare || len(waits) == maxNamed {
+			break
+		}
+		waits = append(waits, fmt.Sprintf("%s of that waiting for %s", Duration(cause.Blocked), cause.Name()))
+	}
+	return waits
+}
+
+// Summary says in sentences how all drains went.
+func (h *History) Summary() []string {
+	if len(h.Drains) == 0 {
+		return nil
+	}
+	drained, pods := 0, 0
+	first, last := h.Drains[0].begin(), h.Drains[0].begin()
+	for i := range h.Drains {
+		d := &h.Drains[i]
+		pods += len(d.Pods)
+		end := h.End
+		if !d.End.IsZero() {
+			drained++
+			end = d.End
+		}
+		if end.After(last) {
+			last = end
+		}
+	}
+	sentences := []string{fmt.Sprintf("%d of %d drains ended; %s from the first start to the last end; %s.", drained, len(h.Drains), Duration(last.Sub(first)), podCount(pods))}
+	if causes := Causes(h.Drains); len(causes) > 0 && causes[0].Blocked >= leastWait {
+		sentences = append(sentences, fmt.Sprintf("What blocked longest: %s, for %s (%s).", causes[0].Name(), Duration(causes[0].Blocked), podCount(causes[0].Pods)))
+	}
+	return sentences
+}
+
+// Duration writes a duration for people: "13 min 20 s".
+func Duration(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return strconv.FormatFloat(d.Round(100*time.Millisecond).Seconds(), 'f', -1, 64) + " s"
+	case d < time.Minute:
+		return itoa(int(d.Round(time.Second).Seconds())) + " s"
+	}
+	seconds := int(d.Round(time.Second).Seconds())
+	if seconds < 3600 {
+		return two(seconds/60, "min", seconds%60, "s")
+	}
+	return two(seconds/3600, "h", seconds%3600/60, "min")
+}
+
+func two(a int, unitA string, b int, unitB string) string {
+	if b == 0 {
+		return itoa(a) + " " + unitA
+	}
+	return itoa(a) + " " + unitA + " " + itoa(b) + " " + unitB
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
