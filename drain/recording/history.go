@@ -13,7 +13,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// The limits of what is read of a recording, which may come from anybody.
+// The limits of what is read of a recording, which is untrusted.
 const (
 	maxLine  = 1 << 20
 	maxPods  = 20_000

@@ -200,7 +200,7 @@ func isWait(reason string) bool {
 func phaseSentence(reason string, took time.Duration) string {
 	switch reason {
 	case v1alpha1.ReasonWaitingForTurn:
-		return "The Machine waited " + Duration(took) + " for its turn."
+		return "The Machine waited " + Duration(took) + " for other drains of the Cluster."
 	case v1alpha1.ReasonWaitingForVolumeDetach:
 		return "The Machine waited " + Duration(took) + " for volumes to detach."
 	case v1alpha1.ReasonWaitingForWorkloadCluster:

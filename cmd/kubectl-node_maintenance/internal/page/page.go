@@ -29,7 +29,7 @@ const (
 
 	maxName = 253
 	maxText = 700
-	// width is that of a chart, in units of its own.
+	// width is that of a chart, in its own units.
 	width = 1000
 	// ticks is the number of labels of the time axis.
 	ticks = 5
