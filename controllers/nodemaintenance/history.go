@@ -2,6 +2,8 @@ package nodemaintenance
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,10 +43,10 @@ func (r *Reconciler) record(s *scope, targets sets.Set[types.UID]) {
 	}
 	observation := history.Observation{
 		Nodes: sets.New(nodeNames(s.nodes)...), Drained: meta.IsStatusConditionTrue(s.before.Status.Conditions, v1alpha1.NodeMaintenanceDrained),
+		Published: func() []v1alpha1.DrainTarget {
+			return slices.Concat(slices.Collect(maps.Values(progress.Targets(&s.before.Status)))...)
+		},
 		Budget: func(pod *corev1.Pod) string { return budgetsOf(s.drain.budgets(), pod) },
-	}
-	for _, published := range progress.Targets(&s.before.Status) {
-		observation.Published = append(observation.Published, published...)
 	}
 	for _, pods := range s.drain.pods {
 		for _, pod := range pods {
@@ -83,8 +85,8 @@ func (r *Reconciler) recordEnd(ctx context.Context, s *scope) {
 	drained := func(m *v1alpha1.NodeMaintenance) bool {
 		return meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
 	}
-	if start := m.StageStart(v1alpha1.StageDrain); start != nil && drained(m) && !drained(s.before) && len(s.nodes) > 0 {
-		if line := r.Recorder.Drained(s.request, s.trace(), *start, s.now); line != nil {
+	if drained(m) && !drained(s.before) && len(s.nodes) > 0 {
+		if line := r.Recorder.Drained(s.request, s.trace(), m, s.now); line != nil {
 			ctrl.LoggerFrom(ctx).Info("The drain has ended", line...)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/util/cache"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -120,15 +121,16 @@ func (r *Recorder) ended(trace history.Trace) func([]history.Evacuation, []histo
 
 // Drained returns the key-value pairs of the line that is logged when the NodeMaintenance of a user has drained its Nodes. It returns nil if the
 // line has been logged.
-func (r *Recorder) Drained(maintenance workload.Request, trace history.Trace, start, now time.Time) []any {
+func (r *Recorder) Drained(maintenance workload.Request, trace history.Trace, m *v1alpha1.NodeMaintenance, now time.Time) []any {
 	d := r.drainOf(maintenance, trace)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.drained {
+	start := m.StageStart(v1alpha1.StageDrain)
+	if d.drained || start == nil {
 		return nil
 	}
 	d.drained = true
-	return append(r.line(d, trace, start), "outcome", v1alpha1.ReasonDrained, "duration", now.Sub(start).Round(time.Millisecond).String())
+	return append(r.line(d, trace, *start, int(m.Status.Summary.PodsEvacuated)), "outcome", v1alpha1.ReasonDrained, "duration", now.Sub(*start).Round(time.Millisecond).String())
 }
 
 // EndMaintenance ends the drain of the NodeMaintenance of a user, and exports its root span.
@@ -184,10 +186,7 @@ func (r *Recorder) EndDeletion(maintenance workload.Request, trace history.Trace
 	if r.exporter.Samples(trace.ID()) {
 		r.exporter.Export(trace.DeletionSpan(course.Deleted, now, result.Outcome, result.Message))
 	}
-	line := r.line(d, trace, course.DrainEnd)
-	if course.DrainStart != nil {
-		line = r.line(d, trace, *course.DrainStart)
-	}
+	line := r.line(d, trace, ptr.Deref(course.DrainStart, course.DrainEnd), course.Pods)
 	for _, part := range append(d.parts, all...) {
 		line = append(line, part.Key, part.End.Sub(part.Start).Round(time.Millisecond).String())
 	}
@@ -201,8 +200,8 @@ func (r *Recorder) exportParts(trace history.Trace, all []history.Part) {
 	}
 }
 
-// line returns the numbers of a drain that began at start.
-func (r *Recorder) line(d *drain, trace history.Trace, start time.Time) []any {
+// line returns the numbers of a drain that began at start. pods is the number of Pods that the status counts.
+func (r *Recorder) line(d *drain, trace history.Trace, start time.Time, pods int) []any {
 	summary := d.history.Summary()
 	longest := make([]string, 0, len(summary.Longest))
 	for _, wait := range summary.Longest {
@@ -212,7 +211,7 @@ func (r *Recorder) line(d *drain, trace history.Trace, start time.Time) []any {
 		}
 		longest = append(longest, text)
 	}
-	line := []any{"pods", summary.Pods, "evictions", summary.Evictions, "refusals", summary.Refusals, "longestWaits", longest}
+	line := []any{"pods", max(pods, summary.Pods), "evictions", summary.Evictions, "refusals", summary.Refusals, "longestWaits", longest}
 	if restarted := summary.Since.Sub(start) > restartedAfter; restarted {
 		line = append(line, "observedSince", summary.Since.UTC().Format(time.RFC3339)) // an earlier manager has observed the rest
 	}

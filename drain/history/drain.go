@@ -2,7 +2,6 @@ package history
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 
@@ -29,14 +28,21 @@ type Pod struct {
 type Observation struct {
 	Pods  []Pod
 	Nodes sets.Set[string] // the Nodes whose Pods are known
-	// Published are the drain targets in the status. Drained says that the status reports the end of the drain. Both count only at the first
+	// Published returns the drain targets in the status. Drained says that the status reports the end of the drain. Both count only at the first
 	// observation: they tell what an earlier manager has finished.
-	Published []v1alpha1.DrainTarget
+	Published func() []v1alpha1.DrainTarget
 	Drained   bool
 	// Evicted returns when this manager sent the eviction of a Pod, zero if it did not.
 	Evicted func(types.UID) time.Time
 	// Budget returns the names of the PodDisruptionBudgets of a Pod, for waits for them.
 	Budget func(*corev1.Pod) string
+}
+
+func (o Observation) published() []v1alpha1.DrainTarget {
+	if o.Published == nil {
+		return nil
+	}
+	return o.Published()
 }
 
 // Step is a set of Pods that are evacuated together: those of one type with the same drain order.
@@ -86,13 +92,28 @@ const maxWaits = 100
 
 // Drain is the state of one drain: the Pods whose evacuation has begun and not ended. The zero value is a drain that has not been observed.
 type Drain struct {
-	pods     map[types.UID]*Evacuation
-	steps    map[Step]*EndedStep
+	pods     map[types.UID]*evacuating
+	steps    map[Step]*stepState
+	round    int           // of observations
 	finished map[Step]bool // steps that have been returned
 	earlier  func(Step) bool
 	summary  Summary
 	lastEnd  time.Time // of an evacuation
 	ended    bool
+}
+
+// evacuating is a Pod whose evacuation has begun and not ended.
+type evacuating struct {
+	Evacuation
+
+	round int // the last observation that includes it
+}
+
+// stepState is a step with Pods whose evacuation has begun.
+type stepState struct {
+	EndedStep
+
+	active int // Pods whose evacuation has not ended
 }
 
 // Observe updates the drain, and returns what has ended since the last observation.
@@ -103,28 +124,30 @@ func (d *Drain) Observe(o Observation, now time.Time) (evacuations []Evacuation,
 	if d.pods == nil {
 		d.begin(o, now)
 	}
-	present, pending := sets.New[types.UID](), sets.New[Step]()
+	d.round++
+	var pending []Step
 	for _, pod := range o.Pods {
 		wait := waitOf(pod)
 		known := d.pods[pod.Object.UID]
 		switch {
 		case pod.Finished || pod.Verdict.Behavior == v1alpha1.DrainBehaviorSkip:
 			if known != nil {
-				present.Insert(known.UID)
 				evacuations = append(evacuations, d.end(known, outcomeOf(pod), o, now))
 			}
 			continue
 		case wait.Reason == "":
-			pending.Insert(stepOf(pod))
+			if step := stepOf(pod); !slices.Contains(pending, step) {
+				pending = append(pending, step)
+			}
 			continue
 		case known == nil:
 			known = d.add(pod, now)
 		}
-		present.Insert(known.UID)
+		known.round = d.round
 		d.update(known, pod, wait, o, now)
 	}
-	for _, uid := range slices.Sorted(maps.Keys(d.pods)) {
-		if known := d.pods[uid]; !present.Has(uid) {
+	for _, known := range d.pods {
+		if known.round != d.round {
 			outcome := Terminated
 			if !o.Nodes.Has(known.Node) {
 				outcome = Withdrawn
@@ -137,8 +160,8 @@ func (d *Drain) Observe(o Observation, now time.Time) (evacuations []Evacuation,
 
 // End ends the drain with the Pods that remain, and returns what has ended with it. Later observations change nothing.
 func (d *Drain) End(now time.Time) (evacuations []Evacuation, steps []EndedStep) {
-	for _, uid := range slices.Sorted(maps.Keys(d.pods)) {
-		evacuations = append(evacuations, d.end(d.pods[uid], Remaining, Observation{}, now))
+	for _, known := range d.pods {
+		evacuations = append(evacuations, d.end(known, Remaining, Observation{}, now))
 	}
 	steps = d.endSteps(nil)
 	d.ended = true
@@ -161,10 +184,10 @@ func (d *Drain) Summary() Summary { return d.summary }
 
 // begin initializes the drain. Steps below the published targets were finished, and reported, by an earlier manager.
 func (d *Drain) begin(o Observation, now time.Time) {
-	d.pods, d.steps, d.finished = map[types.UID]*Evacuation{}, map[Step]*EndedStep{}, map[Step]bool{}
+	d.pods, d.steps, d.finished = map[types.UID]*evacuating{}, map[Step]*stepState{}, map[Step]bool{}
 	d.summary.Since = now
 	reached := map[v1alpha1.PodType]int32{}
-	for _, target := range o.Published {
+	for _, target := range o.published() {
 		order := ptr.Deref(target.Order, 0)
 		if last, known := reached[target.PodType]; !known || order > last {
 			reached[target.PodType] = order
@@ -186,8 +209,8 @@ func outcomeOf(pod Pod) Outcome {
 }
 
 // add adds a Pod whose evacuation has begun.
-func (d *Drain) add(pod Pod, now time.Time) *Evacuation {
-	e := &Evacuation{Step: stepOf(pod), Namespace: pod.Object.Namespace, Name: pod.Object.Name, UID: pod.Object.UID, Node: pod.Object.Spec.NodeName, Start: now}
+func (d *Drain) add(pod Pod, now time.Time) *evacuating {
+	e := &evacuating{Evacuation: Evacuation{Step: stepOf(pod), Namespace: pod.Object.Namespace, Name: pod.Object.Name, UID: pod.Object.UID, Node: pod.Object.Spec.NodeName, Start: now}}
 	switch {
 	case pod.Evacuation != nil:
 		e.Start = instant(pod.Evacuation.CreationTimestamp.Time, now)
@@ -197,10 +220,11 @@ func (d *Drain) add(pod Pod, now time.Time) *Evacuation {
 	d.pods[e.UID] = e
 	step := d.steps[e.Step]
 	if step == nil {
-		step = &EndedStep{Step: e.Step, Start: e.Start}
+		step = &stepState{EndedStep: EndedStep{Step: e.Step, Start: e.Start}}
 		d.steps[e.Step] = step
 	}
 	step.Pods++
+	step.active++
 	if e.Start.Before(step.Start) {
 		step.Start = e.Start
 	}
@@ -208,11 +232,11 @@ func (d *Drain) add(pod Pod, now time.Time) *Evacuation {
 }
 
 // update records what a Pod waits for now.
-func (d *Drain) update(e *Evacuation, pod Pod, wait Wait, o Observation, now time.Time) {
+func (d *Drain) update(e *evacuating, pod Pod, wait Wait, o Observation, now time.Time) {
 	if pod.Evacuation != nil {
 		e.Refusals = pod.Evacuation.Status.FailedEvictionCounter
 	}
-	if wait.awaitsBudget() && o.Budget != nil {
+	if wait.awaitsBudget() && o.Budget != nil && !e.isBlockedBy(wait.Reason) {
 		wait.Object = o.Budget(pod.Object)
 	}
 	start := now
@@ -226,6 +250,12 @@ func (d *Drain) update(e *Evacuation, pod Pod, wait Wait, o Observation, now tim
 		start = e.Start
 	}
 	e.proceed(wait, start)
+}
+
+// isBlockedBy reports whether the last wait has this reason, and the object is known.
+func (e *Evacuation) isBlockedBy(reason string) bool {
+	n := len(e.Waits)
+	return n > 0 && e.Waits[n-1].Reason == reason && e.Waits[n-1].Object != ""
 }
 
 // sent returns when this manager sent the eviction of the Pod, zero if it did not.
@@ -260,7 +290,7 @@ func (e *Evacuation) proceed(wait Wait, start time.Time) {
 }
 
 // end ends the evacuation of a Pod.
-func (d *Drain) end(e *Evacuation, outcome Outcome, o Observation, now time.Time) Evacuation {
+func (d *Drain) end(e *evacuating, outcome Outcome, o Observation, now time.Time) Evacuation {
 	if at := e.sent(o); outcome == Terminated && !at.IsZero() {
 		e.proceed(Wait{Reason: WaitTermination}, at)
 	}
@@ -273,25 +303,22 @@ func (d *Drain) end(e *Evacuation, outcome Outcome, o Observation, now time.Time
 	d.lastEnd = later(d.lastEnd, e.End)
 	if step := d.steps[e.Step]; step != nil {
 		step.End = later(step.End, e.End)
+		step.active--
 	}
-	d.summary.add(e)
-	return *e
+	d.summary.add(&e.Evacuation)
+	return e.Evacuation
 }
 
 // endSteps returns the steps without a Pod that is being evacuated or is pending. Each is returned once.
-func (d *Drain) endSteps(pending sets.Set[Step]) (ended []EndedStep) {
-	active := pending.Clone()
-	for _, e := range d.pods {
-		active = active.Insert(e.Step)
-	}
-	for step, recorded := range d.steps {
-		if active.Has(step) {
+func (d *Drain) endSteps(pending []Step) (ended []EndedStep) {
+	for step, state := range d.steps {
+		if state.active > 0 || slices.Contains(pending, step) {
 			continue
 		}
 		delete(d.steps, step)
 		if !d.finished[step] && !d.earlier(step) {
 			d.finished[step] = true
-			ended = append(ended, *recorded)
+			ended = append(ended, state.EndedStep)
 		}
 	}
 	slices.SortFunc(ended, func(a, b EndedStep) int { return a.Start.Compare(b.Start) })

@@ -8,6 +8,7 @@ type Part struct {
 	Key        string
 	Start, End time.Time
 	Error      string // why it was given up; empty: it was completed
+	Pods       int    // the Pods that it removed, as the status counts them
 }
 
 // Keys of the parts of a Machine's deletion.
@@ -36,6 +37,8 @@ type Course struct {
 	DrainEnd time.Time
 	// WaitsForVolumes means that the deletion waits for volumes after the drain.
 	WaitsForVolumes bool
+	// Pods is the number of Pods that were removed, as the status counts them.
+	Pods int
 	// DaemonSets is when the drain of the Pods of DaemonSets began, as the last part. It is zero if there is no such part.
 	DaemonSets time.Time
 	// Releasing is when the release of the hook began. It is zero until then.
@@ -60,7 +63,7 @@ func (c Course) Before(now time.Time) []Part {
 	if c.DrainStart == nil {
 		return parts
 	}
-	parts = append(parts, Part{Key: drainPart, Start: drainStarted, End: c.DrainEnd, Error: c.DrainTimedOut})
+	parts = append(parts, Part{Key: drainPart, Start: drainStarted, End: c.DrainEnd, Error: c.DrainTimedOut, Pods: c.Pods})
 	if c.WaitsForVolumes {
 		parts = append(parts, Part{Key: volumesPart, Start: c.DrainEnd, End: now, Error: c.VolumesTimedOut})
 	}

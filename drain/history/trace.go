@@ -127,6 +127,9 @@ func (t Trace) PartSpans(parts []Part) []Span {
 	for _, part := range parts {
 		span := t.span(t.spanID(partSpans[part.Key]), t.spanID(rootSpan), partSpans[part.Key], part.Start, part.End, t.subject()...)
 		span.Error = part.Error
+		if part.Pods > 0 {
+			span.Attributes = append(span.Attributes, podsKey.Int(part.Pods))
+		}
 		spans = append(spans, span)
 	}
 	return spans
@@ -160,8 +163,11 @@ func (t Trace) MaintenanceSpans(m *v1alpha1.NodeMaintenance, end time.Time) []Sp
 		if stage == v1alpha1.StageCordon && !until.After(*start) { // stage Drain includes it
 			continue
 		}
-		name := "stage " + string(stage)
-		spans = append(spans, t.span(t.spanID(name), t.spanID(rootSpan), name, *start, until, t.subject()...))
+		name, attributes := "stage "+string(stage), t.subject()
+		if stage == v1alpha1.StageDrain {
+			attributes = append(attributes, podsKey.Int(int(m.Status.Summary.PodsEvacuated)))
+		}
+		spans = append(spans, t.span(t.spanID(name), t.spanID(rootSpan), name, *start, until, attributes...))
 	}
 	return spans
 }

@@ -26,12 +26,17 @@ func TestTraces(t *testing.T) {
 	jaeger := startCollector(t)
 	flag := tracingConfig(t, jaeger.otlp)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: time.Second, ManagerArgs: []string{flag}})
-	all.withMachines("traced", "crashed", "hung")
+	all.withMachines("traced", "daemons", "crashed", "hung")
 
 	t.Run("M70, M72, M74: a deletion is a trace of its parts, drain orders, Pods and waits, which agrees with the audit log", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		tracedDeletion(s, jaeger)
+	})
+	t.Run("M70: the drain of the Pods of DaemonSets is a part of its own, after the volumes", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.removeWorkloads()
+		tracedDaemonSets(s, jaeger)
 	})
 	t.Run("M71: a manager that is killed during a drain continues the trace and repeats no span", func(t *testing.T) {
 		s := all.sub(t)
@@ -125,6 +130,25 @@ func (t *trace) expectAsAudited(pods []corev1.Pod) {
 			t.Expect(terminations[then.Name].Start).To(BeTemporally(">", terminations[first.Name].Start), "%s after %s", then.Name, first.Name)
 		}
 	}
+}
+
+func tracedDaemonSets(s *scene, jaeger *collector) {
+	s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain })
+	defer s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsSkip })
+	s.runOn("daemons", "web", 2, deployment("web", 2))
+	s.runOn("daemons", "agent", 1, daemonSetOn("agent", "daemons"))
+	agent, machine := s.podsOf("agent")[0], s.machine("daemons")
+	s.deleteMachine("daemons")
+	s.expectGone("daemons")
+
+	trace := jaeger.traceOf(s, machine.UID)
+	s.Logf("the trace:\n%s", trace.tree())
+	trace.expectWhole()
+	s.Expect(namesOf(trace.childrenOf(trace.one("delete Machine")))).To(Equal([]string{"stage Drain", "detach volumes", "drain DaemonSets", "release hook"}))
+	steps := trace.childrenOf(trace.one("drain DaemonSets"))
+	s.Expect(namesOf(steps)).To(Equal([]string{"drain order 0"}))
+	s.Expect(trace.childrenOf(steps[0])).To(ConsistOf(trace.evacuationOf(&agent)))
+	s.Expect(trace.childrenOf(trace.evacuationOf(&agent))).To(ContainElement(HaveField("Tags", HaveKeyWithValue("capnm.waits_for", "evacuator "+v1alpha1.EvacuatorClassDaemonSet))))
 }
 
 func tracedCrash(s *scene, jaeger *collector) {
