@@ -24,9 +24,14 @@ func (r *Reconciler) recordEnd(ctx context.Context, s *scope, result outcome) {
 	ctrl.LoggerFrom(ctx).Info("The drain has ended", append([]any{"Node", klog.KRef("", s.machine.Status.NodeRef.Name)}, line...)...)
 }
 
+// nameOfCluster returns the name of the Cluster, which may not have been read.
+func (s *scope) nameOfCluster() types.NamespacedName {
+	return types.NamespacedName{Namespace: s.machine.Namespace, Name: s.machine.Spec.ClusterName}
+}
+
 // maintenanceRequest identifies the NodeMaintenance of the Machine.
 func (s *scope) maintenanceRequest() workload.Request {
-	request := workload.Request{Cluster: s.clusterKey()}
+	request := workload.Request{Cluster: s.nameOfCluster()}
 	if s.maintenance != nil {
 		request.Object = types.NamespacedName{Name: s.maintenance.Name}
 	}
@@ -35,7 +40,7 @@ func (s *scope) maintenanceRequest() workload.Request {
 
 // trace returns the trace of the Machine's deletion.
 func (s *scope) trace() history.Trace {
-	trace := history.Trace{Root: s.machine.UID, Cluster: s.clusterKey(), Machine: s.machine.Name, Node: s.machine.Status.NodeRef.Name}
+	trace := history.Trace{Root: s.machine.UID, Cluster: s.nameOfCluster(), Machine: s.machine.Name, Node: s.machine.Status.NodeRef.Name}
 	if s.maintenance != nil {
 		trace.Maintenance = s.maintenance.Name
 	}
