@@ -23,7 +23,7 @@ const (
 
 // partSpans are the names of the spans of parts.
 var partSpans = map[string]string{
-	requestPart: "request drain", turnPart: "await turn", drainPart: drainSpan, volumesPart: "detach volumes", daemonSetsPart: daemonSetsSpan, releasePart: "release hook",
+	requestPart: "request drain", turnPart: TurnSpan, drainPart: DrainSpan, volumesPart: VolumesSpan, daemonSetsPart: DaemonSetsSpan, releasePart: "release hook",
 }
 
 // Course has the times of a Machine's deletion. All but the last two are in the API.

@@ -15,21 +15,27 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Attributes for which OpenTelemetry has no semantic convention.
+// Keys of attributes. OpenTelemetry has semantic conventions for those that begin with k8s.
 const (
-	clusterNamespaceKey = attribute.Key("capnm.cluster.namespace")
-	machineNameKey      = attribute.Key("capnm.machine.name")
-	machineUIDKey       = attribute.Key("capnm.machine.uid")
-	maintenanceKey      = attribute.Key("capnm.nodemaintenance.name")
-	maintenanceUIDKey   = attribute.Key("capnm.nodemaintenance.uid")
-	reasonKey           = attribute.Key("capnm.reason")
-	messageKey          = attribute.Key("capnm.message")
-	objectKey           = attribute.Key("capnm.waits_for")
-	outcomeKey          = attribute.Key("capnm.outcome")
-	orderKey            = attribute.Key("capnm.drain.order")
-	podTypeKey          = attribute.Key("capnm.pod.type")
-	podsKey             = attribute.Key("capnm.pods")
-	refusalsKey         = attribute.Key("capnm.evictions.refused")
+	ClusterKey   = string(semconv.K8SClusterNameKey)
+	NodeKey      = string(semconv.K8SNodeNameKey)
+	NamespaceKey = string(semconv.K8SNamespaceNameKey)
+	PodKey       = string(semconv.K8SPodNameKey)
+
+	ClusterNamespaceKey = "capnm.cluster.namespace"
+	MachineKey          = "capnm.machine.name"
+	MaintenanceKey      = "capnm.nodemaintenance.name"
+	ReasonKey           = "capnm.reason"
+	MessageKey          = "capnm.message"
+	ObjectKey           = "capnm.waits_for"
+	OutcomeKey          = "capnm.outcome"
+	RefusalsKey         = "capnm.evictions.refused"
+
+	machineUIDKey     = "capnm.machine.uid"
+	maintenanceUIDKey = "capnm.nodemaintenance.uid"
+	orderKey          = "capnm.drain.order"
+	podTypeKey        = "capnm.pod.type"
+	podsKey           = "capnm.pods"
 )
 
 // Span is an ended span.
@@ -52,11 +58,18 @@ type Trace struct {
 	Node        string // empty if the NodeMaintenance may have several
 }
 
-// Names of the spans below the root. They identify the spans within their trace.
+// Names of spans. Those of the parts of a drain identify the span within its trace.
 const (
-	rootSpan       = "root"
-	daemonSetsSpan = "drain DaemonSets"
-	drainSpan      = "stage Drain"
+	DeletionSpanName    = "delete Machine"
+	MaintenanceSpanName = "NodeMaintenance"
+	EvacuationSpanName  = "evacuate Pod"
+
+	TurnSpan       = "await turn"
+	DrainSpan      = "stage Drain"
+	VolumesSpan    = "detach volumes"
+	DaemonSetsSpan = "drain DaemonSets"
+
+	rootSpan = "root"
 )
 
 // ID returns the ID of the trace. It follows from the UID of the root. It is a hash, since the sampler decides by bits of the ID that are constant
@@ -73,7 +86,7 @@ func (t Trace) spanID(path ...string) trace.SpanID {
 }
 
 func (t Trace) span(id, parent trace.SpanID, name string, start, end time.Time, attributes ...attribute.KeyValue) Span {
-	attributes = append(attributes, semconv.K8SClusterName(t.Cluster.Name), clusterNamespaceKey.String(t.Cluster.Namespace))
+	attributes = append(attributes, semconv.K8SClusterName(t.Cluster.Name), attribute.String(ClusterNamespaceKey, t.Cluster.Namespace))
 	return Span{TraceID: t.ID(), ID: id, Parent: parent, Name: name, Start: start, End: later(end, start), Attributes: attributes}
 }
 
@@ -88,19 +101,19 @@ func (t Trace) EvacuationSpans(e *Evacuation) []Span {
 		semconv.K8SNamespaceName(e.Namespace), semconv.K8SPodName(e.Name), semconv.K8SPodUID(string(e.UID)), semconv.K8SNodeName(e.Node),
 	}
 	id := t.spanID("pod", string(e.UID))
-	whole := t.span(id, t.spanID(stepPath(e.Step)...), "evacuate Pod", e.Start, e.End, append(pod[:len(pod):len(pod)],
-		outcomeKey.String(string(e.Outcome)), refusalsKey.Int(int(e.Refusals)))...)
+	whole := t.span(id, t.spanID(stepPath(e.Step)...), EvacuationSpanName, e.Start, e.End, append(pod[:len(pod):len(pod)],
+		attribute.String(OutcomeKey, string(e.Outcome)), attribute.Int(RefusalsKey, int(e.Refusals)))...)
 	if e.Outcome == Remaining {
 		whole.Error = "The drain ended before the Pod terminated"
 	}
 	spans := append(make([]Span, 0, 1+len(e.Waits)), whole)
 	for i, wait := range e.Waits {
-		attributes := append(pod[:len(pod):len(pod)], reasonKey.String(wait.Reason))
+		attributes := append(pod[:len(pod):len(pod)], attribute.String(ReasonKey, wait.Reason))
 		if wait.Object != "" {
-			attributes = append(attributes, objectKey.String(wait.Object))
+			attributes = append(attributes, attribute.String(ObjectKey, wait.Object))
 		}
 		if wait.Message != "" {
-			attributes = append(attributes, messageKey.String(wait.Message))
+			attributes = append(attributes, attribute.String(MessageKey, wait.Message))
 		}
 		span := t.span(t.spanID("pod", string(e.UID), strconv.Itoa(i)), id, spanNames[wait.Reason], wait.Start, wait.End, attributes...)
 		if span.Name == "eviction refused" {
@@ -113,12 +126,12 @@ func (t Trace) EvacuationSpans(e *Evacuation) []Span {
 
 // StepSpan returns the span of a step. The Pods of DaemonSets are drained last, as a part of the deletion of their Machine.
 func (t Trace) StepSpan(step EndedStep) Span {
-	parent := t.spanID(drainSpan)
+	parent := t.spanID(DrainSpan)
 	if step.Type == v1alpha1.PodTypeDaemonSet && t.Machine != "" {
-		parent = t.spanID(daemonSetsSpan)
+		parent = t.spanID(DaemonSetsSpan)
 	}
 	return t.span(t.spanID(stepPath(step.Step)...), parent, fmt.Sprintf("drain order %d", step.Order), step.Start, step.End,
-		orderKey.Int(int(step.Order)), podTypeKey.String(string(step.Type)), podsKey.Int(step.Pods))
+		attribute.Int(orderKey, int(step.Order)), attribute.String(podTypeKey, string(step.Type)), attribute.Int(podsKey, step.Pods))
 }
 
 // PartSpans returns the spans of parts of a Machine's deletion.
@@ -128,7 +141,7 @@ func (t Trace) PartSpans(parts []Part) []Span {
 		span := t.span(t.spanID(partSpans[part.Key]), t.spanID(rootSpan), partSpans[part.Key], part.Start, part.End, t.subject()...)
 		span.Error = part.Error
 		if part.Pods > 0 {
-			span.Attributes = append(span.Attributes, podsKey.Int(part.Pods))
+			span.Attributes = append(span.Attributes, attribute.Int(podsKey, part.Pods))
 		}
 		spans = append(spans, span)
 	}
@@ -137,7 +150,7 @@ func (t Trace) PartSpans(parts []Part) []Span {
 
 // DeletionSpan returns the root span of a Machine's deletion: from its deletionTimestamp to the removal of the hook.
 func (t Trace) DeletionSpan(start, end time.Time, outcome, message string) Span {
-	span := t.span(t.spanID(rootSpan), trace.SpanID{}, "delete Machine", start, end, append(t.subject(), outcomeKey.String(outcome), messageKey.String(message))...)
+	span := t.span(t.spanID(rootSpan), trace.SpanID{}, DeletionSpanName, start, end, append(t.subject(), attribute.String(OutcomeKey, outcome), attribute.String(MessageKey, message))...)
 	if outcome == v1alpha1.ReasonTimedOut || outcome == v1alpha1.ReasonHookRemoved {
 		span.Error = message
 	}
@@ -147,7 +160,7 @@ func (t Trace) DeletionSpan(start, end time.Time, outcome, message string) Span 
 // MaintenanceSpans returns the root span of the NodeMaintenance of a user, and one span for each stage: from its creation to the start of stage
 // Complete.
 func (t Trace) MaintenanceSpans(m *v1alpha1.NodeMaintenance, end time.Time) []Span {
-	spans := []Span{t.span(t.spanID(rootSpan), trace.SpanID{}, "NodeMaintenance", m.CreationTimestamp.Time, end, t.subject()...)}
+	spans := []Span{t.span(t.spanID(rootSpan), trace.SpanID{}, MaintenanceSpanName, m.CreationTimestamp.Time, end, t.subject()...)}
 	stages := []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon, v1alpha1.StageDrain}
 	for i, stage := range stages {
 		start := m.StageStart(stage)
@@ -165,7 +178,7 @@ func (t Trace) MaintenanceSpans(m *v1alpha1.NodeMaintenance, end time.Time) []Sp
 		}
 		name, attributes := "stage "+string(stage), t.subject()
 		if stage == v1alpha1.StageDrain {
-			attributes = append(attributes, podsKey.Int(int(m.Status.Summary.PodsEvacuated)))
+			attributes = append(attributes, attribute.Int(podsKey, int(m.Status.Summary.PodsEvacuated)))
 		}
 		spans = append(spans, t.span(t.spanID(name), t.spanID(rootSpan), name, *start, until, attributes...))
 	}
@@ -176,12 +189,12 @@ func (t Trace) MaintenanceSpans(m *v1alpha1.NodeMaintenance, end time.Time) []Sp
 func (t Trace) subject() []attribute.KeyValue {
 	var attributes []attribute.KeyValue
 	if t.Machine != "" {
-		attributes = append(attributes, machineNameKey.String(t.Machine), machineUIDKey.String(string(t.Root)))
+		attributes = append(attributes, attribute.String(MachineKey, t.Machine), attribute.String(machineUIDKey, string(t.Root)))
 	} else {
-		attributes = append(attributes, maintenanceUIDKey.String(string(t.Root)))
+		attributes = append(attributes, attribute.String(maintenanceUIDKey, string(t.Root)))
 	}
 	if t.Maintenance != "" {
-		attributes = append(attributes, maintenanceKey.String(t.Maintenance))
+		attributes = append(attributes, attribute.String(MaintenanceKey, t.Maintenance))
 	}
 	if t.Node != "" {
 		attributes = append(attributes, semconv.K8SNodeName(t.Node))
