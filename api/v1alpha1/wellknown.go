@@ -97,11 +97,16 @@ const (
 	// HookOwner is the value of the hook, and of the annotations that the manager sets on Machines when it releases the hook.
 	HookOwner = "node-maintenance.cluster.x-k8s.io"
 
-	// DrainStartedAnnotation on a deleted Machine that has a drain timeout is the time at which the drain started, in the format of
+	// DrainRequestedAnnotation on a Machine that is not being deleted is the time at which the manager first observed stage Drain in
+	// MachineStageAnnotation, in the format of RFC 3339. The drains that maxParallelDrains delays start in the order of these times and of
+	// deletions. The manager removes the annotation when the maintenance is complete.
+	DrainRequestedAnnotation = "maintenance.cluster.x-k8s.io/drain-requested"
+
+	// DrainStartedAnnotation on a Machine that drains and has a drain timeout is the time at which the drain started, in the format of
 	// RFC 3339. The manager uses it while the workload cluster is unreachable.
 	DrainStartedAnnotation = "maintenance.cluster.x-k8s.io/drain-started"
 
-	// VolumeWaitStartedAnnotation on a deleted Machine that has a timeout for volumes is the time at which the wait for volumes started.
+	// VolumeWaitStartedAnnotation on a Machine that drains and has a timeout for volumes is the time at which the wait for volumes started.
 	VolumeWaitStartedAnnotation = "maintenance.cluster.x-k8s.io/volume-wait-started"
 
 	// BundleVersionAnnotation on an object of the bundle in a workload cluster is the version of the bundle.

@@ -28,7 +28,7 @@ const fieldManager = "capnm-machine"
 // see writelimit.Limiter.FairInterval.
 const progressInterval = 5 * time.Second
 
-// report writes the condition of a deleted Machine from the outcome of a step that waits, and returns the result of the reconciliation.
+// report writes the condition of a draining Machine from the outcome of a step that waits, and returns the result of the reconciliation.
 func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	if err := r.recordClock(ctx, s); err != nil {
 		return reconcile.Result{}, err
@@ -58,11 +58,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 // reportResult writes the result of a drain to the condition of a Machine whose hook is removed next. It fails with a conflict if the Machine
 // has changed since it was read.
 func (r *Reconciler) reportResult(ctx context.Context, s *scope, result outcome) error {
-	wanted := metav1.Condition{Status: metav1.ConditionTrue, Reason: result.reason, Message: result.message}
-	if result.reason == v1alpha1.ReasonTimedOut {
-		wanted.Status = metav1.ConditionFalse
-	}
-	return r.applyCondition(ctx, s, wanted, s.machine.ResourceVersion)
+	return r.applyCondition(ctx, s, machinedrain.ResultCondition(result.reason, result.message), s.machine.ResourceVersion)
 }
 
 // nextReport returns when the condition may be written. Only a condition that differs in nothing but the message is delayed.
@@ -117,7 +113,7 @@ func (r *Reconciler) applyCondition(ctx context.Context, s *scope, wanted metav1
 	return errors.Wrapf(client.IgnoreNotFound(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(machine))
 }
 
-// reportFailure runs after each reconciliation of a deleted Machine. If a step has failed, reportFailure releases the Machine once its
+// reportFailure runs after each reconciliation of a draining Machine. If a step has failed, reportFailure ends the drain once its
 // deadline is exceeded, and reports a persistent failure in its condition.
 func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconcile.Result, err error) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(s.machine)
@@ -132,7 +128,7 @@ func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconci
 	if failure.Persists(s.now) { // a transient failure does not replace the condition of a wait for a turn or for volumes
 		waiting.at = s.now.Add(pollInterval)
 		if waiting = s.untilDeadline(waiting); waiting.verdict == release {
-			return r.release(ctx, s, waiting)
+			return r.finish(ctx, s, waiting)
 		}
 		if _, reportErr := r.report(ctx, s, waiting); reportErr != nil {
 			ctrl.LoggerFrom(ctx).Error(reportErr, "Failed to report the failure of the drain")

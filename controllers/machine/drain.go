@@ -65,6 +65,8 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 		return r.unreachable(ctx, s, err)
 	}
 	switch m := s.found.Maintenance; {
+	case s.node == nil && s.machine.DeletionTimestamp.IsZero():
+		return outcome{verdict: wait, reason: v1alpha1.ReasonMachineCordoning, message: "Waiting for the Node of the Machine"}, nil
 	case s.node == nil:
 		return skipped(machinedrain.SkipNodeGone), nil
 	case s.found.Name == "":
@@ -94,8 +96,12 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 
 // desired returns the NodeMaintenance that drains the Machine's Node.
 func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alpha1.DaemonSetPodsPolicy) (*v1alpha1.NodeMaintenance, *machinemaintenance.Problem, error) {
+	purpose := v1alpha1.RequestedForDeletion
+	if s.machine.DeletionTimestamp.IsZero() {
+		purpose = v1alpha1.RequestedForStage
+	}
 	return r.Maintenances.Desired(ctx, machinemaintenance.Request{
-		Cluster: s.cluster, Machine: s.machine, Policy: s.policy, Stage: stageAt(s.turn), For: v1alpha1.RequestedForDeletion, DaemonSetPods: daemonSetPods,
+		Cluster: s.cluster, Machine: s.machine, Policy: s.policy, Stage: stageAt(s.turn), For: purpose, DaemonSetPods: daemonSetPods,
 	}, s.found, s.node)
 }
 

@@ -106,7 +106,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(machine.Namespace, machine.Spec.ClusterName), "Machine", klog.KObj(machine)))
 	s := &scope{machine: machine, now: r.Clock.Now()}
 	result, err := r.reconcile(ctx, s)
-	if machinedrain.IsDraining(machine) {
+	if machinedrain.IsDraining(s.machine) {
 		result, err = r.reportFailure(ctx, s, result, err)
 	}
 	if err != nil {
@@ -137,7 +137,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	s.unselected = s.policy == nil
 	switch {
 	case machine.DeletionTimestamp.IsZero():
-		return reconcile.Result{}, r.reconcileRunning(ctx, s)
+		return r.reconcileRunning(ctx, s)
 	case !machinedrain.HasHook(machine): // Cluster API completes the deletion; a Machine that is deleted without the hook never gets it
 		r.forget(client.ObjectKeyFromObject(machine))
 		return reconcile.Result{}, r.reconcileWithoutHook(ctx, s)
@@ -148,13 +148,13 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 
 // reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it otherwise. It then carries out
 // the stage annotation.
-func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) error {
+func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
 	doing, change := "removing the hook", machinedrain.RemoveHook
 	if s.policy != nil && s.cluster.DeletionTimestamp.IsZero() {
 		doing, change = "setting the hook", machinedrain.SetHook
 	}
 	if err := r.patchMachine(ctx, s, doing, change); err != nil {
-		return err
+		return reconcile.Result{}, err
 	}
 	return r.reconcileStage(ctx, s)
 }
@@ -174,7 +174,7 @@ type scope struct {
 	found       machinedrain.Found        // the result of the lookup of its NodeMaintenance
 	maintenance *v1alpha1.NodeMaintenance // nil until it exists
 
-	// The following fields are set while a deleted Machine is drained.
+	// The following fields are set while the Node is drained.
 	volumeWait *time.Time // start of the wait for volumes; nil before
 	turn       machinedrain.Turn
 	mayDrain   bool // maxParallelDrains permits the drain
@@ -204,14 +204,20 @@ type verdict int
 const (
 	next    verdict = iota // the step has completed
 	wait                   // the step waits for an event
-	release                // the hook must be removed
+	release                // the drain has ended: remove the hook of a deleted Machine
 )
 
 // reconcileDelete runs the steps of the deletion of a Machine in order, up to the first that waits:
 //
 //	admit ─► request the drain ─► await the turn ─► await the drain ─► await the volumes ─► drain the Pods of DaemonSets ─► remove the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
-	steps := []func(context.Context, *scope) (outcome, error){r.admit, r.awaitServed, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets}
+	return r.runSteps(ctx, s, r.admit, r.awaitServed, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets)
+}
+
+type step func(context.Context, *scope) (outcome, error)
+
+// runSteps runs steps of a drain in order, up to the first that waits or ends the drain.
+func (r *Reconciler) runSteps(ctx context.Context, s *scope, steps ...step) (reconcile.Result, error) {
 	for _, step := range steps {
 		result, err := step(ctx, s)
 		if err != nil {
@@ -224,11 +230,19 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.R
 		case wait:
 			return r.report(ctx, s, result)
 		case release:
-			return r.release(ctx, s, result)
+			return r.finish(ctx, s, result)
 		case next:
 		}
 	}
-	return r.release(ctx, s, s.result())
+	return r.finish(ctx, s, s.result())
+}
+
+// finish ends a drain that has completed, timed out or is not needed.
+func (r *Reconciler) finish(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
+	if s.machine.DeletionTimestamp.IsZero() {
+		return r.hold(ctx, s, result)
+	}
+	return r.release(ctx, s, result)
 }
 
 // result returns the outcome of a drain that has completed or timed out.

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -9,6 +10,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
@@ -21,28 +24,32 @@ const eventInvalidStage = "InvalidStage"
 
 // reconcileStage moves the maintenance of a running Machine's Node to the stage of the Machine's annotation, or ends the maintenance:
 //
-//	Idle, Cordon, Drain:  disable remediation (Cordon, Drain) ─► create or update the NodeMaintenance ─► report
-//	none, Complete:       complete and delete the NodeMaintenance ─► enable remediation ─► report
+//	Idle, Cordon:    disable remediation (Cordon) ─► create or update the NodeMaintenance ─► report
+//	Drain:           disable remediation ─► the steps of a drain, as for a deleted Machine ─► report
+//	none, Complete:  complete and delete the NodeMaintenance ─► enable remediation ─► report
 //
 // It also ends a drain that another management cluster has left behind on the Node.
-func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) error {
+func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Result, error) {
 	_, requested := s.machine.Annotations[v1alpha1.MachineStageAnnotation]
 	if !s.cluster.DeletionTimestamp.IsZero() || !requested && s.policy == nil && !conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) {
-		return nil
+		return reconcile.Result{}, nil
 	}
-	condition, err := r.applyStage(ctx, s)
-	if err != nil {
-		return err
-	}
-	if condition.Reason == v1alpha1.ReasonInvalidStage && conditions.GetMessage(s.machine, v1alpha1.MachineNodeMaintenance) != condition.Message {
+	stage, problem := machinedrain.StageOf(s.machine)
+	condition, drains, err := r.applyStage(ctx, s, stage, problem)
+	switch {
+	case err != nil:
+		return reconcile.Result{}, err
+	case drains:
+		return r.drainInPlace(ctx, s)
+	case condition.Reason == v1alpha1.ReasonInvalidStage && conditions.GetMessage(s.machine, v1alpha1.MachineNodeMaintenance) != condition.Message:
 		r.recorder.Event(s.machine, corev1.EventTypeWarning, eventInvalidStage, condition.Message)
 	}
-	return r.setCondition(ctx, s, condition)
+	return reconcile.Result{}, r.setCondition(ctx, s, condition)
 }
 
 // applyStage takes the next step and returns the resulting condition of the Machine. The zero condition means that the Machine must have none.
-func (r *Reconciler) applyStage(ctx context.Context, s *scope) (metav1.Condition, error) {
-	stage, problem := machinedrain.StageOf(s.machine)
+// drains means that drainInPlace takes the next step.
+func (r *Reconciler) applyStage(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage, problem string) (_ metav1.Condition, drains bool, _ error) {
 	var err error
 	if s.client, err = r.Clusters.Client(ctx, s.clusterKey()); err == nil {
 		s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine)
@@ -51,25 +58,58 @@ func (r *Reconciler) applyStage(ctx context.Context, s *scope) (metav1.Condition
 	switch {
 	case s.policy != nil && s.maintenance != nil && machinedrain.OrphanedByMove(s.maintenance, s.machine, r.Maintenances.ManagementCluster):
 		ctrl.LoggerFrom(ctx).Info("The Machine is no longer being deleted after a move from another management cluster, completing its NodeMaintenance", "NodeMaintenance", klog.KObj(s.maintenance))
-		return r.unchanged(s), r.completeMaintenance(ctx, s)
+		return r.unchanged(s), false, r.completeMaintenance(ctx, s)
 	case problem != "":
-		return waitingCondition(v1alpha1.ReasonInvalidStage, problem), nil
+		return waitingCondition(v1alpha1.ReasonInvalidStage, problem), false, nil
+	case stage == v1alpha1.StageDrain && s.policy != nil:
+		return metav1.Condition{}, true, nil
 	case workload.IsNotConnected(err) && stage == "":
-		return r.unchanged(s), nil
+		return r.unchanged(s), false, nil
 	case workload.IsNotConnected(err):
-		return waitingCondition(v1alpha1.ReasonWaitingForWorkloadCluster, machinedrain.WaitingForConnection), nil
+		return waitingCondition(v1alpha1.ReasonWaitingForWorkloadCluster, machinedrain.WaitingForConnection), false, nil
 	case err != nil:
-		return metav1.Condition{}, err
+		return metav1.Condition{}, false, err
 	case stage == "" || stage == v1alpha1.StageComplete:
-		return r.endStage(ctx, s, stage)
+		condition, err := r.endStage(ctx, s, stage)
+		return condition, false, err
 	case s.policy == nil:
-		return waitingCondition(v1alpha1.ReasonNotManaged, "No MachineDrainPolicy selects the Machine, so the annotation "+v1alpha1.MachineStageAnnotation+" has no effect"), nil
+		return waitingCondition(v1alpha1.ReasonNotManaged, "No MachineDrainPolicy selects the Machine, so the annotation "+v1alpha1.MachineStageAnnotation+" has no effect"), false, nil
 	default:
-		return r.keepStage(ctx, s, stage)
+		condition, err := r.keepStage(ctx, s, stage)
+		return condition, false, err
 	}
 }
 
-// keepStage creates or updates the NodeMaintenance in the requested stage.
+// drainInPlace drains the Node of a Machine that is not being deleted. The condition Drained means that the Node may be touched: its Pods have
+// terminated and its volumes are detached.
+func (r *Reconciler) drainInPlace(ctx context.Context, s *scope) (reconcile.Result, error) {
+	if err := r.patchRemediation(ctx, s, machinedrain.RequestDrain(s.now)); err != nil {
+		return reconcile.Result{}, err
+	}
+	return r.runSteps(ctx, s, r.awaitServed, r.requestMaintenance, r.remainDrained, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets)
+}
+
+// remainDrained ends the steps of a Machine whose Node has been drained before, unless Pods must be drained again.
+func (r *Reconciler) remainDrained(_ context.Context, s *scope) (outcome, error) {
+	if machinedrain.RemainsDrained(s.machine, s.maintenance) {
+		return s.result(), nil
+	}
+	return outcome{}, nil
+}
+
+// hold reports the result of the drain of a Machine that is not being deleted. The Node stays cordoned until the stage annotation is removed.
+// After a timeout, the steps run again until the Node is drained.
+func (r *Reconciler) hold(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
+	wanted, again := machinedrain.ResultCondition(result.reason, result.message), time.Duration(0)
+	if wanted.Status == metav1.ConditionTrue {
+		r.forget(client.ObjectKeyFromObject(s.machine))
+	} else {
+		again = pollInterval
+	}
+	return reconcile.Result{RequeueAfter: again}, r.setCondition(ctx, s, wanted)
+}
+
+// keepStage creates or updates the NodeMaintenance in the requested stage, Idle or Cordon.
 func (r *Reconciler) keepStage(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage) (metav1.Condition, error) {
 	switch {
 	case s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageComplete: // stages only move forward, so it is deleted and recreated
@@ -106,7 +146,7 @@ func (r *Reconciler) endStage(ctx context.Context, s *scope, stage v1alpha1.Node
 	if s.maintenance != nil && (stage == v1alpha1.StageComplete || s.maintenance.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForStage) {
 		return machinedrain.StageCondition(v1alpha1.StageComplete, s.maintenance), r.completeMaintenance(ctx, s)
 	}
-	if err := r.patchRemediation(ctx, s, machinedrain.EnableRemediation); err != nil || stage == "" {
+	if err := r.patchRemediation(ctx, s, machinedrain.EndMaintenance); err != nil || stage == "" {
 		return metav1.Condition{}, err
 	}
 	return machinedrain.StageCondition(v1alpha1.StageComplete, nil), nil

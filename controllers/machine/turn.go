@@ -40,8 +40,7 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	if err != nil {
 		return machinedrain.Turn{}, err
 	}
-	self := machinedrain.Contender{Name: s.machine.Name, Deleted: s.machine.DeletionTimestamp.Time, Timeout: machinedrain.DrainTimeout(s.machine)}
-	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
+	return machinedrain.TurnOf(machinedrain.ContenderOf(s.machine), all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
 }
 
 // contenders returns the Machines of the Cluster that drain or wait because of maxParallelDrains, and the number of worker Machines. All data comes from
@@ -67,7 +66,7 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 			}
 			return nil, 0, errors.Wrapf(err, "getting Node %s", machine.Status.NodeRef.Name)
 		}
-		contender := machinedrain.Contender{Name: machine.Name, Deleted: machine.DeletionTimestamp.Time, Timeout: machinedrain.DrainTimeout(machine)}
+		contender := machinedrain.ContenderOf(machine)
 		if m := draining[client.ObjectKeyFromObject(machine)]; m != nil {
 			contender.Draining, contender.Began = true, machinedrain.DrainBegan(m)
 		}
@@ -117,7 +116,7 @@ func (r *Reconciler) nextInLine(ctx context.Context, ended client.Object) []reco
 		return nil
 	}
 	waiting := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !machinedrain.IsDraining(&m) || !mayWaitForTurn(&m) })
-	slices.SortFunc(waiting, func(a, b clusterv1.Machine) int { return machinedrain.OldestDeletionFirst(&a, &b) })
+	slices.SortFunc(waiting, func(a, b clusterv1.Machine) int { return machinedrain.OldestRequestFirst(&a, &b) })
 	requests := make([]reconcile.Request, 0, wakeUps)
 	for i := range waiting[:min(wakeUps, len(waiting))] {
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&waiting[i])})

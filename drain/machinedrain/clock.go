@@ -11,7 +11,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Clock has the start times of the parts of a Machine's deletion. Cluster API's own clocks do not run while a hook waits.
+// Clock has the start times of the parts of the drain of a Machine's Node. Cluster API's own clocks do not run while a hook waits.
 type Clock struct {
 	// Drain is the start of stage Drain, nil if it has not started or is unknown.
 	Drain *time.Time
@@ -70,11 +70,11 @@ func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeM
 
 // DrainDeadline returns when the drain times out, nil if it has no timeout. The clock starts with stage Drain of the NodeMaintenance: a wait
 // because of maxParallelDrains does not count. If no NodeMaintenance was ever created, because the workload cluster is unreachable, the clock
-// starts with the deletion of the Machine.
+// starts with the request, see RequestedAt.
 func (c Clock) DrainDeadline(m *clusterv1.Machine) *time.Time {
 	start := c.Drain
-	if start == nil && !c.pending && !m.DeletionTimestamp.IsZero() {
-		start = &m.DeletionTimestamp.Time
+	if start == nil && !c.pending {
+		start = RequestedAt(m)
 	}
 	return deadline(start, DrainTimeout(m))
 }

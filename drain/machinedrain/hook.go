@@ -2,6 +2,7 @@ package machinedrain
 
 import (
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,8 +17,26 @@ func HasHook(m *clusterv1.Machine) bool {
 	return found
 }
 
-// IsDraining returns whether the Machine is being deleted and the hook delays its deletion.
-func IsDraining(m *clusterv1.Machine) bool { return !m.DeletionTimestamp.IsZero() && HasHook(m) }
+// IsDraining returns whether the Node of a Machine is being drained or waits for that: the Machine is being deleted and the hook delays its
+// deletion, or its stage annotation requests the drain and the drain has neither completed nor timed out.
+func IsDraining(m *clusterv1.Machine) bool {
+	if !m.DeletionTimestamp.IsZero() {
+		return HasHook(m)
+	}
+	if stage, _ := StageOf(m); stage != v1alpha1.StageDrain || recorded(m, v1alpha1.DrainRequestedAnnotation) == nil {
+		return false
+	}
+	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	return condition == nil || condition.Reason != v1alpha1.ReasonNotManaged && !slices.Contains(results, condition.Reason)
+}
+
+// RequestedAt returns when the drain of a Machine was requested: by its deletion, or by its stage annotation. It returns nil if it was not.
+func RequestedAt(m *clusterv1.Machine) *time.Time {
+	if !m.DeletionTimestamp.IsZero() {
+		return &m.DeletionTimestamp.Time
+	}
+	return recorded(m, v1alpha1.DrainRequestedAnnotation)
+}
 
 // HookRemoved returns whether another actor has removed the hook of a deleted Machine that has none. It has not if the condition of the Machine
 // has the result of the drain, which the manager writes before it removes the hook, or if the Machine was deleted without the hook. policy and
@@ -34,7 +53,7 @@ func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, main
 	return condition != nil && (policy != nil || !staged)
 }
 
-// results are the reasons of the condition when the manager removes the hook.
+// results are the reasons of the condition when a drain has ended.
 var results = []string{v1alpha1.ReasonMachineDrained, v1alpha1.ReasonSkipped, v1alpha1.ReasonTimedOut}
 
 // SetHook sets the hook on a running Machine, and removes what an earlier drain and its release have left behind: clusterctl move does not
@@ -55,16 +74,15 @@ func RemoveHook(m *clusterv1.Machine) (changed bool) {
 	return changed
 }
 
-// clockAnnotations record the clock of a deletion, see Clock.
+// clockAnnotations record the clock of a drain, see Clock.
 var clockAnnotations = []string{v1alpha1.DrainStartedAnnotation, v1alpha1.VolumeWaitStartedAnnotation}
 
 // Release removes the hook of a deleted Machine. It excludes the Machine from those parts of Cluster API's own drain that have completed or
 // timed out here. It does not change exclude annotations of other authors.
 func Release(m *clusterv1.Machine, drainOver, volumesOver bool) {
 	delete(m.Annotations, v1alpha1.PreDrainHookAnnotation)
-	for _, annotation := range clockAnnotations {
-		delete(m.Annotations, annotation)
-	}
+	removeAnnotations(m, clockAnnotations...)
+	removeAnnotations(m, v1alpha1.DrainRequestedAnnotation)
 	for exclude, over := range map[string]bool{clusterv1.ExcludeNodeDrainingAnnotation: drainOver, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: volumesOver} {
 		if _, excluded := m.Annotations[exclude]; over && !excluded {
 			m.Annotations[exclude] = v1alpha1.HookOwner
@@ -80,8 +98,15 @@ func clearReleaseAnnotations(m *clusterv1.Machine) (changed bool) {
 			changed = true
 		}
 	}
-	for _, annotation := range clockAnnotations {
-		if _, recorded := m.Annotations[annotation]; recorded {
+	if m.DeletionTimestamp.IsZero() && recorded(m, v1alpha1.DrainRequestedAnnotation) != nil {
+		return changed // the stage annotation requests a drain, whose clock runs
+	}
+	return removeAnnotations(m, clockAnnotations...) || changed
+}
+
+func removeAnnotations(m *clusterv1.Machine, annotations ...string) (changed bool) {
+	for _, annotation := range annotations {
+		if _, found := m.Annotations[annotation]; found {
 			delete(m.Annotations, annotation)
 			changed = true
 		}

@@ -226,6 +226,11 @@ func TestMaintenance(t *testing.T) {
 	})
 }
 
+func drainMessage(m *v1alpha1.NodeMaintenance) string {
+	_, message := machinedrain.DrainProgress(m, nil)
+	return message
+}
+
 func TestDrainMessage(t *testing.T) {
 	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "nm"}}
 	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))}}
@@ -238,7 +243,7 @@ func TestDrainMessage(t *testing.T) {
 	want := `Drain not completed yet (started at 2026-01-01T00:00:00Z) (NodeMaintenance nm): 5 Pods evacuating, 3 pending, 1 skipped
 * Pods default/web-0, default/web-1, default/web-2 and 2 more: no disruptions allowed`
 	t.Run("M27: names the start of the drain, the blocked Pods and the reason", func(t *testing.T) {
-		if got := machinedrain.DrainMessage(m); got != want {
+		if got := drainMessage(m); got != want {
 			t.Errorf("got:\n%s\nwant:\n%s", got, want)
 		}
 	})
@@ -247,7 +252,7 @@ func TestDrainMessage(t *testing.T) {
 		for i := range 9 {
 			m.Status.NodeStatuses[0].Blocked = append(m.Status.NodeStatuses[0].Blocked, v1alpha1.BlockedPod{Pod: "p", Why: fmt.Sprint(i)})
 		}
-		got := machinedrain.DrainMessage(m)
+		got := drainMessage(m)
 		if strings.Count(got, "\n") != 6 || !strings.HasSuffix(got, "and 4 more reasons") {
 			t.Errorf("got:\n%s", got)
 		}
@@ -323,14 +328,14 @@ func TestDrainProgress(t *testing.T) {
 		failure         error
 		reason, message string
 	}{
-		{name: "a drain without failures", maintenance: m, reason: v1alpha1.ReasonMachineDraining, message: machinedrain.DrainMessage(m)},
+		{name: "a drain without failures", maintenance: m, reason: v1alpha1.ReasonMachineDraining, message: drainMessage(m)},
 		{
 			name: "M39: names a Node that cannot be cordoned", maintenance: cordonFailed, reason: v1alpha1.ReasonCordonFailed,
-			message: machinedrain.DrainMessage(m) + "\n* Node n cannot be cordoned: frozen",
+			message: drainMessage(m) + "\n* Node n cannot be cordoned: frozen",
 		},
 		{
 			name: "M39: names a NodeMaintenance that cannot be reconciled", maintenance: m, failure: errors.New("no answer"), reason: v1alpha1.ReasonReconcileFailed,
-			message: machinedrain.DrainMessage(m) + "\n* NodeMaintenance m cannot be reconciled: no answer. The request is retried; see the log of the manager",
+			message: drainMessage(m) + "\n* NodeMaintenance m cannot be reconciled: no answer. The request is retried; see the log of the manager",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

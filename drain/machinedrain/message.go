@@ -80,6 +80,15 @@ func cordonFailure(m *v1alpha1.NodeMaintenance) string {
 	return cordoned.Message
 }
 
+// ResultCondition returns the condition of a Machine whose drain has ended.
+func ResultCondition(reason, message string) metav1.Condition {
+	condition := metav1.Condition{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: reason, Message: message}
+	if reason == v1alpha1.ReasonTimedOut {
+		condition.Status = metav1.ConditionFalse
+	}
+	return condition
+}
+
 // HookRemovedMessage returns the message of a Machine's condition after another actor has removed the hook.
 func HookRemovedMessage() string {
 	return "Another actor removed the annotation " + v1alpha1.PreDrainHookAnnotation + " during the drain: Cluster API drains the Node, and the NodeMaintenance of the Machine is completed"
@@ -98,9 +107,7 @@ func InvalidRuleMessage(namespace string, problem rules.Problem) string {
 	return fmt.Sprintf("Waiting for invalid MachineDrainRule %s/%s to be fixed: %s", namespace, problem.Rule, problem.Message)
 }
 
-// DrainMessage describes the progress of the drain of a Machine's Node, and the blocked Pods, in the style of Cluster API's own drain.
-func DrainMessage(m *v1alpha1.NodeMaintenance) string { return drainMessage(m, blockedPods(m)) }
-
+// drainMessage describes the progress of the drain of a Machine's Node, and what blocks it, in the style of Cluster API's own drain.
 func drainMessage(m *v1alpha1.NodeMaintenance, blockers []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Drain not completed yet%s (NodeMaintenance %s): ", startedAt(m), m.Name)

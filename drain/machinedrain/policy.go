@@ -74,7 +74,7 @@ func TallyOf(policy *v1alpha1.MachineDrainPolicy, policies []v1alpha1.MachineDra
 			tally.Draining = append(tally.Draining, machine)
 		}
 	}
-	slices.SortFunc(tally.Draining, OldestDeletionFirst)
+	slices.SortFunc(tally.Draining, OldestRequestFirst)
 	tally.Clusters = int32(seen.Len()) //nolint:gosec // bounded by the number of Clusters
 	return tally
 }
@@ -97,7 +97,7 @@ func NeedsBlockers(machine *clusterv1.Machine) bool {
 // waits for something else. It returns nil if nothing blocks the drain. The progress of the drain is left out, because it changes often.
 func WaitOf(machine *clusterv1.Machine, blockers []string) *v1alpha1.DrainWait {
 	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
-	if condition == nil || condition.Status != metav1.ConditionFalse {
+	if condition == nil || condition.Status != metav1.ConditionFalse || RequestedAt(machine) == nil {
 		return nil
 	}
 	message := condition.Message
@@ -108,7 +108,7 @@ func WaitOf(machine *clusterv1.Machine, blockers []string) *v1alpha1.DrainWait {
 		return nil
 	}
 	return &v1alpha1.DrainWait{
-		Machine: machine.Name, Cluster: machine.Spec.ClusterName, Since: *machine.DeletionTimestamp, Reason: condition.Reason,
+		Machine: machine.Name, Cluster: machine.Spec.ClusterName, Since: metav1.NewTime(*RequestedAt(machine)), Reason: condition.Reason,
 		Message: text.Cut(message, maxWaitText),
 	}
 }

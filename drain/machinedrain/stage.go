@@ -3,7 +3,9 @@ package machinedrain
 import (
 	"fmt"
 	"slices"
+	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -24,7 +26,8 @@ func StageOf(m *clusterv1.Machine) (stage v1alpha1.NodeMaintenanceStage, problem
 	}
 }
 
-// StageCondition returns the condition of a Machine whose annotation requests a stage. m is its NodeMaintenance, nil if it does not exist.
+// StageCondition returns the condition of a Machine whose annotation requests a stage other than Drain. m is its NodeMaintenance, nil if it
+// does not exist.
 func StageCondition(requested v1alpha1.NodeMaintenanceStage, m *v1alpha1.NodeMaintenance) metav1.Condition {
 	condition := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.MachineNodeMaintenance, Status: status, Reason: reason, Message: message}
@@ -41,15 +44,35 @@ func StageCondition(requested v1alpha1.NodeMaintenanceStage, m *v1alpha1.NodeMai
 			"annotation %s: stages only move forward, and NodeMaintenance %s is in stage %s; remove the annotation to complete it", v1alpha1.MachineStageAnnotation, m.Name, m.Spec.Stage))
 	case requested == v1alpha1.StageIdle:
 		return condition(metav1.ConditionTrue, v1alpha1.ReasonMachineAnnounced, "NodeMaintenance "+m.Name+" announces the maintenance of the Node")
-	case requested == v1alpha1.StageDrain && Drained(m):
-		return condition(metav1.ConditionTrue, v1alpha1.ReasonMachineDrained, "The Node is drained")
-	case requested == v1alpha1.StageDrain:
-		return condition(metav1.ConditionFalse, v1alpha1.ReasonMachineDraining, DrainMessage(m))
 	case isTrue(m, v1alpha1.NodeMaintenanceCordoned):
 		return condition(metav1.ConditionTrue, v1alpha1.ReasonMachineCordoned, "The Node is cordoned")
 	default:
 		return condition(metav1.ConditionFalse, v1alpha1.ReasonMachineCordoning, "Waiting for NodeMaintenance "+m.Name+" to cordon the Node")
 	}
+}
+
+// RequestDrain records when the drain of a Machine was requested, and disables its remediation.
+func RequestDrain(now time.Time) func(*clusterv1.Machine) (changed bool) {
+	return func(m *clusterv1.Machine) bool {
+		changed := DisableRemediation(m)
+		if recorded(m, v1alpha1.DrainRequestedAnnotation) == nil {
+			metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.DrainRequestedAnnotation, now.UTC().Format(time.RFC3339))
+			changed = true
+		}
+		return changed
+	}
+}
+
+// EndMaintenance removes what the maintenance of a running Machine has set on it.
+func EndMaintenance(m *clusterv1.Machine) (changed bool) {
+	changed = removeAnnotations(m, append(clockAnnotations, v1alpha1.DrainRequestedAnnotation)...)
+	return EnableRemediation(m) || changed
+}
+
+// RemainsDrained returns whether a Machine whose drain has completed in all parts needs no other step: no Pod must be drained again.
+func RemainsDrained(machine *clusterv1.Machine, m *v1alpha1.NodeMaintenance) bool {
+	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	return machine.DeletionTimestamp.IsZero() && Drained(m) && condition != nil && condition.Reason == v1alpha1.ReasonMachineDrained && condition.Status == metav1.ConditionTrue
 }
 
 // DisableRemediation sets the annotation that keeps a MachineHealthCheck from deleting a Machine while its Node is maintained. It does not

@@ -3,6 +3,7 @@ package machinedrain_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,12 +59,10 @@ func TestStageCondition(t *testing.T) {
 		reason, words string
 	}{
 		{"announces in stage Idle", v1alpha1.StageIdle, in(v1alpha1.StageIdle), "True", v1alpha1.ReasonMachineAnnounced, "m-1 announces"},
-		{"waits for the NodeMaintenance", v1alpha1.StageDrain, nil, "False", v1alpha1.ReasonMachineCordoning, "Waiting for the NodeMaintenance"},
+		{"waits for the NodeMaintenance", v1alpha1.StageCordon, nil, "False", v1alpha1.ReasonMachineCordoning, "Waiting for the NodeMaintenance"},
 		{"waits for the Node to be cordoned", v1alpha1.StageCordon, in(v1alpha1.StageCordon), "False", v1alpha1.ReasonMachineCordoning, "to cordon the Node"},
 		{"is cordoned", v1alpha1.StageCordon, in(v1alpha1.StageCordon, v1alpha1.NodeMaintenanceCordoned), "True", v1alpha1.ReasonMachineCordoned, "is cordoned"},
 		{"ignores the status of an earlier stage", v1alpha1.StageCordon, outdated(in(v1alpha1.StageCordon, v1alpha1.NodeMaintenanceCordoned)), "False", v1alpha1.ReasonMachineCordoning, "to cordon"},
-		{"waits for the drain", v1alpha1.StageDrain, in(v1alpha1.StageDrain), "False", v1alpha1.ReasonMachineDraining, "Drain not completed yet"},
-		{"is drained", v1alpha1.StageDrain, in(v1alpha1.StageDrain, v1alpha1.NodeMaintenanceDrained), "True", v1alpha1.ReasonMachineDrained, "is drained"},
 		{"rejects an earlier stage", v1alpha1.StageCordon, in(v1alpha1.StageDrain), "False", v1alpha1.ReasonInvalidStage, "only move forward"},
 		{"waits for completion", v1alpha1.StageComplete, in(v1alpha1.StageComplete), "False", v1alpha1.ReasonMachineCompleting, "m-1 to complete"},
 		{"is completed", v1alpha1.StageComplete, nil, "True", v1alpha1.ReasonMachineCompleted, "No maintenance"},
@@ -77,6 +76,36 @@ func TestStageCondition(t *testing.T) {
 			g.Expect(got.Message).To(ContainSubstring(test.words))
 		})
 	}
+}
+
+func TestDrainInPlace(t *testing.T) { // M80
+	g := NewWithT(t)
+	now := time.Unix(1_800_000_000, 0)
+	machine := annotatedMachine(v1alpha1.MachineStageAnnotation, "Drain")
+	g.Expect(machinedrain.IsDraining(machine)).To(BeFalse(), "the manager has not observed the request")
+	g.Expect(machinedrain.RequestDrain(now)(machine)).To(BeTrue())
+	g.Expect(machinedrain.RequestDrain(now.Add(time.Hour))(machine)).To(BeFalse(), "the first time counts")
+	g.Expect(machinedrain.IsDraining(machine)).To(BeTrue())
+	g.Expect(*machinedrain.RequestedAt(machine)).To(BeTemporally("==", now))
+
+	machine.Annotations[v1alpha1.DrainStartedAnnotation] = now.UTC().Format(time.RFC3339)
+	machinedrain.SetHook(machine)
+	g.Expect(machine.Annotations).To(HaveKey(v1alpha1.DrainStartedAnnotation), "the clock of the drain runs")
+
+	m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+	g.Expect(machinedrain.RemainsDrained(machine, m)).To(BeFalse())
+	machine.Status.Conditions = []metav1.Condition{machinedrain.ResultCondition(v1alpha1.ReasonMachineDrained, "The Node is drained")}
+	g.Expect(machinedrain.RemainsDrained(machine, m)).To(BeFalse(), "a Pod must be drained again")
+	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue}}
+	g.Expect(machinedrain.RemainsDrained(machine, m)).To(BeTrue())
+	g.Expect(machinedrain.IsDraining(machine)).To(BeFalse(), "it does not count for maxParallelDrains")
+
+	machine.Status.Conditions = nil
+	delete(machine.Annotations, v1alpha1.MachineStageAnnotation)
+	g.Expect(machinedrain.IsDraining(machine)).To(BeFalse(), "the request is withdrawn")
+	g.Expect(machinedrain.EndMaintenance(machine)).To(BeTrue())
+	g.Expect(machine.Annotations).To(And(HaveLen(1), HaveKey(v1alpha1.PreDrainHookAnnotation)))
+	g.Expect(machinedrain.EndMaintenance(machine)).To(BeFalse())
 }
 
 func TestRemediation(t *testing.T) {

@@ -10,11 +10,12 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// Contender is a deleted worker Machine of a Cluster whose Node is reachable, and is drained or waits for that. Control plane Machines are not
-// contenders: their rollouts never wait for workers.
+// Contender is a worker Machine of a Cluster whose Node is reachable, and is drained or waits for that, see IsDraining. Control plane Machines
+// are not contenders: their rollouts never wait for workers.
 type Contender struct {
-	Name    string
-	Deleted time.Time
+	Name string
+	// Requested is when the drain was requested, see RequestedAt. The zero time means that it was not.
+	Requested time.Time
 	// Draining means that its NodeMaintenance has reached stage Drain. The drain then never pauses.
 	Draining bool
 	// Began is the start of the drain, if Draining is true.
@@ -23,22 +24,31 @@ type Contender struct {
 	Timeout time.Duration
 }
 
-// latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its deletion, and after the start of the
+// ContenderOf returns the contender of a Machine whose drain has not started.
+func ContenderOf(m *clusterv1.Machine) Contender {
+	c := Contender{Name: m.Name, Timeout: DrainTimeout(m)}
+	if requested := RequestedAt(m); requested != nil {
+		c.Requested = *requested
+	}
+	return c
+}
+
+// latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its request, and after the start of the
 // last drain of the Cluster. So the limit holds while drains end and start; if none does, the Machine waits no longer than its drain timeout.
 // The zero time means that the Machine has no timeout.
 func (c Contender) latest(lastBegan time.Time) time.Time {
 	switch {
 	case c.Timeout <= 0:
 		return time.Time{}
-	case lastBegan.After(c.Deleted):
+	case lastBegan.After(c.Requested):
 		return lastBegan.Add(c.Timeout)
 	default:
-		return c.Deleted.Add(c.Timeout)
+		return c.Requested.Add(c.Timeout)
 	}
 }
 
-// settling is the minimum time between the deletion of a Machine and the start of its drain. A deletionTimestamp has whole seconds: after that
-// second, and another one for watch lag, all Machines are known that were deleted in the same second and precede it by name.
+// settling is the minimum time between the request for a drain and its start. The time of a request has whole seconds: after that second, and
+// another one for watch lag, all Machines are known whose drains were requested in the same second and that precede it by name.
 const settling = 2 * time.Second
 
 // Turn says whether maxParallelDrains permits the drain of a Machine.
@@ -46,7 +56,7 @@ type Turn struct {
 	// Draining is the number of other Machines that drain, and Before the number of those that have waited longer. The drain may start while
 	// their sum is less than Limit. Limit 0 means no limit.
 	Draining, Before, Limit int
-	// Settles is when all Machines that were deleted in the same second are known, zero if they are.
+	// Settles is when all Machines whose drains were requested in the same second are known, zero if they are.
 	Settles time.Time
 	// Latest is when the drain starts regardless of the limit unless another drain starts before, zero if the Machine has no drain timeout.
 	Latest time.Time
@@ -63,7 +73,7 @@ func (t Turn) isFirst() bool { return t.Draining+t.Before < t.Limit }
 // Message says what a Machine of a Cluster waits for.
 func (t Turn) Message(cluster string) string {
 	if t.isFirst() {
-		return fmt.Sprintf("Waiting for Machines of Cluster %s that were deleted in the same second and precede this one (maxParallelDrains). The Node is cordoned", cluster)
+		return fmt.Sprintf("Waiting for Machines of Cluster %s whose drains were requested in the same second and that precede this one (maxParallelDrains). The Node is cordoned", cluster)
 	}
 	return fmt.Sprintf("Waiting for other Machines of Cluster %s to be drained: %d draining (maxParallelDrains allows %d), %s waiting longer. The Node is cordoned",
 		cluster, t.Draining, t.Limit, rounded(t.Before))
@@ -82,15 +92,15 @@ func rounded(n int) string {
 	return fmt.Sprintf("at least %d", n/unit*unit)
 }
 
-// TurnOf returns whether a Machine may drain, among all contenders of its Cluster: the oldest deletion first. The order is the same for all of
+// TurnOf returns whether a Machine may drain, among all contenders of its Cluster: the oldest request first. The order is the same for all of
 // them, so their decisions agree even if some have not observed yet that another drain has started. A limit of 0 means no limit. Of several
-// overdue Machines only the oldest deletion starts.
+// overdue Machines only the oldest request starts.
 func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if limit == 0 || self.Draining {
 		return Turn{}
 	}
 	turn := Turn{Limit: limit}
-	if settles := self.Deleted.Add(settling); now.Before(settles) {
+	if settles := self.Requested.Add(settling); now.Before(settles) {
 		turn.Settles = settles
 	}
 	var lastBegan time.Time
@@ -118,12 +128,12 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 }
 
 func compareContenders(a, b Contender) int {
-	return cmp.Or(a.Deleted.Compare(b.Deleted), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(a.Requested.Compare(b.Requested), cmp.Compare(a.Name, b.Name))
 }
 
-// OldestDeletionFirst compares deleted Machines in the order in which their drains start.
-func OldestDeletionFirst(a, b *clusterv1.Machine) int {
-	return cmp.Or(a.DeletionTimestamp.Compare(b.DeletionTimestamp.Time), cmp.Compare(a.Name, b.Name))
+// OldestRequestFirst compares draining Machines in the order in which their drains start.
+func OldestRequestFirst(a, b *clusterv1.Machine) int {
+	return compareContenders(ContenderOf(a), ContenderOf(b))
 }
 
 // ParallelDrains returns how many workers of a Cluster may drain concurrently: a number, or a percentage, rounded down, but at least one. It

@@ -15,7 +15,7 @@ import (
 )
 
 func contender(name string, second int) machinedrain.Contender {
-	return machinedrain.Contender{Name: name, Deleted: time.Unix(int64(second), 0)}
+	return machinedrain.Contender{Name: name, Requested: time.Unix(int64(second), 0)}
 }
 
 func inDrain(c machinedrain.Contender) machinedrain.Contender {
@@ -70,7 +70,7 @@ func TestTurnOf(t *testing.T) {
 		all := []machinedrain.Contender{inDrain(contender("a", 1)), contender("b", 2), contender("c", 3)}
 		for limit, want := range map[int]string{
 			1: "Waiting for other Machines of Cluster c1 to be drained: 1 draining (maxParallelDrains allows 1), 1 waiting longer. The Node is cordoned",
-			3: "Waiting for Machines of Cluster c1 that were deleted in the same second and precede this one (maxParallelDrains). The Node is cordoned",
+			3: "Waiting for Machines of Cluster c1 whose drains were requested in the same second and that precede this one (maxParallelDrains). The Node is cordoned",
 		} {
 			if got := machinedrain.TurnOf(all[2], all, limit, time.Unix(3, 0)).Message("c1"); got != want {
 				t.Errorf("got %q", got)
@@ -117,7 +117,7 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 			switch rapid.IntRange(0, 3).Draw(t, "step") {
 			case 0:
 				all = append(all, &lagging{
-					Contender: machinedrain.Contender{Name: fmt.Sprintf("%c%02d", rapid.ByteRange('a', 'z').Draw(t, "name"), i), Deleted: now.Truncate(time.Second)},
+					Contender: machinedrain.Contender{Name: fmt.Sprintf("%c%02d", rapid.ByteRange('a', 'z').Draw(t, "name"), i), Requested: now.Truncate(time.Second)},
 					observed:  now.Add(time.Duration(rapid.SampledFrom([]int{0, lag}).Draw(t, "lag")) * time.Millisecond),
 				})
 			case 1: // every observed Machine starts if it may

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
 // maintainMachines maintains Nodes with the stage annotation of their Machines. It creates the MachineDeployment white.
@@ -84,6 +85,49 @@ func maintainMachines(t *testing.T, all *scene) {
 		s.expectInvariants()
 	})
 
+	t.Run("M80: applies the drain timeout of the Machine, and is drained when the rest of its Pods is", func(t *testing.T) {
+		s := all.sub(t)
+		s.create(s.workload.Client, budget("stuck", 0), bare("stuck", maintained, withApp("stuck")))
+		s.Eventually(func() corev1.PodPhase { return s.pod("stuck").Status.Phase }, eventually, pace).Should(Equal(corev1.PodRunning))
+		s.change(maintained, func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](3) })
+		s.requestStage(maintained, "Drain")
+		s.expectCondition(maintained, metav1.ConditionFalse, v1alpha1.ReasonTimedOut)
+		s.Expect(s.condition(maintained).Message).To(And(ContainSubstring("nodeDrainTimeoutSeconds"), ContainSubstring("Pod default/stuck: ")))
+		s.Expect(s.machine(maintained).Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		s.Expect(s.workload.Client.Delete(s.Context(), budget("stuck", 0))).To(Succeed())
+		s.expectCondition(maintained, metav1.ConditionTrue, v1alpha1.ReasonMachineDrained)
+		s.change(maintained, func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = nil })
+		s.requestStage(maintained, "")
+		s.expectReleased(maintained)
+		s.Eventually(func() map[string]string { return s.machine(maintained).Annotations }, soon, pace).ShouldNot(HaveKey(v1alpha1.DrainStartedAnnotation))
+		s.expectInvariants()
+	})
+
+	t.Run("M80: applies maxParallelDrains to drains in place and to deletions together", func(t *testing.T) {
+		s := all.sub(t)
+		unlimited := s.limitDrains()
+		defer unlimited()
+		next := without(s.machinesOf("white"), []string{maintained})[0]
+		s.create(s.workload.Client, budget("turn", 0), bare("turn-1", maintained, withApp("turn")), bare("turn-2", next, withApp("turn")))
+		s.Eventually(func() []string { return s.nodesOf("turn") }, eventually, pace).Should(HaveLen(2))
+		s.requestStage(maintained, "Drain")
+		s.expectCondition(maintained, metav1.ConditionFalse, v1alpha1.ReasonMachineDraining)
+		s.requestStage(next, "Drain")
+		s.expectCondition(next, metav1.ConditionFalse, v1alpha1.ReasonWaitingForTurn)
+		s.expectCordoned(next)
+		s.Expect(s.maintenanceOf(next).Spec.Stage).To(Equal(v1alpha1.StageCordon))
+		s.Expect(s.workload.Client.Delete(s.Context(), budget("turn", 0))).To(Succeed())
+		for _, name := range []string{maintained, next} {
+			s.expectCondition(name, metav1.ConditionTrue, v1alpha1.ReasonMachineDrained)
+			s.Expect(s.node(name).Spec.Unschedulable).To(BeTrue())
+		}
+		for _, name := range []string{maintained, next} {
+			s.requestStage(name, "")
+			s.expectReleased(name)
+		}
+		s.expectInvariants()
+	})
+
 	t.Run("M30: continues the maintenance as a drain when the Machine is deleted", func(t *testing.T) {
 		s := all.sub(t)
 		s.create(s.workload.Client, budget("held", 0), bare("held", maintained, withApp("held")))
@@ -104,6 +148,40 @@ func maintainMachines(t *testing.T, all *scene) {
 		s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("held"))
 		s.expectInvariants()
 	})
+}
+
+// serviced drains the Node of a Machine that is not deleted: the Pods, then the volumes, then the Pods of DaemonSets. Removing the annotation
+// restores the Node.
+func (s *scene) serviced(a *storage.Attacher) {
+	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain })
+	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsSkip })
+	s.withVolumes("serviced")
+	a.Hold("serviced")
+	plugin := daemonSetOn("serviced-plugin", "serviced")
+	s.create(s.workload.Client, plugin)
+	s.run(bare("serviced-app", "serviced", mounting("serviced")))
+	s.expectAttached("serviced", "serviced")
+	s.Eventually(func() []corev1.Pod { return s.podsOf("serviced-plugin") }, soon, pace).Should(HaveLen(1))
+	pod := s.podsOf("serviced-plugin")[0]
+
+	s.requestStage("serviced", "Drain")
+	s.expectWaitsForVolumes("serviced", "default/serviced")
+	s.Expect(s.pod(pod.Name).DeletionTimestamp).To(BeNil())
+	s.detach(a, "serviced")
+	s.expectCondition("serviced", metav1.ConditionTrue, v1alpha1.ReasonMachineDrained)
+	s.Expect(s.podsOf("serviced-plugin")).To(BeEmpty())
+	s.expectDetachedBefore(s.first(s.ours().Verb("delete").Resource("pods").Named(namespace, pod.Name)))
+	s.Expect(s.machine("serviced").Annotations).To(HaveKey(v1alpha1.DrainRequestedAnnotation))
+
+	s.requestStage("serviced", "")
+	s.expectReleased("serviced")
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.machine("serviced").Annotations).NotTo(Or(HaveKey(v1alpha1.DrainRequestedAnnotation), HaveKey(clusterv1.MachineSkipRemediationAnnotation)))
+		g.Expect(s.condition("serviced")).To(BeZero())
+		g.Expect(s.podsOf("serviced-plugin")).To(HaveLen(1), "the taint is removed")
+	}, soon, pace).Should(Succeed())
+	s.expectInvariants()
+	s.Expect(s.workload.Client.Delete(s.Context(), plugin)).To(Succeed())
 }
 
 // healthCheck returns a MachineHealthCheck that deletes Machines of a MachineDeployment whose Nodes have the condition unhealthy.

@@ -24,7 +24,7 @@ func TestVolumes(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	a := all.withAttacher()
-	all.withMachines("held", "staying", "unmatched", "late", "leftover", "silent", "daemonsets", "full")
+	all.withMachines("held", "staying", "unmatched", "late", "leftover", "silent", "daemonsets", "serviced", "full")
 
 	t.Run("M12, M19: releases the hook when the last volume is detached, and Cluster API does not wait for volumes again", func(t *testing.T) {
 		s := all.sub(t)
@@ -37,6 +37,7 @@ func TestVolumes(t *testing.T) {
 	t.Run("M21: waits for volumes of the Pods that remain after the drain timeout only until the volume detach timeout", func(t *testing.T) { all.sub(t).leftover() })
 	t.Run("M14: does not wait for volumes of an unreachable Node", func(t *testing.T) { all.sub(t).silentNode(a) })
 	t.Run("M19, R40: deletes Pods of DaemonSets after the volumes are detached", func(t *testing.T) { all.sub(t).daemonSetsLast(a) })
+	t.Run("M80: drains a Machine with the stage annotation as a deleted one, and restores the Node", func(t *testing.T) { all.sub(t).serviced(a) })
 	t.Run("M29, M34: reports the progress of a drain of 110 Pods in metrics, and what it waits for in the policy", func(t *testing.T) {
 		s := all.sub(t)
 		machine, pods, refused := s.fullNode(a)

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -97,9 +96,9 @@ func turnOf(m *observe.Machine, intent Intent, maintenances []v1alpha1.NodeMaint
 			draining[machine] = &maintenances[i]
 		}
 	}
-	self := contender(m.Machine)
-	if self.Deleted.IsZero() {
-		self.Deleted, now = now, now.Add(time.Minute) // later than the wait for Machines that are deleted in the same second
+	self := machinedrain.ContenderOf(m.Machine)
+	if self.Requested.IsZero() {
+		self.Requested, now = now, now.Add(time.Minute) // later than the wait for Machines whose drains are requested in the same second
 	}
 	var all []machinedrain.Contender
 	workers := 0
@@ -112,21 +111,13 @@ func turnOf(m *observe.Machine, intent Intent, maintenances []v1alpha1.NodeMaint
 		if !machinedrain.IsDraining(sibling) || !sibling.Status.NodeRef.IsDefined() {
 			continue
 		}
-		other := contender(sibling)
+		other := machinedrain.ContenderOf(sibling)
 		if drain := draining[types.NamespacedName{Namespace: sibling.Namespace, Name: sibling.Name}]; drain != nil {
 			other.Draining, other.Began = true, machinedrain.DrainBegan(drain)
 		}
 		all = append(all, other)
 	}
 	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(intent.Policy.Spec.MaxParallelDrains, workers), now)
-}
-
-func contender(m *clusterv1.Machine) machinedrain.Contender {
-	c := machinedrain.Contender{Name: m.Name, Timeout: time.Duration(ptr.Deref(m.Spec.Deletion.NodeDrainTimeoutSeconds, 0)) * time.Second}
-	if m.DeletionTimestamp != nil {
-		c.Deleted = m.DeletionTimestamp.Time
-	}
-	return c
 }
 
 func isControlPlane(m *clusterv1.Machine) bool {
