@@ -168,6 +168,10 @@ type NodeMaintenanceNodeStatus struct {
 	// +kubebuilder:validation:MaxLength=1024
 	DrainMessage string `json:"drainMessage,omitempty"`
 
+	// waiting is true while the drain of the Node waits for other Nodes because of maxParallelNodes.
+	// +optional
+	Waiting bool `json:"waiting,omitempty"`
+
 	// drained is true if the Node has no live Pod that must be drained.
 	// +optional
 	Drained bool `json:"drained,omitempty"`
@@ -293,6 +297,13 @@ type NodeMaintenanceSummary struct {
 	// drainedNodes is the number of selected Nodes without a live Pod that must be drained.
 	// +optional
 	DrainedNodes int32 `json:"drainedNodes"`
+
+	// nextNodes names up to ten Nodes that wait because of maxParallelNodes, in the order in which they will be drained.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:MaxLength=253
+	NextNodes []string `json:"nextNodes,omitempty"`
 
 	// podsPending is the number of Pods that must be drained and have no Evacuation yet.
 	// +optional

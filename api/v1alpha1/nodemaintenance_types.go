@@ -4,6 +4,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // NodeMaintenanceStage is how far a NodeMaintenance goes. Stages only move forward.
@@ -134,10 +135,23 @@ type DrainRule struct {
 	Pods []DrainRulePodSelector `json:"pods,omitempty"`
 }
 
+// WaitingNodesPolicy says what happens to the Nodes that wait because of maxParallelNodes.
+// +kubebuilder:validation:Enum=Cordon;Schedulable
+type WaitingNodesPolicy string
+
+const (
+	// WaitingNodesCordon cordons all selected Nodes at once, so that no evicted Pod is scheduled to a Node that is drained later.
+	WaitingNodesCordon WaitingNodesPolicy = "Cordon"
+	// WaitingNodesSchedulable cordons a Node when it starts to be drained, so that the other Nodes can take its Pods.
+	WaitingNodesSchedulable WaitingNodesPolicy = "Schedulable"
+)
+
 // NodeMaintenanceSpec is the intent to remove Pods from Nodes, so that the Nodes can be maintained or removed.
 //
 // The validation of drainPlan is requirements R2 and R3: see docs/design.md, "Drain plans".
 // +kubebuilder:validation:XValidation:rule="self.nodeSelector == oldSelf.nodeSelector || oldSelf.stage == 'Idle'",message="nodeSelector is immutable after stage Idle"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxParallelNodes) || !has(self.evacuation) || !has(self.evacuation.drainTimeoutSeconds)",message="maxParallelNodes and evacuation.drainTimeoutSeconds exclude each other, because the timeout starts with stage Drain and not with the drain of each Node"
+// +kubebuilder:validation:XValidation:rule="has(self.maxParallelNodes) || !has(self.waitingNodes)",message="waitingNodes requires maxParallelNodes"
 // +kubebuilder:validation:XValidation:rule="has(self.drainPlan) == has(oldSelf.drainPlan)",message="drainPlan is immutable"
 // +kubebuilder:validation:XValidation:rule="self.drainPlanDefaults != 'None' || size(self.drainPlan) != 12 || !self.drainPlan.all(e, !has(e.podSelector) && e.podPriority in [1000000000, 2000000000, 2000001000, 2147483647])",message="drainPlanDefaults None requires a drainPlan, because drainPlan defaults to the entries of PriorityTiers"
 type NodeMaintenanceSpec struct {
@@ -150,6 +164,20 @@ type NodeMaintenanceSpec struct {
 	// +default="Idle"
 	// +kubebuilder:validation:XValidation:rule="oldSelf == self || oldSelf == 'Idle' || (oldSelf == 'Cordon' && self != 'Idle') || (oldSelf == 'Drain' && self == 'Complete')",message="stage only moves forward: Idle, Cordon, Drain, Complete"
 	Stage NodeMaintenanceStage `json:"stage,omitempty"`
+
+	// maxParallelNodes is how many of the selected Nodes are drained at the same time: a number, or a percentage of the selected Nodes,
+	// rounded down, but at least one. If it is not set, all of them are. Nodes start in the order of their names and count until they are
+	// drained. A Node that another NodeMaintenance without a limit drains does not wait, and counts. It can be changed at any time: a
+	// lower limit does not pause the drain of a Node.
+	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 : self.matches('^([1-9][0-9]?|100)%$')",message="maxParallelNodes must be at least 1, or a percentage from 1% to 100%"
+	MaxParallelNodes *intstr.IntOrString `json:"maxParallelNodes,omitempty"`
+
+	// waitingNodes says what happens in stage Drain to the Nodes that wait because of maxParallelNodes. If it is not set, they are
+	// cordoned. It can be changed at any time: a Node that is cordoned stays so.
+	// +optional
+	WaitingNodes WaitingNodesPolicy `json:"waitingNodes,omitempty"`
 
 	// drainPlan is the order in which Pods are evacuated. Entries must be sorted by podType (Default, then DaemonSet, then Static),
 	// then by ascending podPriority. At equal podPriority, entries with a podSelector come first. The controller evaluates the plan

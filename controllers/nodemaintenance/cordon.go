@@ -19,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
@@ -79,11 +80,15 @@ func (s *scope) cordonFailedMessage() string {
 	return message
 }
 
-// applyCordon cordons the Node in memory and, if this NodeMaintenance says so, excludes it from load balancers. It reports whether the Node
-// has changed.
+// applyCordon cordons the Node in memory and, if this NodeMaintenance says so, excludes it from load balancers. A Node that waits because of
+// maxParallelNodes keeps its traffic and, if this NodeMaintenance says so, stays schedulable. It reports whether the Node has changed.
 func applyCordon(s *scope, node *corev1.Node) (changed bool) {
+	waits := s.turns.Waiting.Has(node.Name)
+	if waits && s.maintenance.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable {
+		return false
+	}
 	changed = cordon.Apply(node)
-	if cordon.Excludes(s.maintenance) {
+	if cordon.Excludes(s.maintenance) && !waits {
 		changed = cordon.Exclude(node) || changed
 	}
 	return changed

@@ -59,7 +59,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 	if err != nil || !observed {
 		return err == nil, err
 	}
-	decision := decide(c, pods)
+	decision := c.Decide(planned(pods), s.turns)
 	s.drain = &drainState{
 		decision: decision.Maintenances[s.maintenance.Name], pods: map[string][]drainedPod{},
 		ruleProblems: c.Matchers[s.maintenance.Name].Problems(),
@@ -90,12 +90,35 @@ func (r *Reconciler) budgetsIn(cluster types.NamespacedName) *budgets.Index {
 	return budgets.NewIndex(pdbs, nil)
 }
 
-func decide(c *planinput.Component, pods []drainedPod) plan.Decision {
-	observation := plan.Observation{Maintenances: c.Maintenances}
+func planned(pods []drainedPod) []plan.Pod {
+	all := make([]plan.Pod, 0, len(pods))
 	for _, pod := range pods {
-		observation.Pods = append(observation.Pods, pod.Planned)
+		all = append(all, pod.Planned)
 	}
-	return plan.Decide(observation)
+	return all
+}
+
+// takeTurns decides which Nodes wait because of maxParallelNodes. Until the Pods are observed, all Nodes wait whose drain has not started.
+func (r *Reconciler) takeTurns(ctx context.Context, s *scope) (bool, error) {
+	c := planinput.ComponentOf(s.maintenance.Name, s.drains(), s.now)
+	if !c.IsLimited() {
+		return true, nil
+	}
+	pods, observed, err := r.observePods(ctx, s, c)
+	if err != nil {
+		return false, err
+	}
+	if observed {
+		s.turns = c.Turns(planned(pods))
+		return true, nil
+	}
+	s.turns.Waiting = sets.New(nodeNames(s.nodes)...)
+	for node, targets := range progress.Targets(&s.maintenance.Status) {
+		if len(targets) > 0 {
+			s.turns.Waiting.Delete(node)
+		}
+	}
+	return true, nil
 }
 
 // drains returns this NodeMaintenance and the others in stage Drain, with their Nodes.
@@ -292,7 +315,7 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 		if err != nil || !observed {
 			return false, err
 		}
-		wanted = decide(others, pods).Targets
+		wanted = others.Decide(planned(pods), others.Turns(planned(pods))).Targets
 	}
 	for _, node := range s.nodes {
 		if err := withdrawAll(ctx, s, node, wanted); err != nil {

@@ -126,11 +126,17 @@ func selecting(node *corev1.Node, views []*maintenanceView) []nodecondition.Main
 		if view.selects(node) {
 			m := view.maintenance
 			maintenances = append(maintenances, nodecondition.Maintenance{
-				Name: m.Name, Stage: m.Spec.Stage, Ending: !m.DeletionTimestamp.IsZero() && !cordon.Holds(m), Drained: view.hasDrained(node.Name),
+				Name: m.Name, Stage: m.Spec.Stage, Ending: !m.DeletionTimestamp.IsZero() && !cordon.Holds(m), Waiting: view.waits(node.Name), Drained: view.hasDrained(node.Name),
 			})
 		}
 	}
 	return maintenances
+}
+
+func (v *maintenanceView) waits(node string) bool {
+	return v.maintenance.Spec.MaxParallelNodes != nil && slices.ContainsFunc(v.maintenance.Status.NodeStatuses, func(status v1alpha1.NodeMaintenanceNodeStatus) bool {
+		return status.Waiting && status.NodeRef.Name == node
+	})
 }
 
 func (v *maintenanceView) hasDrained(node string) bool {

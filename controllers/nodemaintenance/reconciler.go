@@ -27,6 +27,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 // Reconciler reconciles NodeMaintenances.
@@ -85,8 +86,9 @@ type scope struct {
 	others    []v1alpha1.NodeMaintenance // a superset of those that share Nodes with this one, read-only
 	drainedBy map[string][]*corev1.Node  // Nodes of the others that are in stage Drain, by NodeMaintenance name
 
-	cordonErrors map[string]error // of Nodes that could not be cordoned, by Node name
-	drain        *drainState      // nil: the NodeMaintenance does not drain, or the Pods are not observed yet
+	turns        nodeselection.Turns // which Nodes wait because of maxParallelNodes
+	cordonErrors map[string]error    // of Nodes that could not be cordoned, by Node name
+	drain        *drainState         // nil: the NodeMaintenance does not drain, or the Pods are not observed yet
 }
 
 func (s *scope) requeueBy(t time.Time) {
@@ -152,7 +154,7 @@ func (r *Reconciler) steps(s *scope) []step {
 	case v1alpha1.StageComplete:
 		return r.completionSteps(s)
 	case v1alpha1.StageDrain:
-		return []step{r.addFinalizer, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.report, r.updateNodeConditions}
+		return []step{r.addFinalizer, r.takeTurns, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.report, r.updateNodeConditions}
 	case v1alpha1.StageCordon:
 		return []step{r.addFinalizer, r.cordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions}
 	default:

@@ -26,6 +26,9 @@ import (
 // each patch is load on the workload cluster.
 const statusInterval = 2 * time.Second
 
+// maxNextNodes is the maximum number of waiting Nodes that the summary names.
+const maxNextNodes = 10
+
 // report patches the status if it has changed: at once if a stage, a condition or the selection has changed, otherwise at most once in an
 // interval.
 func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
@@ -133,11 +136,15 @@ func reportNodes(s *scope) {
 		if s.cordonErrors[node.Name] != nil && !decided.Drained {
 			decided.Message = "Waiting for Node " + node.Name + " to be cordoned"
 		}
-		blocked := blockedPods(s, node.Name)
+		var blocked []v1alpha1.BlockedPod
+		if !decided.Waiting {
+			blocked = blockedPods(s, node.Name)
+		}
 		statuses = append(statuses, v1alpha1.NodeMaintenanceNodeStatus{
 			NodeRef:               v1alpha1.NodeReference{Name: node.Name},
 			DrainTargets:          decided.Targets,
 			DrainMessage:          decided.Message,
+			Waiting:               decided.Waiting,
 			Drained:               decided.Drained,
 			PodsPendingEvacuation: decided.Pending,
 			PodsEvacuating:        decided.Evacuating,
@@ -159,6 +166,8 @@ func reportNodes(s *scope) {
 	}
 	summary.PodsEvacuated = progress.Evacuated(m.Status.Summary, summary)
 	summary.Progress = fmt.Sprintf("%d/%d", summary.DrainedNodes, summary.Nodes)
+	next := s.turns.Next(m.Name)
+	summary.NextNodes = next[:min(len(next), maxNextNodes)]
 	slices.SortFunc(statuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
 	m.Status.Summary = summary
 	progress.Fit(m, statuses)

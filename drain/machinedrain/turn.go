@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 // Contender is a worker Machine of a Cluster whose Node is reachable, and is drained or waits for that, see IsDraining. Control plane Machines
@@ -139,12 +141,5 @@ func OldestRequestFirst(a, b *clusterv1.Machine) int {
 // ParallelDrains returns how many workers of a Cluster may drain concurrently: a number, or a percentage, rounded down, but at least one. It
 // returns 0, which means no limit, if the value is nil or invalid.
 func ParallelDrains(maxParallelDrains *intstr.IntOrString, workers int) int {
-	if maxParallelDrains == nil {
-		return 0
-	}
-	limit, err := intstr.GetScaledValueFromIntOrPercent(maxParallelDrains, workers, false)
-	if err != nil {
-		return 0
-	}
-	return max(limit, 1)
+	return nodeselection.Limit(maxParallelDrains, workers)
 }

@@ -36,8 +36,8 @@ type Maintenance struct {
 	Stage v1alpha1.NodeMaintenanceStage
 	// Ending means that the NodeMaintenance is being deleted, and requires no conditions.
 	Ending bool
-	// Drained means that the maintenance has drained the Node.
-	Drained bool
+	// Waiting means that the drain of the Node waits because of maxParallelNodes, Drained that the maintenance has drained it.
+	Waiting, Drained bool
 }
 
 // Wanted returns the conditions that the Node must have, with their messages.
@@ -52,9 +52,10 @@ func Wanted(maintenances []Maintenance) map[corev1.NodeConditionType]string {
 			inProgress = append(inProgress, m.Name)
 		case m.Stage == v1alpha1.StageDrain:
 			inProgress = append(inProgress, m.Name)
-			if m.Drained {
+			switch {
+			case m.Drained:
 				drained = append(drained, m.Name)
-			} else {
+			case !m.Waiting:
 				draining = append(draining, m.Name)
 			}
 		}

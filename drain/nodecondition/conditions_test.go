@@ -32,6 +32,9 @@ func TestWanted(t *testing.T) {
 		{name: "R37: Drain", by: []nodecondition.Maintenance{draining}, want: says{
 			"MaintenanceInProgress": "Under maintenance by NodeMaintenance draining", "DrainInProgress": "Being drained by NodeMaintenance draining",
 		}},
+		{name: "R55: no DrainInProgress while the Node waits because of maxParallelNodes", by: []nodecondition.Maintenance{{Name: "waiting", Stage: v1alpha1.StageDrain, Waiting: true}}, want: says{
+			"MaintenanceInProgress": "Under maintenance by NodeMaintenance waiting",
+		}},
 		{name: "R37: DrainInProgress until all maintenances have drained the Node", by: []nodecondition.Maintenance{draining, drained}, want: says{
 			"MaintenanceInProgress": "Under maintenance by NodeMaintenances drained, draining", "DrainInProgress": "Being drained by NodeMaintenance draining",
 		}},

@@ -96,6 +96,8 @@ type NodeDecision struct {
 	Pending, Evacuating, Skipped int32
 	// Drained is the same as MaintenanceDecision.Drained, for this Node.
 	Drained bool
+	// Waiting means that the drain of the Node has not started, because of maxParallelNodes. Decide does not set it, planinput does.
+	Waiting bool
 	// FastForwardedBy names the older maintenances because of whose progress Pods are evacuated that this one does not allow yet.
 	FastForwardedBy []string
 }

@@ -1,6 +1,7 @@
 package planinput
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -8,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -33,6 +35,70 @@ type Component struct {
 	Rules    map[string][]v1alpha1.DrainRule
 	// Nodes are the names of all Nodes, Unreachable those of the unreachable ones.
 	Nodes, Unreachable sets.Set[string]
+
+	limits map[string]int // maxParallelNodes of the NodeMaintenances that have it, by name
+}
+
+// IsLimited returns whether a NodeMaintenance of the component has maxParallelNodes.
+func (c *Component) IsLimited() bool { return len(c.limits) > 0 }
+
+// Decide returns the targets of the component, none on the Nodes that wait for their turn.
+func (c *Component) Decide(pods []plan.Pod, turns nodeselection.Turns) plan.Decision {
+	all := plan.Decide(plan.Observation{Maintenances: c.Maintenances, Pods: pods})
+	if turns.Waiting.Len() == 0 {
+		return all
+	}
+	decision := plan.Decide(plan.Observation{Maintenances: c.without(turns.Waiting), Pods: pods})
+	for name, maintenance := range decision.Maintenances {
+		for node := range turns.Waiting {
+			waiting, selected := all.Maintenances[name].Nodes[node]
+			if !selected {
+				continue
+			}
+			waiting.Targets, waiting.Message, waiting.Waiting = nil, turns.Message(name), true
+			maintenance.Nodes[node], maintenance.Drained = waiting, false
+			decision.Maintenances[name] = maintenance
+		}
+	}
+	return decision
+}
+
+// Turns decides which Nodes wait because of maxParallelNodes.
+func (c *Component) Turns(pods []plan.Pod) nodeselection.Turns {
+	if !c.IsLimited() {
+		return nodeselection.Turns{}
+	}
+	all := plan.Decide(plan.Observation{Maintenances: c.Maintenances, Pods: pods})
+	states := map[string]nodeselection.Progress{}
+	for node := range c.Nodes {
+		states[node] = nodeselection.Progress{Drained: true}
+	}
+	drains := make([]nodeselection.Drain, 0, len(c.Maintenances))
+	for _, m := range c.Maintenances {
+		drains = append(drains, nodeselection.Drain{Name: m.Name, Limit: c.limits[m.Name], Nodes: m.Nodes})
+		for _, node := range m.Nodes {
+			state := states[node]
+			state.Started = state.Started || len(m.Published[node]) > 0
+			state.Drained = state.Drained && all.Maintenances[m.Name].Nodes[node].Drained
+			states[node] = state
+		}
+	}
+	for _, pod := range pods {
+		if state, found := states[pod.Node]; found && pod.Evacuating {
+			state.Started = true
+			states[pod.Node] = state
+		}
+	}
+	return nodeselection.TurnsOf(drains, states)
+}
+
+// without returns the maintenances of the component, without some Nodes.
+func (c *Component) without(nodes sets.Set[string]) []plan.Maintenance {
+	maintenances := slices.Clone(c.Maintenances)
+	for i := range maintenances {
+		maintenances[i].Nodes = slices.DeleteFunc(slices.Clone(maintenances[i].Nodes), nodes.Has)
+	}
+	return maintenances
 }
 
 // ComponentOf returns the component of the named NodeMaintenance.
@@ -47,7 +113,10 @@ func ComponentWithout(name string, drains []Drain, now time.Time) *Component {
 }
 
 func componentOf(name string, drains []Drain, now time.Time, include func(name string) bool) *Component {
-	c := &Component{Matchers: map[string]*rules.Matcher{}, Rules: map[string][]v1alpha1.DrainRule{}, Nodes: sets.New[string](), Unreachable: sets.New[string]()}
+	c := &Component{
+		Matchers: map[string]*rules.Matcher{}, Rules: map[string][]v1alpha1.DrainRule{}, Nodes: sets.New[string](), Unreachable: sets.New[string](),
+		limits: map[string]int{},
+	}
 	all, specs := make([]plan.Maintenance, 0, len(drains)), map[string]*v1alpha1.NodeMaintenance{}
 	for _, drain := range drains {
 		for _, node := range drain.Nodes {
@@ -66,6 +135,9 @@ func componentOf(name string, drains []Drain, now time.Time, include func(name s
 		m.SkippedTypes = c.Matchers[m.Name].SkippedTypes()
 		c.Maintenances = append(c.Maintenances, m)
 		c.Nodes.Insert(m.Nodes...)
+		if limit := nodeselection.Limit(specs[m.Name].Spec.MaxParallelNodes, len(m.Nodes)); limit > 0 {
+			c.limits[m.Name] = limit
+		}
 	}
 	return c
 }

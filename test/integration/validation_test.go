@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -158,6 +159,19 @@ func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 		v.accepts(again)
 		v.Expect(again.Generation).To(Equal(short.Generation))
 	})
+	t.Run("R55: maxParallelNodes is a positive number or percentage, excludes a drain timeout, and waitingNodes requires it", func(t *testing.T) {
+		v := all.sub(t)
+		limited := func(limit intstr.IntOrString) func(*v1alpha1.NodeMaintenance) {
+			return func(m *v1alpha1.NodeMaintenance) { m.Spec.MaxParallelNodes = &limit }
+		}
+		for i, value := range []intstr.IntOrString{intstr.FromInt32(0), intstr.FromInt32(-1), intstr.FromString("0%"), intstr.FromString("101%"), intstr.FromString("2")} {
+			v.refuses(maintenance(fmt.Sprintf("r55-%d", i), limited(value)), "maxParallelNodes must be")
+		}
+		v.refuses(maintenance("r55-timeout", limited(intstr.FromInt32(1)), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.DrainTimeoutSeconds = ptr.To[int32](60) }), "exclude each other")
+		v.refuses(maintenance("r55-waiting", func(m *v1alpha1.NodeMaintenance) { m.Spec.WaitingNodes = v1alpha1.WaitingNodesCordon }), "waitingNodes requires maxParallelNodes")
+		v.accepts(maintenance("r55-percent", limited(intstr.FromString("25%"))))
+	})
+
 	t.Run("R4: drainPlanDefaults is PriorityTiers unless set, requires a drainPlan when None, and is immutable", func(t *testing.T) {
 		v := all.sub(t)
 		m := maintenance("r4-defaults")

@@ -1,0 +1,126 @@
+package nodeselection
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
+)
+
+// maxNamedNodes is the maximum number of Nodes that a message names.
+const maxNamedNodes = 3
+
+// Limit returns how many of a number of things may be drained at the same time: a number, or a percentage, rounded down, but at least one. It
+// returns 0, which means no limit, if the value is nil or invalid.
+func Limit(value *intstr.IntOrString, of int) int {
+	if value == nil {
+		return 0
+	}
+	limit, err := intstr.GetScaledValueFromIntOrPercent(value, of, false)
+	if err != nil {
+		return 0
+	}
+	return max(limit, 1)
+}
+
+// Drain is a maintenance in stage Drain.
+type Drain struct {
+	Name string
+	// Limit is how many of its Nodes are drained at the same time, 0 if all are.
+	Limit int
+	// Nodes are the names of the selected Nodes.
+	Nodes []string
+}
+
+// Progress is how far the drain of a Node is, by all of its maintenances together.
+type Progress struct {
+	// Started means that Pods of the Node are, or were, drain targets. Such a Node continues: a drain never pauses.
+	Started bool
+	// Drained means that the Node has no live Pod that must be drained.
+	Drained bool
+}
+
+// isActive reports whether Pods of the Node are being drained.
+func (p Progress) isActive() bool { return p.Started && !p.Drained }
+
+// Turns are which Nodes of maintenances with a limit are drained now, and which wait.
+type Turns struct {
+	// Waiting are the names of the Nodes that wait.
+	Waiting sets.Set[string]
+	drains  map[string]turn
+}
+
+type turn struct {
+	limit           int
+	active, waiting []string
+}
+
+// TurnsOf decides which Nodes are drained now. drains are the maintenances that are connected by shared Nodes. The decision depends on nothing
+// else, so all of them agree on it:
+//
+//   - A Node that a maintenance without a limit selects is drained at once.
+//   - The other Nodes start in the order of their names, each when all of its maintenances have fewer active Nodes than their limit.
+//   - A Node that has started continues, and counts until it is drained.
+func TurnsOf(drains []Drain, progress map[string]Progress) Turns {
+	limited, unlimited := map[string][]string{}, sets.New[string]() // maintenances by Node
+	turns := Turns{Waiting: sets.New[string](), drains: map[string]turn{}}
+	for _, d := range drains {
+		if d.Limit == 0 {
+			unlimited.Insert(d.Nodes...)
+			continue
+		}
+		turns.drains[d.Name] = turn{limit: d.Limit}
+		for _, node := range d.Nodes {
+			limited[node] = append(limited[node], d.Name)
+		}
+	}
+	nodes := sets.List(sets.KeySet(limited))
+	for _, node := range nodes {
+		if p := progress[node]; p.isActive() || unlimited.Has(node) && !p.Drained {
+			turns.activate(node, limited[node])
+		}
+	}
+	for _, node := range nodes {
+		if p := progress[node]; p.Started || p.Drained || unlimited.Has(node) {
+			continue
+		}
+		if turns.mayStart(limited[node]) {
+			turns.activate(node, limited[node])
+			continue
+		}
+		turns.Waiting.Insert(node)
+		for _, name := range limited[node] {
+			d := turns.drains[name]
+			d.waiting = append(d.waiting, node)
+			turns.drains[name] = d
+		}
+	}
+	return turns
+}
+
+func (t Turns) mayStart(maintenances []string) bool {
+	return !slices.ContainsFunc(maintenances, func(name string) bool { return len(t.drains[name].active) >= t.drains[name].limit })
+}
+
+func (t Turns) activate(node string, maintenances []string) {
+	for _, name := range maintenances {
+		d := t.drains[name]
+		d.active = append(d.active, node)
+		t.drains[name] = d
+	}
+}
+
+// Next returns the names of the Nodes of a maintenance that wait, in the order in which they start.
+func (t Turns) Next(maintenance string) []string { return t.drains[maintenance].waiting }
+
+// Message says what the waiting Nodes of a maintenance wait for.
+func (t Turns) Message(maintenance string) string {
+	d := t.drains[maintenance]
+	if len(d.active) < d.limit {
+		return "Waiting for the turn of another NodeMaintenance that selects the Node (maxParallelNodes)"
+	}
+	return fmt.Sprintf("Waiting for Nodes %s to be drained (maxParallelNodes allows %d)", text.List(d.active, maxNamedNodes), d.limit)
+}
