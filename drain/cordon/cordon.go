@@ -160,10 +160,10 @@ const (
 
 // Imminent returns the Nodes that a new NodeMaintenance is about to cordon, as far as it names them, and until when evictions wait
 // for that: the replacement of an evicted Pod may be scheduled onto such a Node, and would be evicted again. It returns none for a
-// NodeMaintenance that has cordoned its Nodes, does not cordon, or is being deleted, and none for one that appears to be created in
+// NodeMaintenance that has cordoned its Nodes, does not cordon them now, or is being deleted, and none for one that appears to be created in
 // the future: the clock of a workload cluster may be wrong, and must not block evictions. CanCordon decides about each Node.
 func Imminent(m *v1alpha1.NodeMaintenance, now time.Time) (nodes []string, until time.Time) {
-	if !Holds(m) || !m.DeletionTimestamp.IsZero() || meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned) ||
+	if !Holds(m) || m.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable || !m.DeletionTimestamp.IsZero() || meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned) ||
 		!isWithin(imminence, m.CreationTimestamp.Time, now) {
 		return nil, time.Time{}
 	}
