@@ -64,11 +64,13 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine); err != nil {
 		return r.unreachable(ctx, s, err)
 	}
+	skip := machinedrain.SkipNode(s.node)
 	switch m := s.found.Maintenance; {
 	case s.node == nil && s.machine.DeletionTimestamp.IsZero():
 		return outcome{verdict: wait, reason: v1alpha1.ReasonMachineCordoning, message: "Waiting for the Node of the Machine"}, nil
-	case s.node == nil:
-		return skipped(machinedrain.SkipNodeGone), nil
+	case skip != machinedrain.NotSkipped && !s.machine.DeletionTimestamp.IsZero():
+		s.drainOver = skip == machinedrain.SkipOutOfService // else Cluster API drains it
+		return skipped(skip), nil
 	case s.found.Name == "":
 		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
 	case m != nil && m.Spec.Stage == v1alpha1.StageComplete: // stages only move forward

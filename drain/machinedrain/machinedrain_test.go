@@ -112,6 +112,32 @@ func TestSkip(t *testing.T) {
 	}
 }
 
+func TestSkipNode(t *testing.T) {
+	node := func(ready corev1.ConditionStatus, taints ...string) *corev1.Node {
+		n := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+		for _, key := range taints {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute})
+		}
+		return n
+	}
+	for name, test := range map[string]struct {
+		node *corev1.Node
+		want machinedrain.SkipReason
+	}{
+		"M81: drains a Node":                                      {node(corev1.ConditionTrue), machinedrain.NotSkipped},
+		"M81: drains an unreachable Node":                         {node(corev1.ConditionUnknown, corev1.TaintNodeUnreachable), machinedrain.NotSkipped},
+		"M81: drains a Node with the taint whose kubelet answers": {node(corev1.ConditionTrue, corev1.TaintNodeOutOfService), machinedrain.NotSkipped},
+		"M81: does not drain an unreachable Node with the taint":  {node(corev1.ConditionUnknown, corev1.TaintNodeUnreachable, corev1.TaintNodeOutOfService), machinedrain.SkipOutOfService},
+		"M12: does not drain a Node that does not exist":          {nil, machinedrain.SkipNodeGone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := machinedrain.SkipNode(test.node); got != test.want {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
 func TestNodeNameOf(t *testing.T) {
 	node := func(name, providerID string) corev1.Node {
 		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}

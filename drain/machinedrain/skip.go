@@ -1,6 +1,8 @@
 package machinedrain
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -25,7 +27,7 @@ type Facts struct {
 // SkipReason says why a deleted Machine's Node is not drained.
 type SkipReason string
 
-// The reasons, in the order in which Skip checks them. All but SkipNodeGone are those of Cluster API:
+// The reasons, in the order in which Skip and SkipNode check them. All but those of SkipNode are those of Cluster API:
 // https://github.com/kubernetes-sigs/cluster-api/blob/v1.14.2/core/reconcilers/machine/machine_controller.go (isDeleteNodeAllowed, isNodeDrainAllowed).
 const (
 	NotSkipped               SkipReason = ""
@@ -37,6 +39,7 @@ const (
 	SkipPreTerminateStarted  SkipReason = "the Machine already waits for its pre-terminate hooks"
 	SkipInfraMachineDeleted  SkipReason = "the infrastructure machine is deleted or being deleted"
 	SkipNodeGone             SkipReason = "the Node does not exist"
+	SkipOutOfService         SkipReason = "the Node is unreachable and has the taint " + corev1.TaintNodeOutOfService
 )
 
 // Skip returns why the Node of a deleted Machine is not drained, or NotSkipped. Cluster API would not drain such a Node either.
@@ -58,6 +61,20 @@ func Skip(f Facts) SkipReason {
 		return SkipPreTerminateStarted
 	case f.InfraMachineDeleted:
 		return SkipInfraMachineDeleted
+	default:
+		return NotSkipped
+	}
+}
+
+// SkipNode returns why the Node of a deleted Machine that Skip does not skip is not drained, or NotSkipped. node is nil if it does not exist. On
+// an unreachable Node with the out-of-service taint no Pod runs: the administrator who sets the taint has made sure of that
+// (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown). No PodDisruptionBudget protects its Pods.
+func SkipNode(node *corev1.Node) SkipReason {
+	switch {
+	case node == nil:
+		return SkipNodeGone
+	case rules.Unreachable(node) && slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == corev1.TaintNodeOutOfService }):
+		return SkipOutOfService
 	default:
 		return NotSkipped
 	}

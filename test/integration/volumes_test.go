@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,7 +26,7 @@ func TestVolumes(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	a := all.withAttacher()
-	all.withMachines("held", "staying", "unmatched", "late", "leftover", "silent", "daemonsets", "serviced", "full")
+	all.withMachines("held", "staying", "unmatched", "late", "leftover", "silent", "daemonsets", "serviced", "broken", "full")
 
 	t.Run("M12, M19: releases the hook when the last volume is detached, and Cluster API does not wait for volumes again", func(t *testing.T) {
 		s := all.sub(t)
@@ -36,6 +38,7 @@ func TestVolumes(t *testing.T) {
 	t.Run("M13: releases the Machine after nodeVolumeDetachTimeoutSeconds, also if it is set during the wait", func(t *testing.T) { all.sub(t).volumeTimeout(a) })
 	t.Run("M21: waits for volumes of the Pods that remain after the drain timeout only until the volume detach timeout", func(t *testing.T) { all.sub(t).leftover() })
 	t.Run("M14: does not wait for volumes of an unreachable Node", func(t *testing.T) { all.sub(t).silentNode(a) })
+	t.Run("M81: releases a Machine whose unreachable Node is out of service, although a budget protects its Pods", func(t *testing.T) { all.sub(t).outOfService(a) })
 	t.Run("M19, R40: deletes Pods of DaemonSets after the volumes are detached", func(t *testing.T) { all.sub(t).daemonSetsLast(a) })
 	t.Run("M80: drains a Machine with the stage annotation as a deleted one, and restores the Node", func(t *testing.T) { all.sub(t).serviced(a) })
 	t.Run("M29, M34: reports the progress of a drain of 110 Pods in metrics, and what it waits for in the policy", func(t *testing.T) {
@@ -225,6 +228,27 @@ func (s *scene) silentNode(a *storage.Attacher) {
 	s.Expect(excludes(s.released("silent"))).To(Equal([]string{"drain"}), "Cluster API checks whether the Node is reachable")
 	s.expectGone("silent")
 	s.detach(a, "lost")
+}
+
+func (s *scene) outOfService(a *storage.Attacher) {
+	s.withVolumes("dead")
+	a.Hold("dead")
+	s.create(s.workload.Client, budget("dead", 0))
+	s.run(bare("dead", "broken", mounting("dead")))
+	s.expectAttached("broken", "dead")
+	s.stopAnswering("broken")
+	s.deleteMachine("broken")
+	s.Eventually(func() string { return s.condition("broken").Message }, soon, pace).Should(ContainSubstring("Pod default/dead: "))
+	s.Expect(s.machine("broken").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+
+	patch := fmt.Appendf(nil, `{"spec":{"taints":[{"key":%q,"value":"nodeshutdown","effect":"NoSchedule"}]}}`, corev1.TaintNodeOutOfService)
+	s.Expect(s.workload.Client.Patch(s.Context(), s.node("broken"), client.RawPatch(types.StrategicMergePatchType, patch))).To(Succeed())
+	s.Eventually(func() bool { return s.isGone("broken") }, eventually, pace).Should(BeTrue())
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.Expect(excludes(s.released("broken"))).To(Equal([]string{"drain"}), "Cluster API checks whether the Node is reachable before it waits for volumes")
+	s.removeWorkloads() // the garbage collector takes a minute to delete Pods of a deleted Node
+	s.expectGone("broken")
+	s.detach(a, "dead")
 }
 
 // stopAnswering stops a kubelet and sets the Node condition that the node lifecycle controller would set after 50 s.
