@@ -84,8 +84,17 @@ type BudgetStep struct {
 	Budget
 }
 
-// Read reads a recording. It returns an error if the file is not a recording, or has a version that this program does not know.
+// Read reads a recording, or traces of the manager as OTLP JSON. It returns an error if the file is neither, or has a version that this program
+// does not know.
 func Read(file io.Reader) (*History, error) {
+	buffered := bufio.NewReader(file)
+	if isTraces(buffered) {
+		return readTraces(buffered)
+	}
+	return readRecording(buffered)
+}
+
+func readRecording(file io.Reader) (*History, error) {
 	b := &builder{drains: map[string]*Drain{}, pods: map[string]*podBuilder{}, budgets: map[string]*BudgetCourse{}, machines: map[string]*Drain{}}
 	scanner := bufio.NewScanner(file)
 	scanner.Buffer(nil, maxLine)

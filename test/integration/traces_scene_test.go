@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	drainhistory "github.com/capnm/cluster-api-node-maintenance/drain/history"
+	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -133,6 +134,21 @@ func (c *collector) spans(ctx context.Context, id string) ([]span, error) {
 
 // traceID returns the ID of the trace of a Machine or NodeMaintenance.
 func traceID(root types.UID) string { return drainhistory.Trace{Root: root}.ID().String() }
+
+// report returns what the report of the kubectl plugin says about a trace, which it reads from Jaeger as OTLP JSON.
+func (c *collector) report(s *scene, root types.UID) *recording.Drain {
+	s.Helper()
+	request, err := http.NewRequestWithContext(s.Context(), http.MethodGet, "http://"+c.query+"/api/v3/traces/"+traceID(root), nil)
+	s.Expect(err).NotTo(HaveOccurred())
+	response, err := http.DefaultClient.Do(request)
+	s.Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = response.Body.Close() }()
+	read, err := recording.Read(response.Body)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(read.Incomplete).To(BeEmpty())
+	s.Expect(read.Drains).To(HaveLen(1))
+	return &read.Drains[0]
+}
 
 // trace is a complete trace.
 type trace struct {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -28,12 +29,12 @@ func TestTraces(t *testing.T) {
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: time.Second, ManagerArgs: []string{flag}})
 	all.withMachines("traced", "daemons", "crashed", "hung")
 
-	t.Run("M70, M72, M74: a deletion is a trace of its parts, drain orders, Pods and waits, which agrees with the audit log", func(t *testing.T) {
+	t.Run("M70, M72, M74, M75: a deletion is a trace of its parts, drain orders, Pods and waits, which agrees with the audit log", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		tracedDeletion(s, jaeger)
 	})
-	t.Run("M70: the drain of the Pods of DaemonSets is a part of its own, after the volumes", func(t *testing.T) {
+	t.Run("M70: the drain of the Pods of DaemonSets is a separate part, after the volumes", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		tracedDaemonSets(s, jaeger)
@@ -67,6 +68,7 @@ func tracedDeletion(s *scene, jaeger *collector) {
 
 	machine := s.machine("traced")
 	s.deleteMachine("traced")
+	machineDeleted := s.machine("traced").DeletionTimestamp.Time
 	s.expectRefused(refused, v1alpha1.ReasonAdmissionRefused, "not yet")
 	s.Expect(s.workload.Client.Delete(s.Context(), policy)).To(Succeed())
 	s.expectGone("traced")
@@ -88,6 +90,14 @@ func tracedDeletion(s *scene, jaeger *collector) {
 	}
 	s.Expect(trace.childrenOf(trace.evacuationOf(refused))).To(ContainElement(And(HaveField("Name", "eviction refused"), HaveField("Tags", HaveKeyWithValue("capnm.reason", v1alpha1.ReasonAdmissionRefused)))))
 	trace.expectAsAudited(append(append(web, storage...), *refused))
+
+	report := jaeger.report(s, machine.UID)
+	s.Expect(*report).To(And(HaveField("Machine", namespace+"/traced"), HaveField("Nodes", ConsistOf("traced")), HaveField("Deleted", BeTemporally("==", machineDeleted))))
+	s.Expect(report.Pods).To(HaveLen(len(web) + len(storage) + 1))
+	s.Expect(recording.Causes([]recording.Drain{*report})).To(ContainElements(
+		And(HaveField("Object", "PodDisruptionBudget default/web"), HaveField("Pods", BeNumerically(">=", len(web)-1))),
+		HaveField("Reason", v1alpha1.ReasonAdmissionRefused),
+	))
 
 	for _, part := range []string{"turn", "drain", "volumes", "release"} {
 		s.Expect(s.metrics().Sum("capnm_drain_part_duration_seconds", pairs([]string{"part", part}))-before.Sum("capnm_drain_part_duration_seconds", pairs([]string{"part", part}))).To(BeEquivalentTo(1), part)

@@ -24,12 +24,19 @@ func newReport(o *options) *cobra.Command {
 		Short: "Write a report of recorded drains: how long they took, and what they waited for",
 		Long: `Write a report of the drains in a recording of status --watch --record: how long they took, what they waited for, the disruptions that
 PodDisruptionBudgets allowed meanwhile, and what could be changed. The report is one HTML page that needs no network, or Markdown for a
-ticket. No cluster is needed.`,
+ticket. No cluster is needed.
+
+The file can also have traces of the manager as OTLP JSON, as the OpenTelemetry Collector and Jaeger write them. They lack the disruptions that
+budgets allowed.`,
 		Example: `  # Record a rollout, until Ctrl-C
   kubectl node-maintenance status -A --watch --record rollout.jsonl
 
   kubectl node-maintenance report rollout.jsonl > rollout.html
-  kubectl node-maintenance report rollout.jsonl -o md`,
+  kubectl node-maintenance report rollout.jsonl -o md
+
+  # A trace from Jaeger
+  curl -s http://localhost:16686/api/v3/traces/b045dadd69baf46bd404979867b9fcba > trace.json
+  kubectl node-maintenance report trace.json > trace.html`,
 		RunE: func(_ *cobra.Command, args []string) error { return o.report(args, format) },
 	}
 	addOutput(command, &format, outputHTML, outputMarkdown)
