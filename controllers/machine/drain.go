@@ -165,7 +165,9 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 		return result, err
 	}
 	ctrl.LoggerFrom(ctx).Info("All other Pods are drained and the volumes detached, draining the Pods of DaemonSets")
-	r.Recorder.BeginDaemonSets(s.maintenanceRequest(), s.trace(), s.course(), s.now)
+	if !s.machine.DeletionTimestamp.IsZero() {
+		r.Recorder.BeginDaemonSets(s.maintenanceRequest(), s.trace(), s.course(), s.now)
+	}
 	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonMachineDraining, message: "Draining the Pods of DaemonSets, after all other Pods and the volumes"}
 	return s.requeueBy(s.clock().DrainDeadline(s.machine), waiting), nil
 }

@@ -50,9 +50,10 @@ type Course struct {
 // Before returns the parts up to the wait for volumes, which has just ended.
 func (c Course) Before(now time.Time) []Part {
 	var parts []Part
-	drainStarted := c.DrainEnd
+	drainEnd := later(c.DrainEnd, c.Deleted) // a Machine may be deleted after its Node has been drained in place
+	drainStarted := drainEnd
 	if c.DrainStart != nil {
-		drainStarted = *c.DrainStart
+		drainStarted = later(*c.DrainStart, c.Deleted)
 	}
 	switch {
 	case c.Limited:
@@ -63,9 +64,9 @@ func (c Course) Before(now time.Time) []Part {
 	if c.DrainStart == nil {
 		return parts
 	}
-	parts = append(parts, Part{Key: drainPart, Start: drainStarted, End: c.DrainEnd, Error: c.DrainTimedOut, Pods: c.Pods})
+	parts = append(parts, Part{Key: drainPart, Start: drainStarted, End: drainEnd, Error: c.DrainTimedOut, Pods: c.Pods})
 	if c.WaitsForVolumes {
-		parts = append(parts, Part{Key: volumesPart, Start: c.DrainEnd, End: now, Error: c.VolumesTimedOut})
+		parts = append(parts, Part{Key: volumesPart, Start: drainEnd, End: now, Error: c.VolumesTimedOut})
 	}
 	return parts
 }
@@ -74,7 +75,7 @@ func (c Course) Before(now time.Time) []Part {
 func (c Course) After(released time.Time) []Part {
 	var parts []Part
 	if !c.DaemonSets.IsZero() {
-		parts = append(parts, Part{Key: daemonSetsPart, Start: c.DaemonSets, End: c.Releasing, Error: c.DrainTimedOut})
+		parts = append(parts, Part{Key: daemonSetsPart, Start: later(c.DaemonSets, c.Deleted), End: c.Releasing, Error: c.DrainTimedOut})
 	}
 	return append(parts, Part{Key: releasePart, Start: c.Releasing, End: released})
 }
