@@ -140,13 +140,24 @@ type MachineDrainPolicySpec struct {
 	NodeAgent NodeAgentPolicy `json:"nodeAgent,omitempty"`
 }
 
+// Conditions of a MachineDrainPolicy.
+const (
+	// MachineDrainPolicyMachinePoolsManaged is False if the policy selects Clusters with MachinePools whose infrastructure provider creates no
+	// Machines. Their Nodes are not drained. Otherwise the policy does not have the condition.
+	MachineDrainPolicyMachinePoolsManaged = "MachinePoolsManaged"
+
+	// ReasonNoMachines means that MachinePools with Nodes have no Machines. The message names them.
+	ReasonNoMachines = "NoMachines"
+)
+
 // MachineDrainPolicyStatus is the observed state of a policy.
 type MachineDrainPolicyStatus struct {
 	// observedGeneration is the generation of the spec that the status reflects.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the policy.
+	// conditions of the policy. MachinePoolsManaged is False if there are MachinePools whose Nodes cannot be drained, because they have no
+	// Machines.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -10,6 +10,8 @@ import (
 
 	"github.com/pkg/errors"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -29,6 +31,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=machinedrainpolicies/status,verbs=patch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinepools,verbs=list;watch
 
 // settle is how long the controller collects events of Machines and Clusters before it counts: a rollout changes many of them.
 const settle = time.Second
@@ -50,6 +53,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 		For(&v1alpha1.MachineDrainPolicy{}).
 		Watches(&clusterv1.Machine{}, r.policiesOfNamespace()).
 		Watches(&clusterv1.Cluster{}, r.policiesOfNamespace()).
+		Watches(&clusterv1.MachinePool{}, r.policiesOfNamespace()).
 		WithOptions(options).
 		Complete(r)
 	return errors.Wrap(err, "setting up the machine drain policy controller")
@@ -91,7 +95,14 @@ func countsMayChange(before, after client.Object) bool {
 	return before.GetResourceVersion() == after.GetResourceVersion() || // a resync
 		!before.GetDeletionTimestamp().Equal(after.GetDeletionTimestamp()) ||
 		!maps.Equal(before.GetLabels(), after.GetLabels()) ||
-		before.GetAnnotations()[v1alpha1.PreDrainHookAnnotation] != after.GetAnnotations()[v1alpha1.PreDrainHookAnnotation]
+		before.GetAnnotations()[v1alpha1.PreDrainHookAnnotation] != after.GetAnnotations()[v1alpha1.PreDrainHookAnnotation] ||
+		hasNodes(before) != hasNodes(after)
+}
+
+// hasNodes returns whether an object is a MachinePool with Nodes.
+func hasNodes(object client.Object) bool {
+	pool, ok := object.(*clusterv1.MachinePool)
+	return ok && len(pool.Status.NodeRefs) > 0
 }
 
 // waitsMayChange returns whether the Machine's condition has changed, which follows what its drain waits for.
@@ -109,8 +120,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting MachineDrainPolicy %s", request.NamespacedName)
 	}
 	inNamespace := client.InNamespace(request.Namespace)
-	policies, all, clusters := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineList{}, &clusterv1.ClusterList{}
-	for _, list := range []client.ObjectList{policies, all, clusters} {
+	policies, all, pools, clusters := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineList{}, &clusterv1.MachinePoolList{}, &clusterv1.ClusterList{}
+	for _, list := range []client.ObjectList{policies, all, pools, clusters} {
 		if err := r.Client.List(ctx, list, inNamespace, client.UnsafeDisableDeepCopy); err != nil { // the objects are not modified, and may be many
 			return reconcile.Result{}, errors.Wrapf(err, "listing the objects that MachineDrainPolicy %s selects", request.NamespacedName)
 		}
@@ -123,6 +134,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	changed := policy.DeepCopy()
 	changed.Status.ObservedGeneration = policy.Generation
 	changed.Status.Clusters, changed.Status.Machines, changed.Status.ActiveDrains = tally.Clusters, tally.Machines, int32(len(tally.Draining)) //nolint:gosec // bounded by the number of Machines
+	if condition := machinedrain.PoolsCondition(policy, pools.Items, all.Items, labels); condition != nil {
+		condition.LastTransitionTime = metav1.NewTime(r.Clock.Now().Truncate(time.Second))
+		meta.SetStatusCondition(&changed.Status.Conditions, *condition)
+	} else {
+		meta.RemoveStatusCondition(&changed.Status.Conditions, v1alpha1.MachineDrainPolicyMachinePoolsManaged)
+	}
 	waits, result, err := r.longestWaits(ctx, tally.Draining, policy.Status.LongestWaits)
 	if err != nil {
 		return reconcile.Result{}, err

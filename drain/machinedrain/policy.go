@@ -79,6 +79,34 @@ func TallyOf(policy *v1alpha1.MachineDrainPolicy, policies []v1alpha1.MachineDra
 	return tally
 }
 
+// maxPools is the maximum number of MachinePools that a condition names.
+const maxPools = 5
+
+// PoolsCondition returns the condition of a policy about MachinePools that have Nodes and no Machines, nil if there are none in the Clusters
+// that it selects. clusters are the labels of the namespace's Clusters, by name.
+func PoolsCondition(policy *v1alpha1.MachineDrainPolicy, pools []clusterv1.MachinePool, all []clusterv1.Machine, clusters map[string]map[string]string) *metav1.Condition {
+	withMachines := sets.New[string]()
+	for i := range all {
+		withMachines.Insert(all[i].Labels[clusterv1.MachinePoolNameLabel])
+	}
+	var without []string
+	for i := range pools {
+		pool := &pools[i]
+		labels, known := clusters[pool.Spec.ClusterName]
+		if known && PolicySelectsCluster(policy, labels) && len(pool.Status.NodeRefs) > 0 && !withMachines.Has(pool.Name) {
+			without = append(without, pool.Name)
+		}
+	}
+	if len(without) == 0 {
+		return nil
+	}
+	slices.Sort(without)
+	return &metav1.Condition{
+		Type: v1alpha1.MachineDrainPolicyMachinePoolsManaged, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoMachines, ObservedGeneration: policy.Generation,
+		Message: "The infrastructure provider creates no Machines for MachinePool " + text.List(without, maxPools) + ". Their Nodes are not drained when the provider deletes them",
+	}
+}
+
 const (
 	// MaxWaits is the maximum number of blocked drains in the status of a policy.
 	MaxWaits = 5

@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -97,4 +99,25 @@ func TestWaitOf(t *testing.T) {
 			t.Fatalf("got %v", wait)
 		}
 	}))
+}
+
+func TestPoolsCondition(t *testing.T) { // M82
+	g := NewWithT(t)
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Generation: 3}}
+	policy.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"drain": "yes"}}
+	clusters := map[string]map[string]string{"a": {"drain": "yes"}, "b": nil}
+	pool := func(cluster, name string, nodes int) clusterv1.MachinePool {
+		p := clusterv1.MachinePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		p.Spec.ClusterName, p.Status.NodeRefs = cluster, make([]corev1.ObjectReference, nodes)
+		return p
+	}
+	machines := []clusterv1.Machine{{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{clusterv1.MachinePoolNameLabel: "with-machines"}}}}
+	pools := []clusterv1.MachinePool{pool("a", "with-machines", 1), pool("a", "empty", 0), pool("b", "not-selected", 1), pool("gone", "without-cluster", 1)}
+	g.Expect(machinedrain.PoolsCondition(policy, pools, machines, clusters)).To(BeNil())
+
+	condition := machinedrain.PoolsCondition(policy, append(pools, pool("a", "two", 2), pool("a", "one", 1)), machines, clusters)
+	g.Expect(condition).NotTo(BeNil())
+	g.Expect(condition.Status).To(Equal(metav1.ConditionFalse))
+	g.Expect(condition.ObservedGeneration).To(BeEquivalentTo(3))
+	g.Expect(condition.Message).To(ContainSubstring("no Machines for MachinePool one, two."))
 }

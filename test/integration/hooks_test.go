@@ -51,6 +51,7 @@ func TestHooks(t *testing.T) {
 	t.Run("M11: does not change the hooks of other actors", func(t *testing.T) { all.sub(t).foreignHooks() })
 	t.Run("M9: drains a control plane Machine before its pre-terminate hook is handled", func(t *testing.T) { all.sub(t).preTerminate() })
 	t.Run("M9: sets the hook on a Machine of a MachinePool and drains it", func(t *testing.T) { all.sub(t).machinePool() })
+	t.Run("M82: names a MachinePool without Machines in the condition of the policy, until it has one", func(t *testing.T) { all.sub(t).poolWithoutMachines() })
 	t.Run("M9, M14: drains a Machine that a MachineHealthCheck deletes", func(t *testing.T) { all.sub(t).healthCheck() })
 	t.Run("M18: deletes NodeMaintenances without Machine and Node on connect, and reports but does not change one whose Node exists", func(t *testing.T) { all.sub(t).orphans() })
 	t.Run("M17: finishes a drain whose policy was deleted, also after a restart", func(t *testing.T) { all.sub(t).policyGone() })
@@ -323,6 +324,30 @@ func (s *scene) machinePool() {
 	s.deleteMachine("pooled")
 	s.expectGone("pooled")
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("in-pool"))
+}
+
+// poolWithoutMachines creates a MachinePool as a provider without MachinePool Machines has it: it has Nodes and no Machines. It is paused, since no
+// such provider runs here.
+func (s *scene) poolWithoutMachines() {
+	pool := &clusterv1.MachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "opaque", Annotations: map[string]string{clusterv1.PausedAnnotation: ""}}}
+	pool.Spec.ClusterName, pool.Spec.Template.Spec.ClusterName = s.cluster.Key().Name, s.cluster.Key().Name
+	pool.Spec.Template.Spec.Bootstrap.DataSecretName = ptr.To("none")
+	pool.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "OpaquePool", Name: "opaque"}
+	s.create(s.fleet.Client, pool)
+	patch := client.MergeFrom(pool.DeepCopy())
+	pool.Status.NodeRefs = []corev1.ObjectReference{{Kind: "Node", Name: "spare"}}
+	s.Expect(s.fleet.Client.Status().Patch(s.Context(), pool, patch)).To(Succeed())
+	managed := func() *metav1.Condition {
+		policy := &v1alpha1.MachineDrainPolicy{}
+		s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
+		return meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.MachineDrainPolicyMachinePoolsManaged)
+	}
+	s.Eventually(managed, soon, pace).Should(HaveField("Message", ContainSubstring("MachinePool opaque.")))
+
+	s.change("spare", func(m *clusterv1.Machine) { m.Labels[clusterv1.MachinePoolNameLabel] = "opaque" })
+	s.Eventually(managed, soon, pace).Should(BeNil())
+	s.change("spare", func(m *clusterv1.Machine) { delete(m.Labels, clusterv1.MachinePoolNameLabel) })
+	s.Expect(s.fleet.Client.Delete(s.Context(), pool)).To(Succeed())
 }
 
 func (s *scene) healthCheck() {
