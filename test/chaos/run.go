@@ -110,6 +110,9 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 	}
 	r.logf("checking %d versions, %d requests, %d removals of Pods that succeeded and %d that did not", len(history.Workload.Versions)+len(history.Management.Versions), len(history.Workload.Audit)+len(history.Management.Audit), evictions, cutOff)
 	violations = append(violations, history.Violations()...)
+	for _, m := range r.managers {
+		violations = append(violations, m.failures()...)
+	}
 	if len(violations) > 0 {
 		return r.lines, violations, nil
 	}

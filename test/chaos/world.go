@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -190,6 +191,7 @@ type managerProcess struct {
 	lock    sync.Mutex
 	current *fleet.Manager
 	starts  []time.Time
+	exits   int // that no fault caused
 }
 
 // start starts the manager, unless it runs, and waits until it is ready. A process that is not ready in time is killed.
@@ -199,6 +201,7 @@ func (m *managerProcess) start(ctx context.Context) error {
 	if m.current != nil {
 		select {
 		case <-m.current.Done():
+			m.exits++
 		default:
 			return nil
 		}
@@ -209,6 +212,22 @@ func (m *managerProcess) start(ctx context.Context) error {
 		m.current = current
 	}
 	return err
+}
+
+// failures returns panics in the log of the manager, and whether it has exited without a fault. One that loses the leader election must exit.
+func (m *managerProcess) failures() []string {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	var found []string
+	if m.exits > 0 && len(m.args) == 0 {
+		found = append(found, fmt.Sprintf("%s has exited %d times", m.name, m.exits))
+	}
+	for line := range strings.Lines(m.current.Log()) {
+		if strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") || strings.Contains(line, "Observed a panic") {
+			found = append(found, m.name+": "+strings.TrimSpace(line))
+		}
+	}
+	return found
 }
 
 func (m *managerProcess) kill() {
