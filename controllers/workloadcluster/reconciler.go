@@ -154,7 +154,7 @@ const (
 )
 
 // checkBundle installs or restores the bundle unless it was checked a moment ago. It returns when to check it again, and whether the API server
-// serves all CRDs.
+// serves the objects of all CRDs, including those of a CRD that is being deleted.
 func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster, live client.Client) (after time.Duration, served bool, err error) {
 	key, now := client.ObjectKeyFromObject(cluster), r.Clock.Now()
 	last := r.lastCheck(key)
@@ -173,9 +173,9 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 	}
 	r.Clusters.SetUnserved(key, applied.Unserved)
 	switch {
-	case applied.Terminating:
+	case applied.Terminating: // a manager that has just started needs the watches to remove its finalizers, for which the deletion waits
 		ctrl.LoggerFrom(ctx).Info(applied.Unserved)
-		return terminatingRetry, false, nil
+		return terminatingRetry, true, nil
 	case applied.Unserved != "":
 		return establishRetry, false, nil
 	}

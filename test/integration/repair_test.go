@@ -12,6 +12,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,7 +33,7 @@ const (
 func TestBundleRestored(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
-	all.withMachines("idle", "draining", "terminating", "limited", "changed", "spare")
+	all.withMachines("idle", "draining", "unattended", "terminating", "limited", "changed", "spare")
 	tenant := all.newTenant()
 
 	t.Run("M50: drains a Machine after all objects of the bundle were deleted from the idle workload cluster", func(t *testing.T) {
@@ -63,6 +64,23 @@ func TestBundleRestored(t *testing.T) {
 		s.deletePods(waiting.Name)
 		s.expectGone("draining")
 		s.Expect(s.evictions().Succeeded()).To(HaveLen(3))
+	})
+
+	t.Run("M50: continues a drain whose CRDs another actor deleted while no manager ran", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.removeWorkloads()
+		waiting := bare("waiting", "unattended", withEvacuator)
+		s.run(waiting)
+		s.deleteMachine("unattended")
+		s.Eventually(func() string { return s.activeClass(waiting) }, soon, pace).Should(Equal(evacuatorClass))
+		s.fleet.KillManager()
+		s.requestBundleDeletion(crds) // which waits for the finalizers of the manager
+		s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+		s.expectBundle()
+		s.Eventually(func() string { return s.activeClass(waiting) }, eventually, pace).Should(Equal(evacuatorClass))
+		s.Expect(s.node("unattended").Spec.Unschedulable).To(BeTrue())
+		s.deletePods(waiting.Name)
+		s.expectGone("unattended")
 	})
 
 	t.Run("M51: restores changed and deleted objects while a Machine is drained, counts them, and does not write unchanged ones", func(t *testing.T) {
@@ -108,18 +126,24 @@ func TestBundleRestored(t *testing.T) {
 	})
 }
 
-// deleteBundle deletes the objects of the bundle that are of these kinds, and waits until they are gone.
-func (s *scene) deleteBundle(kinds ...string) {
+// requestBundleDeletion deletes the objects of the bundle that are of these kinds, and returns them.
+func (s *scene) requestBundleDeletion(kinds ...string) []*unstructured.Unstructured {
 	s.Helper()
 	objects, err := workload.Bundle()
 	s.Expect(err).NotTo(HaveOccurred())
+	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return !slices.Contains(kinds, o.GetKind()) })
 	for _, object := range objects {
-		if !slices.Contains(kinds, object.GetKind()) {
-			continue
-		}
 		s.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(object), object)).To(Succeed())
-		deleted := object.GetUID()
 		s.Expect(s.workload.Client.Delete(s.Context(), object)).To(Succeed())
+	}
+	return objects
+}
+
+// deleteBundle deletes the objects of the bundle that are of these kinds, and waits until they are gone.
+func (s *scene) deleteBundle(kinds ...string) {
+	s.Helper()
+	for _, object := range s.requestBundleDeletion(kinds...) {
+		deleted := object.GetUID()
 		s.Eventually(func(g Gomega) {
 			err := s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(object), object)
 			g.Expect(client.IgnoreNotFound(err)).To(Succeed())
