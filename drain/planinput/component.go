@@ -42,7 +42,7 @@ type Component struct {
 // IsLimited returns whether a NodeMaintenance of the component has maxParallelNodes.
 func (c *Component) IsLimited() bool { return len(c.limits) > 0 }
 
-// Decide returns the targets of the component, none on the Nodes that wait for their turn.
+// Decide returns the targets of the component, none on the Nodes that wait because of maxParallelNodes.
 func (c *Component) Decide(pods []plan.Pod, turns nodeselection.Turns) plan.Decision {
 	all := plan.Decide(plan.Observation{Maintenances: c.Maintenances, Pods: pods})
 	if turns.Waiting.Len() == 0 {

@@ -26,7 +26,7 @@ func TestVolumes(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	a := all.withAttacher()
-	all.withMachines("held", "staying", "unmatched", "late", "leftover", "silent", "daemonsets", "serviced", "broken", "full")
+	all.withMachines("held", "staying", "unmatched", "late", "leftover", "silent", "daemonsets", "serviced", "outofservice", "full")
 
 	t.Run("M12, M19: releases the hook when the last volume is detached, and Cluster API does not wait for volumes again", func(t *testing.T) {
 		s := all.sub(t)
@@ -234,20 +234,20 @@ func (s *scene) outOfService(a *storage.Attacher) {
 	s.withVolumes("dead")
 	a.Hold("dead")
 	s.create(s.workload.Client, budget("dead", 0))
-	s.run(bare("dead", "broken", mounting("dead")))
-	s.expectAttached("broken", "dead")
-	s.stopAnswering("broken")
-	s.deleteMachine("broken")
-	s.Eventually(func() string { return s.condition("broken").Message }, soon, pace).Should(ContainSubstring("Pod default/dead: "))
-	s.Expect(s.machine("broken").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	s.run(bare("dead", "outofservice", mounting("dead")))
+	s.expectAttached("outofservice", "dead")
+	s.stopAnswering("outofservice")
+	s.deleteMachine("outofservice")
+	s.Eventually(func() string { return s.condition("outofservice").Message }, soon, pace).Should(ContainSubstring("Pod default/dead: "))
+	s.Expect(s.machine("outofservice").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
 
 	patch := fmt.Appendf(nil, `{"spec":{"taints":[{"key":%q,"value":"nodeshutdown","effect":"NoSchedule"}]}}`, corev1.TaintNodeOutOfService)
-	s.Expect(s.workload.Client.Patch(s.Context(), s.node("broken"), client.RawPatch(types.StrategicMergePatchType, patch))).To(Succeed())
-	s.Eventually(func() bool { return s.isGone("broken") }, eventually, pace).Should(BeTrue())
+	s.Expect(s.workload.Client.Patch(s.Context(), s.node("outofservice"), client.RawPatch(types.StrategicMergePatchType, patch))).To(Succeed())
+	s.Eventually(func() bool { return s.isGone("outofservice") }, eventually, pace).Should(BeTrue())
 	s.Expect(s.evictions()).To(BeEmpty())
-	s.Expect(excludes(s.released("broken"))).To(Equal([]string{"drain"}), "Cluster API checks whether the Node is reachable before it waits for volumes")
+	s.Expect(excludes(s.released("outofservice"))).To(Equal([]string{"drain"}), "Cluster API checks whether the Node is reachable before it waits for volumes")
 	s.removeWorkloads() // the garbage collector takes a minute to delete Pods of a deleted Node
-	s.expectGone("broken")
+	s.expectGone("outofservice")
 	s.detach(a, "dead")
 }
 
