@@ -107,14 +107,19 @@ func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budget
 	}
 }
 
-// begin adds an in-flight eviction. It returns false if the manager shuts down or a limit is reached. If it returns true, the caller must
-// call end after the response.
+// begin adds an in-flight eviction. It returns false if the manager shuts down, a limit is reached, or the Pod has a backoff: another eviction of
+// it may have ended since the pass collected it. If it returns true, the caller must call end after the response.
 func (v *Evictor) begin(p *pass, pod budgets.Pod) bool {
 	if !v.shutdown.begin() {
 		return false
 	}
-	if !p.state.inFlight.begin(pod, v.Clock.Now()) {
+	now := v.Clock.Now()
+	if !p.state.inFlight.begin(pod, now) {
 		v.shutdown.end()
+		return false
+	}
+	if now.Before(p.state.backoffs.of(pod.UID)) { // which is set before an eviction ends
+		v.end(p, pod)
 		return false
 	}
 	return true

@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -30,6 +31,21 @@ func TestDisconnect(t *testing.T) {
 		g.Expect(v.disconnect(cluster, now.Add(watchLag)).RequeueAfter).To(BeZero())
 		g.Expect(v.states).To(BeEmpty())
 		g.Expect(v.disconnect(cluster, now).RequeueAfter).To(BeZero())
+	})
+}
+
+func TestBegin(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	pod := budgets.Pod{UID: "web", Namespace: "ns", Name: "web", Node: "one"}
+	t.Run("E38: does not evict a Pod again whose eviction has ended since the pass collected it", func(t *testing.T) {
+		g := NewWithT(t)
+		v, p := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}}, &pass{state: newState()}
+		g.Expect(v.begin(p, pod)).To(BeTrue())
+		g.Expect(v.begin(p, pod)).To(BeFalse(), "the eviction is in flight")
+		p.state.backoffs.backOff(pod.UID, now.Add(watchLag))
+		v.end(p, pod)
+		g.Expect(v.begin(p, pod)).To(BeFalse(), "the Pod was evicted")
+		g.Expect(p.state.inFlight.all()).To(BeEmpty())
 	})
 }
 
