@@ -45,9 +45,11 @@ func TestReadConfig(t *testing.T) {
 func TestSampling(t *testing.T) {
 	g := NewWithT(t)
 	var off *Exporter
-	g.Expect(off.Samples([16]byte{1})).To(BeFalse())
+	traceNumber1 := traceNumbered(1)
+	g.Expect(off.Samples(traceNumber1)).To(BeFalse())
 	off.Export() // a nil Exporter exports nothing
 	off.Shutdown()
+	g.Expect(testing.AllocsPerRun(100, func() { off.Samples(traceNumber1) })).To(BeZero(), "tracing that is off costs nothing")
 	for _, rate := range []*int32{nil, ptr.To[int32](0)} {
 		g.Expect(sampled(t, rate)).To(BeZero())
 	}

@@ -68,8 +68,8 @@ func NewExporter(ctx context.Context, config *tracingapi.TracingConfiguration, v
 }
 
 // Samples reports whether the spans of the trace are sent.
-func (e *Exporter) Samples(id trace.TraceID) bool {
-	return e != nil && e.sampler.ShouldSample(sdktrace.SamplingParameters{TraceID: id}).Decision == sdktrace.RecordAndSample
+func (e *Exporter) Samples(t history.Trace) bool {
+	return e != nil && e.sampler.ShouldSample(sdktrace.SamplingParameters{TraceID: t.ID()}).Decision == sdktrace.RecordAndSample
 }
 
 // Export queues the spans. It does not block.

@@ -43,7 +43,7 @@ func sampled(t *testing.T, rate *int32) (count int) {
 	t.Helper()
 	exporter := exporterTo(t, hangingCollector(t), rate)
 	for i := range traces {
-		if exporter.Samples(traceNumbered(i).ID()) {
+		if exporter.Samples(traceNumbered(i)) {
 			count++
 		}
 	}

@@ -104,7 +104,7 @@ func (r *Recorder) ended(trace history.Trace) func([]history.Evacuation, []histo
 		if len(evacuations)+len(steps) == 0 {
 			return
 		}
-		sampled := r.exporter.Samples(trace.ID())
+		sampled := r.exporter.Samples(trace)
 		for i := range evacuations {
 			observeWaits(&evacuations[i])
 			if sampled {
@@ -139,7 +139,7 @@ func (r *Recorder) EndMaintenance(maintenance workload.Request, trace history.Tr
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r.ended(trace)(d.history.End(now))
-	if r.exporter.Samples(trace.ID()) {
+	if r.exporter.Samples(trace) {
 		r.exporter.Export(trace.MaintenanceSpans(m, now)...)
 	}
 }
@@ -183,7 +183,7 @@ func (r *Recorder) EndDeletion(maintenance workload.Request, trace history.Trace
 		all = course.After(now)
 	}
 	r.exportParts(trace, all)
-	if r.exporter.Samples(trace.ID()) {
+	if r.exporter.Samples(trace) {
 		r.exporter.Export(trace.DeletionSpan(course.Deleted, now, result.Outcome, result.Message))
 	}
 	line := r.line(d, trace, ptr.Deref(course.DrainStart, course.DrainEnd), course.Pods)
@@ -195,7 +195,7 @@ func (r *Recorder) EndDeletion(maintenance workload.Request, trace history.Trace
 
 func (r *Recorder) exportParts(trace history.Trace, all []history.Part) {
 	observeParts(all)
-	if r.exporter.Samples(trace.ID()) {
+	if r.exporter.Samples(trace) {
 		r.exporter.Export(trace.PartSpans(all)...)
 	}
 }
@@ -215,8 +215,8 @@ func (r *Recorder) line(d *drain, trace history.Trace, start time.Time, pods int
 	if restarted := summary.Since.Sub(start) > restartedAfter; restarted {
 		line = append(line, "observedSince", summary.Since.UTC().Format(time.RFC3339)) // an earlier manager has observed the rest
 	}
-	if id := trace.ID(); r.exporter.Samples(id) {
-		line = append(line, "traceID", id.String())
+	if r.exporter.Samples(trace) {
+		line = append(line, "traceID", trace.ID().String())
 	}
 	return line
 }
