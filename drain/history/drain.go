@@ -106,7 +106,8 @@ type Drain struct {
 type evacuating struct {
 	Evacuation
 
-	round int // the last observation that includes it
+	round     int  // the last observation that includes it
+	requested bool // its Evacuation has not been observed
 }
 
 // stepState is a step with Pods whose evacuation has begun.
@@ -249,7 +250,11 @@ func (d *Drain) update(e *evacuating, pod Pod, wait Wait, o Observation, now tim
 	case len(e.Waits) == 0:
 		start = e.Start
 	}
+	if e.requested && pod.Evacuation != nil && wait.Reason != WaitTermination { // its first wait is the one that the Evacuation tells
+		e.Waits[0].Reason, e.Waits[0].Object = wait.Reason, wait.Object
+	}
 	e.proceed(wait, start)
+	e.requested = pod.Evacuation == nil && wait.Reason == WaitEviction && len(e.Waits) == 1
 }
 
 // isBlockedBy reports whether the last wait has this reason, and the object is known.

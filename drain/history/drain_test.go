@@ -95,6 +95,15 @@ func TestEvictionBetweenObservations(t *testing.T) {
 	g.Expect(d.Summary().Evictions).To(Equal(1))
 }
 
+func TestTheFirstWaitIsThatOfTheEvacuation(t *testing.T) {
+	g, d := NewWithT(t), &Drain{}
+	d.Observe(seen(drainedPod("a", func(pod *Pod) { pod.Evacuation = nil })), at(0))
+	withEvacuator := drainedPod("a", func(pod *Pod) { pod.Evacuation.Status.ActiveEvacuatorClass = ptr.To("example.com") })
+	d.Observe(seen(withEvacuator), at(0.1))
+	ended, _ := d.Observe(seen(), at(5))
+	g.Expect(ended[0].Waits).To(Equal([]Wait{{Reason: WaitEvacuator, Object: "evacuator example.com", Start: at(0), End: at(5)}}))
+}
+
 func TestStepsEndInOrder(t *testing.T) {
 	g, d := NewWithT(t), &Drain{}
 	later := drainedPod("later", ordered(10))
