@@ -44,7 +44,7 @@ STRESS_SUITES ?= 5
 STRESS_SCENES ?= 50
 SCALE_NODES   ?= 5000
 
-.PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos test-e2e
+.PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos test-e2e test-report
 test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
 	@go run -exec true ./cmd/manager >/dev/null # builds it before tests need it
 	go test -p $(TEST_PACKAGES) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./...
@@ -105,6 +105,9 @@ test-e2e: ## Run the end-to-end tests on kind and Cluster API's docker provider 
 		cd test/e2e && go test -c -o ../../out/e2e.test . && \
 		./run.sh ../../out/e2e.test -test.timeout=2h -ginkgo.v -ginkgo.no-color -ginkgo.label-filter="$(E2E_LABELS)"; \
 	fi
+
+test-report: ## Test the report of the kubectl plugin in a browser (needs chromium).
+	cd test/browser && go test -count=1 -v ./...
 
 test-fuzz: ## Fuzz each target for FUZZ_TIME inputs or seconds (default: 1000x).
 	@hack/fuzz.sh $(FUZZ_TIME)
@@ -191,6 +194,7 @@ verify-modules: ## Check that go.mod and go.sum are complete and tidy.
 	cd test/differential && go mod tidy -diff
 	cd hack/release && go mod tidy -diff
 	cd test/e2e && go mod tidy -diff
+	cd test/browser && go mod tidy -diff
 	@if grep -q '^replace' go.mod; then echo "go.mod replaces modules: other modules could not require it."; exit 1; fi
 
 # promtool reads files of rules, which are the last field of the object of the Prometheus operator.
@@ -212,7 +216,7 @@ verify-github: ## Check the workflows, and that Dependabot updates every Go modu
 		{ echo ".github/dependabot.yml must list exactly the Go modules of the repository (<: missing, >: does not exist)."; exit 1; }
 
 # Separate modules, so that users of the main module do not get their dependencies.
-MODULES := hack/release test/e2e
+MODULES := hack/release test/e2e test/browser
 
 vet: ## Run go vet.
 	go vet ./...

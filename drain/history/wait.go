@@ -92,13 +92,13 @@ func waitOf(p Pod) Wait {
 	case p.Evacuation == nil:
 		return Wait{}
 	}
-	wait := evacuationWait(p.Evacuation)
+	wait := EvacuationWait(p.Evacuation)
 	wait.Message = text.Cut(p.Evacuation.Status.Message, maxMessage)
 	return wait
 }
 
-// evacuationWait returns what the status of an Evacuation says. Tenants can write any reason there.
-func evacuationWait(e *v1alpha1.Evacuation) Wait {
+// EvacuationWait returns the reason and the object of the wait that the status of an Evacuation says. Tenants can write any reason there.
+func EvacuationWait(e *v1alpha1.Evacuation) Wait {
 	class := e.Status.ActiveEvacuatorClass
 	evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting)
 	switch {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 )
 
@@ -140,7 +141,7 @@ func TestRecorder(t *testing.T) {
 		s.observe(1, func(w *recording.Workload) {
 			w.Evacuations = []v1alpha1.Evacuation{evacuation("db-0", "<script>")}
 		})
-		NewWithT(t).Expect(s.lines[len(s.lines)-1].Pod.Reason).To(Equal(recording.WaitEviction))
+		NewWithT(t).Expect(s.lines[len(s.lines)-1].Pod.Reason).To(Equal(history.WaitEviction))
 	})
 }
 
@@ -160,7 +161,7 @@ func TestHistory(t *testing.T) {
 		g.Expect(db.Ended).To(BeTrue())
 		g.Expect(db.Waits).To(HaveLen(2))
 		g.Expect(db.Waits[0]).To(And(HaveField("Object", "PodDisruptionBudget payments/db"), HaveField("Start", at(1)), HaveField("End", at(661))))
-		g.Expect(db.Waits[1]).To(And(HaveField("Reason", recording.WaitEviction), HaveField("Start", at(661)), HaveField("End", at(800))))
+		g.Expect(db.Waits[1]).To(And(HaveField("Reason", history.WaitEviction), HaveField("Start", at(661)), HaveField("End", at(800))))
 		g.Expect(pods["batch/job"].Waits[0].Name()).To(Equal("completion (label)"))
 		g.Expect(h.Budgets).To(HaveLen(1))
 		g.Expect(h.Budgets[0].Steps).To(HaveLen(2))

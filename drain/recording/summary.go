@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 )
 
 const (
@@ -60,7 +61,7 @@ func (w Wait) Name() string {
 }
 
 // Blocks reports whether something blocked the Pod during the wait.
-func (w Wait) Blocks() bool { return w.Reason != WaitEviction }
+func (w Wait) Blocks() bool { return w.Reason != history.WaitEviction }
 
 // Causes returns what the Pods of drains waited for, starting with what blocked longest.
 func Causes(drains []Drain) []Cause {

@@ -195,7 +195,7 @@ func (b *traceReader) part(s *otlpSpan) {
 func addWait(waits []Wait, wait Wait) []Wait {
 	switch wait.Reason {
 	case history.WaitTermination:
-		wait.Reason = WaitEviction
+		wait.Reason = history.WaitEviction
 	case history.WaitCompletion, history.WaitRules:
 		wait.Reason = WaitOther
 	}

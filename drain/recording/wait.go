@@ -1,25 +1,14 @@
 package recording
 
 import (
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
-	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 )
 
-// Reasons of waits, besides those that the conditions of Evacuations have.
-const (
-	// WaitEviction is the time in which nothing is known to block the Pod: it is evicted and terminates.
-	WaitEviction = "Eviction"
-	// WaitSurge is the wait for the replica that the built-in evacuator of Deployments adds.
-	WaitSurge = "Surge"
-	// WaitEvacuator is the wait for any other evacuator.
-	WaitEvacuator = "Evacuator"
-	// WaitOther is the wait of a Pod without an Evacuation: it must complete, or terminates late.
-	WaitOther = "Other"
-)
+// WaitOther is the reason of the wait of a Pod without an Evacuation: it must complete, or terminates late. The other reasons are those of
+// package history.
+const WaitOther = "Other"
 
 // Kind is what a reason is about, and the color of a chart.
 type Kind string
@@ -39,7 +28,7 @@ const (
 var Kinds = []Kind{KindBudget, KindRefused, KindOrder, KindEvacuator, KindBackoff, KindOther, KindEviction}
 
 var kinds = map[string]Kind{
-	WaitEviction: KindEviction, WaitSurge: KindEvacuator, WaitEvacuator: KindEvacuator,
+	history.WaitEviction: KindEviction, history.WaitSurge: KindEvacuator, history.WaitEvacuator: KindEvacuator,
 
 	string(budgets.BudgetExhausted): KindBudget, string(budgets.BudgetNotObserved): KindBudget, string(budgets.BudgetSyncFailed): KindBudget,
 	string(budgets.MultipleBudgets): KindBudget, string(budgets.BudgetUnreadable): KindBudget, string(budgets.BlockedByUnhealthyPods): KindBudget,
@@ -61,27 +50,12 @@ func KindOf(reason string) Kind {
 	return KindOther
 }
 
-// waitOf sets what the status of an Evacuation says. Tenants can write any reason there.
+// waitOf sets what the status of an Evacuation says.
 func (p *Pod) waitOf(e *v1alpha1.Evacuation, index *budgets.Index) {
-	evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting)
-	class := e.Status.ActiveEvacuatorClass
-	p.Reason = WaitEviction
-	switch {
-	case evicting != nil && (evicting.Status == metav1.ConditionTrue || evicting.Reason == v1alpha1.ReasonReplacementReturned):
-		kind := KindOf(evicting.Reason)
-		if kind != KindOther {
-			p.Reason = evicting.Reason
-		}
-		if kind == KindBudget {
-			p.budgetOf(e, index)
-		}
-	case class == nil || e.Status.ActiveEvacuatorCompleted:
-	case *class == v1alpha1.EvacuatorClassDeployment:
-		p.Reason, p.Object = WaitSurge, "evacuator "+*class
-	case *class == v1alpha1.EvacuatorClassStatefulSet && statefulset.WaitReason(e) != "":
-		p.Reason = statefulset.WaitReason(e)
-	default:
-		p.Reason, p.Object = WaitEvacuator, "evacuator "+*class
+	wait := history.EvacuationWait(e)
+	p.Reason, p.Object = wait.Reason, wait.Object
+	if KindOf(p.Reason) == KindBudget {
+		p.budgetOf(e, index)
 	}
 }
 

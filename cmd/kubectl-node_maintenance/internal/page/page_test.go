@@ -11,13 +11,14 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/net/html"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 )
 
 var begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// history returns a drain in which every text from a cluster is the given one.
-func history(text string, pods int) *recording.History {
+// historyOf returns a drain in which every text from a cluster is the given one.
+func historyOf(text string, pods int) *recording.History {
 	h := &recording.History{Context: text, Start: begin, End: begin.Add(time.Hour), Gaps: []string{text}}
 	d := recording.Drain{Cluster: text, Machine: text, Maintenance: text, Nodes: []string{text}, Start: begin, End: begin.Add(time.Hour)}
 	for i := range pods {
@@ -25,7 +26,7 @@ func history(text string, pods int) *recording.History {
 		d.Pods = append(d.Pods, recording.PodCourse{Name: fmt.Sprintf("%s-%d", text, i), Node: text, Start: start, End: start.Add(time.Minute), Ended: true, Waits: []recording.Wait{
 			{Reason: "BudgetExhausted", Object: "PodDisruptionBudget " + text, Message: text, Start: start, End: start.Add(40 * time.Second)},
 			{Reason: text, Message: text, Start: start.Add(40 * time.Second), End: start.Add(50 * time.Second)},
-			{Reason: recording.WaitEviction, Start: start.Add(50 * time.Second), End: start.Add(time.Minute)},
+			{Reason: history.WaitEviction, Start: start.Add(50 * time.Second), End: start.Add(time.Minute)},
 		}})
 	}
 	h.Drains = []recording.Drain{d}
@@ -67,8 +68,8 @@ const hostile = `<script>alert(1)</script>"'><img src=x onerror=alert(2)>` + "`$
 func TestWriteHTML(t *testing.T) {
 	t.Run("K27: text from clusters is text, whatever it contains", func(t *testing.T) {
 		g := NewWithT(t)
-		page := written(t, history(hostile, 3))
-		g.Expect(shape(t, page)).To(Equal(shape(t, written(t, history("web", 3)))))
+		page := written(t, historyOf(hostile, 3))
+		g.Expect(shape(t, page)).To(Equal(shape(t, written(t, historyOf("web", 3)))))
 		g.Expect(page).NotTo(ContainSubstring("\x1b"))
 		g.Expect(page).NotTo(ContainSubstring("\u202e"))
 		g.Expect(page).To(ContainSubstring("&lt;script&gt;alert(1)"))
@@ -76,7 +77,7 @@ func TestWriteHTML(t *testing.T) {
 
 	t.Run("K28: the page needs no other file, and has less than 1 MB with 1,000 Pods", func(t *testing.T) {
 		g := NewWithT(t)
-		page := written(t, history("payments/a-deployment-with-a-long-name-5d4f8c7b9-x2x9q", 1000))
+		page := written(t, historyOf("payments/a-deployment-with-a-long-name-5d4f8c7b9-x2x9q", 1000))
 		g.Expect(len(page)).To(BeNumerically("<", 1_000_000))
 		g.Expect(page).NotTo(MatchRegexp(`(src|href)="?(https?:)?//[^g]`))
 		g.Expect(page).To(ContainSubstring("default-src 'none'"))
@@ -86,7 +87,7 @@ func TestWriteHTML(t *testing.T) {
 	})
 
 	t.Run("K26: the page has summary, chart, budgets, waits and what could be changed", func(t *testing.T) {
-		page := written(t, history("web", 2))
+		page := written(t, historyOf("web", 2))
 		for _, text := range []string{
 			"Drained in 1 h (2 Pods)", `<rect class="k0" x="0" width="655.7" height="10"/>`, ` 40V0H`, "<td>PodDisruptionBudget web</td>",
 			"<strong>PodDisruptionBudget web</strong> blocked 2 Pods in 1 drain for 41 s", "stuck-drains.md#a-poddisruptionbudget-allows-no-disruptions",
@@ -104,7 +105,7 @@ func TestWriteMarkdown(t *testing.T) {
 	t.Run("K26: the ticket has the sentences, the longest waits and what could be changed", func(t *testing.T) {
 		var out bytes.Buffer
 		g := NewWithT(t)
-		g.Expect(WriteMarkdown(&out, history("web", 20))).To(Succeed())
+		g.Expect(WriteMarkdown(&out, historyOf("web", 20))).To(Succeed())
 		for _, text := range []string{"# Drains of the web\n", "- **Machine web**: Drained in 1 h (20 Pods)", "| 40 s | web-0 | web | PodDisruptionBudget web | 12:00:00 |\n", "25 shorter waits are not listed."} {
 			g.Expect(out.String()).To(ContainSubstring(text))
 		}
@@ -113,7 +114,7 @@ func TestWriteMarkdown(t *testing.T) {
 	t.Run("K27: text from clusters is no markup", func(t *testing.T) {
 		var out bytes.Buffer
 		g := NewWithT(t)
-		g.Expect(WriteMarkdown(&out, history("a|b `c` <b> @team [x](http://y)\n# z", 1))).To(Succeed())
+		g.Expect(WriteMarkdown(&out, historyOf("a|b `c` <b> @team [x](http://y)\n# z", 1))).To(Succeed())
 		g.Expect(out.String()).NotTo(ContainSubstring("<b>"))
 		g.Expect(out.String()).NotTo(ContainSubstring("@team"))
 		g.Expect(out.String()).To(ContainSubstring("| a\\|b \\`c\\` &#60;b&#62; &#64;team \\[x\\](http://y) \\# z-0 |"))
@@ -123,9 +124,9 @@ func TestWriteMarkdown(t *testing.T) {
 func FuzzWriteHTML(f *testing.F) {
 	f.Add(hostile, "BudgetExhausted", int64(0), int64(60))
 	f.Add("web", recording.WaitOther, int64(-1<<62), int64(1<<62))
-	plain := shape(f, written(f, history("web", 1)))
+	plain := shape(f, written(f, historyOf("web", 1)))
 	f.Fuzz(func(t *testing.T, text, reason string, start, end int64) {
-		h := history("x"+text, 1)
+		h := historyOf("x"+text, 1)
 		if got := shape(t, written(t, h)); !slices.Equal(got, plain) {
 			t.Fatalf("%q changes the page: %q", text, got)
 		}
