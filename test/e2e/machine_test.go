@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -53,7 +55,11 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 		Expect(job.Status.Phase).To(Equal(corev1.PodRunning))
 
 		client, begin := w.pollSingle(ctx), len(w.events())
+		plugin := w.plugin(ctx)
+		Expect(plugin("plan", "machine", deleted.Name)).To(And(ContainSubstring("Node "+node), ContainSubstring("default/db-0"), ContainSubstring("machine-drain-rule/")))
 		Expect(management.client.Delete(ctx, deleted)).To(Succeed())
+		Eventually(func() string { return plugin("status") }, eventually, pace).Should(MatchRegexp("NodeMaintenance %s-[0-9a-f]+, stage Drain", deleted.Name))
+		Expect(plugin("why", "machine", deleted.Name)).To(ContainSubstring("Machine " + w.name + "/" + deleted.Name))
 		expectGone(ctx, management.client, deleted)
 		w.waitReady(ctx)
 		client.expectAnswered("the Service")
@@ -123,6 +129,17 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 		w.expectOursEvict(w.events()[begin:])
 	})
 })
+
+// plugin builds the kubectl plugin, and returns a function that runs it in the management cluster and returns its output.
+func (w *workloadCluster) plugin(ctx context.Context) func(args ...string) string {
+	GinkgoHelper()
+	path := filepath.Join(GinkgoT().TempDir(), "kubectl-node_maintenance")
+	run(ctx, "go", "build", "-C", root, "-o", path, "./cmd/kubectl-node_maintenance")
+	return func(args ...string) string {
+		output, _ := exec.CommandContext(ctx, path, append(args, "--kubeconfig="+management.kubeconfig, "--namespace="+w.name)...).CombinedOutput() // 1: something blocks
+		return string(output)
+	}
+}
 
 // waitReplaced waits until as many other Machines are available.
 func (w *workloadCluster) waitReplaced(ctx context.Context, before []clusterv1.Machine, list func(context.Context, Gomega) []clusterv1.Machine) {
