@@ -1,7 +1,11 @@
 package integration
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +13,7 @@ import (
 	"github.com/onsi/gomega/gbytes"
 	"k8s.io/client-go/rest"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/terminal"
@@ -25,7 +30,8 @@ func TestPluginWatches(t *testing.T) {
 	s.runOn("watched", "web", 2, deployment("web", 2), budget("web", 0))
 
 	view := s.watchInTerminal(s.fleet.Management.AdminConfig(), "status", "--watch")
-	lines := s.watchLines(s.fleet.Management.AdminConfig(), "status", "--watch")
+	file := filepath.Join(s.TempDir(), "recording.jsonl")
+	lines := s.watchLines(s.fleet.Management.AdminConfig(), "status", "--watch", "--record", file)
 	shows := func(text string) {
 		s.Helper()
 		s.Eventually(view.Frame, soon, pace).Should(ContainSubstring(text))
@@ -80,9 +86,52 @@ func TestPluginWatches(t *testing.T) {
 		s.expectWritesNothing()
 	})
 
+	t.Run("K25, K26: the recording tells what the audit log tells", func(t *testing.T) {
+		s.part(t).recordingAgrees(file)
+	})
+
 	t.Run("K4, K12: the roles of the plugin suffice for the view, and a cluster that cannot be read is named", func(t *testing.T) {
 		s.part(t).watchesWithRoles()
 	})
+}
+
+// recordingAgrees compares the recording of the drain of Machine watched with the audit log.
+func (s *scene) recordingAgrees(name string) {
+	s.Helper()
+	file, err := os.Open(name)
+	s.Expect(err).NotTo(HaveOccurred())
+	defer file.Close()
+	h, err := recording.Read(file)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(h.Gaps).To(BeEmpty())
+	s.Expect(h.Drains).To(HaveLen(1))
+	drain := h.Drains[0]
+	s.Expect(drain.Machine).To(Equal(namespace + "/watched"))
+	s.Expect(drain.End).NotTo(BeZero())
+
+	var evicted []string
+	for _, eviction := range s.evictions().Succeeded() {
+		evicted = append(evicted, namespace+"/"+eviction.Name)
+	}
+	slices.SortFunc(drain.Pods, func(a, b recording.PodCourse) int { return a.End.Compare(b.End) })
+	var ended []string
+	for _, pod := range drain.Pods {
+		ended = append(ended, pod.Name)
+		eviction := s.first(s.evictions().Succeeded().Named(namespace, strings.TrimPrefix(pod.Name, namespace+"/")))
+		s.Expect(pod.Ended).To(BeTrue())
+		s.Expect(pod.End).To(BeTemporally("~", eviction.Answered, 5*time.Second))
+		s.Expect(pod.End).To(BeTemporally(">", eviction.Requested))
+		s.Expect(pod.Waits).To(ContainElement(HaveField("Object", "PodDisruptionBudget "+namespace+"/web")))
+		s.Expect(pod.Start).To(BeTemporally("<=", eviction.Requested))
+	}
+	s.Expect(ended).To(Equal(evicted), "the order of the evictions")
+	s.Expect(h.Budgets).To(HaveLen(1))
+
+	path, err := pluginBinary()
+	s.Expect(err).NotTo(HaveOccurred())
+	report, err := exec.CommandContext(s.Context(), path, "report", name, "-o", "md").Output()
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(string(report)).To(MatchRegexp(`Machine default/watched\*\*: Drained in .* waiting for PodDisruptionBudget default/web`))
 }
 
 // watchesWithRoles runs on a Machine that exists.
@@ -92,11 +141,13 @@ func (s *scene) watchesWithRoles() {
 	s.requestStage("spare", "Cordon")
 	withoutSecret := s.watchLines(management, "status", "-w")
 	s.Eventually(withoutSecret, soon, pace).Should(And(ContainSubstring("Not read: getting the kubeconfig"), ContainSubstring("Machine spare: ")))
-	withFile := s.watchLines(management, "status", "-w", "--workload-kubeconfig", s.kubeconfigFile(workload))
+	recorded := filepath.Join(s.TempDir(), "recording.jsonl")
+	withFile := s.watchLines(management, "status", "-w", "--record", recorded, "--workload-kubeconfig", s.kubeconfigFile(workload))
 	s.Eventually(withFile, soon, pace).Should(MatchRegexp("NodeMaintenance spare-[0-9a-f]+: stage Cordon"))
 	ofWorkload := s.watchLines(workload, "status", "-w", "node", "spare")
 	s.Eventually(ofWorkload, soon, pace).Should(MatchRegexp("NodeMaintenance spare-[0-9a-f]+: stage Cordon"))
 	s.Expect(withFile()).NotTo(ContainSubstring("Not read"))
+	s.Eventually(func() ([]byte, error) { return os.ReadFile(recorded) }, soon, pace).Should(ContainSubstring(`"nodeMaintenance":`))
 	s.Expect(ofWorkload()).NotTo(ContainSubstring("Not read"))
 }
 
