@@ -203,14 +203,26 @@ func (b *builder) ofMachine(cluster, name string) *Drain {
 	return d
 }
 
+// drainFor returns the drain of a NodeMaintenance that is observed for the first time. It may be observed before its Machine.
+func (b *builder) drainFor(m *Drained) *Drain {
+	if m.Machine != "" {
+		if d := b.ofMachine(m.Cluster, m.Machine); d.Maintenance == "" {
+			return d
+		}
+	}
+	d := &Drain{Cluster: m.Cluster, Machine: m.Machine}
+	if m.Machine != "" {
+		b.machines[m.Cluster+" "+m.Machine] = d
+	}
+	b.order = append(b.order, d)
+	return d
+}
+
 func (b *builder) drained(m *Drained, now time.Time) {
 	id := m.Cluster + " " + m.Name
 	d := b.drains[id]
 	if d == nil {
-		if d = b.machines[m.Cluster+" "+m.Machine]; m.Machine == "" || d == nil || d.Maintenance != "" && d.Maintenance != m.Name {
-			d = &Drain{Cluster: m.Cluster, Machine: m.Machine}
-			b.order = append(b.order, d)
-		}
+		d = b.drainFor(m)
 		d.Maintenance = m.Name
 		b.drains[id] = d
 	}

@@ -167,6 +167,21 @@ func TestHistory(t *testing.T) {
 		g.Expect(h.Budgets[0].Steps).To(HaveLen(2))
 	})
 
+	t.Run("K26: a NodeMaintenance that is observed before its Machine belongs to it", func(t *testing.T) {
+		g := NewWithT(t)
+		s := newScene()
+		machines := s.observed.Machines
+		s.observed.Machines = nil
+		s.observe(0, nil)
+		s.observed.Machines = machines
+		s.observe(1, nil)
+		s.observed.Machines = nil
+		s.observe(2, func(w *recording.Workload) { w.Maintenances = nil })
+		h := read(t, s.file())
+		g.Expect(h.Drains).To(HaveLen(1))
+		g.Expect(h.Drains[0].Summary()).To(Equal([]string{"Drained in 2 s (0 Pods)."}))
+	})
+
 	t.Run("K26: sentences say how long the drain took, and what it waited for", func(t *testing.T) {
 		g := NewWithT(t)
 		h := read(t, drained().file())
