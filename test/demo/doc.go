@@ -10,12 +10,14 @@
 //     kubectl plugin predicts the drain, and shows it live.
 //   - A rollout of the MachineDeployment drains and replaces every worker.
 //
+// The kubectl plugin records both acts, and writes a report to out/demo/report.html.
+//
 // At the end the demo checks the expected behavior against the audit logs of both API servers and the history of its watches. It
 // exits with status 1 if a check fails.
 //
 //	KEEP=1 make demo      keeps the clusters running afterwards, until Ctrl-C, and prints commands to inspect them
 //	NO_COLOR=1, TERM=dumb as usual; without a terminal, the plugin writes a line for each change
 //
-// The files: scene.go builds the objects, watch.go observes them, world.go stores the observed state, acts.go runs the acts, view.go runs
-// the kubectl plugin, screen.go writes to the terminal, evidence.go and checks.go check the behavior, summary.go reports.
+// The files: scene.go builds the objects, watch.go observes them, world.go stores the observed state, acts.go runs the acts, view.go and
+// record.go run the kubectl plugin, screen.go writes to the terminal, evidence.go and checks.go check the behavior, summary.go reports.
 package main

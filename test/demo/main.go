@@ -82,12 +82,19 @@ func (p *play) perform(ctx context.Context) (kept bool, err error) {
 	if err := p.act(ctx, "creating Cluster and applications", p.populate); err != nil {
 		return false, err
 	}
+	report, err := p.record(ctx)
+	if err != nil {
+		return false, err
+	}
 	p.title("Act one: one Machine is deleted")
 	if err := p.act(ctx, "deleting one Machine", p.drain); err != nil {
 		return false, err
 	}
 	p.title("Act two: all Machines are replaced")
 	if err := p.act(ctx, "rolling out the MachineDeployment", p.rollout); err != nil {
+		return false, err
+	}
+	if err := report(); err != nil {
 		return false, err
 	}
 	return p.judge()

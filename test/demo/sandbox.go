@@ -30,12 +30,15 @@ kubectl, the plugin and two contexts are set up: management (current) and worklo
 
   # Delete the Machine, and ask why it is still there
   kubectl delete machine $MACHINE --wait=false
-  kubectl node-maintenance status --watch
+  kubectl node-maintenance status --watch --record drain.jsonl
   kubectl node-maintenance why machine $MACHINE
 
   # Let the drain continue
   kubectl --context workload -n web patch pdb web --type merge -p '{"spec":{"maxUnavailable":2}}'
   kubectl node-maintenance status
+
+  # What did it wait for?
+  kubectl node-maintenance report drain.jsonl -o md
 `
 
 // sandbox starts the clusters of the demo and a shell with kubectl and the plugin. It returns when the shell ends.
