@@ -50,9 +50,13 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 // applyStage takes the next step and returns the resulting condition of the Machine. The zero condition means that the Machine must have none.
 // drains means that drainInPlace takes the next step.
 func (r *Reconciler) applyStage(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage, problem string) (_ metav1.Condition, drains bool, _ error) {
+	find := machinemaintenance.Find
+	if stage == "" {
+		find = machinemaintenance.FindExisting
+	}
 	var err error
 	if s.client, err = r.Clusters.Client(ctx, s.clusterKey()); err == nil {
-		s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine)
+		s.found, s.node, err = find(ctx, s.client, s.clusterKey(), s.machine)
 		s.maintenance = s.found.Maintenance
 	}
 	switch {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -33,6 +34,16 @@ func Find(ctx context.Context, remote client.Reader, cluster types.NamespacedNam
 		return machinedrain.Found{Name: id.Names()[0]}, node, nil
 	}
 	return found, node, err
+}
+
+// FindExisting is like Find where only an existing NodeMaintenance matters: unless there is one for a Node of that name, it does not read the
+// Node, which is not cached in an idle workload cluster.
+func FindExisting(ctx context.Context, remote client.Reader, cluster types.NamespacedName, machine *clusterv1.Machine) (machinedrain.Found, *corev1.Node, error) {
+	maintenances, err := workload.MaintenancesOf(ctx, remote, machine.Status.NodeRef.Name)
+	if err == nil && len(maintenances) == 0 {
+		return machinedrain.Found{}, nil, nil
+	}
+	return Find(ctx, remote, cluster, machine) // also while the connection has no index yet
 }
 
 func find(ctx context.Context, remote client.Reader, id machinedrain.Identity) (machinedrain.Found, error) {

@@ -264,10 +264,14 @@ func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(cont
 	}
 }
 
-// nodeChanged passes the Node events that can affect a NodeMaintenance. It drops the others, such as kubelet heartbeats.
+// nodeChanged passes the Node events that can affect a NodeMaintenance. It drops the others, such as kubelet heartbeats, and the first list: when
+// it has arrived, all NodeMaintenances are reconciled.
 type nodeChanged struct {
 	predicate.TypedFuncs[*corev1.Node]
 }
+
+// Create implements predicate.TypedPredicate.
+func (nodeChanged) Create(e event.TypedCreateEvent[*corev1.Node]) bool { return !e.IsInInitialList }
 
 // Update implements predicate.TypedPredicate.
 func (nodeChanged) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {

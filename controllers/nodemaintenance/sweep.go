@@ -23,8 +23,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
 )
 
-// Sweeper cleans up what NodeMaintenances that no longer exist have left behind on Nodes, once for each connection to a workload cluster:
-// see package drain/orphan. The DaemonSet evacuator removes its taint itself.
+// Sweeper cleans up what NodeMaintenances that no longer exist have left behind on Nodes, whenever the watch of Nodes starts: see package
+// drain/orphan. The DaemonSet evacuator removes its taint itself.
 type Sweeper struct {
 	Clusters *workload.Clusters
 	// Machines reads the management cluster's Machines.
@@ -41,11 +41,16 @@ func (r *Sweeper) SetupWithManager(mgr ctrl.Manager, options controller.TypedOpt
 	return errors.Wrap(err, "setting up the sweeper")
 }
 
-// Watches returns watches that enqueue every Node of a workload cluster, and every Node that an Evacuation names, from the initial lists of
-// a connection.
+// Watches returns watches that enqueue the Nodes of a workload cluster that have traces of NodeMaintenances, and every Node that an Evacuation
+// names, from the initial lists. Nodes are listed when FindLeftovers has found such a Node, and before each drain of an idle workload cluster.
 func (r *Sweeper) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		workload.Watch("sweeper-Nodes", r.controller, &corev1.Node{}, listed(cluster, func(node *corev1.Node) string { return node.Name })),
+		workload.Watch("sweeper-Nodes", r.controller, &corev1.Node{}, listed(cluster, func(node *corev1.Node) string {
+			if !orphan.Possible(node) {
+				return ""
+			}
+			return node.Name
+		})),
 		workload.Watch("sweeper-Evacuations", r.controller, &v1alpha1.Evacuation{}, listed(cluster, func(e *v1alpha1.Evacuation) string {
 			return e.Annotations[v1alpha1.EvacuationNodeAnnotation]
 		})),

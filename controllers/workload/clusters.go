@@ -75,10 +75,18 @@ func (c *Clusters) Source(controller string, requests handler.MapFunc, options .
 	})
 }
 
-// Client returns a client that reads NodeMaintenances, Evacuations and Nodes from a cache. It fails without a connection (IsNotConnected),
-// and while the Cluster is paused (IsPaused).
+// Client returns a client that reads NodeMaintenances and Evacuations from a cache, and Nodes, too, while they are watched. It fails without a
+// connection (IsNotConnected), and while the Cluster is paused (IsPaused).
 func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
-	return c.clientFrom(ctx, cluster, c.cache.GetClient)
+	cached, err := c.clientFrom(ctx, cluster, c.cache.GetClient)
+	if err != nil {
+		return nil, err
+	}
+	live, err := c.cache.GetUncachedClient(ctx, cluster)
+	if err != nil {
+		return nil, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+	}
+	return &onDemandClient{Client: cached, live: live, onDemand: c.informers.onDemandOf(cluster)}, nil
 }
 
 // UncachedClient returns a client without a cache. It fails as Client does.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"sync"
 
@@ -49,7 +48,9 @@ func (s *sharedInformers) cacheOf(cluster types.NamespacedName, cache ctrlcache.
 	if present := s.caches[cluster]; present != nil && present.Cache == cache {
 		return present
 	}
-	s.caches[cluster] = &sharingCache{Cache: cache, shared: map[ctrlcache.Informer]*sharedInformer{}}
+	s.end(cluster)
+	ctx, end := context.WithCancel(context.Background())
+	s.caches[cluster] = &sharingCache{Cache: cache, ctx: ctx, end: end, shared: map[ctrlcache.Informer]*sharedInformer{}}
 	return s.caches[cluster]
 }
 
@@ -57,8 +58,15 @@ func (s *sharedInformers) cacheOf(cluster types.NamespacedName, cache ctrlcache.
 func (s *sharedInformers) remove(cluster types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.caches, cluster)
+	s.end(cluster)
 	delete(s.restarts, cluster)
+}
+
+func (s *sharedInformers) end(cluster types.NamespacedName) {
+	if cache := s.caches[cluster]; cache != nil {
+		cache.end()
+		delete(s.caches, cluster)
+	}
 }
 
 // resend calls the handlers of a connection for all present objects, as after the first lists.
@@ -70,9 +78,7 @@ func (s *sharedInformers) resend(cluster types.NamespacedName) {
 		return
 	}
 	for _, informer := range cache.all() {
-		for _, object := range informer.GetStore().List() {
-			informer.OnAdd(object, true)
-		}
+		informer.resend()
 	}
 }
 
@@ -80,7 +86,7 @@ func (s *sharedInformers) resend(cluster types.NamespacedName) {
 var installedKinds = []client.Object{&v1alpha1.NodeMaintenance{}, &v1alpha1.Evacuation{}}
 
 func isInstalledKind(object client.Object) bool {
-	return slices.ContainsFunc(installedKinds, func(kind client.Object) bool { return reflect.TypeOf(kind) == reflect.TypeOf(object) })
+	return slices.ContainsFunc(installedKinds, func(kind client.Object) bool { return isSameKind(kind, object) })
 }
 
 // RestartInformers replaces the informers of the installed kinds in a connection after their CRDs were recreated: an informer whose kind was
@@ -111,16 +117,11 @@ func (s *sharedInformers) removeInstalled(ctx context.Context, cluster types.Nam
 		return nil
 	}
 	s.restarts[cluster]++
-	cache.mu.Lock()
-	defer cache.mu.Unlock()
 	var removed []*sharedInformer
 	for _, kind := range installedKinds {
-		informer, err := cache.Cache.GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
-		if err != nil || cache.shared[informer] == nil || cache.RemoveInformer(ctx, kind) != nil {
-			continue
+		if informer := cache.removeInformer(ctx, kind); informer != nil {
+			removed = append(removed, informer)
 		}
-		removed = append(removed, cache.shared[informer])
-		delete(cache.shared, informer)
 	}
 	return removed
 }
@@ -128,6 +129,10 @@ func (s *sharedInformers) removeInstalled(ctx context.Context, cluster types.Nam
 // sharingCache is the cache of a connection, whose informers call all their handlers from one.
 type sharingCache struct {
 	ctrlcache.Cache
+
+	ctx      context.Context //nolint:containedctx // of the connection
+	end      context.CancelFunc
+	onDemand *onDemand // guarded by sharedInformers.mu
 
 	mu     sync.Mutex
 	shared map[ctrlcache.Informer]*sharedInformer // by the informer of the cache
@@ -146,7 +151,7 @@ func (c *sharingCache) GetInformer(ctx context.Context, object client.Object, op
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.shared[informer] == nil {
-		c.shared[informer] = &sharedInformer{listableInformer: listable}
+		c.shared[informer] = &sharedInformer{listableInformer: listable, kind: object}
 	}
 	return c.shared[informer], nil
 }
@@ -160,6 +165,8 @@ func (c *sharingCache) all() []*sharedInformer {
 // sharedInformer is an informer that calls all its handlers from one.
 type sharedInformer struct {
 	listableInformer
+
+	kind client.Object
 
 	mu           sync.RWMutex
 	registration toolscache.ResourceEventHandlerRegistration
@@ -189,6 +196,13 @@ func (i *sharedInformer) AddEventHandlerWithOptions(handler toolscache.ResourceE
 	}
 	i.handlers = append(i.handlers, handler)
 	return i.registration, nil
+}
+
+// resend calls the handlers for all present objects, as after the first list.
+func (i *sharedInformer) resend() {
+	for _, object := range i.GetStore().List() {
+		i.OnAdd(object, true)
+	}
 }
 
 // OnAdd implements toolscache.ResourceEventHandler.

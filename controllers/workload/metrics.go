@@ -10,4 +10,9 @@ var connectedClusters = prometheus.NewGauge(prometheus.GaugeOpts{
 	Help: "Workload clusters that are connected and serve the CRDs that the manager installs.",
 })
 
-func init() { metrics.Registry.MustRegister(connectedClusters) }
+var watchingClusters = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	Name: "capnm_watching_clusters",
+	Help: "Workload clusters in which the manager watches Nodes or surges, which it does not in an idle one, by what is watched: nodes, surges.",
+}, []string{"watched"})
+
+func init() { metrics.Registry.MustRegister(connectedClusters, watchingClusters) }

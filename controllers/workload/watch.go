@@ -44,12 +44,21 @@ func Watch[T client.Object, R comparable](name string, controller clustercache.S
 	return clustercache.NewWatcher(clustercache.TypedWatcherOptions[T, R]{Name: name, Watcher: controller, Kind: kind, EventHandler: enqueue, Predicates: matters})
 }
 
-// AddWatches adds the missing watches to a connection, after the indexes that their controllers use.
+// AddWatches adds the missing watches to a connection, after the indexes that their controllers use. Those of the installed kinds run as long
+// as the connection, all others on demand.
 func (c *Clusters) AddWatches(ctx context.Context, cluster types.NamespacedName, all []Watches) error {
+	var demanded []clustercache.Watcher
 	watchers := slices.Clone(indexes)
 	for _, watches := range all {
-		watchers = append(watchers, watches(cluster)...)
+		for _, w := range watches(cluster) {
+			if isInstalledKind(w.Object()) {
+				watchers = append(watchers, w)
+			} else {
+				demanded = append(demanded, w)
+			}
+		}
 	}
+	watchers = append(watchers, c.addOnDemand(cluster, demanded))
 	for _, watcher := range watchers {
 		if err := c.cache.Watch(ctx, cluster, c.informers.share(cluster, watcher)); err != nil {
 			return errors.Wrapf(err, "adding %s to workload Cluster %s", watcher.Name(), cluster)

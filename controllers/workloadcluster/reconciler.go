@@ -104,7 +104,7 @@ func (r *Reconciler) clustersOfNamespace(ctx context.Context, policy client.Obje
 
 // Reconcile prepares one workload cluster, and restores the bundle periodically:
 //
-//	is it selected? ─► is it connected? ─► check the bundle and the node agent ─► add the watches of the controllers
+//	is it selected? ─► is it connected? ─► check the bundle and the node agent ─► add the watches of the controllers ─► find leftovers
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	key := req.NamespacedName
 	cluster, err := r.ours(ctx, key)
@@ -133,6 +133,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	if err := r.Clusters.AddWatches(ctx, key, r.Watches); err != nil {
+		return workload.Result(err)
+	}
+	if err := r.Clusters.FindLeftovers(ctx, key); err != nil {
 		return workload.Result(err)
 	}
 	return reconcile.Result{RequeueAfter: requeueAfter}, nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
@@ -46,6 +47,12 @@ type Orphans struct {
 
 // Empty reports whether nothing is left behind.
 func (l Orphans) Empty() bool { return !l.Record && len(l.Conditions) == 0 && len(l.Evacuations) == 0 }
+
+// Possible reports whether a Node has traces of NodeMaintenances, some of which may be orphaned.
+func Possible(node *corev1.Node) bool {
+	return cordon.Recorded(node) || nodecondition.HasMaintenanceConditions(node.Status.Conditions) || daemonset.Tainted(node) ||
+		node.Annotations[v1alpha1.StaticPodTargetsAnnotation] != ""
+}
 
 // Find returns what is left behind on a Node. It returns nothing while the Machine of the Node drains: its NodeMaintenance is recreated. The Node
 // of a deleted Machine stays cordoned.

@@ -39,7 +39,7 @@ func TestDaemonSets(t *testing.T) {
 		act{"E29, R40: keeps and reports Pods of a DaemonSet that tolerates all taints", (*scene).tolerantIsLeft},
 		act{"E29, R38: neither deletes nor reports a Pod that no NodeMaintenance targets", (*scene).untargetedIsLeft},
 		act{"R41: counts a static Pod as skipped and creates no Evacuation for it", (*scene).staticPodIsSkipped},
-		act{"R43: removes an orphaned taint on connect", (*scene).ownerlessTaintIsRemoved},
+		act{"R43: removes an orphaned taint from a cordoned Node on connect, and from another Node before a maintenance", (*scene).ownerlessTaintIsRemoved},
 		act{"E29, R40: keeps the hook of a Machine until Pods of DaemonSets have terminated with daemonSetPods Drain", (*scene).machineDrainsDaemonSets},
 	)
 }
@@ -247,16 +247,25 @@ func (s *scene) staticPodIsSkipped() {
 }
 
 func (s *scene) ownerlessTaintIsRemoved() {
-	s.withNodes("tainted")
+	s.withNodes("tainted", "tainted-schedulable")
 	s.fleet.KillManager()
-	node := s.node("tainted")
-	patch := client.MergeFrom(node.DeepCopy())
 	foreign := corev1.Taint{Key: "example.com/theirs", Effect: corev1.TaintEffectPreferNoSchedule}
-	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.NoDaemonSetPodsTaint, Effect: corev1.TaintEffectNoSchedule}, foreign)
-	s.Expect(s.workload.Client.Patch(s.Context(), node, patch)).To(Succeed())
+	for _, name := range []string{"tainted", "tainted-schedulable"} {
+		node := s.node(name)
+		patch := client.MergeFrom(node.DeepCopy())
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.NoDaemonSetPodsTaint, Effect: corev1.TaintEffectNoSchedule}, foreign)
+		node.Spec.Unschedulable = name == "tainted"
+		s.Expect(s.workload.Client.Patch(s.Context(), node, patch)).To(Succeed())
+	}
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
-	s.Eventually(func() []corev1.Taint { return s.node("tainted").Spec.Taints }, eventually, pace).Should(And(
-		Not(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint))), ContainElement(foreign)))
+	expectRemoved := func(node string) {
+		s.Eventually(func() []corev1.Taint { return s.node(node).Spec.Taints }, eventually, pace).Should(And(
+			Not(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint))), ContainElement(foreign)))
+	}
+	expectRemoved("tainted")
+	s.maintain(nm("any", idle, ofNodes("m1")))
+	expectRemoved("tainted-schedulable")
+	s.deleteMaintenances("any")
 }
 
 func (s *scene) machineDrainsDaemonSets() {

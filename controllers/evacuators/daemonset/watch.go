@@ -26,8 +26,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return err
 }
 
-// Watches returns the watches of a workload cluster's Nodes, NodeMaintenances and Evacuations. The initial list of each connection enqueues
-// every Node, so that orphaned taints are removed.
+// Watches returns the watches of a workload cluster's Nodes, NodeMaintenances and Evacuations. The initial list of Nodes enqueues those with
+// the taint, so that orphaned taints are removed.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch("daemonset-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), taintChanged{}),
@@ -36,9 +36,14 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 	}
 }
 
-// taintChanged passes new Nodes, and Nodes to which our taint was added or from which it was removed.
+// taintChanged passes new Nodes, Nodes with our taint, and those to which it was added or from which it was removed.
 type taintChanged struct {
 	predicate.TypedFuncs[*corev1.Node]
+}
+
+// Create implements predicate.TypedPredicate.
+func (taintChanged) Create(e event.TypedCreateEvent[*corev1.Node]) bool {
+	return !e.IsInInitialList || daemonset.Tainted(e.Object)
 }
 
 // Update implements predicate.TypedPredicate.

@@ -84,7 +84,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 }
 
 // Watches returns the watches of a workload cluster's surging Deployments, raised HorizontalPodAutoscalers, and Evacuations. The initial
-// list of each connection enqueues the surges that an earlier manager has left behind.
+// lists enqueue the surges that an earlier manager has left behind.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch("deployment-Deployments", r.controller, metadataOf(appsv1.SchemeGroupVersion, "Deployment"),

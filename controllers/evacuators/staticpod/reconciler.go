@@ -38,8 +38,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 	return errors.Wrap(err, "setting up the controller of static Pods")
 }
 
-// Watches returns the watches of a workload cluster's Nodes and NodeMaintenances. The initial list of each connection enqueues every Node,
-// so that orphaned annotations are removed.
+// Watches returns the watches of a workload cluster's Nodes and NodeMaintenances. The initial list of Nodes enqueues those with the
+// annotation, so that orphaned ones are removed.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch("staticpod-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), agentAnnotationChanged{}),
@@ -47,9 +47,14 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 	}
 }
 
-// agentAnnotationChanged passes new Nodes, and Nodes whose annotation has changed.
+// agentAnnotationChanged passes new Nodes, Nodes with the annotation, and those whose annotation has changed.
 type agentAnnotationChanged struct {
 	predicate.TypedFuncs[*corev1.Node]
+}
+
+// Create implements predicate.TypedPredicate.
+func (agentAnnotationChanged) Create(e event.TypedCreateEvent[*corev1.Node]) bool {
+	return !e.IsInInitialList || e.Object.Annotations[v1alpha1.StaticPodTargetsAnnotation] != ""
 }
 
 // Update implements predicate.TypedPredicate.

@@ -1,0 +1,69 @@
+package integration
+
+import (
+	"net/url"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// TestIdle checks what the manager reads from a workload cluster without a NodeMaintenance.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{})
+	all.withMachines("m1")
+	all.play(t,
+		act{"M63: watches NodeMaintenances and Evacuations only, and lists no Nodes but cordoned ones", (*scene).idleIsHardlyWatched},
+		act{"M63: watches Nodes while there is a NodeMaintenance, from its creation on", (*scene).nodesAreWatchedOnDemand},
+	)
+}
+
+func (s *scene) watching(watched string) func() float64 {
+	return func() float64 {
+		return s.metrics().Sum("capnm_watching_clusters", map[string]string{"watched": watched})
+	}
+}
+
+func (s *scene) idleIsHardlyWatched() {
+	s.fleet.KillManager()
+	s = s.sub(s.T)
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	ours := func() controlplane.Events { return s.audited().WithUserAgent(fleet.ManagerAgent) }
+	s.Eventually(func() controlplane.Events { return ours().Verb("list").Resource("nodes") }, soon, pace).ShouldNot(BeEmpty())
+	s.Consistently(func() []string {
+		watched := sets.New[string]()
+		for _, event := range ours().Verb("watch") {
+			watched.Insert(event.Resource)
+		}
+		return sets.List(watched)
+	}, aMoment, pace).Should(Equal([]string{"evacuations", "nodemaintenances"}))
+	for _, list := range ours().Verb("list").Resource("nodes") {
+		uri, err := url.Parse(list.URI)
+		s.Expect(err).NotTo(HaveOccurred())
+		s.Expect(uri.Query().Get("fieldSelector")).To(Equal("spec.unschedulable=true"), list.URI)
+	}
+}
+
+func (s *scene) nodesAreWatchedOnDemand() {
+	s.maintain(nm("any", idle, ofNodes("m1")))
+	s.Eventually(s.watching("nodes"), soon, pace).Should(BeEquivalentTo(1))
+	s.Expect(s.watching("surges")()).To(BeZero())
+	s.deleteMaintenances("any")
+	s.Eventually(s.watching("nodes"), eventually, pace).Should(BeZero())
+
+	s.withNodes("other")
+	s.maintain(nm("again", cordoned, ofNodes("other")))
+	s.expectCordoned("other")
+	s.Eventually(s.watching("nodes"), soon, pace).Should(BeEquivalentTo(1))
+	node := s.node("other")
+	uncordoned := client.MergeFrom(node.DeepCopy())
+	node.Spec.Unschedulable = false
+	s.Expect(s.workload.Client.Patch(s.Context(), node, uncordoned)).To(Succeed())
+	s.expectCordoned("other")
+	s.deleteMaintenances("again")
+}
