@@ -185,7 +185,7 @@ func identify(ctx context.Context, reader client.Reader) (string, error) {
 }
 
 // setupClusterCache adds Cluster API's cache of connections to workload clusters.
-func setupClusterCache(ctx context.Context, mgr ctrl.Manager, o *options) (clustercache.ClusterCache, error) {
+func setupClusterCache(ctx context.Context, mgr ctrl.Manager, o *options, order *workload.ConnectOrder) (clustercache.ClusterCache, error) {
 	secrets, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme()})
 	if err != nil {
 		return nil, errors.Wrap(err, "creating a client for kubeconfig Secrets")
@@ -203,12 +203,13 @@ func setupClusterCache(ctx context.Context, mgr ctrl.Manager, o *options) (clust
 			// A read of these kinds must not start an informer for all of their objects.
 			Cache: clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}}},
 		},
-	}, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency})
+	}, order.Options(o.clusterCacheConcurrency))
 	return cache, errors.Wrap(err, "setting up the cluster cache")
 }
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string, recorder *tracing.Recorder) error {
-	cache, err := setupClusterCache(ctx, mgr, o)
+	order := &workload.ConnectOrder{Machines: mgr.GetClient()}
+	cache, err := setupClusterCache(ctx, mgr, o, order)
 	if err != nil {
 		return err
 	}
@@ -218,7 +219,10 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	served := &evacuation.Machines{Reader: local, ManagementCluster: managementCluster}
 	written := expectations.New[*v1alpha1.Evacuation](ctx)
 
-	machines := &machine.Reconciler{Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Recorder: recorder, Clock: now, WatchFilterValue: o.watchFilter}
+	machines := &machine.Reconciler{
+		Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Recorder: recorder, Clock: now,
+		WatchFilterValue: o.watchFilter, ConnectNow: order.ConnectNow,
+	}
 	rollouts := &machinedeployment.Reconciler{Client: local, Clusters: clusters, Maintenances: requester, Clock: now, WatchFilterValue: o.watchFilter}
 	policies := &machinedrainpolicy.Reconciler{Client: local, Clusters: clusters, Clock: now}
 	maintenances := &nodemaintenance.Reconciler{

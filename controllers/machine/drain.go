@@ -207,6 +207,7 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 	}
 	waiting := waitingForCluster(r.Clusters.HealthState(ctx, s.clusterKey()))
 	if workload.IsNotConnected(err) {
+		r.ConnectNow(s.clusterKey())
 		waiting.message += r.kubeconfigProblem(ctx, s)
 	} else {
 		ctrl.LoggerFrom(ctx).V(2).Info("The workload cluster does not answer", "err", err)

@@ -58,6 +58,8 @@ type Reconciler struct {
 	Recorder         *tracing.Recorder
 	Clock            clock.PassiveClock
 	WatchFilterValue string
+	// ConnectNow requests the connection to a workload cluster with a deleted Machine.
+	ConnectNow func(cluster types.NamespacedName)
 
 	recorder   record.EventRecorder
 	controller controller.Controller
