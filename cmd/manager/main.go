@@ -250,6 +250,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		policies.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}),
 		maintenances.SetupWithManager(ctx, mgr, ofMaintenance),
 		sweeper.SetupWithManager(mgr, ofMaintenance),
+		served.SetupWithManager(ctx, mgr),
 		evacuations.SetupWithManager(ctx, mgr, ofEvacuation),
 		evictions.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: o.evictorConcurrency}),
 		daemonSets.SetupWithManager(ctx, mgr, ofEvacuation),

@@ -3,6 +3,7 @@ package evacuation
 import (
 	"context"
 
+	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
@@ -19,6 +20,28 @@ type Machines struct {
 	Reader client.Reader
 	// ManagementCluster identifies the management cluster, see v1alpha1.OwnerManagementClusterAnnotation.
 	ManagementCluster string
+}
+
+// deletedMachines is the index of deleted Machines by their Cluster.
+const deletedMachines = "deletedMachinesOfCluster"
+
+// SetupWithManager adds an index to the cache of Machines, because the evictor looks for deleted ones at each event of a Pod.
+func (m *Machines) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Machine{}, deletedMachines, func(object client.Object) []string {
+		machine, is := object.(*clusterv1.Machine)
+		if !is || machine.DeletionTimestamp.IsZero() {
+			return nil
+		}
+		return []string{machine.Spec.ClusterName}
+	})
+	return errors.Wrap(err, "adding the index of deleted Machines")
+}
+
+// Deleted returns the Machines of a Cluster that are being deleted, to be read only.
+func (m *Machines) Deleted(ctx context.Context, cluster types.NamespacedName) ([]clusterv1.Machine, error) {
+	list := &clusterv1.MachineList{}
+	err := m.Reader.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingFields{deletedMachines: cluster.Name}, client.UnsafeDisableDeepCopy)
+	return list.Items, errors.Wrapf(err, "listing the deleted Machines of Cluster %s", cluster)
 }
 
 // Paused returns a function that reports whether a NodeMaintenance in a workload cluster serves a paused Machine. When the Machine is

@@ -150,6 +150,9 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	}
 	p.state.inFlight.observeBudgets(pdbs)
 	p.paused = v.Machines.Paused(ctx, p.cluster)
+	if p.deleted, err = v.Machines.Deleted(ctx, p.cluster); err != nil {
+		return reconcile.Result{}, err
+	}
 	candidates, err := p.collect(ctx)
 	if err != nil {
 		return workload.Result(err)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -19,6 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 )
@@ -40,6 +42,7 @@ type pass struct {
 	now         time.Time
 	subjects    map[types.UID]*subject
 	paused      func(*v1alpha1.NodeMaintenance) bool
+	deleted     []clusterv1.Machine         // the deleted Machines of the Cluster, read-only
 	terms       map[string]evacuation.Terms // by Node
 	blocked     map[string]int              // numbers of blocked Pods, by reason
 	cordoning   bool                        // Nodes are about to be cordoned
@@ -162,6 +165,24 @@ func (p *pass) findImminentCordons(ctx context.Context, maintenances []v1alpha1.
 				p.cordoning = true
 				p.requeueAt(until)
 			}
+		}
+	}
+	return p.findNewDeletions(ctx, maintenances)
+}
+
+// findNewDeletions determines whether Machines were deleted a moment ago that have no NodeMaintenance yet, which will cordon their Nodes.
+func (p *pass) findNewDeletions(ctx context.Context, maintenances []v1alpha1.NodeMaintenance) error {
+	for i := range p.deleted {
+		name, until := machinedrain.ImminentMaintenance(&p.deleted[i], p.cluster, maintenances, p.now)
+		if name == "" {
+			continue
+		}
+		node := &corev1.Node{}
+		if err := p.client.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
+			return errors.Wrapf(err, "getting Node %s", name)
+		} else if err == nil && !node.Spec.Unschedulable && node.DeletionTimestamp.IsZero() {
+			p.cordoning = true
+			p.requeueAt(until)
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -100,6 +101,34 @@ func TestAwaitCordons(t *testing.T) {
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(candidates).To(BeEmpty())
+			g.Expect(p.cordoning).To(Equal(tc.waits))
+			g.Expect(p.nextTry.IsZero()).To(Equal(!tc.waits), "if the Node is not cordoned, no event follows")
+		})
+	}
+}
+
+func TestAwaitMaintenances(t *testing.T) {
+	deleted := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	machine := clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "m1", DeletionTimestamp: new(metav1.NewTime(deleted)), Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: ""},
+	}}
+	machine.Status.NodeRef.Name = "one"
+	for _, tc := range []struct {
+		name          string
+		unschedulable bool
+		after         time.Duration
+		waits         bool
+	}{
+		{name: "waits for the Node of a Machine that was deleted a moment ago", after: time.Second, waits: true},
+		{name: "waits two seconds at most", after: 2 * time.Second},
+		{name: "does not wait for a cordoned Node", after: time.Second, unschedulable: true},
+	} {
+		t.Run("E46: "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			p := passOver(t, deleted.Add(tc.after), onePod{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: tc.unschedulable}})
+			p.deleted = []clusterv1.Machine{machine}
+			_, err := p.collect(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(p.cordoning).To(Equal(tc.waits))
 			g.Expect(p.nextTry.IsZero()).To(Equal(!tc.waits), "if the Node is not cordoned, no event follows")
 		})
