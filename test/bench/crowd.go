@@ -67,6 +67,8 @@ type crowd struct {
 	core, ours program
 	// Their memory without any Cluster.
 	coreEmpty, oursEmpty memory
+	// empty is the position in the audit logs before there was a Cluster.
+	empty marks
 }
 
 const (
@@ -112,7 +114,10 @@ func newCrowd(ctx context.Context, size crowdSize, o options, ours bool) (_ *cro
 		return c, err
 	}
 	c.ours = programOf(f.Manager)
-	c.oursEmpty, err = c.ours.memory(ctx)
+	if c.oursEmpty, err = c.ours.memory(ctx); err != nil {
+		return nil, err
+	}
+	c.empty, err = c.mark()
 	return c, err
 }
 

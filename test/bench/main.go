@@ -39,6 +39,7 @@ type options struct {
 	capiRuns int
 	only     string
 	out      string
+	docs     string
 	maxRatio float64
 	keep     bool
 	verbose  bool
@@ -118,6 +119,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.capiRuns, "capi-runs", 1, "runs of Cluster API's own drain, which takes minutes; 0: none")
 	flags.StringVar(&o.only, "only", "", "run only these candidates, separated by commas")
 	flags.StringVar(&o.out, "out", "out/bench", "directory for the results")
+	flags.StringVar(&o.docs, "docs", "", "page whose table is replaced by that of all or summary; empty: none")
 	flags.Float64Var(&o.maxRatio, "max-ratio", 0, "fail if we take more than this multiple of the limit; 0: never")
 	flags.IntVar(&o.nodes, "nodes", 0, "Nodes with Pods; 0: default of the scenario")
 	flags.IntVar(&o.podsPerNode, "pods-per-node", 0, "Pods on each Node; 0: default of the scenario")

@@ -34,6 +34,17 @@ func measureMemory(ctx context.Context, c *crowd, f *figures) error {
 	f.add("rss_mb_without_clusters", c.oursEmpty.rss, "the same before there was a Cluster")
 	f.add("rss_mb_per_idle_cluster", c.perCluster(ours.rss, c.oursEmpty.rss), "as soon as all are connected")
 	f.add("live_mb_per_idle_cluster", c.perCluster(ours.live, c.oursEmpty.live), "heap and stacks after a garbage collection")
+	_, workloads, err := c.since(c.empty)
+	if err != nil {
+		return err
+	}
+	watched, listed := sets.New[string](), workloads.WithUserAgent(fleet.ManagerAgent).Verb("list").Resource("nodes")
+	for _, watch := range workloads.WithUserAgent(fleet.ManagerAgent).Verb("watch") {
+		watched.Insert(tenantOf(watch) + " " + watch.Resource)
+	}
+	unselective := listed.Where(func(e controlplane.Event) bool { return !strings.Contains(e.URI, "spec.unschedulable") })
+	f.add("watches_per_idle_cluster", float64(watched.Len())/float64(c.size.clusters), "since the manager has connected")
+	f.add("lists_of_nodes", len(unselective), "other than of cordoned Nodes")
 	f.add("capi_rss_mb_per_idle_cluster", c.perCluster(core.rss, c.coreEmpty.rss), "Cluster API's core manager in the same run")
 	f.add("capi_live_mb_per_idle_cluster", c.perCluster(core.live, c.coreEmpty.live), "")
 	return c.ours.saveProfiles(ctx, c.profiles, "heap", "goroutine")

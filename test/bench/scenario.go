@@ -39,4 +39,7 @@ var scenarios = []scenario{
 	atScale("scale", "fleet, idle and restart in one run", "fleet", "idle", "restart"),
 	shardsScenario,
 	smokeScenario,
+	summaryScenario,
 }
+
+func init() { scenarios = append(scenarios, allScenario) } // it refers to the others
