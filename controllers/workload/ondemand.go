@@ -27,7 +27,7 @@ import (
 const demandInterval = 15 * time.Second
 
 // onDemand runs the watches of a connection that an idle workload cluster does not need: those of Nodes while there is a NodeMaintenance or
-// an Evacuation, and those of surges while there is a surge. Its methods start them; they stop by themselves.
+// an Evacuation, and those of surges while there is a surge. Its methods start them; they stop automatically.
 type onDemand struct {
 	cluster types.NamespacedName
 	cache   *sharingCache
