@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 const (
@@ -65,7 +67,7 @@ func (o *ConnectOrder) ConnectNow(cluster types.NamespacedName) {
 	}
 }
 
-// withDeletedMachines returns the Clusters that have deleted Machines.
+// withDeletedMachines returns the Clusters that have Machines which are being deleted, or drained for another reason.
 func (o *ConnectOrder) withDeletedMachines() (sets.Set[types.NamespacedName], error) {
 	ctx, cancel := context.WithTimeout(context.Background(), surveyTimeout)
 	defer cancel()
@@ -75,7 +77,7 @@ func (o *ConnectOrder) withDeletedMachines() (sets.Set[types.NamespacedName], er
 	}
 	clusters := sets.New[types.NamespacedName]()
 	for i := range machines.Items {
-		if m := &machines.Items[i]; !m.DeletionTimestamp.IsZero() {
+		if m := &machines.Items[i]; !m.DeletionTimestamp.IsZero() || machinedrain.IsDraining(m) {
 			clusters.Insert(types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.ClusterName})
 		}
 	}
