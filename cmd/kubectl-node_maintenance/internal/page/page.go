@@ -15,7 +15,7 @@ import (
 
 	"github.com/pkg/errors"
 
-	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/advice"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 )
@@ -45,7 +45,7 @@ type view struct {
 	Title, Period string
 	Summary       []string
 	Warnings      []string
-	Advice        []advice
+	Advice        []change
 	Legend        []legend
 	Ticks         []tick
 	Drains        []drain
@@ -57,7 +57,7 @@ type view struct {
 	nodes, pods int // in the chart
 }
 
-type advice struct{ Name, Text, Fix, Guide string }
+type change struct{ Name, Text, Fix, Guide string }
 
 type legend struct {
 	Class, Name string
@@ -147,15 +147,17 @@ func warnings(h *recording.History) []string {
 }
 
 // adviceOf says for each cause what could be changed.
-func adviceOf(h *recording.History) []advice {
+func adviceOf(h *recording.History) []change {
 	const most = 10
-	var all []advice
+	var all []change
 	for _, cause := range recording.Causes(h.Drains) {
 		if cause.Blocked < time.Second || len(all) == most {
 			break
 		}
-		a := advice{Name: clean(cause.Name()), Text: fmt.Sprintf("blocked %s in %s for %s", count(cause.Pods, "Pod"), count(cause.Drains, "drain"), recording.Duration(cause.Blocked))}
-		a.Fix, a.Guide = report.Advice(cause.Reason, cause.NeverAllows)
+		a := change{Name: clean(cause.Name()), Text: fmt.Sprintf("blocked %s in %s for %s", count(cause.Pods, "Pod"), count(cause.Drains, "drain"), recording.Duration(cause.Blocked))}
+		if a.Fix, a.Guide = advice.Of(cause.Reason); cause.NeverAllows {
+			a.Fix = advice.FixNeverAllows
+		}
 		all = append(all, a)
 	}
 	return all

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/advice"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
@@ -73,6 +74,12 @@ type Problem struct {
 	Pods    []string `json:"pods,omitempty"`
 	Fix     string   `json:"fix,omitempty"`
 	Guide   string   `json:"guide,omitempty"`
+}
+
+func problemOf(reason, message string) Problem {
+	p := Problem{Reason: reason, Message: message}
+	p.Fix, p.Guide = advice.Of(reason)
+	return p
 }
 
 // Pod is the prediction for one Pod.
@@ -190,10 +197,10 @@ func (d *Drain) notes(m *observe.Machine, intent Intent) {
 		d.Notes = append(d.Notes, "The Machine is being deleted and does not have the hook: Cluster API drains the Node, or the drain has ended.")
 	}
 	if _, paused := m.Annotations["cluster.x-k8s.io/paused"]; paused {
-		d.Blockers = append(d.Blockers, problemOf(reasonPaused, "The Machine is paused"))
+		d.Blockers = append(d.Blockers, problemOf(advice.ReasonPaused, "The Machine is paused"))
 	}
 	if m.Cluster.Spec.Paused != nil && *m.Cluster.Spec.Paused {
-		d.Blockers = append(d.Blockers, problemOf(reasonPaused, "The Cluster is paused"))
+		d.Blockers = append(d.Blockers, problemOf(advice.ReasonPaused, "The Cluster is paused"))
 	}
 }
 
@@ -219,7 +226,7 @@ func (d *Drain) fill(intent Intent, observed forecast.Observation) {
 		problem := problemOf(obstacle.Reason, obstacle.Message)
 		problem.Pods, problem.Budget = obstacle.Pods, obstacle.Budget
 		if obstacle.NeverAllows {
-			problem.Fix = fixNeverAllows
+			problem.Fix = advice.FixNeverAllows
 		}
 		switch obstacle.Severity {
 		case forecast.Blocks:

@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/advice"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
@@ -103,7 +104,7 @@ func TestGuide(t *testing.T) {
 			sections = append(sections, strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(title), ""), " ", "-"))
 		}
 	}
-	for _, section := range report.GuideSections() {
+	for _, section := range advice.Sections() {
 		g.Expect(sections).To(ContainElement(section))
 	}
 }

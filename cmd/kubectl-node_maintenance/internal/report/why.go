@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/advice"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
@@ -130,7 +131,7 @@ func MachineWhy(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.N
 		w.Answer = "The hook is released: Cluster API completes the deletion. Its condition Deleting says what it waits for."
 	case w.Condition == nil:
 		w.Answer = "The manager has not reported on the Machine yet."
-		w.Guide = append(w.Guide, guide+"#the-machine-has-the-hook-but-no-condition")
+		w.Guide = append(w.Guide, advice.Guide+"#the-machine-has-the-hook-but-no-condition")
 	default:
 		w.Answer = w.Condition.Message
 	}
@@ -173,7 +174,7 @@ func (w *Why) fill(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, i
 		problem := problemOf(obstacle.Reason, obstacle.Message)
 		problem.Pods, problem.Budget = obstacle.Pods, obstacle.Budget
 		if obstacle.NeverAllows {
-			problem.Fix = fixNeverAllows
+			problem.Fix = advice.FixNeverAllows
 		}
 		w.Problems = append(w.Problems, problem)
 	}
@@ -181,8 +182,8 @@ func (w *Why) fill(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, i
 
 // link adds the section of the guide about a reason.
 func (w *Why) link(reason string) {
-	if known, found := advices[reason]; found && known.section != "" && !slices.Contains(w.Guide, guide+"#"+known.section) {
-		w.Guide = append(w.Guide, guide+"#"+known.section)
+	if _, link := advice.Of(reason); link != "" && !slices.Contains(w.Guide, link) {
+		w.Guide = append(w.Guide, link)
 	}
 }
 
@@ -255,7 +256,7 @@ func ExplainPod(namespace, name string, intent Intent, observed forecast.Observa
 		problem := problemOf(obstacle.Reason, obstacle.Message)
 		problem.Budget = obstacle.Budget
 		if obstacle.NeverAllows {
-			problem.Fix = fixNeverAllows
+			problem.Fix = advice.FixNeverAllows
 		}
 		w.Problems = append(w.Problems, problem)
 	}

@@ -1,4 +1,5 @@
-package report
+// Package advice says what to do about the reasons that block drains, and which section of the guide is about them.
+package advice
 
 import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -6,10 +7,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 )
 
-// reasonPaused is the reason of a problem that is not about a Pod.
-const reasonPaused = "Paused"
+// ReasonPaused is the reason of a problem that is not about a Pod.
+const ReasonPaused = "Paused"
 
-const guide = "https://github.com/capnm/cluster-api-node-maintenance/blob/main/docs/guide/stuck-drains.md"
+// Guide is the page about drains that are stuck.
+const Guide = "https://github.com/capnm/cluster-api-node-maintenance/blob/main/docs/guide/stuck-drains.md"
 
 // advice is what to do about a reason, and the section of the guide about it.
 type advice struct {
@@ -20,7 +22,8 @@ const (
 	sectionBudget = "a-poddisruptionbudget-allows-no-disruptions"
 	sectionAdmit  = "the-api-server-refuses-the-eviction"
 
-	fixNeverAllows = "Change the budget, for example to maxUnavailable: 1 (for Pods without a controller, to an integer minAvailable below their number), or add replicas. For a Deployment with one replica, set surge: IfSingleReplica in the MachineDrainPolicy."
+	// FixNeverAllows is for a PodDisruptionBudget that never allows a disruption.
+	FixNeverAllows = "Change the budget, for example to maxUnavailable: 1 (for Pods without a controller, to an integer minAvailable below their number), or add replicas. For a Deployment with one replica, set surge: IfSingleReplica in the MachineDrainPolicy."
 )
 
 // advices by reason: those of forecast, budgets, and the conditions of Machines and Evacuations.
@@ -39,7 +42,7 @@ var advices = map[string]advice{
 	forecast.ReasonEvacuator:                     {"", "an-evacuator-is-active"},
 	forecast.ReasonBackoff:                       {"Change tolerations, node affinity or nodeName in the Pod template.", "replacements-return-to-the-cordoned-node"},
 	v1alpha1.ReasonInvalidDrainRule:              {"Fix or delete the MachineDrainRule.", "a-machinedrainrule-is-invalid"},
-	reasonPaused:                                 {"Unpause it.", "the-machine-has-the-hook-but-no-condition"},
+	ReasonPaused:                                 {"Unpause it.", "the-machine-has-the-hook-but-no-condition"},
 	v1alpha1.ReasonMaintenanceNameTaken:          {"Delete the NodeMaintenance that is named.", "the-name-of-its-nodemaintenance-is-taken"},
 	v1alpha1.ReasonWaitingForTurn:                {"Increase maxParallelDrains, or look at the drains that block.", "the-machine-waits-for-other-machines"},
 	v1alpha1.ReasonWaitingForVolumeDetach:        {"Check the VolumeAttachments of the Node and the CSI driver's controller.", "volumes-are-still-attached"},
@@ -63,25 +66,16 @@ var advices = map[string]advice{
 	v1alpha1.ReasonDaemonSetToleratesMaintenance: {"", "pods-of-a-daemonset-stay"},
 }
 
-func problemOf(reason, message string) Problem {
-	p := Problem{Reason: reason, Message: message}
+// Of returns what to do about a reason and the section of the guide about it, each empty if there is nothing to do.
+func Of(reason string) (fix, link string) {
 	if known, found := advices[reason]; found {
-		p.Fix, p.Guide = known.fix, guide+"#"+known.section
+		fix, link = known.fix, Guide+"#"+known.section
 	}
-	return p
+	return fix, link
 }
 
-// Advice returns what to do about a reason and the section of the guide about it, each empty if there is nothing to do.
-func Advice(reason string, neverAllows bool) (fix, link string) {
-	problem := problemOf(reason, "")
-	if neverAllows {
-		problem.Fix = fixNeverAllows
-	}
-	return problem.Fix, problem.Guide
-}
-
-// GuideSections returns the sections of the guide that reports link to.
-func GuideSections() []string {
+// Sections returns the sections of the guide that reports link to.
+func Sections() []string {
 	sections := make([]string, 0, len(advices))
 	for _, known := range advices {
 		sections = append(sections, known.section)
