@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"github.com/pkg/errors"
@@ -68,10 +69,18 @@ func tryBlock(dir string, first int) (*portBlock, error) {
 		}
 		_ = listener.Close()
 	}
-	return &portBlock{first: first, lock: lock}, nil
+	block := &portBlock{first: first, lock: lock}
+	held.Store(block, nil)
+	return block, nil
 }
 
-func (b *portBlock) release() { _ = b.lock.Close() }
+// held are the blocks that are not released. The garbage collector closes files that nothing refers to, which would release the lock.
+var held sync.Map
+
+func (b *portBlock) release() {
+	held.Delete(b)
+	_ = b.lock.Close()
+}
 
 func (b *portBlock) etcd() int     { return b.first }
 func (b *portBlock) etcdPeer() int { return b.first + 1 }

@@ -1,7 +1,11 @@
 package controlplane
 
 import (
+	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"runtime"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -29,4 +33,15 @@ func TestPortBlocksAreExclusive(t *testing.T) {
 	g.Expect(busy).To(BeNil(), "another program listens there")
 	g.Expect(listener.Close()).To(Succeed())
 	block.release()
+}
+
+func TestPortsStayReserved(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	port, _, err := ReservePort()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Consistently(func() (*portBlock, error) {
+		runtime.GC() // it closes files that nothing refers to
+		return tryBlock(filepath.Join(os.TempDir(), fmt.Sprintf("capnm-ports-%d", os.Getuid())), port)
+	}).Should(BeNil())
 }
