@@ -173,6 +173,12 @@ func (p *podLife) terminatingSince() int64 {
 	return math.MaxInt64
 }
 
+// isOverdueAt returns whether the deletion of the Pod should have completed: its grace period has elapsed.
+func (p *podLife) isOverdueAt(revision int64, now time.Time) bool {
+	pod, exists := p.versions.at(revision)
+	return exists && pod.DeletionTimestamp != nil && !now.Before(pod.DeletionTimestamp.Time)
+}
+
 // goneSince returns the revision at which the Pod was removed, or math.MaxInt64.
 func (p *podLife) goneSince() int64 {
 	for _, version := range p.versions {

@@ -292,7 +292,7 @@ func hookHeld(h *History) []string {
 			if node != release.Name || bound > from || pod.goneSince() <= until || isFinishedAt(pod, until) {
 				continue
 			}
-			if pod.terminatingSince() <= from && wasUnreachable(nodes[node], from, until) {
+			if pod.isOverdueAt(until, release.Answered) && wasUnreachable(nodes[node], from, until) {
 				continue
 			}
 			if needsDrain(v.between(pod, release.Requested.Add(-lag), release.Answered)) {

@@ -172,7 +172,10 @@ func (s *story) storeDeployment(replicas int32, surging bool) {
 	s.store(&s.Workload, deploymentKeys+"default/web", deployment)
 }
 
-func terminating(pod *corev1.Pod) { pod.DeletionTimestamp = ptr.To(metav1.Now()) }
+// terminating marks a Pod as deleted, with a grace period that has elapsed.
+func terminating(pod *corev1.Pod) {
+	pod.DeletionTimestamp = ptr.To(metav1.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+}
 
 func unreachable(node *corev1.Node) {
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
@@ -409,6 +412,12 @@ func TestInvariants(t *testing.T) {
 			s.now = s.now.Add(lag)
 			s.releaseHook()
 		}, nil},
+		{"the hook is removed while a Pod of an unreachable Node terminates in its grace period", func(s *story) {
+			s.storeNode(unreachable)
+			s.storePod("a", func(pod *corev1.Pod) { pod.DeletionTimestamp = ptr.To(metav1.NewTime(s.now.Add(time.Hour))) })
+			s.now = s.now.Add(lag)
+			s.releaseHook()
+		}, hookHeld},
 		{"the hook is removed while a Pod runs that is waited for", func(s *story) {
 			s.storePod("a", labelled("wait-completed"))
 			s.now = s.now.Add(lag)
