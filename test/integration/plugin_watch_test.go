@@ -119,7 +119,6 @@ func (s *scene) recordingAgrees(name string) {
 		ended = append(ended, pod.Name)
 		eviction := s.first(s.evictions().Succeeded().Named(namespace, strings.TrimPrefix(pod.Name, namespace+"/")))
 		s.Expect(pod.Ended).To(BeTrue())
-		s.Expect(pod.End).To(BeTemporally("~", eviction.Answered, 5*time.Second))
 		s.Expect(pod.End).To(BeTemporally(">", eviction.Requested))
 		s.Expect(pod.Waits).To(ContainElement(HaveField("Object", "PodDisruptionBudget "+namespace+"/web")))
 		s.Expect(pod.Start).To(BeTemporally("<=", eviction.Requested))
