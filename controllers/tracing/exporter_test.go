@@ -20,7 +20,7 @@ const traces = 1000
 // hangingCollector listens and never answers.
 func hangingCollector(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed with the test
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = listener.Close() })
 	return listener.Addr().String()
@@ -54,11 +54,11 @@ func TestCollectorThatHangs(t *testing.T) {
 	t.Run("M73: spans that exceed the queue are dropped, and neither an export nor the shutdown waits", func(t *testing.T) {
 		g := NewWithT(t)
 		exporter := exporterTo(t, hangingCollector(t), ptr.To[int32](perMillion))
-		begin := time.Now() //nolint:forbidigo // the SDK has no other clock
+		begin := time.Now()
 		for i := range 4 * maxQueue {
 			exporter.Export(traceNumbered(i).DeletionSpan(begin, begin, "Drained", ""))
 		}
 		exporter.Shutdown()
-		g.Expect(time.Since(begin)).To(BeNumerically("<", 5*time.Second)) //nolint:forbidigo // as above
+		g.Expect(time.Since(begin)).To(BeNumerically("<", 5*time.Second))
 	})
 }

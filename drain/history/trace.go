@@ -3,6 +3,7 @@ package history
 import (
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -101,14 +102,14 @@ func (t Trace) EvacuationSpans(e *Evacuation) []Span {
 		semconv.K8SNamespaceName(e.Namespace), semconv.K8SPodName(e.Name), semconv.K8SPodUID(string(e.UID)), semconv.K8SNodeName(e.Node),
 	}
 	id := t.spanID("pod", string(e.UID))
-	whole := t.span(id, t.spanID(stepPath(e.Step)...), EvacuationSpanName, e.Start, e.End, append(pod[:len(pod):len(pod)],
-		attribute.String(OutcomeKey, string(e.Outcome)), attribute.Int(RefusalsKey, int(e.Refusals)))...)
+	ended := slices.Concat(pod, []attribute.KeyValue{attribute.String(OutcomeKey, string(e.Outcome)), attribute.Int(RefusalsKey, int(e.Refusals))})
+	whole := t.span(id, t.spanID(stepPath(e.Step)...), EvacuationSpanName, e.Start, e.End, ended...)
 	if e.Outcome == Remaining {
 		whole.Error = "The drain ended before the Pod terminated"
 	}
 	spans := append(make([]Span, 0, 1+len(e.Waits)), whole)
 	for i, wait := range e.Waits {
-		attributes := append(pod[:len(pod):len(pod)], attribute.String(ReasonKey, wait.Reason))
+		attributes := slices.Concat(pod, []attribute.KeyValue{attribute.String(ReasonKey, wait.Reason)})
 		if wait.Object != "" {
 			attributes = append(attributes, attribute.String(ObjectKey, wait.Object))
 		}
