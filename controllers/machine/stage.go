@@ -35,52 +35,63 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 		return reconcile.Result{}, nil
 	}
 	stage, problem := machinedrain.StageOf(s.machine)
-	condition, drains, err := r.applyStage(ctx, s, stage, problem)
+	err := r.findMaintenance(ctx, s, stage)
+	var condition metav1.Condition
 	switch {
-	case err != nil:
-		return reconcile.Result{}, err
-	case drains:
+	case s.policy != nil && s.maintenance != nil && machinedrain.OrphanedByMove(s.maintenance, s.machine, r.Maintenances.ManagementCluster):
+		ctrl.LoggerFrom(ctx).Info("The Machine is no longer being deleted after a move from another management cluster, completing its NodeMaintenance", "NodeMaintenance", klog.KObj(s.maintenance))
+		return reconcile.Result{}, r.completeMaintenance(ctx, s)
+	case problem != "":
+		condition, err = waitingCondition(v1alpha1.ReasonInvalidStage, problem), nil
+	case stage == v1alpha1.StageDrain && s.policy != nil:
 		return r.drainInPlace(ctx, s)
-	case condition.Reason == v1alpha1.ReasonInvalidStage && conditions.GetMessage(s.machine, v1alpha1.MachineNodeMaintenance) != condition.Message:
-		r.recorder.Event(s.machine, corev1.EventTypeWarning, eventInvalidStage, condition.Message)
+	default:
+		condition, err = r.applyStage(ctx, s, stage, err)
 	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	r.warnOfInvalidStage(s, condition)
 	return reconcile.Result{}, r.setCondition(ctx, s, condition)
 }
 
-// applyStage takes the next step and returns the resulting condition of the Machine. The zero condition means that the Machine must have none.
-// drains means that drainInPlace takes the next step.
-func (r *Reconciler) applyStage(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage, problem string) (_ metav1.Condition, drains bool, _ error) {
+// warnOfInvalidStage writes an event if a condition says for the first time that the stage is invalid.
+func (r *Reconciler) warnOfInvalidStage(s *scope, condition metav1.Condition) {
+	if condition.Reason == v1alpha1.ReasonInvalidStage && conditions.GetMessage(s.machine, v1alpha1.MachineNodeMaintenance) != condition.Message {
+		r.recorder.Event(s.machine, corev1.EventTypeWarning, eventInvalidStage, condition.Message)
+	}
+}
+
+// findMaintenance finds the Node and the NodeMaintenance of a Machine. Without a stage, it does not look for the Node alone.
+func (r *Reconciler) findMaintenance(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage) (err error) {
 	find := machinemaintenance.Find
 	if stage == "" {
 		find = machinemaintenance.FindExisting
 	}
-	var err error
-	if s.client, err = r.Clusters.Client(ctx, s.clusterKey()); err == nil {
-		s.found, s.node, err = find(ctx, s.client, s.clusterKey(), s.machine)
-		s.maintenance = s.found.Maintenance
+	if s.client, err = r.Clusters.Client(ctx, s.clusterKey()); err != nil {
+		return err
 	}
+	s.found, s.node, err = find(ctx, s.client, s.clusterKey(), s.machine)
+	s.maintenance = s.found.Maintenance
+	return err
+}
+
+// applyStage takes the next step of a stage other than Drain, and returns the resulting condition of the Machine. The zero condition means that
+// the Machine must have none. findErr is the error of findMaintenance.
+func (r *Reconciler) applyStage(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage, findErr error) (metav1.Condition, error) {
 	switch {
-	case s.policy != nil && s.maintenance != nil && machinedrain.OrphanedByMove(s.maintenance, s.machine, r.Maintenances.ManagementCluster):
-		ctrl.LoggerFrom(ctx).Info("The Machine is no longer being deleted after a move from another management cluster, completing its NodeMaintenance", "NodeMaintenance", klog.KObj(s.maintenance))
-		return r.unchanged(s), false, r.completeMaintenance(ctx, s)
-	case problem != "":
-		return waitingCondition(v1alpha1.ReasonInvalidStage, problem), false, nil
-	case stage == v1alpha1.StageDrain && s.policy != nil:
-		return metav1.Condition{}, true, nil
-	case workload.IsNotConnected(err) && stage == "":
-		return r.unchanged(s), false, nil
-	case workload.IsNotConnected(err):
-		return waitingCondition(v1alpha1.ReasonWaitingForWorkloadCluster, machinedrain.WaitingForConnection), false, nil
-	case err != nil:
-		return metav1.Condition{}, false, err
+	case workload.IsNotConnected(findErr) && stage == "":
+		return r.unchanged(s), nil
+	case workload.IsNotConnected(findErr):
+		return waitingCondition(v1alpha1.ReasonWaitingForWorkloadCluster, machinedrain.WaitingForConnection), nil
+	case findErr != nil:
+		return metav1.Condition{}, findErr
 	case stage == "" || stage == v1alpha1.StageComplete:
-		condition, err := r.endStage(ctx, s, stage)
-		return condition, false, err
+		return r.endStage(ctx, s, stage)
 	case s.policy == nil:
-		return waitingCondition(v1alpha1.ReasonNotManaged, "No MachineDrainPolicy selects the Machine, so the annotation "+v1alpha1.MachineStageAnnotation+" has no effect"), false, nil
+		return waitingCondition(v1alpha1.ReasonNotManaged, "No MachineDrainPolicy selects the Machine, so the annotation "+v1alpha1.MachineStageAnnotation+" has no effect"), nil
 	default:
-		condition, err := r.keepStage(ctx, s, stage)
-		return condition, false, err
+		return r.keepStage(ctx, s, stage)
 	}
 }
 

@@ -132,32 +132,15 @@ func reportNodes(s *scope) {
 	summary := v1alpha1.NodeMaintenanceSummary{Nodes: int32(len(s.nodes)), Blocking: text.Cut(s.drain.decision.Blocking, text.MaxMessage)} //nolint:gosec // same
 	var longest *v1alpha1.BlockedPod
 	for _, node := range s.nodes {
-		decided := s.drain.decision.Nodes[node.Name]
-		if s.cordonErrors[node.Name] != nil && !decided.Drained {
-			decided.Message = "Waiting for Node " + node.Name + " to be cordoned"
-		}
-		var blocked []v1alpha1.BlockedPod
-		if !decided.Waiting {
-			blocked = blockedPods(s, node.Name)
-		}
-		statuses = append(statuses, v1alpha1.NodeMaintenanceNodeStatus{
-			NodeRef:               v1alpha1.NodeReference{Name: node.Name},
-			DrainTargets:          decided.Targets,
-			DrainMessage:          decided.Message,
-			Waiting:               decided.Waiting,
-			Drained:               decided.Drained,
-			PodsPendingEvacuation: decided.Pending,
-			PodsEvacuating:        decided.Evacuating,
-			PodsSkipped:           decided.Skipped,
-			Blocked:               blocked,
-		})
-		summary.PodsPending += decided.Pending
-		summary.PodsEvacuating += decided.Evacuating
-		summary.PodsSkipped += decided.Skipped
-		if decided.Drained {
+		status := nodeStatus(s, node.Name)
+		statuses = append(statuses, status)
+		summary.PodsPending += status.PodsPendingEvacuation
+		summary.PodsEvacuating += status.PodsEvacuating
+		summary.PodsSkipped += status.PodsSkipped
+		if status.Drained {
 			summary.DrainedNodes++
 		}
-		if len(blocked) > 0 && (longest == nil || blocked[0].Since.Before(longest.Since)) {
+		if blocked := status.Blocked; len(blocked) > 0 && (longest == nil || blocked[0].Since.Before(longest.Since)) {
 			longest = &blocked[0]
 		}
 	}
@@ -171,6 +154,28 @@ func reportNodes(s *scope) {
 	slices.SortFunc(statuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
 	m.Status.Summary = summary
 	progress.Fit(m, statuses)
+}
+
+// nodeStatus returns the progress of the drain of a Node.
+func nodeStatus(s *scope, node string) v1alpha1.NodeMaintenanceNodeStatus {
+	decided := s.drain.decision.Nodes[node]
+	status := v1alpha1.NodeMaintenanceNodeStatus{
+		NodeRef:               v1alpha1.NodeReference{Name: node},
+		DrainTargets:          decided.Targets,
+		DrainMessage:          decided.Message,
+		Waiting:               decided.Waiting,
+		Drained:               decided.Drained,
+		PodsPendingEvacuation: decided.Pending,
+		PodsEvacuating:        decided.Evacuating,
+		PodsSkipped:           decided.Skipped,
+	}
+	if s.cordonErrors[node] != nil && !decided.Drained {
+		status.DrainMessage = "Waiting for Node " + node + " to be cordoned"
+	}
+	if !decided.Waiting {
+		status.Blocked = blockedPods(s, node)
+	}
+	return status
 }
 
 func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
