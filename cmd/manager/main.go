@@ -208,12 +208,12 @@ func setupClusterCache(ctx context.Context, mgr ctrl.Manager, o *options, order 
 }
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string, recorder *tracing.Recorder) error {
-	order := &workload.ConnectOrder{Machines: mgr.GetClient()}
+	now, local := clock.RealClock{}, mgr.GetClient()
+	order := &workload.ConnectOrder{Machines: local, Clock: now}
 	cache, err := setupClusterCache(ctx, mgr, o, order)
 	if err != nil {
 		return err
 	}
-	now, local := clock.RealClock{}, mgr.GetClient()
 	clusters := workload.NewClusters(local, cache, mgr.GetScheme(), workload.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, now)
 	requester := &machinemaintenance.Requester{Client: local, ManagementCluster: managementCluster}
 	served := &evacuation.Machines{Reader: local, ManagementCluster: managementCluster}

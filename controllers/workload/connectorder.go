@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -37,6 +38,7 @@ const (
 type ConnectOrder struct {
 	// Machines reads the management cluster's Machines.
 	Machines client.Reader
+	Clock    clock.PassiveClock
 
 	mu    sync.Mutex
 	queue *connectQueue
@@ -52,7 +54,7 @@ func (o *ConnectOrder) Options(workers int) controller.Options {
 			o.queue = newConnectQueue(priorityqueue.New(name, func(opts *priorityqueue.Opts[reconcile.Request]) {
 				opts.Log = ctrl.Log.WithValues("controller", name)
 				opts.RateLimiter = limiter
-			}), o.withDeletedMachines)
+			}), o.Clock, o.withDeletedMachines)
 			return o.queue
 		},
 	}
@@ -87,6 +89,7 @@ func (o *ConnectOrder) withDeletedMachines() (sets.Set[types.NamespacedName], er
 // connectQueue is the queue of the ClusterCache's controller. It orders the requests for the Clusters that exist when the controller starts.
 type connectQueue struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
+	clock  clock.PassiveClock
 	survey func() (sets.Set[types.NamespacedName], error)
 	began  time.Time
 
@@ -95,14 +98,14 @@ type connectQueue struct {
 	idle   int                            // Clusters that were delayed
 }
 
-func newConnectQueue(queue priorityqueue.PriorityQueue[reconcile.Request], survey func() (sets.Set[types.NamespacedName], error)) *connectQueue {
-	return &connectQueue{PriorityQueue: queue, survey: survey, began: time.Now()}
+func newConnectQueue(queue priorityqueue.PriorityQueue[reconcile.Request], now clock.PassiveClock, survey func() (sets.Set[types.NamespacedName], error)) *connectQueue {
+	return &connectQueue{PriorityQueue: queue, clock: now, survey: survey, began: now.Now()}
 }
 
 // AddWithOpts implements priorityqueue.PriorityQueue. The first list of Clusters has a low priority, as later resyncs have.
 func (q *connectQueue) AddWithOpts(options priorityqueue.AddOpts, requests ...reconcile.Request) {
 	for _, request := range requests {
-		if options.Priority != nil && *options.Priority == handler.LowPriority && options.After == 0 && time.Since(q.began) < firstList {
+		if options.Priority != nil && *options.Priority == handler.LowPriority && options.After == 0 && q.clock.Since(q.began) < firstList {
 			q.PriorityQueue.AddWithOpts(q.first(request), request)
 		} else {
 			q.PriorityQueue.AddWithOpts(options, request)

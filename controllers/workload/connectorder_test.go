@@ -9,6 +9,7 @@ import (
 	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -36,7 +37,7 @@ func TestConnectOrder(t *testing.T) {
 	t.Run("M64: connects to Clusters with deleted Machines at once, and spreads the others", func(t *testing.T) {
 		g := NewWithT(t)
 		inner := &added{options: map[reconcile.Request]priorityqueue.AddOpts{}}
-		queue := newConnectQueue(inner, func() (sets.Set[types.NamespacedName], error) {
+		queue := newConnectQueue(inner, clock.RealClock{}, func() (sets.Set[types.NamespacedName], error) {
 			return sets.New(requestOf(7).NamespacedName, requestOf(42).NamespacedName), nil
 		})
 		for i := range 100 {
@@ -58,7 +59,7 @@ func TestConnectOrder(t *testing.T) {
 	t.Run("M64: connects in any order while Machines cannot be listed", func(t *testing.T) {
 		g := NewWithT(t)
 		inner := &added{options: map[reconcile.Request]priorityqueue.AddOpts{}}
-		queue := newConnectQueue(inner, func() (sets.Set[types.NamespacedName], error) { return nil, errors.New("no answer") })
+		queue := newConnectQueue(inner, clock.RealClock{}, func() (sets.Set[types.NamespacedName], error) { return nil, errors.New("no answer") })
 		queue.AddWithOpts(firstList, requestOf(1), requestOf(2))
 		g.Expect(inner.options).To(HaveLen(2))
 	})
@@ -67,7 +68,7 @@ func TestConnectOrder(t *testing.T) {
 		inner := &added{options: map[reconcile.Request]priorityqueue.AddOpts{}}
 		order := &ConnectOrder{}
 		order.ConnectNow(requestOf(1).NamespacedName) // the controller has not started: its survey finds the Machine
-		order.queue = newConnectQueue(inner, nil)
+		order.queue = newConnectQueue(inner, clock.RealClock{}, nil)
 		order.ConnectNow(requestOf(1).NamespacedName)
 		g.Expect(inner.options).To(HaveKeyWithValue(requestOf(1), priorityqueue.AddOpts{Priority: ptr.To(urgentPriority)}))
 	})

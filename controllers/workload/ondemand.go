@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -152,21 +153,13 @@ func (d *onDemand) startWatchers(w *demandedWatches) ([]*sharedInformer, error) 
 
 // stopWhenIdle stops watches when they are no longer needed. It returns then, and when the connection ends.
 func (d *onDemand) stopWhenIdle(w *demandedWatches) {
-	ticker := time.NewTicker(demandInterval)
-	defer ticker.Stop()
-	for idle := 0; ; {
-		select {
-		case <-d.cache.ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	idle := 0
+	_ = wait.PollUntilContextCancel(d.cache.ctx, demandInterval, false, func(context.Context) (stopped bool, _ error) {
 		if idle++; w.isNeeded() {
 			idle = 0
 		}
-		if idle >= 2 && d.stop(w) {
-			return
-		}
-	}
+		return idle >= 2 && d.stop(w), nil
+	})
 }
 
 // stop stops watches, unless they are needed again. An object that is created meanwhile is cached before start is called for it.

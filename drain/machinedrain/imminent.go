@@ -6,8 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/annotations"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -21,7 +19,8 @@ const newDeletion = 2 * time.Second
 // Machine that is paused or whose Node is not drained, and none where the clocks disagree.
 func ImminentMaintenance(m *clusterv1.Machine, cluster types.NamespacedName, maintenances []v1alpha1.NodeMaintenance, now time.Time) (node string, until time.Time) {
 	_, excluded := m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]
-	if m.DeletionTimestamp.IsZero() || !HasHook(m) || excluded || annotations.HasPaused(m) || !m.Status.NodeRef.IsDefined() {
+	_, paused := m.Annotations[clusterv1.PausedAnnotation]
+	if m.DeletionTimestamp.IsZero() || !HasHook(m) || excluded || paused || !m.Status.NodeRef.IsDefined() {
 		return "", time.Time{}
 	}
 	until = m.DeletionTimestamp.Add(newDeletion)
@@ -30,7 +29,7 @@ func ImminentMaintenance(m *clusterv1.Machine, cluster types.NamespacedName, mai
 	}
 	serves := func(maintenance v1alpha1.NodeMaintenance) bool {
 		owner, _ := OwnerMachineOfAnyManager(&maintenance, cluster)
-		return owner == client.ObjectKeyFromObject(m)
+		return owner == types.NamespacedName{Namespace: m.Namespace, Name: m.Name}
 	}
 	if slices.ContainsFunc(maintenances, serves) {
 		return "", time.Time{}

@@ -320,15 +320,7 @@ func (b *builder) finish() *History {
 	}
 	for _, d := range b.order {
 		d.ended = h.End
-		if n := len(d.Phases); n > 0 && d.Gone.IsZero() {
-			d.Phases[n-1].End = h.End
-		}
-		if d.End.IsZero() && !d.Start.IsZero() && !d.Gone.IsZero() {
-			d.End = d.Gone // the end of the drain and the deletion were observed together
-		}
-		slices.SortStableFunc(d.Pods, func(a, b PodCourse) int {
-			return cmp.Or(cmp.Compare(a.Node, b.Node), a.Start.Compare(b.Start), cmp.Compare(a.Name, b.Name))
-		})
+		d.finish(h.End)
 		if !d.Start.IsZero() || len(d.Pods) > 0 || len(d.Phases) > 0 {
 			h.Drains = append(h.Drains, *d)
 		}
@@ -341,6 +333,19 @@ func (b *builder) finish() *History {
 		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name))
 	})
 	return h
+}
+
+// finish ends what had not ended when the recording ended, and sorts the Pods.
+func (d *Drain) finish(end time.Time) {
+	if n := len(d.Phases); n > 0 && d.Gone.IsZero() {
+		d.Phases[n-1].End = end
+	}
+	if d.End.IsZero() && !d.Start.IsZero() && !d.Gone.IsZero() {
+		d.End = d.Gone // the end of the drain and the deletion were observed together
+	}
+	slices.SortStableFunc(d.Pods, func(a, b PodCourse) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), a.Start.Compare(b.Start), cmp.Compare(a.Name, b.Name))
+	})
 }
 
 // drainOf returns the last drain of the Node that had started when the evacuation of the Pod ended.

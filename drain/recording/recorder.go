@@ -143,7 +143,7 @@ func (r *Recorder) workload(w *Workload, present map[string]Line) {
 	for i := range w.Evacuations {
 		e := &w.Evacuations[i]
 		pod := &Pod{
-			Cluster: w.Cluster, Name: e.Namespace + "/" + e.Spec.PodRef.Name, UID: string(e.Spec.PodRef.UID), Node: e.Annotations[v1alpha1.EvacuationNodeAnnotation],
+			Cluster: w.Cluster, Name: e.Namespace + "/" + e.Spec.PodRef.Name, UID: e.Spec.PodRef.UID, Node: e.Annotations[v1alpha1.EvacuationNodeAnnotation],
 			Since: timeOf(&e.CreationTimestamp), Refusals: e.Status.FailedEvictionCounter, Message: text.Cut(e.Status.Message, maxMessage),
 		}
 		pod.waitOf(e, index)

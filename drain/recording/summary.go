@@ -66,9 +66,9 @@ func (w Wait) Blocks() bool { return w.Reason != history.WaitEviction }
 // Causes returns what the Pods of drains waited for, starting with what blocked longest.
 func Causes(drains []Drain) []Cause {
 	found := map[string]*cause{} // by name
-	for i := range drains {
-		for j := range drains[i].Pods {
-			for _, wait := range drains[i].Pods[j].Waits {
+	for i, d := range drains {
+		for j, pod := range d.Pods {
+			for _, wait := range pod.Waits {
 				if !wait.Blocks() {
 					continue
 				}

@@ -100,7 +100,7 @@ func (s *scene) recordingAgrees(name string) {
 	s.Helper()
 	file, err := os.Open(name)
 	s.Expect(err).NotTo(HaveOccurred())
-	defer file.Close()
+	defer file.Close() //nolint:errcheck // it is only read
 	h, err := recording.Read(file)
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(h.Gaps).To(BeEmpty())

@@ -54,7 +54,7 @@ func (o *options) report(args []string, format output) error {
 	if err != nil {
 		return errors.Wrap(err, "opening the recording")
 	}
-	defer file.Close()
+	defer file.Close() //nolint:errcheck // it is only read
 	history, err := recording.Read(file)
 	if err != nil {
 		return errors.Wrap(err, args[0])
