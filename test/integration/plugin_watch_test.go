@@ -4,7 +4,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,7 +112,6 @@ func (s *scene) recordingAgrees(name string) {
 	for _, eviction := range s.evictions().Succeeded() {
 		evicted = append(evicted, namespace+"/"+eviction.Name)
 	}
-	slices.SortFunc(drain.Pods, func(a, b recording.PodCourse) int { return a.End.Compare(b.End) })
 	var ended []string
 	for _, pod := range drain.Pods {
 		ended = append(ended, pod.Name)
@@ -123,7 +121,7 @@ func (s *scene) recordingAgrees(name string) {
 		s.Expect(pod.Waits).To(ContainElement(HaveField("Object", "PodDisruptionBudget "+namespace+"/web")))
 		s.Expect(pod.Start).To(BeTemporally("<=", eviction.Requested))
 	}
-	s.Expect(ended).To(Equal(evicted), "the order of the evictions")
+	s.Expect(ended).To(ConsistOf(evicted)) // in any order: the garbage collector may delete several Evacuations at once
 	s.Expect(h.Budgets).To(HaveLen(1))
 
 	path, err := pluginBinary()
