@@ -39,11 +39,6 @@ func (m *maintainOptions) confirm(ctx context.Context, c *observe.Connections, t
 		fmt.Fprintln(m.ErrOut, terminal.Clean("The plan cannot be predicted: "+err.Error(), maxError))
 	} else {
 		plan.Gaps = c.Gaps.List()
-		for i := range plan.Drains {
-			if plan.Drains[i].Machine != "" {
-				plan.Drains[i].Notes = append(plan.Drains[i].Notes, "This is the plan of a deletion. A drain without a deletion has no time limit and does not wait for volumes.")
-			}
-		}
 		report.WritePlan(m.Out, plan, false, m.style())
 	}
 	question := "Drain this Node?"
