@@ -249,11 +249,13 @@ func testUncordonWarnings(t *testing.T, all *admission) {
 	t.Run("R46: names the NodeMaintenance that a Node condition names", func(t *testing.T) {
 		a := all.sub(t)
 		write(a, func(n *corev1.Node) { cordon.Apply(n) })
-		present, err := nodes.Get(a.Context(), node.Name, metav1.GetOptions{})
-		a.Expect(err).NotTo(HaveOccurred())
-		present.Status.Conditions, _ = nodecondition.Changes(nil, nodecondition.Wanted([]nodecondition.Maintenance{{Name: "kernel", Stage: v1alpha1.StageCordon}}), time.Now())
-		_, err = nodes.UpdateStatus(a.Context(), present, metav1.UpdateOptions{})
-		a.Expect(err).NotTo(HaveOccurred())
+		a.Expect(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			present, err := nodes.Get(a.Context(), node.Name, metav1.GetOptions{})
+			a.Expect(err).NotTo(HaveOccurred())
+			present.Status.Conditions, _ = nodecondition.Changes(nil, nodecondition.Wanted([]nodecondition.Maintenance{{Name: "kernel", Stage: v1alpha1.StageCordon}}), time.Now())
+			_, err = nodes.UpdateStatus(a.Context(), present, metav1.UpdateOptions{})
+			return err
+		})).To(Succeed())
 		a.Expect(write(a, uncordon)).To(And(uncordonWarns, ContainElement(ContainSubstring("NodeMaintenance kernel"))))
 	})
 	t.Run("R46: does not warn when a maintenance restores the Node or when the Node is not under maintenance", func(t *testing.T) {
