@@ -303,7 +303,7 @@ func (c *sharingCache) resend(kind client.Object) {
 	}
 }
 
-// removeInformer stops the informer of a kind, and returns it. It returns nil if there is none.
+// removeInformer stops the informer of a kind, and returns it. It returns nil if the kind has no informer.
 func (c *sharingCache) removeInformer(ctx context.Context, kind client.Object) *sharedInformer {
 	informer := c.informerOf(kind)
 	if informer == nil || c.RemoveInformer(ctx, kind) != nil {

@@ -82,8 +82,8 @@ func TallyOf(policy *v1alpha1.MachineDrainPolicy, policies []v1alpha1.MachineDra
 // maxPools is the maximum number of MachinePools that a condition names.
 const maxPools = 5
 
-// PoolsCondition returns the condition of a policy about MachinePools that have Nodes and no Machines, nil if there are none in the Clusters
-// that it selects. clusters are the labels of the namespace's Clusters, by name.
+// PoolsCondition returns the condition of a policy about MachinePools that have Nodes and no Machines, nil if no Cluster
+// that it selects has one. clusters are the labels of the namespace's Clusters, by name.
 func PoolsCondition(policy *v1alpha1.MachineDrainPolicy, pools []clusterv1.MachinePool, all []clusterv1.Machine, clusters map[string]map[string]string) *metav1.Condition {
 	withMachines := sets.New[string]()
 	for i := range all {

@@ -3,7 +3,6 @@ package chaos
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -443,54 +442,6 @@ func surgesRestored(h *History) []string {
 		}
 	}
 	return found
-}
-
-// Leftovers returns what our manager has left behind in a workload cluster without maintenances, by the last version of each object.
-func Leftovers(versions []Version) []string {
-	var found []string
-	for _, version := range versions {
-		object := version.Object
-		if object == nil {
-			continue
-		}
-		at := func(what string) { found = append(found, version.Key+": "+what) }
-		switch typed := object.(type) {
-		case *v1alpha1.NodeMaintenance, *v1alpha1.Evacuation:
-			at("exists, with finalizers " + strings.Join(object.GetFinalizers(), " "))
-		case *corev1.Node:
-			for _, condition := range typed.Status.Conditions {
-				if condition.Reason == v1alpha1.ReasonNodeMaintenance && condition.Status == corev1.ConditionTrue {
-					at("has condition " + string(condition.Type))
-				}
-			}
-			if slices.ContainsFunc(typed.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.NoDaemonSetPodsTaint }) {
-				at("has taint " + v1alpha1.NoDaemonSetPodsTaint)
-			}
-		}
-		for _, annotation := range []string{v1alpha1.NodeOriginAnnotation, v1alpha1.ExcludedFromLoadBalancersAnnotation, v1alpha1.SurgeAnnotation, v1alpha1.DeletionCostAnnotation} {
-			if _, has := object.GetAnnotations()[annotation]; has {
-				at("has annotation " + annotation)
-			}
-		}
-		if _, has := object.GetLabels()[v1alpha1.SurgingLabel]; has {
-			at("has label " + v1alpha1.SurgingLabel)
-		}
-	}
-	return found
-}
-
-// Excuse says why a Machine is still being deleted: its condition names one of these objects ("namespace/name"), which block drains. Empty:
-// it does not.
-func Excuse(condition *metav1.Condition, blockers []string) string {
-	if condition == nil {
-		return ""
-	}
-	for _, blocker := range blockers {
-		if strings.Contains(condition.Message, blocker) {
-			return condition.Message
-		}
-	}
-	return ""
 }
 
 func isReady(pod *corev1.Pod) bool {

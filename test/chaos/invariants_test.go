@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -10,10 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,186 +19,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
-
-// story builds a history, one second for each thing that happens. In the beginning, Node n1 of Machine n1 is being drained for a minute.
-type story struct {
-	History
-	now      time.Time
-	revision int64
-}
-
-func newStory() *story {
-	s := &story{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), History: History{Replicas: 1, Unhooked: map[string]bool{}}}
-	s.storeNode(func(*corev1.Node) {})
-	s.storeMachine(func(*clusterv1.Machine) {})
-	s.storeMaintenance(v1alpha1.StageDrain)
-	s.now = s.now.Add(time.Minute)
-	return s
-}
-
-// store stores an object in a cluster; nil deletes it.
-func (s *story) store(side *Side, key string, object client.Object) {
-	s.now = s.now.Add(time.Second)
-	s.revision++
-	side.Versions = append(side.Versions, Version{s.revision, key, object})
-	for _, each := range []*Side{&s.Workload, &s.Management} {
-		each.Clock = append(each.Clock, Sample{s.now, s.now, s.revision})
-	}
-}
-
-func (s *story) storeNode(change func(*corev1.Node)) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{}}}
-	change(node)
-	s.store(&s.Workload, nodeKeys+"n1", node)
-}
-
-func (s *story) storeMachine(change func(*clusterv1.Machine)) {
-	deleted := metav1.NewTime(s.now)
-	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "n1", DeletionTimestamp: &deleted}}
-	change(machine)
-	s.store(&s.Management, machineKeys+"default/n1", machine)
-}
-
-func (s *story) storeMaintenance(stage v1alpha1.NodeMaintenanceStage) {
-	s.store(&s.Workload, maintenanceKeys+"m", &v1alpha1.NodeMaintenance{
-		ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{v1alpha1.OwnerMachineAnnotation: "default/n1"}},
-		Spec:       v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("n1"), Stage: stage},
-	})
-}
-
-func (s *story) storeRule(app string, behavior clusterv1.MachineDrainRuleDrainBehavior, order *int32) {
-	s.store(&s.Management, ruleKeys+"default/"+app, &clusterv1.MachineDrainRule{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: app},
-		Spec: clusterv1.MachineDrainRuleSpec{
-			Drain: clusterv1.MachineDrainRuleDrainConfig{Behavior: behavior, Order: order},
-			Pods:  []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}},
-		},
-	})
-}
-
-// storeBudget stores the budget of an app, with the Pods that it has counted as disrupted.
-func (s *story) storeBudget(name, app string, allowed int32, disrupted ...string) {
-	budget := &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
-		Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed, DisruptedPods: map[string]metav1.Time{}},
-	}
-	for _, pod := range disrupted {
-		budget.Status.DisruptedPods[pod] = metav1.NewTime(s.now)
-	}
-	s.store(&s.Workload, budgetKeys+"default/"+name, budget)
-}
-
-// storePod stores a running Pod of an app with its name, whose UID is uid-<name>.
-func (s *story) storePod(name string, changes ...func(*corev1.Pod)) {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"app": name}},
-		Spec:       corev1.PodSpec{NodeName: "n1"},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
-	}
-	for _, change := range changes {
-		change(pod)
-	}
-	s.store(&s.Workload, podKeys+"default/"+name, pod)
-}
-
-func (s *story) request(side *Side, event controlplane.Event) {
-	s.now = s.now.Add(time.Second)
-	event.Requested, event.Answered = s.now, s.now.Add(100*time.Millisecond)
-	if event.UserAgent == "" {
-		event.UserAgent = fleet.ManagerAgent
-	}
-	side.Audit = append(side.Audit, event)
-}
-
-// evict has our manager evict a Pod, with a UID as precondition. The Pod begins to terminate.
-func (s *story) evict(name, uid string) {
-	s.requestEviction(name, uid, fleet.ManagerAgent)
-	s.terminate(name)
-}
-
-// terminate stores the last version of a Pod with a deletionTimestamp.
-func (s *story) terminate(name string) {
-	for _, version := range slices.Backward(s.Workload.Versions) {
-		if version.Key == podKeys+"default/"+name {
-			pod := version.Object.(*corev1.Pod).DeepCopy()
-			terminating(pod)
-			s.store(&s.Workload, version.Key, pod)
-			return
-		}
-	}
-}
-
-func (s *story) requestEviction(name, uid, agent string) {
-	body := fmt.Appendf(nil, `{"deleteOptions":{"preconditions":{"uid":%q}}}`, uid)
-	s.request(&s.Workload, controlplane.Event{UserAgent: agent, Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "default", Name: name, Code: 201, RequestObject: body})
-}
-
-func (s *story) delete(name string) {
-	body := fmt.Appendf(nil, `{"preconditions":{"uid":"uid-%s"}}`, name)
-	s.request(&s.Workload, controlplane.Event{Verb: "delete", Resource: "pods", Namespace: "default", Name: name, Code: 200, RequestObject: body})
-	s.terminate(name)
-}
-
-// storeAttachment stores the attachment of a PersistentVolume to the Node.
-func (s *story) storeAttachment() {
-	attachment := &storagev1.VolumeAttachment{Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(volumeOf("default", "v"))}}}
-	s.store(&s.Workload, attachmentKeys+"v", attachment)
-}
-
-func (s *story) releaseHook() {
-	s.requestRelease()
-	s.now = s.now.Add(appearance)
-	s.storeMachine(func(*clusterv1.Machine) {})
-	s.store(&s.Workload, "/registry/configmaps/later", nil)
-}
-
-func (s *story) requestRelease() {
-	body, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.PreDrainHookAnnotation: nil}}})
-	s.request(&s.Management, controlplane.Event{Verb: "patch", Resource: "machines", Group: clusterv1.GroupVersion.Group, Namespace: "default", Name: "n1", Code: 200, RequestObject: body})
-}
-
-func (s *story) removePod(name string) { s.store(&s.Workload, podKeys+"default/"+name, nil) }
-
-func (s *story) storeDeployment(replicas int32, surging bool) {
-	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{Replicas: &replicas}}
-	if surging {
-		deployment.Annotations = map[string]string{v1alpha1.SurgeAnnotation: "{}"}
-	}
-	s.store(&s.Workload, deploymentKeys+"default/web", deployment)
-}
-
-// terminating marks a Pod as deleted, with a grace period that has elapsed.
-func terminating(pod *corev1.Pod) {
-	pod.DeletionTimestamp = ptr.To(metav1.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-}
-
-func unreachable(node *corev1.Node) {
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
-}
-
-func unready(pod *corev1.Pod) { pod.Status.Conditions = nil }
-
-func completed(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }
-
-func labelled(value string) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) { pod.Labels[clusterv1.PodDrainLabel] = value }
-}
-
-func controlledBy(kind string) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) {
-		pod.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Controller: ptr.To(true)}}
-	}
-}
-
-func cordoned(recorded bool) func(*corev1.Node) {
-	return func(node *corev1.Node) {
-		node.Spec.Unschedulable = true
-		if recorded {
-			node.Annotations[v1alpha1.NodeOriginAnnotation] = "schedulable"
-		}
-	}
-}
 
 // TestInvariants has histories that violate an invariant, and similar ones that do not.
 func TestInvariants(t *testing.T) {

@@ -5,22 +5,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/pkg/errors"
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
 )
 
 const (
@@ -360,199 +355,4 @@ func (r *run) blockers() []string {
 		}
 	}
 	return names
-}
-
-// expectProgress waits until each deleted Machine is gone or names what blocks it.
-func (r *run) expectProgress(ctx context.Context) []string {
-	since, blockers := time.Now(), r.blockers()
-	err := eventually(ctx, liveness, "each deleted Machine is gone or names what blocks it", func(ctx context.Context) error {
-		waiting, err := r.waiting(ctx)
-		if err != nil {
-			return err
-		}
-		blocked := false
-		for _, machine := range waiting {
-			blocked = blocked || Excuse(conditionOf(machine), blockers) != ""
-		}
-		for name, machine := range waiting {
-			condition := conditionOf(machine)
-			if r.isUnhooked(name) || blocked && machine.DeletionTimestamp == nil { // Cluster API drains it, or the rollout waits
-				continue
-			}
-			turn := condition != nil && condition.Reason == v1alpha1.ReasonWaitingForTurn && blocked
-			if Excuse(condition, blockers) == "" && !turn {
-				since = time.Now()
-				return errors.Errorf("Machine %s: %s", name, describe(condition))
-			}
-		}
-		if len(waiting) > 0 && time.Since(since) < excused {
-			return errors.New("the conditions may still change")
-		}
-		return nil
-	})
-	if err != nil {
-		return []string{"M27, M39: " + err.Error()}
-	}
-	return nil
-}
-
-// expectBundle waits until the manager has restored what it installs in the workload cluster. Only while a Machine is being deleted this must
-// take less than ten minutes.
-func (r *run) expectBundle(ctx context.Context) []string {
-	objects, err := bundle.Bundle()
-	if err != nil {
-		return []string{err.Error()}
-	}
-	err = eventually(ctx, liveness, "the bundle is complete, or no Machine is being deleted", func(ctx context.Context) error {
-		waiting, err := r.waiting(ctx)
-		if err != nil || len(waiting) == 0 {
-			return err
-		}
-		for _, object := range objects {
-			if err := r.workload.Client.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy()); err != nil {
-				return errors.Wrapf(err, "getting %s %s", object.GetKind(), object.GetName())
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return []string{"M50: " + err.Error()}
-	}
-	return nil
-}
-
-func conditionOf(machine *clusterv1.Machine) *metav1.Condition {
-	return conditions.Get(machine, v1alpha1.MachineNodeMaintenance)
-}
-
-func describe(condition *metav1.Condition) string {
-	if condition == nil {
-		return "no condition"
-	}
-	return condition.Reason + ": " + condition.Message
-}
-
-// waiting returns the Machines that are to be deleted and still exist.
-func (r *run) waiting(ctx context.Context) (map[string]*clusterv1.Machine, error) {
-	machines := &clusterv1.MachineList{}
-	if err := r.fleet.Client.List(ctx, machines); err != nil {
-		return nil, errors.Wrap(err, "listing Machines")
-	}
-	waiting := map[string]*clusterv1.Machine{}
-	for i := range machines.Items {
-		if r.isDrained(&machines.Items[i]) {
-			waiting[machines.Items[i].Name] = &machines.Items[i]
-		}
-	}
-	return waiting, nil
-}
-
-// unblock removes what may block drains and waits until all have ended and nothing is left behind.
-func (r *run) unblock(ctx context.Context) []string {
-	var violations []string
-	err := eventually(ctx, healing, "budgets and blocking workloads are deleted", func(ctx context.Context) error {
-		if err := r.workload.Client.DeleteAllOf(ctx, &policyv1.PodDisruptionBudget{}, client.InNamespace(r.namespace)); err != nil {
-			return err
-		}
-		for _, app := range r.schedule.Apps {
-			if strings.HasSuffix(app.Protection, "-wait") {
-				if err := r.deleteApp(ctx, app.labels()); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
-	if err == nil {
-		err = r.wakeCore(ctx)
-	}
-	if err != nil {
-		violations = append(violations, err.Error())
-	}
-	if err := eventually(ctx, liveness, "all deleted Machines are gone after nothing blocks them", func(ctx context.Context) error {
-		waiting, err := r.waiting(ctx)
-		for name, machine := range waiting {
-			return errors.Errorf("Machine %s: %s", name, describe(conditionOf(machine)))
-		}
-		return err
-	}); err != nil {
-		violations = append(violations, "M27, M39: "+err.Error())
-	}
-	if err := eventually(ctx, liveness, "nothing is left behind", r.nothingLeft); err != nil {
-		violations = append(violations, "R12, R43: "+err.Error())
-	}
-	return violations
-}
-
-// wakeCore makes Cluster API reconcile the Machines whose hook a fault removed. If that happened while their Cluster was paused, Cluster API may
-// not notice the end of the pause, and our manager does not write to them.
-func (r *run) wakeCore(ctx context.Context) error {
-	return eventually(ctx, healing, "Machines without the hook are annotated", func(ctx context.Context) error {
-		for _, drain := range r.schedule.Drains {
-			if !r.isUnhooked(drain.Machine) {
-				continue
-			}
-			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: drain.Machine}}
-			if err := patch(ctx, r.fleet.Client, machine, `{"metadata":{"annotations":{"test.capnm.dev/reconcile":""}}}`); client.IgnoreNotFound(errors.Cause(err)) != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// nothingLeft ends the maintenance of the user, and returns an error while something of ours is left.
-func (r *run) nothingLeft(ctx context.Context) error {
-	if err := r.workload.Client.Delete(ctx, r.userMaintenance()); client.IgnoreNotFound(err) != nil {
-		return errors.Wrap(err, "deleting the maintenance of the user")
-	}
-	revision, err := r.workload.StoredRevision(ctx)
-	if err != nil {
-		return err
-	}
-	stored, err := r.workload.StoredAt(ctx, revision, isRecorded)
-	if err != nil {
-		return err
-	}
-	versions, err := decode(stored)
-	if err != nil {
-		return err
-	}
-	if left := Leftovers(versions); len(left) > 0 {
-		return errors.Errorf("left behind: %s", strings.Join(left, "; "))
-	}
-	return nil
-}
-
-func (r *run) deleteApp(ctx context.Context, labels client.MatchingLabels) error {
-	for _, kind := range []client.Object{&appsv1.Deployment{}, &appsv1.StatefulSet{}, &appsv1.DaemonSet{}, &batchv1.Job{}, &corev1.Pod{}} {
-		options := []client.DeleteAllOfOption{client.InNamespace(r.namespace), labels, client.GracePeriodSeconds(0), client.PropagationPolicy(metav1.DeletePropagationBackground)}
-		if err := r.workload.Client.DeleteAllOf(ctx, kind, options...); err != nil {
-			return errors.Wrapf(err, "deleting the workload %v", labels)
-		}
-	}
-	return nil
-}
-
-// clear removes the load, so that another run can follow.
-func (r *run) clear(ctx context.Context) error {
-	if err := r.fleet.Client.DeleteAllOf(ctx, &clusterv1.MachineDrainRule{}, client.InNamespace(metav1.NamespaceDefault)); err != nil {
-		return errors.Wrap(err, "deleting the rules")
-	}
-	if err := r.fleet.Client.DeleteAllOf(ctx, &clusterv1.MachineDeployment{}, client.InNamespace(metav1.NamespaceDefault)); err != nil {
-		return errors.Wrap(err, "deleting the MachineDeployment")
-	}
-	return eventually(ctx, 2*time.Minute, "the load and the MachineDeployment are deleted", func(ctx context.Context) error {
-		if err := r.deleteApp(ctx, nil); err != nil {
-			return err
-		}
-		if machines, err := r.machinesOf(ctx, r.namespace); err != nil || len(machines) > 0 {
-			return errors.Errorf("%d Machines exist: %v", len(machines), err)
-		}
-		pods := &corev1.PodList{}
-		if err := r.workload.Client.List(ctx, pods, client.InNamespace(r.namespace)); err != nil || len(pods.Items) == 0 {
-			return err
-		}
-		return errors.Errorf("%d Pods exist", len(pods.Items))
-	})
 }

@@ -155,21 +155,14 @@ func maintainMachines(t *testing.T, all *scene) {
 func (s *scene) serviced(a *storage.Attacher) {
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain })
 	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsSkip })
-	s.withVolumes("serviced")
-	a.Hold("serviced")
-	plugin := daemonSetOn("serviced-plugin", "serviced")
-	s.create(s.workload.Client, plugin)
-	s.run(bare("serviced-app", "serviced", mounting("serviced")))
-	s.expectAttached("serviced", "serviced")
-	s.Eventually(func() []corev1.Pod { return s.podsOf("serviced-plugin") }, soon, pace).Should(HaveLen(1))
-	pod := s.podsOf("serviced-plugin")[0]
+	plugin, pod := s.volumeBesidePlugin(a, "serviced", "serviced")
 
 	s.requestStage("serviced", "Drain")
 	s.expectWaitsForVolumes("serviced", "default/serviced")
 	s.Expect(s.pod(pod.Name).DeletionTimestamp).To(BeNil())
 	s.detach(a, "serviced")
 	s.expectCondition("serviced", metav1.ConditionTrue, v1alpha1.ReasonMachineDrained)
-	s.Expect(s.podsOf("serviced-plugin")).To(BeEmpty())
+	s.Expect(s.podsOf(plugin.Name)).To(BeEmpty())
 	s.expectDetachedBefore(s.first(s.ours().Verb("delete").Resource("pods").Named(namespace, pod.Name)))
 	s.Expect(s.machine("serviced").Annotations).To(HaveKey(v1alpha1.DrainRequestedAnnotation))
 
@@ -178,7 +171,7 @@ func (s *scene) serviced(a *storage.Attacher) {
 	s.Eventually(func(g Gomega) {
 		g.Expect(s.machine("serviced").Annotations).NotTo(Or(HaveKey(v1alpha1.DrainRequestedAnnotation), HaveKey(clusterv1.MachineSkipRemediationAnnotation)))
 		g.Expect(s.condition("serviced")).To(BeZero())
-		g.Expect(s.podsOf("serviced-plugin")).To(HaveLen(1), "the taint is removed")
+		g.Expect(s.podsOf(plugin.Name)).To(HaveLen(1), "the taint is removed")
 	}, soon, pace).Should(Succeed())
 	s.expectInvariants()
 	s.Expect(s.workload.Client.Delete(s.Context(), plugin)).To(Succeed())

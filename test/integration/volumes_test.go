@@ -267,17 +267,23 @@ func (s *scene) stopAnswering(node string) {
 	}, soon, pace).Should(Succeed())
 }
 
+// volumeBesidePlugin runs a Pod with a volume, whose detachment it holds, and a Pod of a DaemonSet on a Node. It returns the latter.
+func (s *scene) volumeBesidePlugin(a *storage.Attacher, node, volume string) (*appsv1.DaemonSet, corev1.Pod) {
+	s.Helper()
+	s.withVolumes(volume)
+	a.Hold(volume)
+	plugin := daemonSetOn("plugin-"+node, node)
+	s.create(s.workload.Client, plugin)
+	s.run(bare("app-"+node, node, mounting(volume)))
+	s.expectAttached(node, volume)
+	s.Eventually(func() []corev1.Pod { return s.podsOf(plugin.Name) }, soon, pace).Should(HaveLen(1))
+	return plugin, s.podsOf(plugin.Name)[0]
+}
+
 func (s *scene) daemonSetsLast(a *storage.Attacher) {
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain })
 	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsSkip })
-	s.withVolumes("data")
-	a.Hold("data")
-	plugin := daemonSetOn("csi-plugin", "daemonsets")
-	s.create(s.workload.Client, plugin)
-	s.run(bare("app", "daemonsets", mounting("data")))
-	s.expectAttached("daemonsets", "data")
-	s.Eventually(func() []corev1.Pod { return s.podsOf("csi-plugin") }, soon, pace).Should(HaveLen(1))
-	pod := s.podsOf("csi-plugin")[0]
+	plugin, pod := s.volumeBesidePlugin(a, "daemonsets", "data")
 
 	s.deleteMachine("daemonsets")
 	s.expectWaitsForVolumes("daemonsets", "default/data")
