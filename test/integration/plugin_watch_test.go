@@ -97,12 +97,7 @@ func TestPluginWatches(t *testing.T) {
 // recordingAgrees compares the recording of the drain of Machine watched with the audit log.
 func (s *scene) recordingAgrees(name string) {
 	s.Helper()
-	file, err := os.Open(name)
-	s.Expect(err).NotTo(HaveOccurred())
-	defer file.Close() //nolint:errcheck // it is only read
-	h, err := recording.Read(file)
-	s.Expect(err).NotTo(HaveOccurred())
-	s.Expect(h.Gaps).To(BeEmpty())
+	h := s.recordingIn(name)
 	s.Expect(h.Drains).To(HaveLen(1))
 	drain := h.Drains[0]
 	s.Expect(drain.Machine).To(Equal(namespace + "/watched"))
@@ -129,6 +124,18 @@ func (s *scene) recordingAgrees(name string) {
 	report, err := exec.CommandContext(s.Context(), path, "report", name, "-o", "md").Output()
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(string(report)).To(MatchRegexp(`Machine default/watched\*\*: Drained in .* waiting for PodDisruptionBudget default/web`))
+}
+
+// recordingIn reads a recording that has no gaps.
+func (s *scene) recordingIn(name string) *recording.History {
+	s.Helper()
+	file, err := os.Open(name)
+	s.Expect(err).NotTo(HaveOccurred())
+	defer file.Close() //nolint:errcheck // it is only read
+	h, err := recording.Read(file)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(h.Gaps).To(BeEmpty())
+	return h
 }
 
 // watchesWithRoles runs on a Machine that exists.

@@ -39,6 +39,11 @@ func TestTraces(t *testing.T) {
 		defer s.removeWorkloads()
 		tracedDaemonSets(s, jaeger)
 	})
+	t.Run("M70, M72, K26: the traces of a rollout, their report and that of a recording have the durations and the order of the audit log", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.removeWorkloads()
+		tracedRollout(s, jaeger)
+	})
 	t.Run("M71: a manager that is killed during a drain continues the trace and repeats no span", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
