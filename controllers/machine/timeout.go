@@ -18,7 +18,7 @@ const pollInterval = 15 * time.Second
 func (s *scope) clock() machinedrain.Clock {
 	clock := machinedrain.ClockOf(s.machine, s.maintenance)
 	if s.mayDrain {
-		clock = clock.WithTurn(s.now)
+		clock = clock.WithTurn(s.machine, s.now)
 	}
 	if clock.Volumes == nil {
 		clock.Volumes = s.volumeWait

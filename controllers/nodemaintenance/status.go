@@ -97,11 +97,15 @@ func (r *Reconciler) recordEvents(ctx context.Context, s *scope) {
 	}
 }
 
-// startStages records the start time of the current stage. Stage Drain includes stage Cordon.
+// startStages records the start time of the current stage. Stage Drain includes stage Cordon. A stage does not start before the NodeMaintenance is
+// created: if the clock of this manager is behind, the drain must not time out early for the next manager.
 func startStages(m *v1alpha1.NodeMaintenance, now time.Time) {
 	stages := []v1alpha1.NodeMaintenanceStage{m.Spec.Stage}
 	if m.Spec.Stage == v1alpha1.StageDrain {
 		stages = []v1alpha1.NodeMaintenanceStage{v1alpha1.StageCordon, v1alpha1.StageDrain}
+	}
+	if now.Before(m.CreationTimestamp.Time) {
+		now = m.CreationTimestamp.Time
 	}
 	for _, stage := range stages {
 		if m.StageStart(stage) == nil {

@@ -36,8 +36,11 @@ func ClockOf(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) Clock 
 }
 
 // WithTurn starts the clock of a drain that has not started although maxParallelDrains permits it: the drain timeout also applies to what
-// keeps the NodeMaintenance from draining the Node.
-func (c Clock) WithTurn(now time.Time) Clock {
+// keeps the NodeMaintenance from draining the Node. It does not start before the request for the drain, even if the clock of this manager is behind.
+func (c Clock) WithTurn(m *clusterv1.Machine, now time.Time) Clock {
+	if requested := RequestedAt(m); requested != nil && now.Before(*requested) {
+		now = *requested
+	}
 	if c.pending {
 		c.Drain, c.pending = &now, false
 	}
@@ -52,7 +55,8 @@ func recorded(m *clusterv1.Machine, annotation string) *time.Time {
 	return &t
 }
 
-// VolumeWaitStart returns the start of the wait for volumes: the recorded start, or else the end of the drain.
+// VolumeWaitStart returns the start of the wait for volumes: the recorded start, or else the end of the drain. It is not before the start of the
+// drain, even if the clock of a manager was behind.
 func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance, now time.Time) time.Time {
 	if c.Volumes != nil {
 		return *c.Volumes
@@ -64,6 +68,9 @@ func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeM
 	drained := meta.FindStatusCondition(maintenance.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
 	if drained != nil && drained.Status == metav1.ConditionTrue && drained.LastTransitionTime.Time.Before(start) {
 		start = drained.LastTransitionTime.Time
+	}
+	if c.Drain != nil && start.Before(*c.Drain) {
+		start = *c.Drain
 	}
 	return start
 }

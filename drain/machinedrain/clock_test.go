@@ -56,9 +56,10 @@ func TestWithTurn(t *testing.T) {
 		want  *time.Time
 	}{
 		{"M26: does not count the wait for maxParallelDrains as drain time", machinedrain.ClockOf(m, pending), nil},
-		{"M37: counts from when maxParallelDrains permits the drain, even if the NodeMaintenance does not drain yet", machinedrain.ClockOf(m, pending).WithTurn(now), ptr.To(after(160))},
-		{"M37: counts from the start of a running drain", machinedrain.ClockOf(m, draining(30)).WithTurn(now), ptr.To(after(90))},
-		{"M13: counts from the Machine's deletion if no NodeMaintenance was created", machinedrain.ClockOf(m, nil).WithTurn(now), ptr.To(after(60))},
+		{"M37: counts from when maxParallelDrains permits the drain, even if the NodeMaintenance does not drain yet", machinedrain.ClockOf(m, pending).WithTurn(m, now), ptr.To(after(160))},
+		{"M65: does not start before the Machine's deletion if the manager's clock is behind", machinedrain.ClockOf(m, pending).WithTurn(m, after(-3600)), ptr.To(after(60))},
+		{"M37: counts from the start of a running drain", machinedrain.ClockOf(m, draining(30)).WithTurn(m, now), ptr.To(after(90))},
+		{"M13: counts from the Machine's deletion if no NodeMaintenance was created", machinedrain.ClockOf(m, nil).WithTurn(m, now), ptr.To(after(60))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := tc.clock.DrainDeadline(m); !reflect.DeepEqual(got, tc.want) {
@@ -134,6 +135,7 @@ func TestVolumeWait(t *testing.T) {
 		{"M13: starts when the drain ends", machine(isDeleted, timeouts(0, 30)), draining(10, 50), after(50), ptr.To(after(80))},
 		{"M13: has no deadline without a timeout", machine(isDeleted), draining(10, 50), after(50), nil},
 		{"M21: starts when the drain times out", machine(isDeleted, timeouts(20, 30)), draining(10), after(30), ptr.To(after(60))},
+		{"M65: does not start before the drain if the clock of a manager was behind", machine(isDeleted, timeouts(0, 30)), draining(10, -3600), after(10), ptr.To(after(40))},
 		{"M13: keeps the recorded start", machine(isDeleted, timeouts(0, 30), recorded), draining(10, 50), after(40), ptr.To(after(70))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

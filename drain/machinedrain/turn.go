@@ -102,7 +102,7 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 		return Turn{}
 	}
 	turn := Turn{Limit: limit}
-	if settles := self.Requested.Add(settling); now.Before(settles) {
+	if settles := self.Requested.Add(settling); now.Before(settles) && settles.Sub(now) <= 2*settling { // else the clock of this manager is behind
 		turn.Settles = settles
 	}
 	var lastBegan time.Time

@@ -48,6 +48,7 @@ func TestTurnOf(t *testing.T) {
 		{"M26: does not wait for later deletions", contender("a", 1), []machinedrain.Contender{contender("a", 1), contender("b", 2)}, 1, 9, true},
 		{"M26: drains the first by name of two that were deleted at the same time", contender("b", 1), []machinedrain.Contender{contender("a", 1), contender("b", 1)}, 1, 9, false},
 		{"M26: waits while a Machine that precedes it may not have been observed", contender("b", 1), []machinedrain.Contender{contender("b", 1)}, 1, 2, false},
+		{"M66: does not wait for Machines of the same second if the manager's clock is behind", contender("b", 3600), []machinedrain.Contender{contender("b", 3600)}, 1, 1, true},
 		{"M26: starts after that", contender("b", 1), []machinedrain.Contender{contender("b", 1)}, 1, 3, true},
 		{"M26: does not stop a running drain for an older deletion", inDrain(contender("b", 2)), []machinedrain.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 2, true},
 		{"M26: makes an older deletion wait for a running drain", contender("a", 1), []machinedrain.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 9, false},

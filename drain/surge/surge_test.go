@@ -317,6 +317,18 @@ func TestAutoscaler(t *testing.T) {
 			t.Errorf("got %v", w.deployment)
 		}
 	})
+	t.Run("E47: does not wait for the autoscaler until a time that a manager with a wrong clock has recorded", func(t *testing.T) {
+		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
+		for w.baseline() == nil || w.baseline().Returning == nil || *w.autoscaler.Spec.MinReplicas != 1 {
+			w.step()
+			w.settle()
+		}
+		w.now = w.now.Add(-time.Hour)
+		w.step()
+		if *w.deployment.Spec.Replicas != 2 || w.baseline() != nil {
+			t.Errorf("got %v", w.deployment)
+		}
+	})
 	t.Run("E26: keeps the number when the autoscaler scales up further", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		for range 5 {

@@ -151,7 +151,7 @@ func (w byAutoscaler) lower() Decision {
 	case replicas(w.Deployment) > w.b.Surged:
 		return Decision{Deployment: w.withBaseline(nil), Event: &Event{Reason: EventMoved, Message: "HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " has scaled to more than " + count(w.b.Surged)}}
 	}
-	if until := w.b.Returning.Add(ReturnTime); w.Now.Before(until) {
+	if until := w.b.Returning.Add(ReturnTime); w.Now.Before(until) && until.Sub(w.Now) <= 2*ReturnTime { // else a manager with a wrong clock wrote it
 		return Decision{RequeueAt: until}
 	}
 	return Decision{Deployment: w.scaledBack(), Event: &Event{Warning: true, Reason: EventMoved, Message: "Scaled back to " + count(w.b.Replicas) + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " + ReturnTime.String()}}
