@@ -23,18 +23,22 @@ import (
 // expectProgress waits until each deleted Machine is gone or names what blocks it.
 func (r *run) expectProgress(ctx context.Context) []string {
 	since, blockers := time.Now(), r.blockers()
+	if r.ended { // nothing blocks Machines whose Cluster is being deleted
+		blockers = nil
+	}
 	err := eventually(ctx, liveness, "each deleted Machine is gone or names what blocks it", func(ctx context.Context) error {
 		waiting, err := r.waiting(ctx)
 		if err != nil {
 			return err
 		}
-		blocked := false
-		for _, machine := range waiting {
+		blocked, rolloutBlocked := false, false
+		for name, machine := range waiting {
 			blocked = blocked || Excuse(conditionOf(machine), blockers) != ""
+			rolloutBlocked = rolloutBlocked || blocked || r.isUnhooked(name)
 		}
 		for name, machine := range waiting {
 			condition := conditionOf(machine)
-			if r.isUnhooked(name) || blocked && machine.DeletionTimestamp == nil { // Cluster API drains it, or the rollout waits
+			if !r.ended && (r.isUnhooked(name) || rolloutBlocked && machine.DeletionTimestamp == nil) { // Cluster API drains it, or the rollout waits
 				continue
 			}
 			turn := condition != nil && condition.Reason == v1alpha1.ReasonWaitingForTurn && blocked
@@ -98,7 +102,7 @@ func (r *run) waiting(ctx context.Context) (map[string]*clusterv1.Machine, error
 	}
 	waiting := map[string]*clusterv1.Machine{}
 	for i := range machines.Items {
-		if r.isDrained(&machines.Items[i]) {
+		if r.ended || r.isDrained(&machines.Items[i]) {
 			waiting[machines.Items[i].Name] = &machines.Items[i]
 		}
 	}
@@ -136,10 +140,28 @@ func (r *run) unblock(ctx context.Context) []string {
 	}); err != nil {
 		violations = append(violations, "M27, M39: "+err.Error())
 	}
+	if r.ended {
+		return append(violations, r.expectClusterGone(ctx)...)
+	}
 	if err := eventually(ctx, liveness, "nothing is left behind", r.nothingLeft); err != nil {
 		violations = append(violations, "R12, R43: "+err.Error())
 	}
 	return violations
+}
+
+// expectClusterGone waits until the deletion of the Cluster has completed. What is left in its workload cluster would be deleted with it.
+func (r *run) expectClusterGone(ctx context.Context) []string {
+	err := eventually(ctx, liveness, "the deleted Cluster is gone", func(ctx context.Context) error {
+		clusters := &clusterv1.ClusterList{}
+		if err := r.fleet.Client.List(ctx, clusters); err != nil || len(clusters.Items) == 0 {
+			return errors.Wrap(err, "listing Clusters")
+		}
+		return errors.Errorf("Cluster %s has finalizers %v", clusters.Items[0].Name, clusters.Items[0].Finalizers)
+	})
+	if err != nil {
+		return []string{"M67: " + err.Error()}
+	}
+	return nil
 }
 
 // wakeCore makes Cluster API reconcile the Machines whose hook a fault removed. If that happened while their Cluster was paused, Cluster API may

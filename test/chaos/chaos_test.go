@@ -12,6 +12,8 @@ import (
 
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
 var (
@@ -61,7 +63,7 @@ func playSeeds(t *testing.T, seeds <-chan uint64) {
 	defer stop()
 	played := 0
 	for current := range seeds {
-		if played%*fresh == 0 || w != nil && len(w.managers) != replicasOf(current) {
+		if played%*fresh == 0 || w != nil && (w.ended || len(w.managers) != replicasOf(current)) {
 			stop()
 		}
 		played++
@@ -117,6 +119,11 @@ func shrinkSchedule(t *testing.T, schedule Schedule) {
 // playSchedule runs a schedule, and returns whether an invariant is violated.
 func playSchedule(t *testing.T, w *world, schedule Schedule) bool {
 	t.Helper()
+	if schedule.Has(clockWrong) {
+		if err := fleet.BuildManagerWithWrongClock(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	begin := time.Now()
 	log, violations, err := w.play(t.Context(), schedule, faults())
 	report := schedule.String() + "\nwhat happened:\n" + strings.Join(log, "\n") + "\n"

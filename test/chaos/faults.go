@@ -83,6 +83,8 @@ func faults() []fault {
 		fault{"network-reset", "network", resetNetwork},
 		fault{"node-deleted", "nodes", deleteNode},
 		fault{"webhook-down", "webhooks", refuseRequests},
+		fault{clockWrong, "manager", setClockWrong},
+		fault{"cluster-deleted", "cluster", deleteCluster},
 	)
 }
 
@@ -108,6 +110,29 @@ func stopManager(stop func(*managerProcess)) func(context.Context, *run, uint64)
 func freezeManager(_ context.Context, r *run, pick uint64) (heal, error) {
 	m := r.managers[pick%uint64(len(r.managers))]
 	return func(context.Context) error { return m.signal(syscall.SIGCONT) }, m.signal(syscall.SIGSTOP)
+}
+
+// clockWrong is the fault whose manager needs a separate build.
+const clockWrong = "manager-clock-wrong"
+
+// setClockWrong restarts a manager with a wrong clock. The clock is right again after all other faults.
+func setClockWrong(ctx context.Context, r *run, pick uint64) (heal, error) {
+	m, offsets := r.managers[pick%uint64(len(r.managers))], []time.Duration{40 * time.Second, 5 * time.Minute, time.Hour, 13 * time.Hour}
+	offset := offsets[pick/4%4]
+	if pick/2%2 == 0 {
+		offset = -offset
+	}
+	r.logf("the clock of %s is wrong by %s", m.name, offset)
+	r.setClockAhead(offset)
+	m.setClock(offset)
+	undo := func(ctx context.Context) error {
+		r.waitUntil(ctx, faultWindow)
+		m.setClock(0)
+		return m.start(ctx)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healing)
+	defer cancel()
+	return undo, m.start(ctx)
 }
 
 func killComponent(cluster string, component controlplane.Component) func(context.Context, *run, uint64) (heal, error) {
@@ -175,7 +200,19 @@ func pauseCluster(ctx context.Context, r *run, _ uint64) (heal, error) {
 	set := func(ctx context.Context, paused bool) error {
 		return patch(ctx, r.fleet.Client, cluster, fmt.Sprintf(`{"spec":{"paused":%t}}`, paused))
 	}
-	return func(ctx context.Context) error { return set(ctx, false) }, set(ctx, true)
+	undo := func(ctx context.Context) error {
+		return client.IgnoreNotFound(errors.Cause(set(ctx, false))) // deleted by another fault
+	}
+	return undo, set(ctx, true)
+}
+
+// deleteCluster deletes the Cluster, and so all Machines, none of which is drained from then on. The fleet ends with the run.
+func deleteCluster(ctx context.Context, r *run, _ uint64) (heal, error) {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: clusterName}}
+	r.endCluster()
+	return func(ctx context.Context) error {
+		return client.IgnoreNotFound(r.fleet.Client.Delete(ctx, cluster)) // also if the first request was not answered
+	}, errors.Wrap(r.fleet.Client.Delete(ctx, cluster), "deleting the Cluster")
 }
 
 // stopNode stops a kubelet and reports its Node as unreachable, as the node lifecycle controller would after a minute.

@@ -24,6 +24,10 @@ type History struct {
 	Replicas int
 	// Unhooked are the Machines whose hook a fault removed: Cluster API drains them.
 	Unhooked map[string]bool
+	// ClockAhead is how far the clock of a manager was ahead at most: its timeouts may have ended that much early.
+	ClockAhead time.Duration
+	// ClusterDeleted is when a fault deleted the Cluster, zero if none did. The Machines of a deleted Cluster are not drained.
+	ClusterDeleted time.Time
 	// DaemonSetPods says that Machines' drains remove Pods of DaemonSets.
 	DaemonSetPods bool
 	// DeletesOnTimeout says that Pods are deleted before a Machine's drain timeout.

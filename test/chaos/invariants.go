@@ -200,7 +200,7 @@ func (h *History) deletesBeforeTimeout(r removal) bool {
 	if r.isEviction() || !h.DeletesOnTimeout || !exists || machine.DeletionTimestamp == nil || machine.Spec.Deletion.NodeDrainTimeoutSeconds == nil {
 		return false
 	}
-	return !r.Requested.Before(machine.DeletionTimestamp.Add(time.Duration(*machine.Spec.Deletion.NodeDrainTimeoutSeconds) * time.Second / 2))
+	return !r.Requested.Add(h.ClockAhead).Before(machine.DeletionTimestamp.Add(time.Duration(*machine.Spec.Deletion.NodeDrainTimeoutSeconds) * time.Second / 2))
 }
 
 // orderRespected considers Pods that were on a Node when its drain began, and whose verdicts did not change since. Nodes whose Machine has a
@@ -291,7 +291,7 @@ func hookHeld(h *History) []string {
 			if node != release.Name || bound > from || pod.goneSince() <= until || isFinishedAt(pod, until) {
 				continue
 			}
-			if pod.isOverdueAt(until, release.Answered) && wasUnreachable(nodes[node], from, until) {
+			if pod.isOverdueAt(until, release.Answered.Add(h.ClockAhead)) && wasUnreachable(nodes[node], from, until) {
 				continue
 			}
 			if needsDrain(v.between(pod, release.Requested.Add(-lag), release.Answered)) {
@@ -303,7 +303,7 @@ func hookHeld(h *History) []string {
 }
 
 // releases returns the removals of the hook by our manager from Machines that were being deleted, without those whose drain timeout had passed
-// since their deletion, whose hook a fault removed, or whose Node does not exist.
+// since their deletion, whose hook a fault removed, whose Cluster is being deleted, or whose Node does not exist.
 func (h *History) releases() controlplane.Events {
 	nodes := timelines[*corev1.Node](&h.Workload, nodeKeys)
 	machines := timelines[*clusterv1.Machine](&h.Management, machineKeys)
@@ -311,8 +311,11 @@ func (h *History) releases() controlplane.Events {
 		// The deletion may be only milliseconds old.
 		states := machines[e.Namespace+"/"+e.Name].during(h.Management.Clock.Before(e.Requested), h.Management.Clock.After(e.Answered))
 		states = slices.DeleteFunc(states, func(s stored[*clusterv1.Machine]) bool { return !s.exists || s.object.DeletionTimestamp == nil })
+		if !h.ClusterDeleted.IsZero() && !e.Answered.Before(h.ClusterDeleted) {
+			return false
+		}
 		_, hasNode := nodes[e.Name].at(h.Workload.Clock.Before(e.Requested))
-		return len(states) > 0 && hasNode && !h.Unhooked[e.Name] && !timedOut(states[0].object, e.Requested)
+		return len(states) > 0 && hasNode && !h.Unhooked[e.Name] && !timedOut(states[0].object, e.Requested.Add(h.ClockAhead))
 	})
 }
 

@@ -251,6 +251,25 @@ func TestInvariants(t *testing.T) {
 			s.now = s.now.Add(lag)
 			s.releaseHook()
 		}, nil},
+		{"M66: the hook is removed before the drain timeout by a manager whose clock is ahead", func(s *story) {
+			s.ClockAhead = time.Minute
+			s.storeMachine(func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60) })
+			s.storePod("a")
+			s.now = s.now.Add(lag)
+			s.releaseHook()
+		}, nil},
+		{"M67: the hook is removed while a Pod runs, after the Cluster was deleted", func(s *story) {
+			s.ClusterDeleted = s.now
+			s.storePod("a")
+			s.now = s.now.Add(lag)
+			s.releaseHook()
+		}, nil},
+		{"M67: the hook is removed while a Pod runs, before the Cluster is deleted", func(s *story) {
+			s.storePod("a")
+			s.now = s.now.Add(lag)
+			s.releaseHook()
+			s.ClusterDeleted = s.now.Add(time.Second)
+		}, hookHeld},
 		{"the hook is removed before the drain timeout", func(s *story) {
 			s.storeMachine(func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60) })
 			s.storePod("a")

@@ -82,7 +82,7 @@ func (r *recording) stop(ctx context.Context) (*History, error) {
 	r.stopC()
 	r.ended.Wait()
 	h := &History{
-		Replicas: len(r.managers), Unhooked: maps.Clone(r.unhooked),
+		Replicas: len(r.managers), Unhooked: maps.Clone(r.unhooked), ClockAhead: r.clockAhead, ClusterDeleted: r.clusterDeleted,
 		DaemonSetPods: r.schedule.Policy.DaemonSetPods == v1alpha1.DaemonSetPodsDrain, DeletesOnTimeout: r.schedule.Policy.OnTimeout == v1alpha1.OnTimeoutDelete,
 	}
 	for _, m := range r.managers {

@@ -40,6 +40,10 @@ type run struct {
 	lock     sync.Mutex
 	unhooked map[string]bool
 	lines    []string
+	// clockAhead is how far the clock of a manager was ahead at most.
+	clockAhead time.Duration
+	// clusterDeleted is when a fault deleted the Cluster, zero if none did.
+	clusterDeleted time.Time
 }
 
 // logf records what happens, with the time since the start of the faults.
@@ -60,6 +64,20 @@ func (r *run) isUnhooked(machine string) bool {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	return r.unhooked[machine]
+}
+
+// setClockAhead records that the clock of a manager is ahead, or behind if the offset is negative.
+func (r *run) setClockAhead(offset time.Duration) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.clockAhead = max(r.clockAhead, offset)
+}
+
+// endCluster records that a fault deletes the Cluster.
+func (r *run) endCluster() {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.clusterDeleted, r.ended = time.Now(), true
 }
 
 // isDrained returns whether an object is a Machine that the run deletes, or its Node.
@@ -108,7 +126,7 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 	for _, m := range r.managers {
 		violations = append(violations, m.failures()...)
 	}
-	if len(violations) > 0 {
+	if len(violations) > 0 || r.ended {
 		return r.lines, violations, nil
 	}
 	return r.lines, nil, r.clear(ctx)
@@ -175,7 +193,8 @@ func (r *run) createMachines(ctx context.Context) (names []string, err error) {
 // rollOut makes the MachineDeployment replace its Machines.
 func (r *run) rollOut(ctx context.Context) error {
 	deployment := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: r.namespace}}
-	return patch(ctx, r.fleet.Client, deployment, `{"spec":{"template":{"spec":{"bootstrap":{"dataSecretName":"another"}}}}}`)
+	err := patch(ctx, r.fleet.Client, deployment, `{"spec":{"template":{"spec":{"bootstrap":{"dataSecretName":"another"}}}}}`)
+	return client.IgnoreNotFound(errors.Cause(err)) // deleted with its Cluster
 }
 
 func (r *run) cordonKeepers(ctx context.Context, cordoned ...bool) error {

@@ -83,6 +83,11 @@ func seconds(random *rand.Rand, from, until time.Duration) time.Duration {
 	return (from + time.Duration(random.Int64N(int64(until-from)))).Round(10 * time.Millisecond)
 }
 
+// Has returns whether the schedule has a fault of this name.
+func (s Schedule) Has(fault string) bool {
+	return slices.ContainsFunc(s.Faults, func(step Step) bool { return step.Fault == fault })
+}
+
 // Keep returns the schedule with the faults that have one of these names only.
 func (s Schedule) Keep(names ...string) Schedule {
 	s.Faults = slices.DeleteFunc(slices.Clone(s.Faults), func(step Step) bool { return !slices.Contains(names, step.Fault) })

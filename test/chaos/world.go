@@ -40,6 +40,8 @@ type world struct {
 	managers []*managerProcess
 	// detach stops the attacher of the workload cluster.
 	detach context.CancelFunc
+	// ended is true when a fault has deleted the Cluster, so that no further run is possible.
+	ended bool
 }
 
 // newWorld starts a fleet with a number of managers, of which one is the leader.
@@ -192,6 +194,29 @@ type managerProcess struct {
 	current *fleet.Manager
 	starts  []time.Time
 	exits   int // that no fault caused
+	offset  time.Duration
+}
+
+// setClock kills the manager if its clock does not have this offset. It has it when it is started again.
+func (m *managerProcess) setClock(offset time.Duration) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if m.offset == offset {
+		return
+	}
+	m.offset = offset
+	if m.current != nil {
+		m.current.Kill()
+		m.current = nil
+	}
+}
+
+// run starts a process of the manager.
+func (m *managerProcess) run(ctx context.Context) (*fleet.Manager, error) {
+	if m.offset == 0 {
+		return m.fleet.RunManager(ctx, m.name, fleet.ManagerUser, m.args...)
+	}
+	return m.fleet.RunManagerWithClock(ctx, m.offset, m.name, fleet.ManagerUser, m.args...)
 }
 
 // start starts the manager, unless it runs, and waits until it is ready. A process that is not ready in time is killed.
@@ -207,7 +232,7 @@ func (m *managerProcess) start(ctx context.Context) error {
 		}
 	}
 	m.starts = append(m.starts, time.Now())
-	current, err := m.fleet.RunManager(ctx, m.name, fleet.ManagerUser, m.args...)
+	current, err := m.run(ctx)
 	if err == nil {
 		m.current = current
 	}

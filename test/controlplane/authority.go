@@ -100,7 +100,7 @@ func certificateTemplate(subject pkix.Name) (*x509.Certificate, error) {
 		SerialNumber: serial,
 		Subject:      subject,
 		// In the past, for clocks that are set back.
-		NotBefore: time.Now().Add(-time.Hour),
+		NotBefore: time.Now().Add(-24 * time.Hour),
 		NotAfter:  time.Now().Add(lifetime),
 	}, nil
 }

@@ -61,6 +61,10 @@ func (f *Fleet) RunManager(ctx context.Context, name, user string, args ...strin
 	if err != nil {
 		return nil, err
 	}
+	return f.runManager(ctx, path, nil, name, user, args...)
+}
+
+func (f *Fleet) runManager(ctx context.Context, path string, env []string, name, user string, args ...string) (*Manager, error) {
 	kubeconfig, err := f.Management.KubeconfigFor(user, managerGroup)
 	if err != nil {
 		return nil, err
@@ -81,7 +85,7 @@ func (f *Fleet) RunManager(ctx context.Context, name, user string, args ...strin
 		"--diagnostics-address=" + diagnostics, "--insecure-diagnostics=true", "--v=2",
 	}, append(f.options.ManagerArgs, args...)...)
 	process, err := f.Management.RunProcess(ctx, controlplane.ProcessSpec{
-		Name: name, Path: path, Args: flags,
+		Name: name, Path: path, Args: flags, Env: env,
 		StopTimeout: time.Minute, // the manager has its own shutdown timeout and logs what did not stop; on a busy machine that is late
 		Ready:       func(ctx context.Context) error { return get(ctx, "http://"+health+"/readyz") },
 	})
@@ -130,16 +134,18 @@ func FreeAddress() (string, error) {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
 }
 
-// managerBinary builds our manager if its sources have changed. It uses `go run`, whose linked programs the Go build cache keeps, so
+var managerBinary = sync.OnceValues(func() (string, error) { return buildManager() })
+
+// buildManager builds our manager if its sources have changed. It uses `go run`, whose linked programs the Go build cache keeps, so
 // that a fleet does not wait for the linker.
-var managerBinary = sync.OnceValues(func() (path string, err error) {
+func buildManager(flags ...string) (path string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
 	}
 	// The first run after linking uses a temporary directory, the next one the cache.
 	for _, runner := range []string{"true", "echo"} {
-		command := exec.Command("go", slices.Concat([]string{"run", "-exec", runner}, managerBuildFlags, []string{"./cmd/manager"})...)
+		command := exec.Command("go", slices.Concat([]string{"run", "-exec", runner}, managerBuildFlags, flags, []string{"./cmd/manager"})...)
 		command.Dir = root
 		var said strings.Builder
 		command.Stderr = &said
@@ -150,7 +156,7 @@ var managerBinary = sync.OnceValues(func() (path string, err error) {
 		path = strings.TrimSpace(string(output))
 	}
 	return path, nil
-})
+}
 
 var moduleRoot = sync.OnceValues(func() (string, error) {
 	output, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", modulePath).Output()
