@@ -183,7 +183,7 @@ func (r *run) createMachines(ctx context.Context) (names []string, err error) {
 			continue
 		}
 		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: drain.Machine}}
-		if err := patch(ctx, r.fleet.Client, machine, fmt.Sprintf(`{"spec":{"deletion":{"nodeDrainTimeoutSeconds":%d}}}`, drain.Timeout)); err != nil {
+		if err := patch(ctx, r.fleet.Client, machine, fmt.Sprintf(`{"spec":{"deletion":{"nodeDrainTimeoutSeconds":%[1]d,"nodeVolumeDetachTimeoutSeconds":%[1]d}}}`, drain.Timeout)); err != nil {
 			return nil, err
 		}
 	}

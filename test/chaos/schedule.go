@@ -31,7 +31,8 @@ type Schedule struct {
 type Drain struct {
 	At      time.Duration
 	Machine string
-	// Timeout is nodeDrainTimeoutSeconds, or 0.
+	// Timeout is nodeDrainTimeoutSeconds and nodeVolumeDetachTimeoutSeconds, or 0. Cluster API waits for the volumes of a Node whose drain has timed
+	// out.
 	Timeout int32
 }
 

@@ -115,7 +115,7 @@ func (w *world) addMachines(ctx context.Context, names ...string) error {
 func (w *world) addMachineDeployment(ctx context.Context, name string, replicas int, timeout int32) (names []string, err error) {
 	limit := kwok.With(func(d *clusterv1.MachineDeployment) {
 		if timeout > 0 {
-			d.Spec.Template.Spec.Deletion.NodeDrainTimeoutSeconds = &timeout
+			d.Spec.Template.Spec.Deletion.NodeDrainTimeoutSeconds, d.Spec.Template.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = &timeout, &timeout
 		}
 	})
 	if err := kwok.Create(ctx, w.fleet.Client, w.cluster.MachineDeployment(name, int32(replicas), limit)); err != nil {
