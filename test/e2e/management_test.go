@@ -90,7 +90,7 @@ func (m *managementCluster) load(command *exec.Cmd, what string) {
 func (m *managementCluster) clusterctl(ctx context.Context, args ...string) string {
 	GinkgoHelper()
 	command := exec.CommandContext(ctx, tool("clusterctl"), append(args, "--kubeconfig="+m.kubeconfig, "--config="+m.repository.config)...)
-	command.Env = append(os.Environ(), "CLUSTERCTL_DISABLE_VERSIONCHECK=true", "EXP_NODE_AGENT=true", "XDG_CONFIG_HOME="+m.repository.dir)
+	command.Env = append(os.Environ(), "CLUSTERCTL_DISABLE_VERSIONCHECK=true", "EXP_NODE_AGENT=true", "CLUSTER_TOPOLOGY=true", "XDG_CONFIG_HOME="+m.repository.dir)
 	return runCommand(command)
 }
 

@@ -48,10 +48,14 @@ dockerd --data-root "$E2E_CACHE/docker" --exec-root "$run/exec" --pidfile "$run/
 	--add-runtime "own-capabilities=$PWD/images/runc" --default-runtime own-capabilities >"$E2E_CACHE/dockerd.log" 2>&1 &
 engine=$!
 
-finish() {
-	local status=$?
+remove_containers() {
 	docker ps -aq | xargs -r docker rm -fv >/dev/null
 	docker network prune -f >/dev/null
+}
+
+finish() {
+	local status=$?
+	remove_containers
 	kill $engine
 	wait $engine || true
 	rm -rf "$run"
@@ -63,6 +67,7 @@ for _ in $(seq 100); do
 	kill -0 $engine 2>/dev/null || { tail "$E2E_CACHE/dockerd.log" >&2; exit 1; }
 	sleep 0.2
 done
+remove_containers # of a run that was killed
 
 # rejected prints how many packets a rule has rejected.
 rejected() { iptables -nvxL "$1" | awk -v rule="$2" 'NR == rule + 2 {print $1}'; }

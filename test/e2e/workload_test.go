@@ -35,6 +35,12 @@ type workloadCluster struct {
 // newWorkloadCluster creates a Cluster and waits until it is available with all Machines.
 func newWorkloadCluster(ctx context.Context, name string, controlPlanes, workers int) *workloadCluster {
 	GinkgoHelper()
+	return newWorkloadClusterOf(ctx, "testdata/cluster.yaml", name, controlPlanes, workers)
+}
+
+// newWorkloadClusterOf creates a Cluster of a template.
+func newWorkloadClusterOf(ctx context.Context, file, name string, controlPlanes, workers int) *workloadCluster {
+	GinkgoHelper()
 	w := &workloadCluster{name: name, audit: filepath.Join(artifacts, name, "audit")}
 	Expect(os.MkdirAll(w.audit, 0o755)).To(Succeed())
 	version, err := toolchain.Version("kubeadm")
@@ -44,7 +50,7 @@ func newWorkloadCluster(ctx context.Context, name string, controlPlanes, workers
 		"NAME": name, "NAMESPACE": name, "VERSION": version, "CONTROL_PLANES": strconv.Itoa(controlPlanes), "WORKERS": strconv.Itoa(workers),
 		"AUDIT": w.audit, "AUDIT_POLICY": base64.StdEncoding.EncodeToString([]byte(policy)),
 	}
-	template := os.Expand(read("testdata/cluster.yaml"), func(key string) string { return values[key] })
+	template := os.Expand(read(file), func(key string) string { return values[key] })
 	By("creating the Cluster " + name)
 	Expect(management.client.Create(ctx, &corev1.Namespace{ObjectMeta: named("", name)})).To(Succeed())
 	Expect(management.proxy.CreateOrUpdate(ctx, []byte(template))).To(Succeed())
@@ -90,14 +96,17 @@ func (w *workloadCluster) waitHooks(ctx context.Context) {
 func (w *workloadCluster) waitAvailable(ctx context.Context, controlPlanes, workers int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
-		cluster := get(ctx, g, management.client, &clusterv1.Cluster{ObjectMeta: named(w.name, w.name)})
-		g.Expect(cluster.Status.Conditions).To(ContainElement(And(HaveField("Type", clusterv1.ClusterAvailableCondition), HaveField("Status", metav1.ConditionTrue))))
+		g.Expect(w.cluster(ctx, g).Status.Conditions).To(ContainElement(And(HaveField("Type", clusterv1.ClusterAvailableCondition), HaveField("Status", metav1.ConditionTrue))))
 		g.Expect(w.controlPlanes(ctx, g)).To(HaveLen(controlPlanes))
 		g.Expect(w.workers(ctx, g)).To(HaveLen(workers))
 		for _, machine := range w.machines(ctx, g) {
 			expectAvailable(g, machine)
 		}
 	}, eventually, pace).Should(Succeed())
+}
+
+func (w *workloadCluster) cluster(ctx context.Context, g Gomega) *clusterv1.Cluster {
+	return get(ctx, g, management.client, &clusterv1.Cluster{ObjectMeta: named(w.name, w.name)})
 }
 
 func expectAvailable(g Gomega, machine clusterv1.Machine) {
