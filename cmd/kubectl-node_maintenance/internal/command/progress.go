@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"golang.org/x/term"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/maintain"
@@ -35,9 +36,12 @@ func (m *maintainOptions) confirm(ctx context.Context, c *observe.Connections, t
 	if ctx.Err() != nil {
 		return exit{report.ExitInterrupted}
 	}
-	if err != nil { // the drain needs no right to read what the plan needs
+	switch {
+	case apierrors.IsNotFound(err):
+		return err
+	case err != nil: // the drain needs no right to read what the plan needs
 		fmt.Fprintln(m.ErrOut, terminal.Clean("The plan cannot be predicted: "+err.Error(), maxError))
-	} else {
+	default:
 		plan.Gaps = c.Gaps.List()
 		report.WritePlan(m.Out, plan, false, m.style())
 	}

@@ -97,7 +97,8 @@ func (t targets) machines(ctx context.Context, c *observe.Connections) ([]types.
 	}
 	for _, wanted := range t.names {
 		if !found[wanted] {
-			return nil, errors.Errorf("no Machine of %s %s in namespace %s", t.kind, wanted, t.namespace)
+			kind := map[string]string{"node": "Node", "machinedeployment": "MachineDeployment"}[t.kind]
+			return nil, errors.Errorf("no Machine of %s %s in namespace %s", kind, wanted, t.namespace)
 		}
 	}
 	if len(keys) == 0 {

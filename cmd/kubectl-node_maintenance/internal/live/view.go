@@ -29,7 +29,7 @@ const (
 )
 
 // shortKinds are the kinds on narrow screens.
-var shortKinds = map[string]string{"MachineDeployment": "MD", "ControlPlane": "CP", kindMaintenance: "NM"}
+var shortKinds = map[string]string{"MachineDeployment": "MD", "MachinePool": "MP", "ControlPlane": "CP", kindMaintenance: "NM"}
 
 // theme is the set of styles for a dark or a light background.
 type theme struct {

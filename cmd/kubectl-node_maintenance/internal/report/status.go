@@ -33,7 +33,7 @@ type ClusterStatus struct {
 	Groups   []GroupStatus `json:"groups,omitempty"`
 }
 
-// GroupStatus is a MachineDeployment, a control plane, or Machines without either.
+// GroupStatus is a MachineDeployment, a MachinePool, a control plane, or Machines without any of these.
 type GroupStatus struct {
 	Kind     string          `json:"kind"`
 	Name     string          `json:"name,omitempty"`
@@ -92,6 +92,8 @@ func StatusOf(machines []clusterv1.Machine, drains map[string]Drains) []ClusterS
 		key := group{m.Namespace + "/" + m.Spec.ClusterName, "Machines", ""}
 		if name, found := m.Labels[clusterv1.MachineDeploymentNameLabel]; found {
 			key.kind, key.name = "MachineDeployment", name
+		} else if name, found := m.Labels[clusterv1.MachinePoolNameLabel]; found {
+			key.kind, key.name = "MachinePool", name
 		} else if isControlPlane(m) {
 			key.kind, key.name = "ControlPlane", m.Labels[clusterv1.MachineControlPlaneNameLabel]
 		}

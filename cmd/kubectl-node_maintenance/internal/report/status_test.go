@@ -42,7 +42,7 @@ func TestWriteStatus(t *testing.T) {
 	}}}
 
 	t.Run("K6, K7: drains are shown below their owners, with what blocks them", func(t *testing.T) {
-		machines := []clusterv1.Machine{machine("cp", map[string]string{clusterv1.MachineControlPlaneLabel: "", clusterv1.MachineControlPlaneNameLabel: "cp"}), machine("w2", workers), deleted}
+		machines := []clusterv1.Machine{machine("cp", map[string]string{clusterv1.MachineControlPlaneLabel: "", clusterv1.MachineControlPlaneNameLabel: "cp"}), machine("w2", workers), deleted, machine("p1", map[string]string{clusterv1.MachinePoolNameLabel: "pool"})}
 		status := &report.Status{Clusters: report.StatusOf(machines, map[string]report.Drains{"default/prod": {Maintenances: []v1alpha1.NodeMaintenance{m}}}), Gaps: []string{"Cluster default/other: timeout"}}
 		var out bytes.Buffer
 		report.WriteStatus(&out, status, false, now, terminal.Style{})
@@ -52,6 +52,7 @@ func TestWriteStatus(t *testing.T) {
     Machine default/w1, deleted 5m ago, Draining for 60s
       NodeMaintenance w1-abc, stage Drain for 60s: 0 of 1 Nodes drained, 4 Pods evacuated, 2 evacuating, 1 pending, 0 skipped
         Pods shop/web-1, shop/web-2 for 30s: waiting�[2J
+  MachinePool pool: 0 under maintenance of 1
 
 NOT READ
   Cluster default/other: timeout
