@@ -159,7 +159,7 @@ func (r *run) expectClusterGone(ctx context.Context) []string {
 		return errors.Errorf("Cluster %s has finalizers %v", clusters.Items[0].Name, clusters.Items[0].Finalizers)
 	})
 	if err != nil {
-		return []string{"M67: " + err.Error()}
+		return []string{"M54: " + err.Error()}
 	}
 	return nil
 }

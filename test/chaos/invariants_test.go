@@ -258,13 +258,13 @@ func TestInvariants(t *testing.T) {
 			s.now = s.now.Add(lag)
 			s.releaseHook()
 		}, nil},
-		{"M67: the hook is removed while a Pod runs, after the Cluster was deleted", func(s *story) {
+		{"M54: the hook is removed while a Pod runs, after the Cluster was deleted", func(s *story) {
 			s.ClusterDeleted = s.now
 			s.storePod("a")
 			s.now = s.now.Add(lag)
 			s.releaseHook()
 		}, nil},
-		{"M67: the hook is removed while a Pod runs, before the Cluster is deleted", func(s *story) {
+		{"M54: the hook is removed while a Pod runs, before the Cluster is deleted", func(s *story) {
 			s.storePod("a")
 			s.now = s.now.Add(lag)
 			s.releaseHook()
