@@ -27,6 +27,9 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 		return outcome{}, err
 	}
 	if skip := machinedrain.Skip(facts); skip != machinedrain.NotSkipped {
+		if skip == machinedrain.SkipClusterDeleting { // Cluster API, which would skip them too, may not have observed the deletion of the Cluster yet
+			s.drainOver, s.volumesOver = true, true
+		}
 		return skipped(skip), nil
 	}
 	return outcome{}, nil

@@ -213,5 +213,6 @@ func (s *scene) clusterDeleted() {
 	s.Eventually(func() bool { return s.isGone("last") }, eventually, pace).Should(BeTrue())
 	said := s.said("last")
 	s.Expect(said[len(said)-1]).To(Equal("True Skipped"))
+	s.Expect(excludes(s.released("last"))).To(Equal([]string{"drain", "volumes"}), "Cluster API may observe the deletion of the Cluster later")
 	s.Expect(s.evictions()).To(BeEmpty())
 }
