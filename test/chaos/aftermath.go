@@ -26,6 +26,9 @@ func (r *run) expectProgress(ctx context.Context) []string {
 	if r.ended { // nothing blocks Machines whose Cluster is being deleted
 		blockers = nil
 	}
+	if err := r.wakeKubelets(ctx); err != nil {
+		return []string{err.Error()}
+	}
 	err := eventually(ctx, liveness, "each deleted Machine is gone or names what blocks it", func(ctx context.Context) error {
 		waiting, err := r.waiting(ctx)
 		if err != nil {
@@ -162,6 +165,26 @@ func (r *run) expectClusterGone(ctx context.Context) []string {
 		return []string{"M54: " + err.Error()}
 	}
 	return nil
+}
+
+// wakeKubelets makes kwok delete the terminating Pods whose deletion failed during a fault: unlike a kubelet, it tries again only after minutes.
+func (r *run) wakeKubelets(ctx context.Context) error {
+	return eventually(ctx, healing, "terminating Pods are annotated", func(ctx context.Context) error {
+		pods := &corev1.PodList{}
+		if err := r.workload.Client.List(ctx, pods, client.InNamespace(r.namespace)); err != nil {
+			return errors.Wrap(err, "listing Pods")
+		}
+		for i := range pods.Items {
+			if pods.Items[i].DeletionTimestamp == nil {
+				continue
+			}
+			err := patch(ctx, r.workload.Client, &pods.Items[i], `{"metadata":{"annotations":{"test.capnm.dev/reconcile":""}}}`)
+			if client.IgnoreNotFound(errors.Cause(err)) != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // wakeCore makes Cluster API reconcile the Machines whose hook a fault removed. If that happened while their Cluster was paused, Cluster API may
