@@ -10,11 +10,13 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -40,6 +42,8 @@ type Workload struct {
 	Maintenances []v1alpha1.NodeMaintenance
 	Evacuations  []v1alpha1.Evacuation
 	Budgets      []policyv1.PodDisruptionBudget
+	// Terminating are the UIDs of Pods that are being deleted.
+	Terminating sets.Set[types.UID]
 }
 
 // Recorder knows the last line of each object. The zero value has recorded nothing.
@@ -146,10 +150,15 @@ func (r *Recorder) workload(w *Workload, present map[string]Line) {
 			Cluster: w.Cluster, Name: e.Namespace + "/" + e.Spec.PodRef.Name, UID: e.Spec.PodRef.UID, Node: e.Annotations[v1alpha1.EvacuationNodeAnnotation],
 			Since: timeOf(&e.CreationTimestamp), Refusals: e.Status.FailedEvictionCounter, Message: text.Cut(e.Status.Message, maxMessage),
 		}
-		pod.waitOf(e, index)
+		id := "pod " + w.Cluster + " " + pod.UID
+		if last := r.last[id].Pod; w.Terminating.Has(types.UID(pod.UID)) || last != nil && last.Reason == history.WaitTermination { // or already deleted
+			pod.Reason, pod.Message = history.WaitTermination, ""
+		} else {
+			pod.waitOf(e, index)
+		}
 		r.evacuated.Insert(w.Cluster + " " + pod.Node + " " + pod.Name)
 		r.namespaces.Insert(w.Cluster + " " + e.Namespace)
-		present["pod "+w.Cluster+" "+pod.UID] = Line{Pod: pod}
+		present[id] = Line{Pod: pod}
 	}
 	for i := range w.Maintenances {
 		m := &w.Maintenances[i]

@@ -10,7 +10,9 @@ import (
 	. "github.com/onsi/gomega"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -100,6 +102,8 @@ func drained() *scene {
 		w.Evacuations[0].Status.Conditions[0].Reason = v1alpha1.ReasonNoEvacuator
 		w.Maintenances[0].Status.NodeStatuses[0].Blocked = nil
 	})
+	s.observe(662, func(w *recording.Workload) { w.Terminating = sets.New[types.UID]("uid-db-0") })
+	s.observe(799, func(w *recording.Workload) { w.Terminating = nil }) // the Pod no longer exists, and its Evacuation does
 	s.observe(800, func(w *recording.Workload) {
 		w.Evacuations = nil
 		w.Maintenances[0].Status.NodeStatuses[0].Blocked = []v1alpha1.BlockedPod{{Pod: "payments/db-0", Why: "stale"}}
@@ -159,9 +163,10 @@ func TestHistory(t *testing.T) {
 		}
 		db := pods["payments/db-0"]
 		g.Expect(db.Ended).To(BeTrue())
-		g.Expect(db.Waits).To(HaveLen(2))
+		g.Expect(db.Waits).To(HaveLen(3))
 		g.Expect(db.Waits[0]).To(And(HaveField("Object", "PodDisruptionBudget payments/db"), HaveField("Start", at(1)), HaveField("End", at(661))))
-		g.Expect(db.Waits[1]).To(And(HaveField("Reason", history.WaitEviction), HaveField("Start", at(661)), HaveField("End", at(800))))
+		g.Expect(db.Waits[1]).To(And(HaveField("Reason", history.WaitEviction), HaveField("Start", at(661)), HaveField("End", at(662))))
+		g.Expect(db.Waits[2]).To(And(HaveField("Reason", history.WaitTermination), HaveField("Start", at(662)), HaveField("End", at(800))))
 		g.Expect(pods["batch/job"].Waits[0].Name()).To(Equal("completion (label)"))
 		g.Expect(h.Budgets).To(HaveLen(1))
 		g.Expect(h.Budgets[0].Steps).To(HaveLen(2))
@@ -187,7 +192,7 @@ func TestHistory(t *testing.T) {
 		h := read(t, drained().file())
 		g.Expect(h.Drains[0].Title()).To(Equal("Machine default/w1"))
 		g.Expect(h.Drains[0].Summary()).To(Equal([]string{
-			"Drained in 13 min 20 s (3 Pods); 11 min of that waiting for PodDisruptionBudget payments/db, 11 min of that waiting for completion (label).",
+			"Drained in 13 min 20 s (3 Pods); 11 min of that waiting for PodDisruptionBudget payments/db, 11 min of that waiting for completion (label), 2 min 18 s of that waiting for termination.",
 		}))
 		g.Expect(h.Summary()).To(Equal([]string{
 			"1 of 1 drains ended; 13 min 20 s from the first start to the last end; 3 Pods.",

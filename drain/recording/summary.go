@@ -60,8 +60,10 @@ func (w Wait) Name() string {
 	}
 }
 
-// Blocks reports whether something blocked the Pod during the wait.
-func (w Wait) Blocks() bool { return w.Reason != history.WaitEviction }
+// Blocks reports whether something blocked the Pod during the wait. A termination blocks if it takes longer than the default grace period.
+func (w Wait) Blocks() bool {
+	return w.Reason != history.WaitEviction && (w.Reason != history.WaitTermination || w.For() > usualTermination)
+}
 
 // Causes returns what the Pods of drains waited for, starting with what blocked longest.
 func Causes(drains []Drain) []Cause {

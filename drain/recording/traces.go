@@ -191,12 +191,12 @@ func (b *traceReader) part(s *otlpSpan) {
 	}
 }
 
-// addWait adds a wait. Recordings do not distinguish an eviction and the termination after it.
+// addWait adds a wait, with the reason and the message that a recording has.
 func addWait(waits []Wait, wait Wait) []Wait {
 	switch wait.Reason {
-	case history.WaitTermination:
-		wait.Reason = history.WaitEviction
-	case history.WaitCompletion, history.WaitRules:
+	case history.WaitCompletion:
+		wait.Reason, wait.Message = WaitOther, "completion ("+wait.Message+")"
+	case history.WaitRules:
 		wait.Reason = WaitOther
 	}
 	if n := len(waits); n > 0 && waits[n-1].Reason == wait.Reason && waits[n-1].Object == wait.Object || len(waits) >= maxWaits {

@@ -74,7 +74,8 @@ func TestReadTraces(t *testing.T) {
 			},
 			Pods: []PodCourse{{Name: "web/a", Node: "n", Start: at(3), End: at(50), Ended: true, Refusals: 2, Waits: []Wait{
 				{Reason: string(budgets.BudgetExhausted), Object: "PodDisruptionBudget web/a", Message: "no", Start: at(3), End: at(40)},
-				{Reason: history.WaitEviction, Start: at(40), End: at(50)},
+				{Reason: history.WaitEviction, Start: at(40), End: at(41)},
+				{Reason: history.WaitTermination, Start: at(41), End: at(50)},
 			}}},
 		}}))
 	})

@@ -1,6 +1,10 @@
 package recording
 
 import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
@@ -9,6 +13,9 @@ import (
 // WaitOther is the reason of the wait of a Pod without an Evacuation: it must complete, or terminates late. The other reasons are those of
 // package history.
 const WaitOther = "Other"
+
+// usualTermination is how long a termination takes that is not named among what blocked: the default grace period of Pods.
+const usualTermination = corev1.DefaultTerminationGracePeriodSeconds * time.Second
 
 // Kind is what a reason is about, and the color of a chart.
 type Kind string
@@ -20,15 +27,16 @@ const (
 	KindOrder     Kind = "StatefulSet order"
 	KindEvacuator Kind = "evacuator"
 	KindBackoff   Kind = "backoff"
-	KindEviction  Kind = "eviction and termination"
 	KindOther     Kind = "other"
+	KindEviction  Kind = "eviction"
+	KindTerminate Kind = "termination"
 )
 
 // Kinds are all kinds, in the order of a legend.
-var Kinds = []Kind{KindBudget, KindRefused, KindOrder, KindEvacuator, KindBackoff, KindOther, KindEviction}
+var Kinds = []Kind{KindBudget, KindRefused, KindOrder, KindEvacuator, KindBackoff, KindOther, KindEviction, KindTerminate}
 
 var kinds = map[string]Kind{
-	history.WaitEviction: KindEviction, history.WaitSurge: KindEvacuator, history.WaitEvacuator: KindEvacuator,
+	history.WaitEviction: KindEviction, history.WaitTermination: KindTerminate, history.WaitSurge: KindEvacuator, history.WaitEvacuator: KindEvacuator,
 
 	string(budgets.BudgetExhausted): KindBudget, string(budgets.BudgetNotObserved): KindBudget, string(budgets.BudgetSyncFailed): KindBudget,
 	string(budgets.MultipleBudgets): KindBudget, string(budgets.BudgetUnreadable): KindBudget, string(budgets.BlockedByUnhealthyPods): KindBudget,

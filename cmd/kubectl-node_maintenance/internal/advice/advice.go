@@ -5,6 +5,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 )
 
 // ReasonPaused is the reason of a problem that is not about a Pod.
@@ -39,6 +40,7 @@ var advices = map[string]advice{
 	forecast.ReasonWaitCompleted:                 {"", "a-pod-must-complete"},
 	forecast.ReasonUndecided:                     {"Grant the missing right, or wait until the missing object exists.", "drain-rules-cannot-be-evaluated-for-a-pod"},
 	forecast.ReasonDeletionOverdue:               {"Remove the finalizers of the Pod, or check the kubelet of the Node.", "a-pod-does-not-terminate"},
+	history.WaitTermination:                      {"Check its preStop hook, grace period and finalizers, and the kubelet of the Node.", "a-pod-does-not-terminate"},
 	forecast.ReasonEvacuator:                     {"", "an-evacuator-is-active"},
 	forecast.ReasonBackoff:                       {"Change tolerations, node affinity or nodeName in the Pod template.", "replacements-return-to-the-cordoned-node"},
 	v1alpha1.ReasonInvalidDrainRule:              {"Fix or delete the MachineDrainRule.", "a-machinedrainrule-is-invalid"},

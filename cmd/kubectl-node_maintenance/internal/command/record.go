@@ -163,15 +163,19 @@ func workloadOf(ctx context.Context, w *observe.Watch, cluster types.NamespacedN
 	if cluster.Name != "" {
 		workload.Cluster = cluster.String()
 	}
-	nodes := sets.New[string]()
+	nodes, draining := sets.New[string](), sets.New[string]()
 	for i := range maintenances {
 		if m := &maintenances[i]; concerned(m) {
 			workload.Maintenances = append(workload.Maintenances, *m)
 			for j := range m.Status.NodeStatuses {
 				nodes.Insert(m.Status.NodeStatuses[j].NodeRef.Name)
+				if m.Spec.Stage == v1alpha1.StageDrain {
+					draining.Insert(m.Status.NodeStatuses[j].NodeRef.Name)
+				}
 			}
 		}
 	}
+	workload.Terminating = w.Terminating(ctx, cluster, draining)
 	workload.Evacuations = slices.DeleteFunc(evacuations, func(e v1alpha1.Evacuation) bool { return !nodes.Has(e.Annotations[v1alpha1.EvacuationNodeAnnotation]) })
 	return workload
 }

@@ -50,7 +50,7 @@ func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind
 		if recorder, err = newRecorder(s.record, contextOf(c), s.clock); err != nil {
 			return err
 		}
-		w.FollowBudgets()
+		w.FollowDetails()
 		changed = recorder.follow(ctx, w.Changed, recorded(ctx, c, w, kind, name))
 	}
 	err = live.Run(ctx, live.Source{

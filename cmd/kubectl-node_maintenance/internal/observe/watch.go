@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -36,7 +35,7 @@ type Watch struct {
 	mu        sync.Mutex
 	machines  *followed
 	workloads map[types.NamespacedName]*followed // nil until the cluster is connected
-	budgets   map[types.NamespacedName]*followed // nil unless they are followed
+	details   map[types.NamespacedName]*details  // nil unless they are followed
 	problems  map[string]problem                 // by the name of the cluster
 }
 
@@ -50,6 +49,7 @@ type problem struct {
 type followed struct {
 	ctrlcache.Cache
 	synced []toolscache.InformerSynced
+	stop   context.CancelFunc // nil: it ends with the Watch
 }
 
 // NewWatch returns a Watch until the context is done. machines restricts which Machines it follows, if the context is that of a management
@@ -66,19 +66,6 @@ func NewWatch(ctx context.Context, c *Connections, machines ctrlcache.ByObject) 
 	var err error
 	w.machines, err = w.follow(ctx, c.Current, ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{&clusterv1.Machine{}: machines}}, &clusterv1.Machine{})
 	return w, err
-}
-
-// FollowBudgets makes the Watch follow PodDisruptionBudgets as well. It must be called before Drains.
-func (w *Watch) FollowBudgets() { w.budgets = map[types.NamespacedName]*followed{} }
-
-// Budgets returns the PodDisruptionBudgets of a workload cluster that Drains was called for.
-func (w *Watch) Budgets(ctx context.Context, cluster types.NamespacedName) []policyv1.PodDisruptionBudget {
-	w.mu.Lock()
-	followed := w.budgets[cluster]
-	w.mu.Unlock()
-	list := &policyv1.PodDisruptionBudgetList{}
-	w.read(ctx, followed, list)
-	return list.Items
 }
 
 // Machines returns the Machines, by namespace and name.
@@ -129,7 +116,7 @@ func (w *Watch) Problems() []string {
 func (w *Watch) connect(ctx context.Context, cluster types.NamespacedName) {
 	retry := wait.Backoff{Duration: time.Second, Factor: 2, Steps: 6, Cap: problemAge / 2}
 	_ = retry.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
-		workload, budgets, err := w.connectOnce(ctx, cluster)
+		workload, details, err := w.connectOnce(ctx, cluster)
 		if err != nil {
 			w.report(cluster.String(), err)
 			return false, nil
@@ -137,15 +124,15 @@ func (w *Watch) connect(ctx context.Context, cluster types.NamespacedName) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.workloads[cluster] = workload
-		if budgets != nil {
-			w.budgets[cluster] = budgets
+		if details != nil {
+			w.details[cluster] = details
 		}
 		delete(w.problems, cluster.String())
 		return true, nil
 	})
 }
 
-func (w *Watch) connectOnce(ctx context.Context, cluster types.NamespacedName) (workload, budgets *followed, _ error) {
+func (w *Watch) connectOnce(ctx context.Context, cluster types.NamespacedName) (_ *followed, _ *details, _ error) {
 	connected := w.connections.Current
 	if cluster.Name != "" {
 		config, err := w.connections.workloadConfig(ctx, cluster)
@@ -161,10 +148,11 @@ func (w *Watch) connectOnce(ctx context.Context, cluster types.NamespacedName) (
 		return nil, nil, errors.Errorf("%s does not serve NodeMaintenances", connected.Name)
 	}
 	workload, err := w.follow(ctx, connected, ctrlcache.Options{}, &v1alpha1.NodeMaintenance{}, &v1alpha1.Evacuation{})
-	if err == nil && w.budgets != nil { // on their own: a user may not be allowed to watch them
-		budgets, err = w.follow(ctx, connected, ctrlcache.Options{}, &policyv1.PodDisruptionBudget{})
+	if err != nil || w.details == nil {
+		return workload, nil, err
 	}
-	return workload, budgets, err
+	details, err := w.followDetails(ctx, connected)
+	return workload, details, err
 }
 
 // follow watches the objects of some kinds in a cluster.

@@ -118,7 +118,7 @@ func cleanAll(texts []string) []string {
 func viewOf(h *recording.History) *view {
 	axis := axisOf(h)
 	v := &view{
-		Title: clean(cmp.Or("Drains of the "+h.Context, "Drains")), Summary: cleanAll(h.Summary()), Ticks: axis.ticks(),
+		Title: clean(strings.TrimSuffix("Drains of the "+h.Context, " of the ")), Summary: cleanAll(h.Summary()), Ticks: axis.ticks(),
 		Period:   h.Start.UTC().Format("2006-01-02 15:04:05") + " to " + h.End.UTC().Format("2006-01-02 15:04:05") + " UTC",
 		Warnings: warnings(h), Advice: adviceOf(h),
 	}

@@ -1,0 +1,98 @@
+package observe
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// maxFollowedNodes is the maximum number of Nodes of a cluster whose Pods are followed. Each needs a watch.
+const maxFollowedNodes = 100
+
+// details is what only a recording needs of a workload cluster.
+type details struct {
+	cluster *Cluster
+	budgets *followed
+	nodes   map[string]*followed // the metadata of the Pods of a Node
+}
+
+// FollowDetails makes the Watch follow PodDisruptionBudgets, and the Pods of Nodes that Terminating is called for. It must be called before Drains.
+func (w *Watch) FollowDetails() { w.details = map[types.NamespacedName]*details{} }
+
+// followDetails watches the budgets with a cache of their own: a user may not be allowed to watch them.
+func (w *Watch) followDetails(ctx context.Context, c *Cluster) (*details, error) {
+	budgets, err := w.follow(ctx, c, ctrlcache.Options{}, &policyv1.PodDisruptionBudget{})
+	return &details{c, budgets, map[string]*followed{}}, err
+}
+
+// Budgets returns the PodDisruptionBudgets of a workload cluster that Drains was called for.
+func (w *Watch) Budgets(ctx context.Context, cluster types.NamespacedName) []policyv1.PodDisruptionBudget {
+	list := &policyv1.PodDisruptionBudgetList{}
+	if d := w.detailsOf(cluster); d != nil {
+		w.read(ctx, d.budgets, list)
+	}
+	return list.Items
+}
+
+// Terminating returns the Pods of some Nodes of a workload cluster that are being deleted. It follows the Pods of these Nodes, at most 100,
+// and no longer those of others. It must not be called concurrently.
+func (w *Watch) Terminating(ctx context.Context, cluster types.NamespacedName, nodes sets.Set[string]) sets.Set[types.UID] {
+	d, terminating := w.detailsOf(cluster), sets.New[types.UID]()
+	if d == nil {
+		return terminating
+	}
+	for node, followed := range d.nodes {
+		if !nodes.Has(node) {
+			followed.stop()
+			delete(d.nodes, node)
+		}
+	}
+	for _, node := range sets.List(nodes) {
+		switch {
+		case d.nodes[node] != nil:
+		case len(d.nodes) < maxFollowedNodes:
+			w.followPods(ctx, d, node)
+		default:
+			d.cluster.gaps.Add(fmt.Sprintf("The Pods of more than %d Nodes of %s at once: waits of the others include the termination", maxFollowedNodes, d.cluster.Name))
+		}
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+		w.read(ctx, d.nodes[node], list)
+		for i := range list.Items {
+			if list.Items[i].DeletionTimestamp != nil {
+				terminating.Insert(list.Items[i].UID)
+			}
+		}
+	}
+	return terminating
+}
+
+// followPods follows the metadata of the Pods of a Node.
+func (w *Watch) followPods(ctx context.Context, d *details, node string) {
+	pods := &metav1.PartialObjectMetadata{}
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	onNode := ctrlcache.ByObject{Field: fields.OneTermEqualSelector("spec.nodeName", node)}
+	ctx, stop := context.WithCancel(ctx)
+	followed, err := w.follow(ctx, d.cluster, ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{pods: onNode}}, pods)
+	if err != nil {
+		stop()
+		w.report(d.cluster.Name, err)
+		return
+	}
+	followed.stop = stop
+	d.nodes[node] = followed
+}
+
+func (w *Watch) detailsOf(cluster types.NamespacedName) *details {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.details[cluster]
+}
