@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -55,11 +53,12 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 		Expect(job.Status.Phase).To(Equal(corev1.PodRunning))
 
 		client, begin := w.pollSingle(ctx), len(w.events())
-		plugin := w.plugin(ctx)
-		Expect(plugin("plan", "machine", deleted.Name)).To(And(ContainSubstring("Node "+node), ContainSubstring("default/db-0"), ContainSubstring("machine-drain-rule/")))
+		plugin := buildPlugin(ctx, "--kubeconfig="+management.kubeconfig, "--namespace="+w.name)
+		recording := plugin.record(ctx)
+		Expect(plugin.output(ctx, "plan", "machine", deleted.Name)).To(And(ContainSubstring("Node "+node), ContainSubstring("default/db-0"), ContainSubstring("machine-drain-rule/")))
 		Expect(management.client.Delete(ctx, deleted)).To(Succeed())
-		Eventually(func() string { return plugin("status") }, eventually, pace).Should(MatchRegexp("NodeMaintenance %s-[0-9a-f]+, stage Drain", deleted.Name))
-		Expect(plugin("why", "machine", deleted.Name)).To(ContainSubstring("Machine " + w.name + "/" + deleted.Name))
+		Eventually(func() string { return plugin.output(ctx, "status") }, eventually, pace).Should(MatchRegexp("NodeMaintenance %s-[0-9a-f]+, stage Drain", deleted.Name))
+		Expect(plugin.output(ctx, "why", "machine", deleted.Name)).To(ContainSubstring("Machine " + w.name + "/" + deleted.Name))
 		expectGone(ctx, management.client, deleted)
 		w.waitReady(ctx)
 		client.expectAnswered("the Service")
@@ -68,6 +67,14 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 		evictions := w.expectEvictions(events, pods, map[string]int{"web": 4, "api": 3, "db": 2, "last": 2, "stubborn": 1})
 		removed := events.Verb("delete").Resource("nodes").Named("", node).Succeeded()
 		Expect(removed).NotTo(BeEmpty())
+
+		By("the report of a recording")
+		recorded := recording.stop()
+		for _, eviction := range evictions {
+			Expect(recorded).To(ContainSubstring(string(eviction.UIDPrecondition())), eviction.String())
+		}
+		Expect(plugin.output(ctx, "report", recording.file, "-o", "md")).To(And(ContainSubstring(deleted.Name), ContainSubstring("default/web")))
+		Expect(plugin.output(ctx, "report", recording.file)).To(HavePrefix("<!DOCTYPE html>"))
 
 		By("the rule and the label that skip Pods")
 		for _, app := range []string{"skipped", "labelled", "job"} {
@@ -130,17 +137,6 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 	})
 })
 
-// plugin builds the kubectl plugin, and returns a function that runs it in the management cluster and returns its output.
-func (w *workloadCluster) plugin(ctx context.Context) func(args ...string) string {
-	GinkgoHelper()
-	path := filepath.Join(GinkgoT().TempDir(), "kubectl-node_maintenance")
-	run(ctx, "go", "build", "-C", root, "-o", path, "./cmd/kubectl-node_maintenance")
-	return func(args ...string) string {
-		output, _ := exec.CommandContext(ctx, path, append(args, "--kubeconfig="+management.kubeconfig, "--namespace="+w.name)...).CombinedOutput() // 1: something blocks
-		return string(output)
-	}
-}
-
 // waitReplaced waits until as many other Machines are available.
 func (w *workloadCluster) waitReplaced(ctx context.Context, before []clusterv1.Machine, list func(context.Context, Gomega) []clusterv1.Machine) {
 	GinkgoHelper()
@@ -189,12 +185,13 @@ func evictionsOf(evictions controlplane.Events, prefix string) controlplane.Even
 	return evictions.Where(func(e controlplane.Event) bool { return strings.HasPrefix(e.Name, prefix) })
 }
 
-// ended returns when the kubelet removed a Pod that had terminated.
+// ended returns when the kubelet requested the removal of a Pod that had terminated. Others observe the removal before the kubelet has the
+// answer.
 func ended(events controlplane.Events, pod corev1.Pod) time.Time {
 	GinkgoHelper()
 	deletions := events.By("system:node:"+pod.Spec.NodeName).Verb("delete").Resource("pods").Named(pod.Namespace, pod.Name).Succeeded()
 	Expect(deletions).NotTo(BeEmpty(), "the kubelet removed %s", pod.Name)
-	return deletions[0].Answered
+	return deletions[0].Requested
 }
 
 // replicasOf returns the replicas that our manager set in a Deployment.
