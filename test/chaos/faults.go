@@ -85,6 +85,7 @@ func faults() []fault {
 		fault{"webhook-down", "webhooks", refuseRequests},
 		fault{clockWrong, "manager", setClockWrong},
 		fault{"cluster-deleted", "cluster", deleteCluster},
+		fault{"network-responses-cut", "network", cutResponses},
 	)
 }
 
@@ -157,6 +158,12 @@ func freezeComponent(cluster string, component controlplane.Component) func(cont
 
 func cutNetwork(_ context.Context, r *run, _ uint64) (heal, error) {
 	r.workload.CutNetwork()
+	return func(context.Context) error { r.workload.RestoreNetwork(); return nil }, nil
+}
+
+// cutResponses cuts the network in one direction: requests are carried out, and the managers do not know it.
+func cutResponses(_ context.Context, r *run, _ uint64) (heal, error) {
+	r.workload.CutResponses()
 	return func(context.Context) error { r.workload.RestoreNetwork(); return nil }, nil
 }
 

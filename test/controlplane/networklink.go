@@ -18,7 +18,11 @@ import (
 // client hits its TLS handshake timeout and not its dial timeout.
 func (c *ControlPlane) CutNetwork() { c.link.Cut() }
 
-// RestoreNetwork reverts CutNetwork. Data that was sent meanwhile is delivered, as by TCP
+// CutResponses cuts the network in one direction: the API server receives and carries out requests, and clients receive nothing. As with
+// CutNetwork, connections stay open.
+func (c *ControlPlane) CutResponses() { c.link.CutResponses() }
+
+// RestoreNetwork reverts CutNetwork and CutResponses. Data that was sent meanwhile is delivered, as by TCP
 // retransmission.
 func (c *ControlPlane) RestoreNetwork() { c.link.Restore() }
 
@@ -51,16 +55,40 @@ type NetworkLink struct {
 	listener net.Listener
 	target   string
 
-	lock sync.Mutex
-	// up is closed while traffic may pass.
-	up     chan struct{}
-	isCut  bool
-	conns  map[net.Conn]struct{}
-	closed chan struct{}
-	active sync.WaitGroup
+	lock                sync.Mutex
+	requests, responses gate
+	conns               map[net.Conn]struct{}
+	closed              chan struct{}
+	active              sync.WaitGroup
 
 	// delay is a time.Duration.
 	delay atomic.Int64
+}
+
+// gate is one direction of a link.
+type gate struct {
+	// up is closed while traffic may pass.
+	up    chan struct{}
+	isCut bool
+}
+
+func newGate() gate {
+	up := make(chan struct{})
+	close(up)
+	return gate{up: up}
+}
+
+func (g *gate) cut() {
+	if !g.isCut {
+		g.isCut, g.up = true, make(chan struct{})
+	}
+}
+
+func (g *gate) restore() {
+	if g.isCut {
+		g.isCut = false
+		close(g.up)
+	}
 }
 
 // NewNetworkLink listens on a new port and forwards connections to an address.
@@ -70,13 +98,13 @@ func NewNetworkLink(target string) (*NetworkLink, error) {
 		return nil, errors.Wrap(err, "listening as the network link of a control plane")
 	}
 	l := &NetworkLink{
-		listener: listener,
-		target:   target,
-		up:       make(chan struct{}),
-		conns:    map[net.Conn]struct{}{},
-		closed:   make(chan struct{}),
+		listener:  listener,
+		target:    target,
+		requests:  newGate(),
+		responses: newGate(),
+		conns:     map[net.Conn]struct{}{},
+		closed:    make(chan struct{}),
 	}
-	close(l.up)
 	l.active.Go(l.accept)
 	return l, nil
 }
@@ -88,19 +116,23 @@ func (l *NetworkLink) Port() int { return l.listener.Addr().(*net.TCPAddr).Port 
 func (l *NetworkLink) Cut() {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	if !l.isCut {
-		l.isCut, l.up = true, make(chan struct{})
-	}
+	l.requests.cut()
+	l.responses.cut()
 }
 
-// Restore reverts Cut.
+// CutResponses stops what the API server sends: see ControlPlane.CutResponses.
+func (l *NetworkLink) CutResponses() {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	l.responses.cut()
+}
+
+// Restore reverts Cut and CutResponses.
 func (l *NetworkLink) Restore() {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	if l.isCut {
-		l.isCut = false
-		close(l.up)
-	}
+	l.requests.restore()
+	l.responses.restore()
 }
 
 // Slow delays all data in each direction. Zero reverts it.
@@ -131,11 +163,11 @@ func (l *NetworkLink) Close() {
 	l.active.Wait()
 }
 
-// passable blocks while the link is cut. It returns false when the link has been closed.
-func (l *NetworkLink) passable() bool {
+// passable blocks while a direction of the link is cut. It returns false when the link has been closed.
+func (l *NetworkLink) passable(direction *gate) bool {
 	for {
 		l.lock.Lock()
-		up := l.up
+		up := direction.up
 		l.lock.Unlock()
 		select {
 		case <-l.closed:
@@ -144,7 +176,7 @@ func (l *NetworkLink) passable() bool {
 		}
 		// The link may have been cut again.
 		l.lock.Lock()
-		same := l.up == up
+		same := direction.up == up
 		l.lock.Unlock()
 		if same {
 			return true
@@ -199,7 +231,7 @@ func (l *NetworkLink) serve(client net.Conn) {
 		return
 	}
 	defer l.drop(client)
-	if !l.passable() {
+	if !l.passable(&l.requests) {
 		return
 	}
 	server, err := net.Dial("tcp", l.target)
@@ -212,19 +244,19 @@ func (l *NetworkLink) serve(client net.Conn) {
 	defer l.drop(server)
 
 	var directions sync.WaitGroup
-	directions.Go(func() { l.forward(server, client) })
-	directions.Go(func() { l.forward(client, server) })
+	directions.Go(func() { l.forward(server, client, &l.requests) })
+	directions.Go(func() { l.forward(client, server, &l.responses) })
 	directions.Wait()
 }
 
-// forward copies one direction. Data and the end of the stream are forwarded only while the link is
-// up.
-func (l *NetworkLink) forward(to, from net.Conn) {
+// forward copies one direction. Data and the end of the stream are forwarded only while the direction is
+// not cut.
+func (l *NetworkLink) forward(to, from net.Conn, direction *gate) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, readErr := from.Read(buffer)
 		l.wait(time.Duration(l.delay.Load()))
-		if !l.passable() {
+		if !l.passable(direction) {
 			return
 		}
 		if n > 0 {

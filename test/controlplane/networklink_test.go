@@ -49,3 +49,28 @@ func TestNetworkIsCutAndRestored(t *testing.T) {
 	_, err = remote.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
 }
+
+func TestResponsesAreCut(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	cluster := ForTest(t, Options{})
+	kubeconfig, err := cluster.ProxiedKubeconfigFor("remote", "system:masters")
+	g.Expect(err).NotTo(HaveOccurred())
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	g.Expect(err).NotTo(HaveOccurred())
+	remote, direct := clientFor(t, config), clientFor(t, cluster.AdminConfig())
+	_, err = remote.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	cluster.CutResponses()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = remote.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "unanswered"}}, metav1.CreateOptions{})
+	g.Expect(err).To(MatchError(context.DeadlineExceeded))
+	_, err = direct.CoreV1().Namespaces().Get(t.Context(), "unanswered", metav1.GetOptions{})
+	g.Expect(err).NotTo(HaveOccurred(), "the request was carried out")
+
+	cluster.RestoreNetwork()
+	_, err = remote.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+}
