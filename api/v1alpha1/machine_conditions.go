@@ -3,7 +3,8 @@ package v1alpha1
 // Condition types of Machines, and their reasons.
 const (
 	// MachineNodeMaintenance is False while the Node of a deleted Machine is being drained, and True when the drain is finished or not
-	// needed. On a Machine that is not being deleted, it reports the progress of the stage that MachineStageAnnotation requests.
+	// needed. On a Machine that is not being deleted, it reports the progress of the stage that MachineStageAnnotation or an in-place
+	// update requests.
 	MachineNodeMaintenance = "NodeMaintenance"
 
 	// ReasonWaitingForWorkloadCluster means that the manager has no connection to the workload cluster.

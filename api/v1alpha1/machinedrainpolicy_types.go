@@ -29,6 +29,19 @@ const (
 	OutdatedNodesCordon OutdatedNodesPolicy = "Cordon"
 )
 
+// InPlaceUpdatesPolicy says what happens to the Node of a Machine while Cluster API updates the Machine in place.
+// +kubebuilder:validation:Enum=Drain;Cordon;Ignore
+type InPlaceUpdatesPolicy string
+
+const (
+	// InPlaceUpdatesDrain drains the Node before the update.
+	InPlaceUpdatesDrain InPlaceUpdatesPolicy = "Drain"
+	// InPlaceUpdatesCordon keeps the Node unschedulable during the update.
+	InPlaceUpdatesCordon InPlaceUpdatesPolicy = "Cordon"
+	// InPlaceUpdatesIgnore does not change the Node.
+	InPlaceUpdatesIgnore InPlaceUpdatesPolicy = "Ignore"
+)
+
 // NodeAgentPolicy says whether the node agent runs on the Nodes of a Cluster.
 // +kubebuilder:validation:Enum=Disabled;Enabled
 type NodeAgentPolicy string
@@ -133,6 +146,14 @@ type MachineDrainPolicySpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Rollout RolloutPolicy `json:"rollout,omitempty,omitzero"`
+
+	// inPlaceUpdates says what happens to the Node of a Machine while Cluster API updates the Machine in place (feature gate
+	// InPlaceUpdates): Drain drains the Node as the Machine's deletion would, Cordon keeps it unschedulable, Ignore does not change it. The
+	// recorded state of the Node is restored when the update has completed. The annotation maintenance.cluster.x-k8s.io/stage of the
+	// Machine takes precedence. The extension that serves the hook UpdateMachine must wait for the drain: see package exp/inplace.
+	// +optional
+	// +default="Ignore"
+	InPlaceUpdates InPlaceUpdatesPolicy `json:"inPlaceUpdates,omitempty"`
 
 	// nodeAgent says whether the experimental node agent runs on the Nodes of the selected Clusters.
 	// +optional

@@ -69,6 +69,11 @@ const (
 	// NodeMaintenance includes it.
 	MachineStageReasonAnnotation = "maintenance.cluster.x-k8s.io/stage-reason"
 
+	// UpdateAllowedAnnotation on a Machine that Cluster API updates in place means that the update may begin: the maintenance of the Node has
+	// progressed as far as inPlaceUpdates of the Machine's policy requires. The value is the reason of the condition MachineNodeMaintenance
+	// at that time: Drained, TimedOut, Skipped or Cordoned. The manager removes the annotation before it restores the Node.
+	UpdateAllowedAnnotation = "maintenance.cluster.x-k8s.io/update-allowed"
+
 	// EvacuationNodeAnnotation on an Evacuation is the name of the Pod's Node. It is empty if the Pod had no Node.
 	EvacuationNodeAnnotation = "maintenance.cluster.x-k8s.io/node"
 
@@ -97,8 +102,8 @@ const (
 	// HookOwner is the value of the hook, and of the annotations that the manager sets on Machines when it releases the hook.
 	HookOwner = "node-maintenance.cluster.x-k8s.io"
 
-	// DrainRequestedAnnotation on a Machine that is not being deleted is the time at which the manager first observed stage Drain in
-	// MachineStageAnnotation, in the format of RFC 3339. The drains that maxParallelDrains delays start in the order of these times and of
+	// DrainRequestedAnnotation on a Machine that is not being deleted is the time at which the manager first observed that
+	// MachineStageAnnotation or an in-place update requests stage Drain, in the format of RFC 3339. The drains that maxParallelDrains delays start in the order of these times and of
 	// deletions. The manager removes the annotation when the maintenance is complete.
 	DrainRequestedAnnotation = "maintenance.cluster.x-k8s.io/drain-requested"
 
@@ -117,7 +122,7 @@ const (
 const (
 	// RequestedForRollout means that a rollout is going to replace the Machine.
 	RequestedForRollout = "Rollout"
-	// RequestedForStage means that the Machine has the annotation MachineStageAnnotation.
+	// RequestedForStage means that the Machine has the annotation MachineStageAnnotation, or that Cluster API updates it in place.
 	RequestedForStage = "Stage"
 	// RequestedForDeletion means that the Machine is being deleted.
 	RequestedForDeletion = "Deletion"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -22,11 +23,12 @@ import (
 // eventInvalidStage on a Machine means that its stage annotation has an invalid value.
 const eventInvalidStage = "InvalidStage"
 
-// reconcileStage moves the maintenance of a running Machine's Node to the stage of the Machine's annotation, or ends the maintenance:
+// reconcileStage moves the maintenance of a running Machine's Node to the stage that the Machine's annotation or an in-place update requests, or
+// ends the maintenance:
 //
-//	Idle, Cordon:    disable remediation (Cordon) ─► create or update the NodeMaintenance ─► report
-//	Drain:           disable remediation ─► the steps of a drain, as for a deleted Machine ─► report
-//	none, Complete:  complete and delete the NodeMaintenance ─► enable remediation ─► report
+//	Idle, Cordon:    disable remediation (Cordon) ─► create or update the NodeMaintenance ─► allow the update ─► report
+//	Drain:           disable remediation ─► the steps of a drain, as for a deleted Machine ─► allow the update ─► report
+//	none, Complete:  withdraw the permission of the update ─► complete and delete the NodeMaintenance ─► enable remediation ─► report
 //
 // It also ends a drain that another management cluster has left behind on the Node.
 func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Result, error) {
@@ -34,8 +36,9 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	if !s.cluster.DeletionTimestamp.IsZero() || !requested && s.policy == nil && !conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) {
 		return reconcile.Result{}, nil
 	}
-	stage, problem := machinedrain.StageOf(s.machine)
+	stage, problem := machinedrain.RequestedStage(s.machine, s.policy)
 	err := r.findMaintenance(ctx, s, stage)
+	stage = machinedrain.ContinuedStage(s.machine, stage, s.maintenance)
 	var condition metav1.Condition
 	switch {
 	case s.policy != nil && s.maintenance != nil && machinedrain.OrphanedByMove(s.maintenance, s.machine, r.Maintenances.ManagementCluster):
@@ -52,7 +55,35 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	r.warnOfInvalidStage(s, condition)
+	if waits, err := r.allowUpdate(ctx, s, condition.Reason); err != nil || waits {
+		return reconcile.Result{RequeueAfter: createRetry}, err
+	}
 	return reconcile.Result{}, r.setCondition(ctx, s, condition)
+}
+
+// allowUpdate tells the updater that an in-place update may begin, if the reason of the Machine's condition permits it, and withdraws that when
+// the update is over. The NodeMaintenance may come from a stale cache and be that of an earlier update, which the manager has completed since:
+// allowUpdate compares it with the API server, and returns true if it must be observed first.
+func (r *Reconciler) allowUpdate(ctx context.Context, s *scope, reason string) (waits bool, _ error) {
+	change := machinedrain.AllowUpdate(s.policy, reason)
+	if !change(s.machine.DeepCopy()) {
+		return false, nil
+	}
+	if s.maintenance != nil && machinedrain.InPlaceStage(s.machine, s.policy) != "" {
+		live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
+		if err != nil {
+			return false, err
+		}
+		stored := &v1alpha1.NodeMaintenance{}
+		found, err := readOne(ctx, live, client.ObjectKeyFromObject(s.maintenance), stored)
+		if err != nil {
+			return false, err
+		}
+		if !found || !machinedrain.IsUnchanged(stored, s.maintenance) {
+			return true, nil
+		}
+	}
+	return false, r.patchMachine(ctx, s, "setting annotation "+v1alpha1.UpdateAllowedAnnotation, change)
 }
 
 // warnOfInvalidStage writes an event if a condition says for the first time that the stage is invalid.
@@ -112,16 +143,23 @@ func (r *Reconciler) remainDrained(_ context.Context, s *scope) (outcome, error)
 	return outcome{}, nil
 }
 
-// hold reports the result of the drain of a Machine that is not being deleted. The Node stays cordoned until the stage annotation is removed.
-// After a timeout, the steps run again until the Node is drained.
+// hold reports the result of the drain of a Machine that is not being deleted. The Node stays cordoned until the stage annotation is removed
+// or the in-place update has completed. After a timeout, the steps run again until the Node is drained.
 func (r *Reconciler) hold(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
+	waits, failed := r.allowUpdate(ctx, s, result.reason)
+	if waits {
+		return reconcile.Result{RequeueAfter: createRetry}, failed
+	}
 	wanted, again := machinedrain.ResultCondition(result.reason, result.message), time.Duration(0)
 	if wanted.Status == metav1.ConditionTrue {
 		r.forget(client.ObjectKeyFromObject(s.machine))
 	} else {
 		again = pollInterval
 	}
-	return reconcile.Result{RequeueAfter: again}, r.setCondition(ctx, s, wanted)
+	if err := r.setCondition(ctx, s, wanted); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: again}, failed
 }
 
 // keepStage creates or updates the NodeMaintenance in the requested stage, Idle or Cordon.
@@ -132,7 +170,7 @@ func (r *Reconciler) keepStage(ctx context.Context, s *scope, stage v1alpha1.Nod
 	case s.maintenance != nil && machinedrain.StageBefore(stage, s.maintenance.Spec.Stage):
 		return machinedrain.StageCondition(stage, s.maintenance), nil
 	}
-	change := machinedrain.DisableRemediation
+	change := machinedrain.Protect
 	if stage == v1alpha1.StageIdle {
 		change = machinedrain.EnableRemediation
 	}
@@ -148,6 +186,7 @@ func (r *Reconciler) keepStage(ctx context.Context, s *scope, stage v1alpha1.Nod
 	if problem != nil {
 		return waitingCondition(problem.Reason, problem.Message), nil
 	}
+	s.maintenance = kept
 	condition := machinedrain.StageCondition(stage, kept)
 	if taken := s.found.TakenMessage(); taken != "" {
 		condition.Message += "\n" + taken
@@ -159,12 +198,31 @@ func (r *Reconciler) keepStage(ctx context.Context, s *scope, stage v1alpha1.Nod
 // requested only if the annotation requests Complete.
 func (r *Reconciler) endStage(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage) (metav1.Condition, error) {
 	if s.maintenance != nil && (stage == v1alpha1.StageComplete || s.maintenance.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForStage) {
+		if err := r.withdraw(ctx, s); err != nil {
+			return metav1.Condition{}, err
+		}
 		return machinedrain.StageCondition(v1alpha1.StageComplete, s.maintenance), r.completeMaintenance(ctx, s)
 	}
 	if err := r.patchRemediation(ctx, s, machinedrain.EndMaintenance); err != nil || stage == "" {
 		return metav1.Condition{}, err
 	}
 	return machinedrain.StageCondition(v1alpha1.StageComplete, nil), nil
+}
+
+// withdraw removes what the drain of a Machine has set on it before its Node is restored: the next in-place update must find neither the
+// permission of this one nor its clock. The patch is sent even if it changes nothing, and fails with a conflict if the Machine has
+// changed: another update may have begun.
+func (r *Reconciler) withdraw(ctx context.Context, s *scope) error {
+	if !s.maintenance.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	changed := s.machine.DeepCopy()
+	machinedrain.EndDrain(changed)
+	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{})); err != nil {
+		return errors.Wrapf(client.IgnoreNotFound(err), "withdrawing the drain of Machine %s", klog.KObj(s.machine))
+	}
+	s.machine = changed
+	return nil
 }
 
 func (r *Reconciler) completeMaintenance(ctx context.Context, s *scope) error {

@@ -95,7 +95,7 @@ func (r *Reconciler) machinesOfNamespace(ctx context.Context, policy client.Obje
 // machinesWithRules returns requests for the Machines of a namespace whose NodeMaintenances contain MachineDrainRules.
 func (r *Reconciler) machinesWithRules(ctx context.Context, rule client.Object) []reconcile.Request {
 	return r.requests(ctx, func(m *clusterv1.Machine) bool {
-		return machinedrain.IsDraining(m) || m.Annotations[v1alpha1.MachineStageAnnotation] != ""
+		return machinedrain.IsDraining(m) || machinedrain.MayBeMaintained(m)
 	}, client.InNamespace(rule.GetNamespace()))
 }
 

@@ -47,7 +47,7 @@ type scope struct {
 }
 
 // Reconcile creates, updates and withdraws the NodeMaintenances of a MachineDeployment's Machines as drain/rollout decides. It ignores
-// Machines that are being deleted or have the stage annotation.
+// Machines that are being deleted or whose maintenance another actor requests.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	s := &scope{deployment: &clusterv1.MachineDeployment{}}
 	if err := r.Client.Get(ctx, request.NamespacedName, s.deployment); err != nil {
@@ -103,7 +103,8 @@ func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolic
 // apply moves a Machine's NodeMaintenance to the wanted stage, or completes it if the stage is empty. Stages only move forward: to change
 // from Cordon to Idle, apply completes the NodeMaintenance, and the event of its deletion triggers the creation of another one.
 func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) error {
-	if !machine.DeletionTimestamp.IsZero() || machine.Annotations[v1alpha1.MachineStageAnnotation] != "" || annotations.HasPaused(machine) {
+	requested, problem := machinedrain.RequestedStage(machine, s.policyOf(machine))
+	if !machine.DeletionTimestamp.IsZero() || requested != "" || problem != "" || annotations.HasPaused(machine) {
 		return nil
 	}
 	present := s.present[client.ObjectKeyFromObject(machine)]

@@ -18,19 +18,19 @@ func HasHook(m *clusterv1.Machine) bool {
 }
 
 // IsDraining returns whether the Node of a Machine is being drained or waits for that: the Machine is being deleted and the hook delays its
-// deletion, or its stage annotation requests the drain and the drain has neither completed nor timed out.
+// deletion, or its stage annotation or an in-place update requests the drain and the drain has neither completed nor timed out.
 func IsDraining(m *clusterv1.Machine) bool {
 	if !m.DeletionTimestamp.IsZero() {
 		return HasHook(m)
 	}
-	if stage, _ := StageOf(m); stage != v1alpha1.StageDrain || recorded(m, v1alpha1.DrainRequestedAnnotation) == nil {
+	if !mayDrainInPlace(m) || recorded(m, v1alpha1.DrainRequestedAnnotation) == nil {
 		return false
 	}
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	return condition == nil || condition.Reason != v1alpha1.ReasonNotManaged && !slices.Contains(results, condition.Reason)
 }
 
-// RequestedAt returns when the drain of a Machine was requested: by its deletion, or by its stage annotation. It returns nil if it was not.
+// RequestedAt returns when the drain of a Machine was requested: by its deletion, its stage annotation or an in-place update. It returns nil if it was not.
 func RequestedAt(m *clusterv1.Machine) *time.Time {
 	if !m.DeletionTimestamp.IsZero() {
 		return &m.DeletionTimestamp.Time
@@ -81,8 +81,7 @@ var clockAnnotations = []string{v1alpha1.DrainStartedAnnotation, v1alpha1.Volume
 // timed out here. It does not change exclude annotations of other authors.
 func Release(m *clusterv1.Machine, drainOver, volumesOver bool) {
 	delete(m.Annotations, v1alpha1.PreDrainHookAnnotation)
-	removeAnnotations(m, clockAnnotations...)
-	removeAnnotations(m, v1alpha1.DrainRequestedAnnotation)
+	EndDrain(m)
 	for exclude, over := range map[string]bool{clusterv1.ExcludeNodeDrainingAnnotation: drainOver, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: volumesOver} {
 		if _, excluded := m.Annotations[exclude]; over && !excluded {
 			m.Annotations[exclude] = v1alpha1.HookOwner
@@ -99,7 +98,7 @@ func clearReleaseAnnotations(m *clusterv1.Machine) (changed bool) {
 		}
 	}
 	if m.DeletionTimestamp.IsZero() && recorded(m, v1alpha1.DrainRequestedAnnotation) != nil {
-		return changed // the stage annotation requests a drain, whose clock runs
+		return changed // the stage annotation or an in-place update requests a drain, whose clock runs
 	}
 	return removeAnnotations(m, clockAnnotations...) || changed
 }

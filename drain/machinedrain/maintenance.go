@@ -42,6 +42,9 @@ var reasons = map[string]string{
 	v1alpha1.RequestedForStage:    "Machine %s requests it with the annotation " + v1alpha1.MachineStageAnnotation,
 }
 
+// reasonUpdate is the value of spec.reason during an in-place update; %s is the Machine.
+const reasonUpdate = "Cluster API updates Machine %s in place"
+
 // Maintenance builds the NodeMaintenance of a Machine's Node. A Node has one for all purposes, so that the deletion of a Machine continues a
 // maintenance that a rollout or the stage annotation has started.
 func Maintenance(r Request) *v1alpha1.NodeMaintenance {
@@ -64,7 +67,7 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 			Stage:        r.Stage,
 			DrainRules:   r.Rules,
 			Evacuation:   evacuationPolicy(r),
-			Reason:       reason(r.For, machine, r.Machine.Annotations[v1alpha1.MachineStageReasonAnnotation]),
+			Reason:       reason(r.For, r.Machine),
 
 			ExcludeFromLoadBalancers: r.Policy == nil || ptr.Deref(r.Policy.Spec.ExcludeFromLoadBalancers, true),
 		},
@@ -73,10 +76,15 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 	return m
 }
 
-// reason returns the reason of a NodeMaintenance. explanation is that of the Machine's stage annotation.
-func reason(purpose string, machine types.NamespacedName, explanation string) string {
+// reason returns the reason of a Machine's NodeMaintenance. It includes the explanation of the stage annotation.
+func reason(purpose string, m *clusterv1.Machine) string {
+	machine := types.NamespacedName{Namespace: m.Namespace, Name: m.Name}
+	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation]
+	if purpose == v1alpha1.RequestedForStage && !staged && isUpdatedInPlace(m) {
+		return fmt.Sprintf(reasonUpdate, machine)
+	}
 	reason := fmt.Sprintf(reasons[purpose], machine)
-	if purpose == v1alpha1.RequestedForStage && explanation != "" {
+	if explanation := m.Annotations[v1alpha1.MachineStageReasonAnnotation]; purpose == v1alpha1.RequestedForStage && explanation != "" {
 		reason += ": " + explanation
 	}
 	return text.Cut(reason, text.MaxMessage)

@@ -51,10 +51,10 @@ func StageCondition(requested v1alpha1.NodeMaintenanceStage, m *v1alpha1.NodeMai
 	}
 }
 
-// RequestDrain records when the drain of a Machine was requested, and disables its remediation.
+// RequestDrain records when the drain of a Machine was requested, and disables its remediation where Protect does.
 func RequestDrain(now time.Time) func(*clusterv1.Machine) (changed bool) {
 	return func(m *clusterv1.Machine) bool {
-		changed := DisableRemediation(m)
+		changed := Protect(m)
 		if recorded(m, v1alpha1.DrainRequestedAnnotation) == nil {
 			metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.DrainRequestedAnnotation, now.UTC().Format(time.RFC3339))
 			changed = true
@@ -65,14 +65,28 @@ func RequestDrain(now time.Time) func(*clusterv1.Machine) (changed bool) {
 
 // EndMaintenance removes what the maintenance of a running Machine has set on it.
 func EndMaintenance(m *clusterv1.Machine) (changed bool) {
-	changed = removeAnnotations(m, append(clockAnnotations, v1alpha1.DrainRequestedAnnotation)...)
+	changed = EndDrain(m)
 	return EnableRemediation(m) || changed
+}
+
+// EndDrain removes what the drain of a running Machine has set on it: its request, its clock, and the permission of an in-place update.
+func EndDrain(m *clusterv1.Machine) (changed bool) {
+	return removeAnnotations(m, append(slices.Clone(clockAnnotations), v1alpha1.DrainRequestedAnnotation, v1alpha1.UpdateAllowedAnnotation)...)
 }
 
 // RemainsDrained returns whether a Machine whose drain has completed in all parts needs no other step: no Pod must be drained again.
 func RemainsDrained(machine *clusterv1.Machine, m *v1alpha1.NodeMaintenance) bool {
 	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	return machine.DeletionTimestamp.IsZero() && Drained(m) && condition != nil && condition.Reason == v1alpha1.ReasonMachineDrained && condition.Status == metav1.ConditionTrue
+}
+
+// Protect disables the remediation of a Machine whose maintenance a user has requested, and enables it otherwise: a MachineHealthCheck
+// replaces a Machine whose in-place update fails, as without this provider.
+func Protect(m *clusterv1.Machine) (changed bool) {
+	if _, staged := m.Annotations[v1alpha1.MachineStageAnnotation]; staged {
+		return DisableRemediation(m)
+	}
+	return EnableRemediation(m)
 }
 
 // DisableRemediation sets the annotation that keeps a MachineHealthCheck from deleting a Machine while its Node is maintained. It does not

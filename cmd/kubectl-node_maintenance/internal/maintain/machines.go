@@ -61,11 +61,17 @@ func (m Machines) Request(ctx context.Context, target Target, stage v1alpha1.Nod
 // isCompleting returns whether the manager has not yet completed a maintenance that is no longer requested. Until then, the condition of the
 // Machine may be that of the earlier request.
 func isCompleting(machine *clusterv1.Machine) bool {
-	if _, staged := machine.Annotations[v1alpha1.MachineStageAnnotation]; staged {
+	if _, staged := machine.Annotations[v1alpha1.MachineStageAnnotation]; staged || isUpdated(machine) {
 		return false
 	}
 	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	return condition != nil && condition.Reason != v1alpha1.ReasonNotManaged
+}
+
+// isUpdated returns whether Cluster API updates a Machine in place. The policy of the Machine may then require a maintenance of its Node.
+func isUpdated(machine *clusterv1.Machine) bool {
+	_, updated := machine.Annotations[clusterv1.UpdateInProgressAnnotation]
+	return updated
 }
 
 // annotate requests a stage. An empty reason leaves the present one, until the maintenance is complete.
@@ -107,6 +113,8 @@ func (m Machines) progress(_ Target, object client.Object, stage v1alpha1.NodeMa
 		return Progress{Failed: "another actor has changed the annotation " + v1alpha1.MachineStageAnnotation}
 	case condition == nil:
 		return Progress{Reached: stage == v1alpha1.StageComplete}
+	case stage == v1alpha1.StageComplete && isUpdated(machine):
+		return Progress{Message: "Cluster API updates the Machine in place, and the maintenance of the Node lasts until then if the MachineDrainPolicy requires it"}
 	case stage != v1alpha1.StageComplete && condition.Reason == v1alpha1.ReasonNotManaged:
 		return Progress{Failed: condition.Message}
 	case condition.Status == metav1.ConditionTrue && slices.Contains(reached[stage], condition.Reason):

@@ -1,0 +1,94 @@
+package machinedrain
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// RequestedStage returns the stage that is requested for the Node of a Machine that is not being deleted: by its stage annotation, or else by
+// an in-place update, see InPlaceStage. It is empty if none is requested or if the annotation is invalid; problem says why it is invalid.
+func RequestedStage(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (stage v1alpha1.NodeMaintenanceStage, problem string) {
+	if _, staged := m.Annotations[v1alpha1.MachineStageAnnotation]; staged {
+		return StageOf(m)
+	}
+	return InPlaceStage(m, policy), ""
+}
+
+// InPlaceStage returns the stage that the Node of a Machine must reach before Cluster API updates the Machine in place: Drain, Cordon, or none
+// without an update. policy is the one that the Machine follows, nil if there is none. A Machine whose Node users exclude from drains is not
+// drained.
+func InPlaceStage(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) v1alpha1.NodeMaintenanceStage {
+	excludedBy, excluded := m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]
+	if policy == nil || !isUpdatedInPlace(m) || excluded && excludedBy != v1alpha1.HookOwner {
+		return ""
+	}
+	switch policy.Spec.InPlaceUpdates {
+	case v1alpha1.InPlaceUpdatesDrain:
+		return v1alpha1.StageDrain
+	case v1alpha1.InPlaceUpdatesCordon:
+		return v1alpha1.StageCordon
+	default:
+		return ""
+	}
+}
+
+// ContinuedStage returns the stage of a running Machine whose NodeMaintenance exists. Stages only move forward: a drain before an in-place
+// update continues if the policy then requires only a cordon. For the stage annotation, an earlier stage is invalid.
+func ContinuedStage(m *clusterv1.Machine, requested v1alpha1.NodeMaintenanceStage, maintenance *v1alpha1.NodeMaintenance) v1alpha1.NodeMaintenanceStage {
+	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation]
+	if !staged && requested == v1alpha1.StageCordon && maintenance != nil && maintenance.Spec.Stage == v1alpha1.StageDrain {
+		return v1alpha1.StageDrain
+	}
+	return requested
+}
+
+// AllowUpdate sets the annotation UpdateAllowedAnnotation when the Node has reached the stage that an in-place update requires: reason is that
+// of the Machine's condition. A timeout ends the wait as it does for a deletion. The annotation then stays, so that an update that has begun
+// is not interrupted, and is removed when no update requires a stage any more.
+func AllowUpdate(policy *v1alpha1.MachineDrainPolicy, reason string) func(*clusterv1.Machine) (changed bool) {
+	return func(m *clusterv1.Machine) bool {
+		required := InPlaceStage(m, policy)
+		_, allowed := m.Annotations[v1alpha1.UpdateAllowedAnnotation]
+		switch {
+		case required == "":
+			return removeAnnotations(m, v1alpha1.UpdateAllowedAnnotation)
+		case allowed || !slices.Contains(results, reason) && (required != v1alpha1.StageCordon || reason != v1alpha1.ReasonMachineCordoned):
+			return false
+		default:
+			metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.UpdateAllowedAnnotation, reason)
+			return true
+		}
+	}
+}
+
+// IsUnchanged returns whether a NodeMaintenance as the API server has it is the one that was read from the cache, with the same spec. Its stage
+// has not changed then, and it has not been deleted: a deletion increases the generation.
+func IsUnchanged(stored, cached *v1alpha1.NodeMaintenance) bool {
+	return stored.UID == cached.UID && stored.Generation == cached.Generation
+}
+
+// MayBeMaintained returns whether a maintenance of the Node of a running Machine may be requested. Which policy the Machine follows also matters
+// for an in-place update: see RequestedStage.
+func MayBeMaintained(m *clusterv1.Machine) bool {
+	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation]
+	return staged || isUpdatedInPlace(m)
+}
+
+// mayDrainInPlace returns whether the drain of a running Machine is requested, regardless of its policy.
+func mayDrainInPlace(m *clusterv1.Machine) bool {
+	if _, staged := m.Annotations[v1alpha1.MachineStageAnnotation]; staged {
+		stage, _ := StageOf(m)
+		return stage == v1alpha1.StageDrain
+	}
+	return isUpdatedInPlace(m)
+}
+
+// isUpdatedInPlace returns whether Cluster API updates a Machine in place. Cluster API removes the annotation when the update has completed.
+func isUpdatedInPlace(m *clusterv1.Machine) bool {
+	_, updating := m.Annotations[clusterv1.UpdateInProgressAnnotation]
+	return updating
+}
