@@ -1,12 +1,15 @@
 package machinedrain
 
 import (
+	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // RequestedStage returns the stage that is requested for the Node of a Machine that is not being deleted: by its stage annotation, or else by
@@ -52,11 +55,10 @@ func ContinuedStage(m *clusterv1.Machine, requested v1alpha1.NodeMaintenanceStag
 func AllowUpdate(policy *v1alpha1.MachineDrainPolicy, reason string) func(*clusterv1.Machine) (changed bool) {
 	return func(m *clusterv1.Machine) bool {
 		required := InPlaceStage(m, policy)
-		_, allowed := m.Annotations[v1alpha1.UpdateAllowedAnnotation]
 		switch {
 		case required == "":
 			return removeAnnotations(m, v1alpha1.UpdateAllowedAnnotation)
-		case allowed || !slices.Contains(results, reason) && (required != v1alpha1.StageCordon || reason != v1alpha1.ReasonMachineCordoned):
+		case UpdateAllowed(m) || !slices.Contains(results, reason) && (required != v1alpha1.StageCordon || reason != v1alpha1.ReasonMachineCordoned):
 			return false
 		default:
 			metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.UpdateAllowedAnnotation, reason)
@@ -92,3 +94,41 @@ func isUpdatedInPlace(m *clusterv1.Machine) bool {
 	_, updating := m.Annotations[clusterv1.UpdateInProgressAnnotation]
 	return updating
 }
+
+// MayUpdate returns whether the in-place update of a Machine may begin, and otherwise what it waits for. The Machine must be as the API server
+// has it: a cached one may have the permission of an earlier update. policy is the one that the Machine follows, nil if there is none; it is
+// not needed for a Machine that has UpdateAllowedAnnotation.
+func MayUpdate(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (allowed bool, message string) {
+	required := InPlaceStage(m, policy)
+	switch {
+	case !m.DeletionTimestamp.IsZero():
+		return false, "The Machine is being deleted"
+	case !isUpdatedInPlace(m):
+		return false, "The Machine has no annotation " + clusterv1.UpdateInProgressAnnotation + ": the update has completed or was withdrawn"
+	case UpdateAllowed(m), required == "":
+		return true, ""
+	default:
+		return false, waitOfUpdate(m, required)
+	}
+}
+
+// UpdateAllowed returns whether the manager has allowed the in-place update of a Machine, so that its policy is no longer needed.
+func UpdateAllowed(m *clusterv1.Machine) bool {
+	_, allowed := m.Annotations[v1alpha1.UpdateAllowedAnnotation]
+	return allowed
+}
+
+// waitOfUpdate says what the in-place update of a Machine waits for. A condition with status True is that of an earlier or another maintenance.
+func waitOfUpdate(m *clusterv1.Machine, required v1alpha1.NodeMaintenanceStage) string {
+	if stage, problem := StageOf(m); problem == "" && stage != "" && (stage == v1alpha1.StageComplete || StageBefore(stage, required)) {
+		return fmt.Sprintf("Waiting for stage %s of the Node: the annotation %s: %s of the Machine takes precedence; set it to %s or remove it", required, v1alpha1.MachineStageAnnotation, stage, required)
+	}
+	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	if condition == nil || condition.Status != metav1.ConditionFalse {
+		return fmt.Sprintf("Waiting for Cluster API Node Maintenance to begin stage %s of the Node", required)
+	}
+	return text.Cut(fmt.Sprintf("Waiting for stage %s of the Node (%s): %s", required, condition.Reason, text.Plain(condition.Message)), MaxUpdateMessage)
+}
+
+// MaxUpdateMessage is the maximum length of the message of a waiting update, in runes. Cluster API writes it to a condition of the Machine.
+const MaxUpdateMessage = 1024

@@ -1,6 +1,7 @@
 package machinedrain_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -141,5 +142,47 @@ func TestUpdateInPlace(t *testing.T) {
 		}
 		g.Expect(reason(updated())).To(Equal("Cluster API updates Machine default/m in place"))
 		g.Expect(reason(updated(v1alpha1.MachineStageAnnotation, "Drain"))).To(ContainSubstring("requests it with the annotation"))
+	})
+}
+
+func TestMayUpdate(t *testing.T) {
+	const staged, allowed = v1alpha1.MachineStageAnnotation, v1alpha1.UpdateAllowedAnnotation
+	drain, cordon := inPlace(v1alpha1.InPlaceUpdatesDrain), inPlace(v1alpha1.InPlaceUpdatesCordon)
+	with := func(m *clusterv1.Machine, status metav1.ConditionStatus, reason, message string) *clusterv1.Machine {
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: status, Reason: reason, Message: message}}
+		return m
+	}
+	deleted := updated(allowed, "Drained")
+	deleted.DeletionTimestamp = &metav1.Time{Time: time.Unix(1_800_000_000, 0)}
+	for name, test := range map[string]struct {
+		machine *clusterv1.Machine
+		policy  *v1alpha1.MachineDrainPolicy
+		want    string // the message; empty if the update may begin
+	}{
+		"M85: allows an update without a policy":                    {updated(), nil, ""},
+		"M85: allows an update that the policy ignores":             {updated(), inPlace(v1alpha1.InPlaceUpdatesIgnore), ""},
+		"M85: allows an update after the drain":                     {updated(allowed, "Drained"), nil, ""},
+		"M85: allows an update of an excluded Machine":              {updated(clusterv1.ExcludeNodeDrainingAnnotation, ""), drain, ""},
+		"M85: waits until the manager has observed the update":      {updated(), drain, "to begin stage Drain"},
+		"M85: does not trust the condition of an earlier drain":     {with(updated(), metav1.ConditionTrue, "Drained", "The Node is drained"), drain, "to begin stage Drain"},
+		"M85: says what the drain waits for":                        {with(updated(), metav1.ConditionFalse, "Draining", "Pod a/b: waits\n* for\x1b[2J it"), drain, "stage Drain of the Node (Draining): Pod a/b: waits\n* for [2J it"},
+		"M85: waits for a cordon":                                   {with(updated(), metav1.ConditionFalse, "Cordoning", "x"), cordon, "stage Cordon of the Node (Cordoning): x"},
+		"M85: names a stage annotation that takes precedence":       {updated(staged, "Cordon"), drain, "the annotation maintenance.cluster.x-k8s.io/stage: Cordon"},
+		"M85: names a stage annotation that completes":              {updated(staged, "Complete"), cordon, "stage: Complete of the Machine takes precedence"},
+		"M85: waits for the drain that a stage annotation requests": {with(updated(staged, "Drain"), metav1.ConditionFalse, "Draining", "x"), cordon, "(Draining): x"},
+		"M85: does not update a Machine that is being deleted":      {deleted, drain, "being deleted"},
+		"M85: does not repeat an update that has completed":         {annotatedMachine(allowed, "Drained"), drain, "has completed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			may, message := machinedrain.MayUpdate(test.machine, test.policy)
+			g.Expect(may).To(Equal(test.want == ""))
+			g.Expect(message).To(ContainSubstring(test.want))
+		})
+	}
+	t.Run("M85: cuts what the drain waits for", func(t *testing.T) {
+		g := NewWithT(t)
+		_, message := machinedrain.MayUpdate(with(updated(), metav1.ConditionFalse, "Draining", strings.Repeat("ü", 5000)), drain)
+		g.Expect([]rune(message)).To(HaveLen(machinedrain.MaxUpdateMessage))
 	})
 }

@@ -4,6 +4,7 @@ package text
 import (
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // MaxMessage is the length of a message about one object, in runes: BlockedPod.why and similar status fields.
@@ -26,4 +27,14 @@ func List(names []string, limit int) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:limit], ", "), more)
 	}
 	return strings.Join(names, ", ")
+}
+
+// Plain replaces the control and format characters of a text with spaces, except line feeds: they could control a terminal.
+func Plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) {
+			return ' '
+		}
+		return r
+	}, text)
 }

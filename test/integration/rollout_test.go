@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
@@ -261,7 +262,7 @@ func (s *scene) drainsBegun() []string {
 }
 
 // expectAtMostDraining checks in the audit logs how many worker Nodes were drained at the same time: from the write that starts a drain to the
-// write that removes the hook. It compares the times of the requests, because the next drain can start before the response to the removal.
+// write that removes the hook or allows an in-place update. It compares the times of the requests, because the next drain can start before the response to the removal.
 func (s *scene) expectAtMostDraining(limit int) {
 	s.Helper()
 	type moment struct {
@@ -276,7 +277,7 @@ func (s *scene) expectAtMostDraining(limit int) {
 	}
 	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
 	s.Expect(err).NotTo(HaveOccurred())
-	for _, event := range management.By(fleet.ManagerUser).Resource("machines").Succeeded().Where(fleet.ReleasesHook) {
+	for _, event := range management.By(fleet.ManagerUser).Resource("machines").Succeeded().Where(endsDrain) {
 		if event.Name != "control-plane" {
 			moments = append(moments, moment{event.Requested, -1})
 		}
@@ -288,6 +289,11 @@ func (s *scene) expectAtMostDraining(limit int) {
 		most = max(most, now)
 	}
 	s.Expect(most).To(Equal(limit))
+}
+
+// endsDrain matches the write of a Machine after which its Node no longer counts for maxParallelDrains, or the last one before.
+func endsDrain(event controlplane.Event) bool {
+	return fleet.ReleasesHook(event) || contains(`"`+v1alpha1.UpdateAllowedAnnotation+`":"`)(event)
 }
 
 // positions returns the indexes of Nodes in a list of names.

@@ -1,0 +1,349 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	runtimecatalog "sigs.k8s.io/cluster-api/api/runtime/catalog"
+	runtimehooksv1 "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
+	runtimev1 "sigs.k8s.io/cluster-api/api/runtime/v1beta2"
+	"sigs.k8s.io/cluster-api/exp/runtime/server"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/exp/inplace"
+	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
+)
+
+// TestInPlaceUpdates rolls a MachineDeployment out with Cluster API's in-place updates and an extension that waits with exp/inplace.
+func TestInPlaceUpdates(t *testing.T) {
+	t.Parallel()
+	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond, CoreArgs: []string{"--feature-gates=RuntimeSDK=true,InPlaceUpdates=true"}})
+	u := all.withUpdater()
+	all.create(all.fleet.Client, all.cluster.MachineDeployment("pool", 3, kwok.With(func(d *clusterv1.MachineDeployment) {
+		d.Spec.Rollout.Strategy.Type = clusterv1.RollingUpdateMachineDeploymentStrategyType
+		d.Spec.Rollout.Strategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromInt32(0))
+		d.Spec.Rollout.Strategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(2))
+	}))...)
+	all.expectRolled("pool", 3)
+	machines := all.machinesOf("pool")
+
+	t.Run("M83: does not change the Node of an in-place update by default", func(t *testing.T) {
+		s := all.sub(t)
+		s.run(bare("ignored", machines[0]))
+		s.updateInPlace("ignored", machines)
+		for _, machine := range machines {
+			s.Expect(s.nodeWrites(machine)).To(BeEmpty(), machine)
+		}
+		s.Expect(s.evictions()).To(BeEmpty())
+		s.deletePods("ignored")
+	})
+
+	t.Run("M83, M86: cordons the Node before an in-place update, and restores it afterwards", func(t *testing.T) {
+		s := all.sub(t)
+		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.InPlaceUpdates = v1alpha1.InPlaceUpdatesCordon })
+		s.run(bare("cordoned", machines[0]))
+		s.updateInPlace("cordoned", machines)
+		s.expectReleased(machines...)
+		for _, machine := range machines {
+			s.expectUpdatedWhileCordoned(machine)
+		}
+		s.Expect(s.evictions()).To(BeEmpty())
+		s.deletePods("cordoned")
+	})
+
+	t.Run("M86: drains the Node before an in-place update, within maxParallelDrains, and restores it afterwards", func(t *testing.T) {
+		s := all.sub(t)
+		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.InPlaceUpdates = v1alpha1.InPlaceUpdatesDrain })
+		unlimited := s.limitDrains()
+		defer unlimited()
+		s.create(s.workload.Client, budget("held", 0))
+		for _, machine := range machines {
+			s.run(bare("on-"+machine, machine, withApp("held")))
+		}
+		s.rollInPlace("drained")
+		s.Eventually(func() []string { return s.withReason(v1alpha1.ReasonMachineDraining) }, eventually, pace).Should(HaveLen(1))
+		s.Eventually(func() []string { return s.withReason(v1alpha1.ReasonWaitingForTurn) }, eventually, pace).Should(HaveLen(1))
+		draining := s.withReason(v1alpha1.ReasonMachineDraining)[0]
+		s.Expect(s.maintenanceOf(draining).Spec.Reason).To(Equal("Cluster API updates Machine default/" + draining + " in place"))
+		s.Expect(s.machine(draining).Annotations).NotTo(HaveKey(clusterv1.MachineSkipRemediationAnnotation))
+		s.Eventually(func() string { return s.updating(draining) }, eventually, pace).Should(And(ContainSubstring("In-place update in progress: Waiting for stage Drain of the Node (Draining): "), ContainSubstring("Pod default/on-"+draining)))
+		s.Expect(s.updates()).To(BeEmpty())
+
+		s.Expect(s.workload.Client.Delete(s.Context(), budget("held", 0))).To(Succeed())
+		s.expectUpdated("drained", machines)
+		s.expectReleased(machines...)
+		s.expectAtMostDraining(1)
+		for _, machine := range machines {
+			s.expectUpdatedWhileCordoned(machine)
+			begin := s.first(s.updates().Named("", machine))
+			s.expectOrder(s.first(s.audited().By("kwok").Verb("delete").Resource("pods").Succeeded().Named(namespace, "on-"+machine)), begin)
+			s.Expect(string(begin.RequestObject)).To(ContainSubstring("begins with 0 Pods"))
+		}
+		s.expectInvariants()
+	})
+
+	t.Run("M86: keeps the Node drained while the update fails, and waits for a stage annotation that takes precedence", func(t *testing.T) {
+		s := all.sub(t)
+		kept, others := machines[0], machines[1:]
+		s.requestStage(kept, "Cordon")
+		s.expectCondition(kept, metav1.ConditionTrue, v1alpha1.ReasonMachineCordoned)
+		u.failing.Store(true)
+		for _, machine := range others {
+			s.run(bare("on-"+machine, machine))
+		}
+		s.rollInPlace("failed")
+		failing := ""
+		s.Eventually(func() string {
+			for _, machine := range others {
+				if len(s.updates().Named("", machine)) > 1 {
+					failing = machine
+				}
+			}
+			return failing
+		}, eventually, pace).ShouldNot(BeEmpty(), "Cluster API repeats the failed update")
+		s.expectCondition(failing, metav1.ConditionTrue, v1alpha1.ReasonMachineDrained)
+		s.expectCordoned(failing)
+		s.Expect(s.evictions().Succeeded().Names()).To(ContainElement("on-" + failing))
+		s.Expect(s.machine(failing).Annotations).To(HaveKeyWithValue(v1alpha1.UpdateAllowedAnnotation, v1alpha1.ReasonMachineDrained))
+		s.Expect(s.nodeWrites(failing).Where(setsSchedulable)).To(BeEmpty())
+
+		u.failing.Store(false)
+		s.Eventually(func() string { return s.updating(kept) }, eventually, pace).Should(ContainSubstring("stage: Cordon of the Machine takes precedence"))
+		s.Expect(s.updates().Named("", kept)).To(BeEmpty())
+		s.requestStage(kept, "")
+		s.expectUpdated("failed", machines)
+		s.expectReleased(machines...)
+		s.Eventually(func(g Gomega) {
+			for _, machine := range machines {
+				g.Expect(s.machine(machine).Annotations).NotTo(Or(HaveKey(v1alpha1.UpdateAllowedAnnotation), HaveKey(v1alpha1.DrainRequestedAnnotation), HaveKey(clusterv1.MachineSkipRemediationAnnotation)))
+				g.Expect(s.condition(machine)).To(BeZero())
+				g.Expect(s.maintenanceOf(machine)).To(BeNil())
+			}
+		}, soon, pace).Should(Succeed())
+	})
+}
+
+// updateAnnotation on a Node is what the updater has done last.
+const updateAnnotation = "test.capnm.dev/update"
+
+// updater is a Runtime Extension that updates Machines in place. It writes each step to the Node, so that the audit log has it.
+type updater struct {
+	management client.Reader
+	workload   client.Client
+	failing    atomic.Bool
+}
+
+// withUpdater starts an updater with the rights that package inplace names, and registers it.
+func (s *scene) withUpdater() *updater {
+	s.Helper()
+	s.create(s.fleet.Client,
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "updater"}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{clusterv1.GroupVersion.Group}, Resources: []string{"machines", "clusters"}, Verbs: []string{"get"}},
+			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"machinedrainpolicies"}, Verbs: []string{"list"}},
+		}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "updater"}, Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "updater"}},
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "updater"},
+		})
+	u := &updater{management: s.clientOf(s.fleet.Management), workload: s.clientOf(s.workload.ControlPlane, "system:masters")}
+	port, release, err := controlplane.ReservePort()
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Cleanup(release)
+	s.serve(u, port)
+	s.create(s.fleet.Client, &runtimev1.ExtensionConfig{
+		ObjectMeta: metav1.ObjectMeta{Name: "updater"},
+		Spec:       runtimev1.ExtensionConfigSpec{ClientConfig: runtimev1.ClientConfig{URL: "https://127.0.0.1:" + strconv.Itoa(port), CABundle: s.fleet.Management.CAData()}},
+	})
+	s.Eventually(func(g Gomega) {
+		config := &runtimev1.ExtensionConfig{}
+		g.Expect(s.fleet.Client.Get(s.Context(), client.ObjectKey{Name: "updater"}, config)).To(Succeed())
+		g.Expect(config.Status.Handlers).To(HaveLen(3), "%v", config.Status.Conditions)
+	}, eventually, pace).Should(Succeed())
+	return u
+}
+
+// clientOf returns an uncached client of the user updater.
+func (s *scene) clientOf(cluster *controlplane.ControlPlane, groups ...string) client.Client {
+	s.Helper()
+	config, err := cluster.ConfigFor("updater", groups...)
+	s.Expect(err).NotTo(HaveOccurred())
+	c, err := client.New(config, client.Options{Scheme: clusterapi.Scheme()})
+	s.Expect(err).NotTo(HaveOccurred())
+	return c
+}
+
+// serve runs Cluster API's extension server until the test ends.
+func (s *scene) serve(u *updater, port int) {
+	s.Helper()
+	dir := s.TempDir()
+	cert, key, err := s.fleet.Management.SignServerCert("127.0.0.1")
+	s.Expect(err).NotTo(HaveOccurred())
+	for name, content := range map[string][]byte{"tls.crt": cert, "tls.key": key} {
+		s.Expect(os.WriteFile(filepath.Join(dir, name), content, 0o600)).To(Succeed())
+	}
+	catalog := runtimecatalog.New()
+	s.Expect(runtimehooksv1.AddToCatalog(catalog)).To(Succeed())
+	extension, err := server.New(server.Options{Catalog: catalog, Host: "127.0.0.1", Port: port, CertDir: dir})
+	s.Expect(err).NotTo(HaveOccurred())
+	for _, handler := range []server.ExtensionHandler{
+		{Hook: runtimehooksv1.CanUpdateMachine, Name: "can-update-machine", HandlerFunc: u.canUpdateMachine},
+		{Hook: runtimehooksv1.CanUpdateMachineSet, Name: "can-update-machine-set", HandlerFunc: u.canUpdateMachineSet},
+		{Hook: runtimehooksv1.UpdateMachine, Name: "update-machine", HandlerFunc: u.updateMachine},
+	} {
+		s.Expect(extension.AddExtensionHandler(handler)).To(Succeed())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- extension.Start(ctx) }()
+	s.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil && !errors.Is(err, http.ErrServerClosed) {
+			s.Errorf("the extension server: %v", err)
+		}
+	})
+}
+
+// canUpdateMachine is called for control planes only.
+func (u *updater) canUpdateMachine(_ context.Context, _ *runtimehooksv1.CanUpdateMachineRequest, response *runtimehooksv1.CanUpdateMachineResponse) {
+	response.SetStatus(runtimehooksv1.ResponseStatusSuccess)
+}
+
+// canUpdateMachineSet says that the updater can change the zone of a machine.
+func (u *updater) canUpdateMachineSet(_ context.Context, request *runtimehooksv1.CanUpdateMachineSetRequest, response *runtimehooksv1.CanUpdateMachineSetResponse) {
+	desired := &infrav1.KwokMachineTemplate{}
+	err := json.Unmarshal(request.Desired.InfrastructureMachineTemplate.Raw, desired)
+	patch := map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"zone": desired.Spec.Template.Spec.Zone}}}}
+	if response.InfrastructureMachineTemplatePatch.Patch, err = json.Marshal(patch); err != nil {
+		response.SetStatus(runtimehooksv1.ResponseStatusFailure)
+		response.SetMessage(err.Error())
+		return
+	}
+	response.InfrastructureMachineTemplatePatch.PatchType = runtimehooksv1.JSONMergePatchType
+	response.SetStatus(runtimehooksv1.ResponseStatusSuccess)
+}
+
+// updateMachine begins the update in the first call, and completes it in the second one.
+func (u *updater) updateMachine(ctx context.Context, request *runtimehooksv1.UpdateMachineRequest, response *runtimehooksv1.UpdateMachineResponse) {
+	if !inplace.Await(ctx, u.management, request, response) {
+		return
+	}
+	response.SetStatus(runtimehooksv1.ResponseStatusSuccess)
+	if err := u.step(ctx, request, response); err != nil {
+		response.SetStatus(runtimehooksv1.ResponseStatusFailure)
+		response.SetMessage(err.Error())
+	}
+}
+
+func (u *updater) step(ctx context.Context, request *runtimehooksv1.UpdateMachineRequest, response *runtimehooksv1.UpdateMachineResponse) error {
+	desired, node, pods := &infrav1.KwokMachine{}, &corev1.Node{}, &corev1.PodList{}
+	if err := json.Unmarshal(request.Desired.InfrastructureMachine.Raw, desired); err != nil {
+		return errors.Wrap(err, "reading the desired KwokMachine")
+	}
+	if err := u.workload.Get(ctx, client.ObjectKey{Name: request.Desired.Machine.Name}, node); err != nil {
+		return errors.Wrap(err, "getting the Node")
+	}
+	if err := u.workload.List(ctx, pods, client.MatchingFields{"spec.nodeName": node.Name}); err != nil {
+		return errors.Wrap(err, "listing the Pods of the Node")
+	}
+	before, zone := node.DeepCopy(), desired.Spec.Zone
+	says := func(what string) error {
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, updateAnnotation, zone+" "+what)
+		return errors.Wrap(u.workload.Patch(ctx, node, client.MergeFrom(before)), "recording the step")
+	}
+	switch present := before.Annotations[updateAnnotation]; {
+	case u.failing.Load():
+		if err := says("fails at " + time.Now().Format(time.RFC3339Nano)); err != nil {
+			return err
+		}
+		return errors.New("the update fails")
+	case strings.HasPrefix(present, zone+" begins"):
+		return says("ends")
+	case strings.HasPrefix(present, zone+" ends"):
+		return says("is repeated")
+	default:
+		response.SetRetryAfterSeconds(1)
+		return says("begins with " + strconv.Itoa(len(pods.Items)) + " Pods")
+	}
+}
+
+// rollInPlace rolls the MachineDeployment pool out to a template whose machines are in another zone.
+func (s *scene) rollInPlace(zone string) {
+	s.Helper()
+	template := &infrav1.KwokMachineTemplate{ObjectMeta: metaNamed("pool-"+zone, "")}
+	template.Spec.Template.Spec.Zone = zone
+	s.create(s.fleet.Client, template)
+	s.roll("pool", template.Name)
+}
+
+// expectUpdated waits until the same Machines have been updated in place, each once.
+func (s *scene) expectUpdated(zone string, machines []string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		for _, machine := range machines {
+			g.Expect(s.node(machine).Annotations).To(HaveKeyWithValue(updateAnnotation, HavePrefix(zone+" ends")), machine)
+			g.Expect(s.machine(machine).Annotations).NotTo(HaveKey(clusterv1.UpdateInProgressAnnotation), machine)
+		}
+	}, eventually, pace).Should(Succeed())
+	s.expectRolled("pool", len(machines))
+	s.Expect(s.machinesOf("pool")).To(Equal(machines), "no Machine is replaced")
+	s.Expect(s.updates().Where(contains("is repeated"))).To(BeEmpty())
+}
+
+func (s *scene) updateInPlace(zone string, machines []string) {
+	s.Helper()
+	s.rollInPlace(zone)
+	s.expectUpdated(zone, machines)
+}
+
+// updates returns the steps of the updater.
+func (s *scene) updates() controlplane.Events {
+	s.Helper()
+	return s.audited().By("updater").Resource("nodes").Verb("patch").Succeeded()
+}
+
+// expectUpdatedWhileCordoned checks that the update of a Node began after the Node was cordoned, and ended before the Node was restored.
+func (s *scene) expectUpdatedWhileCordoned(node string) {
+	s.Helper()
+	updates, writes := s.updates().Named("", node), s.nodeWrites(node)
+	s.expectOrder(s.first(writes.Where(setsUnschedulable)), s.first(updates.Where(contains("begins"))), s.first(updates.Where(contains("ends"))), s.first(writes.Where(setsSchedulable)))
+}
+
+// updating returns the message of the condition Updating of a Machine.
+func (s *scene) updating(machine string) string {
+	s.Helper()
+	return conditions.GetMessage(s.machine(machine), clusterv1.MachineUpdatingCondition)
+}
+
+// withReason returns the Machines of the MachineDeployment pool whose condition has a reason.
+func (s *scene) withReason(reason string) []string {
+	s.Helper()
+	machines := []string{}
+	for _, machine := range s.machinesOf("pool") {
+		if s.condition(machine).Reason == reason {
+			machines = append(machines, machine)
+		}
+	}
+	return machines
+}
