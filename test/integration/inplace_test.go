@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -48,6 +49,9 @@ func TestInPlaceUpdates(t *testing.T) {
 	}))...)
 	all.expectRolled("pool", 3)
 	machines := all.machinesOf("pool")
+	for _, machine := range machines {
+		all.setBootstrapped(machine)
+	}
 
 	t.Run("M83: does not change the Node of an in-place update by default", func(t *testing.T) {
 		s := all.sub(t)
@@ -75,9 +79,9 @@ func TestInPlaceUpdates(t *testing.T) {
 
 	t.Run("M86: drains the Node before an in-place update, within maxParallelDrains, and restores it afterwards", func(t *testing.T) {
 		s := all.sub(t)
-		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.InPlaceUpdates = v1alpha1.InPlaceUpdatesDrain })
-		unlimited := s.limitDrains()
-		defer unlimited()
+		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) {
+			p.Spec.InPlaceUpdates, p.Spec.MaxParallelDrains = v1alpha1.InPlaceUpdatesDrain, ptr.To(intstr.FromInt32(1))
+		})
 		s.create(s.workload.Client, budget("held", 0))
 		for _, machine := range machines {
 			s.run(bare("on-"+machine, machine, withApp("held")))
@@ -142,6 +146,22 @@ func TestInPlaceUpdates(t *testing.T) {
 				g.Expect(s.maintenanceOf(machine)).To(BeNil())
 			}
 		}, soon, pace).Should(Succeed())
+	})
+
+	t.Run("M84: never allows an update because of the drain of the previous one", func(t *testing.T) {
+		s := all.sub(t)
+		s.withMachines("alone")
+		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = nil })
+		for range 10 {
+			s.change("alone", func(m *clusterv1.Machine) {
+				metav1.SetMetaDataAnnotation(&m.ObjectMeta, clusterv1.UpdateInProgressAnnotation, "")
+			})
+			s.Eventually(func() (inplace.Decision, error) { return inplace.Check(s.Context(), u.management, keyOf("alone")) }, eventually, pace).Should(HaveField("Allowed", BeTrue()))
+			s.Expect(s.node("alone").Spec.Unschedulable).To(BeTrue())
+			s.Expect(s.maintenanceOf("alone").Spec.Stage).To(Equal(v1alpha1.StageDrain))
+			s.change("alone", func(m *clusterv1.Machine) { delete(m.Annotations, clusterv1.UpdateInProgressAnnotation) })
+		}
+		s.expectReleased("alone")
 	})
 }
 
@@ -286,6 +306,14 @@ func (u *updater) step(ctx context.Context, request *runtimehooksv1.UpdateMachin
 		response.SetRetryAfterSeconds(1)
 		return says("begins with " + strconv.Itoa(len(pods.Items)) + " Pods")
 	}
+}
+
+// setBootstrapped sets what Cluster API sets on a Machine with a bootstrap config, and requires before an in-place update. The Machines of these
+// tests have none.
+func (s *scene) setBootstrapped(machine string) {
+	s.Helper()
+	patch := []byte(`{"status":{"initialization":{"bootstrapDataSecretCreated":true}}}`)
+	s.Expect(s.fleet.Client.Status().Patch(s.Context(), s.machine(machine), client.RawPatch(types.MergePatchType, patch))).To(Succeed())
 }
 
 // rollInPlace rolls the MachineDeployment pool out to a template whose machines are in another zone.
