@@ -27,7 +27,7 @@ type details struct {
 // FollowDetails makes the Watch follow PodDisruptionBudgets, and the Pods of Nodes that Terminating is called for. It must be called before Drains.
 func (w *Watch) FollowDetails() { w.details = map[types.NamespacedName]*details{} }
 
-// followDetails watches the budgets with a cache of their own: a user may not be allowed to watch them.
+// followDetails watches the budgets in a separate cache: a user may not be allowed to watch them.
 func (w *Watch) followDetails(ctx context.Context, c *Cluster) (*details, error) {
 	budgets, err := w.follow(ctx, c, ctrlcache.Options{}, &policyv1.PodDisruptionBudget{})
 	return &details{c, budgets, map[string]*followed{}}, err
