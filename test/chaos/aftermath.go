@@ -99,6 +99,9 @@ func describe(condition *metav1.Condition) string {
 
 // waiting returns the Machines that are to be deleted and still exist.
 func (r *run) waiting(ctx context.Context) (map[string]*clusterv1.Machine, error) {
+	if err := r.startManagers(ctx); err != nil {
+		return nil, err
+	}
 	machines := &clusterv1.MachineList{}
 	if err := r.fleet.Client.List(ctx, machines); err != nil {
 		return nil, errors.Wrap(err, "listing Machines")

@@ -299,12 +299,7 @@ func (r *run) inject(ctx context.Context, table []fault) error {
 	for err := range failures {
 		return err
 	}
-	for _, m := range r.managers { // one that has lost its lease exits
-		if err := eventually(ctx, healing, m.name+" runs", m.start); err != nil {
-			return err
-		}
-	}
-	return nil
+	return eventually(ctx, healing, "the managers run", r.startManagers)
 }
 
 func (r *run) waitUntil(ctx context.Context, offset time.Duration) {

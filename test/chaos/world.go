@@ -148,6 +148,9 @@ func (w *world) machinesOf(ctx context.Context, deployment string) ([]clusterv1.
 // machinesRun waits until Machines run and have our hook.
 func (w *world) machinesRun(ctx context.Context, names ...string) error {
 	return eventually(ctx, 2*time.Minute, "Machines run", func(ctx context.Context) error {
+		if err := w.startManagers(ctx); err != nil {
+			return err
+		}
 		for _, name := range names {
 			machine, node := &clusterv1.Machine{}, &corev1.Node{}
 			if err := w.fleet.Client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, machine); err != nil {
@@ -237,6 +240,16 @@ func (m *managerProcess) start(ctx context.Context) error {
 		m.current = current
 	}
 	return err
+}
+
+// startManagers starts the managers that have exited because they lost the leader election, as a kubelet does.
+func (w *world) startManagers(ctx context.Context) error {
+	for _, m := range w.managers {
+		if err := m.start(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // failures returns panics in the log of the manager, and whether it has exited without a fault. One that loses the leader election must exit.
