@@ -126,11 +126,13 @@ func protectedStay(h *History) []string {
 }
 
 // budgetsRespected replays the status of the budgets: for each removed Pod that was ready, the only PodDisruptionBudget that selects it must
-// have counted it in disruptedPods, at the cost of a disruption that it allowed.
+// have counted it in disruptedPods, at the cost of a disruption that it allowed. The eviction of a Pod that terminates needs no disruption: a
+// deletion before the drain timeout may have been sent at the same time.
 func budgetsRespected(h *History) []string {
 	budgets := timelines[*policyv1.PodDisruptionBudget](&h.Workload, budgetKeys)
+	all := h.carriedOut()
 	var found []string
-	for _, r := range h.carriedOut() {
+	for _, r := range all {
 		pod, exists := r.pod.versions.at(r.at - 1)
 		if !exists || !isReady(pod) || pod.Status.Phase != corev1.PodRunning || isOfDaemonSet(pod) {
 			continue
@@ -143,7 +145,8 @@ func budgetsRespected(h *History) []string {
 			}
 		}
 		switch {
-		case len(selecting) == 0 || h.deletesBeforeTimeout(r):
+		case len(selecting) == 0:
+		case slices.ContainsFunc(all, func(d removal) bool { return d.pod == r.pod && d.Requested.Before(r.Answered) && h.deletesBeforeTimeout(d) }):
 		case len(selecting) > 1:
 			found = append(found, fmt.Sprintf("%s: %d PodDisruptionBudgets select the Pod", r, len(selecting)))
 		case !granted(selecting[0], pod, h.grantedBy(r)):

@@ -146,6 +146,14 @@ func TestInvariants(t *testing.T) {
 			s.requestEviction("a", "uid-a", fleet.ManagerAgent)
 			s.removePod("a")
 		}, nil},
+		{"a Pod that is deleted before the drain timeout is evicted at the same time, which needs no disruption", func(s *story) {
+			s.withTimeout(60)
+			s.storePod("a")
+			s.storeBudget("b", "a", 0)
+			s.delete("a")
+			s.requestEviction("a", "uid-a", fleet.ManagerAgent)
+			s.removePod("a")
+		}, nil},
 		{"a Pod is deleted long before the drain timeout", func(s *story) {
 			s.withTimeout(600)
 			s.storePod("a")
