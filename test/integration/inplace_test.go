@@ -151,15 +151,22 @@ func TestInPlaceUpdates(t *testing.T) {
 	t.Run("M84: never allows an update because of the drain of the previous one", func(t *testing.T) {
 		s := all.sub(t)
 		s.withMachines("alone")
-		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = nil })
-		for range 10 {
-			s.change("alone", func(m *clusterv1.Machine) {
-				metav1.SetMetaDataAnnotation(&m.ObjectMeta, clusterv1.UpdateInProgressAnnotation, "")
-			})
+		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) {
+			p.Spec.InPlaceUpdates, p.Spec.MaxParallelDrains = v1alpha1.InPlaceUpdatesDrain, nil
+		})
+		begin := func(m *clusterv1.Machine) {
+			metav1.SetMetaDataAnnotation(&m.ObjectMeta, clusterv1.UpdateInProgressAnnotation, "")
+		}
+		end := func(m *clusterv1.Machine) { delete(m.Annotations, clusterv1.UpdateInProgressAnnotation) }
+		expectDrained := func() { // an update is in progress, so the manager must not restore the Node after the permission
 			s.Eventually(func() (inplace.Decision, error) { return inplace.Check(s.Context(), u.management, keyOf("alone")) }, eventually, pace).Should(HaveField("Allowed", BeTrue()))
 			s.Expect(s.node("alone").Spec.Unschedulable).To(BeTrue())
 			s.Expect(s.maintenanceOf("alone").Spec.Stage).To(Equal(v1alpha1.StageDrain))
-			s.change("alone", func(m *clusterv1.Machine) { delete(m.Annotations, clusterv1.UpdateInProgressAnnotation) })
+		}
+		for range 10 {
+			s.change("alone", begin)
+			expectDrained()
+			s.change("alone", end)
 		}
 		s.expectReleased("alone")
 	})
@@ -254,8 +261,11 @@ func (u *updater) canUpdateMachine(_ context.Context, _ *runtimehooksv1.CanUpdat
 func (u *updater) canUpdateMachineSet(_ context.Context, request *runtimehooksv1.CanUpdateMachineSetRequest, response *runtimehooksv1.CanUpdateMachineSetResponse) {
 	desired := &infrav1.KwokMachineTemplate{}
 	err := json.Unmarshal(request.Desired.InfrastructureMachineTemplate.Raw, desired)
-	patch := map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"zone": desired.Spec.Template.Spec.Zone}}}}
-	if response.InfrastructureMachineTemplatePatch.Patch, err = json.Marshal(patch); err != nil {
+	if err == nil {
+		patch := map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"zone": desired.Spec.Template.Spec.Zone}}}}
+		response.InfrastructureMachineTemplatePatch.Patch, err = json.Marshal(patch)
+	}
+	if err != nil {
 		response.SetStatus(runtimehooksv1.ResponseStatusFailure)
 		response.SetMessage(err.Error())
 		return

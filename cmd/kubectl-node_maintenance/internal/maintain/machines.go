@@ -114,7 +114,7 @@ func (m Machines) progress(_ Target, object client.Object, stage v1alpha1.NodeMa
 	case condition == nil:
 		return Progress{Reached: stage == v1alpha1.StageComplete}
 	case stage == v1alpha1.StageComplete && isUpdated(machine):
-		return Progress{Message: "Cluster API updates the Machine in place, and the maintenance of the Node lasts until then if the MachineDrainPolicy requires it"}
+		return Progress{Message: "Cluster API updates the Machine in place. If its MachineDrainPolicy requires a maintenance of the Node for that, it lasts until the update has completed"}
 	case stage != v1alpha1.StageComplete && condition.Reason == v1alpha1.ReasonNotManaged:
 		return Progress{Failed: condition.Message}
 	case condition.Status == metav1.ConditionTrue && slices.Contains(reached[stage], condition.Reason):
