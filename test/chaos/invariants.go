@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -146,7 +147,9 @@ func budgetsRespected(h *History) []string {
 		}
 		switch {
 		case len(selecting) == 0:
-		case slices.ContainsFunc(all, func(d removal) bool { return d.pod == r.pod && d.Requested.Before(r.Answered) && h.deletesBeforeTimeout(d) }):
+		case slices.ContainsFunc(all, func(d removal) bool {
+			return d.pod == r.pod && d.Requested.Before(r.Answered) && h.deletesBeforeTimeout(d)
+		}):
 		case len(selecting) > 1:
 			found = append(found, fmt.Sprintf("%s: %d PodDisruptionBudgets select the Pod", r, len(selecting)))
 		case !granted(selecting[0], pod, h.grantedBy(r)):
@@ -381,7 +384,8 @@ func wasUnreachable(node timeline[*corev1.Node], from, until int64) bool {
 	return false
 }
 
-// coreDoesNotEvict allows Cluster API to drain only the Nodes of Machines whose hook another actor removed.
+// coreDoesNotEvict allows Cluster API to drain only the Nodes of Machines whose hook another actor removed. It evicts by name, without the UID, and
+// so may evict a Pod that has replaced one of such a Node.
 func coreDoesNotEvict(h *History) []string {
 	lives := h.Workload.lives()
 	var found []string
@@ -393,7 +397,12 @@ func coreDoesNotEvict(h *History) []string {
 		if pod == nil {
 			continue
 		}
-		if node, _ := pod.boundSince(); !h.Unhooked[node] {
+		since := h.Workload.Clock.Before(event.Requested.Add(-lag))
+		allowed := slices.ContainsFunc(slices.Collect(maps.Values(lives)), func(other *podLife) bool {
+			node, _ := other.boundSince()
+			return other.name == pod.name && h.Unhooked[node] && other.goneSince() > since
+		})
+		if !allowed {
 			found = append(found, event.String())
 		}
 	}

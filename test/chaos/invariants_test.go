@@ -299,6 +299,13 @@ func TestInvariants(t *testing.T) {
 		}, nil},
 
 		{"Cluster API evicts", func(s *story) { s.storePod("a"); s.requestEviction("a", "uid-a", fleet.CoreAgent) }, coreDoesNotEvict},
+		{"Cluster API evicts the replacement of a Pod after a user removed the hook", func(s *story) {
+			s.Unhooked["n1"] = true
+			s.storePod("a")
+			s.removePod("a")
+			s.storePod("a", func(pod *corev1.Pod) { pod.UID, pod.Spec.NodeName = "uid-b", "n2" })
+			s.requestEviction("a", "", fleet.CoreAgent)
+		}, nil},
 		{"Cluster API evicts after a user removed the hook", func(s *story) {
 			s.Unhooked["n1"] = true
 			s.storePod("a")
