@@ -92,6 +92,7 @@ test-clusterctl: tools-controlplane ## Install, upgrade, move and remove the pro
 
 # A Ginkgo label filter: "short" in continuous integration. Everything is downloaded and built before run.sh, which has no network.
 E2E_LABELS ?=
+export E2E_NODE_IMAGE
 
 test-e2e: ## Run the end-to-end tests on kind and Cluster API's docker provider (Linux, root, Docker's engine).
 	@missing=$$(for program in dockerd docker runc mmdebstrap iptables ip unshare jq; do command -v $$program >/dev/null || echo $$program; done); \

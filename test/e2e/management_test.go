@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -17,10 +18,14 @@ import (
 	"sigs.k8s.io/kind/pkg/cluster/nodeutils"
 )
 
-const (
-	nodeImage = "capnm.dev/node:e2e"
-	// configuration of the kind cluster. Cluster API's docker provider needs the engine's socket.
-	kindConfiguration = `
+// ownNodeImage is the image that images/build.sh builds.
+const ownNodeImage = "capnm.dev/node:e2e"
+
+// nodeImage is the image of all nodes.
+var nodeImage = cmp.Or(os.Getenv("E2E_NODE_IMAGE"), ownNodeImage)
+
+// kindConfiguration is that of the management cluster. Cluster API's docker provider needs the engine's socket.
+const kindConfiguration = `
 kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 nodes:
@@ -28,7 +33,6 @@ nodes:
   extraMounts:
   - {hostPath: %s, containerPath: /var/run/docker.sock}
 `
-)
 
 // managementCluster is a kind cluster in which clusterctl has installed Cluster API and this provider.
 type managementCluster struct {

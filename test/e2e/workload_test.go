@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/hack/tools/toolchain"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
@@ -43,11 +42,14 @@ func newWorkloadClusterOf(ctx context.Context, file, name string, controlPlanes,
 	GinkgoHelper()
 	w := &workloadCluster{name: name, audit: filepath.Join(artifacts, name, "audit")}
 	Expect(os.MkdirAll(w.audit, 0o755)).To(Succeed())
-	version, err := toolchain.Version("kubeadm")
-	Expect(err).NotTo(HaveOccurred())
+	version := strings.TrimSpace(run(ctx, "docker", "run", "--rm", "--entrypoint=cat", nodeImage, "/kind/version"))
+	preloaded := ""
+	if nodeImage != ownNodeImage {
+		preloaded = "capnm.dev/app:e2e, capnm.dev/netd:e2e"
+	}
 	policy := read(filepath.Join(root, "test", "controlplane", "audit-policy.yaml"))
 	values := map[string]string{
-		"NAME": name, "NAMESPACE": name, "VERSION": version, "CONTROL_PLANES": strconv.Itoa(controlPlanes), "WORKERS": strconv.Itoa(workers),
+		"NAME": name, "NAMESPACE": name, "VERSION": version, "NODE_IMAGE": nodeImage, "PRELOADED": preloaded, "CONTROL_PLANES": strconv.Itoa(controlPlanes), "WORKERS": strconv.Itoa(workers),
 		"AUDIT": w.audit, "AUDIT_POLICY": base64.StdEncoding.EncodeToString([]byte(policy)),
 	}
 	template := os.Expand(read(file), func(key string) string { return values[key] })
@@ -61,6 +63,7 @@ func newWorkloadClusterOf(ctx context.Context, file, name string, controlPlanes,
 		return err
 	}, eventually, pace).Should(Succeed())
 	Expect(os.WriteFile(w.kubeconfig(), secret, 0o600)).To(Succeed())
+	var err error
 	w.config, err = clientcmd.RESTConfigFromKubeConfig(secret)
 	Expect(err).NotTo(HaveOccurred())
 	w.config.QPS, w.config.Burst = 100, 200
