@@ -103,6 +103,7 @@ test-e2e: ## Run the end-to-end tests on kind and Cluster API's docker provider 
 	else \
 		$(MAKE) --no-print-directory tools-controlplane tools-e2e release VERSION=v0.1.0 && \
 		(cd hack/tools/cert-manager && go mod download github.com/cert-manager/cert-manager) && \
+		$(if $(E2E_LABELS),,$(MAKE) --no-print-directory release-previous && )\
 		cd test/e2e && go test -c -o ../../out/e2e.test . && \
 		./run.sh ../../out/e2e.test -test.timeout=2h -ginkgo.v -ginkgo.no-color -ginkgo.label-filter="$(E2E_LABELS)"; \
 	fi
@@ -135,12 +136,21 @@ manager: ## Build the manager: bin/manager.
 RELEASE_VERSION ?= $(if $(filter command line environment,$(origin VERSION)),$(VERSION))
 IMAGE           ?= ghcr.io/capnm/cluster-api-node-maintenance
 
-.PHONY: release release-manifests
+.PHONY: release release-manifests release-previous
 release: ## Build a release in out/release: components, binaries, images, the kubectl plugin, bills of materials, checksums.
 	cd hack/release && go run . -root ../.. -out ../../out/release -version "$(RELEASE_VERSION)" -image $(IMAGE) -kustomize $(KUSTOMIZE)
 
 release-manifests: ## Build only the manifests of a release in out/release.
 	cd hack/release && go run . -manifests -root ../.. -out ../../out/release -version "$(RELEASE_VERSION)" -image $(IMAGE) -kustomize $(KUSTOMIZE)
+
+release-previous: ## Build a release of the previous commit in out/previous/out/release: test-e2e upgrades from it.
+	@rm -rf out/previous
+	@if previous=$$(git rev-parse --verify --quiet HEAD~1); then \
+		git clone --quiet --shared . out/previous && git -C out/previous checkout --quiet $$previous && \
+		$(MAKE) --no-print-directory -C out/previous release VERSION=v0.1.0-previous; \
+	else \
+		echo "SKIPPED: this clone does not have the previous commit."; \
+	fi
 
 # The output of `make generate`.
 KWOK_PROVIDER := test/infrastructure/kwok

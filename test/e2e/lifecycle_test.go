@@ -3,9 +3,12 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -54,6 +57,17 @@ var _ = Describe("The lifecycle of a Cluster", Ordered, func() {
 		w.waitReady(ctx)
 		w.expectOursEvict(w.events()[begin:])
 		w.scale(ctx, 2)
+	})
+
+	It("cordons, drains and completes a Node and a Machine with the kubectl plugin", func(ctx context.Context) {
+		workers := w.workers(ctx, Default)
+		if len(w.podsOn(ctx, Default, workers[0].Status.NodeRef.Name)) == 0 {
+			slices.Reverse(workers)
+		}
+		inWorkloadCluster := buildPlugin(ctx, "--kubeconfig="+w.kubeconfig())
+		inManagementCluster := buildPlugin(ctx, "--kubeconfig="+management.kubeconfig, "--namespace="+w.name)
+		w.maintain(ctx, inWorkloadCluster, workers[0].Status.NodeRef.Name, "node", workers[0].Status.NodeRef.Name)
+		w.maintain(ctx, inManagementCluster, workers[1].Status.NodeRef.Name, "machine", workers[1].Name)
 	})
 
 	It("drains a Node with kubectl while a NodeMaintenance drains it", func(ctx context.Context) {
@@ -134,20 +148,33 @@ spec:
 		w.waitReady(ctx)
 	})
 
-	It("continues a drain under a new version of the provider", func(ctx context.Context) {
+	It("is removed as the guide says, and leaves nothing behind", func(ctx context.Context) {
+		guide := removal()
+		Expect(guide).To(HaveLen(5))
+		management.shell(ctx, management.kubeconfig, guide[0])
+		Eventually(func() string { return management.shell(ctx, management.kubeconfig, guide[1]) }, eventually, pace).Should(BeEmpty())
+		management.shell(ctx, management.kubeconfig, guide[2])
+		management.shell(ctx, w.kubeconfig(), guide[3])
+		Expect(management.traces(ctx, management.kubeconfig)).To(BeEmpty())
+		Expect(management.traces(ctx, w.kubeconfig())).To(BeEmpty())
+	})
+
+	It("continues a drain of the previous commit's release after the upgrade to this one", func(ctx context.Context) {
+		previous := management.repository.addPrevious()
+		management.load(exec.CommandContext(ctx, "cat", filepath.Join(root, previousRelease, "manager-image.oci.tar")), "previous manager")
+		management.clusterctl(ctx, "init", "--runtime-extension=node-maintenance:"+previous)
+		management.waitVersion(ctx, previous)
+		management.apply(ctx, w.name, read("testdata/rules.yaml"))
+		w.waitHooks(ctx)
+		begin := len(w.events())
 		deleted := w.beginBlockedDrain(ctx)
-		next := management.repository.addNext(ctx)
-		management.retag(ctx, next)
+		next := management.repository.version
 		management.clusterctl(ctx, "upgrade", "apply", "--runtime-extension="+ourNamespace+"/node-maintenance:"+next)
-		Eventually(func(g Gomega) {
-			deployment := get(ctx, g, management.client, &appsv1.Deployment{ObjectMeta: named(ourNamespace, "capnm-controller-manager")})
-			g.Expect(deployment.Spec.Template.Spec.Containers[0].Image).To(HaveSuffix(":" + next))
-			g.Expect(deployment.Status.ObservedGeneration).To(Equal(deployment.Generation))
-			g.Expect([]int32{deployment.Status.UpdatedReplicas, deployment.Status.AvailableReplicas, deployment.Status.Replicas}).To(HaveEach(int32(1)))
-		}, eventually, pace).Should(Succeed())
+		management.waitVersion(ctx, next)
 		w.allow(ctx)
 		expectGone(ctx, management.client, deleted)
 		w.waitReady(ctx)
+		w.expectOursEvict(w.events()[begin:])
 	})
 
 	It("scales a MachineDeployment to zero", func(ctx context.Context) {
@@ -218,23 +245,72 @@ func (w *workloadCluster) setBudget(ctx context.Context, disruptions int32) {
 	Expect(w.Patch(ctx, budget, before)).To(Succeed())
 }
 
-// addNext adds the manifests of the next version of the provider. The sources are the same.
-func (r *repository) addNext(ctx context.Context) (version string) {
+// maintain cordons, drains and completes a Node with the kubectl plugin, which names it or its Machine.
+func (w *workloadCluster) maintain(ctx context.Context, p plugin, name string, target ...string) {
 	GinkgoHelper()
-	version = "v0.1.1"
-	command := exec.CommandContext(ctx, "go", "run", ".", "-manifests", "-root", root, "-out", filepath.Join(r.dir, "runtime-extension-node-maintenance", version),
-		"-version", version, "-image", r.image, "-kustomize", tool("kustomize"))
-	command.Dir = filepath.Join(root, "hack", "release")
-	runCommand(command)
-	return version
+	node := &corev1.Node{ObjectMeta: named("", name)}
+	begin := len(w.events())
+	Expect(p.run(ctx, "cordon", append(target, "--reason=A test")...)).To(HaveSuffix(" cordoned\n"))
+	Expect(get(ctx, Default, w.Client, node).Spec.Unschedulable).To(BeTrue())
+	Expect(w.events()[begin:].Verb("create").Resource("pods", "eviction")).To(BeEmpty())
+	pods := w.podsOn(ctx, Default, name)
+	Expect(pods).NotTo(BeEmpty())
+	Expect(p.run(ctx, "drain", append(target, "--yes", "--wait")...)).To(HaveSuffix(" drained\n"))
+	Expect(w.podsOn(ctx, Default, name)).NotTo(ContainElement(HaveField("Status.Phase", corev1.PodRunning)))
+	w.expectEvictions(w.events()[begin:], pods, map[string]int{"web": len(pods)})
+	Expect(p.run(ctx, "complete", target...)).To(HaveSuffix(" completed\n"))
+	Expect(get(ctx, Default, w.Client, node).Spec.Unschedulable).To(BeFalse())
+	w.waitReady(ctx)
 }
 
-// retag gives the image of our manager another tag.
-func (m *managementCluster) retag(ctx context.Context, tag string) {
+// previousRelease is the release of the previous commit, which `make test-e2e` builds.
+const previousRelease = "out/previous/out/release"
+
+// addPrevious adds the previous commit's release.
+func (r *repository) addPrevious() (version string) {
 	GinkgoHelper()
-	nodes, err := m.provider.ListInternalNodes(m.name)
-	Expect(err).NotTo(HaveOccurred())
-	for _, node := range nodes {
-		run(ctx, "docker", "exec", node.String(), "ctr", "--namespace=k8s.io", "images", "tag", m.repository.image+":"+m.repository.version, m.repository.image+":"+tag)
+	release := filepath.Join(root, previousRelease)
+	if _, err := os.Stat(release); os.IsNotExist(err) {
+		Skip("there is no release of the previous commit: `make release-previous` builds it")
 	}
+	return r.addRelease(release)
+}
+
+// waitVersion waits until only this version of our manager runs.
+func (m *managementCluster) waitVersion(ctx context.Context, version string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		deployment := get(ctx, g, m.client, &appsv1.Deployment{ObjectMeta: named(ourNamespace, "capnm-controller-manager")})
+		g.Expect(deployment.Spec.Template.Spec.Containers[0].Image).To(HaveSuffix(":" + version))
+		g.Expect(deployment.Status.ObservedGeneration).To(Equal(deployment.Generation))
+		g.Expect([]int32{deployment.Status.UpdatedReplicas, deployment.Status.AvailableReplicas, deployment.Status.Replicas}).To(HaveEach(int32(1)))
+	}, eventually, pace).Should(Succeed())
+}
+
+// removal returns the commands of the guide that remove the provider.
+func removal() (commands []string) {
+	GinkgoHelper()
+	_, section, found := strings.Cut(read(filepath.Join(root, "docs", "guide", "upgrade.md")), "\n## Remove\n")
+	Expect(found).To(BeTrue())
+	for _, block := range strings.Split(section, "```sh\n")[1:] {
+		command, _, _ := strings.Cut(block, "```")
+		commands = append(commands, command)
+	}
+	return commands
+}
+
+// ofProvider matches what is named for this provider in an object.
+var ofProvider = regexp.MustCompile(`(?i)capnm-(system|manager|controller|leader|view|evacuator|node-agent)|nodemaintenance|maintenance\.cluster\.x-k8s\.io|"node-maintenance"|/node-maintenance"|extension-node-maintenance|evacuation`)
+
+// traces returns what objects of all kinds but events say about this provider.
+func (m *managementCluster) traces(ctx context.Context, kubeconfig string) []string {
+	GinkgoHelper()
+	objects := m.shell(ctx, kubeconfig, `kubectl get -A -o json "$(kubectl api-resources --verbs=list -o name | grep -v '^events' | paste -sd,)"`)
+	var traces []string
+	for line := range strings.Lines(objects) {
+		if ofProvider.MatchString(line) {
+			traces = append(traces, line)
+		}
+	}
+	return traces
 }

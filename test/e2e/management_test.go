@@ -93,9 +93,23 @@ func (m *managementCluster) load(command *exec.Cmd, what string) {
 // clusterctl runs the real clusterctl.
 func (m *managementCluster) clusterctl(ctx context.Context, args ...string) string {
 	GinkgoHelper()
-	command := exec.CommandContext(ctx, tool("clusterctl"), append(args, "--kubeconfig="+m.kubeconfig, "--config="+m.repository.config)...)
-	command.Env = append(os.Environ(), "CLUSTERCTL_DISABLE_VERSIONCHECK=true", "EXP_NODE_AGENT=true", "CLUSTER_TOPOLOGY=true", "XDG_CONFIG_HOME="+m.repository.dir)
+	command := exec.CommandContext(ctx, tool("clusterctl"), append(args, "--kubeconfig="+m.kubeconfig)...)
+	command.Env = append(os.Environ(), m.environment()...)
 	return runCommand(command)
+}
+
+// shell runs commands with kubectl and clusterctl in the PATH and with a kubeconfig.
+func (m *managementCluster) shell(ctx context.Context, kubeconfig, commands string) string {
+	GinkgoHelper()
+	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", commands)
+	command.Env = append(os.Environ(), m.environment()...)
+	command.Env = append(command.Env, "KUBECONFIG="+kubeconfig, "PATH="+filepath.Dir(tool("kubectl"))+":"+filepath.Dir(tool("clusterctl"))+":"+os.Getenv("PATH"))
+	return runCommand(command)
+}
+
+// environment configures clusterctl.
+func (m *managementCluster) environment() []string {
+	return []string{"CLUSTERCTL_DISABLE_VERSIONCHECK=true", "EXP_NODE_AGENT=true", "CLUSTER_TOPOLOGY=true", "XDG_CONFIG_HOME=" + m.repository.dir}
 }
 
 // apply applies manifests in a Namespace.

@@ -31,10 +31,10 @@ var images = map[string]string{
 
 // repository is a directory of releases with the configuration of clusterctl.
 type repository struct {
-	dir, config string
-	capi        string // Cluster API's version
-	// image and version are those of our release.
-	image, version string
+	dir  string
+	capi string // Cluster API's version
+	// version is that of our release.
+	version string
 }
 
 func newRepository(ctx context.Context) *repository {
@@ -54,16 +54,10 @@ func newRepository(ctx context.Context) *repository {
 	r.add(ctx, "control-plane-kubeadm/"+r.capi+"/control-plane-components.yaml", filepath.Join(capi, "controlplane", "kubeadm"), "capi-kubeadm-control-plane", metadata)
 	r.add(ctx, "infrastructure-docker/"+r.capi+"/infrastructure-components-development.yaml", filepath.Join(test, "infrastructure", "docker"), "capd", metadata)
 
-	release := filepath.Join(root, "out", "release")
-	components := read(filepath.Join(release, "runtime-extension-components.yaml"))
-	ours := regexp.MustCompile(`image: (\S+):(v\S+)`).FindStringSubmatch(components)
-	Expect(ours).NotTo(BeEmpty())
-	r.image, r.version = ours[1], ours[2]
-	r.write("runtime-extension-node-maintenance/"+r.version+"/runtime-extension-components.yaml", components)
-	r.write("runtime-extension-node-maintenance/"+r.version+"/metadata.yaml", read(filepath.Join(release, "metadata.yaml")))
+	r.version = r.addRelease(filepath.Join(root, "out", "release"))
 	certManager := r.addCertManager(ctx)
 
-	r.config = r.write("clusterctl.yaml", fmt.Sprintf(`
+	r.write("cluster-api/clusterctl.yaml", fmt.Sprintf(`
 providers:
 - {name: cluster-api, type: CoreProvider, url: "file://%[1]s/cluster-api/%[2]s/core-components.yaml"}
 - {name: kubeadm, type: BootstrapProvider, url: "file://%[1]s/bootstrap-kubeadm/%[2]s/bootstrap-components.yaml"}
@@ -75,6 +69,17 @@ cert-manager:
   version: %[4]s
 `, r.dir, r.capi, r.version, certManager))
 	return r
+}
+
+// addRelease adds a release of this provider.
+func (r *repository) addRelease(release string) (version string) {
+	GinkgoHelper()
+	components := read(filepath.Join(release, "runtime-extension-components.yaml"))
+	image := regexp.MustCompile(`image: \S+:(v\S+)`).FindStringSubmatch(components)
+	Expect(image).NotTo(BeEmpty())
+	r.write("runtime-extension-node-maintenance/"+image[1]+"/runtime-extension-components.yaml", components)
+	r.write("runtime-extension-node-maintenance/"+image[1]+"/metadata.yaml", read(filepath.Join(release, "metadata.yaml")))
+	return image[1]
 }
 
 // add builds the components of a provider of Cluster API from its module.
