@@ -168,6 +168,14 @@ func TestInPlaceUpdates(t *testing.T) {
 			expectDrained()
 			s.change("alone", end)
 		}
+		s.change("alone", begin)
+		expectDrained()
+		s.fleet.KillManager()
+		s.change("alone", end)
+		s.change("alone", begin)
+		expectDrained()
+		s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+		s.change("alone", end)
 		s.expectReleased("alone")
 	})
 }
