@@ -185,13 +185,18 @@ func evictionsOf(evictions controlplane.Events, prefix string) controlplane.Even
 	return evictions.Where(func(e controlplane.Event) bool { return strings.HasPrefix(e.Name, prefix) })
 }
 
-// ended returns when the kubelet requested the removal of a Pod that had terminated. Others observe the removal before the kubelet has the
-// answer.
+// ended returns when the kubelet reported that a Pod had terminated, from which time on the next Pods may be evicted. Of a static Pod, it only
+// removes the mirror Pod.
 func ended(events controlplane.Events, pod corev1.Pod) time.Time {
 	GinkgoHelper()
-	deletions := events.By("system:node:"+pod.Spec.NodeName).Verb("delete").Resource("pods").Named(pod.Namespace, pod.Name).Succeeded()
-	Expect(deletions).NotTo(BeEmpty(), "the kubelet removed %s", pod.Name)
-	return deletions[0].Requested
+	ofPod := events.By("system:node:"+pod.Spec.NodeName).Named(pod.Namespace, pod.Name).Succeeded()
+	removed := ofPod.Verb("delete").Resource("pods")
+	Expect(removed).NotTo(BeEmpty(), "the kubelet removed %s", pod.Name)
+	reported := ofPod.Verb("patch").Resource("pods", "status").Where(func(e controlplane.Event) bool { return e.Requested.Before(removed[0].Requested) })
+	if len(reported) == 0 {
+		return removed[0].Requested
+	}
+	return reported[len(reported)-1].Requested
 }
 
 // replicasOf returns the replicas that our manager set in a Deployment.
