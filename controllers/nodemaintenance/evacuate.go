@@ -21,6 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
@@ -333,6 +334,21 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 	for _, node := range s.nodes {
 		if err := withdrawAll(ctx, s, node, wanted); err != nil {
 			return false, err
+		}
+	}
+	return true, nil
+}
+
+// withdrawFromDeletedNodes withdraws from the Evacuations of Pods on Nodes that no longer exist. Kubernetes deletes these Pods after a while.
+func (r *Reconciler) withdrawFromDeletedNodes(ctx context.Context, s *scope) (bool, error) {
+	names, _ := nodeselection.Names(s.maintenance)
+	for _, name := range names {
+		err := s.client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
+		if apierrors.IsNotFound(err) {
+			err = withdrawAll(ctx, s, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil)
+		}
+		if err != nil {
+			return false, errors.Wrapf(err, "withdrawing from the Evacuations on deleted Node %s", name)
 		}
 	}
 	return true, nil

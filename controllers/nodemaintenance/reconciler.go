@@ -148,7 +148,7 @@ func (r *Reconciler) steps(s *scope) []step {
 	case s.isPaused(): // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
 		return nil
 	case r.isNodeDeleted(s):
-		return []step{r.moveToComplete, r.deleteMaintenance}
+		return []step{r.withdrawFromDeletedNodes, r.moveToComplete, r.deleteMaintenance}
 	}
 	switch s.maintenance.Spec.Stage {
 	case v1alpha1.StageComplete:

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -70,6 +71,13 @@ func (s *scene) nodeDeleted() {
 	defer s.removeWorkloads()
 	s.blockedWithEvacuator("lost")
 	s.Expect(s.workload.Client.Delete(s.Context(), s.node("lost"))).To(Succeed())
+	s.Eventually(func(g Gomega) {
+		evacuations := &v1alpha1.EvacuationList{}
+		g.Expect(s.workload.Client.List(s.Context(), evacuations)).To(Succeed())
+		for i := range evacuations.Items {
+			g.Expect(evacuation.HasInstigator(&evacuations.Items[i], v1alpha1.NodeMaintenanceInstigatorFinalizer)).To(BeFalse(), evacuations.Items[i].Name)
+		}
+	}, soon/2, pace).Should(Succeed(), "before Kubernetes deletes the Pods, which takes 40 s")
 	s.expectGone("lost")
 	said := s.said("lost")
 	s.Expect(said[len(said)-1]).To(Equal("True Skipped"))
