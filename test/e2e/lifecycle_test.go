@@ -49,6 +49,8 @@ var _ = Describe("The lifecycle of a Cluster", Ordered, func() {
 		w.expectOursEvict(w.events()[begin:])
 	})
 
+	It("M86: drains each Node before Cluster API updates its Machine in place", func(ctx context.Context) { w.updateInPlace(ctx) })
+
 	It("drains the annotated Machine when a MachineDeployment is scaled down, as cluster-autoscaler does", func(ctx context.Context) {
 		begin, removed := len(w.events()), &w.workers(ctx, Default)[0]
 		patch(ctx, removed, func() { metav1.SetMetaDataAnnotation(&removed.ObjectMeta, clusterv1.DeleteMachineAnnotation, "true") })

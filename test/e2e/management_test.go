@@ -109,7 +109,7 @@ func (m *managementCluster) shell(ctx context.Context, kubeconfig, commands stri
 
 // environment configures clusterctl.
 func (m *managementCluster) environment() []string {
-	return []string{"CLUSTERCTL_DISABLE_VERSIONCHECK=true", "EXP_NODE_AGENT=true", "CLUSTER_TOPOLOGY=true", "XDG_CONFIG_HOME=" + m.repository.dir}
+	return []string{"CLUSTERCTL_DISABLE_VERSIONCHECK=true", "EXP_NODE_AGENT=true", "CLUSTER_TOPOLOGY=true", "EXP_RUNTIME_SDK=true", "EXP_IN_PLACE_UPDATES=true", "XDG_CONFIG_HOME=" + m.repository.dir}
 }
 
 // apply applies manifests in a Namespace.
