@@ -23,9 +23,6 @@ import (
 // expectProgress waits until each deleted Machine is gone or names what blocks it.
 func (r *run) expectProgress(ctx context.Context) []string {
 	since, blockers := time.Now(), r.blockers()
-	if r.ended { // nothing blocks Machines whose Cluster is being deleted
-		blockers = nil
-	}
 	if err := r.wakeKubelets(ctx); err != nil {
 		return []string{err.Error()}
 	}
@@ -40,12 +37,10 @@ func (r *run) expectProgress(ctx context.Context) []string {
 			rolloutBlocked = rolloutBlocked || blocked || r.isUnhooked(name)
 		}
 		for name, machine := range waiting {
-			condition := conditionOf(machine)
 			if !r.ended && (r.isUnhooked(name) || rolloutBlocked && machine.DeletionTimestamp == nil) { // Cluster API drains it, or the rollout waits
 				continue
 			}
-			turn := condition != nil && condition.Reason == v1alpha1.ReasonWaitingForTurn && blocked
-			if Excuse(condition, blockers) == "" && !turn {
+			if condition := conditionOf(machine); Excuse(condition, blockers) == "" && !(blocked && isWaitingForTurn(condition)) {
 				since = time.Now()
 				return errors.Errorf("Machine %s: %s", name, describe(condition))
 			}
@@ -88,6 +83,10 @@ func (r *run) expectBundle(ctx context.Context) []string {
 
 func conditionOf(machine *clusterv1.Machine) *metav1.Condition {
 	return conditions.Get(machine, v1alpha1.MachineNodeMaintenance)
+}
+
+func isWaitingForTurn(condition *metav1.Condition) bool {
+	return condition != nil && condition.Reason == v1alpha1.ReasonWaitingForTurn
 }
 
 func describe(condition *metav1.Condition) string {

@@ -363,6 +363,9 @@ func (r *run) fail(ctx context.Context, f fault, step Step) error {
 // have names that begin with its name.
 func (r *run) blockers() []string {
 	var names []string
+	if r.ended { // nothing blocks Machines whose Cluster is being deleted
+		return nil
+	}
 	for _, app := range r.schedule.Apps {
 		if app.Blocks() {
 			names = append(names, r.namespace+"/"+app.Name)

@@ -192,11 +192,14 @@ func ended(events controlplane.Events, pod corev1.Pod) time.Time {
 	ofPod := events.By("system:node:"+pod.Spec.NodeName).Named(pod.Namespace, pod.Name).Succeeded()
 	removed := ofPod.Verb("delete").Resource("pods")
 	Expect(removed).NotTo(BeEmpty(), "the kubelet removed %s", pod.Name)
-	reported := ofPod.Verb("patch").Resource("pods", "status").Where(func(e controlplane.Event) bool { return e.Requested.Before(removed[0].Requested) })
-	if len(reported) == 0 {
-		return removed[0].Requested
+	for _, report := range ofPod.Verb("patch").Resource("pods", "status") {
+		var body struct{ Status corev1.PodStatus }
+		Expect(json.Unmarshal(report.RequestObject, &body)).To(Succeed(), report.String())
+		if phase := body.Status.Phase; phase == corev1.PodSucceeded || phase == corev1.PodFailed {
+			return report.Requested
+		}
 	}
-	return reported[len(reported)-1].Requested
+	return removed[0].Requested
 }
 
 // replicasOf returns the replicas that our manager set in a Deployment.
