@@ -31,19 +31,9 @@ func (r *run) expectProgress(ctx context.Context) []string {
 		if err != nil {
 			return err
 		}
-		blocked, rolloutBlocked := false, false
-		for name, machine := range waiting {
-			blocked = blocked || Excuse(conditionOf(machine), blockers) != ""
-			rolloutBlocked = rolloutBlocked || blocked || r.isUnhooked(name)
-		}
-		for name, machine := range waiting {
-			if !r.ended && (r.isUnhooked(name) || rolloutBlocked && machine.DeletionTimestamp == nil) { // Cluster API drains it, or the rollout waits
-				continue
-			}
-			if condition := conditionOf(machine); Excuse(condition, blockers) == "" && !(blocked && isWaitingForTurn(condition)) {
-				since = time.Now()
-				return errors.Errorf("Machine %s: %s", name, describe(condition))
-			}
+		if err := r.unexplained(waiting, blockers); err != nil {
+			since = time.Now()
+			return err
 		}
 		if len(waiting) > 0 && time.Since(since) < excused {
 			return errors.New("the conditions may still change")
@@ -52,6 +42,25 @@ func (r *run) expectProgress(ctx context.Context) []string {
 	})
 	if err != nil {
 		return []string{"M27, M39: " + err.Error()}
+	}
+	return nil
+}
+
+// unexplained returns an error if the condition of a waiting Machine names nothing that can block it.
+func (r *run) unexplained(waiting map[string]*clusterv1.Machine, blockers []string) error {
+	blocked, rolloutBlocked := false, false
+	for name, machine := range waiting {
+		blocked = blocked || Excuse(conditionOf(machine), blockers) != ""
+		rolloutBlocked = rolloutBlocked || blocked || r.isUnhooked(name)
+	}
+	for name, machine := range waiting {
+		condition := conditionOf(machine)
+		switch {
+		case !r.ended && (r.isUnhooked(name) || rolloutBlocked && machine.DeletionTimestamp == nil): // Cluster API drains it, or the rollout waits
+		case blocked && isWaitingForTurn(condition):
+		case Excuse(condition, blockers) == "":
+			return errors.Errorf("Machine %s: %s", name, describe(condition))
+		}
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func (w *workloadCluster) updateInPlace(ctx context.Context) {
 		writes := events.Verb("patch", "update").Resource("nodes").Named("", machine.Status.NodeRef.Name).Succeeded()
 		updates := writes.Where(func(e controlplane.Event) bool { return strings.Contains(string(e.RequestObject), updateAnnotation) })
 		Expect(updates).To(HaveLen(1), "Machine %s is updated once", machine.Name)
-		before, after := writes.Where(unschedulable(true)), writes.Where(unschedulable(false))
+		before, after := writes.Where(unschedulable("add")), writes.Where(unschedulable("remove"))
 		Expect(before).NotTo(BeEmpty(), machine.Name)
 		Expect(after).NotTo(BeEmpty(), machine.Name)
 		Expect(before[0].Answered).To(BeTemporally("<", updates[0].Requested), machine.Name)
@@ -96,14 +96,17 @@ func (w *workloadCluster) updateInPlace(ctx context.Context) {
 	patch(ctx, policy, func() { policy.Spec.InPlaceUpdates = v1alpha1.InPlaceUpdatesIgnore })
 }
 
-// unschedulable selects the writes of our manager that cordon or uncordon a Node.
-func unschedulable(value bool) func(controlplane.Event) bool {
+// unschedulable selects the JSON patches with which our manager adds or removes the field.
+func unschedulable(operation string) func(controlplane.Event) bool {
 	return func(e controlplane.Event) bool {
-		var node struct{ Spec map[string]any }
-		_ = json.Unmarshal(e.RequestObject, &node)
-		present, set := node.Spec["unschedulable"]
-		cordons, _ := present.(bool)
-		return set && cordons == value
+		var patches []struct{ Op, Path string }
+		_ = json.Unmarshal(e.RequestObject, &patches) // others write merge patches
+		for _, patch := range patches {
+			if patch.Op == operation && patch.Path == "/spec/unschedulable" {
+				return true
+			}
+		}
+		return false
 	}
 }
 

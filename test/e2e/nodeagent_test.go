@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -42,9 +45,9 @@ var _ = Describe("The node agent", Ordered, func() {
 
 	It("S3: drains a Node that systemd powers off, before it powers off", func(ctx context.Context) {
 		name := w.workers(ctx, Default)[0].Status.NodeRef.Name
-		run(ctx, "docker", "exec", name, "sh", "-c", "cat >/etc/kubernetes/manifests/static.yaml <<'POD'\n"+staticPod+"POD")
-		mirror := &corev1.Pod{ObjectMeta: named("default", "static-"+name)}
-		Eventually(func(g Gomega) { g.Expect(get(ctx, g, w.Client, mirror).Status.Phase).To(Equal(corev1.PodRunning)) }, eventually, pace).Should(Succeed())
+		mirror := w.runStatic(ctx, name, fmt.Sprintf(pod, "static", "static", "", "", ""))
+		w.apply(ctx, fmt.Sprintf(pod, "critical", "critical", "", "system-cluster-critical", name))
+		critical := w.waitRunning(ctx, "critical")
 		var pods []corev1.Pod
 		for _, pod := range w.podsOn(ctx, Default, name) {
 			if pod.Labels["app"] == "web" {
@@ -61,11 +64,12 @@ var _ = Describe("The node agent", Ordered, func() {
 		Expect(maintenance.Status.Conditions).To(ContainElement(And(HaveField("Type", "Drained"), HaveField("Status", metav1.ConditionTrue))))
 		events := w.events()[begin:]
 		Expect(events.By("system:serviceaccount:capnm-system:capnm-node-agent").Verb("create").Resource("nodemaintenances.maintenance.cluster.x-k8s.io").Succeeded()).To(HaveLen(1))
-		w.expectEvictions(events, pods, map[string]int{"web": len(pods)})
-		off := endOf(ctx, name)
+		evictions := w.expectEvictions(events, append(pods, *critical), map[string]int{"web": len(pods), "critical": 1})
 		for _, pod := range pods {
-			Expect(ended(events, pod)).To(BeTemporally("<", off), "%s had terminated before the Node powered off", pod.Name)
+			Expect(ended(events, pod)).To(BeTemporally("<", evictionsOf(evictions, "critical")[0].Requested), "%s had terminated before the critical Pod was evicted", pod.Name)
 		}
+		Expect(ended(events, *critical)).To(BeTemporally("<", ended(events, *mirror)), "the static Pod was last")
+		Expect(ended(events, *mirror)).To(BeTemporally("<", endOf(ctx, name)), "it had terminated before the Node powered off")
 	})
 
 	It("S4, S10, S16: keeps the Node cordoned and its static Pod stopped after the boot, until a user completes the NodeMaintenance", func(ctx context.Context) {
@@ -94,6 +98,32 @@ var _ = Describe("The node agent", Ordered, func() {
 		w.waitReady(ctx)
 	})
 
+	It("leaves a shutdown to the kubelet where the kubelet's graceful shutdown is enabled", func(ctx context.Context) {
+		name := w.workers(ctx, Default)[1].Status.NodeRef.Name
+		run(ctx, "docker", "exec", name, "sh", "-c", "sed -i '/^shutdownGracePeriod/d' /var/lib/kubelet/config.yaml && "+
+			"printf 'shutdownGracePeriod: 60s\nshutdownGracePeriodCriticalPods: 30s\n' >>/var/lib/kubelet/config.yaml && systemctl restart kubelet")
+		Eventually(func(g Gomega) {
+			g.Expect(get(ctx, g, w.Client, &corev1.Node{ObjectMeta: named("", name)}).Status.Conditions).To(ContainElement(
+				And(HaveField("Type", corev1.NodeConditionType(v1alpha1.NodeAgentReady)), HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonShutdownByKubelet))))
+			g.Expect(locksOf(ctx, g, name)).To(And(ContainSubstring("kubelet "), ContainSubstring("node-agent ")))
+		}, eventually, pace).Should(Succeed())
+		// The drain skips these Pods, so that only the kubelet terminates them.
+		const skip = "cluster.x-k8s.io/drain: skip"
+		w.apply(ctx, fmt.Sprintf(pod, "regular", "regular", skip, "", name)+"---"+fmt.Sprintf(pod, "urgent", "urgent", skip, "system-cluster-critical", name))
+		w.waitRunning(ctx, "regular")
+		w.waitRunning(ctx, "urgent")
+
+		begin, started := len(w.events()), startOf(ctx, name)
+		run(ctx, "docker", "exec", name, "systemctl", "poweroff")
+		Eventually(func(g Gomega) { g.Expect(startOf(ctx, name)).NotTo(Equal(started)) }, eventually, pace).Should(Succeed())
+		Expect(w.finished(ctx, "urgent")).To(BeTemporally(">", w.finished(ctx, "regular")))
+		events := w.events()[begin:]
+		Expect(events.By("system:serviceaccount:capnm-system:capnm-node-agent").Verb("create").Resource("nodemaintenances.maintenance.cluster.x-k8s.io").Succeeded()).To(HaveLen(1))
+		for _, eviction := range events.Verb("create").Resource("pods", "eviction") {
+			Expect(eviction.Name).NotTo(BeElementOf("regular", "urgent"))
+		}
+	})
+
 	It("is removed with its Cluster", func(ctx context.Context) { w.delete(ctx) })
 })
 
@@ -112,13 +142,45 @@ data:
     shutdownGracePeriodCriticalPods: 20s
 `
 
-const staticPod = `
+// pod is a Pod with a name, a value of the label app, another label, a priority class and a Node.
+const pod = `
 apiVersion: v1
 kind: Pod
-metadata: {name: static, namespace: default}
+metadata: {name: %s, namespace: default, labels: {app: %s, %s}}
 spec:
-  containers: [{name: app, image: "capnm.dev/app:e2e", imagePullPolicy: Never}]
+  priorityClassName: "%s"
+  nodeName: "%s"
+  containers: [{name: app, image: "capnm.dev/app:e2e", imagePullPolicy: Never, args: ["-grace=2s"]}]
 `
+
+// runStatic runs a static Pod on a Node and returns its mirror Pod.
+func (w *workloadCluster) runStatic(ctx context.Context, node, manifest string) *corev1.Pod {
+	GinkgoHelper()
+	pod := &corev1.Pod{}
+	Expect(yaml.Unmarshal([]byte(manifest), pod)).To(Succeed())
+	run(ctx, "docker", "exec", node, "sh", "-c", "cat >/etc/kubernetes/manifests/"+pod.Name+".yaml <<'POD'\n"+manifest+"POD")
+	return w.waitRunning(ctx, pod.Name+"-"+node)
+}
+
+func (w *workloadCluster) waitRunning(ctx context.Context, name string) *corev1.Pod {
+	GinkgoHelper()
+	pod := &corev1.Pod{ObjectMeta: named("default", name)}
+	Eventually(func(g Gomega) { g.Expect(get(ctx, g, w.Client, pod).Status.Phase).To(Equal(corev1.PodRunning)) }, eventually, pace).Should(Succeed())
+	return pod
+}
+
+// finished returns when the container of a Pod terminated last.
+func (w *workloadCluster) finished(ctx context.Context, name string) (at time.Time) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		pod := get(ctx, g, w.Client, &corev1.Pod{ObjectMeta: named("default", name)})
+		g.Expect(pod.Status.ContainerStatuses).To(HaveLen(1))
+		terminated := cmp.Or(pod.Status.ContainerStatuses[0].State.Terminated, pod.Status.ContainerStatuses[0].LastTerminationState.Terminated)
+		g.Expect(terminated).NotTo(BeNil(), name)
+		at = terminated.FinishedAt.Time
+	}, eventually, pace).Should(Succeed())
+	return at
+}
 
 // waitAgent waits until the agent delays shutdowns of the Node.
 func (w *workloadCluster) waitAgent(ctx context.Context, node string) {
@@ -129,10 +191,15 @@ func (w *workloadCluster) waitAgent(ctx context.Context, node string) {
 			And(HaveField("Type", corev1.NodeConditionType(v1alpha1.NodeAgentReady)), HaveField("Status", corev1.ConditionTrue),
 				HaveField("Reason", v1alpha1.ReasonShutdownDelayed)),
 		))
-		locks, err := exec.CommandContext(ctx, "docker", "exec", node, "systemd-inhibit", "--list", "--no-legend").CombinedOutput()
-		g.Expect(err).NotTo(HaveOccurred(), string(locks))
-		g.Expect(string(locks)).To(And(ContainSubstring("node-agent "), ContainSubstring("node-agent-lock")))
+		g.Expect(locksOf(ctx, g, node)).To(And(ContainSubstring("node-agent "), ContainSubstring("node-agent-lock")))
 	}, eventually, pace).Should(Succeed())
+}
+
+// locksOf returns the locks that delay a shutdown of a Node.
+func locksOf(ctx context.Context, g Gomega, node string) string {
+	locks, err := exec.CommandContext(ctx, "docker", "exec", node, "systemd-inhibit", "--list", "--no-legend").CombinedOutput()
+	g.Expect(err).NotTo(HaveOccurred(), string(locks))
+	return string(locks)
 }
 
 // startOf returns when the container of a Node was started last.
