@@ -26,6 +26,10 @@ const precision = 5 * time.Second
 // logs: the trace, the report of the trace, and the report of the recording.
 func tracedRollout(s *scene, jaeger *collector) {
 	s.withMachineDeployment("pool", 2)
+	defer func() { // no Pod of another test may be scheduled there
+		s.scale("pool", 0)
+		s.Eventually(func() []clusterv1.Machine { return s.allMachinesOf("pool") }, eventually, pace).Should(BeEmpty())
+	}()
 	old := s.allMachinesOf("pool")
 	for _, machine := range old {
 		s.runOn(machine.Name, machine.Name, 3, deployment(machine.Name, 3), budget(machine.Name, 0))

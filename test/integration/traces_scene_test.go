@@ -16,6 +16,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	drainhistory "github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
@@ -156,8 +157,8 @@ type trace struct {
 	spans []span
 }
 
-// traceOf waits until the root span of the trace of a Machine or NodeMaintenance has arrived, and returns the trace. All spans of a trace
-// have been sent when the root is sent.
+// traceOf waits until the root span of the trace of a Machine or NodeMaintenance and the parents of all spans have arrived, and returns the trace. All
+// spans of a trace have been sent when the root is sent, but Jaeger stores them concurrently.
 func (c *collector) traceOf(s *scene, root types.UID) *trace {
 	s.Helper()
 	id := traceID(root)
@@ -166,7 +167,11 @@ func (c *collector) traceOf(s *scene, root types.UID) *trace {
 		var err error
 		t.spans, err = c.spans(s.Context(), id)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(t.spans).To(ContainElement(HaveField("Parent", BeEmpty())))
+		ids := sets.New("")
+		for _, each := range t.spans {
+			ids.Insert(each.ID)
+		}
+		g.Expect(t.spans).To(And(ContainElement(HaveField("Parent", BeEmpty())), HaveEach(HaveField("Parent", BeKeyOf(ids)))))
 	}, soon, pace).Should(Succeed(), "trace %s", id)
 	return t
 }

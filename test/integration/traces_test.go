@@ -174,6 +174,7 @@ func tracedCrash(s *scene, jaeger *collector) {
 	web, late := s.podsOf("web"), s.podsOf("late")
 	machine := s.machine("crashed")
 	s.setUnschedulable("hung", true) // no replacement is scheduled, so the budget allows one disruption only
+	defer s.setUnschedulable("hung", false)
 	s.deleteMachine("crashed")
 	s.Eventually(func(g Gomega) {
 		spans, err := jaeger.spans(s.Context(), traceID(machine.UID))
@@ -191,7 +192,6 @@ func tracedCrash(s *scene, jaeger *collector) {
 	s.Expect(trace.named("evacuate Pod")).To(HaveLen(len(web) + len(late)))
 	s.Expect(namesOf(trace.childrenOf(trace.one("stage Drain")))).To(Equal([]string{"drain order 0", "drain order 10"}))
 	trace.expectAsAudited(append(web, late...))
-	s.setUnschedulable("hung", false)
 }
 
 func tracedMaintenance(s *scene, jaeger *collector) {
