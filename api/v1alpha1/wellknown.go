@@ -103,8 +103,8 @@ const (
 	HookOwner = "node-maintenance.cluster.x-k8s.io"
 
 	// DrainRequestedAnnotation on a Machine that is not being deleted is the time at which the manager first observed that
-	// MachineStageAnnotation or an in-place update requests stage Drain, in the format of RFC 3339. The drains that maxParallelDrains delays start in the order of these times and of
-	// deletions. The manager removes the annotation when the maintenance is complete.
+	// MachineStageAnnotation or an in-place update requests stage Drain, in the format of RFC 3339. The drains that maxParallelDrains delays
+	// start in the order of these times and of deletions. The manager removes the annotation when the maintenance is complete.
 	DrainRequestedAnnotation = "maintenance.cluster.x-k8s.io/drain-requested"
 
 	// DrainStartedAnnotation on a Machine that drains and has a drain timeout is the time at which the drain started, in the format of

@@ -27,15 +27,14 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 		return outcome{}, err
 	}
 	if skip := machinedrain.Skip(facts); skip != machinedrain.NotSkipped {
-		if skip == machinedrain.SkipClusterDeleting { // Cluster API, which would skip them too, may not have observed the deletion of the Cluster yet
-			s.drainOver, s.volumesOver = true, true
-		}
-		return skipped(skip), nil
+		return s.skip(skip), nil
 	}
 	return outcome{}, nil
 }
 
-func skipped(why machinedrain.SkipReason) outcome {
+// skip ends the drain of a Machine whose Node is not drained.
+func (s *scope) skip(why machinedrain.SkipReason) outcome {
+	s.drainOver, s.volumesOver = why.Overrules()
 	return outcome{verdict: release, reason: v1alpha1.ReasonSkipped, message: "The Node is not drained: " + string(why)}
 }
 

@@ -69,8 +69,7 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	case s.node == nil && s.machine.DeletionTimestamp.IsZero():
 		return outcome{verdict: wait, reason: v1alpha1.ReasonMachineCordoning, message: "Waiting for the Node of the Machine"}, nil
 	case skip != machinedrain.NotSkipped && !s.machine.DeletionTimestamp.IsZero():
-		s.drainOver = skip == machinedrain.SkipOutOfService // else Cluster API drains it
-		return skipped(skip), nil
+		return s.skip(skip), nil
 	case s.found.Name == "":
 		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
 	case m != nil && m.Spec.Stage == v1alpha1.StageComplete: // stages only move forward

@@ -149,7 +149,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 }
 
 // reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it otherwise. It then carries out
-// the stage annotation.
+// what the stage annotation or an in-place update requests.
 func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
 	doing, change := "removing the hook", machinedrain.RemoveHook
 	if s.policy != nil && s.cluster.DeletionTimestamp.IsZero() {
@@ -181,7 +181,7 @@ type scope struct {
 	turn       machinedrain.Turn
 	mayDrain   bool // maxParallelDrains permits the drain
 
-	// drainOver and volumesOver mean that this part has completed or timed out. Cluster API does not repeat it.
+	// drainOver and volumesOver mean that this part has completed, timed out or is skipped. Cluster API does not repeat it.
 	drainOver, volumesOver bool
 	// timedOut are messages about the parts that have timed out and what they were waiting for.
 	timedOut                     []string

@@ -55,35 +55,35 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	r.warnOfInvalidStage(s, condition)
-	if waits, err := r.allowUpdate(ctx, s, condition.Reason); err != nil || waits {
-		return reconcile.Result{RequeueAfter: createRetry}, err
+	if retry, err := r.allowUpdate(ctx, s, condition.Reason); err != nil || retry > 0 {
+		return reconcile.Result{RequeueAfter: retry}, err
 	}
 	return reconcile.Result{}, r.setCondition(ctx, s, condition)
 }
 
 // allowUpdate tells the updater that an in-place update may begin, if the reason of the Machine's condition permits it, and withdraws that when
 // the update is over. The NodeMaintenance may come from a stale cache and be that of an earlier update, which the manager has completed since:
-// allowUpdate compares it with the API server, and returns true if it must be observed first.
-func (r *Reconciler) allowUpdate(ctx context.Context, s *scope, reason string) (waits bool, _ error) {
+// allowUpdate compares it with the API server, and returns when to try again if it must be observed first.
+func (r *Reconciler) allowUpdate(ctx context.Context, s *scope, reason string) (retry time.Duration, _ error) {
 	change := machinedrain.AllowUpdate(s.policy, reason)
 	if !change(s.machine.DeepCopy()) {
-		return false, nil
+		return 0, nil
 	}
 	if s.maintenance != nil && machinedrain.InPlaceStage(s.machine, s.policy) != "" {
 		live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		stored := &v1alpha1.NodeMaintenance{}
 		found, err := readOne(ctx, live, client.ObjectKeyFromObject(s.maintenance), stored)
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		if !found || !machinedrain.IsUnchanged(stored, s.maintenance) {
-			return true, nil
+			return createRetry, nil
 		}
 	}
-	return false, r.patchMachine(ctx, s, "setting annotation "+v1alpha1.UpdateAllowedAnnotation, change)
+	return 0, r.patchMachine(ctx, s, "setting annotation "+v1alpha1.UpdateAllowedAnnotation, change)
 }
 
 // warnOfInvalidStage writes an event if a condition says for the first time that the stage is invalid.
@@ -146,9 +146,8 @@ func (r *Reconciler) remainDrained(_ context.Context, s *scope) (outcome, error)
 // hold reports the result of the drain of a Machine that is not being deleted. The Node stays cordoned until the stage annotation is removed
 // or the in-place update has completed. After a timeout, the steps run again until the Node is drained.
 func (r *Reconciler) hold(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
-	waits, failed := r.allowUpdate(ctx, s, result.reason)
-	if waits {
-		return reconcile.Result{RequeueAfter: createRetry}, failed
+	if retry, err := r.allowUpdate(ctx, s, result.reason); err != nil || retry > 0 {
+		return reconcile.Result{RequeueAfter: retry}, err
 	}
 	wanted, again := machinedrain.ResultCondition(result.reason, result.message), time.Duration(0)
 	if wanted.Status == metav1.ConditionTrue {
@@ -156,10 +155,7 @@ func (r *Reconciler) hold(ctx context.Context, s *scope, result outcome) (reconc
 	} else {
 		again = pollInterval
 	}
-	if err := r.setCondition(ctx, s, wanted); err != nil {
-		return reconcile.Result{}, err
-	}
-	return reconcile.Result{RequeueAfter: again}, failed
+	return reconcile.Result{RequeueAfter: again}, r.setCondition(ctx, s, wanted)
 }
 
 // keepStage creates or updates the NodeMaintenance in the requested stage, Idle or Cordon.
@@ -170,7 +166,7 @@ func (r *Reconciler) keepStage(ctx context.Context, s *scope, stage v1alpha1.Nod
 	case s.maintenance != nil && machinedrain.StageBefore(stage, s.maintenance.Spec.Stage):
 		return machinedrain.StageCondition(stage, s.maintenance), nil
 	}
-	change := machinedrain.Protect
+	change := machinedrain.SetRemediation
 	if stage == v1alpha1.StageIdle {
 		change = machinedrain.EnableRemediation
 	}

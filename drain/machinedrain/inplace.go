@@ -15,18 +15,18 @@ import (
 // RequestedStage returns the stage that is requested for the Node of a Machine that is not being deleted: by its stage annotation, or else by
 // an in-place update, see InPlaceStage. It is empty if none is requested or if the annotation is invalid; problem says why it is invalid.
 func RequestedStage(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (stage v1alpha1.NodeMaintenanceStage, problem string) {
-	if _, staged := m.Annotations[v1alpha1.MachineStageAnnotation]; staged {
+	if isStaged(m) {
 		return StageOf(m)
 	}
 	return InPlaceStage(m, policy), ""
 }
 
-// InPlaceStage returns the stage that the Node of a Machine must reach before Cluster API updates the Machine in place: Drain, Cordon, or none
-// without an update. policy is the one that the Machine follows, nil if there is none. A Machine whose Node users exclude from drains is not
-// drained.
+// InPlaceStage returns the stage that the Node of a Machine must reach before Cluster API updates the Machine in place: Drain, Cordon, or an empty
+// stage without an update. policy is the one that the Machine follows, nil if no policy selects it. A Machine whose Node users exclude from drains is
+// not drained.
 func InPlaceStage(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) v1alpha1.NodeMaintenanceStage {
 	excludedBy, excluded := m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]
-	if policy == nil || !isUpdatedInPlace(m) || excluded && excludedBy != v1alpha1.HookOwner {
+	if policy == nil || !IsUpdatedInPlace(m) || excluded && excludedBy != v1alpha1.HookOwner {
 		return ""
 	}
 	switch policy.Spec.InPlaceUpdates {
@@ -42,8 +42,7 @@ func InPlaceStage(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) v1a
 // ContinuedStage returns the stage of a running Machine whose NodeMaintenance exists. Stages only move forward: a drain before an in-place
 // update continues if the policy then requires only a cordon. For the stage annotation, an earlier stage is invalid.
 func ContinuedStage(m *clusterv1.Machine, requested v1alpha1.NodeMaintenanceStage, maintenance *v1alpha1.NodeMaintenance) v1alpha1.NodeMaintenanceStage {
-	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation]
-	if !staged && requested == v1alpha1.StageCordon && maintenance != nil && maintenance.Spec.Stage == v1alpha1.StageDrain {
+	if !isStaged(m) && requested == v1alpha1.StageCordon && maintenance != nil && maintenance.Spec.Stage == v1alpha1.StageDrain {
 		return v1alpha1.StageDrain
 	}
 	return requested
@@ -76,34 +75,39 @@ func IsUnchanged(stored, cached *v1alpha1.NodeMaintenance) bool {
 // MayBeMaintained returns whether a maintenance of the Node of a running Machine may be requested. Which policy the Machine follows also matters
 // for an in-place update: see RequestedStage.
 func MayBeMaintained(m *clusterv1.Machine) bool {
-	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation]
-	return staged || isUpdatedInPlace(m)
+	return isStaged(m) || IsUpdatedInPlace(m)
 }
 
 // mayDrainInPlace returns whether the drain of a running Machine is requested, regardless of its policy.
 func mayDrainInPlace(m *clusterv1.Machine) bool {
-	if _, staged := m.Annotations[v1alpha1.MachineStageAnnotation]; staged {
+	if isStaged(m) {
 		stage, _ := StageOf(m)
 		return stage == v1alpha1.StageDrain
 	}
-	return isUpdatedInPlace(m)
+	return IsUpdatedInPlace(m)
 }
 
-// isUpdatedInPlace returns whether Cluster API updates a Machine in place. Cluster API removes the annotation when the update has completed.
-func isUpdatedInPlace(m *clusterv1.Machine) bool {
+// isStaged returns whether a Machine has the stage annotation.
+func isStaged(m *clusterv1.Machine) bool {
+	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation]
+	return staged
+}
+
+// IsUpdatedInPlace returns whether Cluster API updates a Machine in place. Cluster API removes the annotation when the update has completed.
+func IsUpdatedInPlace(m *clusterv1.Machine) bool {
 	_, updating := m.Annotations[clusterv1.UpdateInProgressAnnotation]
 	return updating
 }
 
 // MayUpdate returns whether the in-place update of a Machine may begin, and otherwise what it waits for. The Machine must be as the API server
-// has it: a cached one may have the permission of an earlier update. policy is the one that the Machine follows, nil if there is none; it is
-// not needed for a Machine that has UpdateAllowedAnnotation.
+// has it: a cached one may have the permission of an earlier update. policy is the one that the Machine follows, nil if no policy selects it; it
+// is not needed for a Machine that has UpdateAllowedAnnotation.
 func MayUpdate(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (allowed bool, message string) {
 	required := InPlaceStage(m, policy)
 	switch {
 	case !m.DeletionTimestamp.IsZero():
 		return false, "The Machine is being deleted"
-	case !isUpdatedInPlace(m):
+	case !IsUpdatedInPlace(m):
 		return false, "The Machine has no annotation " + clusterv1.UpdateInProgressAnnotation + ": the update has completed or was withdrawn"
 	case UpdateAllowed(m), required == "":
 		return true, ""

@@ -371,3 +371,18 @@ func TestDrainProgress(t *testing.T) {
 		})
 	}
 }
+
+func TestOverrules(t *testing.T) {
+	t.Run("M54, M81: Cluster API must not drain the Node when the Cluster is being deleted or the Node is out of service", func(t *testing.T) {
+		for reason, want := range map[machinedrain.SkipReason][2]bool{
+			machinedrain.SkipClusterDeleting: {true, true},
+			machinedrain.SkipOutOfService:    {true, false},
+			machinedrain.SkipNodeGone:        {false, false},
+			machinedrain.SkipExcluded:        {false, false},
+		} {
+			if drain, volumes := reason.Overrules(); [2]bool{drain, volumes} != want {
+				t.Errorf("got %v, %v for %s, want %v", drain, volumes, reason, want)
+			}
+		}
+	})
+}

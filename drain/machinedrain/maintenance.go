@@ -79,8 +79,7 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 // reason returns the reason of a Machine's NodeMaintenance. It includes the explanation of the stage annotation.
 func reason(purpose string, m *clusterv1.Machine) string {
 	machine := types.NamespacedName{Namespace: m.Namespace, Name: m.Name}
-	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation]
-	if purpose == v1alpha1.RequestedForStage && !staged && isUpdatedInPlace(m) {
+	if purpose == v1alpha1.RequestedForStage && !isStaged(m) && IsUpdatedInPlace(m) {
 		return fmt.Sprintf(reasonUpdate, machine)
 	}
 	reason := fmt.Sprintf(reasons[purpose], machine)

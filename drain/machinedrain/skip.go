@@ -42,6 +42,12 @@ const (
 	SkipOutOfService         SkipReason = "the Node is unreachable and has the taint " + corev1.TaintNodeOutOfService
 )
 
+// Overrules returns which parts of a deletion Cluster API must not do either after the hook is removed. On a Node that is out of service it would
+// wait for the Pods, and it may not have observed the deletion of the Cluster yet. In all other cases, it skips what we skip.
+func (s SkipReason) Overrules() (drain, volumes bool) {
+	return s == SkipClusterDeleting || s == SkipOutOfService, s == SkipClusterDeleting
+}
+
 // Skip returns why the Node of a deleted Machine is not drained, or NotSkipped. Cluster API would not drain such a Node either.
 func Skip(f Facts) SkipReason {
 	m := f.Machine

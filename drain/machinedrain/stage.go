@@ -51,10 +51,10 @@ func StageCondition(requested v1alpha1.NodeMaintenanceStage, m *v1alpha1.NodeMai
 	}
 }
 
-// RequestDrain records when the drain of a Machine was requested, and disables its remediation where Protect does.
+// RequestDrain records when the drain of a Machine was requested, and sets its remediation.
 func RequestDrain(now time.Time) func(*clusterv1.Machine) (changed bool) {
 	return func(m *clusterv1.Machine) bool {
-		changed := Protect(m)
+		changed := SetRemediation(m)
 		if recorded(m, v1alpha1.DrainRequestedAnnotation) == nil {
 			metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.DrainRequestedAnnotation, now.UTC().Format(time.RFC3339))
 			changed = true
@@ -80,10 +80,10 @@ func RemainsDrained(machine *clusterv1.Machine, m *v1alpha1.NodeMaintenance) boo
 	return machine.DeletionTimestamp.IsZero() && Drained(m) && condition != nil && condition.Reason == v1alpha1.ReasonMachineDrained && condition.Status == metav1.ConditionTrue
 }
 
-// Protect disables the remediation of a Machine whose maintenance a user has requested, and enables it otherwise: a MachineHealthCheck
+// SetRemediation disables the remediation of a Machine whose maintenance a user has requested, and enables it otherwise: a MachineHealthCheck
 // replaces a Machine whose in-place update fails, as without this provider.
-func Protect(m *clusterv1.Machine) (changed bool) {
-	if _, staged := m.Annotations[v1alpha1.MachineStageAnnotation]; staged {
+func SetRemediation(m *clusterv1.Machine) (changed bool) {
+	if isStaged(m) {
 		return DisableRemediation(m)
 	}
 	return EnableRemediation(m)

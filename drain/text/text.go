@@ -29,12 +29,26 @@ func List(names []string, limit int) string {
 	return strings.Join(names, ", ")
 }
 
-// Plain replaces the control and format characters of a text with spaces, except line feeds: they could control a terminal.
+// Plain replaces the characters of a text that are not printable with spaces, except line feeds.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) {
+		if r != '\n' && !Printable(r) {
 			return ' '
 		}
 		return r
 	}, text)
+}
+
+// Printable returns whether a character is visible, is no part of a control sequence, and does not change the direction of text.
+func Printable(r rune) bool {
+	switch {
+	case r == ' ':
+		return true
+	case unicode.Is(unicode.C, r), unicode.Is(unicode.Zl, r), unicode.Is(unicode.Zp, r): // control, format, surrogate, private use
+		return false
+	case unicode.Is(unicode.Mn, r), unicode.Is(unicode.Me, r): // marks stack on a character without limit
+		return false
+	default:
+		return unicode.IsPrint(r)
+	}
 }

@@ -83,7 +83,7 @@ func Check(ctx context.Context, management client.Reader, machine client.ObjectK
 	return Decision{Allowed: allowed, Message: message}, nil
 }
 
-// policyOf returns the policy that a Machine follows, nil if there is none or if the CRD does not exist.
+// policyOf returns the policy that a Machine follows, nil if no policy selects it or if the CRD does not exist.
 func policyOf(ctx context.Context, management client.Reader, machine *clusterv1.Machine) (*v1alpha1.MachineDrainPolicy, error) {
 	policies := &v1alpha1.MachineDrainPolicyList{}
 	err := management.List(ctx, policies, client.InNamespace(machine.Namespace))

@@ -8,17 +8,26 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
+
+// proxied returns the configuration of a client that uses the link.
+func proxied(t *testing.T, cluster *ControlPlane) *rest.Config {
+	t.Helper()
+	g := NewWithT(t)
+	kubeconfig, err := cluster.ProxiedKubeconfigFor("remote", "system:masters")
+	g.Expect(err).NotTo(HaveOccurred())
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	g.Expect(err).NotTo(HaveOccurred())
+	return config
+}
 
 func TestNetworkIsCutAndRestored(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	cluster := ForTest(t, Options{})
-	kubeconfig, err := cluster.ProxiedKubeconfigFor("remote", "system:masters")
-	g.Expect(err).NotTo(HaveOccurred())
-	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-	g.Expect(err).NotTo(HaveOccurred())
+	config := proxied(t, cluster)
 	remote, direct := clientFor(t, config), clientFor(t, cluster.AdminConfig())
 
 	watch, err := remote.CoreV1().Namespaces().Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=made-meanwhile"})
@@ -54,12 +63,9 @@ func TestResponsesAreCut(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	cluster := ForTest(t, Options{})
-	kubeconfig, err := cluster.ProxiedKubeconfigFor("remote", "system:masters")
-	g.Expect(err).NotTo(HaveOccurred())
-	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-	g.Expect(err).NotTo(HaveOccurred())
+	config := proxied(t, cluster)
 	remote, direct := clientFor(t, config), clientFor(t, cluster.AdminConfig())
-	_, err = remote.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	_, err := remote.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
 
 	cluster.CutResponses()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -44,6 +45,7 @@ func (w *workloadCluster) updateInPlace(ctx context.Context) {
 	for _, worker := range w.workers(ctx, Default) {
 		pods[worker.Name] = w.podsOn(ctx, Default, worker.Status.NodeRef.Name)
 	}
+	Expect(pods).To(ContainElement(Not(BeEmpty())))
 
 	By("changing the MachineDeployment and the KubeadmControlPlane")
 	const command = "echo updated"
@@ -88,9 +90,8 @@ func (w *workloadCluster) updateInPlace(ctx context.Context) {
 		Expect(before[0].Answered).To(BeTemporally("<", updates[0].Requested), machine.Name)
 		Expect(after[0].Requested).To(BeTemporally(">", updates[0].Answered), machine.Name)
 		for _, pod := range pods[machine.Name] {
-			for _, eviction := range events.Verb("create").Resource("pods", "eviction").Named(pod.Namespace, pod.Name) {
-				Expect(eviction.Answered).To(BeTemporally("<", updates[0].Requested), eviction.String())
-			}
+			Expect(events.Verb("create").Resource("pods", "eviction").Named(pod.Namespace, pod.Name)).To(HaveLen(1))
+			Expect(ended(events, pod)).To(BeTemporally("<", updates[0].Requested), "%s has terminated before the update", pod.Name)
 		}
 	}
 	patch(ctx, policy, func() { policy.Spec.InPlaceUpdates = v1alpha1.InPlaceUpdatesIgnore })
@@ -124,13 +125,13 @@ func (w *workloadCluster) startUpdater(ctx context.Context) (stop func()) {
 	certificate, key, err := cert.GenerateSelfSignedCertKey(gateway, []net.IP{net.ParseIP(gateway)}, nil)
 	Expect(err).NotTo(HaveOccurred())
 	dir := GinkgoT().TempDir()
-	repository := &repository{dir: dir}
-	repository.write("tls.crt", string(certificate))
-	repository.write("tls.key", string(key))
+	for name, content := range map[string][]byte{"tls.crt": certificate, "tls.key": key} {
+		Expect(os.WriteFile(filepath.Join(dir, name), content, 0o600)).To(Succeed())
+	}
 
 	catalog := runtimecatalog.New()
 	Expect(runtimehooksv1.AddToCatalog(catalog)).To(Succeed())
-	extension, err := server.New(server.Options{Catalog: catalog, Host: "0.0.0.0", Port: port, CertDir: filepath.Clean(dir)})
+	extension, err := server.New(server.Options{Catalog: catalog, Host: "0.0.0.0", Port: port, CertDir: dir})
 	Expect(err).NotTo(HaveOccurred())
 	for _, handler := range []server.ExtensionHandler{
 		{Hook: runtimehooksv1.CanUpdateMachine, Name: "can-update-machine", HandlerFunc: canUpdateMachine},

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // Machines maintains Machines of a management cluster by their stage annotation. Stage Complete removes it.
@@ -61,17 +62,11 @@ func (m Machines) Request(ctx context.Context, target Target, stage v1alpha1.Nod
 // isCompleting returns whether the manager has not yet completed a maintenance that is no longer requested. Until then, the condition of the
 // Machine may be that of the earlier request.
 func isCompleting(machine *clusterv1.Machine) bool {
-	if _, staged := machine.Annotations[v1alpha1.MachineStageAnnotation]; staged || isUpdated(machine) {
+	if machinedrain.MayBeMaintained(machine) {
 		return false
 	}
 	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	return condition != nil && condition.Reason != v1alpha1.ReasonNotManaged
-}
-
-// isUpdated returns whether Cluster API updates a Machine in place. The policy of the Machine may then require a maintenance of its Node.
-func isUpdated(machine *clusterv1.Machine) bool {
-	_, updated := machine.Annotations[clusterv1.UpdateInProgressAnnotation]
-	return updated
 }
 
 // annotate requests a stage. An empty reason leaves the present one, until the maintenance is complete.
@@ -113,7 +108,7 @@ func (m Machines) progress(_ Target, object client.Object, stage v1alpha1.NodeMa
 		return Progress{Failed: "another actor has changed the annotation " + v1alpha1.MachineStageAnnotation}
 	case condition == nil:
 		return Progress{Reached: stage == v1alpha1.StageComplete}
-	case stage == v1alpha1.StageComplete && isUpdated(machine):
+	case stage == v1alpha1.StageComplete && machinedrain.IsUpdatedInPlace(machine):
 		return Progress{Message: "Cluster API updates the Machine in place. If its MachineDrainPolicy requires a maintenance of the Node for that, it lasts until the update has completed"}
 	case stage != v1alpha1.StageComplete && condition.Reason == v1alpha1.ReasonNotManaged:
 		return Progress{Failed: condition.Message}

@@ -61,7 +61,7 @@ func (w *Watch) Terminating(ctx context.Context, cluster types.NamespacedName, n
 		case len(d.nodes) < maxFollowedNodes:
 			w.followPods(ctx, d, node)
 		default:
-			d.cluster.gaps.Add(fmt.Sprintf("The Pods of more than %d Nodes of %s at once: waits of the others include the termination", maxFollowedNodes, d.cluster.Name))
+			d.cluster.gaps.Add(fmt.Sprintf("Pods on more than %d draining Nodes of %s: their waits include the termination", maxFollowedNodes, d.cluster.Name))
 		}
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))

@@ -118,7 +118,7 @@ func cleanAll(texts []string) []string {
 func viewOf(h *recording.History) *view {
 	axis := axisOf(h)
 	v := &view{
-		Title: clean(strings.TrimSuffix("Drains of the "+h.Context, " of the ")), Summary: cleanAll(h.Summary()), Ticks: axis.ticks(),
+		Title: titleOf(h), Summary: cleanAll(h.Summary()), Ticks: axis.ticks(),
 		Period:   h.Start.UTC().Format("2006-01-02 15:04:05") + " to " + h.End.UTC().Format("2006-01-02 15:04:05") + " UTC",
 		Warnings: warnings(h), Advice: adviceOf(h),
 	}
@@ -133,6 +133,14 @@ func viewOf(h *recording.History) *view {
 	}
 	v.waits(h)
 	return v
+}
+
+// titleOf names the clusters of a recording. Traces do not name their context.
+func titleOf(h *recording.History) string {
+	if h.Context == "" {
+		return "Drains"
+	}
+	return clean("Drains of the " + h.Context)
 }
 
 func warnings(h *recording.History) []string {

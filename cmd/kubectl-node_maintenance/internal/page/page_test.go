@@ -157,3 +157,11 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+func TestTitle(t *testing.T) {
+	t.Run("K26, M75: the title names the context of a recording; traces have no context", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(viewOf(&recording.History{Context: "management cluster"}).Title).To(Equal("Drains of the management cluster"))
+		g.Expect(viewOf(&recording.History{}).Title).To(Equal("Drains"))
+	})
+}

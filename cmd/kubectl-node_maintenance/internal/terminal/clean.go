@@ -8,15 +8,17 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// Clean returns text on one line, without characters that control a terminal or are invisible, with at most limit characters. White
+// Clean returns a text on one line, without characters that control a terminal or are invisible, with at most limit characters. White
 // space of every kind becomes a space, and what is removed leaves no trace but a replacement character.
-func Clean(text string, limit int) string {
+func Clean(untrusted string, limit int) string {
 	var b strings.Builder
 	count := 0
 	space := false
-	for _, r := range text {
+	for _, r := range untrusted {
 		if count >= limit {
 			return cut(b.String())
 		}
@@ -28,7 +30,7 @@ func Clean(text string, limit int) string {
 				continue
 			}
 			r = ' '
-		case !Printable(r):
+		case !text.Printable(r):
 			r = unicode.ReplacementChar
 		}
 		space = r == ' '
@@ -39,9 +41,9 @@ func Clean(text string, limit int) string {
 }
 
 // Lines is Clean for text of several lines, of which it returns at most maxLines.
-func Lines(text string, maxLines, limit int) []string {
+func Lines(untrusted string, maxLines, limit int) []string {
 	var lines []string
-	for line := range strings.SplitSeq(text, "\n") {
+	for line := range strings.SplitSeq(untrusted, "\n") {
 		if line = Clean(line, limit); line == "" {
 			continue
 		}
@@ -54,30 +56,16 @@ func Lines(text string, maxLines, limit int) []string {
 }
 
 // cut replaces the last character by an ellipsis.
-func cut(text string) string {
-	_, size := utf8.DecodeLastRuneInString(text)
-	return text[:len(text)-size] + "…"
-}
-
-// Printable returns whether a character is visible, is no part of a control sequence, and does not change the direction of text.
-func Printable(r rune) bool {
-	switch {
-	case r == ' ':
-		return true
-	case unicode.Is(unicode.C, r), unicode.Is(unicode.Zl, r), unicode.Is(unicode.Zp, r): // control, format, surrogate, private use
-		return false
-	case unicode.Is(unicode.Mn, r), unicode.Is(unicode.Me, r): // marks stack on a character without limit
-		return false
-	default:
-		return unicode.IsPrint(r)
-	}
+func cut(s string) string {
+	_, size := utf8.DecodeLastRuneInString(s)
+	return s[:len(s)-size] + "…"
 }
 
 // Escape replaces the characters of JSON or YAML that are not printable, other than the line breaks of its layout.
 func Escape(document string, escape func(r rune) string) string {
 	var b strings.Builder
 	for _, r := range document {
-		if r == '\n' || Printable(r) {
+		if r == '\n' || text.Printable(r) {
 			b.WriteRune(r)
 		} else {
 			b.WriteString(escape(r))
