@@ -159,6 +159,7 @@ GENERATED := \
 	config/crd/bases \
 	config/workload/crd \
 	config/rbac/role.yaml \
+	config/plugin/role.yaml \
 	docs/reference/api.md \
 	docs/reference/configuration.md \
 	docs/reference/requirements.md \
@@ -176,7 +177,8 @@ generate: ## Generate deepcopy functions, CRDs, roles and reference pages from t
 	mv "$$crds"/*_nodemaintenances.yaml "$$crds"/*_evacuations.yaml config/workload/crd/; \
 	if [ -n "$$(ls "$$crds")" ]; then echo "Unknown CRDs: $$(ls "$$crds"). Add them to the Makefile, for management or workload clusters."; exit 1; fi
 	$(CONTROLLER_GEN) crd paths=./$(KWOK_PROVIDER)/api/... output:crd:dir=$(KWOK_PROVIDER)/config/crd
-	$(CONTROLLER_GEN) rbac:roleName=capnm-manager-role paths=./controllers/... paths=./cmd/... output:rbac:dir=config/rbac
+	$(CONTROLLER_GEN) rbac:roleName=capnm-manager-role paths=./controllers/... paths=./cmd/manager/... output:rbac:dir=config/rbac
+	$(CONTROLLER_GEN) rbac:roleName=capnm-plugin paths=./cmd/kubectl-node_maintenance/... output:rbac:dir=config/plugin
 	@mkdir -p docs/reference
 	$(CRD_REF_DOCS) --source-path=api --config=hack/docs/crd-ref-docs.yaml --templates-dir=hack/docs/templates \
 		--renderer=markdown --output-path=docs/reference/api.md --log-level=WARN

@@ -4,7 +4,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// EvacuationCancellationPolicy says whether an Evacuation can be cancelled, which is to delete it before its Pod.
+// EvacuationCancellationPolicy says whether an Evacuation can be cancelled, that is, deleted before its Pod.
 // +kubebuilder:validation:Enum=Allow;Forbid
 type EvacuationCancellationPolicy string
 

@@ -28,7 +28,7 @@ const (
 	// minutes until the replacement of the previous Pod is ready. It does not wait for replicas that were not ready, or did not exist,
 	// before the drain. This order does not protect availability: PodDisruptionBudgets do.
 	StatefulSetPodsOrdered StatefulSetPodsPolicy = "Ordered"
-	// StatefulSetPodsUnordered evicts the Pods of a StatefulSet as PodDisruptionBudgets allow, as it evicts other Pods.
+	// StatefulSetPodsUnordered evicts the Pods of a StatefulSet as PodDisruptionBudgets allow, like other Pods.
 	StatefulSetPodsUnordered StatefulSetPodsPolicy = "Unordered"
 )
 
@@ -61,9 +61,9 @@ const (
 type OnTimeoutPolicy string
 
 const (
-	// OnTimeoutRelease does not change them. The Machine is deleted with its Pods.
+	// OnTimeoutRelease does not change the remaining Pods. The Machine is deleted with them.
 	OnTimeoutRelease OnTimeoutPolicy = "Release"
-	// OnTimeoutDelete deletes them before the timeout, early enough for their grace periods.
+	// OnTimeoutDelete deletes the remaining Pods before the timeout, early enough for their grace periods.
 	OnTimeoutDelete OnTimeoutPolicy = "Delete"
 )
 

@@ -9,7 +9,8 @@ const (
 
 	// ReasonWaitingForWorkloadCluster means that the manager has no connection to the workload cluster.
 	ReasonWaitingForWorkloadCluster = "WaitingForWorkloadCluster"
-	// ReasonCRDNotServed means that the workload cluster does not serve a CRD that the manager installs. The message says which and why.
+	// ReasonCRDNotServed means that the workload cluster does not serve a CRD that the manager installs, or refuses the bundle. The message says
+	// which and why.
 	ReasonCRDNotServed = "CRDNotServed"
 	// ReasonWaitingForTurn means that as many other Nodes of the Cluster are being drained as maxParallelDrains allows.
 	ReasonWaitingForTurn = "WaitingForTurn"
@@ -26,7 +27,7 @@ const (
 	ReasonSkipped = "Skipped"
 	// ReasonMachineDrained means that the Node is drained.
 	ReasonMachineDrained = "Drained"
-	// ReasonHookRemoved means that another actor removed the hook during the drain, and that Cluster API drains the Node.
+	// ReasonHookRemoved means that another actor removed the hook during the drain. Cluster API drains the Node.
 	ReasonHookRemoved = "HookRemoved"
 	// ReasonReconcileFailed means that a step of the drain has failed for 10 s or longer. The message has the error and what to do about
 	// it. If the Node cannot be cordoned, the reason is CordonFailed; if a MachineDrainRule is invalid, it is InvalidDrainRule.
@@ -42,7 +43,7 @@ const (
 	ReasonMachineCompleting = "Completing"
 	// ReasonMachineCompleted means that the stage annotation is Complete or was removed, and the NodeMaintenance is completed.
 	ReasonMachineCompleted = "Completed"
-	// ReasonInvalidStage means that the value of the stage annotation is not a stage, or an earlier stage.
+	// ReasonInvalidStage means that the value of the stage annotation is not a stage, or is a stage before the present one.
 	ReasonInvalidStage = "InvalidStage"
 	// ReasonNotManaged means that the stage annotation has no effect, because no MachineDrainPolicy selects the Machine.
 	ReasonNotManaged = "NotManaged"

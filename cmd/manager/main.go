@@ -252,12 +252,12 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		sweeper.SetupWithManager(mgr, ofMaintenance),
 		served.SetupWithManager(ctx, mgr),
 		evacuations.SetupWithManager(ctx, mgr, ofEvacuation),
-		evictions.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: o.evictorConcurrency}),
+		evictions.SetupWithManager(mgr, workload.FairOptions(o.evictorConcurrency, itself)),
 		daemonSets.SetupWithManager(ctx, mgr, ofEvacuation),
 		deployments.SetupWithManager(mgr, ofEvacuation),
 		statefulSets.SetupWithManager(mgr, ofEvacuation),
 		setupNodeAgent(mgr, o, workloads, ofMaintenance),
-		workloads.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: o.clusterCacheConcurrency}),
+		workloads.SetupWithManager(ctx, mgr, workload.FairOptions(o.clusterCacheConcurrency, itself)),
 	})
 }
 
@@ -282,6 +282,9 @@ func setupNodeAgent(mgr ctrl.Manager, o *options, workloads *workloadcluster.Rec
 	workloads.Watches, workloads.NodeAgentImage = append(workloads.Watches, staticPods.Watches), o.nodeAgentImage
 	return staticPods.SetupWithManager(mgr, options)
 }
+
+// itself returns the Cluster of a request for a Cluster.
+func itself(request ctrl.Request) types.NamespacedName { return request.NamespacedName }
 
 // clusterOfMachine returns a function that returns the Cluster of a Machine. Deleted Machines of a namespace share an empty name.
 func clusterOfMachine(ctx context.Context, reader client.Reader) func(ctrl.Request) types.NamespacedName {

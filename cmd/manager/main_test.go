@@ -26,7 +26,7 @@ func TestShutdownFitsIntoThePodsGrace(t *testing.T) {
 	if grace := time.Duration(seconds) * time.Second; shutdownTimeout >= grace {
 		t.Errorf("the manager stops waiting after %s, but is killed after %s: it cannot release its lease", shutdownTimeout, grace)
 	}
-	if evictor.Patience >= shutdownTimeout {
-		t.Errorf("the manager waits %s for evictions, but stops waiting after %s", evictor.Patience, shutdownTimeout)
+	if evictor.MaxShutdownWait >= shutdownTimeout {
+		t.Errorf("the manager waits %s for evictions, but stops waiting after %s", evictor.MaxShutdownWait, shutdownTimeout)
 	}
 }

@@ -41,11 +41,11 @@ type Reconciler struct {
 	gone       cache.Cache[goneSince]
 }
 
-// goneTTL is how long it is kept when a Pod was first observed not to exist. A busy manager may reconcile long after AwaitCollectionFor.
+// goneTTL is how long a goneSince is kept: longer than evacuation.AwaitCollectionFor, because a busy manager may reconcile late.
 const goneTTL = time.Minute
 
-// goneSince is when the Pod of an Evacuation was first observed not to exist. After a restart of the manager, the garbage collector gets the same
-// time again.
+// goneSince is when the Pod of an Evacuation was first observed not to exist. It is kept in memory: after a restart of the manager, the wait for
+// the garbage collector begins again.
 type goneSince struct {
 	cluster    types.NamespacedName
 	evacuation types.UID
@@ -149,7 +149,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	}
 	if err := s.client.Get(ctx, request.Object, s.evacuation); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			r.Clusters.Release(request.Cluster, owner(request))
+			r.Clusters.Release(request.Cluster, watchOwner(request))
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, errors.Wrapf(err, "getting Evacuation %s", request.Object)
@@ -188,7 +188,7 @@ func (s *scope) goneSince() goneSince {
 	return goneSince{cluster: s.request.Cluster, evacuation: s.evacuation.UID}
 }
 
-// input returns what is known about the Evacuation and its Pod.
+// input returns what is known about the Evacuation and its Pod. It records when the Pod was first observed not to exist.
 func (r *Reconciler) input(s *scope, now time.Time) evacuation.Input {
 	if s.gone {
 		since := s.goneSince()
@@ -206,8 +206,8 @@ func (r *Reconciler) input(s *scope, now time.Time) evacuation.Input {
 	return evacuation.InputOf(s.evacuation, s.pod, s.podType, s.terms, now)
 }
 
-// owner returns the name under which an Evacuation subscribes to the Pods of its Node.
-func owner(request workload.Request) string { return "Evacuation/" + request.Object.String() }
+// watchOwner returns the name of an Evacuation as an owner of drain watches.
+func watchOwner(request workload.Request) string { return "Evacuation/" + request.Object.String() }
 
 // locate finds the Node of the Pod and records it in an annotation of the Evacuation. The Evacuations of NodeMaintenances are created with
 // this annotation. If using the annotation requires one more watch, locate first verifies it with the Pod (see evacuation.RecordedNode). It returns
@@ -231,7 +231,7 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 		return false, err
 	case pod == nil:
 		s.gone = true
-		r.Clusters.Release(s.request.Cluster, owner(s.request))
+		r.Clusters.Release(s.request.Cluster, watchOwner(s.request))
 		return true, nil
 	case !recorded || name != pod.Spec.NodeName:
 		return false, r.recordNode(ctx, s, pod)
@@ -242,14 +242,14 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 		if client.IgnoreNotFound(err) != nil {
 			return false, errors.Wrapf(err, "getting Node %s", name)
 		}
-		s.requeueAfter = noNodePace
+		s.requeueAfter = noNodeInterval
 		return false, nil
 	}
 	return true, nil
 }
 
-// noNodePace is how often a Pod is read whose Node does not exist. Kubernetes garbage-collects such Pods.
-const noNodePace = time.Minute
+// noNodeInterval is the interval at which a Pod whose Node does not exist is read. Kubernetes garbage-collects such Pods.
+const noNodeInterval = time.Minute
 
 // observeRecordedNode observes the Node that the annotation of the Evacuation names.
 func (r *Reconciler) observeRecordedNode(ctx context.Context, s *scope, name string) (evacuation.RecordedNode, error) {
@@ -298,14 +298,14 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 		return nil
 	}
 	node := s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation]
-	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, owner(s.request), node)
+	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, watchOwner(s.request), node)
 	if err != nil {
 		return err
 	}
 	pod, found := workload.PodOf(observation, s.evacuation)
 	if !found {
 		if _, s.gone = observation.PodsOn(node); s.gone { // the Evacuation may exist for long, with a finalizer of another actor
-			r.Clusters.Release(s.request.Cluster, owner(s.request))
+			r.Clusters.Release(s.request.Cluster, watchOwner(s.request))
 		}
 		return nil
 	}

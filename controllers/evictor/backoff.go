@@ -24,9 +24,9 @@ func newBackoffs() *backoffs {
 	return &backoffs{until: map[types.UID]time.Time{}, refusals: map[types.UID]string{}, unanswered: map[types.UID]int32{}}
 }
 
-// keep drops the Pods that are not live and may be evicted again. A Pod whose Machine is paused is not live. It must not be evicted a second
-// time if the Machine is resumed before the watch delivers the termination of the Pod.
-func (b *backoffs) keep(live map[types.UID]bool, now time.Time) {
+// prune deletes the records of the Pods that are not live and whose backoff has ended. A Pod whose Machine is paused is not live, but must not be
+// evicted a second time if the Machine is resumed before the watch delivers the termination of the Pod.
+func (b *backoffs) prune(live map[types.UID]bool, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for uid, until := range b.until {

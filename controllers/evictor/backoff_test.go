@@ -23,11 +23,11 @@ func TestBackoffs(t *testing.T) {
 		b := newBackoffs()
 		b.backOff("a", now.Add(time.Minute))
 		b.backOff("b", now.Add(time.Minute))
-		b.keep(map[types.UID]bool{"b": true}, now)
+		b.prune(map[types.UID]bool{"b": true}, now)
 		if b.of("a").IsZero() {
 			t.Error("its Machine may be paused, and its eviction not observed yet")
 		}
-		b.keep(map[types.UID]bool{"b": true}, now.Add(time.Minute))
+		b.prune(map[types.UID]bool{"b": true}, now.Add(time.Minute))
 		if len(b.until) != 1 {
 			t.Errorf("%d Pods are deferred", len(b.until))
 		}
@@ -40,7 +40,7 @@ func TestBackoffs(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 		b.backOff("a", now.Add(watchLag))
-		b.keep(map[types.UID]bool{"a": true}, now)
+		b.prune(map[types.UID]bool{"a": true}, now)
 		if b.refusal("a") != "" || b.refusal("b") != "" {
 			t.Error("the reason is kept")
 		}

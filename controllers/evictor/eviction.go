@@ -35,7 +35,7 @@ const (
 	eventEvictionRefused = "EvictionRefused"
 )
 
-// removed contains the prefixes of the messages of events on removed Pods.
+// removed contains the prefixes of the messages of events on removed Pods, by reason.
 var removed = map[string]string{
 	eventEvicted:           "Evicted: ",
 	eventDeletedUnready:    "Deleted, because the Pod is not ready and its PodDisruptionBudget can never allow a disruption: ",
@@ -46,9 +46,9 @@ var removed = map[string]string{
 // not delay all of them.
 const slowEviction = time.Second
 
-// unansweredTimeout is how long an eviction without a response counts against its budget. A busy API server may take seconds, and meanwhile would refuse
-// another eviction. An eviction that hangs in an admission webhook usually gets its response after little more than ten seconds, the default
-// timeout of webhooks.
+// unansweredTimeout is how long an eviction without a response counts against its budget. A busy API server may take seconds to respond, and would
+// refuse another eviction meanwhile. An eviction that hangs in an admission webhook usually gets its response after little more than ten seconds,
+// the default timeout of webhooks.
 const unansweredTimeout = 15 * time.Second
 
 // startEvictions starts the evictions of the admitted Pods and does not wait for them. It evicts the Pods of one budget sequentially, since
@@ -93,7 +93,7 @@ func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budget
 			v.evict(ctx, p, each)
 			late := v.Clock.Since(begun) >= slowEviction
 			if late {
-				p.refresh(ctx, budget) // before the eviction ends: the version that is recorded for the others may not include it
+				p.refresh(ctx, budget) // before v.end: the version that is recorded after the last Pod may not include this eviction
 			}
 			v.end(p, each.Pod)
 			if late {
@@ -118,7 +118,7 @@ func (v *Evictor) begin(p *pass, pod budgets.Pod) bool {
 		v.shutdown.end()
 		return false
 	}
-	if now.Before(p.state.backoffs.of(pod.UID)) { // which is set before an eviction ends
+	if now.Before(p.state.backoffs.of(pod.UID)) { // the backoff is set before an eviction ends
 		v.end(p, pod)
 		return false
 	}
@@ -175,7 +175,7 @@ func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err e
 		log.V(2).Info("Evicted Pod", "reason", reason)
 		evictions.WithLabelValues(resultEvicted).Inc()
 		evacuationcontroller.CountEviction()
-		v.Recorder.Evicted(s.pod.UID, now)
+		v.Recorder.RecordEvicted(s.pod.UID, now)
 		p.state.backoffs.backOff(s.pod.UID, now.Add(watchLag))
 		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, reason, removed[reason]+p.because(ctx, s))
 		return

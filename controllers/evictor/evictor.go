@@ -169,9 +169,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		}
 		v.startEvictions(ctrl.LoggerInto(v.evictionContext, ctrl.LoggerFrom(ctx)), p, append(admitted, granted...))
 	}
-	if err := p.report(ctx, waiting); err != nil {
-		return workload.Result(err)
-	}
+	p.report(ctx, waiting)
 	if p.nextTry.IsZero() {
 		return reconcile.Result{}, nil
 	}

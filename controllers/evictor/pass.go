@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -28,8 +29,12 @@ import (
 // parallelReports is the maximum number of concurrent status patches.
 const parallelReports = 16
 
-// unobservedBefore is how long after the creation of an Evacuation the disruption controller may process its budget before the status says so.
-const unobservedBefore = 5 * time.Second
+// reportRetry is the delay before retrying a status patch that has failed.
+const reportRetry = 5 * time.Second
+
+// notObservedGrace is how long an Evacuation must exist before its status reports that the disruption controller has not processed the budget of
+// its Pod yet.
+const notObservedGrace = 5 * time.Second
 
 // pass is one evaluation of all Pods of a workload cluster that are to be evicted.
 type pass struct {
@@ -97,7 +102,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 			candidates = append(candidates, p.candidate(s))
 		}
 	}
-	p.state.backoffs.keep(live, p.now)
+	p.state.backoffs.prune(live, p.now)
 	return candidates, nil
 }
 
@@ -215,16 +220,17 @@ func (p *pass) requeueAt(t time.Time) {
 }
 
 // report patches the status of each Evacuation whose reason to wait has changed, and updates the metric of blocked Pods. Short waits are not
-// worth a patch: until the watch delivers our own evictions, and for a new Evacuation until the disruption controller processes a change.
-func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
-	group, groupCtx := errgroup.WithContext(ctx)
+// worth a patch: until the watch delivers our own evictions, and for a new Evacuation until the disruption controller processes a change. A
+// patch that fails delays no other: tenants write Evacuations, and one may be so large that its status cannot grow.
+func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
+	var group errgroup.Group
 	group.SetLimit(parallelReports)
 	for _, each := range waiting {
 		p.blocked[string(each.Reason)]++
 		s := p.subjects[each.Pod.UID]
 		changed := s.status(p.now)
 		evacuation.Waiting(changed, string(each.Reason), each.Message)
-		reportAt := s.evacuation.CreationTimestamp.Add(unobservedBefore)
+		reportAt := s.evacuation.CreationTimestamp.Add(notObservedGrace)
 		switch {
 		case changed.Status.Message == s.evacuation.Status.Message || each.Stale:
 			continue
@@ -233,7 +239,7 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
 			continue
 		}
 		group.Go(func() error {
-			if err := p.client.Status().Patch(groupCtx, changed, client.MergeFrom(s.evacuation)); err != nil {
+			if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(s.evacuation)); err != nil {
 				return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", klog.KObj(changed))
 			}
 			p.written.RecordWritten(p.cluster, changed)
@@ -241,8 +247,8 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) error {
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return err
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to report what the eviction of a Pod waits for")
+		p.requeueAt(p.now.Add(reportRetry))
 	}
 	p.state.observeBlocked(p.cluster, p.blocked)
-	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -64,7 +65,7 @@ func TestReport(t *testing.T) {
 				for _, s := range p.due([]v1alpha1.Evacuation{*observed.DeepCopy()}) {
 					p.subjects[s.pod.UID] = s
 				}
-				g.Expect(p.report(t.Context(), []budgets.Waiting{waiting})).To(Succeed())
+				p.report(t.Context(), []budgets.Waiting{waiting})
 			}
 			g.Expect(patches).To(Equal(tc.patches))
 			stored := &v1alpha1.Evacuation{}
@@ -72,6 +73,51 @@ func TestReport(t *testing.T) {
 			g.Expect(stored.Status.Message).To(Equal(exhausted.Message))
 		})
 	}
+}
+
+func TestReportThatFails(t *testing.T) {
+	g := NewWithT(t)
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	p := passOver(t, now, onePod{})
+	var waiting []budgets.Waiting
+	var refused *v1alpha1.Evacuation
+	evacuations := map[string]*v1alpha1.Evacuation{}
+	for _, name := range []string{"large", "a", "b", "c"} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "one"}}
+		e := evacuation.New(pod, nil, 0)
+		g.Expect(p.client.Create(t.Context(), e)).To(Succeed())
+		p.observation = onePod{pod: pod}
+		p.subjects[pod.UID] = p.due([]v1alpha1.Evacuation{*e})[0]
+		waiting = append(waiting, budgets.Waiting{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Message: "waiting for a budget"})
+		if evacuations[name] = e; name == "large" {
+			refused = e
+		}
+	}
+	p.client = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			if object.GetName() == refused.Name {
+				return errors.New("etcdserver: request is too large")
+			}
+			if ctx.Done() != t.Context().Done() {
+				return errors.New("the patch that failed has cancelled the others")
+			}
+			return c.SubResource(subResource).Patch(ctx, object, patch, options...)
+		},
+	})
+	backoffUntil := now.Add(time.Second)
+	p.requeueAt(backoffUntil)
+	p.report(t.Context(), waiting)
+	for name, e := range evacuations {
+		stored := &v1alpha1.Evacuation{}
+		g.Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(e), stored)).To(Succeed())
+		want := "waiting for a budget"
+		if name == "large" {
+			want = ""
+		}
+		g.Expect(stored.Status.Message).To(Equal(want), "E18: the status of Evacuation %s", name)
+	}
+	g.Expect(p.nextTry).To(Equal(backoffUntil), "the next pass is not delayed")
+	g.Expect(p.blocked).To(HaveKeyWithValue(string(budgets.BudgetExhausted), 4))
 }
 
 func TestAwaitCordons(t *testing.T) {

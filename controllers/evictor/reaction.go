@@ -11,8 +11,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
-// reactions measures, for one workload cluster, how soon allowed disruptions are used: the time from the event of a PodDisruptionBudget that
-// allows a disruption, as received, to the next eviction under it, as sent. It counts only budgets that Pods wait for when the event arrives.
+// reactions measures, for one workload cluster, how soon allowed disruptions are used: the time from the arrival of the event by which a
+// PodDisruptionBudget allows a disruption until the next eviction of one of its Pods is sent. It counts only budgets that Pods wait for when the
+// event arrives.
 type reactions struct {
 	mu      sync.Mutex
 	awaited sets.Set[string]     // budgets that Pods waited for in the last pass
@@ -37,8 +38,8 @@ func (r *reactions) receive(pdb *policyv1.PodDisruptionBudget, now time.Time) {
 	}
 }
 
-// observePass records the result of a pass. It drops the events before the pass of budgets that have admitted no Pod: what they allow is used by an
-// in-flight eviction, or no Pod waits for it.
+// observePass records the result of a pass. It drops the events that arrived before the pass, of budgets under which the pass admitted no Pod: an
+// in-flight eviction uses what such a budget allows, or no Pod waits for it.
 func (r *reactions) observePass(begun time.Time, admitted []budgets.Admitted, waiting []budgets.Waiting) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

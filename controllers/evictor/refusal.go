@@ -35,7 +35,7 @@ func classify(err error) (why refusal, answered bool) {
 		return refusal{v1alpha1.ReasonNamespaceTerminating, "The namespace is being deleted: " + message}, true
 	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
 		return refusal{v1alpha1.ReasonBudgetRefused, budgetRefusal(err)}, true
-	case apierrors.IsTooManyRequests(err):
+	case apierrors.IsTooManyRequests(err), workload.IsBudgetConflict(err):
 		return refusal{v1alpha1.ReasonBudgetUpdating, "The PodDisruptionBudget is being updated: " + message}, true
 	case apierrors.IsInternalError(err) && strings.Contains(message, "more than one PodDisruptionBudget"):
 		return refusal{v1alpha1.ReasonMultipleBudgets, "More than one PodDisruptionBudget selects this Pod, so Kubernetes cannot evict it"}, true

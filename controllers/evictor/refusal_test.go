@@ -32,6 +32,7 @@ func TestRefusal(t *testing.T) {
 	}{
 		{"E18: a budget", withCause(apierrors.NewTooManyRequests("no", 0), policyv1.DisruptionBudgetCause, "The disruption budget web 5 healthy Pods required and has 5 currently"), v1alpha1.ReasonBudgetRefused, "The disruption budget web 5 healthy Pods required and has 5 currently"},
 		{"E18: a budget that is being updated", apierrors.NewTooManyRequests("still being processed", 10), v1alpha1.ReasonBudgetUpdating, "The PodDisruptionBudget is being updated: still being processed"},
+		{"E18: a budget that other writes keep from being updated", apierrors.NewConflict(schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}, "web", errors.New("modified")), v1alpha1.ReasonBudgetUpdating, "The PodDisruptionBudget is being updated: "},
 		{"E18: a terminating namespace", withCause(apierrors.NewForbidden(pods, "web", errors.New("terminating")), corev1.NamespaceTerminatingCause, ""), v1alpha1.ReasonNamespaceTerminating, "The namespace is being deleted"},
 		{"E18: more than one budget", apierrors.NewInternalError(errors.New(moreThanOneBudget)), v1alpha1.ReasonMultipleBudgets, "More than one PodDisruptionBudget selects this Pod"},
 		{"E18: an admission policy", apierrors.NewForbidden(pods, "web", errors.New("ValidatingAdmissionPolicy 'x' denied request")), v1alpha1.ReasonAdmissionRefused, "An admission policy or webhook refused the eviction"},

@@ -8,9 +8,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Patience is how long the manager waits for in-flight evictions when it shuts down. It is less than the graceful shutdown timeout of the
+// MaxShutdownWait is how long the manager waits for in-flight evictions when it shuts down. It is less than the graceful shutdown timeout of the
 // manager.
-const Patience = 5 * time.Second
+const MaxShutdownWait = 5 * time.Second
 
 // shutdownGate delays the shutdown of the manager until in-flight evictions have ended. The API server first counts an eviction against the
 // budget, and then deletes the Pod. If the client disconnects in between, the budget counts the Pod as disrupted for two minutes
@@ -35,7 +35,7 @@ func (g *shutdownGate) begin() bool {
 
 func (g *shutdownGate) end() { g.inFlight.Done() }
 
-// Start implements manager.Runnable. It returns when the manager shuts down and either no eviction is in flight or Patience has elapsed.
+// Start implements manager.Runnable. It returns when the manager shuts down and either no eviction is in flight or MaxShutdownWait has elapsed.
 func (g *shutdownGate) Start(ctx context.Context) error {
 	<-ctx.Done()
 	g.mu.Lock()
@@ -48,7 +48,7 @@ func (g *shutdownGate) Start(ctx context.Context) error {
 	}()
 	select {
 	case <-ended:
-	case <-g.clock.After(Patience):
+	case <-g.clock.After(MaxShutdownWait):
 	}
 	return nil
 }

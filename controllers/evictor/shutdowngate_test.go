@@ -15,7 +15,7 @@ func TestShutdownGate(t *testing.T) {
 		proceed func(*shutdownGate, *testingclock.FakeClock)
 	}{
 		{"the shutdown of the manager waits for an eviction", func(l *shutdownGate, _ *testingclock.FakeClock) { l.end() }},
-		{"the shutdown waits no longer than Patience", func(_ *shutdownGate, now *testingclock.FakeClock) { now.Step(Patience) }},
+		{"the shutdown waits no longer than MaxShutdownWait", func(_ *shutdownGate, now *testingclock.FakeClock) { now.Step(MaxShutdownWait) }},
 	} {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)

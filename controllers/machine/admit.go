@@ -35,7 +35,7 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 // skip ends the drain of a Machine whose Node is not drained.
 func (s *scope) skip(why machinedrain.SkipReason) outcome {
 	s.drainOver, s.volumesOver = why.Overrules()
-	return outcome{verdict: release, reason: v1alpha1.ReasonSkipped, message: "The Node is not drained: " + string(why)}
+	return outcome{action: release, reason: v1alpha1.ReasonSkipped, message: "The Node is not drained: " + string(why)}
 }
 
 // findNode looks up the Node of a Machine without a nodeRef by its provider ID. As in Cluster API, it does not wait for the workload
@@ -93,11 +93,12 @@ type referenced struct {
 // Key implements cache.Entry.
 func (f referenced) Key() string { return string(f.by) }
 
-// referenced returns facts that are at most pollInterval old. The cache limits the reads to two for each Machine or Cluster and interval, so
-// that hundreds of concurrent drains do not load the API server of the management cluster.
+// referenced reads the object that ref names, or returns what was read of it at most pollInterval ago. So each Machine or Cluster causes at
+// most two reads in an interval, of the CRD and of the object, and hundreds of concurrent drains do not load the API server of the
+// management cluster.
 func (r *Reconciler) referenced(ctx context.Context, by client.Object, ref clusterv1.ContractVersionedObjectReference) (referenced, error) {
 	facts := referenced{by: by.GetUID()}
-	if seen, known := r.seen.Has(facts.Key()); known {
+	if seen, known := r.references.Has(facts.Key()); known {
 		return seen, nil
 	}
 	switch object, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, ref, by.GetNamespace()); {
@@ -108,7 +109,7 @@ func (r *Reconciler) referenced(ctx context.Context, by client.Object, ref clust
 	default:
 		facts.deleting, facts.external = !object.GetDeletionTimestamp().IsZero(), util.IsExternalManagedControlPlane(object)
 	}
-	r.seen.Add(facts)
+	r.references.Add(facts)
 	return facts, nil
 }
 

@@ -124,10 +124,10 @@ func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconci
 	if err == nil {
 		return result, nil
 	}
-	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonReconcileFailed, message: machinedrain.FailureMessage(err), at: failure.ReportAt()}
+	waiting := outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed, message: machinedrain.FailureMessage(err), at: failure.ReportAt()}
 	if failure.Persists(s.now) { // a transient failure does not replace the condition of a wait for a turn or for volumes
 		waiting.at = s.now.Add(pollInterval)
-		if waiting = s.untilDeadline(waiting); waiting.verdict == release {
+		if waiting = s.untilDeadline(waiting); waiting.action == release {
 			return r.finish(ctx, s, waiting)
 		}
 		if _, reportErr := r.report(ctx, s, waiting); reportErr != nil {

@@ -33,7 +33,7 @@ const (
 	// createRetry is the delay before retrying to create a NodeMaintenance whose name exists in the API server but not in the cache. A
 	// NodeMaintenance of another author triggers no event for the Machine.
 	createRetry = time.Second
-	// contactRetry is the interval of checks whether contact is restored. A successful probe triggers no event.
+	// contactRetry is the interval at which a lost contact is checked. A successful probe triggers no event.
 	contactRetry = 5 * time.Second
 	// probeFailureWindow is the maximum age of the last successful probe. Probes run every 10 s, and a single failed probe may be a short
 	// overload. The ClusterCache triggers an event when the window has passed.
@@ -46,7 +46,7 @@ func (r *Reconciler) awaitServed(_ context.Context, s *scope) (outcome, error) {
 	if unserved == "" {
 		return outcome{}, nil
 	}
-	return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonCRDNotServed, message: unserved, at: s.now.Add(unservedRetry)}, nil
+	return outcome{action: wait, blind: true, reason: v1alpha1.ReasonCRDNotServed, message: unserved, at: s.now.Add(unservedRetry)}, nil
 }
 
 // unservedRetry is the interval of checks whether the CRDs are served.
@@ -58,7 +58,7 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if s.client, err = r.Clusters.Client(ctx, s.clusterKey()); err != nil {
 		return r.unreachable(ctx, s, err)
 	}
-	if waiting, lost := r.contact(ctx, s); lost {
+	if waiting, lost := r.checkContact(ctx, s); lost {
 		return waiting, nil
 	}
 	if s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine); err != nil {
@@ -67,13 +67,13 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	skip := machinedrain.SkipNode(s.node)
 	switch m := s.found.Maintenance; {
 	case s.node == nil && s.machine.DeletionTimestamp.IsZero():
-		return outcome{verdict: wait, reason: v1alpha1.ReasonMachineCordoning, message: "Waiting for the Node of the Machine"}, nil
+		return outcome{action: wait, reason: v1alpha1.ReasonMachineCordoning, message: "Waiting for the Node of the Machine"}, nil
 	case skip != machinedrain.NotSkipped && !s.machine.DeletionTimestamp.IsZero():
 		return s.skip(skip), nil
 	case s.found.Name == "":
-		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
+		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
 	case m != nil && m.Spec.Stage == v1alpha1.StageComplete: // stages only move forward
-		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "NodeMaintenance " + m.Name + " was completed by another actor; recreating it"},
+		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "NodeMaintenance " + m.Name + " was completed by another actor; recreating it"},
 			machinemaintenance.CompleteAndDelete(ctx, s.client, m, r.Maintenances.ManagementCluster)
 	}
 	s.maintenance = s.found.Maintenance
@@ -86,7 +86,7 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 		return outcome{}, err
 	}
 	if problem != nil { // a running drain continues with the last valid rules
-		waiting := outcome{verdict: wait, reason: problem.Reason, message: problem.Message}
+		waiting := outcome{action: wait, reason: problem.Reason, message: problem.Message}
 		if waiting.blind = s.maintenance == nil; waiting.blind {
 			return waiting, nil
 		}
@@ -111,7 +111,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 	present := s.maintenance
 	applied, err := machinemaintenance.Apply(ctx, s.client, present, desired)
 	if apierrors.IsAlreadyExists(err) { // the cache is stale, or another author has just created it
-		return outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for NodeMaintenance " + desired.Name + " to be observed", at: s.now.Add(createRetry)}, nil
+		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for NodeMaintenance " + desired.Name + " to be observed", at: s.now.Add(createRetry)}, nil
 	}
 	if err != nil {
 		return r.unreachable(ctx, s, err)
@@ -119,9 +119,9 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 	s.maintenance = applied
 	if present == nil {
 		ctrl.LoggerFrom(ctx).Info("Created NodeMaintenance to drain the Node", "Node", klog.KObj(s.node), "NodeMaintenance", klog.KObj(applied))
-		r.recorder.Eventf(s.machine, corev1.EventTypeNormal, eventDrainRequested, "Requested the drain of Node %s by NodeMaintenance %s", s.node.Name, applied.Name)
+		r.events.Eventf(s.machine, corev1.EventTypeNormal, eventDrainRequested, "Requested the drain of Node %s by NodeMaintenance %s", s.node.Name, applied.Name)
 		if taken := s.found.TakenMessage(); taken != "" {
-			r.recorder.Event(s.machine, corev1.EventTypeWarning, eventMaintenanceNameTaken, taken)
+			r.events.Event(s.machine, corev1.EventTypeWarning, eventMaintenanceNameTaken, taken)
 		}
 	}
 	return outcome{}, nil
@@ -134,11 +134,11 @@ func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error
 		return outcome{}, nil
 	}
 	reason, message := machinedrain.DrainProgress(s.maintenance, r.maintenanceFailure(ctx, s))
-	return s.untilDrainDeadline(outcome{verdict: wait, reason: reason, message: message}), nil
+	return s.untilDrainDeadline(outcome{action: wait, reason: reason, message: message}), nil
 }
 
 // maintenanceFailure returns the persistent error of the reconciliation of the Machine's NodeMaintenance or of its watches, or nil. It returns
-// nil if the API server does not answer: contact reports that.
+// nil if the API server does not answer: checkContact reports that.
 func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 	if r.Clusters.HealthState(ctx, s.clusterKey()).ConsecutiveFailures > 0 {
 		return nil
@@ -160,20 +160,21 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 	if err != nil || problem != nil {
 		return outcome{}, err // requestMaintenance waits for invalid rules to be fixed
 	}
-	if result, err := r.apply(ctx, s, desired); err != nil || result.verdict == wait {
+	if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
 		return result, err
 	}
 	ctrl.LoggerFrom(ctx).Info("All other Pods are drained and the volumes detached, draining the Pods of DaemonSets")
 	if !s.machine.DeletionTimestamp.IsZero() {
 		r.Recorder.BeginDaemonSets(s.maintenanceRequest(), s.trace(), s.course(), s.now)
 	}
-	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonMachineDraining, message: "Draining the Pods of DaemonSets, after all other Pods and the volumes"}
+	waiting := outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, message: "Draining the Pods of DaemonSets, after all other Pods and the volumes"}
 	return s.requeueBy(s.clock().DrainDeadline(s.machine), waiting), nil
 }
 
-// contact returns whether contact with the workload cluster is lost: it does not answer the health probes of the ClusterCache. The
-// ClusterCache closes such a connection within about a minute. Until then, watches deliver no events and their caches are stale.
-func (r *Reconciler) contact(ctx context.Context, s *scope) (waiting outcome, lost bool) {
+// checkContact reports whether contact with the workload cluster is lost, with the outcome that waits for it: the workload cluster does not
+// answer the health probes of the ClusterCache. The ClusterCache closes such a connection within about a minute. Until then, watches deliver
+// no events and their caches are stale. When contact is restored, checkContact restarts the drain watch.
+func (r *Reconciler) checkContact(ctx context.Context, s *scope) (waiting outcome, lost bool) {
 	state := r.Clusters.HealthState(ctx, s.clusterKey())
 	if state.ConsecutiveFailures == 0 || s.now.Sub(state.LastProbeSuccessTime) < probeFailureWindow {
 		if conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonWaitingForWorkloadCluster {
@@ -187,7 +188,7 @@ func (r *Reconciler) contact(ctx context.Context, s *scope) (waiting outcome, lo
 }
 
 func waitingForCluster(state clustercache.HealthCheckingState) outcome {
-	waiting := outcome{verdict: wait, blind: true, reason: v1alpha1.ReasonWaitingForWorkloadCluster, message: machinedrain.WaitingForConnection}
+	waiting := outcome{action: wait, blind: true, reason: v1alpha1.ReasonWaitingForWorkloadCluster, message: machinedrain.WaitingForConnection}
 	if last := state.LastProbeSuccessTime; !last.IsZero() {
 		waiting.message += fmt.Sprintf(" (last reached at %s)", last.UTC().Format(time.RFC3339))
 	}
@@ -219,7 +220,7 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 // or "". The result is at most pollInterval old.
 func (r *Reconciler) kubeconfigProblem(ctx context.Context, s *scope) string {
 	facts := referenced{by: s.cluster.UID + "/kubeconfig"}
-	if seen, known := r.seen.Has(facts.Key()); known {
+	if seen, known := r.references.Has(facts.Key()); known {
 		return seen.problem
 	}
 	name := klog.KRef(s.cluster.Namespace, secret.Name(s.cluster.Name, secret.Kubeconfig))
@@ -228,6 +229,6 @@ func (r *Reconciler) kubeconfigProblem(ctx context.Context, s *scope) string {
 	} else if _, err := clientcmd.RESTConfigFromKubeConfig(content); err != nil {
 		facts.problem = fmt.Sprintf(": the kubeconfig in Secret %s is invalid", name)
 	}
-	r.seen.Add(facts)
+	r.references.Add(facts)
 	return facts.problem
 }

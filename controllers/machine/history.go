@@ -51,7 +51,7 @@ func (s *scope) trace() history.Trace {
 func (s *scope) course() history.Course {
 	course := history.Course{
 		Deleted: s.machine.DeletionTimestamp.Time, DrainEnd: s.now, Releasing: s.now,
-		DrainTimedOut: s.drainTimeout, VolumesTimedOut: s.volumesTimeout,
+		DrainTimedOut: s.drainTimeoutMessage, VolumesTimedOut: s.volumesTimeoutMessage,
 		Limited: s.policy != nil && s.policy.Spec.MaxParallelDrains != nil && !util.IsControlPlaneMachine(s.machine),
 	}
 	if s.maintenance == nil {
@@ -60,7 +60,7 @@ func (s *scope) course() history.Course {
 	course.DrainStart = s.maintenance.StageStart(v1alpha1.StageDrain)
 	course.DrainEnd = s.clock().VolumeWaitStart(s.machine, s.maintenance, s.now)
 	course.Pods = int(s.maintenance.Status.Summary.PodsEvacuated)
-	course.WaitsForVolumes = s.volumeWait != nil
+	course.WaitsForVolumes = s.volumeWaitStart != nil
 	if machinedrain.DrainsDaemonSets(s.policy) && machinedrain.DaemonSetRuleLifted(s.maintenance) {
 		course.DaemonSets = course.DrainEnd
 	}

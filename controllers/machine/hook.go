@@ -58,7 +58,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 	if result.reason == v1alpha1.ReasonTimedOut {
 		eventType = corev1.EventTypeWarning
 	}
-	r.recorder.Event(s.machine, eventType, eventHookReleased, result.message)
+	r.events.Event(s.machine, eventType, eventHookReleased, result.message)
 	recordReleaseMetrics(s, result)
 	r.recordEnd(ctx, s, result)
 	r.forget(client.ObjectKeyFromObject(s.machine))
@@ -78,7 +78,7 @@ func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err er
 	found := conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance)
 	if found != v1alpha1.ReasonHookRemoved {
 		ctrl.LoggerFrom(ctx).Info("Another actor removed the hook of the Machine during the drain")
-		r.recorder.Event(s.machine, corev1.EventTypeWarning, eventHookRemoved, machinedrain.HookRemovedMessage())
+		r.events.Event(s.machine, corev1.EventTypeWarning, eventHookRemoved, machinedrain.HookRemovedMessage())
 	}
 	if err := r.setCondition(ctx, s, waitingCondition(v1alpha1.ReasonHookRemoved, machinedrain.HookRemovedMessage())); err != nil {
 		return err

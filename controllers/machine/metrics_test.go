@@ -6,10 +6,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
@@ -25,7 +30,7 @@ func TestDrainMetrics(t *testing.T) {
 	t.Run("M29: counts a drain and its volumes once until the hook is released", func(t *testing.T) {
 		one, two := drain("one"), drain("two")
 		since := deletion.Add(10 * time.Second)
-		one.volumeWait, two.volumeWait = &since, &one.now
+		one.volumeWaitStart, two.volumeWaitStart = &since, &one.now
 		for range 3 {
 			observeDrain(one)
 			observeVolumes(one, waiting)
@@ -53,4 +58,22 @@ func TestDrainMetrics(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestWithdrawnDrainIsForgotten(t *testing.T) {
+	scheme := runtime.NewScheme()
+	_ = clusterv1.AddToScheme(scheme)
+	management := fake.NewClientBuilder().WithScheme(scheme).Build()
+	r := &Reconciler{Client: management, Clusters: workload.NewClusters(management, clustercache.NewFakeEmptyClusterCache(), scheme, workload.Limits{}, clock.RealClock{})}
+	s := &scope{
+		machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}},
+		policy: &v1alpha1.MachineDrainPolicy{}, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+	}
+	observeDrain(s)
+	if _, err := r.reconcileStage(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if drains := testutil.ToFloat64(drainsInProgress); drains != 0 {
+		t.Errorf("M29: the stage annotation was removed during the drain, and %v drains are in progress", drains)
+	}
 }

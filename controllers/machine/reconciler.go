@@ -1,6 +1,7 @@
 // Package machine reconciles Machines. It sets the pre-drain hook on each Machine that a MachineDrainPolicy selects. When such a Machine is
-// deleted, it drains the Node by a NodeMaintenance in the workload cluster, and then removes the hook. While the Machine runs, it carries out
-// the stage annotation: a user who can edit the Machine can cordon or drain its Node, with the same drain rules and policy.
+// deleted, it drains the Node by a NodeMaintenance in the workload cluster, and then removes the hook. While the Machine is not being deleted,
+// it carries out the stage annotation, by which a user who can edit the Machine cordons or drains its Node, and drains or cordons the Node for
+// in-place updates. Drain rules and policy are the same for all of them.
 package machine
 
 import (
@@ -61,9 +62,9 @@ type Reconciler struct {
 	// ConnectNow requests the connection to a workload cluster with a deleted Machine.
 	ConnectNow func(cluster types.NamespacedName)
 
-	recorder   record.EventRecorder
+	events     record.EventRecorder
 	controller controller.Controller
-	seen       cache.Cache[referenced]
+	references cache.Cache[referenced]
 
 	volumeFacts volumeFacts
 	conditions  writelimit.Limiter[types.NamespacedName] // of conditions that report progress only
@@ -73,8 +74,8 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	r.recorder = mgr.GetEventRecorderFor("node-maintenance-machine") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
-	r.seen = cache.New[referenced](ctx, pollInterval)
+	r.events = mgr.GetEventRecorderFor("node-maintenance-machine") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
+	r.references = cache.New[referenced](ctx, pollInterval)
 	log := ctrl.LoggerFrom(ctx)
 	var err error
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).
@@ -85,15 +86,15 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.machinesWithRules), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(r.Clusters.Source("machine", r.machinesOfCluster, clustercache.WatchForProbeFailure(probeFailureWindow))).
-		WatchesRawSource(source.Func(r.watchVolumes)).
+		WatchesRawSource(source.Func(r.watchChanges)).
 		WatchesRawSource(source.Func(r.keepQueue)).
 		WithOptions(options).
 		Build(r)
 	return errors.Wrap(err, "setting up the machine controller")
 }
 
-// Reconcile drains the Node of a deleted Machine and then removes its hook. For a running Machine, it sets or removes the hook, and carries
-// out the stage annotation.
+// Reconcile drains the Node of a deleted Machine and then removes its hook. For a Machine that is not being deleted, it sets or removes the
+// hook, and carries out what the stage annotation or an in-place update requests.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	machine := &clusterv1.Machine{}
 	if err := r.Client.Get(ctx, request.NamespacedName, machine); err != nil {
@@ -177,22 +178,23 @@ type scope struct {
 	maintenance *v1alpha1.NodeMaintenance // nil until it exists
 
 	// The following fields are set while the Node is drained.
-	volumeWait *time.Time // start of the wait for volumes; nil before
-	turn       machinedrain.Turn
-	mayDrain   bool // maxParallelDrains permits the drain
+	volumeWaitStart *time.Time // nil until the wait for volumes begins
+	turn            machinedrain.Turn
+	mayDrain        bool // maxParallelDrains permits the drain
 
 	// drainOver and volumesOver mean that this part has completed, timed out or is skipped. Cluster API does not repeat it.
 	drainOver, volumesOver bool
-	// timedOut are messages about the parts that have timed out and what they were waiting for.
-	timedOut                     []string
-	drainTimeout, volumesTimeout string // those of the drain and of the wait for volumes
+	// timedOut are the messages of the parts that have timed out. They say what these parts were waiting for.
+	timedOut []string
+	// drainTimeoutMessage and volumesTimeoutMessage are the messages of the drain and of the wait for volumes, empty unless they have timed out.
+	drainTimeoutMessage, volumesTimeoutMessage string
 }
 
 func (s *scope) clusterKey() types.NamespacedName { return client.ObjectKeyFromObject(s.cluster) }
 
 // outcome is the result of a step.
 type outcome struct {
-	verdict verdict
+	action action
 	// reason and message are those of the Machine's condition.
 	reason, message string
 	// at is when to reconcile again if no event triggers it earlier.
@@ -201,12 +203,13 @@ type outcome struct {
 	blind bool
 }
 
-type verdict int
+// action is what to do after a step.
+type action int
 
 const (
-	next    verdict = iota // the step has completed
-	wait                   // the step waits for an event
-	release                // the drain has ended: remove the hook of a deleted Machine
+	proceed action = iota // the step has completed: run the next step
+	wait                  // the step waits for an event
+	release               // the drain has ended: remove the hook of a deleted Machine
 )
 
 // reconcileDelete runs the steps of the deletion of a Machine in order, up to the first that waits:
@@ -228,12 +231,12 @@ func (r *Reconciler) runSteps(ctx context.Context, s *scope, steps ...step) (rec
 		if result.blind {
 			result = s.untilDeadline(result)
 		}
-		switch result.verdict {
+		switch result.action {
 		case wait:
 			return r.report(ctx, s, result)
 		case release:
 			return r.finish(ctx, s, result)
-		case next:
+		case proceed:
 		}
 	}
 	return r.finish(ctx, s, s.result())
@@ -242,7 +245,7 @@ func (r *Reconciler) runSteps(ctx context.Context, s *scope, steps ...step) (rec
 // finish ends a drain that has completed, timed out or is not needed.
 func (r *Reconciler) finish(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	if s.machine.DeletionTimestamp.IsZero() {
-		return r.hold(ctx, s, result)
+		return r.keepDrained(ctx, s, result)
 	}
 	return r.release(ctx, s, result)
 }
@@ -250,9 +253,9 @@ func (r *Reconciler) finish(ctx context.Context, s *scope, result outcome) (reco
 // result returns the outcome of a drain that has completed or timed out.
 func (s *scope) result() outcome {
 	if len(s.timedOut) > 0 {
-		return outcome{verdict: release, reason: v1alpha1.ReasonTimedOut, message: strings.Join(s.timedOut, "\n")}
+		return outcome{action: release, reason: v1alpha1.ReasonTimedOut, message: strings.Join(s.timedOut, "\n")}
 	}
-	return outcome{verdict: release, reason: v1alpha1.ReasonMachineDrained, message: "The Node is drained"}
+	return outcome{action: release, reason: v1alpha1.ReasonMachineDrained, message: "The Node is drained"}
 }
 
 // forget releases the drain watch of a Machine and deletes all state about it.
@@ -261,5 +264,5 @@ func (r *Reconciler) forget(machine types.NamespacedName) {
 	r.volumeFacts.forget(machine)
 	r.conditions.Remove(machine)
 	r.failures.Record(machine, nil, time.Time{})
-	r.Clusters.ReleaseAll(owner(machine))
+	r.Clusters.ReleaseAll(watchOwner(machine))
 }

@@ -49,6 +49,7 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	case stage == v1alpha1.StageDrain && s.policy != nil:
 		return r.drainInPlace(ctx, s)
 	default:
+		r.forget(client.ObjectKeyFromObject(s.machine)) // of a drain that was withdrawn before it ended
 		condition, err = r.applyStage(ctx, s, stage, err)
 	}
 	if err != nil {
@@ -89,11 +90,11 @@ func (r *Reconciler) allowUpdate(ctx context.Context, s *scope, reason string) (
 // warnOfInvalidStage writes an event if a condition says for the first time that the stage is invalid.
 func (r *Reconciler) warnOfInvalidStage(s *scope, condition metav1.Condition) {
 	if condition.Reason == v1alpha1.ReasonInvalidStage && conditions.GetMessage(s.machine, v1alpha1.MachineNodeMaintenance) != condition.Message {
-		r.recorder.Event(s.machine, corev1.EventTypeWarning, eventInvalidStage, condition.Message)
+		r.events.Event(s.machine, corev1.EventTypeWarning, eventInvalidStage, condition.Message)
 	}
 }
 
-// findMaintenance finds the Node and the NodeMaintenance of a Machine. Without a stage, it does not look for the Node alone.
+// findMaintenance finds the Node and the NodeMaintenance of a Machine. Without a stage, it reads the Node only if the NodeMaintenance exists.
 func (r *Reconciler) findMaintenance(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage) (err error) {
 	find := machinemaintenance.Find
 	if stage == "" {
@@ -126,26 +127,26 @@ func (r *Reconciler) applyStage(ctx context.Context, s *scope, stage v1alpha1.No
 	}
 }
 
-// drainInPlace drains the Node of a Machine that is not being deleted. The condition Drained means that the Node may be touched: its Pods have
-// terminated and its volumes are detached.
+// drainInPlace drains the Node of a Machine that is not being deleted. When the condition has the reason Drained, the Pods have terminated and
+// the volumes are detached.
 func (r *Reconciler) drainInPlace(ctx context.Context, s *scope) (reconcile.Result, error) {
 	if err := r.patchRemediation(ctx, s, machinedrain.RequestDrain(s.now)); err != nil {
 		return reconcile.Result{}, err
 	}
-	return r.runSteps(ctx, s, r.awaitServed, r.requestMaintenance, r.remainDrained, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets)
+	return r.runSteps(ctx, s, r.awaitServed, r.requestMaintenance, r.skipIfDrained, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets)
 }
 
-// remainDrained ends the steps of a Machine whose Node has been drained before, unless Pods must be drained again.
-func (r *Reconciler) remainDrained(_ context.Context, s *scope) (outcome, error) {
+// skipIfDrained ends the steps of a Machine whose Node has been drained before, unless Pods must be drained again.
+func (r *Reconciler) skipIfDrained(_ context.Context, s *scope) (outcome, error) {
 	if machinedrain.RemainsDrained(s.machine, s.maintenance) {
 		return s.result(), nil
 	}
 	return outcome{}, nil
 }
 
-// hold reports the result of the drain of a Machine that is not being deleted. The Node stays cordoned until the stage annotation is removed
+// keepDrained reports the result of the drain of a Machine that is not being deleted. The Node stays cordoned until the stage annotation is removed
 // or the in-place update has completed. After a timeout, the steps run again until the Node is drained.
-func (r *Reconciler) hold(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
+func (r *Reconciler) keepDrained(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	if retry, err := r.allowUpdate(ctx, s, result.reason); err != nil || retry > 0 {
 		return reconcile.Result{RequeueAfter: retry}, err
 	}

@@ -21,7 +21,7 @@ func (s *scope) clock() machinedrain.Clock {
 		clock = clock.WithTurn(s.machine, s.now)
 	}
 	if clock.Volumes == nil {
-		clock.Volumes = s.volumeWait
+		clock.Volumes = s.volumeWaitStart
 	}
 	return clock
 }
@@ -29,12 +29,12 @@ func (s *scope) clock() machinedrain.Clock {
 // recordClock records the start of the drain, and of the wait for volumes, on the Machine if there is a timeout. The deadline must be known
 // even if the workload cluster is unreachable.
 func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
-	notes := s.clock().Notes(s.machine)
-	if len(notes) == 0 {
+	missing := s.clock().MissingAnnotations(s.machine)
+	if len(missing) == 0 {
 		return nil
 	}
 	changed := s.machine.DeepCopy()
-	maps.Copy(changed.Annotations, notes)
+	maps.Copy(changed.Annotations, missing)
 	if err := r.Client.Patch(ctx, changed, client.MergeFrom(s.machine)); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "recording the start of the drain on Machine %s", klog.KObj(s.machine))
 	}
@@ -87,12 +87,12 @@ func (s *scope) requeueBy(deadline *time.Time, waiting outcome) outcome {
 
 func (s *scope) drainTimedOut(waitedFor string) {
 	s.drainOver = true
-	s.drainTimeout = "The drain exceeded nodeDrainTimeoutSeconds: " + waitedFor
-	s.timedOut = append(s.timedOut, s.drainTimeout)
+	s.drainTimeoutMessage = "The drain exceeded nodeDrainTimeoutSeconds: " + waitedFor
+	s.timedOut = append(s.timedOut, s.drainTimeoutMessage)
 }
 
 func (s *scope) volumesTimedOut(waitedFor string) {
 	s.volumesOver = true
-	s.volumesTimeout = "The volumes did not detach within nodeVolumeDetachTimeoutSeconds: " + waitedFor
-	s.timedOut = append(s.timedOut, s.volumesTimeout)
+	s.volumesTimeoutMessage = "The volumes did not detach within nodeVolumeDetachTimeoutSeconds: " + waitedFor
+	s.timedOut = append(s.timedOut, s.volumesTimeoutMessage)
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// turn returns whether the Machine may start to drain, or must wait because of its policy's maxParallelDrains. A Machine that already
-// drains, a control plane Machine, and a Machine with an unreachable Node never wait.
+// turn returns the Turn of the Machine: whether its drain may start, or waits because of the policy's maxParallelDrains. The drain of a Machine
+// that already drains, of a control plane Machine, and of a Machine with an unreachable Node never waits.
 func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, error) {
 	if s.policy == nil || s.policy.Spec.MaxParallelDrains == nil || util.IsControlPlaneMachine(s.machine) || rules.Unreachable(s.node) {
 		return machinedrain.Turn{}, nil
@@ -43,8 +43,8 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	return machinedrain.TurnOf(machinedrain.ContenderOf(s.machine), all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
 }
 
-// contenders returns the Machines of the Cluster that drain or wait because of maxParallelDrains, and the number of worker Machines. All data comes from
-// caches. A paused Machine does not count as waiting: its drain would not start, and it would block the Machines after it.
+// contenders returns the Machines of the Cluster that drain or wait because of maxParallelDrains, and the number of worker Machines. All data
+// comes from caches. A paused Machine is not a contender unless it drains: its drain would not start, and it would block the Machines after it.
 func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.Machine) (contenders []machinedrain.Contender, workers int, err error) {
 	draining, err := r.Maintenances.List(ctx, s.client, s.clusterKey(), all, func(m *v1alpha1.NodeMaintenance) bool { return m.Spec.Stage == v1alpha1.StageDrain })
 	if err != nil {
@@ -70,11 +70,27 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 		if m := draining[client.ObjectKeyFromObject(machine)]; m != nil {
 			contender.Draining, contender.Began = true, machinedrain.DrainBegan(m)
 		}
-		if !rules.Unreachable(node) && (contender.Draining || !annotations.HasPaused(machine)) {
+		mayStart, err := r.mayStart(ctx, s.cluster, machine)
+		if err != nil {
+			return nil, 0, err
+		}
+		if !rules.Unreachable(node) && (contender.Draining || mayStart) {
 			contenders = append(contenders, contender)
 		}
 	}
 	return contenders, workers, nil
+}
+
+// mayStart returns whether the drain of a Machine would start if maxParallelDrains permitted it.
+func (r *Reconciler) mayStart(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (bool, error) {
+	if annotations.HasPaused(machine) {
+		return false, nil
+	}
+	if conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance) != v1alpha1.ReasonInvalidDrainRule {
+		return true, nil
+	}
+	invalid, err := r.Maintenances.HasInvalidRules(ctx, cluster, machine) // the condition is old if the rules have just been fixed
+	return !invalid, err
 }
 
 // stageAt returns the stage of a Machine's NodeMaintenance. While maxParallelDrains delays the drain, the Node is cordoned, so that Pods
@@ -91,7 +107,7 @@ func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 	if s.turn.Now() {
 		return outcome{}, nil
 	}
-	waiting := outcome{verdict: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.turn.Message(s.cluster.Name), at: s.now.Add(turnRetry)}
+	waiting := outcome{action: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.turn.Message(s.cluster.Name), at: s.now.Add(turnRetry)}
 	for _, at := range []time.Time{s.turn.Settles, s.turn.Latest} {
 		if at.After(s.now) && at.Before(waiting.at) {
 			waiting.at = at
@@ -124,8 +140,8 @@ func (r *Reconciler) nextInLine(ctx context.Context, ended client.Object) []reco
 	return requests
 }
 
-// mayWaitForTurn returns whether a Machine waits because of maxParallelDrains. It also returns true if the Machine has no observed condition yet, because
-// it may be about to wait.
+// mayWaitForTurn reports whether a Machine waits because of maxParallelDrains. It also returns true if no condition of the Machine has been
+// observed yet, because the Machine may be about to wait.
 func mayWaitForTurn(m *clusterv1.Machine) bool {
 	reason := conditions.GetReason(m, v1alpha1.MachineNodeMaintenance)
 	return reason == "" || reason == v1alpha1.ReasonWaitingForTurn

@@ -36,7 +36,7 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 		return outcome{}, nil
 	}
 	start := s.clock().VolumeWaitStart(s.machine, s.maintenance, s.now)
-	s.volumeWait = &start
+	s.volumeWaitStart = &start
 	decision, known, err := r.volumes(ctx, s)
 	if err != nil {
 		return r.unreachable(ctx, s, err)
@@ -46,7 +46,7 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 		s.volumesOver = true
 		return outcome{}, nil
 	}
-	waiting := outcome{verdict: wait} // no reason and message: the first lists usually arrive within a second
+	waiting := outcome{action: wait} // no reason and message: the first lists usually arrive within a second
 	if known {
 		waiting.reason, waiting.message = v1alpha1.ReasonWaitingForVolumeDetach, decision.Message(start)
 	} else if failure := r.maintenanceFailure(ctx, s); failure != nil {
@@ -64,7 +64,7 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 //
 // VolumeAttachments and Pods come from watches. PersistentVolumes and claims are read by name, each once.
 func (r *Reconciler) volumes(ctx context.Context, s *scope) (_ volumes.Decision, known bool, _ error) {
-	observation, err := r.Clusters.ObserveVolumes(ctx, s.clusterKey(), owner(client.ObjectKeyFromObject(s.machine)), s.node.Name)
+	observation, err := r.Clusters.ObserveVolumes(ctx, s.clusterKey(), watchOwner(client.ObjectKeyFromObject(s.machine)), s.node.Name)
 	if err != nil || observation == nil {
 		return volumes.Decision{}, false, err
 	}
@@ -116,7 +116,7 @@ func observeNode(observation workload.Observation, node *corev1.Node, m *v1alpha
 	return seen, true
 }
 
-// read reads the missing objects into facts. It records an object that does not exist as such.
+// read reads the missing objects into facts. An object that does not exist becomes a zero value.
 func read(ctx context.Context, live client.Reader, missing volumes.Missing, facts volumes.Facts) error {
 	var mu sync.Mutex
 	group, ctx := errgroup.WithContext(ctx)
@@ -204,5 +204,5 @@ func (f *volumeFacts) forget(machine types.NamespacedName) {
 	delete(f.byMachine, machine)
 }
 
-// owner returns the name of a Machine as an owner of drain watches.
-func owner(machine types.NamespacedName) string { return "Machine/" + machine.String() }
+// watchOwner returns the name of a Machine as an owner of drain watches.
+func watchOwner(machine types.NamespacedName) string { return "Machine/" + machine.String() }

@@ -57,13 +57,19 @@ func (volumesAttachedChanged) Update(e event.TypedUpdateEvent[*corev1.Node]) boo
 		!apiequality.Semantic.DeepEqual(e.ObjectOld.Status.VolumesAttached, e.ObjectNew.Status.VolumesAttached)
 }
 
-// watchVolumes enqueues draining Machines when the volumes of their Nodes change.
-func (r *Reconciler) watchVolumes(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+// watchChanges enqueues draining Machines when the volumes of their Nodes change. When the watches of a new connection were added, it enqueues
+// the Machines that may have a NodeMaintenance, since a deletion of one just before caused no event.
+func (r *Reconciler) watchChanges(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	r.Clusters.Subscribe(func(change workload.Change) {
-		if change.Type != workload.VolumesChanged {
-			return
+		var requests []reconcile.Request
+		switch change.Type {
+		case workload.VolumesChanged:
+			requests = r.drainingMachinesOn(ctx, change.Cluster, change.Node)
+		case workload.WatchesAdded:
+			requests = r.requests(ctx, mayHaveMaintenance, client.InNamespace(change.Cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: change.Cluster.Name})
+		default: // affects no Machine
 		}
-		for _, request := range r.drainingMachinesOn(ctx, change.Cluster, change.Node) {
+		for _, request := range requests {
 			queue.Add(request)
 		}
 	})
@@ -94,9 +100,11 @@ func (r *Reconciler) machinesOfNamespace(ctx context.Context, policy client.Obje
 
 // machinesWithRules returns requests for the Machines of a namespace whose NodeMaintenances contain MachineDrainRules.
 func (r *Reconciler) machinesWithRules(ctx context.Context, rule client.Object) []reconcile.Request {
-	return r.requests(ctx, func(m *clusterv1.Machine) bool {
-		return machinedrain.IsDraining(m) || machinedrain.MayBeMaintained(m)
-	}, client.InNamespace(rule.GetNamespace()))
+	return r.requests(ctx, mayHaveMaintenance, client.InNamespace(rule.GetNamespace()))
+}
+
+func mayHaveMaintenance(m *clusterv1.Machine) bool {
+	return machinedrain.IsDraining(m) || machinedrain.MayBeMaintained(m)
 }
 
 // requests returns requests for the listed Machines that meet a condition. A nil condition selects all.

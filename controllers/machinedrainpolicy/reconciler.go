@@ -89,7 +89,7 @@ func (r *Reconciler) policiesOfNamespace() handler.EventHandler {
 	}
 }
 
-// countsMayChange returns whether another policy may select the Machine or Cluster than before, or whether its drain may have started or
+// countsMayChange reports whether another policy may select the Machine or Cluster than before, or whether its drain may have started or
 // ended.
 func countsMayChange(before, after client.Object) bool {
 	return before.GetResourceVersion() == after.GetResourceVersion() || // a resync
@@ -99,13 +99,13 @@ func countsMayChange(before, after client.Object) bool {
 		hasNodes(before) != hasNodes(after)
 }
 
-// hasNodes returns whether an object is a MachinePool with Nodes.
+// hasNodes reports whether an object is a MachinePool with Nodes.
 func hasNodes(object client.Object) bool {
 	pool, ok := object.(*clusterv1.MachinePool)
 	return ok && len(pool.Status.NodeRefs) > 0
 }
 
-// waitsMayChange returns whether the Machine's condition has changed, which follows what its drain waits for.
+// waitsMayChange reports whether the Machine's condition has changed, which follows what its drain waits for.
 func waitsMayChange(before, after client.Object) bool {
 	old, ok := before.(*clusterv1.Machine)
 	updated, alsoOK := after.(*clusterv1.Machine)

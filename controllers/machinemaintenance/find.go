@@ -36,8 +36,8 @@ func Find(ctx context.Context, remote client.Reader, cluster types.NamespacedNam
 	return found, node, err
 }
 
-// FindExisting is like Find where only an existing NodeMaintenance matters: unless there is one for a Node of that name, it does not read the
-// Node, which is not cached in an idle workload cluster.
+// FindExisting is like Find, but reads the Node only if there is a NodeMaintenance for a Node of that name: Nodes are not cached in an idle workload
+// cluster.
 func FindExisting(ctx context.Context, remote client.Reader, cluster types.NamespacedName, machine *clusterv1.Machine) (machinedrain.Found, *corev1.Node, error) {
 	maintenances, err := workload.MaintenancesOf(ctx, remote, machine.Status.NodeRef.Name)
 	if err == nil && len(maintenances) == 0 {

@@ -40,16 +40,10 @@ type Problem struct{ Reason, Message string }
 // Desired returns the NodeMaintenance that a request results in. problem is not nil if MachineDrainRules are invalid: the NodeMaintenance
 // then must not drain.
 func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.Found, node *corev1.Node) (_ *v1alpha1.NodeMaintenance, problem *Problem, _ error) {
-	list := &clusterv1.MachineDrainRuleList{}
-	if err := q.Client.List(ctx, list, client.InNamespace(r.Machine.Namespace)); err != nil {
-		return nil, nil, errors.Wrapf(err, "listing the MachineDrainRules of namespace %s", r.Machine.Namespace)
+	compiled, err := q.compile(ctx, r.Cluster, r.Machine, r.DaemonSetPods)
+	if err != nil {
+		return nil, nil, err
 	}
-	compiled := rules.Compile(rules.Input{
-		Cluster:           rules.ClusterFacts{Labels: r.Cluster.Labels},
-		Machine:           rules.MachineFacts{Namespace: r.Machine.Namespace, Labels: r.Machine.Labels},
-		DaemonSetPods:     r.DaemonSetPods,
-		MachineDrainRules: list.Items,
-	})
 	if len(compiled.Problems) > 0 {
 		problem = &Problem{Reason: v1alpha1.ReasonInvalidDrainRule, Message: machinedrain.InvalidRuleMessage(r.Machine.Namespace, compiled.Problems[0])}
 	}
@@ -57,6 +51,25 @@ func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.F
 		ManagementCluster: q.ManagementCluster, Cluster: client.ObjectKeyFromObject(r.Cluster), Machine: r.Machine, Node: node, Name: found.Name,
 		Policy: r.Policy, Rules: compiled.Rules, Stage: r.Stage, For: r.For,
 	}), problem, nil
+}
+
+// HasInvalidRules returns whether a drain of the Machine would wait for invalid MachineDrainRules to be fixed.
+func (q *Requester) HasInvalidRules(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (bool, error) {
+	compiled, err := q.compile(ctx, cluster, machine, v1alpha1.DaemonSetPodsSkip)
+	return len(compiled.Problems) > 0, err
+}
+
+func (q *Requester) compile(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy) (rules.Compiled, error) {
+	list := &clusterv1.MachineDrainRuleList{}
+	if err := q.Client.List(ctx, list, client.InNamespace(machine.Namespace)); err != nil {
+		return rules.Compiled{}, errors.Wrapf(err, "listing the MachineDrainRules of namespace %s", machine.Namespace)
+	}
+	return rules.Compile(rules.Input{
+		Cluster:           rules.ClusterFacts{Labels: cluster.Labels},
+		Machine:           rules.MachineFacts{Namespace: machine.Namespace, Labels: machine.Labels},
+		DaemonSetPods:     daemonSetPods,
+		MachineDrainRules: list.Items,
+	}), nil
 }
 
 // Apply creates the desired NodeMaintenance, or updates the one that is present. It returns the result.

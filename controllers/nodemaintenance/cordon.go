@@ -94,8 +94,8 @@ func applyCordon(s *scope, node *corev1.Node) (changed bool) {
 	return changed
 }
 
-// cordonNode gets the Node from the cache again before it patches it, since other components write Nodes frequently. After a conflict, it
-// retries once with the Node from the API server. It returns the latest version of the Node.
+// cordonNode cordons a Node, and returns the latest version of the Node. Other components write Nodes frequently, so it first gets the Node from
+// the cache again. After a conflict, it retries once with the Node from the API server.
 func (r *Reconciler) cordonNode(ctx context.Context, s *scope, known *corev1.Node) (*corev1.Node, error) {
 	cached, err := getSame(ctx, s.client, known)
 	if err != nil || cached == nil {
@@ -116,7 +116,7 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, known *corev1.Nod
 	return r.patchCordon(ctx, s, current)
 }
 
-// getSame gets a Node, nil if it no longer exists. Another Node with the same name is not the same.
+// getSame gets the present version of a Node. It returns nil if the Node no longer exists, also if there is another Node of this name.
 func getSame(ctx context.Context, reader client.Reader, known *corev1.Node) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	if err := reader.Get(ctx, client.ObjectKeyFromObject(known), node); err != nil || node.UID != known.UID {
@@ -183,7 +183,7 @@ type conflicts struct {
 	warned    map[workload.Request]time.Time // by NodeMaintenance
 }
 
-// isDue reports whether add would return a warning.
+// isDue reports whether add would return true.
 func (c *conflicts) isDue(node types.UID, maintenance workload.Request, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,7 @@
 package nodemaintenance
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -51,8 +52,8 @@ func (c *creations) recordCreated(request workload.Request, pod types.UID, now t
 	c.set(request, pod, creation{until: now.Add(createdGrace)})
 }
 
-// refuse records that the API server has refused the Evacuation of a Pod.
-func (c *creations) refuse(request workload.Request, pod types.UID, err error, now time.Time) {
+// recordRefused records that the API server has refused the Evacuation of a Pod.
+func (c *creations) recordRefused(request workload.Request, pod types.UID, err error, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	backoff := min(max(2*c.last[request][pod].backoff, minRefusedRetry), maxRefusedRetry)
@@ -69,15 +70,15 @@ func (c *creations) set(request workload.Request, pod types.UID, last creation) 
 	c.last[request][pod] = last
 }
 
-// refusals returns the errors of refused Evacuations, by Pod, and the time of the first retry, or zero. It drops what is remembered of Pods
+// refusals returns the errors of refused Evacuations, by Pod, and the time of the first retry, or zero. It deletes the records of Pods
 // that no longer exist.
-func (c *creations) refusals(request workload.Request, isThere func(types.UID) bool) (refused map[types.UID]error, retryAt time.Time) {
+func (c *creations) refusals(request workload.Request, exists func(types.UID) bool) (refused map[types.UID]error, retryAt time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	refused = map[types.UID]error{}
 	for pod, last := range c.last[request] {
 		switch {
-		case !isThere(pod):
+		case !exists(pod):
 			delete(c.last[request], pod)
 		case last.refused != nil:
 			refused[pod] = last.refused
@@ -89,22 +90,29 @@ func (c *creations) refusals(request workload.Request, isThere func(types.UID) b
 	return refused, retryAt
 }
 
-// observed records that the Evacuation of a Pod has been observed. If it is deleted later, it is recreated at once.
-func (c *creations) observed(request workload.Request, pod types.UID) {
+// recordObserved records that the Evacuation of a Pod has been observed. If it is deleted later, it is recreated at once.
+func (c *creations) recordObserved(request workload.Request, pod types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.set(request, pod, creation{observed: true})
 }
 
-// wasObserved reports whether the Evacuation of a Pod has been observed. That of a terminating Pod is not recreated: the garbage collector has
-// deleted it after the Pod, and the watch has not delivered the deletion of the Pod yet.
+// wasObserved reports whether the Evacuation of a Pod has been observed. If it no longer exists and the Pod is terminating, it is not recreated:
+// the garbage collector deletes it after the Pod, so the watch has not delivered the deletion of the Pod yet.
 func (c *creations) wasObserved(request workload.Request, pod types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.last[request][pod].observed
 }
 
-// remove drops all Evacuations of a NodeMaintenance that no longer exists.
+// removeAll deletes the records of all matching NodeMaintenances.
+func (c *creations) removeAll(matches func(workload.Request) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.last, func(request workload.Request, _ map[types.UID]creation) bool { return matches(request) })
+}
+
+// remove deletes the records of a NodeMaintenance that no longer exists.
 func (c *creations) remove(request workload.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,7 +27,7 @@ func TestCreations(t *testing.T) {
 	g.Expect(awaited("other", time.Second)).To(BeFalse())
 	g.Expect(awaited("pod", createdGrace)).To(BeFalse(), "an Evacuation that the watch has not delivered is created again")
 
-	created.observed(request, "pod")
+	created.recordObserved(request, "pod")
 	g.Expect(awaited("pod", time.Second)).To(BeFalse(), "an Evacuation that was observed and deleted is created again at once")
 
 	g.Expect(created.wasObserved(request, "pod")).To(BeTrue())
@@ -48,7 +48,7 @@ func TestCreationsThatAreRefused(t *testing.T) {
 	there := func(types.UID) bool { return true }
 
 	for _, backoff := range []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute} {
-		created.refuse(request, "pod", refusal, now)
+		created.recordRefused(request, "pod", refusal, now)
 		refused, retryAt := created.refusals(request, there)
 		g.Expect(refused).To(Equal(map[types.UID]error{"pod": refusal}))
 		g.Expect(retryAt).To(Equal(now.Add(backoff)))
@@ -63,7 +63,7 @@ func TestCreationsThatAreRefused(t *testing.T) {
 	refused, _ := created.refusals(request, there)
 	g.Expect(refused).To(BeEmpty(), "a created Evacuation is no longer refused")
 
-	created.refuse(request, "gone", refusal, now)
+	created.recordRefused(request, "gone", refusal, now)
 	refused, _ = created.refusals(request, func(types.UID) bool { return false })
 	g.Expect(refused).To(BeEmpty(), "the refusal is dropped with the Pod")
 }

@@ -32,7 +32,10 @@ import (
 // parallelWrites is the maximum number of concurrent writes of one reconciliation.
 const parallelWrites = 8
 
-// drainState is what the step evacuate has found out and done.
+// unknownInterval is the requeue interval while Pods are not observed on a Node that only other NodeMaintenances of the component select.
+const unknownInterval = 2 * time.Second
+
+// drainState is what the step evacuate has observed and decided.
 type drainState struct {
 	decision     plan.MaintenanceDecision
 	pods         map[string][]drainedPod // on the selected Nodes, by Node name
@@ -99,7 +102,7 @@ func planned(pods []drainedPod) []plan.Pod {
 	return all
 }
 
-// takeTurns decides which Nodes wait because of maxParallelNodes. Until the Pods are observed, all Nodes wait whose drain has not started.
+// takeTurns decides which Nodes wait because of maxParallelNodes. Until the Pods are observed, every Node whose drain has not started waits.
 func (r *Reconciler) takeTurns(ctx context.Context, s *scope) (bool, error) {
 	c := planinput.ComponentOf(s.maintenance.Name, s.drains(), s.now)
 	if !c.IsLimited() {
@@ -136,10 +139,10 @@ func (s *scope) drains() []planinput.Drain {
 // observePods returns the Pods of a component, without their verdicts. observed is false until the Pods of all its Nodes are observed.
 func (r *Reconciler) observePods(ctx context.Context, s *scope, c *planinput.Component) (all []drainedPod, observed bool, err error) {
 	if c.Nodes.Len() == 0 {
-		r.Clusters.Release(s.request.Cluster, subscriber(s.request))
+		r.Clusters.Release(s.request.Cluster, watchOwner(s.request))
 		return nil, true, nil
 	}
-	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, subscriber(s.request), sets.List(c.Nodes)...)
+	observation, err := r.Clusters.Observe(ctx, s.request.Cluster, watchOwner(s.request), sets.List(c.Nodes)...)
 	if err != nil {
 		return nil, false, err
 	}
@@ -152,6 +155,9 @@ func (r *Reconciler) observePods(ctx context.Context, s *scope, c *planinput.Com
 		}
 		pods, known := observation.PodsOn(node)
 		if !known {
+			if !slices.Contains(nodeNames(s.nodes), node) { // the event of its first list enqueues only the NodeMaintenances that select it
+				s.requeueBy(s.now.Add(unknownInterval))
+			}
 			return nil, false, nil
 		}
 		byPod := map[types.UID]*v1alpha1.Evacuation{}
@@ -232,7 +238,7 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, pod drainedP
 		}
 		return func() error { return r.create(ctx, s, pod, after) }
 	}
-	r.created.observed(s.request, pod.object.UID)
+	r.created.recordObserved(s.request, pod.object.UID)
 	instigated := evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer)
 	switch {
 	case targeted && !instigated && e.DeletionTimestamp.IsZero():
@@ -281,7 +287,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 			return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod.object))
 		}
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to create Evacuation", "Pod", klog.KObj(pod.object))
-		r.created.refuse(s.request, pod.object.UID, err, r.Clock.Now())
+		r.created.recordRefused(s.request, pod.object.UID, err, r.Clock.Now())
 		r.Clusters.Event(s.request.Cluster, pod.object, corev1.EventTypeWarning, eventEvacuationRefused, progress.Describe(err))
 		return nil
 	}

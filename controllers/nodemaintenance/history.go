@@ -86,7 +86,7 @@ func (r *Reconciler) recordEnd(ctx context.Context, s *scope) {
 		return meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
 	}
 	if drained(m) && !drained(s.before) && len(s.nodes) > 0 {
-		if line := r.Recorder.Drained(s.request, s.trace(), m, s.now); line != nil {
+		if line := r.Recorder.RecordDrained(s.request, s.trace(), m, s.now); line != nil {
 			ctrl.LoggerFrom(ctx).Info("The drain has ended", line...)
 		}
 	}

@@ -82,7 +82,7 @@ func nodeNames(nodes []*corev1.Node) []string {
 // selectedNodes returns the Nodes that a NodeMaintenance selects. It omits a Node whose UID differs from the recorded one.
 func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMaintenance) ([]*corev1.Node, error) {
 	var nodes []*corev1.Node
-	if names, only := nodeselection.Names(m); only {
+	if names, byName := nodeselection.Names(m); byName {
 		for _, name := range names {
 			node := &corev1.Node{}
 			if err := reader.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
@@ -181,6 +181,17 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 	}
 }
 
+// forgetDeleted deletes all state about the NodeMaintenances of a workload cluster whose Cluster no longer exists.
+func (r *Reconciler) forgetDeleted(change workload.Change) {
+	if change.Type != workload.ClusterDeleted {
+		return
+	}
+	of := func(request workload.Request) bool { return request.Cluster == change.Cluster }
+	r.statuses.RemoveAll(of)
+	r.created.removeAll(of)
+	r.Recorder.ForgetCluster(change.Cluster)
+}
+
 // maintenancesOfNamed returns the NodeMaintenances of a Node, see maintenancesOf. The labels of a Node that no longer exists are not known.
 func (r *Reconciler) maintenancesOfNamed(ctx context.Context, cluster types.NamespacedName, name string) []types.NamespacedName {
 	node := &corev1.Node{}
@@ -190,8 +201,8 @@ func (r *Reconciler) maintenancesOfNamed(ctx context.Context, cluster types.Name
 	return r.maintenancesOf(ctx, cluster, node)
 }
 
-// maintenancesOf returns the NodeMaintenances that select or have selected a Node, and those whose selection is implausible: the Node may
-// show that they do not select all Nodes.
+// maintenancesOf returns the NodeMaintenances that select or have selected a Node, and those with an implausible selection, which becomes
+// plausible if they do not select this Node.
 func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.NamespacedName, node *corev1.Node) []types.NamespacedName {
 	remoteClient, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
@@ -203,7 +214,7 @@ func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.Namespace
 		return nil
 	}
 	return keysWhere(maintenances, func(m *v1alpha1.NodeMaintenance) bool {
-		if names, only := nodeselection.Names(m); only {
+		if names, byName := nodeselection.Names(m); byName {
 			return slices.Contains(names, node.Name) || nodeselection.IsImplausible(m)
 		}
 		return nodeselection.Selects(m, node) || nodeselection.HasNodeStatus(m, node.Name) || nodeselection.IsImplausible(m)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -53,6 +54,7 @@ type Reconciler struct {
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
 	r.written = expectations.New[*corev1.Node](ctx)
+	r.Clusters.Subscribe(r.forgetDeleted)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "nodemaintenance", r, options, r.enqueue)
 	return err
@@ -107,7 +109,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
 	err := r.reconcile(ctx, s)
 	if !workload.IsNotConnected(err) && !workload.IsPaused(err) {
-		r.Clusters.Failures.Record(request, err, s.now)
+		failure := r.Clusters.Failures.Record(request, err, s.now)
+		if apierrors.IsConflict(errors.Cause(err)) {
+			return reconcile.Result{RequeueAfter: failure.RetryAfter(s.now)}, nil
+		}
 	}
 	if err != nil || s.requeueAt.IsZero() {
 		return workload.Result(err)
@@ -165,7 +170,7 @@ func (r *Reconciler) steps(s *scope) []step {
 // deletionSteps returns the steps of a NodeMaintenance that is being deleted.
 func (r *Reconciler) deletionSteps(s *scope) []step {
 	switch {
-	case !controllerutil.ContainsFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer): // the event of removeFinalizer
+	case !controllerutil.ContainsFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer): // the event that removeFinalizer has caused
 		return []step{r.stopObserving}
 	case s.isPaused():
 		return nil
@@ -195,12 +200,12 @@ func (r *Reconciler) cleanUpDeleted(ctx context.Context, s *scope) error {
 	r.statuses.Remove(s.request)
 	r.created.remove(s.request)
 	r.Recorder.Forget(s.request)
-	r.Clusters.Release(s.request.Cluster, subscriber(s.request))
+	r.Clusters.Release(s.request.Cluster, watchOwner(s.request))
 	return r.setNodeConditions(ctx, s)
 }
 
-// subscriber returns the name under which a NodeMaintenance observes the Pods of Nodes.
-func subscriber(request workload.Request) string { return "NodeMaintenance/" + request.Object.Name }
+// watchOwner returns the name of a NodeMaintenance as an owner of drain watches.
+func watchOwner(request workload.Request) string { return "NodeMaintenance/" + request.Object.Name }
 
 // addFinalizer adds the finalizer before the first side effect.
 func (r *Reconciler) addFinalizer(ctx context.Context, s *scope) (bool, error) {
@@ -248,7 +253,7 @@ func (r *Reconciler) deleteMaintenance(ctx context.Context, s *scope) (bool, err
 
 // stopObserving stops observing Pods for the NodeMaintenance.
 func (r *Reconciler) stopObserving(_ context.Context, s *scope) (bool, error) {
-	r.Clusters.Release(s.request.Cluster, subscriber(s.request))
+	r.Clusters.Release(s.request.Cluster, watchOwner(s.request))
 	return true, nil
 }
 

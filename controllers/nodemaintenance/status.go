@@ -191,5 +191,8 @@ func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
 			Returned: returnedSince(s, pod),
 		})
 	}
+	if at := progress.NextOverdue(pods, s.now); !at.IsZero() {
+		s.requeueBy(at)
+	}
 	return progress.Blocked(pods, metav1.NewTime(ptr.Deref(s.maintenance.StageStart(v1alpha1.StageDrain), s.now)), s.now)
 }

@@ -3,6 +3,7 @@ package tracing
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -27,7 +28,7 @@ type Recorder struct {
 	drains map[workload.Request]*drain
 }
 
-// drain is a drain, by its NodeMaintenance.
+// drain is what is recorded of one drain.
 type drain struct {
 	root      types.UID // of its trace
 	ofMachine bool      // the root is a deleted Machine
@@ -35,8 +36,8 @@ type drain struct {
 	mu         sync.Mutex
 	history    history.Drain
 	daemonSets time.Time      // when the drain of the Pods of DaemonSets began, as the last part
-	parts      []history.Part // those before it
-	drained    bool           // it has been logged
+	parts      []history.Part // the parts before daemonSets
+	drained    bool           // RecordDrained was called
 }
 
 // evicted is when the eviction of a Pod was sent.
@@ -53,8 +54,10 @@ func NewRecorder(ctx context.Context, exporter *Exporter) *Recorder {
 	return &Recorder{exporter: exporter, evicted: cache.New[evicted](ctx, evictedTTL), drains: map[workload.Request]*drain{}}
 }
 
-// Evicted records that the eviction of a Pod was sent at a time, and was successful.
-func (r *Recorder) Evicted(pod types.UID, at time.Time) { r.evicted.Add(evicted{pod: pod, at: at}) }
+// RecordEvicted records that the eviction of a Pod was sent at a time, and was successful.
+func (r *Recorder) RecordEvicted(pod types.UID, at time.Time) {
+	r.evicted.Add(evicted{pod: pod, at: at})
+}
 
 func (r *Recorder) evictedAt(pod types.UID) time.Time {
 	found, _ := r.evicted.Has(string(pod))
@@ -81,6 +84,13 @@ func (r *Recorder) Forget(maintenance workload.Request) {
 	if d := r.drains[maintenance]; d != nil && (!d.ofMachine || d.hasEnded()) {
 		delete(r.drains, maintenance)
 	}
+}
+
+// ForgetCluster drops what is kept of a workload cluster whose Cluster no longer exists.
+func (r *Recorder) ForgetCluster(cluster types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.drains, func(maintenance workload.Request, _ *drain) bool { return maintenance.Cluster == cluster })
 }
 
 func (d *drain) hasEnded() bool {
@@ -119,9 +129,9 @@ func (r *Recorder) ended(trace history.Trace) func([]history.Evacuation, []histo
 	}
 }
 
-// Drained returns the key-value pairs of the line that is logged when the NodeMaintenance of a user has drained its Nodes. It returns nil if the
-// line has been logged.
-func (r *Recorder) Drained(maintenance workload.Request, trace history.Trace, m *v1alpha1.NodeMaintenance, now time.Time) []any {
+// RecordDrained records that the NodeMaintenance of a user has drained its Nodes. It returns the key-value pairs of the line to log, nil if
+// that was recorded before or if the start of the drain is not known.
+func (r *Recorder) RecordDrained(maintenance workload.Request, trace history.Trace, m *v1alpha1.NodeMaintenance, now time.Time) []any {
 	d := r.drainOf(maintenance, trace)
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -28,8 +28,8 @@ func (c *Clusters) ObserveVolumes(ctx context.Context, cluster types.NamespacedN
 	if _, err := c.Observe(ctx, cluster, owner, node); err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	watch := c.watches[cluster]
 	if watch == nil { // it has just ended; owners call Observe again
 		return nil, nil

@@ -32,7 +32,7 @@ type Clusters struct {
 	// Failures are the failures of the reconciliation of NodeMaintenances, for the conditions of the Machines that they serve.
 	Failures Failures[Request]
 
-	mu          sync.Mutex
+	mu          sync.RWMutex // reconciliations of all workload clusters read what it protects, and rarely change it
 	watches     map[types.NamespacedName]*connectedWatch
 	recorders   map[types.NamespacedName]*eventRecorder
 	subscribers []func(Change)
@@ -102,7 +102,8 @@ func (c *Clusters) clientFrom(ctx context.Context, cluster types.NamespacedName,
 	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
 }
 
-// HealthState returns when the workload cluster was last reached, zero if never.
+// HealthState returns the result of the health probes of a workload cluster: when the last one succeeded, zero if none has, and how many have
+// failed since.
 func (c *Clusters) HealthState(ctx context.Context, cluster types.NamespacedName) clustercache.HealthCheckingState {
 	return c.cache.GetHealthCheckingState(ctx, cluster)
 }
@@ -122,6 +123,9 @@ func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, ow
 	if err != nil {
 		return nil, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
 	}
+	if present := c.observed(cluster, config, owner, nodes); present != nil {
+		return present, nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	watch := c.watches[cluster]
@@ -134,13 +138,35 @@ func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, ow
 	return watch.drainWatch, watch.observe(owner, nodes)
 }
 
+// observed returns the observation of a connection if it already has the Nodes that owner needs, or nil. Unlike a change, this does not wait for the
+// reconciliations of other workload clusters.
+func (c *Clusters) observed(cluster types.NamespacedName, config *rest.Config, owner string, nodes []string) Observation {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if watch := c.watches[cluster]; watch != nil && watch.config == config && watch.isObservedFor(owner, nodes) {
+		return watch.drainWatch
+	}
+	return nil
+}
+
 // Release ends what Observe and ObserveVolumes have begun for owner. The drain watch of a workload cluster stops with its last owner.
 func (c *Clusters) Release(cluster types.NamespacedName, owner string) {
+	if !c.mayHaveOwner(cluster, owner) {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if watch := c.watches[cluster]; watch != nil && watch.release(owner) {
 		c.stopWatch(cluster)
 	}
+}
+
+// mayHaveOwner reports whether Release has something to do.
+func (c *Clusters) mayHaveOwner(cluster types.NamespacedName, owner string) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	watch := c.watches[cluster]
+	return watch != nil && !watch.hasOnlyOthers(owner)
 }
 
 // ReleaseAll calls Release in every workload cluster, for an owner whose Cluster is no longer known.
@@ -155,8 +181,8 @@ func (c *Clusters) ReleaseAll(owner string) {
 
 // CurrentObservation returns the current observation of a workload cluster, or nil.
 func (c *Clusters) CurrentObservation(cluster types.NamespacedName) Observation {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	if watch := c.watches[cluster]; watch != nil {
 		return watch.drainWatch
 	}
@@ -165,8 +191,8 @@ func (c *Clusters) CurrentObservation(cluster types.NamespacedName) Observation 
 
 // Observes reports whether the Pods of a Node of a workload cluster are watched.
 func (c *Clusters) Observes(cluster types.NamespacedName, node string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	watch := c.watches[cluster]
 	return watch != nil && watch.watches(node)
 }
@@ -221,8 +247,8 @@ func (c *Clusters) SetUnserved(cluster types.NamespacedName, unserved string) {
 
 // Unserved returns what SetUnserved has recorded.
 func (c *Clusters) Unserved(cluster types.NamespacedName) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	return c.unserved[cluster]
 }
 
@@ -255,6 +281,12 @@ func (c *Clusters) Disconnect(cluster types.NamespacedName) {
 	if c.removeWatch(cluster) {
 		c.notify(Change{Cluster: cluster, Type: WatchEnded})
 	}
+}
+
+// Forget disconnects a workload cluster whose Cluster no longer exists, and has the controllers delete all state about it.
+func (c *Clusters) Forget(cluster types.NamespacedName) {
+	c.Disconnect(cluster)
+	c.notify(Change{Cluster: cluster, Type: ClusterDeleted})
 }
 
 func (c *Clusters) removeWatch(cluster types.NamespacedName) (observed bool) {

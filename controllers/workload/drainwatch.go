@@ -149,6 +149,22 @@ func (w *drainWatch) observe(owner string, nodes []string) error {
 	return nil
 }
 
+// isObservedFor reports whether the watches that owner needs are those of these Nodes, and run.
+func (w *drainWatch) isObservedFor(owner string, nodes []string) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	needs, known := w.needs[owner]
+	return known && needs.Equal(sets.New(nodes...))
+}
+
+// hasOnlyOthers reports whether other owners need watches, and owner does not.
+func (w *drainWatch) hasOnlyOthers(owner string) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	_, known := w.needs[owner]
+	return !known && len(w.needs) > 0
+}
+
 // release removes an owner. idle reports whether there is no other.
 func (w *drainWatch) release(owner string) (idle bool) {
 	w.mu.Lock()
@@ -186,9 +202,9 @@ func (w *drainWatch) startNode(node string) error {
 		return errors.Wrapf(err, "preparing the watch of the Pods on Node %s", node)
 	}
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { w.podChanged(PodChanged, node, object) },
-		UpdateFunc: func(_, object any) { w.podChanged(PodChanged, node, object) },
-		DeleteFunc: func(object any) { w.podChanged(PodDeleted, node, object) },
+		AddFunc:    func(object any) { w.podChanged(PodChanged, node, informer, object) },
+		UpdateFunc: func(_, object any) { w.podChanged(PodChanged, node, informer, object) },
+		DeleteFunc: func(object any) { w.podChanged(PodDeleted, node, informer, object) },
 	})
 	if err != nil {
 		return errors.Wrapf(err, "preparing the watch of the Pods on Node %s", node)
@@ -227,13 +243,13 @@ func (w *drainWatch) stopNode(node string) {
 	}
 }
 
-func (w *drainWatch) podChanged(change ChangeType, node string, object any) {
+func (w *drainWatch) podChanged(change ChangeType, node string, of cache.SharedIndexInformer, object any) {
 	pod, ok := finalState(object).(*corev1.Pod)
 	if !ok {
 		return
 	}
 	w.mu.Lock()
-	if w.nodes[node] == nil { // a late event of a watch that has been stopped
+	if pods := w.nodes[node]; pods == nil || pods.informer != of { // a late event of a watch that has been stopped
 		w.mu.Unlock()
 		return
 	}

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,21 +80,38 @@ func (c *Clusters) evictionClient(ctx context.Context, cluster types.NamespacedN
 	if err := c.refusePaused(ctx, cluster); err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	if watch := c.watches[cluster]; watch != nil {
 		return watch.evictions, nil
 	}
 	return nil, errors.Errorf("nothing is observed in Cluster %s", cluster)
 }
 
-// IsGone reports whether an eviction failed because the Pod no longer exists, or was replaced by another Pod with the same name.
+// IsGone reports whether an eviction failed because the Pod no longer exists, or was replaced by another Pod with the same name. A conflict that
+// does not name the Pod is a refusal: of an admission webhook, or after the API server could not update a PodDisruptionBudget.
 func IsGone(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) && !NotServed(err)
+	return apierrors.IsConflict(err) && slices.Contains(podKinds, conflictKind(err)) || apierrors.IsNotFound(err) && !NotServed(err)
 }
 
-// NotServed reports whether the API server does not serve a resource or the version of the request, as one without policy/v1. An unknown
-// resource and a missing object both result in 404; only the latter names the object.
+// podKinds are what conflicts of a Pod name: its resource, or its kind if the UID differs.
+var podKinds = []string{"pods", "Pod"}
+
+// IsBudgetConflict reports whether an eviction failed because other writes of the PodDisruptionBudget made all attempts of the API server fail.
+func IsBudgetConflict(err error) bool {
+	return apierrors.IsConflict(err) && conflictKind(err) == "poddisruptionbudgets"
+}
+
+func conflictKind(err error) string {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return ""
+	}
+	return status.Status().Details.Kind
+}
+
+// NotServed reports whether the API server does not serve the resource of a request, or its version, such as policy/v1. An unknown resource and a
+// missing object both result in 404; only the latter names the object.
 func NotServed(err error) bool {
 	var status apierrors.APIStatus
 	switch {

@@ -49,6 +49,9 @@ func TestNotServed(t *testing.T) {
 		},
 		{"E18: the Pod does not exist", status(404, metav1.StatusReasonNotFound, `pods "p" not found`, &metav1.StatusDetails{Kind: "pods", Name: "p"}), false, true},
 		{"E18: the Pod was replaced by another Pod with the same name", apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("UID")), false, true},
+		{"E18: the UID of the Pod differs", apierrors.NewConflict(schema.GroupResource{Resource: "Pod"}, "p", errors.New("the UID in the precondition does not match")), false, true},
+		{"E18: the PodDisruptionBudget could not be updated", apierrors.NewConflict(schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}, "b", errors.New("modified")), false, false},
+		{"E18: an admission webhook refused it with a conflict", status(409, metav1.StatusReasonConflict, `admission webhook "w" denied the request`, nil), false, false},
 		{"E18: the request is invalid for another reason", apierrors.NewBadRequest("name must be p"), false, false},
 		{"E18: no answer", errors.New("connection refused"), false, false},
 	} {

@@ -21,7 +21,7 @@ import (
 // goroutines and a buffer for a thousand events. In hundreds of idle workload clusters, these would be most of the memory.
 // docs/benchmarks.md has the figures.
 type sharedInformers struct {
-	mu       sync.Mutex
+	mu       sync.RWMutex
 	caches   map[types.NamespacedName]*sharingCache // of the connections, by Cluster
 	restarts map[types.NamespacedName]int           // how often the informers of installedKinds were restarted
 }
@@ -71,9 +71,9 @@ func (s *sharedInformers) end(cluster types.NamespacedName) {
 
 // resend calls the handlers of a connection for all present objects, as after the first lists.
 func (s *sharedInformers) resend(cluster types.NamespacedName) {
-	s.mu.Lock()
+	s.mu.RLock()
 	cache := s.caches[cluster]
-	s.mu.Unlock()
+	s.mu.RUnlock()
 	if cache == nil {
 		return
 	}

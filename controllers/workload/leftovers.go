@@ -23,15 +23,16 @@ const (
 	searchPage = 100
 )
 
-// search is how far the search of one connection has come.
+// search is the progress of FindLeftovers in one connection.
 type search struct {
-	began       time.Time
-	urgent, all bool // found whatever there is
+	began  time.Time // when urgent was set, shortly after the connection began
+	urgent bool      // the search for what disturbs users has ended
+	all    bool      // the search of all Nodes has ended
 }
 
-// FindLeftovers starts the watches of what an earlier manager has left behind in a workload cluster; their first lists have it cleaned up. For
-// a new connection it lists only what disturbs users: surges and cordoned Nodes, which the API server can select. Later it reads all Nodes once,
-// page by page, unless they have been watched meanwhile.
+// FindLeftovers starts the watches of what an earlier manager has left behind in a workload cluster; the objects in their first lists are reconciled
+// and cleaned up. For a new connection it lists only what disturbs users: surges and cordoned Nodes, which the API server can select. Later it reads
+// all Nodes once, page by page, unless they have been watched meanwhile.
 func (c *Clusters) FindLeftovers(ctx context.Context, cluster types.NamespacedName) error {
 	d := c.informers.onDemandOf(cluster)
 	if d == nil {

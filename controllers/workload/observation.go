@@ -16,7 +16,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 )
 
-// Change is an event of a drain watch.
+// Change is an event of a drain watch or a connection.
 type Change struct {
 	Cluster types.NamespacedName
 	Type    ChangeType
@@ -42,8 +42,12 @@ const (
 	AllPodsAffected ChangeType = "AllPodsAffected"
 	// VolumesChanged means that VolumeAttachments of a Node, or Pods that use volumes there, have changed, and an owner waits for its volumes.
 	VolumesChanged ChangeType = "VolumesChanged"
+	// WatchesAdded means that each later change or deletion of a NodeMaintenance or an Evacuation causes an event. A previous one may not have.
+	WatchesAdded ChangeType = "WatchesAdded"
 	// WatchEnded means that the watch has ended with its connection.
 	WatchEnded ChangeType = "WatchEnded"
+	// ClusterDeleted means that the Cluster no longer exists, so that no event of its workload cluster follows.
+	ClusterDeleted ChangeType = "ClusterDeleted"
 )
 
 // Observation is the state of one workload cluster that drains depend on. All of it comes from watches.

@@ -44,11 +44,11 @@ type demandedWatches struct {
 	watchers []clustercache.Watcher
 	// isNeeded must not block.
 	isNeeded func() bool
-	// synced is called after the first lists.
+	// synced is called when the first lists have arrived and all handlers were added: each later change causes an event.
 	synced func()
 
 	mu        sync.Mutex                        // held while they start or stop
-	running   atomic.Pointer[[]*sharedInformer] // nil: they do not run
+	running   atomic.Pointer[[]*sharedInformer] // the informer of each watcher; nil: they do not run
 	everBegan atomic.Bool
 }
 
@@ -67,7 +67,7 @@ func newOnDemand(cluster types.NamespacedName, cache *sharingCache, watchers []c
 		return slices.ContainsFunc(d.surges.watchers, func(w clustercache.Watcher) bool { return cache.hasAny(w.Object()) }) ||
 			slices.ContainsFunc(cache.objects(&v1alpha1.Evacuation{}), isSurging)
 	}
-	// A Node that was deleted between its first read and the first list of Nodes causes no event.
+	// A Node that changed between its first read and the adding of the handlers caused no event.
 	d.nodes.synced = func() { cache.resend(&v1alpha1.NodeMaintenance{}) }
 	d.surges.synced = func() {}
 	return d
@@ -121,11 +121,7 @@ func (d *onDemand) start(w *demandedWatches) {
 		gauge := watchingClusters.WithLabelValues(w.name)
 		gauge.Inc()
 		defer gauge.Dec()
-		var checkers []toolscache.DoneChecker
-		for _, informer := range informers {
-			checkers = append(checkers, informer.HasSyncedChecker())
-		}
-		if !toolscache.WaitFor(d.cache.ctx, "", checkers...) {
+		if !awaitHandlers(d.cache.ctx, informers) {
 			return
 		}
 		w.synced()
@@ -141,7 +137,7 @@ func (d *onDemand) startWatchers(w *demandedWatches) ([]*sharedInformer, error) 
 		if err != nil {
 			return nil, err
 		}
-		if shared, is := informer.(*sharedInformer); is && !slices.Contains(informers, shared) {
+		if shared, is := informer.(*sharedInformer); is {
 			informers = append(informers, shared)
 		}
 		if err := watcher.Watch(d.cache); err != nil {
@@ -149,6 +145,29 @@ func (d *onDemand) startWatchers(w *demandedWatches) ([]*sharedInformer, error) 
 		}
 	}
 	return informers, nil
+}
+
+// handlersInterval is how often awaitHandlers checks.
+const handlersInterval = 10 * time.Millisecond
+
+// awaitHandlers waits until the first lists have arrived and each watcher has added its handler to its informer, and reports whether ctx has
+// not ended before. Controllers add handlers in the background, some 100 ms after the first list. Deletions and changes that happen before
+// cause no event, so an actor that read the objects before must read them again.
+func awaitHandlers(ctx context.Context, informers []*sharedInformer) bool {
+	var checkers []toolscache.DoneChecker
+	expected := map[*sharedInformer]int{}
+	for _, informer := range informers {
+		checkers = append(checkers, informer.HasSyncedChecker())
+		expected[informer]++
+	}
+	return toolscache.WaitFor(ctx, "", checkers...) && wait.PollUntilContextCancel(ctx, handlersInterval, true, func(context.Context) (bool, error) {
+		for informer, handlers := range expected {
+			if len(informer.all()) < handlers {
+				return false, nil
+			}
+		}
+		return true, nil
+	}) == nil
 }
 
 // stopWhenIdle stops watches when they are no longer needed. It returns then, and when the connection ends.
@@ -162,14 +181,16 @@ func (d *onDemand) stopWhenIdle(w *demandedWatches) {
 	})
 }
 
-// stop stops watches, unless they are needed again. An object that is created meanwhile is cached before start is called for it.
+// stop stops watches, unless they are needed again. An object that is created meanwhile is cached before its handler is called. So either isNeeded
+// observes the object, or its handler observes that the watches do not run, and starts them afterwards.
 func (d *onDemand) stop(w *demandedWatches) (stopped bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	running := w.running.Swap(nil)
 	if w.isNeeded() {
+		w.running.Store(running)
 		return false
 	}
-	w.running.Store(nil)
 	for _, watcher := range w.watchers {
 		d.cache.removeInformer(d.cache.ctx, watcher.Object())
 	}
@@ -184,29 +205,32 @@ func (w *demandedWatches) haveSynced() bool {
 
 // onDemandOf returns the watches on demand of the current connection to a workload cluster, or nil before they were added.
 func (s *sharedInformers) onDemandOf(cluster types.NamespacedName) *onDemand {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	if cache := s.caches[cluster]; cache != nil {
 		return cache.onDemand
 	}
 	return nil
 }
 
-// addOnDemand returns a watcher that adds watches to a connection which run on demand.
-func (c *Clusters) addOnDemand(cluster types.NamespacedName, watchers []clustercache.Watcher) clustercache.Watcher {
+// addOnDemand returns a watcher that adds watches to a connection which run on demand. installed are the other watches of the connection:
+// when all their handlers were added, subscribers get a Change.
+func (c *Clusters) addOnDemand(cluster types.NamespacedName, installed, demanded []clustercache.Watcher) clustercache.Watcher {
 	return watcher{"workloadcluster-OnDemand", installedKinds[0], func(cache ctrlcache.Cache) error {
 		shared, is := cache.(*sharingCache)
 		if !is {
 			return errors.Errorf("the connection has a cache of type %T", cache)
 		}
 		d := c.informers.setOnDemand(shared, func() *onDemand {
-			return newOnDemand(cluster, shared, watchers, func() bool { return c.CurrentObservation(cluster) != nil })
+			return newOnDemand(cluster, shared, demanded, func() bool { return c.CurrentObservation(cluster) != nil })
 		})
+		var informers []*sharedInformer // of d and of each installed watch
 		for _, kind := range installedKinds {
 			informer, err := shared.GetInformer(shared.ctx, kind, ctrlcache.BlockUntilSynced(false))
 			if err != nil {
 				return err
 			}
+			informers = append(informers, shared.informerOf(kind))
 			// In the background: a handler that is being added may wait for a client, and the ClusterCache locks the connection.
 			go func() {
 				if _, err := informer.AddEventHandlerWithOptions(d, toolscache.HandlerOptions{}); err != nil {
@@ -214,6 +238,15 @@ func (c *Clusters) addOnDemand(cluster types.NamespacedName, watchers []clusterc
 				}
 			}()
 		}
+		for _, w := range installed {
+			informers = append(informers, shared.informerOf(w.Object()))
+		}
+		go func() {
+			if awaitHandlers(shared.ctx, informers) {
+				shared.resend(&v1alpha1.NodeMaintenance{})
+				c.notify(Change{Cluster: cluster, Type: WatchesAdded})
+			}
+		}()
 		return nil
 	}}
 }

@@ -47,19 +47,17 @@ func Watch[T client.Object, R comparable](name string, controller clustercache.S
 // AddWatches adds the missing watches to a connection, after the indexes that their controllers use. Those of the installed kinds run as long
 // as the connection, all others on demand.
 func (c *Clusters) AddWatches(ctx context.Context, cluster types.NamespacedName, all []Watches) error {
-	var demanded []clustercache.Watcher
-	watchers := slices.Clone(indexes)
+	var installed, demanded []clustercache.Watcher
 	for _, watches := range all {
 		for _, w := range watches(cluster) {
 			if isInstalledKind(w.Object()) {
-				watchers = append(watchers, w)
+				installed = append(installed, w)
 			} else {
 				demanded = append(demanded, w)
 			}
 		}
 	}
-	watchers = append(watchers, c.addOnDemand(cluster, demanded))
-	for _, watcher := range watchers {
+	for _, watcher := range slices.Concat(indexes, installed, []clustercache.Watcher{c.addOnDemand(cluster, installed, demanded)}) {
 		if err := c.cache.Watch(ctx, cluster, c.informers.share(cluster, watcher)); err != nil {
 			return errors.Wrapf(err, "adding %s to workload Cluster %s", watcher.Name(), cluster)
 		}

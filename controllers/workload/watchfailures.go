@@ -21,7 +21,7 @@ const (
 
 func listedPods(node string) string { return "the Pods of Node " + node }
 
-// WatchFailure returns why what the drain of a Node depends on cannot be listed or watched, if that has failed for some time, and nil otherwise.
+// WatchFailure returns the error of a list or watch that the drain of a Node depends on, if it has failed for some time, and nil otherwise.
 func (c *Clusters) WatchFailure(cluster types.NamespacedName, node string) error {
 	c.mu.Lock()
 	watch := c.watches[cluster]

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// exact are the kinds of which only the bundle has a say, so that any difference is a change by another actor.
+// exact are the kinds whose fields no controller sets, so that any difference other than a default is a change by another actor.
 var exact = []string{"CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterRole", "ClusterRoleBinding"}
 
 // defaults are the values that the API server sets in fields that the bundle leaves unset.

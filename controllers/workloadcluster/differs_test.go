@@ -9,6 +9,27 @@ import (
 	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
 )
 
+func TestWithImages(t *testing.T) {
+	t.Run("S18: updates the image of the node agent, and keeps other changes of its DaemonSet", func(t *testing.T) {
+		g := NewWithT(t)
+		daemonSet := func(image string) *unstructured.Unstructured {
+			objects, err := bundle.NodeAgent(image)
+			g.Expect(err).NotTo(HaveOccurred())
+			return objects[len(objects)-1]
+		}
+		present := daemonSet("agent:v1")
+		g.Expect(withImages(daemonSet("agent:v1"), present)).To(BeNil())
+		g.Expect(unstructured.SetNestedField(present.Object, true, "spec", "template", "spec", "hostNetwork")).To(Succeed())
+		updated := withImages(daemonSet("agent:v2"), present)
+		g.Expect(containersOf(updated)).To(HaveEach(HaveKeyWithValue("image", "agent:v2")))
+		g.Expect(containersOf(present)).To(HaveEach(HaveKeyWithValue("image", "agent:v1")))
+		g.Expect(withImages(daemonSet("agent:v2"), updated)).To(BeNil())
+		kept, _, err := unstructured.NestedBool(updated.Object, "spec", "template", "spec", "hostNetwork")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(kept).To(BeTrue())
+	})
+}
+
 func TestDiffers(t *testing.T) {
 	objects, err := bundle.Bundle()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())

@@ -29,22 +29,21 @@ func (r *Reconciler) ensureNodeAgent(ctx context.Context, live client.Client, cl
 	wanted := slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
 		return policy.Spec.NodeAgent == v1alpha1.NodeAgentEnabled && machinedrain.PolicySelectsCluster(&policy, cluster.Labels)
 	})
-	return applyNodeAgent(ctx, live, r.NodeAgentImage, wanted)
-}
-
-// applyNodeAgent installs or removes the node agent. Removal keeps its namespace and roles, which have no effect without the agents.
-//
-// If the workload cluster does not serve admission policies, the agent is not installed: only they restrict each agent to its own Node.
-func applyNodeAgent(ctx context.Context, live client.Client, image string, wanted bool) error {
-	objects, err := bundle.NodeAgent(image)
+	objects, err := bundle.NodeAgent(r.NodeAgentImage)
 	if err != nil {
 		return err
 	}
 	if !wanted {
 		return removeNodeAgent(ctx, live, objects)
 	}
+	return installNodeAgent(ctx, live, objects)
+}
+
+// installNodeAgent creates or updates the objects of the node agent. If the workload cluster does not serve admission policies, it does not install
+// the agent: only they restrict each agent to its own Node.
+func installNodeAgent(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) error {
 	for _, each := range findAll(ctx, live, objects) {
-		_, _, err := each.ensure(ctx, live)
+		present, _, err := each.ensure(ctx, live)
 		if meta.IsNoMatchError(err) {
 			ctrl.LoggerFrom(ctx).Info("The workload cluster does not serve admission policies, so the node agent is not installed")
 			return nil
@@ -52,11 +51,56 @@ func applyNodeAgent(ctx context.Context, live client.Client, image string, wante
 		if err != nil {
 			return err
 		}
+		if updated := withImages(each.wanted, present); updated != nil && bundleVersion(present) <= bundle.BundleVersion {
+			if err := live.Update(ctx, updated, client.FieldOwner(fieldManager)); err != nil {
+				return errors.Wrap(err, "updating the image of the node agent")
+			}
+		}
 	}
 	return nil
 }
 
-// removeNodeAgent removes the DaemonSet of the node agent. It keeps a DaemonSet that another actor has created with the agent's name.
+// withImages returns the present DaemonSet with the images of the wanted one, or nil if it has them. Other changes by users stay until the version of
+// the bundle changes.
+func withImages(wanted, present *unstructured.Unstructured) *unstructured.Unstructured {
+	if wanted.GetKind() != "DaemonSet" {
+		return nil
+	}
+	images := map[any]any{}
+	for _, container := range containersOf(wanted) {
+		images[container["name"]] = container["image"]
+	}
+	updated, changed := present.DeepCopy(), false
+	containers := containersOf(updated)
+	for _, container := range containers {
+		if image, known := images[container["name"]]; known && container["image"] != image {
+			container["image"], changed = image, true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return updated
+}
+
+// containersOf returns the containers of a DaemonSet, which may be modified.
+func containersOf(daemonSet *unstructured.Unstructured) []map[string]any {
+	list, _, err := unstructured.NestedFieldNoCopy(daemonSet.Object, "spec", "template", "spec", "containers")
+	all, ok := list.([]any)
+	if err != nil || !ok {
+		return nil
+	}
+	containers := make([]map[string]any, 0, len(all))
+	for _, each := range all {
+		if container, ok := each.(map[string]any); ok {
+			containers = append(containers, container)
+		}
+	}
+	return containers
+}
+
+// removeNodeAgent removes the DaemonSet of the node agent. It keeps the namespace and the roles, which have no effect without the agents, and a
+// DaemonSet that another actor has created with the agent's name.
 func removeNodeAgent(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) error {
 	for _, object := range objects {
 		if object.GetKind() != "DaemonSet" {

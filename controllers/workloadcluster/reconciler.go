@@ -34,13 +34,14 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
 // Reasons of the events on Clusters.
 const (
-	// eventAdmissionPoliciesMissing means that the workload cluster does not support some of the admission policies, or has disabled them.
+	// eventAdmissionPoliciesMissing on a Cluster means that the workload cluster does not support some of the admission policies, or has disabled them.
 	eventAdmissionPoliciesMissing = "AdmissionPoliciesMissing"
-	// eventBundleRestored means that an object of the bundle was restored that another actor had deleted or changed.
+	// eventBundleRestored on a Cluster means that the manager has restored an object of the bundle that another actor had deleted or changed.
 	eventBundleRestored = "BundleRestored"
 )
 
@@ -104,10 +105,10 @@ func (r *Reconciler) clustersOfNamespace(ctx context.Context, policy client.Obje
 
 // Reconcile prepares one workload cluster, and restores the bundle periodically:
 //
-//	is it selected? ─► is it connected? ─► check the bundle and the node agent ─► add the watches of the controllers ─► find leftovers
+//	is it selected? ─► is it connected? ─► check the bundle ─► add the watches of the controllers ─► find leftovers ─► check the node agent
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	key := req.NamespacedName
-	cluster, err := r.ours(ctx, key)
+	cluster, err := r.managedCluster(ctx, key)
 	if err != nil || cluster == nil {
 		return reconcile.Result{}, err
 	}
@@ -121,13 +122,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	requeueAfter, served, err := r.checkBundle(ctx, cluster, live)
 	if err != nil {
+		r.reportFailure(key, err)
 		return workload.Result(err)
 	}
 	if !served {
 		return reconcile.Result{RequeueAfter: requeueAfter}, nil
-	}
-	if err := r.ensureNodeAgent(ctx, live, cluster); err != nil {
-		return workload.Result(err)
 	}
 	if err := r.Clusters.Connected(ctx, key); err != nil {
 		return reconcile.Result{}, err
@@ -136,6 +135,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return workload.Result(err)
 	}
 	if err := r.Clusters.FindLeftovers(ctx, key); err != nil {
+		return workload.Result(err)
+	}
+	if err := r.ensureNodeAgent(ctx, live, cluster); err != nil { // last: drains do not depend on it
 		return workload.Result(err)
 	}
 	return reconcile.Result{RequeueAfter: requeueAfter}, nil
@@ -164,17 +166,22 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 	if wait := last.at.Add(minCheckInterval).Sub(now); wait > 0 {
 		return wait, true, nil
 	}
-	applied, err := ApplyBundle(ctx, live)
+	applied := last.applied
+	unchanged, err := applied.IsUnchanged(ctx, live)
 	if err != nil {
 		return 0, false, err
 	}
-	r.tellRestored(ctx, cluster, applied.Restored)
-	if applied.CreatedCRDs {
-		if err := r.Clusters.RestartInformers(ctx, key, r.Watches); err != nil {
+	if !unchanged {
+		if applied, err = ApplyBundle(ctx, live); err != nil {
+			if applied.Unserved != "" {
+				r.Clusters.SetUnserved(key, applied.Unserved)
+			}
+			return 0, false, err
+		}
+		if err := r.observeApplied(ctx, cluster, applied); err != nil {
 			return 0, false, err
 		}
 	}
-	r.Clusters.SetUnserved(key, applied.Unserved)
 	switch {
 	case applied.Terminating: // a manager that has just started needs the watches to remove its finalizers, for which the deletion waits
 		ctrl.LoggerFrom(ctx).Info(applied.Unserved)
@@ -182,21 +189,44 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 	case applied.Unserved != "":
 		return establishRetry, false, nil
 	}
-	if !slices.Equal(applied.Missing, last.missing) {
-		r.tellMissing(ctx, cluster, applied.Missing)
+	if !slices.Equal(applied.Missing, last.applied.Missing) {
+		r.reportMissing(ctx, cluster, applied.Missing)
 	}
-	r.checks.Store(key, check{at: now, missing: applied.Missing})
-	draining, err := r.drains(ctx, key)
+	r.checks.Store(key, check{at: now, applied: applied})
+	draining, err := r.hasDrains(ctx, key)
 	if draining || r.Clusters.CurrentObservation(key) != nil {
 		return drainingCheckInterval, true, err
 	}
 	return wait.Jitter(idleCheckInterval, idleCheckJitter), true, err
 }
 
-// check is the result of the last check of the bundle in a workload cluster. It is kept in memory only: the manager checks each workload cluster once more after a restart.
+// observeApplied reports what was restored, and which CRDs are not served.
+func (r *Reconciler) observeApplied(ctx context.Context, cluster *clusterv1.Cluster, applied Applied) error {
+	key := client.ObjectKeyFromObject(cluster)
+	r.reportRestored(ctx, cluster, applied.Restored)
+	if applied.CreatedCRDs {
+		if err := r.Clusters.RestartInformers(ctx, key, r.Watches); err != nil {
+			return err
+		}
+	}
+	r.Clusters.SetUnserved(key, applied.Unserved)
+	return nil
+}
+
+// reportFailure has the conditions of draining Machines say that the API server refuses the bundle if no check has succeeded since the workload
+// cluster was connected: until then, its drains cannot be observed.
+func (r *Reconciler) reportFailure(cluster types.NamespacedName, err error) {
+	isRefused := apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsInternalError(err)
+	if isRefused && r.lastCheck(cluster).at.IsZero() {
+		r.Clusters.SetUnserved(cluster, "The bundle cannot be installed in the workload cluster: "+progress.Describe(err))
+	}
+}
+
+// check is the result of the last check of the bundle in a workload cluster. It is kept in memory only: the manager checks each workload cluster once
+// more after a restart.
 type check struct {
 	at      time.Time
-	missing []string
+	applied Applied
 }
 
 func (r *Reconciler) lastCheck(cluster types.NamespacedName) check {
@@ -211,8 +241,8 @@ func (r *Reconciler) disconnect(cluster types.NamespacedName) {
 	r.Clusters.Disconnect(cluster)
 }
 
-// tellRestored logs and counts what was restored, and records an event on the Cluster.
-func (r *Reconciler) tellRestored(ctx context.Context, cluster *clusterv1.Cluster, all []Restored) {
+// reportRestored logs and counts what was restored, and records an event on the Cluster.
+func (r *Reconciler) reportRestored(ctx context.Context, cluster *clusterv1.Cluster, all []Restored) {
 	for _, restored := range all {
 		ctrl.LoggerFrom(ctx).Info("Restored an object of the bundle in the workload cluster, which another actor had "+restored.Change, "kind", restored.Kind, "name", restored.Name)
 		bundleRestored.WithLabelValues(restored.Kind, restored.Change).Inc()
@@ -221,9 +251,9 @@ func (r *Reconciler) tellRestored(ctx context.Context, cluster *clusterv1.Cluste
 	}
 }
 
-// tellMissing records an event on the Cluster about admission policies that the workload cluster does not serve. An older Kubernetes does
+// reportMissing records an event on the Cluster about admission policies that the workload cluster does not serve. An older Kubernetes does
 // not prevent drains, but its administrators must restrict who may write NodeMaintenances and Evacuations.
-func (r *Reconciler) tellMissing(ctx context.Context, cluster *clusterv1.Cluster, missing []string) {
+func (r *Reconciler) reportMissing(ctx context.Context, cluster *clusterv1.Cluster, missing []string) {
 	if len(missing) == 0 {
 		return
 	}
@@ -232,13 +262,14 @@ func (r *Reconciler) tellMissing(ctx context.Context, cluster *clusterv1.Cluster
 		"The workload cluster does not support these, so every user who may write NodeMaintenances or Evacuations there can drain its Nodes: %s", strings.Join(missing, ", "))
 }
 
-// ours returns the Cluster if a MachineDrainPolicy selects it or one of its Machines is being drained, else nil. It returns nil if the
-// Cluster does not exist or is paused.
-func (r *Reconciler) ours(ctx context.Context, key types.NamespacedName) (*clusterv1.Cluster, error) {
+// managedCluster returns the Cluster if a MachineDrainPolicy selects it or one of its Machines is being drained. It returns nil otherwise, and if
+// the Cluster does not exist or is paused.
+func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedName) (*clusterv1.Cluster, error) {
 	cluster := &clusterv1.Cluster{}
 	if err := r.Client.Get(ctx, key, cluster); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.disconnect(key)
+			r.checks.Delete(key)
+			r.Clusters.Forget(key)
 			return nil, nil
 		}
 		return nil, errors.Wrapf(err, "getting Cluster %s", key)
@@ -255,14 +286,14 @@ func (r *Reconciler) ours(ctx context.Context, key types.NamespacedName) (*clust
 			return cluster, nil
 		}
 	}
-	if drains, err := r.drains(ctx, key); err != nil || !drains {
+	if drains, err := r.hasDrains(ctx, key); err != nil || !drains {
 		return nil, err
 	}
 	return cluster, nil
 }
 
-// drains returns whether a Machine of the Cluster is being drained. Such a drain continues even if its policy has been deleted.
-func (r *Reconciler) drains(ctx context.Context, cluster types.NamespacedName) (bool, error) {
+// hasDrains reports whether a Machine of the Cluster is being drained. Such a drain continues even if its policy has been deleted.
+func (r *Reconciler) hasDrains(ctx context.Context, cluster types.NamespacedName) (bool, error) {
 	list := &clusterv1.MachineList{}
 	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)
 	for i := range list.Items {

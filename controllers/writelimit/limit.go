@@ -3,6 +3,7 @@
 package writelimit
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -55,6 +56,13 @@ func (w *Limiter[K]) Record(key K, now time.Time) {
 		w.last = map[K]time.Time{}
 	}
 	w.last[key] = now
+}
+
+// RemoveAll deletes the records of all matching objects.
+func (w *Limiter[K]) RemoveAll(matches func(K) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.last, func(key K, _ time.Time) bool { return matches(key) })
 }
 
 // Remove deletes the record of an object that no longer exists.

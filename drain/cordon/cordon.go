@@ -150,12 +150,12 @@ func Include(node *corev1.Node) (changed bool) {
 }
 
 const (
-	// imminence is how long evictions wait for the cordon of one NodeMaintenance, from its creation. Most cordons take a tenth of a
+	// maxCordonWait is how long evictions wait for the cordon of one NodeMaintenance, from its creation. Most cordons take a tenth of a
 	// second; where hundreds of Nodes are cordoned at the same time, seconds.
-	imminence = 10 * time.Second
-	// patience is how long the eviction of one Pod waits for cordons in total, from the creation of its Evacuation. Without it,
+	maxCordonWait = 10 * time.Second
+	// maxTotalWait is how long the eviction of one Pod waits for cordons in total, from the creation of its Evacuation. Without it,
 	// a user who may create NodeMaintenances could recreate one every few seconds, and no Pod of the workload cluster would be evicted.
-	patience = 30 * time.Second
+	maxTotalWait = 30 * time.Second
 )
 
 // Imminent returns the Nodes that a new NodeMaintenance is about to cordon, as far as it names them, and until when evictions wait
@@ -164,11 +164,11 @@ const (
 // the future: the clock of a workload cluster may be wrong, and must not block evictions. CanCordon decides about each Node.
 func Imminent(m *v1alpha1.NodeMaintenance, now time.Time) (nodes []string, until time.Time) {
 	if !Holds(m) || m.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable || !m.DeletionTimestamp.IsZero() || meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned) ||
-		!isWithin(imminence, m.CreationTimestamp.Time, now) {
+		!isWithin(maxCordonWait, m.CreationTimestamp.Time, now) {
 		return nil, time.Time{}
 	}
 	nodes, _ = nodeselection.Names(m)
-	return nodes, m.CreationTimestamp.Add(imminence)
+	return nodes, m.CreationTimestamp.Add(maxCordonWait)
 }
 
 // CanCordon reports whether a NodeMaintenance may still cordon a Node of a name that it selects: the Node is schedulable, is not
@@ -180,11 +180,11 @@ func CanCordon(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
 // Waits reports whether the eviction of a Pod still waits for imminent cordons, and until when at most. requested is when its
 // Evacuation was created.
 func Waits(requested, now time.Time) (until time.Time, waits bool) {
-	return requested.Add(patience), isWithin(patience, requested, now)
+	return requested.Add(maxTotalWait), isWithin(maxTotalWait, requested, now)
 }
 
 // isWithin reports whether a period that starts at a time of the workload cluster's clock has not ended. That clock may be ahead a little.
 func isWithin(period time.Duration, start, now time.Time) bool {
 	age := now.Sub(start)
-	return age >= -imminence && age < period
+	return age >= -maxCordonWait && age < period
 }

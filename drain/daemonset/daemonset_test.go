@@ -1,6 +1,7 @@
 package daemonset_test
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -231,6 +232,21 @@ func TestReport(t *testing.T) {
 			t.Error("reported twice")
 		}
 	})
+	t.Run("E48: reports the error of the deletion once, and drops it when the Pod is deleted", func(t *testing.T) {
+		in, m := subject(), draining("m")
+		daemonset.Report(in.Evacuation, &m, time.Minute, time.Now())
+		before := in.Evacuation.Status.Message
+		switch {
+		case daemonset.ReportResult(in.Evacuation, &m, ""):
+			t.Error("nothing has failed")
+		case !daemonset.ReportResult(in.Evacuation, &m, "refused"), daemonset.ReportResult(in.Evacuation, &m, "refused"):
+			t.Error("the error must be reported once")
+		case in.Evacuation.Status.Message != "Cannot delete the Pod: refused":
+			t.Errorf("message: %s", in.Evacuation.Status.Message)
+		case !daemonset.ReportResult(in.Evacuation, &m, ""), in.Evacuation.Status.Message != before:
+			t.Errorf("message after the deletion: %s", in.Evacuation.Status.Message)
+		}
+	})
 }
 
 func TestMaintenanceOfOneNode(t *testing.T) {
@@ -264,5 +280,10 @@ func TestGracePeriod(t *testing.T) { // E22
 	}
 	if period, _ := daemonset.GracePeriod(&corev1.Pod{}, false); period != 30*time.Second {
 		t.Errorf("by default: %s", period)
+	}
+	for _, seconds := range []int64{math.MaxInt64, math.MaxInt64/int64(time.Second) + 1} {
+		if period, _ := daemonset.GracePeriod(&corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &seconds}}, false); period < time.Hour {
+			t.Errorf("E22: a Pod that declares %d seconds: %s", seconds, period)
+		}
 	}
 }

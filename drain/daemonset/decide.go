@@ -12,6 +12,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Refusal is the reason why a Pod is not deleted. It is not reported to the Evacuation: activeEvacuatorCompleted would activate
@@ -23,7 +24,7 @@ const (
 	NotRefused Refusal = ""
 	// EvacuatorNotActive means that another evacuator is active, that no evacuator is, or that this one has completed.
 	EvacuatorNotActive Refusal = "the evacuator " + v1alpha1.EvacuatorClassDaemonSet + " is not active"
-	// NotRequested means that no NodeMaintenance requests the Evacuation. For other instigators the Pod keeps the lifetime of its Node.
+	// NotRequested means that no NodeMaintenance requests the Evacuation. For other instigators, the Pod stays as long as its Node.
 	NotRequested Refusal = "no NodeMaintenance requests the Evacuation"
 	// NotOfDaemonSet means that the Pod is not known to be controlled by an existing DaemonSet.
 	NotOfDaemonSet Refusal = "no existing DaemonSet controls the Pod"
@@ -104,11 +105,27 @@ func Report(e *v1alpha1.Evacuation, by *v1alpha1.NodeMaintenance, gracePeriod ti
 	e.Status.ActiveEvacuatorCompleted = false
 	e.Status.EvacuationProgressTimestamp = &progress
 	e.Status.ExpectedEvacuationFinishTime = &finish
-	e.Status.Message = fmt.Sprintf("NodeMaintenance %s is draining the Node: deleting the Pod; its DaemonSet recreates it after the maintenance.", by.Name)
-	if by.Spec.Reason != "" {
-		e.Status.Message = fmt.Sprintf("NodeMaintenance %s is draining the Node (%s): deleting the Pod; its DaemonSet recreates it after the maintenance.", by.Name, by.Spec.Reason)
-	}
+	e.Status.Message = deleting(by)
 	return true
+}
+
+func deleting(by *v1alpha1.NodeMaintenance) string {
+	if by.Spec.Reason != "" {
+		return fmt.Sprintf("NodeMaintenance %s is draining the Node (%s): deleting the Pod; its DaemonSet recreates it after the maintenance.", by.Name, by.Spec.Reason)
+	}
+	return fmt.Sprintf("NodeMaintenance %s is draining the Node: deleting the Pod; its DaemonSet recreates it after the maintenance.", by.Name)
+}
+
+// ReportResult sets the message of the Evacuation after the deletion of the Pod was requested. A failure is the error of the API server, "" if
+// there was none. It returns whether the message has changed: the error of a repeated request is written once.
+func ReportResult(e *v1alpha1.Evacuation, by *v1alpha1.NodeMaintenance, failure string) (changed bool) {
+	message := deleting(by)
+	if failure != "" {
+		message = text.Cut("Cannot delete the Pod: "+failure, text.MaxMessage)
+	}
+	changed = e.Status.Message != message
+	e.Status.Message = message
+	return changed
 }
 
 // GracePeriod returns the time that the Pod has to terminate. seconds is the grace period of the delete request, nil for the
@@ -119,7 +136,7 @@ func GracePeriod(pod *corev1.Pod, nodeUnreachable bool) (period time.Duration, s
 		least := rules.UnreachableGracePeriodSeconds
 		return time.Duration(least) * time.Second, &least
 	case pod.Spec.TerminationGracePeriodSeconds != nil:
-		return time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second, nil
+		return rules.GracePeriod(*pod.Spec.TerminationGracePeriodSeconds), nil
 	default:
 		return corev1.DefaultTerminationGracePeriodSeconds * time.Second, nil
 	}

@@ -55,8 +55,9 @@ func (d Drain) before(end time.Duration) time.Time {
 }
 
 // DeletedAtTimeout reports whether a Pod is among those that are deleted before the timeout: it blocks the drain, and its deletion removes it.
-// Pods of DaemonSets would be replaced, and a deletion does not stop static Pods. The invalid rule that makes a Pod undecided may protect it.
-// others are the verdicts of the other maintenances that drain the Node: the Pod is not deleted if one of them waits for it to complete.
+// Pods of DaemonSets would be replaced, and a deletion does not stop static Pods. An undecided Pod is not deleted, because the invalid rule may
+// protect it. others are the verdicts of the other maintenances that drain the Node: the Pod is not deleted if one of them is undecided or waits
+// for the Pod to complete.
 func DeletedAtTimeout(podType v1alpha1.PodType, own rules.Verdict, others []rules.Verdict) bool {
 	if podType != v1alpha1.PodTypeDefault || own.Undecided != "" || own.Behavior == v1alpha1.DrainBehaviorSkip {
 		return false

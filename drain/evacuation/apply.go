@@ -86,11 +86,12 @@ func (a Action) evict(e *v1alpha1.Evacuation, now time.Time) {
 	e.Status.Message = a.Message
 }
 
-// awaitTermination changes the status only if nothing else tells that the Pod was observed, why it is not evicted, or that it terminates for long.
+// awaitTermination reports in the status that the Pod was observed and terminates, that it has been terminating for long, or why it is not evicted.
+// It changes nothing if the Evacuation already says so.
 func (a Action) awaitTermination(e *v1alpha1.Evacuation, now time.Time) {
 	switch a.Reason {
 	case ReasonTerminating:
-		if !podWasSeen(e) {
+		if !podWasObserved(e) {
 			e.Status.Message = a.Message
 		}
 		return

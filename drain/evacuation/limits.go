@@ -63,7 +63,7 @@ func contains(evacuators []v1alpha1.Evacuator, class string) bool {
 // BuiltIn returns the built-in evacuators that serve a Pod: the one of the workload that controls it, or none. All code that resolves
 // the evacuators of a Pod calls it. policy is that of the maintenance that requests the evacuation.
 //
-// BuiltIn returns none for static Pods: see package staticpods.
+// BuiltIn returns none for static Pods: see package staticpod.
 func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.EvacuationPolicy) []v1alpha1.Evacuator {
 	var class string
 	switch {

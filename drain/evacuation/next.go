@@ -11,6 +11,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 const (
@@ -79,7 +80,7 @@ func deletionRequested(pod *corev1.Pod) time.Time {
 	if pod.DeletionTimestamp == nil {
 		return time.Time{}
 	}
-	return pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
+	return pod.DeletionTimestamp.Add(-rules.GracePeriod(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)))
 }
 
 // Next returns the next action for an Evacuation. It is a pure function of its input; see the diagram in the package comment.
@@ -100,7 +101,7 @@ func Next(in Input) Action {
 	if until := deferredUntil(in); in.Now.Before(until) {
 		return awaitBackoff(in.Pod, until)
 	}
-	action := withinDrain(in, turn(in))
+	action := withinDrain(in, evacuate(in))
 	if withdrawn(in.Evacuation) {
 		action.Message = "All instigators have withdrawn, but the active evacuator does not allow cancellation. " + action.Message
 	}
@@ -188,7 +189,7 @@ func end(in Input) Action {
 	switch {
 	case in.Pod.Exists:
 		action.Message = "The Pod has finished."
-	case e.DeletionTimestamp == nil && !podWasSeen(e):
+	case e.DeletionTimestamp == nil && !podWasObserved(e):
 		action.Kind, action.Reason = Fail, v1alpha1.ReasonPodNotFound
 		action.Message = fmt.Sprintf("There is no Pod %s with the UID %s.", quote(e.Spec.PodRef.Name), quote(e.Spec.PodRef.UID))
 	}
@@ -206,8 +207,8 @@ func cancel(e *v1alpha1.Evacuation) Action {
 	return Action{Kind: Cancel, Delete: true, Message: "All instigators have withdrawn."}
 }
 
-// turn returns the action that follows from the evacuators: resolve, activate or await one, or evict the Pod if none is left.
-func turn(in Input) Action {
+// evacuate returns the action that follows from the evacuators: resolve, activate or await one, or evict the Pod if none is left.
+func evacuate(in Input) Action {
 	e := in.Evacuation
 	if undecided(e) && len(e.Spec.Evacuators) == 0 && len(in.ResolvedEvacuators) > 0 {
 		return Action{Kind: ResolveEvacuators, Evacuators: cloneEvacuators(in.ResolvedEvacuators), Message: "The evacuators of the Pod are known."}
@@ -298,9 +299,9 @@ func undecided(e *v1alpha1.Evacuation) bool {
 	return e.Status.ActiveEvacuatorClass == nil && !e.Status.ActiveEvacuatorCompleted
 }
 
-// podWasSeen reports whether the Pod has been observed: the Evacuation has its ownerReference, see Adopt, or a status. All actions but Fail
+// podWasObserved reports whether the Pod has been observed: the Evacuation has its ownerReference, see Adopt, or a status. All actions but Fail
 // set the status for an observed Pod only.
-func podWasSeen(e *v1alpha1.Evacuation) bool {
+func podWasObserved(e *v1alpha1.Evacuation) bool {
 	return ownedByPod(e) || !undecided(e) || e.Status.Message != "" || len(e.Status.Conditions) > 0
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // Pod is what is known about the Pod of an Evacuation.
@@ -50,7 +51,7 @@ func ObservedPod(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodTy
 		Type:        podType,
 		Node:        pod.Spec.NodeName,
 		Controller:  replacements.ControllerOf(pod),
-		GracePeriod: time.Duration(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)) * time.Second,
+		GracePeriod: rules.GracePeriod(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)),
 	}
 }
 

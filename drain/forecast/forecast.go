@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
 // Observation is the state that a forecast is made from.
@@ -36,6 +38,8 @@ type Observation struct {
 	Surroundings planinput.Surroundings
 	// Budgets of the Namespaces of the Pods.
 	Budgets *budgets.Index
+	// Surges has the Deployments of DeploymentsOf that could be read, with what else decides whether they surge.
+	Surges map[types.NamespacedName]surge.Observation
 	// NodeAgent means that the manager serves node agents.
 	NodeAgent bool
 	Now       time.Time
@@ -78,13 +82,15 @@ type Pod struct {
 	// Evacuators are active one after the other before the eviction. Problems are annotations that name invalid ones.
 	Evacuators []v1alpha1.Evacuator
 	Problems   []evacuation.Problem
+	// NoSurge is why the Deployment of the Pod does not surge, although a NodeMaintenance requests it.
+	NoSurge string
 	// Next is the next action for the Pod, if it is a target now.
 	Next evacuation.Action
 	// Evacuation is the present one, or nil.
 	Evacuation *v1alpha1.Evacuation
 }
 
-// IsEvicted returns whether the Pod is evicted if no evacuator removes it before.
+// IsEvicted reports whether the Pod is evicted if no evacuator removes it before.
 func (p *Pod) IsEvicted() bool { return p.Outcome == Evacuated && p.Type == v1alpha1.PodTypeDefault }
 
 // Forecast is the predicted drain of a Node.
@@ -102,6 +108,22 @@ type Forecast struct {
 // NodesOf returns the names of the Nodes whose Pods must be observed to predict the drain.
 func NodesOf(o Observation) []string { return sets.List(component(o).Nodes) }
 
+// DeploymentsOf returns the Deployments that the NodeMaintenances ask to surge for Pods of the Node.
+func DeploymentsOf(o Observation) []types.NamespacedName {
+	found, maintenances := map[types.NamespacedName]bool{}, maintenancesOf(o)
+	for i := range o.Pods {
+		pod := &o.Pods[i]
+		if pod.Spec.NodeName == o.Node.Name && surge.DeploymentOf(pod) != "" && surge.PolicyFor(pod, maintenances) != v1alpha1.SurgeNever {
+			found[deploymentOf(pod)] = true
+		}
+	}
+	return slices.Collect(maps.Keys(found))
+}
+
+func deploymentOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: surge.DeploymentOf(pod)}
+}
+
 func component(o Observation) *planinput.Component {
 	drains := append(slices.Clone(o.Others), planinput.Drain{Maintenance: o.Maintenance, Nodes: []*corev1.Node{o.Node}})
 	return planinput.ComponentOf(o.Maintenance.Name, drains, o.Now)
@@ -114,7 +136,8 @@ func Of(o Observation) Forecast {
 	for i := range o.Pods {
 		byNode[o.Pods[i].Spec.NodeName] = append(byNode[o.Pods[i].Spec.NodeName], &o.Pods[i])
 	}
-	terms := termsOf(o)
+	maintenances := maintenancesOf(o)
+	terms := evacuation.TermsOn(o.Node.Name, maintenances, nil)
 	observed := plan.Observation{Maintenances: c.Maintenances}
 	result := Forecast{Nodes: sets.List(c.Nodes)}
 	for _, node := range result.Nodes {
@@ -124,15 +147,15 @@ func Of(o Observation) Forecast {
 			described := c.Pod(o.Surroundings, pod, e, served, o.Now)
 			observed.Pods = append(observed.Pods, described.Planned)
 			if node == o.Node.Name {
-				result.Pods = append(result.Pods, forecastPod(o, described, pod, e))
+				result.Pods = append(result.Pods, forecastPod(o, maintenances, described, pod, e))
 			}
 		}
 	}
 	decision := plan.Decide(observed)
 	result.Targets, result.Decision = decision.Targets, decision.Maintenances[o.Maintenance.Name]
-	steps, held := simulate(observed)
+	steps, awaited := simulate(observed)
 	for i := range result.Pods {
-		result.Pods[i].conclude(o, terms, steps, held)
+		result.Pods[i].conclude(o, terms, steps, awaited)
 	}
 	if o.Then != nil {
 		result.add(o)
@@ -175,7 +198,7 @@ func number(sorted []Pod) {
 	}
 }
 
-func forecastPod(o Observation, described planinput.Pod, pod *corev1.Pod, e *v1alpha1.Evacuation) Pod {
+func forecastPod(o Observation, maintenances []v1alpha1.NodeMaintenance, described planinput.Pod, pod *corev1.Pod, e *v1alpha1.Evacuation) Pod {
 	p := Pod{Pod: pod, Type: described.Type, Verdict: described.Verdicts[o.Maintenance.Name], Evacuation: e}
 	if described.Planned.Finished {
 		p.Outcome = Finished
@@ -185,11 +208,28 @@ func forecastPod(o Observation, described planinput.Pod, pod *corev1.Pod, e *v1a
 		return p
 	}
 	p.Evacuators, p.Problems = described.Evacuators(pod, o.Maintenance.Spec.Evacuation)
+	p.predictSurge(o, maintenances)
 	return p
 }
 
+// predictSurge removes the evacuator for Deployments from a Pod whose Deployment would refuse to surge: this evacuator completes at once.
+func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenance) {
+	isForDeployments := func(e v1alpha1.Evacuator) bool { return e.EvacuatorClass == v1alpha1.EvacuatorClassDeployment }
+	deployment, known := o.Surges[deploymentOf(p.Pod)]
+	if !known || !slices.ContainsFunc(p.Evacuators, isForDeployments) {
+		return
+	}
+	deployment.Now = o.Now
+	deployment.Leaving = []surge.Leaving{{
+		PodRef: surge.PodRef{Name: p.Name, UID: p.UID}, Policy: surge.PolicyFor(p.Pod, maintenances), Asked: true, Owned: true, Ready: rules.Ready(p.Pod),
+	}}
+	if p.NoSurge = surge.Refused(deployment); p.NoSurge != "" {
+		p.Evacuators = slices.DeleteFunc(p.Evacuators, isForDeployments)
+	}
+}
+
 // conclude sets what follows from the simulation.
-func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UID]int, held sets.Set[types.UID]) {
+func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UID]int, awaited sets.Set[types.UID]) {
 	step, moves := steps[p.UID]
 	switch {
 	case p.Outcome == Finished:
@@ -197,7 +237,7 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 	case !moves:
 		p.Outcome, p.Evacuators, p.Problems = Stays, nil, nil
 		return
-	case !held.Has(p.UID):
+	case !awaited.Has(p.UID):
 		p.Outcome, p.Step = Evacuated, step
 	case p.Verdict.Undecided != "":
 		p.Outcome, p.Step = Undecided, step
@@ -227,9 +267,9 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 }
 
 // simulate repeats plan.Decide. After each step it removes the targets as if they had terminated. Where no target is left, it removes the
-// Pods that must complete or are undecided. held are those.
-func simulate(observed plan.Observation) (steps map[types.UID]int, held sets.Set[types.UID]) {
-	steps, held = map[types.UID]int{}, sets.New[types.UID]()
+// Pods that must complete or are undecided, and adds them to awaited.
+func simulate(observed plan.Observation) (steps map[types.UID]int, awaited sets.Set[types.UID]) {
+	steps, awaited = map[types.UID]int{}, sets.New[types.UID]()
 	observed.Pods = slices.DeleteFunc(slices.Clone(observed.Pods), func(p plan.Pod) bool { return p.Finished })
 	for step := 1; len(observed.Pods) > 0; step++ {
 		decision := plan.Decide(observed)
@@ -238,24 +278,24 @@ func simulate(observed plan.Observation) (steps map[types.UID]int, held sets.Set
 			if leaving = plan.Awaited(observed); leaving.Len() == 0 {
 				break
 			}
-			held = held.Union(leaving)
-			step = max(1, step-1) // they complete beside the targets of this step
+			awaited = awaited.Union(leaving)
+			step = max(1, step-1) // they are expected to complete during the previous step
 		}
 		for uid := range leaving {
 			steps[uid] = step
 		}
 		observed.Pods = slices.DeleteFunc(observed.Pods, func(p plan.Pod) bool { return leaving.Has(p.UID) })
 	}
-	return steps, held
+	return steps, awaited
 }
 
-// termsOf returns the terms of the Node as if all NodeMaintenances had observed it.
-func termsOf(o Observation) evacuation.Terms {
+// maintenancesOf returns all NodeMaintenances as if they had observed their Nodes.
+func maintenancesOf(o Observation) []v1alpha1.NodeMaintenance {
 	maintenances := []v1alpha1.NodeMaintenance{*selecting(o.Maintenance, []*corev1.Node{o.Node})}
 	for _, other := range o.Others {
 		maintenances = append(maintenances, *selecting(other.Maintenance, other.Nodes))
 	}
-	return evacuation.TermsOn(o.Node.Name, maintenances, nil)
+	return maintenances
 }
 
 func selecting(m *v1alpha1.NodeMaintenance, nodes []*corev1.Node) *v1alpha1.NodeMaintenance {

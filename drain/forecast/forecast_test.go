@@ -3,10 +3,12 @@ package forecast_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -119,6 +122,55 @@ func TestOf(t *testing.T) {
 				got = append(got, fmt.Sprintf("%s: %s in step %d", p.Name, p.Outcome, p.Step))
 			}
 			NewWithT(t).Expect(got).To(Equal(test.want))
+		})
+	}
+}
+
+// ofDeployment makes a Pod one of Deployment web.
+func ofDeployment(p *corev1.Pod) {
+	p.Labels[appsv1.DefaultDeploymentUniqueLabelKey] = "abc"
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-abc", UID: "web-abc", Controller: ptr.To(true)}}
+}
+
+// deployment is Deployment web with available replicas.
+func deployment(replicas int32) map[types.NamespacedName]surge.Observation {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: appsv1.DeploymentSpec{Replicas: &replicas}}
+	d.Status = appsv1.DeploymentStatus{Replicas: replicas, UpdatedReplicas: replicas, AvailableReplicas: replicas}
+	return map[types.NamespacedName]surge.Observation{{Namespace: "default", Name: "web"}: {Deployment: d}}
+}
+
+func TestSurge(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy v1alpha1.SurgePolicy
+		surges map[types.NamespacedName]surge.Observation
+		want   string
+	}{
+		"a budget blocks a Pod whose Deployment has too many replicas for IfSingleReplica": {v1alpha1.SurgeIfSingleReplica, deployment(2),
+			"Blocks BudgetExhausted: Surge policy IfSingleReplica does not apply: Deployment default/web declares 2 replicas"},
+		"a Deployment with one replica surges":  {v1alpha1.SurgeIfSingleReplica, deployment(1), "Delays Evacuator, Delays BudgetExhausted"},
+		"any Deployment surges with Always":     {v1alpha1.SurgeAlways, deployment(2), "Delays Evacuator, Delays BudgetExhausted"},
+		"a Deployment that is not known surges": {v1alpha1.SurgeIfSingleReplica, nil, "Delays Evacuator, Delays BudgetExhausted"},
+		"without surge only the budget decides": {v1alpha1.SurgeNever, deployment(1), "Blocks BudgetExhausted"},
+	} {
+		t.Run("K30: "+name, func(t *testing.T) {
+			o := forecast.Observation{
+				Maintenance: maintenance("m"), Node: node("one"), Surroundings: surroundings{}, Surges: test.surges,
+				Budgets: budgets.NewIndex([]*policyv1.PodDisruptionBudget{budget("web", 0)}, nil), Pods: []corev1.Pod{pod("web", ofDeployment)}, Now: now,
+			}
+			o.Maintenance.Spec.Evacuation.Surge = test.policy
+			g := NewWithT(t)
+			g.Expect(forecast.DeploymentsOf(o)).To(HaveLen(map[bool]int{true: 0, false: 1}[test.policy == v1alpha1.SurgeNever]))
+			got := ""
+			for _, obstacle := range forecast.Of(o).Obstacles(now) {
+				if got != "" {
+					got += ", "
+				}
+				got += fmt.Sprintf("%s %s", obstacle.Severity, obstacle.Reason)
+				if _, refusal, found := strings.Cut(obstacle.Message, ". "); found {
+					got += ": " + refusal
+				}
+			}
+			g.Expect(got).To(Equal(test.want))
 		})
 	}
 }

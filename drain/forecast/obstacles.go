@@ -115,7 +115,7 @@ func (p *Pod) Obstacles(now time.Time) []Obstacle {
 	return found
 }
 
-// completion is the obstacle of a Pod that must complete.
+// completion returns the obstacle of a Pod that must complete.
 func (p *Pod) completion() Obstacle {
 	if p.Spec.RestartPolicy == corev1.RestartPolicyAlways {
 		return Obstacle{Severity: Blocks, Reason: ReasonNeverCompletes, Message: fmt.Sprintf(
@@ -124,12 +124,15 @@ func (p *Pod) completion() Obstacle {
 	return Obstacle{Severity: Delays, Reason: ReasonWaitCompleted, Message: "Waiting for it to complete (" + p.Verdict.Reason + ")"}
 }
 
-// budget is the obstacle of a Pod whose eviction would be refused. Where an evacuator may remove the Pod without an eviction, it only
-// delays.
+// budget returns the obstacle of a Pod whose eviction would be refused. If an evacuator may remove the Pod without an eviction, the obstacle only
+// delays the drain.
 func (p *Pod) budget() Obstacle {
 	obstacle := Obstacle{Severity: Blocks, Reason: string(p.Waiting.Reason), Message: p.Waiting.Message, Budget: p.Waiting.Budget, NeverAllows: p.Waiting.NeverAllowsDisruption}
 	if class := p.firstEvacuator(); class != "" && class != v1alpha1.EvacuatorClassStatefulSet {
 		obstacle.Severity = Delays
+	}
+	if p.NoSurge != "" {
+		obstacle.Message += ". " + strings.TrimSuffix(p.NoSurge, ".")
 	}
 	return obstacle
 }

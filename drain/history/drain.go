@@ -250,7 +250,7 @@ func (d *Drain) update(e *evacuating, pod Pod, wait Wait, o Observation, now tim
 	case len(e.Waits) == 0:
 		start = e.Start
 	}
-	if e.requested && pod.Evacuation != nil && wait.Reason != WaitTermination { // its first wait is the one that the Evacuation tells
+	if e.requested && pod.Evacuation != nil && wait.Reason != WaitTermination { // the Evacuation says what the first wait was for
 		e.Waits[0].Reason, e.Waits[0].Object = wait.Reason, wait.Object
 	}
 	e.proceed(wait, start)
@@ -344,7 +344,7 @@ func instant(recorded, now time.Time) time.Time {
 
 // deletedAt returns when the deletion of a Pod was requested: its deletionTimestamp is the end of the grace period.
 func deletedAt(pod *corev1.Pod) time.Time {
-	return pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
+	return pod.DeletionTimestamp.Add(-rules.GracePeriod(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)))
 }
 
 func later(a, b time.Time) time.Time {

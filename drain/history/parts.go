@@ -26,7 +26,7 @@ var partSpans = map[string]string{
 	requestPart: "request drain", turnPart: TurnSpan, drainPart: DrainSpan, volumesPart: VolumesSpan, daemonSetsPart: DaemonSetsSpan, releasePart: "release hook",
 }
 
-// Course has the times of a Machine's deletion. All but the last two are in the API.
+// Course has the times of a Machine's deletion. All but Releasing and the messages come from the API.
 type Course struct {
 	Deleted time.Time
 	// Limited means that the policy limits parallel drains.

@@ -100,7 +100,7 @@ func (c Clock) ReleaseAt(m *clusterv1.Machine, maintenance *v1alpha1.NodeMainten
 	return ptr.To(deadline.Add(finalAttemptPeriod))
 }
 
-// allAttempted returns whether every Pod that must be evicted has had its final eviction attempt under the current spec.
+// allAttempted reports whether every Pod that must be evicted has had its final eviction attempt under the current spec.
 func allAttempted(m *v1alpha1.NodeMaintenance) bool {
 	return isTrue(m, v1alpha1.NodeMaintenanceFinalEvictionAttempt)
 }
@@ -127,9 +127,9 @@ func deadline(start *time.Time, timeout time.Duration) *time.Time {
 	return ptr.To(start.Add(timeout))
 }
 
-// Notes returns the annotations that record the clock on a Machine and that the Machine does not have yet. A part without a timeout is not
-// recorded.
-func (c Clock) Notes(m *clusterv1.Machine) map[string]string {
+// MissingAnnotations returns the annotations that record the clock on a Machine and that the Machine does not have yet. A part without a timeout is
+// not recorded.
+func (c Clock) MissingAnnotations(m *clusterv1.Machine) map[string]string {
 	notes := map[string]string{}
 	note := func(annotation string, start, deadline *time.Time) {
 		if start == nil || deadline == nil {

@@ -160,12 +160,12 @@ func TestNotes(t *testing.T) {
 		m := machine(isDeleted, timeouts(30, 0))
 		clock := machinedrain.ClockOf(m, draining(60))
 		clock.Volumes = ptr.To(after(70))
-		notes := clock.Notes(m)
-		if want := map[string]string{v1alpha1.DrainStartedAnnotation: "2026-01-01T00:01:00Z"}; !reflect.DeepEqual(notes, want) {
-			t.Errorf("got %v, want %v", notes, want)
+		missing := clock.MissingAnnotations(m)
+		if want := map[string]string{v1alpha1.DrainStartedAnnotation: "2026-01-01T00:01:00Z"}; !reflect.DeepEqual(missing, want) {
+			t.Errorf("got %v, want %v", missing, want)
 		}
-		m.Annotations = notes
-		if again := machinedrain.ClockOf(m, draining(300)).Notes(m); len(again) > 0 {
+		m.Annotations = missing
+		if again := machinedrain.ClockOf(m, draining(300)).MissingAnnotations(m); len(again) > 0 {
 			t.Errorf("records it again: %v", again)
 		}
 	})

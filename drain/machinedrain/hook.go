@@ -11,13 +11,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// HasHook returns whether the Machine has the pre-drain hook of this provider.
+// HasHook reports whether the Machine has the pre-drain hook of this provider.
 func HasHook(m *clusterv1.Machine) bool {
 	_, found := m.Annotations[v1alpha1.PreDrainHookAnnotation]
 	return found
 }
 
-// IsDraining returns whether the Node of a Machine is being drained or waits for that: the Machine is being deleted and the hook delays its
+// IsDraining reports whether the Node of a Machine is being drained or waits for that: the Machine is being deleted and the hook delays its
 // deletion, or its stage annotation or an in-place update requests the drain and the drain has neither completed nor timed out.
 func IsDraining(m *clusterv1.Machine) bool {
 	if !m.DeletionTimestamp.IsZero() {
@@ -38,7 +38,7 @@ func RequestedAt(m *clusterv1.Machine) *time.Time {
 	return recorded(m, v1alpha1.DrainRequestedAnnotation)
 }
 
-// HookRemoved returns whether another actor has removed the hook of a deleted Machine that has none. It has not if the condition of the Machine
+// HookRemoved reports whether another actor has removed the hook of a deleted Machine that has none. It has not if the condition of the Machine
 // has the result of the drain, which the manager writes before it removes the hook, or if the Machine was deleted without the hook. policy and
 // maintenance are nil if the Machine has none; the NodeMaintenance is also nil if the workload cluster cannot be read.
 func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenance *v1alpha1.NodeMaintenance) bool {

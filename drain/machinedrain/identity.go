@@ -28,7 +28,7 @@ func OwnerMachineOfAnyManager(m *v1alpha1.NodeMaintenance, cluster types.Namespa
 	return types.NamespacedName{Namespace: namespace, Name: name}, ok
 }
 
-// OrphanedByMove returns whether a NodeMaintenance serves a deletion or a rollout of this running Machine that began in another management
+// OrphanedByMove reports whether a NodeMaintenance serves a deletion or a rollout of this running Machine that began in another management
 // cluster. clusterctl move does not preserve deletions (https://github.com/kubernetes-sigs/cluster-api/issues/3215), so no controller
 // continues it here. A maintenance that the Machine's stage annotation requests moves with the annotation.
 func OrphanedByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
@@ -39,7 +39,7 @@ func OrphanedByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, man
 		m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != managementCluster
 }
 
-// KeepsNodeCordoned returns whether the Node of a Machine stays cordoned even if another actor completes the NodeMaintenance that serves the
+// KeepsNodeCordoned reports whether the Node of a Machine stays cordoned even if another actor completes the NodeMaintenance that serves the
 // Machine. It does while the Machine is being deleted.
 func KeepsNodeCordoned(machine *clusterv1.Machine) bool {
 	return machine != nil && !machine.DeletionTimestamp.IsZero()
@@ -52,7 +52,7 @@ type Identity struct {
 	Node    *corev1.Node
 }
 
-// Is returns whether a NodeMaintenance is that of the Machine's Node: it names the Machine, its Cluster and a management cluster, and selects
+// Is reports whether a NodeMaintenance is that of the Machine's Node: it names the Machine, its Cluster and a management cluster, and selects
 // exactly this Node, by name and by UID. Admission allows only managers to write these annotations. The management cluster may be another
 // one, from which clusterctl moved the Cluster.
 func (i Identity) Is(m *v1alpha1.NodeMaintenance) bool {

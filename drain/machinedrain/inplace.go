@@ -66,19 +66,19 @@ func AllowUpdate(policy *v1alpha1.MachineDrainPolicy, reason string) func(*clust
 	}
 }
 
-// IsUnchanged returns whether a NodeMaintenance as the API server has it is the one that was read from the cache, with the same spec. Its stage
+// IsUnchanged reports whether a NodeMaintenance as the API server has it is the one that was read from the cache, with the same spec. Its stage
 // has not changed then, and it has not been deleted: a deletion increases the generation.
 func IsUnchanged(stored, cached *v1alpha1.NodeMaintenance) bool {
 	return stored.UID == cached.UID && stored.Generation == cached.Generation
 }
 
-// MayBeMaintained returns whether a maintenance of the Node of a running Machine may be requested. Which policy the Machine follows also matters
-// for an in-place update: see RequestedStage.
+// MayBeMaintained reports whether a maintenance of the Node of a running Machine may be requested. It does not know the policy, which decides about
+// in-place updates: see RequestedStage.
 func MayBeMaintained(m *clusterv1.Machine) bool {
 	return isStaged(m) || IsUpdatedInPlace(m)
 }
 
-// mayDrainInPlace returns whether the drain of a running Machine is requested, regardless of its policy.
+// mayDrainInPlace reports whether the drain of a running Machine is requested, regardless of its policy.
 func mayDrainInPlace(m *clusterv1.Machine) bool {
 	if isStaged(m) {
 		stage, _ := StageOf(m)
@@ -87,13 +87,13 @@ func mayDrainInPlace(m *clusterv1.Machine) bool {
 	return IsUpdatedInPlace(m)
 }
 
-// isStaged returns whether a Machine has the stage annotation.
+// isStaged reports whether a Machine has the stage annotation.
 func isStaged(m *clusterv1.Machine) bool {
 	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation]
 	return staged
 }
 
-// IsUpdatedInPlace returns whether Cluster API updates a Machine in place. Cluster API removes the annotation when the update has completed.
+// IsUpdatedInPlace reports whether Cluster API updates a Machine in place. Cluster API removes the annotation when the update has completed.
 func IsUpdatedInPlace(m *clusterv1.Machine) bool {
 	_, updating := m.Annotations[clusterv1.UpdateInProgressAnnotation]
 	return updating
@@ -116,7 +116,7 @@ func MayUpdate(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (allow
 	}
 }
 
-// UpdateAllowed returns whether the manager has allowed the in-place update of a Machine, so that its policy is no longer needed.
+// UpdateAllowed reports whether the manager has allowed the in-place update of a Machine, so that its policy is no longer needed.
 func UpdateAllowed(m *clusterv1.Machine) bool {
 	_, allowed := m.Annotations[v1alpha1.UpdateAllowedAnnotation]
 	return allowed

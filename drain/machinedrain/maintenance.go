@@ -152,7 +152,7 @@ func Complete(m *v1alpha1.NodeMaintenance, managementCluster string) {
 // stages are in order.
 var stages = []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon, v1alpha1.StageDrain, v1alpha1.StageComplete}
 
-// StageBefore returns whether stage a precedes stage b.
+// StageBefore reports whether stage a precedes stage b.
 func StageBefore(a, b v1alpha1.NodeMaintenanceStage) bool {
 	return slices.Index(stages, a) < slices.Index(stages, b)
 }
@@ -187,12 +187,12 @@ func DaemonSetPods(policy *v1alpha1.MachineDrainPolicy, present *v1alpha1.NodeMa
 	return v1alpha1.DaemonSetPodsSkip
 }
 
-// DrainsDaemonSets returns whether the policy drains the Pods of DaemonSets.
+// DrainsDaemonSets reports whether the policy drains the Pods of DaemonSets.
 func DrainsDaemonSets(policy *v1alpha1.MachineDrainPolicy) bool {
 	return policy != nil && policy.Spec.DaemonSetPods == v1alpha1.DaemonSetPodsDrain
 }
 
-// DaemonSetRuleLifted returns whether the drain rules of a Machine's NodeMaintenance no longer skip the Pods of DaemonSets.
+// DaemonSetRuleLifted reports whether the drain rules of a Machine's NodeMaintenance no longer skip the Pods of DaemonSets.
 func DaemonSetRuleLifted(m *v1alpha1.NodeMaintenance) bool {
 	return m != nil && !slices.ContainsFunc(m.Spec.DrainRules, func(rule v1alpha1.DrainRule) bool { return rule.Name == rules.RuleDaemonSetPods })
 }

@@ -144,12 +144,12 @@ func DrainBegan(m *v1alpha1.NodeMaintenance) time.Time {
 	return m.CreationTimestamp.Time
 }
 
-// Drained returns whether all Pods that must be drained under the current spec have terminated.
+// Drained reports whether all Pods that must be drained under the current spec have terminated.
 func Drained(m *v1alpha1.NodeMaintenance) bool {
 	return m.Spec.Stage == v1alpha1.StageDrain && isTrue(m, v1alpha1.NodeMaintenanceDrained)
 }
 
-// isTrue returns whether a condition of the NodeMaintenance is True for the current spec.
+// isTrue reports whether a condition of the NodeMaintenance is True for the current spec.
 func isTrue(m *v1alpha1.NodeMaintenance, condition string) bool {
 	found := meta.FindStatusCondition(m.Status.Conditions, condition)
 	return found != nil && found.Status == metav1.ConditionTrue && found.ObservedGeneration == m.Generation

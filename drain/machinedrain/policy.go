@@ -33,12 +33,12 @@ func PolicyFor(machine *clusterv1.Machine, clusterLabels map[string]string, poli
 	return first
 }
 
-// PolicySelectsCluster returns whether Machines of a Cluster with these labels may follow the policy.
+// PolicySelectsCluster reports whether Machines of a Cluster with these labels may follow the policy.
 func PolicySelectsCluster(policy *v1alpha1.MachineDrainPolicy, clusterLabels map[string]string) bool {
 	return selects(policy.Spec.ClusterSelector, clusterLabels)
 }
 
-// selects returns whether a selector matches. An absent or empty selector matches everything. An invalid one matches nothing, because
+// selects reports whether a selector matches. An absent or empty selector matches everything. An invalid one matches nothing, because
 // to opt Machines in by mistake is worse than not to opt them in.
 func selects(selector *metav1.LabelSelector, set map[string]string) bool {
 	if selector == nil {
@@ -115,7 +115,7 @@ const (
 	maxWaitText  = 1024
 )
 
-// NeedsBlockers returns whether WaitOf needs the blockers of a Machine's NodeMaintenance.
+// NeedsBlockers reports whether WaitOf needs the blockers of a Machine's NodeMaintenance.
 func NeedsBlockers(machine *clusterv1.Machine) bool {
 	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	return condition != nil && (condition.Reason == v1alpha1.ReasonMachineDraining || condition.Reason == v1alpha1.ReasonCordonFailed || condition.Reason == v1alpha1.ReasonReconcileFailed)

@@ -42,8 +42,8 @@ const (
 	SkipOutOfService         SkipReason = "the Node is unreachable and has the taint " + corev1.TaintNodeOutOfService
 )
 
-// Overrules returns which parts of a deletion Cluster API must not do either after the hook is removed. On a Node that is out of service it would
-// wait for the Pods, and it may not have observed the deletion of the Cluster yet. In all other cases, it skips what we skip.
+// Overrules returns which parts of the deletion Cluster API must be told to skip, too, when the hook is removed. On a Node that is out of service, it
+// would wait for the Pods. It may not have observed the deletion of the Cluster yet. For all other reasons, it skips the same parts anyway.
 func (s SkipReason) Overrules() (drain, volumes bool) {
 	return s == SkipClusterDeleting || s == SkipOutOfService, s == SkipClusterDeleting
 }
@@ -72,8 +72,8 @@ func Skip(f Facts) SkipReason {
 	}
 }
 
-// SkipNode returns why the Node of a deleted Machine that Skip does not skip is not drained, or NotSkipped. node is nil if it does not exist. On
-// an unreachable Node with the out-of-service taint no Pod runs: the administrator who sets the taint has made sure of that
+// SkipNode returns why the Node of a deleted Machine is not drained although Skip returns NotSkipped, or NotSkipped. node is nil if it does not
+// exist. On an unreachable Node with the out-of-service taint no Pod runs: the administrator who sets the taint has made sure of that
 // (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown). No PodDisruptionBudget protects its Pods.
 func SkipNode(node *corev1.Node) SkipReason {
 	switch {
@@ -86,7 +86,7 @@ func SkipNode(node *corev1.Node) SkipReason {
 	}
 }
 
-// WaitsForVolumes returns whether the volumes of a drained Node must detach. As in Cluster API, they need not if the Machine has the exclude
+// WaitsForVolumes reports whether the volumes of a drained Node must detach. As in Cluster API, they need not if the Machine has the exclude
 // annotation, or if the Node is unreachable: its kubelet unmounts nothing.
 func WaitsForVolumes(m *clusterv1.Machine, node *corev1.Node) bool {
 	_, excluded := m.Annotations[clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation]

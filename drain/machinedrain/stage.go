@@ -51,7 +51,7 @@ func StageCondition(requested v1alpha1.NodeMaintenanceStage, m *v1alpha1.NodeMai
 	}
 }
 
-// RequestDrain records when the drain of a Machine was requested, and sets its remediation.
+// RequestDrain records when the drain of a Machine was requested, and disables or enables its remediation as SetRemediation does.
 func RequestDrain(now time.Time) func(*clusterv1.Machine) (changed bool) {
 	return func(m *clusterv1.Machine) bool {
 		changed := SetRemediation(m)
@@ -74,7 +74,7 @@ func EndDrain(m *clusterv1.Machine) (changed bool) {
 	return removeAnnotations(m, append(slices.Clone(clockAnnotations), v1alpha1.DrainRequestedAnnotation, v1alpha1.UpdateAllowedAnnotation)...)
 }
 
-// RemainsDrained returns whether a Machine whose drain has completed in all parts needs no other step: no Pod must be drained again.
+// RemainsDrained reports whether a Machine whose drain has completed in all parts needs no other step: no Pod must be drained again.
 func RemainsDrained(machine *clusterv1.Machine, m *v1alpha1.NodeMaintenance) bool {
 	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	return machine.DeletionTimestamp.IsZero() && Drained(m) && condition != nil && condition.Reason == v1alpha1.ReasonMachineDrained && condition.Status == metav1.ConditionTrue

@@ -66,10 +66,10 @@ type Turn struct {
 	Overdue bool
 }
 
-// Now returns whether the drain may start now.
+// Now reports whether the drain may start now.
 func (t Turn) Now() bool { return t.Limit == 0 || t.isFirst() && t.Settles.IsZero() || t.Overdue }
 
-// isFirst returns whether the drain may start as far as the known Machines are concerned.
+// isFirst reports whether the drain may start as far as the known Machines are concerned.
 func (t Turn) isFirst() bool { return t.Draining+t.Before < t.Limit }
 
 // Message says what a Machine of a Cluster waits for.
@@ -94,8 +94,8 @@ func rounded(n int) string {
 	return fmt.Sprintf("at least %d", n/unit*unit)
 }
 
-// TurnOf returns whether a Machine may drain, among all contenders of its Cluster: the oldest request first. The order is the same for all of
-// them, so their decisions agree even if some have not observed yet that another drain has started. A limit of 0 means no limit. Of several
+// TurnOf decides when a Machine drains, among all contenders of its Cluster: the oldest request is first. The order is the same for all of them, so
+// their decisions agree even if some have not observed yet that another drain has started. A limit of 0 means no limit. Of several
 // overdue Machines only the oldest request starts.
 func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if limit == 0 || self.Draining {

@@ -108,7 +108,7 @@ func FuzzSelects(f *testing.F) {
 		m.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: uid}
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), Labels: map[string]string{label: value}}}
 		selected := nodeselection.Selects(m, node)
-		if names, only := nodeselection.Names(m); only && selected != slices.Contains(names, name) {
+		if names, byName := nodeselection.Names(m); byName && selected != slices.Contains(names, name) {
 			t.Errorf("by names %v it selects %s: %t", names, name, selected)
 		}
 		if keys := nodeselection.Keys(m); selected && !slices.Contains(keys, name) && !slices.Contains(keys, nodeselection.AnyNode) {

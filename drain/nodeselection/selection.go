@@ -47,8 +47,8 @@ func IsImplausible(m *v1alpha1.NodeMaintenance) bool {
 	return judged != nil && judged.Status == metav1.ConditionFalse && judged.Reason != v1alpha1.ReasonNoNodesSelected
 }
 
-// Names returns the names that the nodeSelector of a maintenance selects. only is false if it does not select by name alone.
-func Names(m *v1alpha1.NodeMaintenance) (names []string, only bool) {
+// Names returns the names of the Nodes that a maintenance selects. It returns byName = false if its nodeSelector does not select by name alone.
+func Names(m *v1alpha1.NodeMaintenance) (names []string, byName bool) {
 	for _, term := range m.Spec.NodeSelector.NodeSelectorTerms {
 		if len(term.MatchExpressions) > 0 || len(term.MatchFields) != 1 || term.MatchFields[0].Operator != corev1.NodeSelectorOpIn || len(term.MatchFields[0].Values) != 1 {
 			return nil, false
@@ -69,7 +69,7 @@ func Selects(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool { return Of(m)
 
 // Of returns a function that reports whether a maintenance selects a Node. An invalid nodeSelector selects none.
 func Of(m *v1alpha1.NodeMaintenance) func(*corev1.Node) bool {
-	if names, only := Names(m); only {
+	if names, byName := Names(m); byName {
 		return func(node *corev1.Node) bool { return slices.Contains(names, node.Name) && CouldSelect(m, node) }
 	}
 	parsed, err := nodeaffinity.NewNodeSelector(m.Spec.NodeSelector.Core())
@@ -82,8 +82,8 @@ const AnyNode = "*"
 // Keys returns the index keys of a maintenance: the names of all Nodes that it selects or that its status lists. It returns AnyNode if the
 // maintenance selects by label, or if any other Node may change its condition SelectionPlausible.
 func Keys(m *v1alpha1.NodeMaintenance) []string {
-	names, only := Names(m)
-	if !only || IsImplausible(m) {
+	names, byName := Names(m)
+	if !byName || IsImplausible(m) {
 		return []string{AnyNode}
 	}
 	keys := sets.New(names...)

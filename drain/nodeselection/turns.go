@@ -46,7 +46,7 @@ type Progress struct {
 // isActive reports whether Pods of the Node are being drained.
 func (p Progress) isActive() bool { return p.Started && !p.Drained }
 
-// Turns are which Nodes of maintenances with a limit are drained now, and which wait.
+// Turns says which Nodes of maintenances with a limit are drained now, and which wait.
 type Turns struct {
 	// Waiting are the names of the Nodes that wait.
 	Waiting sets.Set[string]

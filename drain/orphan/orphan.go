@@ -73,7 +73,7 @@ func Find(o Observation) Orphans {
 	return left
 }
 
-// isManaged says whether a maintenance has to do with the Node: in any stage but Idle, until it is gone.
+// isManaged reports whether a maintenance is responsible for the Node: in every stage but Idle, until the maintenance no longer exists.
 func (o Observation) isManaged(m v1alpha1.NodeMaintenance) bool {
 	if m.Spec.Stage == v1alpha1.StageIdle {
 		return false
@@ -85,7 +85,7 @@ func (o Observation) isManaged(m v1alpha1.NodeMaintenance) bool {
 	return nodeselection.Selects(&m, o.Node) || nodeselection.CouldSelect(&m, o.Node) && nodeselection.HasNodeStatus(&m, o.Name)
 }
 
-// planned are the maintenances that announce themselves on the Node.
+// planned returns the maintenances in stage Idle that select the Node.
 func (o Observation) planned() []nodecondition.Maintenance {
 	var planned []nodecondition.Maintenance
 	for i := range o.Maintenances {

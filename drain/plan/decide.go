@@ -52,7 +52,7 @@ func (t *tally) decision(m *maintenance, targets []v1alpha1.DrainTarget) NodeDec
 		Pending:    t.pending,
 		Evacuating: t.evacuating,
 		Skipped:    t.skipped,
-		Drained:    !t.left,
+		Drained:    !t.live,
 	}
 	if len(t.overtakenBy) > 0 {
 		d.FastForwardedBy = t.fastForwardedBy()
@@ -81,7 +81,7 @@ func (s *scene) placeCursors() {
 				continue
 			}
 			for i, m := range n.maintenances {
-				m.hold(p.opinions[i])
+				m.lowerCursor(p.opinions[i])
 			}
 		}
 	}
@@ -90,7 +90,8 @@ func (s *scene) placeCursors() {
 	}
 }
 
-func (m *maintenance) hold(o opinion) {
+// lowerCursor moves the cursor back to the step of a live Pod, unless the Pod stays or the cursor is lower.
+func (m *maintenance) lowerCursor(o opinion) {
 	if o.stance == stays {
 		return
 	}

@@ -25,13 +25,13 @@ const (
 // message returns the message about the drain of a Node by a maintenance. Its texts are those of KEP-4212.
 func (t *tally) message(m *maintenance) string {
 	switch {
-	case !t.left:
+	case !t.live:
 		return messageDrained
 	case len(t.overtakenBy) > 0:
 		return messageEvacuating + " (fast-forwarded by older " + text.List(t.fastForwardedBy(), maxNames) + ")"
-	case t.going && len(t.limitedBy)+len(t.forbiddenBy) > 0:
+	case t.targeted && len(t.limitedBy)+len(t.forbiddenBy) > 0:
 		return messageEvacuating + " (limited by " + text.List(t.limiters(), maxNames) + ")"
-	case t.going:
+	case t.targeted:
 		return messageEvacuating
 	case t.forbidden != nil:
 		return t.forbidden.waitingFor(m)

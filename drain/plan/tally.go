@@ -6,9 +6,9 @@ import "cmp"
 type tally struct {
 	pending, evacuating, skipped int32
 
-	left  bool // a Pod keeps the Node from being drained
-	going bool // a Pod that the maintenance drains is targeted
-	later bool // a Pod that the maintenance drains is beyond its cursor, and is not targeted
+	live     bool // a Pod keeps the Node from being drained
+	targeted bool // a Pod that the maintenance drains is targeted
+	later    bool // a Pod that the maintenance drains is beyond its cursor, and is not targeted
 
 	// overtakenBy are the older maintenances because of which Pods are evacuated that this one does not allow yet.
 	overtakenBy members
@@ -60,7 +60,7 @@ func (t *tally) count(p *pod, i int, holding, forbidding []*maintenance) {
 		t.skipped++
 		return
 	}
-	t.left = true
+	t.live = true
 	switch {
 	case o.stance == completes:
 	case p.Evacuating:
@@ -70,7 +70,7 @@ func (t *tally) count(p *pod, i int, holding, forbidding []*maintenance) {
 	}
 	switch atCursor := o.step.compare(m.cursor) <= 0; {
 	case p.targeted:
-		t.going = true
+		t.targeted = true
 		if !atCursor {
 			t.overtakenBy = t.overtakenBy.with(p.overtaking(i)...)
 		}

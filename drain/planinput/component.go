@@ -21,7 +21,7 @@ type Drain struct {
 	Nodes       []*corev1.Node
 }
 
-// Drains returns whether a NodeMaintenance takes part in the decision about the targets on its Nodes.
+// Drains reports whether a NodeMaintenance takes part in the decision about the targets on its Nodes.
 func Drains(m *v1alpha1.NodeMaintenance) bool {
 	return m.Spec.Stage == v1alpha1.StageDrain && m.DeletionTimestamp.IsZero()
 }
@@ -39,7 +39,7 @@ type Component struct {
 	limits map[string]int // maxParallelNodes of the NodeMaintenances that have it, by name
 }
 
-// IsLimited returns whether a NodeMaintenance of the component has maxParallelNodes.
+// IsLimited reports whether a NodeMaintenance of the component has maxParallelNodes.
 func (c *Component) IsLimited() bool { return len(c.limits) > 0 }
 
 // Decide returns the targets of the component, none on the Nodes that wait because of maxParallelNodes.

@@ -50,6 +50,23 @@ func Blocked(pods []Pod, drainStart metav1.Time, now time.Time) []v1alpha1.Block
 	return blocked[:min(len(blocked), maxBlocked)]
 }
 
+// NextOverdue returns when the next terminating Pod becomes overdue, from when on Blocked reports it. It is zero if no Pod will. No event reports
+// that time.
+func NextOverdue(pods []Pod, now time.Time) time.Time {
+	var first time.Time
+	for _, pod := range pods {
+		if pod.Finished || pod.Deletion == nil || pod.Verdict.Undecided != "" || pod.Verdict.Behavior != v1alpha1.DrainBehaviorDrain {
+			continue
+		}
+		if at := pod.overdueAt(); !at.Before(now) && (first.IsZero() || at.Before(first)) {
+			first = at.Add(time.Millisecond)
+		}
+	}
+	return first
+}
+
+func (p Pod) overdueAt() time.Time { return p.Deletion.Add(overdue) }
+
 // blocked returns what blocks a Pod, and since when. why is empty if nothing does.
 func (p Pod) blocked(drainStart metav1.Time, now time.Time) (why string, since metav1.Time) {
 	switch {
@@ -61,7 +78,7 @@ func (p Pod) blocked(drainStart metav1.Time, now time.Time) (why string, since m
 		return "Waiting for completion (" + p.Verdict.Reason + ")", drainStart
 	case p.Verdict.Behavior != v1alpha1.DrainBehaviorDrain:
 		return "", since
-	case p.Deletion != nil && now.After(p.Deletion.Add(overdue)):
+	case p.Deletion != nil && now.After(p.overdueAt()):
 		return "Still terminating after the grace period; check the kubelet and the finalizers of the Pod", *p.Deletion
 	case p.Deletion == nil && p.Refused != nil:
 		return "Cannot create the Evacuation: " + Describe(p.Refused), drainStart

@@ -62,6 +62,27 @@ func TestBlocked(t *testing.T) {
 	}
 }
 
+func TestNextOverdue(t *testing.T) {
+	g := NewWithT(t)
+	now := later.Time
+	terminating := func(after time.Duration, verdict rules.Verdict) progress.Pod {
+		return progress.Pod{Namespace: "ns", Name: "pod", Verdict: verdict, Deletion: new(metav1.NewTime(now.Add(after)))}
+	}
+	first, last := terminating(30*time.Second, drains), terminating(time.Minute, drains)
+	pods := []progress.Pod{
+		{Verdict: drains}, last, first, terminating(-time.Minute, drains), terminating(time.Second, rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}),
+		terminating(time.Second, rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain, Undecided: "the labels are not known"}),
+	}
+	for _, pod := range []progress.Pod{first, last} {
+		at := progress.NextOverdue(pods, now)
+		g.Expect(at).To(BeTemporally("~", pod.Deletion.Time, 2*time.Second))
+		g.Expect(progress.Blocked([]progress.Pod{pod}, drainStart, at.Add(-time.Millisecond))).To(BeEmpty())
+		g.Expect(progress.Blocked([]progress.Pod{pod}, drainStart, at)).To(HaveLen(1), "R34: reports a terminating Pod as soon as it is overdue")
+		now = at
+	}
+	g.Expect(progress.NextOverdue(pods, now)).To(BeZero())
+}
+
 func TestBlockedReason(t *testing.T) {
 	t.Run("R44: a replacement that returned is named with its reason, since the first eviction of its controller", func(t *testing.T) {
 		g := NewWithT(t)

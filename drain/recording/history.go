@@ -124,6 +124,7 @@ func readRecording(file io.Reader) (*History, error) {
 	return b.finish(), nil
 }
 
+// builder builds a History from the lines of a recording.
 type builder struct {
 	history  History
 	order    []*Drain
@@ -163,7 +164,7 @@ func (b *builder) add(line Line) {
 	case line.Machine != nil:
 		b.machine(line.Machine, line.Time)
 	case line.Drain != nil:
-		b.drained(line.Drain, line.Time)
+		b.maintenance(line.Drain, line.Time)
 	case line.Pod != nil:
 		b.pod(line.Pod, line.Time)
 	case line.Budget != nil:
@@ -179,7 +180,7 @@ func (b *builder) add(line Line) {
 }
 
 func (b *builder) machine(m *Machine, now time.Time) {
-	d := b.ofMachine(m.Cluster, m.Name)
+	d := b.drainOfMachine(m.Cluster, m.Name)
 	if m.Node != "" && len(d.Nodes) == 0 {
 		d.Nodes = []string{m.Node}
 	}
@@ -192,7 +193,7 @@ func (b *builder) machine(m *Machine, now time.Time) {
 	d.Phases = proceed(d.Phases, Wait{Reason: m.Reason, Message: m.Message, Start: startOf(m.Since, now, len(d.Phases) == 0)}, now, m.Gone)
 }
 
-func (b *builder) ofMachine(cluster, name string) *Drain {
+func (b *builder) drainOfMachine(cluster, name string) *Drain {
 	id := cluster + " " + name
 	d := b.machines[id]
 	if d == nil || !d.Gone.IsZero() {
@@ -204,9 +205,9 @@ func (b *builder) ofMachine(cluster, name string) *Drain {
 }
 
 // drainFor returns the drain of a NodeMaintenance that is observed for the first time. It may be observed before its Machine.
-func (b *builder) drainFor(m *Drained) *Drain {
+func (b *builder) drainFor(m *Maintenance) *Drain {
 	if m.Machine != "" {
-		if d := b.ofMachine(m.Cluster, m.Machine); d.Maintenance == "" {
+		if d := b.drainOfMachine(m.Cluster, m.Machine); d.Maintenance == "" {
 			return d
 		}
 	}
@@ -218,7 +219,7 @@ func (b *builder) drainFor(m *Drained) *Drain {
 	return d
 }
 
-func (b *builder) drained(m *Drained, now time.Time) {
+func (b *builder) maintenance(m *Maintenance, now time.Time) {
 	id := m.Cluster + " " + m.Name
 	d := b.drains[id]
 	if d == nil {
@@ -266,7 +267,7 @@ func (b *builder) pod(p *Pod, now time.Time) {
 	}
 }
 
-// proceed ends the last wait if the next one differs, and begins it. The first wait begins at its own start, the others now.
+// proceed ends the last wait if the next one differs, and begins the next one. The first wait begins at its own start, the others now.
 func proceed(waits []Wait, next Wait, now time.Time, gone bool) []Wait {
 	next.End = now
 	if len(waits) == 0 {
@@ -359,7 +360,7 @@ func (b *builder) drainOf(pod *podBuilder) *Drain {
 	return found
 }
 
-// begin is when a drain, or the wait for it, began.
+// begin returns when a drain, or the wait for it, began.
 func (d *Drain) begin() time.Time {
 	switch {
 	case !d.Deleted.IsZero():

@@ -11,11 +11,11 @@ type Line struct {
 	Time time.Time `json:"time"`
 
 	// Start is the first line.
-	Start   *Start   `json:"start,omitempty"`
-	Machine *Machine `json:"machine,omitempty"`
-	Drain   *Drained `json:"nodeMaintenance,omitempty"`
-	Pod     *Pod     `json:"pod,omitempty"`
-	Budget  *Budget  `json:"budget,omitempty"`
+	Start   *Start       `json:"start,omitempty"`
+	Machine *Machine     `json:"machine,omitempty"`
+	Drain   *Maintenance `json:"nodeMaintenance,omitempty"`
+	Pod     *Pod         `json:"pod,omitempty"`
+	Budget  *Budget      `json:"budget,omitempty"`
 	// Gap is something that could not be read.
 	Gap string `json:"gap,omitempty"`
 	// End is why the recording ended. A recording without this line was cut off.
@@ -49,8 +49,8 @@ type Machine struct {
 	Gone    bool       `json:"gone,omitempty"`
 }
 
-// Drained is the state of a NodeMaintenance.
-type Drained struct {
+// Maintenance is the state of a NodeMaintenance.
+type Maintenance struct {
 	Cluster string `json:"cluster,omitempty"`
 	Name    string `json:"name"`
 	// Machine is "namespace/name" of the Machine that it serves.
@@ -58,7 +58,7 @@ type Drained struct {
 	Stage   string     `json:"stage"`
 	Since   *time.Time `json:"since,omitempty"`
 	Nodes   []string   `json:"nodes,omitempty"`
-	// Drained is the condition.
+	// Drained is true if the condition Drained is True.
 	Drained bool `json:"drained,omitempty"`
 	Gone    bool `json:"gone,omitempty"`
 }

@@ -162,7 +162,7 @@ func (r *Recorder) workload(w *Workload, present map[string]Line) {
 	}
 	for i := range w.Maintenances {
 		m := &w.Maintenances[i]
-		present["nodemaintenance "+w.Cluster+" "+m.Name] = Line{Drain: drainedOf(w.Cluster, m)}
+		present["nodemaintenance "+w.Cluster+" "+m.Name] = Line{Drain: maintenanceOf(w.Cluster, m)}
 		if m.Spec.Stage == v1alpha1.StageDrain {
 			r.withoutEvacuation(w.Cluster, m, present)
 		}
@@ -192,19 +192,19 @@ func (r *Recorder) withoutEvacuation(cluster string, m *v1alpha1.NodeMaintenance
 	}
 }
 
-func drainedOf(cluster string, m *v1alpha1.NodeMaintenance) *Drained {
-	drained := &Drained{
+func maintenanceOf(cluster string, m *v1alpha1.NodeMaintenance) *Maintenance {
+	state := &Maintenance{
 		Cluster: cluster, Name: m.Name, Machine: m.Annotations[v1alpha1.OwnerMachineAnnotation], Stage: string(m.Spec.Stage),
 		Drained: m.Spec.Stage == v1alpha1.StageDrain && meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained),
 	}
 	if start := m.StageStart(m.Spec.Stage); start != nil {
 		utc := start.UTC()
-		drained.Since = &utc
+		state.Since = &utc
 	}
 	for i := range m.Status.NodeStatuses[:min(len(m.Status.NodeStatuses), maxNodes)] {
-		drained.Nodes = append(drained.Nodes, m.Status.NodeStatuses[i].NodeRef.Name)
+		state.Nodes = append(state.Nodes, m.Status.NodeStatuses[i].NodeRef.Name)
 	}
-	return drained
+	return state
 }
 
 func timeOf(t *metav1.Time) *time.Time {

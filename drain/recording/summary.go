@@ -190,7 +190,7 @@ func (d *Drain) Summary() []string {
 	return sentences
 }
 
-// isWait returns whether a Machine with this reason waits.
+// isWait reports whether a Machine with this reason waits.
 func isWait(reason string) bool {
 	switch reason {
 	case "", v1alpha1.ReasonMachineDraining, v1alpha1.ReasonMachineDrained, v1alpha1.ReasonMachineCordoned, v1alpha1.ReasonMachineAnnounced, v1alpha1.ReasonMachineCompleted, v1alpha1.ReasonSkipped, v1alpha1.ReasonTimedOut,
@@ -214,17 +214,17 @@ func phaseSentence(reason string, took time.Duration) string {
 	}
 }
 
-// had returns whether the condition of the Machine had a reason.
-func (d *Drain) had(reason string) bool {
+// hadReason reports whether the condition of the Machine had a reason.
+func (d *Drain) hadReason(reason string) bool {
 	return slices.ContainsFunc(d.Phases, func(phase Wait) bool { return phase.Reason == reason })
 }
 
 func (d *Drain) result() string {
 	pods := podCount(len(d.Pods))
 	switch {
-	case d.had(v1alpha1.ReasonTimedOut):
+	case d.hadReason(v1alpha1.ReasonTimedOut):
 		return fmt.Sprintf("The drain timed out after %s (%s)", Duration(d.Took()), pods)
-	case d.had(v1alpha1.ReasonHookRemoved):
+	case d.hadReason(v1alpha1.ReasonHookRemoved):
 		return fmt.Sprintf("Another actor removed the hook after %s, and Cluster API drained the Node (%s)", Duration(d.Took()), pods)
 	case d.Start.IsZero():
 		return "Not drained: the drain did not start during the recording"

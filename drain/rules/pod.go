@@ -108,6 +108,14 @@ func labelText(behavior v1alpha1.DrainBehavior) string {
 	return "label " + clusterv1.PodDrainLabel + ": " + value
 }
 
+// maxGracePeriod bounds grace periods: a Pod may declare any number of seconds, and the duration must not overflow.
+const maxGracePeriod = 100 * 365 * 24 * time.Hour
+
+// GracePeriod returns a number of seconds that a Pod declares, or that the API server has set for it, as a duration of at most a hundred years.
+func GracePeriod(seconds int64) time.Duration {
+	return time.Duration(min(seconds, int64(maxGracePeriod/time.Second))) * time.Second
+}
+
 // UnreachableGracePeriodSeconds is the grace period of Pods on an unreachable Node, where no kubelet waits for them to terminate. Cluster API uses
 // the same.
 const UnreachableGracePeriodSeconds int64 = 1

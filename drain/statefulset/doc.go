@@ -6,12 +6,12 @@
 // controller recreates the Pod on another Node. Pods with podManagementPolicy Parallel or the update strategy OnDelete are released
 // immediately: with Parallel the order does not matter, and with OnDelete a user or another controller decides about each Pod.
 //
-// # The order is a courtesy
+// # The order delays a drain for a limited time
 //
-// PodDisruptionBudgets protect the availability of an application. The order only reduces the impact of evictions, so it delays the drain
-// of a Node for a limited time (E30):
+// PodDisruptionBudgets protect the availability of an application. The order only reduces the impact of evictions. So the waits have limits
+// (E30):
 //
-//   - A Pod waits for one replica for at most Courtesy.
+//   - A Pod waits for one replica for at most MaxWait.
 //   - A replica that was not ready before the drain of the Pod's Node began is not waited for, nor is one that was being deleted.
 //   - A Pod waits for a replica that does not exist for ten seconds: the API does not tell since when it is missing, and the
 //     StatefulSet controller recreates an evicted Pod immediately.

@@ -24,7 +24,7 @@ import (
 type Observation struct {
 	// Set is the StatefulSet, nil if it does not exist any more.
 	Set *appsv1.StatefulSet
-	// Pods of the StatefulSet, read after it.
+	// Pods are those of the StatefulSet. They must be read after Set.
 	Pods []corev1.Pod
 	// Waiting lists the Pods in whose Evacuations this evacuator is active.
 	Waiting []Waiting
@@ -65,19 +65,19 @@ type Report struct {
 }
 
 const (
-	// Courtesy is the maximum time that a Pod waits for one replica: from the eviction of that replica until its replacement is ready.
-	Courtesy = 3 * time.Minute
+	// MaxWait is the maximum time that a Pod waits for one replica: from the eviction of that replica until its replacement is ready.
+	MaxWait = 3 * time.Minute
 	// recreateTime is how long a Pod waits for a replica that does not exist: the StatefulSet controller recreates an
 	// evicted Pod immediately unless something prevents it.
 	recreateTime = 10 * time.Second
 	// overlap is how long before a drain a replica may have been evicted by another drain, and still be waited for.
 	overlap = 30 * time.Second
-	// pace is the interval of decisions while Pods wait for a replacement on a Node whose Pods are not watched.
-	pace = 2 * time.Second
+	// decisionInterval is the interval of decisions while Pods wait for a replacement on a Node whose Pods are not watched.
+	decisionInterval = 2 * time.Second
 	// gatherTime is how long the first Pod waits for the Evacuations of Pods with higher ordinals on its Node: Evacuations are
 	// created concurrently, in any order.
 	gatherTime = 3 * time.Second
-	// renewShare is the share of its progress deadline after which the progress of other Pods is reported on a waiting Pod again.
+	// renewShare is the share of the progress deadline after which a waiting Pod gets another report, so that the deadline is not exceeded.
 	renewShare = 0.25
 	// maxConditions is the limit of the API, see v1alpha1.EvacuationStatus.
 	maxConditions = 32
@@ -122,7 +122,7 @@ func Decide(o Observation) Decision {
 		d.Reports = append(d.Reports, o.renew(others)...)
 		return d
 	}
-	d.RequeueAt = o.Now.Add(pace)
+	d.RequeueAt = o.Now.Add(decisionInterval)
 	if wait.until.Before(d.RequeueAt) {
 		d.RequeueAt = wait.until
 	}
@@ -199,7 +199,7 @@ type replica struct {
 }
 
 // replicas returns the StatefulSet's Pods by ascending ordinal, and among them the first replica that does not exist: the StatefulSet
-// controller creates missing replicas one at a time, in this order. spec.replicas is a tenant's number, so nothing counts up to it.
+// controller creates missing replicas one at a time, in this order. It does not iterate up to spec.replicas, because a tenant can set any number.
 func (o Observation) replicas() []replica {
 	first := 0
 	if o.Set.Spec.Ordinals != nil {
@@ -240,14 +240,14 @@ func (o Observation) serves(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && rules.Ready(pod) && !evicting
 }
 
-// waitForReplica returns until when the next Pod waits for a replica that does not serve. A time in the past means that it does not
-// wait. The result follows from the API objects alone: Courtesy counts from the eviction, creation or readiness transition of the
+// waitForReplica returns the wait of the next Pod for a replica that does not serve. If until is in the past, the Pod does not wait. The
+// result follows from the API objects alone: MaxWait counts from the eviction, creation or readiness transition of the
 // replica. It also counts from the time at which the next Pod began to wait for this replica, so that neither a replica that
 // alternates between ready and unready nor a timestamp in the future prolongs the wait.
 func (o Observation) waitForReplica(next Waiting, name string, pod *corev1.Pod, stuck bool) wait {
 	w := wait{
 		reason:  v1alpha1.ReasonWaitingForReplica,
-		message: fmt.Sprintf("Waiting at most %s for Pod %s/%s of StatefulSet %s to be replaced and ready.", Courtesy, o.Set.Namespace, name, o.set()),
+		message: fmt.Sprintf("Waiting at most %s for Pod %s/%s of StatefulSet %s to be replaced and ready.", MaxWait, o.Set.Namespace, name, o.set()),
 	}
 	waited := next.Message == w.message
 	if pod == nil && stuck { // the StatefulSet controller recreates it when the replicas with lower ordinals are ready
@@ -269,7 +269,7 @@ func (o Observation) waitForReplica(next Waiting, name string, pod *corev1.Pod, 
 			begin = unavailable
 		}
 	}
-	w.until = begin.Add(Courtesy)
+	w.until = begin.Add(MaxWait)
 	return w
 }
 
@@ -284,8 +284,8 @@ func (o Observation) since(next Waiting, message string) time.Time {
 // unavailableSince returns since when an existing replica does not serve, and whether a drain may be the cause.
 func (o Observation) unavailableSince(next Waiting, pod *corev1.Pod) (since time.Time, causedByDrain bool) {
 	if pod.DeletionTimestamp != nil {
-		since = pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
-		return since, o.duringDrain(next, since.Add(time.Second)) // within the second that the drain began, too: deletions are its effect
+		since = pod.DeletionTimestamp.Add(-rules.GracePeriod(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)))
+		return since, o.duringDrain(next, since.Add(time.Second)) // a deletion in the second in which the drain began counts as its effect
 	}
 	if since, evicting := o.Evicting[pod.UID]; evicting {
 		return since, true

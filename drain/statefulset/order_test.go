@@ -272,7 +272,7 @@ func TestOrderIsBounded(t *testing.T) {
 				o.Evicting = map[types.UID]time.Time{"db-2": at("evicting")}
 			}
 		})
-		if waited > statefulset.Courtesy+10*time.Second {
+		if waited > statefulset.MaxWait+10*time.Second {
 			r.Fatalf("waited %s", waited)
 		}
 	})

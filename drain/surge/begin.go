@@ -54,10 +54,10 @@ func begin(o Observation) Decision {
 		return Decision{Reports: append(reports, refuseAll(waiting, refusal, why)...)}
 	}
 	if !settled(o.Deployment) {
-		return Decision{Reports: reports, RequeueAt: o.Now.Add(settlePace)}
+		return Decision{Reports: reports, RequeueAt: o.Now.Add(settleInterval)}
 	}
 	if why := lacking(o.Deployment); why != "" {
-		more, requeueAt := patience(o, waiting, why)
+		more, requeueAt := awaitAvailable(o, waiting, why)
 		return Decision{Reports: append(reports, more...), RequeueAt: requeueAt}
 	}
 	declared := replicas(o.Deployment)
@@ -71,6 +71,19 @@ func begin(o Observation) Decision {
 	d := Decision{Deployment: o.Deployment.DeepCopy(), Reports: reports}
 	SetBaseline(d.Deployment, b)
 	return d
+}
+
+// Refused returns why Decide would refuse a surge for the only Pod of an observation, or "" if it would not, or cannot say yet.
+func Refused(o Observation) string {
+	if b, err := BaselineOf(o.Deployment); b != nil || err != nil {
+		return ""
+	}
+	for _, report := range begin(o).Reports {
+		if report.Refusal != "" {
+			return report.Message
+		}
+	}
+	return ""
 }
 
 // triage returns the Pods that wait for a surge, and the reports of those that are not surged. If Pods of the previous round have not
@@ -102,7 +115,7 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 	})
 	last = &Decision{Reports: append(reports, refuseAll(left, NotChosen, "Deployment "+nameOf(o.Deployment)+" was scaled back, but its ReplicaSet deleted another Pod")...)}
 	if len(expected) > 0 || len(waiting) > 0 {
-		last.RequeueAt = o.Now.Add(settlePace)
+		last.RequeueAt = o.Now.Add(settleInterval)
 	}
 	return waiting, reports, last
 }
@@ -153,7 +166,7 @@ func settled(d *appsv1.Deployment) bool {
 	return d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas <= replicas(d)
 }
 
-// lacking returns a message if replicas of the Deployment are unavailable: a surge can only keep those available that are before it.
+// lacking returns a message if replicas of the Deployment are unavailable: a surge keeps available only the replicas that are available before it.
 func lacking(d *appsv1.Deployment) string {
 	if available := min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas); available < replicas(d) {
 		return fmt.Sprintf("Deployment %s has only %d available of %s", nameOf(d), available, count(replicas(d)))
@@ -161,11 +174,11 @@ func lacking(d *appsv1.Deployment) string {
 	return ""
 }
 
-// untilAvailable is reported once: the time of this report is when the Pod has started to wait.
+// untilAvailable is the message of a Pod that waits for its Deployment. It is reported once: the time of the report is the start of the wait.
 const untilAvailable = "Waiting for all replicas of the Deployment to become available."
 
-// patience waits for a Deployment to become available, and refuses the surge after settleTime.
-func patience(o Observation, waiting []Leaving, why string) (reports []Report, requeueAt time.Time) {
+// awaitAvailable waits for a Deployment to become available, and refuses the surge after settleTime.
+func awaitAvailable(o Observation, waiting []Leaving, why string) (reports []Report, requeueAt time.Time) {
 	for _, pod := range waiting {
 		switch {
 		case pod.Message != untilAvailable:
@@ -174,12 +187,12 @@ func patience(o Observation, waiting []Leaving, why string) (reports []Report, r
 			reports = append(reports, refuse(pod, Unavailable, why))
 			continue
 		}
-		requeueAt = o.Now.Add(settlePace)
+		requeueAt = o.Now.Add(settleInterval)
 	}
 	return reports, requeueAt
 }
 
-// size is how many Pods may be replaced at a time: the maxSurge of the Deployment, rounded up, and at least one.
+// size returns how many Pods may be replaced at a time: the maxSurge of the Deployment, rounded up, and at least one.
 func size(d *appsv1.Deployment) int {
 	maxSurge := intstr.FromString("25%")
 	if d.Spec.Strategy.RollingUpdate != nil && d.Spec.Strategy.RollingUpdate.MaxSurge != nil {

@@ -32,7 +32,7 @@ type Leaving struct {
 	PodRef
 	// Policy of the maintenances of its Node, see PolicyFor.
 	Policy v1alpha1.SurgePolicy
-	// Asked means that a NodeMaintenance requests the Evacuation.
+	// Asked means that a NodeMaintenance is an instigator of the Evacuation.
 	Asked bool
 	// Owned means that the Deployment controls the Pod.
 	Owned         bool
@@ -63,13 +63,13 @@ type Event struct {
 
 // Reasons of events on a Deployment.
 const (
-	// EventSurged: the Deployment is scaled up before Pods of it are removed.
+	// EventSurged on a Deployment means that it is scaled up before its Pods are removed.
 	EventSurged = "SurgedForMaintenance"
-	// EventMoved: the Deployment is scaled back, and its ReplicaSet deletes the marked Pods.
-	EventMoved = "SurgeCompleted"
-	// EventCanceled: the surge is cancelled and the Deployment is scaled back.
+	// EventCompleted on a Deployment means that it is scaled back, and its ReplicaSet deletes the marked Pods.
+	EventCompleted = "SurgeCompleted"
+	// EventCanceled on a Deployment means that the surge is cancelled and the Deployment is scaled back.
 	EventCanceled = "SurgeCanceled"
-	// EventSuperseded: another actor has edited the Deployment or its autoscaler during the surge. The edit is kept.
+	// EventSuperseded on a Deployment means that another actor has edited it or its autoscaler during the surge. The edit is kept.
 	EventSuperseded = "SurgeSuperseded"
 )
 
@@ -78,8 +78,8 @@ const (
 	ReturnTime = 2 * time.Minute
 	// settleTime is how long a Deployment with unavailable replicas may take to become available.
 	settleTime = 2 * time.Minute
-	// settlePace is the interval of reconciliations meanwhile: a Deployment is only watched while it has a baseline.
-	settlePace = 2 * time.Second
+	// settleInterval is the interval of reconciliations during settleTime. A Deployment is only watched while it has a baseline.
+	settleInterval = 2 * time.Second
 	// chosenTime is how long the watch may take to deliver the deletion of a marked Pod.
 	chosenTime = 10 * time.Second
 	// lastMargin is how long before the progress deadline a surge is cancelled, so that the reason can be reported.
@@ -152,7 +152,7 @@ func (s *surging) complete(way way, serving []Leaving, reports []Report) Decisio
 		return d // further writes follow
 	}
 	if d.Event == nil {
-		d.Event = &Event{Reason: EventMoved, Message: "Scaled back to " + count(s.b.Replicas) + ": the Pods to be removed have been replaced"}
+		d.Event = &Event{Reason: EventCompleted, Message: "Scaled back to " + count(s.b.Replicas) + ": the Pods to be removed have been replaced"}
 	}
 	d.Reports = slices.Concat(reports, s.report(serving, "Surge completed: "+d.Event.Message+"."))
 	return d

@@ -44,7 +44,7 @@ func TestRounds(t *testing.T) {
 		if w.pod(leaving.UID) != nil || w.available() != 1 {
 			t.Fatal("another Pod was removed")
 		}
-		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || !slices.Equal(w.events, []string{surge.EventSurged, surge.EventMoved}) {
+		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || !slices.Equal(w.events, []string{surge.EventSurged, surge.EventCompleted}) {
 			t.Fatalf("further writes or events: %v, %v", d, w.events)
 		}
 	})

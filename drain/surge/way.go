@@ -143,18 +143,18 @@ func (w byAutoscaler) lower() Decision {
 	case w.raised() && w.b.Returning == nil:
 		b := *w.b
 		b.Returning = ptr.To(metav1.NewTime(w.Now.UTC()))
-		return Decision{Deployment: w.withBaseline(&b), Event: &Event{Reason: EventMoved, Message: "Restoring the minReplicas of HorizontalPodAutoscaler " + w.b.Autoscaler.Name}}
+		return Decision{Deployment: w.withBaseline(&b), Event: &Event{Reason: EventCompleted, Message: "Restoring the minReplicas of HorizontalPodAutoscaler " + w.b.Autoscaler.Name}}
 	case w.raised():
 		return Decision{Autoscaler: restored(w.autoscaler)}
 	case w.b.Returning == nil, replicas(w.Deployment) <= w.b.Replicas: // never raised, or scaled back
 		return Decision{Deployment: w.withBaseline(nil)}
 	case replicas(w.Deployment) > w.b.Surged:
-		return Decision{Deployment: w.withBaseline(nil), Event: &Event{Reason: EventMoved, Message: "HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " has scaled to more than " + count(w.b.Surged)}}
+		return Decision{Deployment: w.withBaseline(nil), Event: &Event{Reason: EventCompleted, Message: "HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " has scaled to more than " + count(w.b.Surged)}}
 	}
 	if until := w.b.Returning.Add(ReturnTime); w.Now.Before(until) && until.Sub(w.Now) <= 2*ReturnTime { // else a manager with a wrong clock wrote it
 		return Decision{RequeueAt: until}
 	}
-	return Decision{Deployment: w.scaledBack(), Event: &Event{Warning: true, Reason: EventMoved, Message: "Scaled back to " + count(w.b.Replicas) + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " + ReturnTime.String()}}
+	return Decision{Deployment: w.scaledBack(), Event: &Event{Warning: true, Reason: EventCompleted, Message: "Scaled back to " + count(w.b.Replicas) + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " + ReturnTime.String()}}
 }
 
 func (w byAutoscaler) drop() Decision {

@@ -39,7 +39,7 @@ func Plain(text string) string {
 	}, text)
 }
 
-// Printable returns whether a character is visible, is no part of a control sequence, and does not change the direction of text.
+// Printable reports whether a character is visible, is no part of a control sequence, and does not change the direction of text.
 func Printable(r rune) bool {
 	switch {
 	case r == ' ':

@@ -1,6 +1,6 @@
-// Package inplace is for authors of Runtime Extensions that update Machines in place, which serve Cluster API's hook UpdateMachine. It says
-// whether the Node of the Machine has been drained or cordoned, as the Machine's MachineDrainPolicy requires with inPlaceUpdates, so that
-// the update may begin. An extension calls Await first in its handler of UpdateMachine:
+// Package inplace tells Runtime Extensions that update Machines in place, by serving Cluster API's hook UpdateMachine, whether an update may
+// begin: whether the Node of the Machine has been drained or cordoned as inPlaceUpdates of the Machine's MachineDrainPolicy requires. An
+// extension calls Await first in its handler of UpdateMachine:
 //
 //	func (u *Updater) UpdateMachine(ctx context.Context, request *runtimehooksv1.UpdateMachineRequest, response *runtimehooksv1.UpdateMachineResponse) {
 //		if !inplace.Await(ctx, u.management, request, response) {

@@ -135,6 +135,7 @@ func (a *Agent) hasUnknownPods(ctx context.Context) bool {
 	})
 }
 
+// refresh stores the configuration of the kubelet and the priorities of its Pods. It returns false if it has failed.
 func (a *Agent) refresh(ctx context.Context) bool {
 	a.mu.Lock()
 	port := a.port()

@@ -40,7 +40,7 @@ func (a *Agent) shutDown(ctx context.Context) {
 	maintenance := &observedMaintenance{}
 	go a.followMaintenance(followContext, maintenance)
 	termination := &podTermination{agent: a}
-	var course shutdown.Course
+	var action shutdown.Action
 	for a.Keeper.State().Preparing {
 		now := time.Now()
 		observed := maintenance.observed()
@@ -49,17 +49,17 @@ func (a *Agent) shutDown(ctx context.Context) {
 		observed.KubeletTerminatesPods = a.kubeletTerminatesPods
 		a.mu.Unlock()
 		next, why := shutdown.Decide(config, observed)
-		if next != course {
+		if next != action {
 			log.Info("Next action of the shutdown", "action", next, "reason", why)
-			course = next
+			action = next
 		}
 		switch {
-		case course == shutdown.Release && !begun.Released:
+		case action == shutdown.Release && !begun.Released:
 			begun.Released = true
 			a.release(ctx, *begun)
-		case course == shutdown.TerminatePods:
+		case action == shutdown.TerminatePods:
 			termination.start(ctx, budget-now.Sub(begun.Since))
-		case course == shutdown.Request || course == shutdown.Await:
+		case action == shutdown.Request || action == shutdown.Await:
 			termination.stop(ctx)
 		}
 		if pause(ctx, decisionInterval); ctx.Err() != nil {

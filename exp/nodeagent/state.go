@@ -76,7 +76,7 @@ func (s State) SetPriorities(priorities map[string]int32) error {
 	return s.write(prioritiesFile, priorities)
 }
 
-// Held returns whether the agent holds a lock and would delay a shutdown. It is the readiness of the agent's Pod.
+// Held reports whether the agent holds a lock and would delay a shutdown. It is the readiness of the agent's Pod.
 func (s State) Held() bool {
 	held := false
 	return s.read(heldFile, &held) && held

@@ -16,10 +16,14 @@ import (
 
 // Reasons of the agent's events about static Pods.
 const (
-	eventHeld       = "StaticPodHeld"
-	eventReleased   = "StaticPodReleased"
+	// eventHeld on a Node means that the agent holds the manifest of a static Pod for a maintenance.
+	eventHeld = "StaticPodHeld"
+	// eventReleased on a Node means that the agent has restored the manifest of a static Pod after a maintenance.
+	eventReleased = "StaticPodReleased"
+	// eventReappeared on a Node means that another actor has recreated a held manifest. The kubelet runs its Pod.
 	eventReappeared = "StaticPodReappeared"
-	eventReplaced   = "StaticPodReplaced"
+	// eventReplaced on a Node means that the agent keeps a recreated manifest after the maintenance, and has renamed the held one.
+	eventReplaced = "StaticPodReplaced"
 )
 
 // staticPodsInterval is the interval at which the agent checks for held manifests that have reappeared, and the retry interval after
@@ -39,19 +43,27 @@ func (e *staticPodEvacuations) get() []v1alpha1.Evacuation {
 	return e.observed
 }
 
-func (a *Agent) watchEvacuations(ctx context.Context, e *staticPodEvacuations, wanted bool) {
+// watchEvacuations starts the watch of Evacuations unless it runs.
+func (a *Agent) watchEvacuations(ctx context.Context, e *staticPodEvacuations) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch {
-	case wanted && e.stop == nil:
-		ctx, e.stop = context.WithCancel(ctx)
-		go a.Cluster.WatchEvacuations(ctx, func(observed []v1alpha1.Evacuation) {
-			e.mu.Lock()
-			e.observed = observed
-			e.mu.Unlock()
-			notify(a.staticPodsChanged)
-		})
-	case !wanted && e.stop != nil:
+	if e.stop != nil {
+		return
+	}
+	ctx, e.stop = context.WithCancel(ctx)
+	go a.Cluster.WatchEvacuations(ctx, func(observed []v1alpha1.Evacuation) {
+		e.mu.Lock()
+		e.observed = observed
+		e.mu.Unlock()
+		notify(a.staticPodsChanged)
+	})
+}
+
+// stopWatch stops the watch of Evacuations if it runs, and drops what it has observed.
+func (e *staticPodEvacuations) stopWatch() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stop != nil {
 		e.stop()
 		e.stop, e.observed = nil, nil
 	}
@@ -90,7 +102,11 @@ func (a *Agent) reconcileStaticPods(ctx context.Context, evacuations *staticPodE
 		}
 		o.Known = true
 	}
-	a.watchEvacuations(ctx, evacuations, len(o.Targets) > 0)
+	if len(o.Targets) > 0 {
+		a.watchEvacuations(ctx, evacuations)
+	} else {
+		evacuations.stopWatch()
+	}
 	if !o.Known || len(o.Targets) == 0 && len(o.Records) == 0 {
 		return false, nil
 	}

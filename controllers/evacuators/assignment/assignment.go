@@ -17,14 +17,14 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// UnknownPace is the requeue interval while Pods are not observed yet. It is a safety net, since an event follows when they are.
-const UnknownPace = 5 * time.Second
+// UnknownInterval is the requeue interval while Pods are not observed yet. It is a safety net, since an event follows when they are.
+const UnknownInterval = 5 * time.Second
 
 // Assignment is a Pod that an evacuator is to evacuate now.
 type Assignment struct {
 	Evacuation *v1alpha1.Evacuation
 	Pod        *corev1.Pod
-	// Terms of the maintenances that drain the Node of the Pod.
+	// Terms are those of the maintenances that drain the Node of the Pod.
 	Terms evacuation.Terms
 	// FirstDrain is when the first of the workload cluster's drains in progress began, or nil if no drain is in progress.
 	FirstDrain *time.Time
@@ -38,14 +38,15 @@ type Assignment struct {
 type Finder struct {
 	// Watched reads Evacuations and NodeMaintenances.
 	Watched client.Client
-	// Observation of Pods, nil while none are watched.
+	// Observation contains the Pods. It is nil while no Pods are watched.
 	Observation workload.Observation
 	Class       string
 	Now         time.Time
 }
 
 // Find returns the Assignments of a Namespace whose Pods satisfy belongs, the oldest Evacuations first. It includes expired ones whose
-// Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet.
+// Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet. The Pods of an Evacuation that has ended
+// are not observed any more, however long finalizers of other actors keep it.
 func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1.Pod) bool) (found []Assignment, known bool, err error) {
 	evacuations := &v1alpha1.EvacuationList{}
 	if err := f.Watched.List(ctx, evacuations, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -64,7 +65,7 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 		}
 		pod, known := PodOf(f.Observation, e)
 		switch {
-		case !known && IsActive(e, f.Class):
+		case !known && IsActive(e, f.Class) && evacuation.Next(evacuation.Input{Evacuation: e, Now: f.Now}).Kind == evacuation.AwaitPod:
 			return nil, false, nil
 		case pod == nil || !belongs(pod):
 			continue
@@ -74,11 +75,11 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 		if !over && action.Kind != evacuation.AwaitEvacuator {
 			continue
 		}
-		turn := Assignment{Evacuation: e, Pod: pod, Terms: terms[pod.Spec.NodeName], FirstDrain: firstDrain, Expired: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
+		assigned := Assignment{Evacuation: e, Pod: pod, Terms: terms[pod.Spec.NodeName], FirstDrain: firstDrain, Expired: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
 		if e.Status.EvacuationProgressTimestamp != nil {
-			turn.Progress = e.Status.EvacuationProgressTimestamp.Time
+			assigned.Progress = e.Status.EvacuationProgressTimestamp.Time
 		}
-		found = append(found, turn)
+		found = append(found, assigned)
 	}
 	slices.SortFunc(found, func(a, b Assignment) int {
 		return cmp.Or(a.Evacuation.CreationTimestamp.Compare(b.Evacuation.CreationTimestamp.Time), cmp.Compare(a.Pod.Name, b.Pod.Name))
@@ -104,9 +105,9 @@ func PodOf(observation workload.Observation, e *v1alpha1.Evacuation) (pod *corev
 }
 
 // Report stores the report of an evacuator in the status of an Evacuation. It fails with a conflict if the Evacuation has changed.
-func (f Finder) Report(ctx context.Context, turn Assignment, apply func(*v1alpha1.Evacuation, time.Time)) error {
-	changed := turn.Evacuation.DeepCopy()
+func (f Finder) Report(ctx context.Context, assigned Assignment, apply func(*v1alpha1.Evacuation, time.Time)) error {
+	changed := assigned.Evacuation.DeepCopy()
 	apply(changed, f.Now)
-	err := f.Watched.Status().Patch(ctx, changed, client.MergeFromWithOptions(turn.Evacuation, client.MergeFromWithOptimisticLock{}))
-	return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", klog.KObj(turn.Evacuation))
+	err := f.Watched.Status().Patch(ctx, changed, client.MergeFromWithOptions(assigned.Evacuation, client.MergeFromWithOptimisticLock{}))
+	return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", klog.KObj(assigned.Evacuation))
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -132,25 +133,40 @@ func (s *scope) input(observation workload.Observation, e *v1alpha1.Evacuation, 
 	return in
 }
 
-// delete reports the deletion of the Pod on its Evacuation, and then deletes it. In this order, the reason is known before the Pod
-// terminates.
+// delete reports the deletion of the Pod on its Evacuation, deletes it, and then reports an error of the API server. In this order, the reason
+// is known before the Pod terminates.
 func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuation, pod *corev1.Pod, by *v1alpha1.NodeMaintenance) error {
 	period, seconds := daemonset.GracePeriod(pod, rules.Unreachable(s.node))
-	changed := e.DeepCopy()
-	if daemonset.Report(changed, by, period, s.now) {
-		if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(e, client.MergeFromWithOptimisticLock{})); err != nil {
-			return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", klog.KObj(e))
-		}
+	e, err := patchStatus(ctx, s, e, func(e *v1alpha1.Evacuation) bool { return daemonset.Report(e, by, period, s.now) })
+	if err != nil {
+		return client.IgnoreNotFound(err) // without an Evacuation, the Pod stays
 	}
 	options := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: seconds}
-	switch err := s.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, options); {
-	case workload.IsGone(err):
+	deletion := s.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, options)
+	failure := ""
+	switch {
+	case workload.IsGone(deletion):
 		return nil // the watch will deliver the deletion
-	case err != nil:
-		return errors.Wrapf(err, "deleting Pod %s", klog.KObj(pod))
+	case deletion != nil:
+		failure = progress.Describe(deletion)
+	default:
+		r.written.RecordDeleted(s.cluster, pod)
+		ctrl.LoggerFrom(ctx).V(2).Info("Deleted Pod", "Pod", klog.KObj(pod), "NodeMaintenance", klog.KRef("", by.Name))
+		r.Clusters.Event(s.cluster, pod, corev1.EventTypeNormal, eventDeleted, "Deleted: "+evacuation.Cause(by, s.node.Name))
 	}
-	r.written.RecordDeleted(s.cluster, pod)
-	ctrl.LoggerFrom(ctx).V(2).Info("Deleted Pod", "Pod", klog.KObj(pod), "NodeMaintenance", klog.KRef("", by.Name))
-	r.Clusters.Event(s.cluster, pod, corev1.EventTypeNormal, eventDeleted, "Deleted: "+evacuation.Cause(by, s.node.Name))
-	return nil
+	_, err = patchStatus(ctx, s, e, func(e *v1alpha1.Evacuation) bool { return daemonset.ReportResult(e, by, failure) })
+	if deletion != nil {
+		return errors.Wrapf(deletion, "deleting Pod %s", klog.KObj(pod))
+	}
+	return client.IgnoreNotFound(err)
+}
+
+// patchStatus patches the status of an Evacuation if a change is needed, and returns the Evacuation after it.
+func patchStatus(ctx context.Context, s *scope, e *v1alpha1.Evacuation, change func(*v1alpha1.Evacuation) bool) (*v1alpha1.Evacuation, error) {
+	changed := e.DeepCopy()
+	if !change(changed) {
+		return e, nil
+	}
+	err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(e, client.MergeFromWithOptimisticLock{}))
+	return changed, errors.Wrapf(err, "patching the status of Evacuation %s", klog.KObj(e))
 }

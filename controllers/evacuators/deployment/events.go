@@ -1,5 +1,4 @@
 package deployment
 
-// eventNotSurged is the reason of the event on a Pod that is evicted without a surge. The message tells why. The reasons of the events
-// on Deployments are in drain/surge.
+// eventNotSurged on a Pod means that it is evicted without the requested surge. The message says why.
 const eventNotSurged = "NotSurged"

@@ -29,17 +29,17 @@ func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return false, errors.Wrap(err, "listing NodeMaintenances")
 	}
-	for _, turn := range found {
-		if turn.Expired {
+	for _, assigned := range found {
+		if assigned.Expired {
 			continue
 		}
-		pod, e := turn.Pod, turn.Evacuation
-		s.turns[pod.UID] = turn
+		pod, e := assigned.Pod, assigned.Evacuation
+		s.assignments[pod.UID] = assigned
 		s.observed.Leaving = append(s.observed.Leaving, surge.Leaving{
 			PodRef: surge.PodRef{Name: pod.Name, UID: pod.UID}, Policy: surge.PolicyFor(pod, maintenances.Items),
 			Asked: evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 			Ready: rules.Ready(pod), Marked: surge.Marked(pod),
-			Progress: turn.Progress, Deadline: turn.Deadline, Message: e.Status.Message,
+			Progress: assigned.Progress, Deadline: assigned.Deadline, Message: e.Status.Message,
 		})
 	}
 	return true, nil
@@ -73,7 +73,7 @@ func (s *scope) observeBeforeSurge(ctx context.Context) error {
 	d, sets := s.observed.Deployment, map[string]*appsv1.ReplicaSet{}
 	for i := range s.observed.Leaving {
 		leaving := &s.observed.Leaving[i]
-		pod := s.turns[leaving.UID].Pod
+		pod := s.assignments[leaving.UID].Pod
 		name := metav1.GetControllerOfNoCopy(pod).Name // DeploymentOf has found one
 		if _, read := sets[name]; !read {
 			set, err := get(ctx, s.live, types.NamespacedName{Namespace: s.key.Namespace, Name: name}, &appsv1.ReplicaSet{})

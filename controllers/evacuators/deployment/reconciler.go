@@ -30,13 +30,13 @@ type Reconciler struct {
 
 // scope is the state of one reconciliation.
 type scope struct {
-	cluster  types.NamespacedName
-	key      types.NamespacedName // of the Deployment
-	client   client.Client        // reads what is watched
-	live     client.Client
-	finder   assignment.Finder
-	turns    map[types.UID]assignment.Assignment // by Pod
-	observed surge.Observation
+	cluster     types.NamespacedName
+	key         types.NamespacedName // of the Deployment
+	client      client.Client        // reads what is watched
+	live        client.Client
+	finder      assignment.Finder
+	assignments map[types.UID]assignment.Assignment // by Pod
+	observed    surge.Observation
 }
 
 // Reconcile performs the next action for one Deployment. The event of each write triggers the next reconciliation:
@@ -44,7 +44,7 @@ type scope struct {
 //	find its Pods to be evacuated ─► observe the Deployment ─► decide (drain/surge) ─► report and write
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Deployment", klog.KRef(request.Object.Namespace, request.Object.Name)))
-	s := &scope{cluster: request.Cluster, key: request.Object, turns: map[types.UID]assignment.Assignment{}, observed: surge.Observation{Now: r.Clock.Now()}}
+	s := &scope{cluster: request.Cluster, key: request.Object, assignments: map[types.UID]assignment.Assignment{}, observed: surge.Observation{Now: r.Clock.Now()}}
 	var err error
 	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
 		return workload.Result(err)
@@ -58,7 +58,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return workload.Result(err)
 	}
 	if !known { // incomplete information could cancel a surge that is still needed
-		return reconcile.Result{RequeueAfter: assignment.UnknownPace}, nil
+		return reconcile.Result{RequeueAfter: assignment.UnknownInterval}, nil
 	}
 	if err := s.observe(ctx); err != nil {
 		return workload.Result(err)
@@ -81,7 +81,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) erro
 		}
 	}
 	for _, pod := range d.Mark {
-		if err := s.changePod(ctx, s.turns[pod.UID].Pod, surge.Mark); err != nil {
+		if err := s.changePod(ctx, s.assignments[pod.UID].Pod, surge.Mark); err != nil {
 			return err
 		}
 	}
@@ -126,13 +126,13 @@ func (r *Reconciler) recordEvent(ctx context.Context, s *scope, event *surge.Eve
 
 // report stores a report in the status of the Evacuation of a Pod.
 func (r *Reconciler) report(ctx context.Context, s *scope, report surge.Report) error {
-	turn := s.turns[report.Pod]
-	if err := s.finder.Report(ctx, turn, report.Apply); err != nil {
+	assigned := s.assignments[report.Pod]
+	if err := s.finder.Report(ctx, assigned, report.Apply); err != nil {
 		return err
 	}
 	if report.Refusal != "" {
 		refusals.WithLabelValues(string(report.Refusal)).Inc()
-		r.Clusters.Event(s.cluster, turn.Pod, corev1.EventTypeNormal, eventNotSurged, report.Message)
+		r.Clusters.Event(s.cluster, assigned.Pod, corev1.EventTypeNormal, eventNotSurged, report.Message)
 	}
 	return nil
 }

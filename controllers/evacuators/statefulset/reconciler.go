@@ -93,7 +93,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	case err != nil:
 		return workload.Result(err)
 	case !known:
-		return reconcile.Result{RequeueAfter: assignment.UnknownPace}, nil
+		return reconcile.Result{RequeueAfter: assignment.UnknownInterval}, nil
 	case len(found) == 0:
 		return reconcile.Result{}, nil
 	}
@@ -117,21 +117,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 // NodeMaintenance belongs to no drain: the creation time of the Evacuation counts as the start of its drain.
 func observe(now time.Time, found []assignment.Assignment) (statefulset.Observation, map[types.UID]assignment.Assignment) {
 	observed, byPod := statefulset.Observation{Now: now, FirstDrain: now, Evicting: map[types.UID]time.Time{}}, map[types.UID]assignment.Assignment{}
-	for _, turn := range found {
-		start := ptr.Deref(turn.Terms.DrainStart, turn.Evacuation.CreationTimestamp.Time)
-		for _, drain := range []time.Time{start, ptr.Deref(turn.FirstDrain, start)} {
+	for _, assigned := range found {
+		start := ptr.Deref(assigned.Terms.DrainStart, assigned.Evacuation.CreationTimestamp.Time)
+		for _, drain := range []time.Time{start, ptr.Deref(assigned.FirstDrain, start)} {
 			if drain.Before(observed.FirstDrain) {
 				observed.FirstDrain = drain
 			}
 		}
-		if turn.Expired {
-			observed.Evicting[turn.Pod.UID] = turn.Progress
+		if assigned.Expired {
+			observed.Evicting[assigned.Pod.UID] = assigned.Progress
 			continue
 		}
-		byPod[turn.Pod.UID] = turn
+		byPod[assigned.Pod.UID] = assigned
 		observed.Waiting = append(observed.Waiting, statefulset.Waiting{
-			Name: turn.Pod.Name, UID: turn.Pod.UID, Progress: turn.Progress, Deadline: turn.Deadline, Message: turn.Evacuation.Status.Message,
-			DrainStart: start, Unordered: turn.Terms.Unordered,
+			Name: assigned.Pod.Name, UID: assigned.Pod.UID, Progress: assigned.Progress, Deadline: assigned.Deadline, Message: assigned.Evacuation.Status.Message,
+			DrainStart: start, Unordered: assigned.Terms.Unordered,
 		})
 	}
 	return observed, byPod

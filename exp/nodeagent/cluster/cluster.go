@@ -210,7 +210,7 @@ func (c *Client) CreateEvent(ctx context.Context, node *corev1.Node, eventType, 
 	return errors.Wrapf(err, "creating event %s", reason)
 }
 
-// Answered returns whether the API server has answered a request that returned err: err is nil, or an API error other than one that a
+// Answered reports whether the API server has answered a request that returned err: err is nil, or an API error other than one that a
 // proxy or an overloaded API server sends.
 func Answered(err error) bool {
 	var status apierrors.APIStatus

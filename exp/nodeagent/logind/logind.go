@@ -203,7 +203,7 @@ func (k *Keeper) setConn(conn *dbus.Conn) {
 	k.conn = conn
 }
 
-// Locked returns whether the Keeper holds a lock, also while it is disconnected from the bus.
+// Locked reports whether the Keeper holds a lock, also while it is disconnected from the bus.
 func (k *Keeper) Locked() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

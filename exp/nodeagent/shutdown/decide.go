@@ -25,22 +25,22 @@ type Observed struct {
 	PodsTerminated bool
 }
 
-// Course is the action that the agent takes during a shutdown.
-type Course string
+// Action is what the agent does next during a shutdown.
+type Action string
 
 const (
 	// Request creates the NodeMaintenance.
-	Request Course = "Request"
+	Request Action = "Request"
 	// Await waits until the Node is drained.
-	Await Course = "Await"
+	Await Action = "Await"
 	// TerminatePods terminates the Pods that the container runtime lists, without the kubelet.
-	TerminatePods Course = "TerminatePods"
+	TerminatePods Action = "TerminatePods"
 	// Release releases the lock.
-	Release Course = "Release"
+	Release Action = "Release"
 )
 
 // Decide returns the action to take now, and the reason for it.
-func Decide(c Config, o Observed) (Course, string) {
+func Decide(c Config, o Observed) (Action, string) {
 	elapsed := o.Now.Sub(o.Since)
 	silent := elapsed
 	if o.LastAnswer.After(o.Since) {
@@ -76,7 +76,7 @@ func Decide(c Config, o Observed) (Course, string) {
 }
 
 // leaveToKubelet releases the lock as soon as the NodeMaintenance exists or the API server does not answer. The kubelet holds its own lock.
-func leaveToKubelet(requested bool) Course {
+func leaveToKubelet(requested bool) Action {
 	if requested {
 		return Release
 	}

@@ -55,7 +55,7 @@ func drainPlan(c Config) []v1alpha1.DrainPlanEntry {
 	return slices.Clip(entries)
 }
 
-// Completes returns whether the agent completes a NodeMaintenance of an earlier shutdown: completeOnBoot is set, and the node has booted
+// Completes reports whether the agent completes a NodeMaintenance of an earlier shutdown: completeOnBoot is set, and the node has booted
 // since.
 func Completes(m *v1alpha1.NodeMaintenance, bootID string, c Config) bool {
 	booted := m.Annotations[BootAnnotation] != "" && m.Annotations[BootAnnotation] != bootID

@@ -39,7 +39,7 @@ func TestDecide(t *testing.T) {
 	short := func(o *shutdown.Observed) { o.Budget = 8 * second }
 	for name, test := range map[string]struct {
 		o    shutdown.Observed
-		want shutdown.Course
+		want shutdown.Action
 	}{
 		"S3: creates a NodeMaintenance":                                              {after(0), shutdown.Request},
 		"S3: waits until the Node is drained":                                        {after(4*second, acting), shutdown.Await},
@@ -131,8 +131,8 @@ func TestTimeIsDivided(t *testing.T) {
 			Since: begin, Budget: budget, Now: begin.Add(budget + time.Duration(rapid.Int64Range(0, 1000).Draw(t, "late"))),
 			Created: rapid.Bool().Draw(t, "created"), Acting: rapid.Bool().Draw(t, "acting"), KubeletTerminatesPods: rapid.Bool().Draw(t, "kubelet"),
 		}
-		if course, why := shutdown.Decide(config, o); course != shutdown.Release {
-			t.Fatalf("%s after the deadline: %s", course, why)
+		if action, why := shutdown.Decide(config, o); action != shutdown.Release {
+			t.Fatalf("%s after the deadline: %s", action, why)
 		}
 	})
 }

@@ -96,21 +96,28 @@ func literals(expression ast.Expr) []string {
 	return texts
 }
 
-// events returns the constants of each package's events.go.
+// eventComment is the comment of a constant that is the reason of an event.
+var eventComment = regexp.MustCompile(`^[eE]vent\w+ on an? (\w+) means that (.+)`)
+
+// events returns the constants with an eventComment.
 func events() ([][]string, error) {
 	var rows [][]string
-	err := eachFile("controllers", func(path string, file *ast.File) {
-		if filepath.Base(path) != "events.go" {
-			return
-		}
+	add := func(_ string, file *ast.File) {
 		for _, block := range constants(file) {
 			for _, c := range block.constants {
-				rows = append(rows, []string{code(c.value), file.Name.Name, sentence(c)})
+				if on := eventComment.FindStringSubmatch(oneLine(c.comment)); on != nil {
+					rows = append(rows, []string{code(c.value), on[1], capitalized(on[2])})
+				}
 			}
 		}
-	})
+	}
+	for _, root := range []string{"controllers", "drain", "exp"} {
+		if err := eachFile(root, add); err != nil {
+			return nil, err
+		}
+	}
 	slices.SortFunc(rows, slices.Compare)
-	return rows, err
+	return slices.CompactFunc(rows, slices.Equal), nil
 }
 
 // conditionTypesOf is how the comment of a block of condition types and reasons begins.
@@ -163,6 +170,9 @@ func constants(file *ast.File) []block {
 				block.constants = append(block.constants, constant{value.Names[0].Name, texts[0], value.Doc.Text() + value.Comment.Text()})
 			}
 		}
+		if len(block.constants) == 1 && block.constants[0].comment == "" {
+			block.constants[0].comment = block.comment
+		}
 		blocks = append(blocks, block)
 	}
 	return blocks
@@ -170,12 +180,20 @@ func constants(file *ast.File) []block {
 
 // sentence returns a comment without the name that it begins with.
 func sentence(c constant) string {
-	comment := strings.TrimSpace(strings.ReplaceAll(c.comment, "\n", " "))
+	comment := oneLine(c.comment)
 	for _, prefix := range []string{c.name + ": ", c.name + " means that ", c.name + " is ", c.name + " "} {
 		comment = strings.TrimPrefix(comment, prefix)
 	}
-	if comment == "" {
+	return capitalized(comment)
+}
+
+func oneLine(comment string) string {
+	return strings.TrimSpace(strings.ReplaceAll(comment, "\n", " "))
+}
+
+func capitalized(text string) string {
+	if text == "" {
 		return ""
 	}
-	return strings.ToUpper(comment[:1]) + comment[1:]
+	return strings.ToUpper(text[:1]) + text[1:]
 }

@@ -47,8 +47,8 @@ var sections = []section{
 		columns: []string{"metric", "kind", "labels", ""}, rows: metrics,
 	},
 	{
-		title: "Events", text: "Each event is in the cluster of the object that it is about.",
-		columns: []string{"reason", "written by", ""}, rows: events,
+		title: "Events", text: "Each event is in the cluster of the object that it is about. An implausible selection is reported with the reason of the condition SelectionPlausible.",
+		columns: []string{"reason", "on", ""}, rows: events,
 	},
 	{
 		title: "Conditions and their reasons", text: "",

@@ -176,7 +176,7 @@ func (p Program) Path(root string) (string, error) {
 	return filepath.Join(cache, p.Name+"-"+version+"-"+key, p.Name), nil
 }
 
-// NeedsCompiler returns whether the program is built with a C compiler. runc enters namespaces in C.
+// NeedsCompiler reports whether the program is built with a C compiler. runc enters namespaces in C.
 func (p Program) NeedsCompiler() bool {
 	return p.Name == "runc"
 }

@@ -71,7 +71,7 @@ func read(files fs.FS) (map[string]document, error) {
 	return documents, errors.Wrap(err, "reading Markdown files")
 }
 
-// isForeign returns whether a directory is hidden or build output.
+// isForeign reports whether a directory is hidden or build output.
 func isForeign(directory string) bool {
 	return directory != "." && strings.HasPrefix(directory, ".") || directory == "bin" || directory == "out"
 }

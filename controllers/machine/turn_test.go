@@ -1,0 +1,69 @@
+package machine
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+)
+
+func TestContenders(t *testing.T) {
+	machine := func(name, reason string) clusterv1.Machine {
+		return clusterv1.Machine{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "fleet", Name: name, DeletionTimestamp: new(metav1.NewTime(time.Unix(1, 0))),
+				Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: ""}, Labels: map[string]string{"name": name},
+			},
+			Status: clusterv1.MachineStatus{
+				NodeRef:    clusterv1.MachineNodeReference{Name: name},
+				Conditions: []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: reason}},
+			},
+		}
+	}
+	rule := func(operator metav1.LabelSelectorOperator) *clusterv1.MachineDrainRule {
+		return &clusterv1.MachineDrainRule{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "rule"},
+			Spec: clusterv1.MachineDrainRuleSpec{
+				Drain:    clusterv1.MachineDrainRuleDrainConfig{Behavior: clusterv1.MachineDrainRuleDrainBehaviorSkip},
+				Machines: []clusterv1.MachineDrainRuleMachineSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": "one"}}}},
+				Pods:     []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: operator}}}}},
+			},
+		}
+	}
+	for _, tc := range []struct {
+		name  string
+		rule  *clusterv1.MachineDrainRule
+		count []string
+	}{
+		{"passes over a Machine that waits for an invalid rule, which does not select the others", rule("Oops"), []string{"two"}},
+		{"counts it as soon as the rule is fixed", rule(metav1.LabelSelectorOpExists), []string{"one", "two"}},
+	} {
+		t.Run("M26: "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			scheme := runtime.NewScheme()
+			_, _, _ = corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)
+			node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
+			r := &Reconciler{Maintenances: &machinemaintenance.Requester{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.rule).Build()}}
+			s := &scope{
+				cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}},
+				client:  fake.NewClientBuilder().WithScheme(scheme).WithObjects(node("one"), node("two")).Build(),
+			}
+			contenders, workers, err := r.contenders(t.Context(), s, []clusterv1.Machine{machine("one", v1alpha1.ReasonInvalidDrainRule), machine("two", v1alpha1.ReasonWaitingForTurn)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(workers).To(Equal(2))
+			var names []string
+			for _, contender := range contenders {
+				names = append(names, contender.Name)
+			}
+			g.Expect(names).To(Equal(tc.count))
+		})
+	}
+}
