@@ -27,8 +27,8 @@ const (
 	FixNeverAllows = "Change the budget, for example to maxUnavailable: 1 (for Pods without a controller, to an integer minAvailable below their number), or add replicas. For a Deployment with one replica, set surge: IfSingleReplica in the MachineDrainPolicy."
 )
 
-// advices by reason: those of forecast, budgets, and the conditions of Machines and Evacuations.
-var advices = map[string]advice{
+// byReason has the advice about each reason of forecast, budgets, and the conditions of Machines and Evacuations.
+var byReason = map[string]advice{
 	string(budgets.BudgetExhausted):              {"Check why Pods of the budget are not ready. The drain continues when the budget allows a disruption.", sectionBudget},
 	string(budgets.BlockedByUnhealthyPods):       {"Fix the Pods that are not ready, or set unhealthyPodEvictionPolicy: AlwaysAllow in the budget.", "pods-that-are-not-ready-block-their-budget"},
 	string(budgets.MultipleBudgets):              {"Delete one of the budgets, or change its selector.", "two-budgets-select-one-pod"},
@@ -70,7 +70,7 @@ var advices = map[string]advice{
 
 // Of returns what to do about a reason and the section of the guide about it, each empty if there is nothing to do.
 func Of(reason string) (fix, link string) {
-	if known, found := advices[reason]; found {
+	if known, found := byReason[reason]; found {
 		fix, link = known.fix, Guide+"#"+known.section
 	}
 	return fix, link
@@ -78,8 +78,8 @@ func Of(reason string) (fix, link string) {
 
 // Sections returns the sections of the guide that reports link to.
 func Sections() []string {
-	sections := make([]string, 0, len(advices))
-	for _, known := range advices {
+	sections := make([]string, 0, len(byReason))
+	for _, known := range byReason {
 		sections = append(sections, known.section)
 	}
 	return sections

@@ -137,7 +137,7 @@ func (o *options) namespace() (string, error) {
 
 func (o *options) style() terminal.Style { return terminal.StyleFor(o.Out, o.noColors()) }
 
-// noColors returns whether the user has disabled colors, see https://no-color.org.
+// noColors reports whether the user has disabled colors, see https://no-color.org.
 func (o *options) noColors() bool { return o.noColor || os.Getenv("NO_COLOR") != "" }
 
 // kindOf returns which of the kinds an argument names, by its plural, its short name or its singular.

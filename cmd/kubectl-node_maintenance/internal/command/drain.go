@@ -165,7 +165,7 @@ func (m *maintainOptions) prepare(ctx context.Context, c *observe.Connections, t
 	}
 	for _, name := range names {
 		target := maintain.Target{Resource: "node", Name: name, Key: types.NamespacedName{Name: report.ManualName(nodeNamed(name))}}
-		if m.stage == v1alpha1.StageComplete && len(t.names) == 0 { // of the Nodes that are selected by label, those that are maintained
+		if m.stage == v1alpha1.StageComplete && len(t.names) == 0 { // label selection: skip the Nodes without a maintenance
 			if stage, err := nodes.Stage(ctx, target); err != nil || stage == "" {
 				if err != nil {
 					return nil, err

@@ -23,7 +23,7 @@ const (
 	maxStopped = 5
 )
 
-// hasTerminal returns whether the user can answer a question.
+// hasTerminal reports whether the user can answer a question.
 func (o *options) hasTerminal() bool {
 	file, ok := o.In.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))

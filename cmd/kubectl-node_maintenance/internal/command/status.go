@@ -119,7 +119,7 @@ func (s *statusOptions) status(ctx context.Context, c *observe.Connections, kind
 	return status, nil
 }
 
-// contextOf says which cluster the context is of.
+// contextOf describes the cluster of the context: its role and its name.
 func contextOf(c *observe.Connections) string {
 	if c.Current.HasMachines {
 		return "management cluster, " + c.Current.Name
@@ -127,7 +127,7 @@ func contextOf(c *observe.Connections) string {
 	return "workload cluster, " + c.Current.Name
 }
 
-// machineNamespace is the namespace whose Machines are shown.
+// machineNamespace returns the namespace whose Machines are shown, empty for all.
 func (s *statusOptions) machineNamespace() (string, error) {
 	if s.allNamespaces {
 		return metav1.NamespaceAll, nil
@@ -177,7 +177,7 @@ func (s *statusOptions) drainsOf(ctx context.Context, w *observe.Workload) (repo
 	return report.Drains{Maintenances: maintenances, Evacuations: evacuations}, err
 }
 
-// concerns returns whether the object that the command line names is the Machine or an owner of it.
+// concerns reports whether the object that the command line names is the Machine or an owner of it.
 func concerns(m *clusterv1.Machine, kind, name string) bool {
 	switch kind {
 	case "cluster":

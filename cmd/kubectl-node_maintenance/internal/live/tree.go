@@ -63,7 +63,7 @@ func newItem(parent *item, kind, name string) *item {
 
 func (i *item) title() string { return strings.TrimSpace(i.kind + " " + i.name) }
 
-// text is the state and what the item waits for.
+// text returns the state and what the item waits for.
 func (i *item) text() string {
 	if i.state == "" || i.waits == "" {
 		return i.state + i.waits

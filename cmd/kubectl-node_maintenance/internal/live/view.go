@@ -96,7 +96,7 @@ func (m *model) treeLines() []string {
 	return append(append(lines, m.details()...), m.footer())
 }
 
-// body is the number of lines for rows.
+// body returns the number of lines for rows.
 func (m *model) body() int {
 	return max(m.height-3-len(m.problems())-len(m.details()), 1)
 }
@@ -220,7 +220,7 @@ func (m *model) rowLine(c columns, r row) string {
 	return c.join(texts)
 }
 
-// details are the lines with the full text of the selected row.
+// details returns the lines with the full text of the selected row.
 func (m *model) details() []string {
 	if m.height < leastDetails {
 		return nil
@@ -244,7 +244,7 @@ func (m *model) details() []string {
 	return lines
 }
 
-// footer is the filter while it is edited, else the keys.
+// footer returns the filter while it is edited, else the keys.
 func (m *model) footer() string {
 	if m.filter.Focused() {
 		return m.filter.View()
@@ -262,7 +262,7 @@ func (m *model) keys(bindings ...key.Binding) string {
 	return m.theme.help.ShortHelpView(bindings)
 }
 
-// age is empty if the elapsed time is unknown.
+// age returns the elapsed time as text, empty if it is unknown.
 func age(elapsed time.Duration) string {
 	if elapsed == 0 {
 		return ""

@@ -16,6 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch;patch,roleName=capnm-plugin-management-drainer
+
 // Machines maintains Machines of a management cluster by their stage annotation. Stage Complete removes it.
 type Machines struct {
 	Cluster client.WithWatch
@@ -59,7 +61,7 @@ func (m Machines) Request(ctx context.Context, target Target, stage v1alpha1.Nod
 	return written, errors.Wrapf(m.Cluster.Patch(ctx, machine, patch), "annotating Machine %s", target.Key)
 }
 
-// isCompleting returns whether the manager has not yet completed a maintenance that is no longer requested. Until then, the condition of the
+// isCompleting reports whether the manager has not yet completed a maintenance that is no longer requested. Until then, the condition of the
 // Machine may be that of the earlier request.
 func isCompleting(machine *clusterv1.Machine) bool {
 	if machinedrain.MayBeMaintained(machine) {

@@ -143,7 +143,7 @@ func (r *Run) next(ctx context.Context) error {
 	return nil
 }
 
-// Active returns the targets that have not reached the stage, and Queued those for which it was not requested.
+// Active returns the targets for which the stage was requested and that have not reached it.
 func (r *Run) Active() []Target {
 	var active []Target
 	for _, target := range r.Targets {

@@ -14,6 +14,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
+// Deletion of Nodes is what the admission policy of NodeMaintenances requires.
+// +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=nodemaintenances,verbs=get;list;watch;create;patch;delete,roleName=capnm-plugin-workload-drainer
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;delete,roleName=capnm-plugin-workload-drainer
+
 // Nodes maintains Nodes of a workload cluster by a NodeMaintenance for each. Stage Complete deletes it: the manager then completes it before
 // it is gone.
 type Nodes struct {
@@ -31,7 +35,7 @@ func (n Nodes) get(ctx context.Context, target Target) (*v1alpha1.NodeMaintenanc
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	if names, only := nodeselection.Names(m); err == nil && (!only || !slices.Equal(names, []string{target.Name})) {
+	if names, byName := nodeselection.Names(m); err == nil && (!byName || !slices.Equal(names, []string{target.Name})) {
 		return nil, errors.Errorf("NodeMaintenance %s does not select exactly Node %s, so it is not changed", m.Name, target.Name)
 	}
 	return m, errors.Wrapf(err, "getting NodeMaintenance %s", target.Key.Name)

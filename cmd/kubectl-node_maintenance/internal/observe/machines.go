@@ -17,6 +17,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machinedrainrules;machines,verbs=get;list,roleName=capnm-plugin-management-reader
+// +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=machinedrainpolicies,verbs=get;list,roleName=capnm-plugin-management-reader
+// +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io;infrastructure.cluster.x-k8s.io,resources=*,verbs=get,roleName=capnm-plugin-management-reader
+
 // Machine is a Machine and what the decisions about its drain depend on in the management cluster.
 type Machine struct {
 	*clusterv1.Machine

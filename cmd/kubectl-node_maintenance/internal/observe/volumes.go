@@ -16,6 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes,verbs=get,roleName=capnm-plugin-workload-reader
+
 // Volumes returns which volumes of a Node must detach after its drain. It reads the claims of the Node's Pods and their volumes, and not
 // VolumeAttachments: those of one Node cannot be selected. It returns nil if a right is missing.
 func (w *Workload) Volumes(ctx context.Context, node *corev1.Node, m *v1alpha1.NodeMaintenance) (*volumes.Decision, error) {

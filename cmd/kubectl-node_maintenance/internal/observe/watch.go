@@ -21,6 +21,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=watch,roleName=capnm-plugin-management-reader
+// +kubebuilder:rbac:groups="",resources=pods,verbs=watch,roleName=capnm-plugin-workload-reader
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=watch,roleName=capnm-plugin-workload-reader
+// +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=evacuations;nodemaintenances,verbs=watch,roleName=capnm-plugin-workload-reader
+
 // problemAge is how long the error of a watch is reported after it occurred. Watches that fail are retried more often than that.
 const problemAge = time.Minute
 
@@ -209,7 +214,7 @@ func (f *followed) isSynced() bool {
 	return !slices.ContainsFunc(f.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
 }
 
-// IsSynced returns whether the Machines are listed, and the NodeMaintenances of the workload clusters that were asked for.
+// IsSynced reports whether the Machines are listed, and the NodeMaintenances of the workload clusters that were asked for.
 func (w *Watch) IsSynced() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

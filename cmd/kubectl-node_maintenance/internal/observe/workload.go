@@ -26,7 +26,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
+
+// +kubebuilder:rbac:groups="",resources=namespaces;nodes;pods,verbs=get;list,roleName=capnm-plugin-workload-reader
+// +kubebuilder:rbac:groups=apps,resources=daemonsets,verbs=get,roleName=capnm-plugin-workload-reader
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list,roleName=capnm-plugin-workload-reader
+// +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=evacuations;nodemaintenances,verbs=list,roleName=capnm-plugin-workload-reader
 
 const (
 	parallelReads = 8
@@ -54,12 +60,14 @@ type Workload struct {
 	namespaces map[string]map[string]string
 	daemonSets map[types.UID]bool // exists
 	budgets    map[string][]*policyv1.PodDisruptionBudget
+	surges     map[types.NamespacedName]surge.Observation
 }
 
 func newWorkload(c *Cluster) *Workload {
 	return &Workload{
 		Cluster: c, nodes: map[string]*corev1.Node{}, pods: map[string][]corev1.Pod{}, namespaces: map[string]map[string]string{},
 		daemonSets: map[types.UID]bool{}, budgets: map[string][]*policyv1.PodDisruptionBudget{},
+		surges: map[types.NamespacedName]surge.Observation{},
 	}
 }
 
@@ -145,6 +153,10 @@ func (w *Workload) Forecast(ctx context.Context, maintenance *v1alpha1.NodeMaint
 	if err := w.readSurroundings(ctx, o.Pods); err != nil {
 		return o, err
 	}
+	if err := w.readSurges(ctx, forecast.DeploymentsOf(o)); err != nil {
+		return o, err
+	}
+	o.Surges = w.surges
 	o.Budgets, err = w.budgetsOf(ctx, w.pods[node.Name])
 	return o, err
 }
@@ -178,7 +190,7 @@ func (w *Workload) drainsBeside(ctx context.Context, maintenance *v1alpha1.NodeM
 // selected returns the Nodes that a NodeMaintenance selects.
 func (w *Workload) selected(ctx context.Context, m *v1alpha1.NodeMaintenance) ([]*corev1.Node, error) {
 	var candidates []*corev1.Node
-	if names, only := nodeselection.Names(m); only {
+	if names, byName := nodeselection.Names(m); byName {
 		for _, name := range names {
 			node, err := w.Node(ctx, name)
 			if err != nil {

@@ -28,7 +28,7 @@ type Intent struct {
 	Policy *v1alpha1.MachineDrainPolicy
 	// Problems are invalid MachineDrainRules that select the Machine.
 	Problems []rules.Problem
-	// Taken says that another NodeMaintenance has the name. It is empty if that is not so.
+	// Taken is the message that another NodeMaintenance has the name. It is empty if none has.
 	Taken string
 	// Turn is the place of the Machine among those that drain or wait.
 	Turn machinedrain.Turn

@@ -75,7 +75,7 @@ type Drains struct {
 	Evacuations  []v1alpha1.Evacuation // optional
 }
 
-// IsMaintained returns whether a Machine belongs in the status: it is being deleted, or has a condition of this provider that is not
+// IsMaintained reports whether a Machine belongs in the status: it is being deleted, or has a condition of this provider that is not
 // complete.
 func IsMaintained(m *clusterv1.Machine) bool {
 	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation]
@@ -199,12 +199,12 @@ func podsOf(m *v1alpha1.NodeMaintenance, blocked []BlockedPod, evacuations []v1a
 
 // WriteStatus writes a status for people, with each Pod if it is wide. now is the time that ages count from.
 func WriteStatus(w io.Writer, s *Status, wide bool, now time.Time, style terminal.Style) {
-	t := text{w, style}
+	t := text{Writer: w, style: style, wide: wide}
 	for i := range s.Clusters {
-		t.cluster(&s.Clusters[i], wide, now)
+		t.cluster(&s.Clusters[i], now)
 	}
 	for i := range s.Maintenances {
-		t.progress("", &s.Maintenances[i], wide, now)
+		t.progress("", &s.Maintenances[i], now)
 	}
 	if len(s.Clusters) == 0 && len(s.Maintenances) == 0 {
 		t.line("There are no Machines and no NodeMaintenances.")
@@ -217,7 +217,7 @@ func WriteStatus(w io.Writer, s *Status, wide bool, now time.Time, style termina
 	}
 }
 
-func (t text) cluster(c *ClusterStatus, wide bool, now time.Time) {
+func (t text) cluster(c *ClusterStatus, now time.Time) {
 	fmt.Fprintln(t, t.style.Title(terminal.Clean("Cluster "+c.Name, maxLine)))
 	for i := range c.Groups {
 		g := &c.Groups[i]
@@ -225,7 +225,7 @@ func (t text) cluster(c *ClusterStatus, wide bool, now time.Time) {
 		for j := range g.Drains {
 			m := &g.Drains[j]
 			line := "Machine " + m.Machine
-			if wide {
+			if t.wide {
 				line += ", Node " + cmp.Or(m.Node, none)
 			}
 			if m.Deleted != "" {
@@ -236,7 +236,7 @@ func (t text) cluster(c *ClusterStatus, wide bool, now time.Time) {
 			}
 			fmt.Fprintln(t, t.style.Warning("    "+terminal.Clean(line, maxLine)))
 			for k := range m.Maintenances {
-				t.progress("      ", &m.Maintenances[k], wide, now)
+				t.progress("      ", &m.Maintenances[k], now)
 			}
 			if len(m.Maintenances) == 0 {
 				for _, line := range terminal.Lines(m.Message, maxMessageLines, maxLine) {
@@ -247,7 +247,7 @@ func (t text) cluster(c *ClusterStatus, wide bool, now time.Time) {
 	}
 }
 
-func (t text) progress(indent string, m *MaintenanceStatus, wide bool, now time.Time) {
+func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
 	fmt.Fprint(t, indent)
 	t.line("NodeMaintenance %s, stage %s for %s: %d of %d Nodes drained, %d Pods evacuated, %d evacuating, %d pending, %d skipped",
 		m.Name, m.Stage, age(m.Since, now), m.DrainedNodes, m.Nodes, m.Evacuated, m.Evacuating, m.Pending, m.Skipped)
@@ -255,7 +255,7 @@ func (t text) progress(indent string, m *MaintenanceStatus, wide bool, now time.
 		fmt.Fprint(t, indent)
 		t.line("  %s", m.Blocking)
 	}
-	if wide {
+	if t.wide {
 		for _, pod := range m.Pods {
 			fmt.Fprint(t, indent)
 			t.line("  Pod %s for %s: %s", pod.Pod, age(pod.Since, now), cmp.Or(pod.Why, "Evacuation requested"))
@@ -289,7 +289,7 @@ func (s *Status) Names() []string {
 	return names
 }
 
-// OnNode returns whether the status of a NodeMaintenance lists a Node.
+// OnNode reports whether the status of a NodeMaintenance lists a Node.
 func OnNode(m *v1alpha1.NodeMaintenance, node string) bool {
 	return nodeselection.HasNodeStatus(m, node)
 }

@@ -23,6 +23,7 @@ const (
 type text struct {
 	io.Writer
 	style terminal.Style
+	wide  bool // with more columns, and each Pod
 }
 
 func (t text) line(format string, args ...any) {
@@ -36,14 +37,14 @@ func (t text) line(format string, args ...any) {
 	fmt.Fprintf(t, format+"\n", clean...)
 }
 
-// WritePlan writes a plan for people.
+// WritePlan writes a plan for people, with more columns if it is wide.
 func WritePlan(w io.Writer, p *Plan, wide bool, style terminal.Style) {
-	t := text{w, style}
+	t := text{Writer: w, style: style, wide: wide}
 	for i := range p.Drains {
 		if i > 0 {
 			t.line("")
 		}
-		t.drain(&p.Drains[i], wide)
+		t.drain(&p.Drains[i])
 	}
 	if len(p.Gaps) > 0 {
 		t.line("")
@@ -56,7 +57,7 @@ func WritePlan(w io.Writer, p *Plan, wide bool, style terminal.Style) {
 	fmt.Fprintln(t, style.Faint(terminal.Clean("Read from "+p.Context+". Nothing was changed.", maxLine)))
 }
 
-func (t text) drain(d *Drain, wide bool) {
+func (t text) drain(d *Drain) {
 	t.title(d)
 	if d.Skipped != "" {
 		t.line("The Node is not drained: %s.", d.Skipped)
@@ -68,7 +69,7 @@ func (t text) drain(d *Drain, wide bool) {
 	t.problems(t.style.Warning("DELAYS: the drain waits, and continues automatically"), d.Delays)
 	if len(d.Pods) > 0 {
 		t.line("")
-		t.podTable(d.Pods, wide)
+		t.podTable(d.Pods)
 	}
 	if len(d.Volumes) > 0 {
 		t.line("")
@@ -166,10 +167,10 @@ func PodNames(names []string) string {
 }
 
 // podTable writes the Pods. The style is not applied here: escape sequences would be counted as width.
-func (t text) podTable(all []Pod, wide bool) {
+func (t text) podTable(all []Pod) {
 	w := printers.GetNewTabWriter(t)
 	header := []string{"STEP", "POD", "OUTCOME", "RULE", "ORDER", "BUDGET", "ALLOWED", "EVACUATORS"}
-	if wide {
+	if t.wide {
 		header = append(header, "TYPE", "REASON", "WAITS FOR", "VOLUMES")
 	}
 	fmt.Fprintln(w, strings.Join(header, "\t"))
@@ -182,7 +183,7 @@ func (t text) podTable(all []Pod, wide bool) {
 		if len(p.Budgets) > 0 {
 			cells[5], cells[6] = budgetCells(p.Budgets)
 		}
-		if wide {
+		if t.wide {
 			cells = append(cells, string(p.Type), p.Reason, p.WaitsFor, strings.Join(p.Volumes, ","))
 		}
 		fmt.Fprintln(w, strings.Join(cleanCells(cells), "\t"))

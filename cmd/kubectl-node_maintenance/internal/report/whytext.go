@@ -19,7 +19,7 @@ const maxMessageLines = 12
 
 // WriteWhy writes an explanation for people. now is the time that ages count from.
 func WriteWhy(w io.Writer, y *Why, now time.Time, style terminal.Style) {
-	t := text{w, style}
+	t := text{Writer: w, style: style}
 	fmt.Fprintln(t, style.Title(terminal.Clean(y.Subject, maxLine)))
 	for _, line := range terminal.Lines(y.Answer, maxMessageLines, maxLine) {
 		fmt.Fprintln(t, line)

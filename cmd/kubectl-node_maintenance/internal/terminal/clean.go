@@ -12,8 +12,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// Clean returns a text on one line, without characters that control a terminal or are invisible, with at most limit characters. White
-// space of every kind becomes a space, and what is removed leaves no trace but a replacement character.
+// Clean returns a text on one line, without characters that control a terminal or are invisible, with at most limit characters. It replaces each
+// of these characters by U+FFFD, and each sequence of white space by one space.
 func Clean(untrusted string, limit int) string {
 	var b strings.Builder
 	count := 0
@@ -40,7 +40,7 @@ func Clean(untrusted string, limit int) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// Lines is Clean for text of several lines, of which it returns at most maxLines.
+// Lines returns the lines of a text that are not empty, each as by Clean. It returns at most maxLines, and then a line with an ellipsis.
 func Lines(untrusted string, maxLines, limit int) []string {
 	var lines []string
 	for line := range strings.SplitSeq(untrusted, "\n") {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Style colors text that is already clean. The zero value does not.
+// Style adds colors to text that is already clean. The zero value adds none.
 type Style struct {
 	colors bool
 }
@@ -35,17 +35,17 @@ func (s Style) apply(sequence, text string) string {
 	return sequence + text + reset
 }
 
-// Title is for the subject of a report.
+// Title styles the subject of a report.
 func (s Style) Title(text string) string { return s.apply(bold, text) }
 
-// Faint is for what matters less.
+// Faint styles text of less importance.
 func (s Style) Faint(text string) string { return s.apply(faint, text) }
 
-// Blocker is for what needs a change.
+// Blocker styles a problem that a user must fix.
 func (s Style) Blocker(text string) string { return s.apply(red, text) }
 
-// Warning is for what may need one.
+// Warning styles a problem that a user may have to fix.
 func (s Style) Warning(text string) string { return s.apply(amber, text) }
 
-// Good is for what is complete.
+// Good styles what is complete.
 func (s Style) Good(text string) string { return s.apply(green, text) }

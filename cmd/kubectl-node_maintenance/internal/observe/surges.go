@@ -1,0 +1,82 @@
+package observe
+
+import (
+	"context"
+	"slices"
+
+	"github.com/pkg/errors"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+)
+
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get,roleName=capnm-plugin-workload-reader
+// +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=list,roleName=capnm-plugin-workload-reader
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get,roleName=capnm-plugin-workload-reader
+
+// readSurges reads Deployments and what else decides whether they surge: the HorizontalPodAutoscalers of their Namespaces, and the claims of
+// their templates.
+func (w *Workload) readSurges(ctx context.Context, names []types.NamespacedName) error {
+	missing := slices.DeleteFunc(names, func(name types.NamespacedName) bool { _, known := w.surges[name]; return known })
+	namespaces := sets.New[string]()
+	for _, name := range missing {
+		namespaces.Insert(name.Namespace)
+	}
+	autoscalers := map[string][]autoscalingv2.HorizontalPodAutoscaler{}
+	if err := each(ctx, sets.List(namespaces), func(ctx context.Context, namespace string) error {
+		list := &autoscalingv2.HorizontalPodAutoscalerList{}
+		_, err := w.tolerate(w.listAll(ctx, list, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			autoscalers[namespace] = append(autoscalers[namespace], list.Items...)
+		}, client.InNamespace(namespace)), "list", "horizontalpodautoscalers.autoscaling")
+		return errors.Wrapf(err, "listing the HorizontalPodAutoscalers of Namespace %s of %s", namespace, w.Name)
+	}); err != nil {
+		return err
+	}
+	return each(ctx, missing, func(ctx context.Context, name types.NamespacedName) error {
+		o := surge.Observation{Deployment: &appsv1.Deployment{}}
+		if read, err := w.tolerate(w.Get(ctx, name, o.Deployment), "get", "deployments.apps"); !read {
+			return errors.Wrapf(client.IgnoreNotFound(err), "getting Deployment %s of %s", name, w.Name)
+		}
+		for _, autoscaler := range autoscalers[name.Namespace] {
+			if surge.Scales(&autoscaler, name.Name) {
+				o.Autoscalers = append(o.Autoscalers, &autoscaler)
+			}
+		}
+		var err error
+		if o.Claims, err = w.claimsOf(ctx, o.Deployment); err != nil {
+			return err
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.surges[name] = o
+		return nil
+	})
+}
+
+// claimsOf returns the PersistentVolumeClaims that all Pods of a Deployment share, nil for one that does not exist.
+func (w *Workload) claimsOf(ctx context.Context, deployment *appsv1.Deployment) (map[string]*corev1.PersistentVolumeClaim, error) {
+	claims := map[string]*corev1.PersistentVolumeClaim{}
+	for _, name := range surge.ClaimsOf(deployment.Spec.Template) {
+		claim := &corev1.PersistentVolumeClaim{}
+		err := w.Get(ctx, types.NamespacedName{Namespace: deployment.Namespace, Name: name}, claim)
+		if apierrors.IsNotFound(err) {
+			claim, err = nil, nil
+		}
+		read, err := w.tolerate(err, "get", "persistentvolumeclaims")
+		if err != nil {
+			return nil, errors.Wrapf(err, "getting PersistentVolumeClaim %s/%s of %s", deployment.Namespace, name, w.Name)
+		}
+		if read {
+			claims[name] = claim
+		}
+	}
+	return claims, nil
+}
