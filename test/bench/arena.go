@@ -136,6 +136,9 @@ func (a *arena) populate(ctx context.Context) error {
 		landing.Spec.Unschedulable = true
 		present = append(present, landing)
 	}
+	for i := range a.load.idleNodes {
+		present = append(present, controlplane.NewIdleNode(fmt.Sprintf("idle-%04d", i)))
+	}
 	if a.load.maxUnavailable > 0 {
 		for _, app := range a.load.appNames() {
 			present = append(present, a.load.budget(app))

@@ -22,6 +22,8 @@ import (
 type crowdSize struct {
 	// clusters is the total number of Clusters, hosts the number of their API servers.
 	clusters, hosts int
+	// idleNodes is the number of additional Nodes of each Cluster, without Machines and Pods.
+	idleNodes int
 	// drained is the number of concurrent drains, pods the number of Pods of each. Each phase drains other Clusters.
 	drained, pods int
 	// unreachable is the number of additional Clusters that are drained while the network to them is cut.
@@ -34,7 +36,7 @@ func (s crowdSize) scaled(o options) (crowdSize, error) {
 	for _, change := range []struct {
 		to *int
 		by int
-	}{{&s.clusters, o.clusters}, {&s.hosts, o.hosts}, {&s.drained, o.drained}, {&s.pods, o.podsPerNode}} {
+	}{{&s.clusters, o.clusters}, {&s.idleNodes, o.idleNodes}, {&s.hosts, o.hosts}, {&s.drained, o.drained}, {&s.pods, o.podsPerNode}} {
 		if change.by > 0 {
 			*change.to = change.by
 		}
@@ -52,7 +54,7 @@ func (s crowdSize) scaled(o options) (crowdSize, error) {
 }
 
 func (s crowdSize) String() string {
-	return fmt.Sprintf("%d Clusters on %d API servers, each with a separate client certificate", s.clusters, s.hosts)
+	return fmt.Sprintf("%d Clusters of %d Nodes on %d API servers, each with a separate client certificate", s.clusters, 1+s.idleNodes, s.hosts)
 }
 
 // crowd is a fleet with many Clusters on few API servers.
@@ -164,6 +166,11 @@ func (c *crowd) addTenant(ctx context.Context, i int, cluster kwok.Cluster, chan
 		return err
 	}
 	c.tenants = append(c.tenants, tenant)
+	for n := range c.size.idleNodes {
+		if err := tenant.AddIdleNode(ctx, c.Workloads[host.Name()].Client, fmt.Sprintf("%s-%03d", tenant.Name, n)); err != nil {
+			return err
+		}
+	}
 	if i >= 2*c.size.drained && i < 2*c.size.drained+c.size.unreachable {
 		if err := tenant.BehindLink(); err != nil {
 			return err

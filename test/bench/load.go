@@ -19,6 +19,8 @@ import (
 // load describes the Pods in the arena, and how many Nodes are drained.
 type load struct {
 	nodes, podsPerNode int
+	// idleNodes is the number of additional Nodes without Machines and Pods.
+	idleNodes int
 	// drained is the number of Nodes that are drained at once.
 	drained int
 	// apps is the number of Deployments. Each has the same number of Pods on every Node.
@@ -49,7 +51,7 @@ func (l load) scaled(o options) (load, error) {
 	for _, change := range []struct {
 		to *int
 		by int
-	}{{&l.nodes, o.nodes}, {&l.podsPerNode, o.podsPerNode}, {&l.drained, o.drained}, {&l.apps, o.apps}} {
+	}{{&l.nodes, o.nodes}, {&l.idleNodes, o.idleNodes}, {&l.podsPerNode, o.podsPerNode}, {&l.drained, o.drained}, {&l.apps, o.apps}} {
 		if change.by > 0 {
 			*change.to = change.by
 		}
@@ -81,6 +83,9 @@ func (l load) String() string {
 		text += " in as many drain orders"
 	}
 	text += fmt.Sprintf(", ready after %s, gone after %s", l.readyDelay, l.deletionDelay)
+	if l.idleNodes > 0 {
+		text += fmt.Sprintf(", %d more nodes", l.idleNodes)
+	}
 	if l.rollout {
 		text += ", maxSurge " + l.maxSurge.String()
 	}

@@ -52,6 +52,7 @@ type options struct {
 
 	// The size of a scenario; 0: the default of the scenario.
 	nodes, podsPerNode, drained, apps int
+	idleNodes                         int
 	clusters, hosts                   int
 	unreachable                       int // negative: the default of the scenario
 	rest                              time.Duration
@@ -122,6 +123,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.docs, "docs", "", "page whose table is replaced by that of all or summary; empty: none")
 	flags.Float64Var(&o.maxRatio, "max-ratio", 0, "fail if we take more than this multiple of the limit; 0: never")
 	flags.IntVar(&o.nodes, "nodes", 0, "Nodes with Pods; 0: default of the scenario")
+	flags.IntVar(&o.idleNodes, "idle-nodes", 0, "additional Nodes without Pods, in each workload cluster")
 	flags.IntVar(&o.podsPerNode, "pods-per-node", 0, "Pods on each Node; 0: default of the scenario")
 	flags.IntVar(&o.drained, "drained", 0, "nodes, or clusters, that are drained at once; 0: as many as the scenario drains")
 	flags.IntVar(&o.apps, "apps", 0, "Deployments that the Pods belong to; 0: default of the scenario")

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
 const (
@@ -116,12 +118,12 @@ func (a *arena) isRestored(ctx context.Context) (bool, error) {
 	return a.isAttached(ctx)
 }
 
-// uncordon makes all Nodes schedulable, and waits until none has a taint: another controller removes the taint of a cordoned Node
+// uncordon makes all Nodes with Pods schedulable, and waits until none has a taint: another controller removes the taint of a cordoned Node
 // later.
 func (a *arena) uncordon(ctx context.Context) error {
 	return poll(ctx, "for all nodes to be schedulable", func(ctx context.Context) (bool, error) {
 		nodes := &corev1.NodeList{}
-		if err := a.workload.Client.List(ctx, nodes); err != nil {
+		if err := a.workload.Client.List(ctx, nodes, client.HasLabels{controlplane.KubeletLabel}); err != nil {
 			return false, errors.Wrap(err, "listing Nodes")
 		}
 		nodes.Items = slices.DeleteFunc(nodes.Items, func(node corev1.Node) bool { return isLanding(node.Name) })

@@ -73,6 +73,7 @@ var summarized = []struct {
 	{figure: "reads at rest", key: "reads"},
 	{figure: "from an allowed disruption to the eviction, median, ms", key: "p50_room_to_eviction_ms"},
 	{figure: "99th percentile, ms", key: "p99_room_to_eviction_ms"},
+	{figure: "share of the reactions to a budget within 50 ms", key: "share_of_reactions_within_50_ms"},
 	{figure: "half of the drains continue after a kill, s", key: "seconds_until_half_move"},
 	{figure: "all drains continue, s", key: "seconds_until_all_move"},
 }

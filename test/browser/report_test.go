@@ -41,7 +41,7 @@ func recordingOf(t *testing.T) string {
 	lines := []recording.Line{{Time: begin, Start: &recording.Start{Version: recording.Version, Context: "context " + hostile}}}
 	for node := range 10 {
 		name := fmt.Sprintf("n%d", node)
-		lines = append(lines, recording.Line{Time: begin, Drain: &recording.Drained{Name: name, Stage: "Drain", Nodes: []string{name}}})
+		lines = append(lines, recording.Line{Time: begin, Drain: &recording.Maintenance{Name: name, Stage: "Drain", Nodes: []string{name}}})
 	}
 	var waits, ends []recording.Line
 	for i := range pods {

@@ -11,6 +11,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // expectProgress waits until each deleted Machine is gone or names what blocks it.
@@ -72,14 +75,18 @@ func (r *run) expectBundle(ctx context.Context) []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	err = eventually(ctx, liveness, "the bundle is complete, or no Machine is being deleted", func(ctx context.Context) error {
+	err = eventually(ctx, liveness, "the bundle is as it was installed, or no Machine is being deleted", func(ctx context.Context) error {
 		waiting, err := r.waiting(ctx)
 		if err != nil || len(waiting) == 0 {
 			return err
 		}
 		for _, object := range objects {
-			if err := r.workload.Client.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy()); err != nil {
+			present := object.DeepCopy()
+			if err := r.workload.Client.Get(ctx, client.ObjectKeyFromObject(object), present); err != nil {
 				return errors.Wrapf(err, "getting %s %s", object.GetKind(), object.GetName())
+			}
+			if !apiequality.Semantic.DeepDerivative(object.Object["spec"], present.Object["spec"]) {
+				return errors.Errorf("%s %s is not as it was installed", object.GetKind(), object.GetName())
 			}
 		}
 		return nil
@@ -215,10 +222,19 @@ func (r *run) wakeCore(ctx context.Context) error {
 	})
 }
 
-// nothingLeft ends the maintenance of the user, and returns an error while something of ours is left.
+// nothingLeft ends the maintenance of the user, and returns an error while something of ours is left. It deletes the Nodes of deleted Machines,
+// as a user has to: Cluster API deletes the Machine without its Node if the workload cluster does not answer for ten seconds.
 func (r *run) nothingLeft(ctx context.Context) error {
 	if err := r.workload.Client.Delete(ctx, r.userMaintenance()); client.IgnoreNotFound(err) != nil {
 		return errors.Wrap(err, "deleting the maintenance of the user")
+	}
+	for _, drain := range r.schedule.Drains {
+		switch err := r.workload.Client.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: drain.Machine}}); {
+		case err == nil:
+			r.logf("Cluster API has left Node %s", drain.Machine)
+		case client.IgnoreNotFound(err) != nil:
+			return errors.Wrapf(err, "deleting Node %s", drain.Machine)
+		}
 	}
 	revision, err := r.workload.StoredRevision(ctx)
 	if err != nil {
@@ -260,8 +276,17 @@ func (r *run) clear(ctx context.Context) error {
 		if err := r.deleteApp(ctx, nil); err != nil {
 			return err
 		}
-		if machines, err := r.machinesOf(ctx, r.namespace); err != nil || len(machines) > 0 {
-			return errors.Errorf("%d Machines exist: %v", len(machines), err)
+		machines, err := r.machinesOf(ctx, r.namespace)
+		if err != nil {
+			return err
+		}
+		for i := range machines {
+			if err := r.finalize(ctx, &machines[i]); err != nil {
+				return err
+			}
+		}
+		if len(machines) > 0 {
+			return errors.Errorf("%d Machines exist", len(machines))
 		}
 		pods := &corev1.PodList{}
 		if err := r.workload.Client.List(ctx, pods, client.InNamespace(r.namespace)); err != nil || len(pods.Items) == 0 {
@@ -269,6 +294,20 @@ func (r *run) clear(ctx context.Context) error {
 		}
 		return errors.Errorf("%d Pods exist", len(pods.Items))
 	})
+}
+
+// finalize removes the finalizers of a Machine that our manager has released and whose MachineSet no longer exists: Cluster API v1.14.2 cannot
+// delete it ("failed to retrieve owner MachineSet").
+func (r *run) finalize(ctx context.Context, machine *clusterv1.Machine) error {
+	owner := metav1.GetControllerOf(machine)
+	if machine.DeletionTimestamp == nil || machinedrain.HasHook(machine) || owner == nil {
+		return nil
+	}
+	err := r.fleet.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: owner.Name}, &clusterv1.MachineSet{})
+	if !apierrors.IsNotFound(err) {
+		return errors.Wrapf(err, "getting the MachineSet of Machine %s", machine.Name)
+	}
+	return client.IgnoreNotFound(errors.Cause(patch(ctx, r.fleet.Client, machine, `{"metadata":{"finalizers":null}}`)))
 }
 
 // Leftovers returns what our manager has left behind in a workload cluster without maintenances, by the last version of each object.

@@ -38,6 +38,9 @@ type heal func(context.Context) error
 
 // faults is the table of all faults. The order matters: a seed chooses by position.
 func faults() []fault {
+	crds := func() client.ObjectList { return &apiextensionsv1.CustomResourceDefinitionList{} }
+	policies := func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyList{} }
+	bindings := func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{} }
 	table := []fault{
 		{"manager-killed", "manager", stopManager((*managerProcess).kill)},
 		{"manager-terminated", "manager", stopManager((*managerProcess).terminate)},
@@ -77,9 +80,12 @@ func faults() []fault {
 		fault{"rule-deleted", "rules", deleteRule},
 		fault{"label-edited", "pods", editLabel},
 		fault{"pod-deleted", "pods", deletePod},
-		fault{"crd-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &apiextensionsv1.CustomResourceDefinitionList{} })},
-		fault{"policy-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyList{} })},
-		fault{"policy-binding-deleted", "bundle", deleteInstalled(func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{} })},
+		fault{"crd-deleted", "bundle", onInstalled(crds, deleteObject)},
+		fault{"policy-deleted", "bundle", onInstalled(policies, deleteObject)},
+		fault{"policy-binding-deleted", "bundle", onInstalled(bindings, deleteObject)},
+		fault{"crd-edited", "bundle", onInstalled(crds, edit(`{"spec":{"names":{"categories":["edited"]}}}`))},
+		fault{"policy-edited", "bundle", onInstalled(policies, edit(`{"spec":{"failurePolicy":"Ignore"}}`))},
+		fault{"policy-binding-edited", "bundle", onInstalled(bindings, edit(`{"spec":{"validationActions":["Warn"]}}`))},
 		fault{"network-reset", "network", resetNetwork},
 		fault{"node-deleted", "nodes", deleteNode},
 		fault{"webhook-down", "webhooks", refuseRequests},
@@ -89,14 +95,20 @@ func faults() []fault {
 	)
 }
 
-// deleteInstalled deletes an object that the manager has installed in the workload cluster, which it must restore.
-func deleteInstalled(list func() client.ObjectList) func(context.Context, *run, uint64) (heal, error) {
+// onInstalled changes an object that the manager has installed in the workload cluster, which it must restore.
+func onInstalled(list func() client.ObjectList, do change) func(context.Context, *run, uint64) (heal, error) {
 	return func(ctx context.Context, r *run, pick uint64) (heal, error) {
 		object, err := choose(ctx, r.workload.Client, list(), pick, func(o client.Object) bool { return o.GetAnnotations()[v1alpha1.BundleVersionAnnotation] != "" })
 		if err != nil {
 			return nil, err
 		}
-		return nil, deleteObject(ctx, r.workload.Client, object)
+		return nil, do(ctx, r.workload.Client, object)
+	}
+}
+
+func edit(merge string) change {
+	return func(ctx context.Context, c client.Client, object client.Object) error {
+		return patch(ctx, c, object, merge)
 	}
 }
 

@@ -42,7 +42,7 @@ type run struct {
 	lines    []string
 	// clockAhead is how far the clock of a manager was ahead at most.
 	clockAhead time.Duration
-	// clusterDeleted is when a fault deleted the Cluster, zero if none did.
+	// clusterDeleted is when a fault first deleted the Cluster, zero if none did.
 	clusterDeleted time.Time
 }
 
@@ -77,7 +77,10 @@ func (r *run) setClockAhead(offset time.Duration) {
 func (r *run) endCluster() {
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	r.clusterDeleted, r.ended = time.Now(), true
+	if r.clusterDeleted.IsZero() {
+		r.clusterDeleted = time.Now()
+	}
+	r.ended = true
 }
 
 // isDrained returns whether an object is a Machine that the run deletes, or its Node.

@@ -49,6 +49,13 @@ func NewNode(name string) *corev1.Node {
 	}}
 }
 
+// NewIdleNode returns a Node without a kubelet, on which no Pods run. It costs nothing but its object.
+func NewIdleNode(name string) *corev1.Node {
+	node := NewNode(name)
+	delete(node.Labels, KubeletLabel)
+	return node
+}
+
 // StopKubelet stops the kubelet of a Node, as if its machine had lost power: the lease is not
 // renewed, and Pods neither start nor terminate there. The Node looks healthy until the node
 // lifecycle controller notices, which takes 50 seconds. A Pod whose deletion delay has started is

@@ -36,6 +36,21 @@ func Scrape(ctx context.Context, url string) (Metrics, error) {
 	return families, errors.Wrapf(err, "reading the metrics of %s", url)
 }
 
+// ShareWithin returns the share of the samples of a histogram without labels in the buckets up to a bound. It returns 0 for a histogram
+// without samples.
+func (m Metrics) ShareWithin(name string, bound float64) float64 {
+	share := 0.0
+	for _, metric := range m[name].GetMetric() {
+		histogram := metric.GetHistogram()
+		for _, bucket := range histogram.GetBucket() {
+			if bucket.GetUpperBound() <= bound && histogram.GetSampleCount() > 0 {
+				share = float64(bucket.GetCumulativeCount()) / float64(histogram.GetSampleCount())
+			}
+		}
+	}
+	return share
+}
+
 // Sum adds the values of the counters, gauges and histogram counts of a family that have at least these labels. It returns 0 for a
 // family that is not exposed.
 func (m Metrics) Sum(name string, labels map[string]string) float64 {

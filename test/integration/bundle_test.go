@@ -2,7 +2,9 @@ package integration
 
 import (
 	"fmt"
+	"net/http"
 	"os"
+	"sync"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -10,13 +12,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/config/workload"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workloadcluster"
 	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
+
+// roundTripper is a function that sends requests.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (send roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
+	return send(request)
+}
 
 func testBundleVersions(t *testing.T, all *admission) {
 	t.Helper()
@@ -36,6 +48,51 @@ func testBundleVersions(t *testing.T, all *admission) {
 		versioned(a, workload.BundleVersion-1, admissionregistrationv1.Ignore)
 		a.Expect(policy.Spec.FailurePolicy).To(HaveValue(Equal(admissionregistrationv1.Fail)))
 		a.Expect(policy.Annotations).To(HaveKeyWithValue(v1alpha1.BundleVersionAnnotation, fmt.Sprint(workload.BundleVersion)))
+	})
+	t.Run("M67: the check of an unchanged bundle reads only metadata from the watch cache, and finds each change", func(t *testing.T) {
+		a := all.sub(t)
+		var applied workloadcluster.Applied
+		var accepted sync.Map // the Accept headers of the checks
+		config := rest.CopyConfig(a.cp.AdminConfig())
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(request *http.Request) (*http.Response, error) {
+				if request.URL.Query().Has("resourceVersion") {
+					accepted.Store(request.Header.Get("Accept"), true)
+				}
+				return next.RoundTrip(request)
+			})
+		})
+		checker := a.clientFor(config)
+		unchanged := func() bool {
+			same, err := applied.IsUnchanged(a.Context(), checker)
+			a.Expect(err).NotTo(HaveOccurred())
+			return same
+		}
+		a.Expect(unchanged()).To(BeFalse(), "nothing is known before the first check")
+		a.Eventually(func(g Gomega) { // the watch cache lags behind, and the API server writes the status of new CRDs
+			var err error
+			applied, err = workloadcluster.ApplyBundle(a.Context(), a.admin)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(unchanged()).To(BeTrue())
+		}, soon, pace).Should(Succeed())
+		begin, err := a.cp.Audit().Mark()
+		a.Expect(err).NotTo(HaveOccurred())
+		a.Expect(unchanged()).To(BeTrue())
+		reads, err := a.cp.Audit().Since(begin)
+		a.Expect(err).NotTo(HaveOccurred())
+		reads = reads.WithUserAgent("integration.test").Verb("get", "list")
+		a.Expect(reads).To(HaveLen(14))
+		a.Expect(reads).To(HaveEach(HaveField("URI", HaveSuffix("?resourceVersion=0"))))
+		accepted.Range(func(header, _ any) bool {
+			a.Expect(header).To(ContainSubstring("as=PartialObjectMetadata"))
+			return true
+		})
+
+		a.Expect(changed(a, a.admin, policy, func(p *admissionregistrationv1.ValidatingAdmissionPolicy) {
+			p.Spec.FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
+		})).To(Succeed())
+		a.Eventually(unchanged, soon, pace).Should(BeFalse())
+		a.applyBundle()
 	})
 	t.Run("M31: applies policies and bindings before CRDs", func(t *testing.T) {
 		a := all.sub(t)

@@ -1,11 +1,13 @@
 package integration
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -37,6 +39,7 @@ func TestDaemonSets(t *testing.T) {
 		act{"R47: prevents Pods of a DaemonSet that is created after the drain", (*scene).laterDaemonSetStaysAway},
 		act{"E29, R40: continues after the manager was killed when it had set the taint", (*scene).killedAfterTaint},
 		act{"E29, R40: keeps and reports Pods of a DaemonSet that tolerates all taints", (*scene).tolerantIsLeft},
+		act{"E48: reports why the API server refuses to delete a Pod of a DaemonSet", (*scene).refusedDeletionIsReported},
 		act{"E29, R38: neither deletes nor reports a Pod that no NodeMaintenance targets", (*scene).untargetedIsLeft},
 		act{"R41: counts a static Pod as skipped and creates no Evacuation for it", (*scene).staticPodIsSkipped},
 		act{"R43: removes an orphaned taint from a cordoned Node on connect, and from another Node before a maintenance", (*scene).ownerlessTaintIsRemoved},
@@ -85,6 +88,24 @@ func (s *scene) daemonSetGoesLast() {
 	s.Eventually(func() bool { return s.node("m1").Spec.Unschedulable }, soon, pace).Should(BeFalse())
 	s.Expect(s.daemonPod("agent", "m2").UID).To(Equal(elsewhere.UID))
 	s.expectInvariants()
+}
+
+func (s *scene) refusedDeletionIsReported() {
+	s.runDaemonSet(daemonSet("guarded"))
+	pod := s.daemonPod("guarded", "m1")
+	s = s.sub(s.T)
+	permit := s.refuse("deletions", fmt.Sprintf("oldObject.metadata.name == %q", pod.Name), admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Delete},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+	}, func() error { return s.workload.Client.Delete(s.Context(), pod.DeepCopy(), client.DryRunAll) })
+	s.startDrain("kernel", "m1")
+	s.Eventually(func() []v1alpha1.BlockedPod { return s.nodeStatus("kernel", "m1").Blocked }, soon, pace).Should(ConsistOf(
+		HaveField("Why", And(HavePrefix("Cannot delete the Pod: "), ContainSubstring("ValidatingAdmissionPolicy 'deletions'")))))
+	s.Expect(s.daemonPod("guarded", "m1").UID).To(Equal(pod.UID))
+	permit()
+	s.expectDrained("kernel")
+	s.complete("kernel")
+	s.expectBackOnce("guarded", "m1")
 }
 
 func (s *scene) surgingRolloutIsDrained() {

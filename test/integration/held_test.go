@@ -29,7 +29,24 @@ import (
 func TestHeldMachines(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
-	all.withMachines("fast", "spare", "cordon", "refused", "quota", "busy")
+	all.withMachines("fast", "spare", "cordon", "refused", "quota", "busy", "stuck")
+
+	t.Run("M68: the condition names a Pod that still terminates after its grace period, without another event", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.removeWorkloads()
+		pod := bare("endless", "stuck", func(pod *corev1.Pod) {
+			pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](10)
+			pod.Annotations[controlplane.PodDeletionDelayAnnotation] = "1h"
+		})
+		s.create(s.workload.Client, budgetRequiring("endless", 1))
+		s.run(pod)
+		s.deleteMachine("stuck")
+		s.Eventually(func() string { return s.condition("stuck").Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget default/endless"))
+		s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring("endless", 1))).To(Succeed())
+		s.Eventually(func() string { return s.condition("stuck").Message }, soon, pace).Should(ContainSubstring("default/endless: Still terminating after the grace period"))
+		s.Expect(s.workload.Client.Delete(s.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
+		s.expectGone("stuck")
+	})
 
 	t.Run("M39: reports requests that the API server refuses, releases the Machine at the drain timeout, and drains a Node that is written continuously", func(t *testing.T) {
 		s := all.sub(t)
@@ -156,8 +173,9 @@ func (s *scene) expectHeld(machine, reason string, messages ...string) {
 	}, soon, pace).Should(Succeed())
 }
 
-// refuse creates an admission policy that denies requests that match a rule and an expression, and waits until it denies the probe.
-func (s *scene) refuse(name, expression string, rule admissionregistrationv1.RuleWithOperations, probe func() error) {
+// refuse creates an admission policy that denies requests that match a rule and an expression, and waits until it denies the probe. The returned
+// function deletes the policy, as the end of the test does.
+func (s *scene) refuse(name, expression string, rule admissionregistrationv1.RuleWithOperations, probe func() error) (permit func()) {
 	s.Helper()
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -174,11 +192,13 @@ func (s *scene) refuse(name, expression string, rule admissionregistrationv1.Rul
 		},
 	}
 	s.create(s.workload.Client, policy, binding)
-	s.Cleanup(func() {
+	permit = func() {
 		_ = s.workload.Client.Delete(context.WithoutCancel(s.Context()), binding)
 		_ = s.workload.Client.Delete(context.WithoutCancel(s.Context()), policy)
-	})
+	}
+	s.Cleanup(permit)
 	s.Eventually(probe, soon, pace).Should(MatchError(ContainSubstring("frozen")))
+	return permit
 }
 
 // withoutEvacuations creates a namespace whose quota allows no Evacuation, and waits until the quota is enforced.

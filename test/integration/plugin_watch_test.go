@@ -141,7 +141,7 @@ func (s *scene) recordingIn(name string) *recording.History {
 // watchesWithRoles runs on a Machine that exists.
 func (s *scene) watchesWithRoles() {
 	s.Helper()
-	management, workload := s.pluginUser("watcher", "management.yaml", "workload.yaml")
+	management, workload := s.pluginUser("watcher", "management-reader", "workload-reader")
 	s.requestStage("spare", "Cordon")
 	withoutSecret := s.watchLines(management, "status", "-w")
 	s.Eventually(withoutSecret, soon, pace).Should(And(ContainSubstring("Not read: getting the kubeconfig"), ContainSubstring("Machine spare: ")))

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -25,7 +27,7 @@ import (
 func TestPluginExplains(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 300 * time.Millisecond})
-	all.withMachines("explained", "spare")
+	all.withMachines("explained", "surged", "spare")
 
 	t.Run("K2, K4: a command without rights or with an unknown kind says so by its exit code", func(t *testing.T) { all.sub(t).usesRights() })
 
@@ -44,11 +46,18 @@ func TestPluginExplains(t *testing.T) {
 		s.Expect(predicted.Pods).To(HaveLen(1))
 		s.Expect(predicted.Pods[0].Outcome).To(Equal(string(forecast.Evacuated)))
 		rule := drainRule("proposed", "web", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
+		rule.TypeMeta = metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachineDrainRule"}
 		predicted, code = s.predict("machine", "explained", "--rule", s.manifest(rule))
 		s.Expect(code).To(BeZero())
 		s.Expect(predicted.Pods[0].Outcome).To(Equal(string(forecast.Stays)))
 		s.Expect(predicted.Pods[0].Rule).To(Equal("machine-drain-rule/proposed"))
 		s.expectWritesNothing()
+	})
+
+	t.Run("K30: plan predicts which Deployments surge with a policy that is not applied", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.cleanUp()
+		s.predictsSurges("surged")
 	})
 
 	t.Run("K5, K7: what why and status say is what the conditions say", func(t *testing.T) {
@@ -58,13 +67,58 @@ func TestPluginExplains(t *testing.T) {
 	})
 }
 
-// manifest writes a MachineDrainRule to a file.
-func (s *scene) manifest(rule *clusterv1.MachineDrainRule) string {
+// predictsSurges compares what plan says of a policy that is not applied with the drain after it was applied.
+func (s *scene) predictsSurges(machine string) {
 	s.Helper()
-	rule.TypeMeta = metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachineDrainRule"}
-	content, err := json.Marshal(rule)
+	s.runOn(machine, "two", 2, deployment("two", 2), budget("two", 0))
+	s.runOn(machine, "one", 1, deployment("one", 1), budget("one", 0))
+	budgets := func(problems []predictedProblem) []string {
+		var names []string
+		for _, problem := range problems {
+			if problem.Budget != "" {
+				names = append(names, problem.Budget)
+			}
+		}
+		return names
+	}
+	predicted, code := s.predict("machine", machine)
+	s.Expect(code).To(Equal(1))
+	s.Expect(budgets(predicted.Blockers)).To(ConsistOf(namespace+"/one", namespace+"/two"))
+
+	policy := &v1alpha1.MachineDrainPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MachineDrainPolicy"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}, Spec: v1alpha1.MachineDrainPolicySpec{Surge: v1alpha1.SurgeIfSingleReplica},
+	}
+	predicted, code = s.predict("machine", machine, "--policy", s.manifest(policy))
+	s.Expect(code).To(Equal(1))
+	s.Expect(budgets(predicted.Blockers)).To(ConsistOf(namespace + "/two"))
+	s.Expect(predicted.Blockers[0].Message).To(ContainSubstring("Deployment " + namespace + "/two declares 2 replicas"))
+	s.Expect(budgets(predicted.Delays)).To(ConsistOf(namespace + "/one"))
+	s.expectWritesNothing()
+
+	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = policy.Spec.Surge })
+	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.SurgeNever })
+	pods := s.podsOf("two")
+	s.deleteMachine(machine)
+	s.Eventually(func(g Gomega) { // only the Pods of the Deployment with two replicas are left
+		g.Expect(s.podsOf("one")).To(ConsistOf(HaveField("Spec.NodeName", Not(Equal(machine)))))
+		for i := range pods {
+			e := s.evacuation(&pods[i])
+			g.Expect(e).NotTo(BeNil())
+			g.Expect(e.Status.Message).To(ContainSubstring("Waiting for PodDisruptionBudget " + namespace + "/two"))
+		}
+	}, eventually, pace).Should(Succeed())
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.Expect(s.workload.Client.Delete(s.Context(), budget("two", 0))).To(Succeed())
+	s.expectGone(machine)
+}
+
+// manifest writes an object with its kind to a file.
+func (s *scene) manifest(object client.Object) string {
+	s.Helper()
+	content, err := json.Marshal(object)
 	s.Expect(err).NotTo(HaveOccurred())
-	file := filepath.Join(s.TempDir(), "rule.yaml")
+	file := filepath.Join(s.TempDir(), "object.yaml")
 	s.Expect(os.WriteFile(file, content, 0o600)).To(Succeed())
 	return file
 }
@@ -190,13 +244,20 @@ func (s *scene) pluginUser(name, managementRole, workloadRole string) (managemen
 	return management, workload
 }
 
-// grant creates the ClusterRole of a file and binds it to a user in a cluster.
-func (s *scene) grant(c client.Client, file, user string) {
+// grant creates a ClusterRole of the plugin and binds it to a user in a cluster.
+func (s *scene) grant(c client.Client, name, user string) {
 	s.Helper()
-	content, err := os.ReadFile(filepath.Join("..", "..", "config", "plugin", file))
+	content, err := os.ReadFile(filepath.Join("..", "..", "config", "plugin", "role.yaml"))
 	s.Expect(err).NotTo(HaveOccurred())
 	role := &rbacv1.ClusterRole{}
-	s.Expect(yaml.UnmarshalStrict(content, role)).To(Succeed())
+	for manifest := range bytes.SplitSeq(content, []byte("\n---\n")) {
+		each := &rbacv1.ClusterRole{}
+		s.Expect(yaml.UnmarshalStrict(manifest, each)).To(Succeed())
+		if each.Name == "capnm-plugin-"+name {
+			role = each
+		}
+	}
+	s.Expect(role.Rules).NotTo(BeEmpty(), name)
 	s.create(c, role, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: role.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
@@ -207,7 +268,9 @@ func (s *scene) grant(c client.Client, file, user string) {
 // those rights are missing.
 func (s *scene) readsWithRoles() {
 	s.Helper()
-	management, workload := s.pluginUser("reader", "management.yaml", "workload.yaml")
+	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.SurgeIfSingleReplica })
+	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.SurgeNever })
+	management, workload := s.pluginUser("reader", "management-reader", "workload-reader")
 	s.runOn("explained", "web", 2, deployment("web", 2), budget("web", 1))
 
 	output, stderr, code := s.plugin(management, "plan", "machine", "explained", "--workload-kubeconfig", s.kubeconfigFile(workload))

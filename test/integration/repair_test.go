@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ const (
 func TestBundleRestored(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
-	all.withMachines("idle", "draining", "unattended", "terminating", "limited", "changed", "spare")
+	all.withMachines("idle", "draining", "unattended", "terminating", "limited", "changed", "refused", "spare")
 	tenant := all.newTenant()
 
 	t.Run("M50: drains a Machine after all objects of the bundle were deleted from the idle workload cluster", func(t *testing.T) {
@@ -101,6 +102,30 @@ func TestBundleRestored(t *testing.T) {
 		s.tenantHasNoPower(tenant)
 		s.deletePods(waiting.Name)
 		s.expectGone("changed")
+	})
+
+	t.Run("M52: names the missing CRD that the API server does not allow to recreate, and why", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.removeWorkloads()
+		s.runOn("refused", "web", 1, deployment("web", 1))
+		name := "nodemaintenances." + v1alpha1.GroupVersion.Group
+		crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		s.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(crd), crd)).To(Succeed())
+		crd.ResourceVersion = ""
+		permit := s.refuse("crds", fmt.Sprintf("object.metadata.name == %q", name), admissionregistrationv1.RuleWithOperations{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{apiextensionsv1.GroupName}, APIVersions: []string{"*"}, Resources: []string{"customresourcedefinitions"}},
+		}, func() error { return s.workload.Client.Create(s.Context(), crd.DeepCopy(), client.DryRunAll) })
+		s.deleteBundle(crds)
+		s.deleteMachine("refused")
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.condition("refused").Reason).To(Equal(v1alpha1.ReasonCRDNotServed))
+			g.Expect(s.condition("refused").Message).To(And(
+				HavePrefix("CustomResourceDefinition "+name+" is missing in the workload cluster and cannot be created: "), ContainSubstring("ValidatingAdmissionPolicy 'crds'")))
+		}, soon, pace).Should(Succeed())
+		permit()
+		s.expectGone("refused")
+		s.expectBundle()
 	})
 
 	t.Run("M52: names the CRD that is being deleted and the finalizers that it waits for; M13: the drain timeout ends this wait", func(t *testing.T) {
@@ -213,10 +238,10 @@ func (s *scene) restored() map[string]float64 {
 	return counts
 }
 
-// bundleWrites are the writes of our manager to objects of the bundle.
+// bundleWrites are the successful writes of our manager to objects of the bundle.
 func (s *scene) bundleWrites() (names []string) {
 	s.Helper()
-	writes := s.audited().WithUserAgent(fleet.ManagerAgent).Writes()
+	writes := s.audited().WithUserAgent(fleet.ManagerAgent).Writes().Succeeded() // not the conflicts with writes of the status of a policy
 	for _, resource := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings", "customresourcedefinitions", "clusterroles"} {
 		for _, write := range writes.Resource(resource) {
 			names = append(names, write.Verb+" "+resource+" "+write.Name)

@@ -296,7 +296,7 @@ func (s *scene) beginWithoutMetrics() {
 
 // endWithoutMetrics cancels the drain after one of the two Pods has moved. The other Pod stays.
 func (s *scene) endWithoutMetrics() {
-	s.expectEventOn("hpa", surge.EventMoved, "")
+	s.expectEventOn("hpa", surge.EventCompleted, "")
 	s.Eventually(func(g Gomega) {
 		g.Expect(s.podsOf("hpa")).To(ContainElement(HaveField("Spec.NodeName", "hpa-2")))
 		g.Expect(s.ours().Resource("deployments").Named(namespace, "hpa").Where(contains(`"replicas":2`))).NotTo(BeEmpty())

@@ -117,15 +117,15 @@ func (h *Host) tenantOf(user string) *Tenant {
 
 // narrow restricts lists and watches of all objects to those of the tenant.
 func (t *Tenant) narrow(to *url.URL) {
-	selector := t.selectorFor(resourceOfAll(to.Path))
+	parameter, selector := t.selectorFor(resourceOfAll(to.Path))
 	if selector == "" {
 		return
 	}
 	query := to.Query()
-	if present := query.Get("fieldSelector"); present != "" {
+	if present := query.Get(parameter); present != "" {
 		selector = present + "," + selector
 	}
-	query.Set("fieldSelector", selector)
+	query.Set(parameter, selector)
 	to.RawQuery = query.Encode()
 }
 

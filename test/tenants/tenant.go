@@ -16,11 +16,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
-// Label has the tenant's name on its Node.
+// Label has the tenant's name on its Nodes.
 const Label = "bench.capnm.dev/tenant"
 
-// Tenant is a workload cluster on a shared API server. Its Node, its Namespace, its Cluster and the Machine of its Node, if it has one,
-// have the same name.
+// Tenant is a workload cluster on a shared API server. Its first Node, its Namespace, its Cluster and the Machine of this Node, if it has
+// one, have the same name.
 type Tenant struct {
 	Name    string
 	Cluster kwok.Cluster
@@ -96,16 +96,26 @@ func redirect(kubeconfig []byte, port int) ([]byte, error) {
 	return content, errors.Wrap(err, "writing a tenant's kubeconfig")
 }
 
-// selectorFor returns the field selector for a list of all objects of a resource, or "" to leave the list unrestricted.
-func (t *Tenant) selectorFor(resource string) string {
+// AddIdleNode creates another Node, which has no kubelet and so no Pods.
+func (t *Tenant) AddIdleNode(ctx context.Context, c client.Client, name string) error {
+	node := controlplane.NewIdleNode(name)
+	node.Labels[Label] = t.Name
+	return kwok.Create(ctx, c, []client.Object{node})
+}
+
+// selectorFor returns the parameter and the selector for a list of all objects of a resource. It is "" to leave the list unrestricted.
+func (t *Tenant) selectorFor(resource string) (parameter, selector string) {
+	const byField = "fieldSelector"
 	switch resource {
-	case "nodes", "namespaces":
-		return "metadata.name=" + t.Name
+	case "nodes":
+		return "labelSelector", Label + "=" + t.Name
+	case "namespaces":
+		return byField, "metadata.name=" + t.Name
 	case "nodemaintenances":
-		return "metadata.name=" + t.maintenance
+		return byField, "metadata.name=" + t.maintenance
 	case "pods", "events", "persistentvolumeclaims", "poddisruptionbudgets", "evacuations", "daemonsets", "deployments", "replicasets", "statefulsets", "horizontalpodautoscalers":
-		return "metadata.namespace=" + t.Name
+		return byField, "metadata.namespace=" + t.Name
 	default:
-		return ""
+		return "", ""
 	}
 }

@@ -10,10 +10,9 @@ import (
 func TestNarrow(t *testing.T) {
 	tenant := &Tenant{Name: "t1", maintenance: "t1-abc"}
 	for from, want := range map[string]string{
-		"/api/v1/nodes?watch=true":                      "metadata.name=t1",
-		"/api/v1/namespaces":                            "metadata.name=t1",
-		"/api/v1/pods?fieldSelector=spec.nodeName%3Dt1": "spec.nodeName=t1,metadata.namespace=t1",
-		"/apis/policy/v1/poddisruptionbudgets":          "metadata.namespace=t1",
+		"/api/v1/namespaces":                                                               "metadata.name=t1",
+		"/api/v1/pods?fieldSelector=spec.nodeName%3Dt1":                                    "spec.nodeName=t1,metadata.namespace=t1",
+		"/apis/policy/v1/poddisruptionbudgets":                                             "metadata.namespace=t1",
 		"/apis/maintenance.cluster.x-k8s.io/v1alpha1/nodemaintenances?allowWatchBookmarks": "metadata.name=t1-abc",
 		"/apis/maintenance.cluster.x-k8s.io/v1alpha1/evacuations":                          "metadata.namespace=t1",
 
@@ -31,4 +30,11 @@ func TestNarrow(t *testing.T) {
 		tenant.narrow(to)
 		g.Expect(to.Query().Get("fieldSelector")).To(Equal(want), from)
 	}
+
+	g := NewWithT(t)
+	to, err := url.Parse("/api/v1/nodes?watch=true&fieldSelector=spec.unschedulable%3Dtrue")
+	g.Expect(err).NotTo(HaveOccurred())
+	tenant.narrow(to)
+	g.Expect(to.Query().Get("fieldSelector")).To(Equal("spec.unschedulable=true"))
+	g.Expect(to.Query().Get("labelSelector")).To(Equal(Label + "=t1"))
 }
