@@ -21,6 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // expectProgress waits until each deleted Machine is gone or names what blocks it.
@@ -117,6 +118,9 @@ func (r *run) waiting(ctx context.Context) (map[string]*clusterv1.Machine, error
 	if err := r.startManagers(ctx); err != nil {
 		return nil, err
 	}
+	if err := r.startExited(ctx); err != nil {
+		return nil, err
+	}
 	machines := &clusterv1.MachineList{}
 	if err := r.fleet.Client.List(ctx, machines); err != nil {
 		return nil, errors.Wrap(err, "listing Machines")
@@ -128,6 +132,20 @@ func (r *run) waiting(ctx context.Context) (map[string]*clusterv1.Machine, error
 		}
 	}
 	return waiting, nil
+}
+
+// startExited starts the components of the control planes that could not cope with a fault and have exited.
+func (r *run) startExited(ctx context.Context) error {
+	for _, cluster := range []string{"management", "workload"} {
+		started, err := r.controlPlane(cluster).StartExited(ctx)
+		if err != nil {
+			return err
+		}
+		for _, component := range started {
+			r.logf("%s of the %s cluster had exited and is started", component, cluster)
+		}
+	}
+	return nil
 }
 
 // unblock removes what may block drains and waits until all have ended and nothing is left behind.
@@ -185,18 +203,20 @@ func (r *run) expectClusterGone(ctx context.Context) []string {
 	return nil
 }
 
-// wakeKubelets makes kwok delete the terminating Pods whose deletion failed during a fault: unlike a kubelet, it tries again only after minutes.
+// wakeKubelets makes kwok act on the Pods that it has to start or delete. Unlike a kubelet, it does not try again when a fault has broken the
+// connection of its request.
 func (r *run) wakeKubelets(ctx context.Context) error {
-	return eventually(ctx, healing, "terminating Pods are annotated", func(ctx context.Context) error {
+	return eventually(ctx, healing, "Pods that start or terminate are annotated", func(ctx context.Context) error {
 		pods := &corev1.PodList{}
 		if err := r.workload.Client.List(ctx, pods, client.InNamespace(r.namespace)); err != nil {
 			return errors.Wrap(err, "listing Pods")
 		}
 		for i := range pods.Items {
-			if pods.Items[i].DeletionTimestamp == nil {
+			pod := &pods.Items[i]
+			if pod.DeletionTimestamp == nil && (isReady(pod) || rules.Finished(pod)) {
 				continue
 			}
-			err := patch(ctx, r.workload.Client, &pods.Items[i], `{"metadata":{"annotations":{"test.capnm.dev/reconcile":""}}}`)
+			err := patch(ctx, r.workload.Client, pod, `{"metadata":{"annotations":{"test.capnm.dev/reconcile":""}}}`)
 			if client.IgnoreNotFound(errors.Cause(err)) != nil {
 				return err
 			}

@@ -59,17 +59,35 @@ func (c *ControlPlane) ComponentPID(component Component) (int, error) {
 func (c *ControlPlane) StartComponent(ctx context.Context, component Component, extraArgs ...string) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	if process := c.processes[component]; process != nil {
-		select {
-		case <-process.Done(): // It crashed, which counts as stopped.
-		default:
-			return errors.Errorf("%s of %q is running", component, c.Name())
-		}
+	if process := c.processes[component]; process != nil && !process.hasExited() { // a crash counts as a stop
+		return errors.Errorf("%s of %q is running", component, c.Name())
 	}
 	if err := c.launch(component, extraArgs...); err != nil {
 		return err
 	}
 	return c.waitReady(ctx, component)
+}
+
+// StartExited starts the components that have exited by themselves, as a kubelet would, and returns their names. It does not start those that were
+// stopped or killed. A scheduler, for example, exits if an API server was killed while it bound a Pod, and the Pod is bound to two Nodes in its cache.
+func (c *ControlPlane) StartExited(ctx context.Context) (started []Component, err error) {
+	for _, component := range c.options.components() {
+		if !c.hasExited(component) {
+			continue
+		}
+		if err := c.StartComponent(ctx, component); err != nil {
+			return started, err
+		}
+		started = append(started, component)
+	}
+	return started, nil
+}
+
+func (c *ControlPlane) hasExited(component Component) bool {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	process := c.processes[component]
+	return process != nil && process.hasExited()
 }
 
 // ComponentLog returns the output of a running component.

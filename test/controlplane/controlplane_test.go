@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -93,9 +94,13 @@ func TestComponentsStopAndStart(t *testing.T) {
 	g.Expect(cluster.StopComponent(ctx, APIServer)).NotTo(Succeed(), "it is stopped already")
 
 	g.Expect(cluster.KillComponent(ctx, Etcd)).To(Succeed())
+	g.Expect(cluster.StartExited(ctx)).To(BeEmpty(), "both were stopped")
 	g.Expect(cluster.StartComponent(ctx, Etcd)).To(Succeed())
 	g.Expect(cluster.StartComponent(ctx, APIServer)).To(Succeed())
 	g.Expect(cluster.StartComponent(ctx, APIServer)).NotTo(Succeed(), "it is running already")
+	g.Expect(cluster.SignalComponent(ControllerManager, syscall.SIGKILL)).To(Succeed())
+	g.Eventually(func() ([]Component, error) { return cluster.StartExited(ctx) }).WithContext(ctx).Should(Equal([]Component{ControllerManager}))
+	g.Expect(cluster.StartExited(ctx)).To(BeEmpty(), "it runs again")
 	_, err = namespaces.Get(ctx, "lasting", metav1.GetOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
 

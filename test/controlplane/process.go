@@ -97,6 +97,15 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Done is closed when the process has exited.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
+func (p *Process) hasExited() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // Wait blocks until the process has exited. It returns nil for status 0.
 func (p *Process) Wait() error {
 	<-p.done
