@@ -65,7 +65,7 @@ func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options)
 	if err := mgr.Add(v.shutdown); err != nil {
 		return errors.Wrap(err, "setting up the evictor")
 	}
-	options.Reconciler = v
+	options.Reconciler = workload.RetryConflicts[reconcile.Request](v)
 	var err error
 	if v.controller, err = controller.New("evictor", mgr, options); err != nil {
 		return errors.Wrap(err, "setting up the evictor")

@@ -89,7 +89,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		WatchesRawSource(source.Func(r.watchChanges)).
 		WatchesRawSource(source.Func(r.keepQueue)).
 		WithOptions(options).
-		Build(r)
+		Build(workload.RetryConflicts[reconcile.Request](r))
 	return errors.Wrap(err, "setting up the machine controller")
 }
 

@@ -40,7 +40,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.deploymentsOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(r.Clusters.Source("rollout", r.deploymentsOfCluster)).
 		WithOptions(options).
-		Build(r)
+		Build(workload.RetryConflicts[reconcile.Request](r))
 	return errors.Wrap(err, "setting up the rollout controller")
 }
 

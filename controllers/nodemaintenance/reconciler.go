@@ -10,7 +10,6 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -109,10 +108,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
 	err := r.reconcile(ctx, s)
 	if !workload.IsNotConnected(err) && !workload.IsPaused(err) {
-		failure := r.Clusters.Failures.Record(request, err, s.now)
-		if apierrors.IsConflict(errors.Cause(err)) {
-			return reconcile.Result{RequeueAfter: failure.RetryAfter(s.now)}, nil
-		}
+		r.Clusters.Failures.Record(request, err, s.now)
 	}
 	if err != nil || s.requeueAt.IsZero() {
 		return workload.Result(err)

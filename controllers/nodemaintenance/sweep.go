@@ -35,7 +35,7 @@ type Sweeper struct {
 
 // SetupWithManager adds the sweeper to the manager.
 func (r *Sweeper) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
-	options.Reconciler = r
+	options.Reconciler = workload.RetryConflicts[workload.Request](r)
 	var err error
 	r.controller, err = controller.NewTyped("sweeper", mgr, options)
 	return errors.Wrap(err, "setting up the sweeper")

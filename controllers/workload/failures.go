@@ -30,15 +30,6 @@ func (f Failure) Persists(now time.Time) bool {
 // ReportAt returns when the failure is reported if it persists.
 func (f Failure) ReportAt() time.Time { return f.Since.Add(persistAfter) }
 
-// maxConflictRetry limits RetryAfter.
-const maxConflictRetry = time.Second
-
-// RetryAfter returns when to retry after a conflict. The interval doubles: a watch that was interrupted with its API server may take half a
-// minute to reconnect, and until then each retry is refused.
-func (f Failure) RetryAfter(now time.Time) time.Duration {
-	return min(max(conflictRetry, now.Sub(f.Since)), maxConflictRetry)
-}
-
 // Record records the result of a reconciliation. A nil error ends the failure.
 func (f *Failures[K]) Record(key K, err error, now time.Time) Failure {
 	f.mu.Lock()

@@ -30,17 +30,3 @@ func TestFailures(t *testing.T) {
 	g.Expect(failures.Get("a").Err).NotTo(HaveOccurred())
 	g.Expect(failures.Get("b").Err).To(Equal(first))
 }
-
-func TestRetryAfter(t *testing.T) {
-	t.Run("R57: the interval of retries after a conflict doubles up to a second", func(t *testing.T) {
-		g := NewWithT(t)
-		var failures Failures[string]
-		start := time.Unix(1_000_000, 0)
-		var intervals []time.Duration
-		for now := start; len(intervals) < 8; now = now.Add(intervals[len(intervals)-1]) {
-			intervals = append(intervals, failures.Record("a", errors.New("conflict"), now).RetryAfter(now))
-		}
-		const ms = time.Millisecond
-		g.Expect(intervals).To(Equal([]time.Duration{50 * ms, 50 * ms, 100 * ms, 200 * ms, 400 * ms, 800 * ms, time.Second, time.Second}))
-	})
-}

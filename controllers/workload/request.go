@@ -94,19 +94,41 @@ func OwnKey[T client.Object](_ context.Context, object T) []types.NamespacedName
 	return []types.NamespacedName{client.ObjectKeyFromObject(object)}
 }
 
-// conflictRetry is when to retry after a conflict, so that the cache can catch up. The event of the changed object does not suffice,
-// because predicates may drop it.
-const conflictRetry = 50 * time.Millisecond
-
 // Result turns the error of a reconciliation into its result. Without a connection, the next connection triggers a reconciliation; for a
-// paused Cluster, its resumption does. After a conflict, it requeues without an error.
+// paused Cluster, its resumption does.
 func Result(err error) (reconcile.Result, error) {
-	switch {
-	case IsNotConnected(err), IsPaused(err):
+	if IsNotConnected(err) || IsPaused(err) {
 		return reconcile.Result{}, nil
-	case apierrors.IsConflict(errors.Cause(err)):
-		return reconcile.Result{RequeueAfter: conflictRetry}, nil
-	default:
-		return reconcile.Result{}, err
 	}
+	return reconcile.Result{}, err
+}
+
+// The interval of retries after a conflict doubles from minConflictRetry up to maxConflictRetry.
+const (
+	minConflictRetry = 50 * time.Millisecond
+	maxConflictRetry = time.Second
+)
+
+// conflictRetrier is the type of RetryConflicts.
+type conflictRetrier[R comparable] struct {
+	reconcile.TypedReconciler[R]
+
+	intervals workqueue.TypedRateLimiter[R]
+}
+
+// RetryConflicts returns a reconciler that repeats the reconciliations of another one that conflict, without an error, until the cache has
+// caught up. The event of the changed object does not suffice, because predicates may drop it. A watch that was interrupted with its API
+// server may take half a minute to reconnect, and until then each retry is refused.
+func RetryConflicts[R comparable](reconciler reconcile.TypedReconciler[R]) reconcile.TypedReconciler[R] {
+	return conflictRetrier[R]{reconciler, workqueue.NewTypedItemExponentialFailureRateLimiter[R](minConflictRetry, maxConflictRetry)}
+}
+
+// Reconcile implements reconcile.TypedReconciler.
+func (r conflictRetrier[R]) Reconcile(ctx context.Context, request R) (reconcile.Result, error) {
+	result, err := r.TypedReconciler.Reconcile(ctx, request)
+	if apierrors.IsConflict(errors.Cause(err)) {
+		return reconcile.Result{RequeueAfter: r.intervals.When(request)}, nil
+	}
+	r.intervals.Forget(request)
+	return result, err //nolint:wrapcheck // it is that reconciler to its controller
 }

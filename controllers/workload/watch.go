@@ -22,7 +22,7 @@ import (
 func (c *Clusters) NewController(mgr ctrl.Manager, name string, reconciler reconcile.TypedReconciler[Request], options controller.TypedOptions[Request],
 	enqueue func(context.Context, Queue, Change),
 ) (controller.TypedController[Request], error) {
-	options.Reconciler = reconciler
+	options.Reconciler = RetryConflicts(reconciler)
 	added, err := controller.NewTyped(name, mgr, options)
 	if err != nil {
 		return nil, errors.Wrapf(err, "setting up controller %s", name)

@@ -86,7 +86,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 			return nil
 		})).
 		WithOptions(options).
-		Complete(r)
+		Complete(workload.RetryConflicts[reconcile.Request](r))
 	return errors.Wrap(err, "setting up the workload cluster controller")
 }
 

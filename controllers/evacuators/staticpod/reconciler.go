@@ -32,7 +32,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
-	options.Reconciler = r
+	options.Reconciler = workload.RetryConflicts[workload.Request](r)
 	var err error
 	r.controller, err = controller.NewTyped("staticpod", mgr, options)
 	return errors.Wrap(err, "setting up the controller of static Pods")

@@ -1,0 +1,48 @@
+package workload
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+func TestRetryConflicts(t *testing.T) {
+	const ms = time.Millisecond
+	conflict := errors.Wrap(apierrors.NewConflict(schema.GroupResource{Resource: "evacuations"}, "e", errors.New("it has changed")), "patching Evacuation e")
+	other := errors.New("another error")
+	request := Request{Cluster: types.NamespacedName{Namespace: "fleet", Name: "c"}, Object: types.NamespacedName{Name: "e"}}
+	t.Run("R57: a reconciliation that conflicts is repeated at intervals that double up to a second", func(t *testing.T) {
+		g := NewWithT(t)
+		var fails error
+		reconciler := RetryConflicts(reconcile.TypedFunc[Request](func(context.Context, Request) (reconcile.Result, error) {
+			return reconcile.Result{RequeueAfter: time.Hour}, fails
+		}))
+		intervals := func(n int) (all []time.Duration) {
+			for range n {
+				result, err := reconciler.Reconcile(t.Context(), request)
+				g.Expect(err).NotTo(HaveOccurred())
+				all = append(all, result.RequeueAfter)
+			}
+			return all
+		}
+		fails = conflict
+		g.Expect(intervals(7)).To(Equal([]time.Duration{50 * ms, 100 * ms, 200 * ms, 400 * ms, 800 * ms, time.Second, time.Second}))
+		_, err := reconciler.Reconcile(t.Context(), Request{Cluster: request.Cluster})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(intervals(1)).To(Equal([]time.Duration{time.Second}), "other objects do not matter")
+		fails = nil
+		g.Expect(intervals(1)).To(Equal([]time.Duration{time.Hour}))
+		fails = conflict
+		g.Expect(intervals(1)).To(Equal([]time.Duration{50 * ms}), "a success ends the conflict")
+		fails = other
+		_, err = reconciler.Reconcile(t.Context(), request)
+		g.Expect(err).To(MatchError(other))
+	})
+}
