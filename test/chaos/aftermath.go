@@ -203,8 +203,8 @@ func (r *run) expectClusterGone(ctx context.Context) []string {
 	return nil
 }
 
-// wakeKubelets makes kwok act on the Pods that it has to start or delete. Unlike a kubelet, it does not try again when a fault has broken the
-// connection of its request.
+// wakeKubelets makes kwok act on the Pods that it has to start or delete. Unlike a kubelet, it does not repeat a request whose connection was
+// closed by a fault.
 func (r *run) wakeKubelets(ctx context.Context) error {
 	return eventually(ctx, healing, "Pods that start or terminate are annotated", func(ctx context.Context) error {
 		pods := &corev1.PodList{}
