@@ -57,23 +57,27 @@ func (volumesAttachedChanged) Update(e event.TypedUpdateEvent[*corev1.Node]) boo
 		!apiequality.Semantic.DeepEqual(e.ObjectOld.Status.VolumesAttached, e.ObjectNew.Status.VolumesAttached)
 }
 
-// watchChanges enqueues draining Machines when the volumes of their Nodes change. When the watches of a new connection were added, it enqueues
-// the Machines that may have a NodeMaintenance, since a deletion of one just before caused no event.
+// watchChanges enqueues the Machines that a Change affects.
 func (r *Reconciler) watchChanges(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	r.Clusters.Subscribe(func(change workload.Change) {
-		var requests []reconcile.Request
-		switch change.Type {
-		case workload.VolumesChanged:
-			requests = r.drainingMachinesOn(ctx, change.Cluster, change.Node)
-		case workload.WatchesAdded:
-			requests = r.requests(ctx, mayHaveMaintenance, client.InNamespace(change.Cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: change.Cluster.Name})
-		default: // affects no Machine
-		}
-		for _, request := range requests {
+		for _, request := range r.machinesAffectedBy(ctx, change) {
 			queue.Add(request)
 		}
 	})
 	return nil
+}
+
+// machinesAffectedBy returns the draining Machine of a Node whose volumes have changed. When the watches of a new connection were added, it
+// returns the Machines that may have a NodeMaintenance, since a deletion of one just before caused no event.
+func (r *Reconciler) machinesAffectedBy(ctx context.Context, change workload.Change) []reconcile.Request {
+	switch change.Type {
+	case workload.VolumesChanged:
+		return r.drainingMachinesOn(ctx, change.Cluster, change.Node)
+	case workload.WatchesAdded:
+		return r.requests(ctx, mayHaveMaintenance, client.InNamespace(change.Cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: change.Cluster.Name})
+	default:
+		return nil
+	}
 }
 
 // keepQueue stores the work queue, so that a Machine whose deadline precedes the end of its backoff can be reconciled in time.
