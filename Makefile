@@ -93,6 +93,8 @@ test-clusterctl: tools-controlplane ## Install, upgrade, move and remove the pro
 # A Ginkgo label filter: "short" in continuous integration. Everything is downloaded and built before run.sh, which has no network.
 E2E_LABELS ?=
 export E2E_NODE_IMAGE
+# Specs without one of these labels upgrade the provider and Kubernetes.
+export E2E_UPGRADES := $(if $(filter short figures,$(E2E_LABELS)),,1)
 
 test-e2e: ## Run the end-to-end tests on kind and Cluster API's docker provider (Linux, root, Docker's engine).
 	@missing=$$(for program in dockerd docker runc mmdebstrap iptables ip unshare jq; do command -v $$program >/dev/null || echo $$program; done); \
@@ -103,7 +105,7 @@ test-e2e: ## Run the end-to-end tests on kind and Cluster API's docker provider 
 	else \
 		$(MAKE) --no-print-directory tools-controlplane tools-e2e release VERSION=v0.1.0 && \
 		(cd hack/tools/cert-manager && go mod download github.com/cert-manager/cert-manager) && \
-		$(if $(E2E_LABELS),,$(MAKE) --no-print-directory release-previous && )\
+		$(if $(E2E_UPGRADES),$(MAKE) --no-print-directory tools-next release-previous && )\
 		cd test/e2e && go test -c -o ../../out/e2e.test . && \
 		./run.sh ../../out/e2e.test -test.timeout=2h -ginkgo.v -ginkgo.no-color -ginkgo.label-filter="$(E2E_LABELS)"; \
 	fi

@@ -16,7 +16,7 @@ CRD_REF_DOCS   = $(eval CRD_REF_DOCS := $$(call installed,crd-ref-docs))$(CRD_RE
 KUBECTL        = $(eval KUBECTL := $$(call installed,kubectl))$(KUBECTL)
 CLUSTERCTL     = $(eval CLUSTERCTL := $$(call installed,clusterctl))$(CLUSTERCTL)
 
-.PHONY: tools tools-controlplane tools-oldest tools-dev tools-node tools-e2e
+.PHONY: tools tools-controlplane tools-oldest tools-dev tools-node tools-e2e tools-next
 tools: ## Build the pinned tools and control plane programs that are missing.
 	@go run ./hack/tools/install
 
@@ -34,3 +34,6 @@ tools-node: ## Build the kubelet, containerd and runc of real nodes (needs a C c
 
 tools-e2e: ## Build what makes Debian a Kubernetes node, and the providers of the end-to-end tests.
 	@go run ./hack/tools/install e2e kubelet containerd containerd-shim-runc-v2 ctr kustomize
+
+tools-next: ## Build the Kubernetes release to which the end-to-end tests upgrade a Cluster.
+	@go run ./hack/tools/install next

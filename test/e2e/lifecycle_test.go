@@ -157,8 +157,9 @@ spec:
 		Eventually(func() string { return management.shell(ctx, management.kubeconfig, guide[1]) }, eventually, pace).Should(BeEmpty())
 		management.shell(ctx, management.kubeconfig, guide[2])
 		management.shell(ctx, w.kubeconfig(), guide[3])
-		Expect(management.traces(ctx, management.kubeconfig)).To(BeEmpty())
-		Expect(management.traces(ctx, w.kubeconfig())).To(BeEmpty())
+		for _, kubeconfig := range []string{management.kubeconfig, w.kubeconfig()} { // clusterctl does not wait until the namespace is gone
+			Eventually(func() []string { return management.traces(ctx, kubeconfig) }, eventually, pace).Should(BeEmpty())
+		}
 	})
 
 	It("continues a drain of the previous commit's release after the upgrade to this one", func(ctx context.Context) {

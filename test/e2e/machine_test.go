@@ -259,13 +259,15 @@ func (w *workloadCluster) cordon(ctx context.Context, machine *clusterv1.Machine
 	Expect(w.Patch(ctx, node, before)).To(Succeed())
 }
 
-// pollSingle starts a client of the Service "single", at the Node of the control plane.
+// pollSingle starts a client of the Service "single", at the Node of the control plane, when kube-proxy there knows its Pod.
 func (w *workloadCluster) pollSingle(ctx context.Context) *requests {
 	GinkgoHelper()
 	addresses := w.controlPlanes(ctx, Default)[0].Status.Addresses
 	index := slices.IndexFunc(addresses, func(a clusterv1.MachineAddress) bool { return a.Type == clusterv1.MachineInternalIP })
 	Expect(index).To(BeNumerically(">=", 0))
-	return poll(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+addresses[index].Address+":30080")
+	client, url := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+addresses[index].Address+":30080"
+	Eventually(func() error { return request(ctx, client, url) }, eventually, pace).Should(Succeed())
+	return poll(client, url)
 }
 
 // pollAPIServer starts a client of the API server, at the load balancer.

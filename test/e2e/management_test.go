@@ -21,7 +21,10 @@ import (
 // ownNodeImage is the image that images/build.sh builds.
 const ownNodeImage = "capnm.dev/node:e2e"
 
-// nodeImage is the image of all nodes.
+// nextNodeImage is that of the Kubernetes release to which a spec upgrades a Cluster.
+const nextNodeImage = ownNodeImage + "-next"
+
+// nodeImage is the image of all other nodes.
 var nodeImage = cmp.Or(os.Getenv("E2E_NODE_IMAGE"), ownNodeImage)
 
 // kindConfiguration is that of the management cluster. Cluster API's docker provider needs the engine's socket.

@@ -73,6 +73,7 @@ remove_containers # of a run that was killed
 rejected() { iptables -nvxL "$1" | awk -v rule="$2" 'NR == rule + 2 {print $1}'; }
 
 images/build.sh
+[ -z "${E2E_UPGRADES:-}" ] || images/build.sh -next
 # The engine cannot pull images. The machine's engine has another node image.
 [ -z "${E2E_NODE_IMAGE:-}" ] || docker --host unix:///var/run/docker.sock save "$E2E_NODE_IMAGE" | docker load
 "$@"

@@ -37,19 +37,18 @@ func newWorkloadCluster(ctx context.Context, name string, controlPlanes, workers
 	return newWorkloadClusterOf(ctx, "testdata/cluster.yaml", name, controlPlanes, workers)
 }
 
-// newWorkloadClusterOf creates a Cluster of a template.
-func newWorkloadClusterOf(ctx context.Context, file, name string, controlPlanes, workers int) *workloadCluster {
+// newWorkloadClusterOf creates a Cluster of a template, whose nodes have these images in addition to those of the node image.
+func newWorkloadClusterOf(ctx context.Context, file, name string, controlPlanes, workers int, preloaded ...string) *workloadCluster {
 	GinkgoHelper()
 	w := &workloadCluster{name: name, audit: filepath.Join(artifacts, name, "audit")}
 	Expect(os.MkdirAll(w.audit, 0o755)).To(Succeed())
-	version := strings.TrimSpace(run(ctx, "docker", "run", "--rm", "--entrypoint=cat", nodeImage, "/kind/version"))
-	preloaded := ""
 	if nodeImage != ownNodeImage {
-		preloaded = "capnm.dev/app:e2e, capnm.dev/netd:e2e"
+		preloaded = append(preloaded, "capnm.dev/app:e2e", "capnm.dev/netd:e2e")
 	}
 	policy := read(filepath.Join(root, "test", "controlplane", "audit-policy.yaml"))
 	values := map[string]string{
-		"NAME": name, "NAMESPACE": name, "VERSION": version, "NODE_IMAGE": nodeImage, "PRELOADED": preloaded, "CONTROL_PLANES": strconv.Itoa(controlPlanes), "WORKERS": strconv.Itoa(workers),
+		"NAME": name, "NAMESPACE": name, "VERSION": kubernetesVersion(ctx, nodeImage), "NODE_IMAGE": nodeImage, "NEXT_NODE_IMAGE": nextNodeImage,
+		"PRELOADED": strings.Join(preloaded, ", "), "CONTROL_PLANES": strconv.Itoa(controlPlanes), "WORKERS": strconv.Itoa(workers),
 		"AUDIT": w.audit, "AUDIT_POLICY": base64.StdEncoding.EncodeToString([]byte(policy)),
 	}
 	template := os.Expand(read(file), func(key string) string { return values[key] })
@@ -75,6 +74,12 @@ func newWorkloadClusterOf(ctx context.Context, file, name string, controlPlanes,
 	w.apply(ctx, strings.ReplaceAll(read("images/manifests/default-cni.yaml"), "{{ .PodSubnet }}", "10.245.0.0/16"))
 	w.waitAvailable(ctx, controlPlanes, workers)
 	return w
+}
+
+// kubernetesVersion returns the version of Kubernetes in the image of a node.
+func kubernetesVersion(ctx context.Context, image string) string {
+	GinkgoHelper()
+	return strings.TrimSpace(run(ctx, "docker", "run", "--rm", "--entrypoint=cat", image, "/kind/version"))
 }
 
 // apply applies manifests in the workload cluster.

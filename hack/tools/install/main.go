@@ -3,7 +3,7 @@
 // Command install builds the programs that hack/tools pins into a cache directory.
 //
 //	go run ./hack/tools/install                   # controlplane and dev
-//	go run ./hack/tools/install controlplane      # a group: controlplane, dev, e2e, oldest or node
+//	go run ./hack/tools/install controlplane      # a group: controlplane, dev, e2e, next, node or oldest
 //	go run ./hack/tools/install kustomize kwok    # single programs
 //	go run ./hack/tools/install path kustomize    # build if missing, print the path
 //

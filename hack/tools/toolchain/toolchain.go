@@ -42,10 +42,12 @@ const (
 	E2E Group = "e2e"
 	// Oldest is the API server of the oldest workload clusters that the tests of admission run against.
 	Oldest Group = "oldest"
+	// Next are the programs of the Kubernetes release to which the end-to-end tests upgrade a Cluster. Their names have the suffix -next.
+	Next Group = "next"
 )
 
 // Groups lists all groups.
-var Groups = []Group{ControlPlane, Dev, E2E, Node, Oldest}
+var Groups = []Group{ControlPlane, Dev, E2E, Next, Node, Oldest}
 
 // Program is one executable built from a pinned Go module.
 type Program struct {
@@ -83,6 +85,12 @@ var Programs = []Program{
 	{"coredns", "coredns", "github.com/coredns/coredns", "github.com/capnm/cluster-api-node-maintenance/hack/tools/coredns", E2E},
 	{"capi-kubeadm-bootstrap", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/bootstrap/kubeadm", E2E},
 	{"capi-kubeadm-control-plane", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/controlplane/kubeadm", E2E},
+	{"kube-apiserver-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", Next},
+	{"kube-controller-manager-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", Next},
+	{"kube-scheduler-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", Next},
+	{"kube-proxy-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", Next},
+	{"kubeadm-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubeadm", Next},
+	{"kubelet-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubelet", Next},
 	{"capd", "capd", "sigs.k8s.io/cluster-api/test", "sigs.k8s.io/cluster-api/test/infrastructure/docker", E2E},
 	{"controller-gen", "controller-tools", "sigs.k8s.io/controller-tools", "sigs.k8s.io/controller-tools/cmd/controller-gen", Dev},
 	{"kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "sigs.k8s.io/kustomize/kustomize/v5", Dev},

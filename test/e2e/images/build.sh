@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
-# build.sh: builds the images of the end-to-end tests in the engine of run.sh, unless they are there: the node, the load balancer of control
-# planes, and the managers of Cluster API. Nothing is pulled: programs are those of hack/tools, everything else is Debian's.
+# build.sh [-next]: builds the images of the end-to-end tests in the engine of run.sh, unless they are there: the node, the load balancer of
+# control planes, and the managers of Cluster API. With -next, it builds the node of the Kubernetes release to which a test upgrades.
+# Nothing is pulled: programs are those of hack/tools, everything else is Debian's.
 set -euo pipefail
 cd "$(dirname "$0")"
 root=$(cd ../../.. && pwd)
-tools="kubeadm kubelet kubectl containerd containerd-shim-runc-v2 ctr crictl kube-apiserver kube-controller-manager kube-scheduler kube-proxy
-	etcd coredns capi-core capi-kubeadm-bootstrap capi-kubeadm-control-plane capd"
+next=${1:-}
+kubernetes="kubeadm kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy"
+tools="kubectl containerd containerd-shim-runc-v2 ctr crictl etcd coredns capi-core capi-kubeadm-bootstrap capi-kubeadm-control-plane capd"
 declare -A tool
-for name in $tools; do tool[$name]=$(cd "$root" && go run ./hack/tools/install path "$name"); done
+path() { (cd "$root" && go run ./hack/tools/install path "$1"); }
+for name in $kubernetes; do tool[$name]=$(path "$name$next"); done
+for name in $tools; do tool[$name]=$(path "$name"); done
 
 # The images depend on the paths of the programs, which contain their versions, and on the files of this directory.
 key=$( (printf '%s\n' "${tool[@]}" | sort; find . -type f -exec sha256sum {} + | sort) | sha256sum | cut -c1-12)
-if [ "$(docker image inspect -f '{{.Config.Labels.key}}' capnm.dev/node:e2e 2>/dev/null)" = "$key" ]; then exit; fi
-echo "Building the images of the end-to-end tests" >&2
+if [ "$(docker image inspect -f '{{.Config.Labels.key}}' "capnm.dev/node:e2e$next" 2>/dev/null)" = "$key" ]; then exit; fi
+echo "Building the images of the end-to-end tests" $next >&2
 
 work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
@@ -22,12 +26,12 @@ version=$("${tool[kubeadm]}" version -o short)
 
 # image NAME PROGRAM [FILES]: an image with a static program, and the files of a directory.
 image() {
-	local files=$work/image name=$1 program=$2
+	local files=$work/image name=$1 program; program=/usr/local/bin/$(basename "$2" "$next")
 	rm -rf "$files"; mkdir -p "$files/usr/local/bin"
 	[ -z "${3:-}" ] || cp -a "$3/." "$files/"
-	install -m 755 "$program" "$files/usr/local/bin/"
+	install -m 755 "$2" "$files$program"
 	tar -C "$files" --numeric-owner -c . | docker import -c 'ENV PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
-		-c "ENTRYPOINT [\"/usr/local/bin/$(basename "$program")\"]" - "$name" >/dev/null
+		-c "ENTRYPOINT [\"$program\"]" - "$name" >/dev/null
 }
 
 # network_tools copies the programs that change routes and packet filters, with their libraries, from the node.
@@ -59,7 +63,7 @@ for name in $("${tool[kubeadm]}" config images list --kubernetes-version "$versi
 	esac
 	preloaded="$preloaded $name"
 done
-for name in capi-core capi-kubeadm-bootstrap capi-kubeadm-control-plane capd; do image "capnm.dev/$name:e2e" "${tool[$name]}"; done
+[ -n "$next" ] || for name in capi-core capi-kubeadm-bootstrap capi-kubeadm-control-plane capd; do image "capnm.dev/$name:e2e" "${tool[$name]}"; done
 
 # What kind's images/base/Dockerfile makes of Debian.
 files=$(cd .. && go list -m -f '{{.Dir}}' sigs.k8s.io/kind)/images/base/files
@@ -79,7 +83,7 @@ ln -sf /usr/lib/systemd/systemd "$node/sbin/init"
 ln -sf /usr/share/zoneinfo/UTC "$node/etc/localtime"
 for name in containerd containerd-shim-runc-v2 ctr crictl; do install -m 755 -t "$node/usr/local/bin" "${tool[$name]}"; done
 ln -s /usr/sbin/runc "$node/usr/local/sbin/runc"
-for name in kubeadm kubelet kubectl; do install -m 755 -t "$node/usr/bin" "${tool[$name]}"; done
+for name in kubeadm kubelet kubectl; do install -m 755 "${tool[$name]}" "$node/usr/bin/$name"; done
 ln -sfn /usr/lib/cni "$node/opt/cni/bin"
 install -m 644 -t "$node/kind/manifests" manifests/*
 echo -n "$version" >"$node/kind/version"
@@ -109,7 +113,7 @@ tar -C "$node" --numeric-owner --xattrs -c . | docker import -c 'ENV container=d
 printf '%s\n' 'FROM capnm.dev/root:e2e' 'STOPSIGNAL SIGRTMIN+3' | build -t capnm.dev/node:new -
 # Cluster API's provider writes the configuration of the load balancer, whose maxconn needs more open files than root may have. haproxy
 # uses the first value that it reads.
-build -t capnm.dev/haproxy:e2e haproxy
+[ -n "$next" ] || build -t capnm.dev/haproxy:e2e haproxy
 # The label is last, so that an interrupted build starts again.
-build --label "key=$key" -t capnm.dev/node:e2e - <<<'FROM capnm.dev/node:new'
+build --label "key=$key" -t "capnm.dev/node:e2e$next" - <<<'FROM capnm.dev/node:new'
 docker image prune -f >/dev/null
