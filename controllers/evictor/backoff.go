@@ -14,14 +14,14 @@ const watchLag = 30 * time.Second
 // backoffs contains, for one workload cluster, the Pods that must not be evicted again yet: after an eviction that was accepted, until the
 // watch delivers the termination of the Pod; after one that was refused or got no response, with a growing backoff.
 type backoffs struct {
-	mu         sync.Mutex
-	until      map[types.UID]time.Time
-	refusals   map[types.UID]string // reasons of the last refusals
-	unanswered map[types.UID]int32  // numbers of evictions without a response
+	mu       sync.Mutex
+	until    map[types.UID]time.Time
+	refusals map[types.UID]string // reasons of the last refusals
+	failed   map[types.UID]int32  // numbers of requests that got no response
 }
 
 func newBackoffs() *backoffs {
-	return &backoffs{until: map[types.UID]time.Time{}, refusals: map[types.UID]string{}, unanswered: map[types.UID]int32{}}
+	return &backoffs{until: map[types.UID]time.Time{}, refusals: map[types.UID]string{}, failed: map[types.UID]int32{}}
 }
 
 // prune deletes the records of the Pods that are not live and whose backoff has ended. A Pod whose Machine is paused is not live, but must not be
@@ -32,18 +32,25 @@ func (b *backoffs) prune(live map[types.UID]bool, now time.Time) {
 	for uid, until := range b.until {
 		if !live[uid] && !now.Before(until) {
 			delete(b.until, uid)
-			delete(b.unanswered, uid)
+			delete(b.failed, uid)
 			delete(b.refusals, uid)
 		}
 	}
 }
 
-// countUnanswered counts one more eviction of a Pod without a response, and returns the count.
-func (b *backoffs) countUnanswered(pod types.UID) int32 {
+// countFailed counts one more request for a Pod that failed without a response about it, and returns the count.
+func (b *backoffs) countFailed(pod types.UID) int32 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.unanswered[pod]++
-	return b.unanswered[pod]
+	b.failed[pod]++
+	return b.failed[pod]
+}
+
+// endFailures ends the count of failed requests for a Pod.
+func (b *backoffs) endFailures(pod types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.failed, pod)
 }
 
 // backOff defers the next eviction of a Pod after an eviction that was accepted or got no response.

@@ -194,7 +194,7 @@ func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err e
 	if !answered {
 		evictions.WithLabelValues(resultError).Inc()
 		log.Error(err, "Failed to evict Pod")
-		p.state.backoffs.backOff(s.pod.UID, now.Add(evacuation.Backoff(p.state.backoffs.countUnanswered(s.pod.UID))))
+		p.state.backoffs.backOff(s.pod.UID, now.Add(evacuation.Backoff(p.state.backoffs.countFailed(s.pod.UID))))
 		return
 	}
 	log.V(2).Info("Eviction was refused", "reason", why.reason, "message", why.message)

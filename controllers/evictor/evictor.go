@@ -50,13 +50,14 @@ type Evictor struct {
 // evictions may be refused that would not have been requested.
 type state struct {
 	inFlight        *inFlightEvictions
-	backoffs        *backoffs
+	backoffs        *backoffs // of evictions
+	reports         *backoffs // of status patches, after those that failed
 	reactions       *reactions
 	reportedReasons map[string]bool // reasons for which the metric of blocked Pods has a series; used by one pass at a time
 }
 
 func newState() *state {
-	return &state{inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reactions: newReactions(), reportedReasons: map[string]bool{}}
+	return &state{inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reports: newBackoffs(), reactions: newReactions(), reportedReasons: map[string]bool{}}
 }
 
 // SetupWithManager adds the evictor to the manager.

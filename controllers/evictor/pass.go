@@ -9,6 +9,7 @@ import (
 	"github.com/pkg/errors"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -29,8 +30,8 @@ import (
 // parallelReports is the maximum number of concurrent status patches.
 const parallelReports = 16
 
-// reportRetry is the delay before retrying a status patch that has failed.
-const reportRetry = 5 * time.Second
+// reportBackoff returns how long to wait after a number of failed patches of a status.
+func reportBackoff(failed int32) time.Duration { return min(evacuation.Backoff(failed), time.Minute) }
 
 // notObservedGrace is how long an Evacuation must exist before its status reports that the disruption controller has not processed the budget of
 // its Pod yet.
@@ -103,6 +104,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 		}
 	}
 	p.state.backoffs.prune(live, p.now)
+	p.state.reports.prune(live, p.now)
 	return candidates, nil
 }
 
@@ -230,25 +232,34 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 		s := p.subjects[each.Pod.UID]
 		changed := s.status(p.now)
 		evacuation.Waiting(changed, string(each.Reason), each.Message)
-		reportAt := s.evacuation.CreationTimestamp.Add(notObservedGrace)
+		reportAt, retryAt := s.evacuation.CreationTimestamp.Add(notObservedGrace), p.state.reports.of(each.Pod.UID)
 		switch {
 		case changed.Status.Message == s.evacuation.Status.Message || each.Stale:
+			continue
+		case p.now.Before(retryAt):
+			p.requeueAt(retryAt)
 			continue
 		case each.Reason == budgets.BudgetNotObserved && p.now.Before(reportAt):
 			p.requeueAt(reportAt)
 			continue
 		}
 		group.Go(func() error {
-			if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(s.evacuation)); err != nil {
-				return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", klog.KObj(changed))
+			err := p.client.Status().Patch(ctx, changed, client.MergeFrom(s.evacuation))
+			switch {
+			case apierrors.IsNotFound(err):
+				return nil
+			case err != nil:
+				p.state.reports.backOff(each.Pod.UID, p.now.Add(reportBackoff(p.state.reports.countFailed(each.Pod.UID))))
+				return errors.Wrapf(err, "patching the status of Evacuation %s", klog.KObj(changed))
 			}
+			p.state.reports.endFailures(each.Pod.UID)
 			p.written.RecordWritten(p.cluster, changed)
 			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to report what the eviction of a Pod waits for")
-		p.requeueAt(p.now.Add(reportRetry))
+		p.requeueAt(p.now.Add(reportBackoff(1)))
 	}
 	p.state.observeBlocked(p.cluster, p.blocked)
 }

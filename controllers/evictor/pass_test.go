@@ -81,6 +81,7 @@ func TestReportThatFails(t *testing.T) {
 	p := passOver(t, now, onePod{})
 	var waiting []budgets.Waiting
 	var refused *v1alpha1.Evacuation
+	attempts := 0
 	evacuations := map[string]*v1alpha1.Evacuation{}
 	for _, name := range []string{"large", "a", "b", "c"} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "one"}}
@@ -96,6 +97,7 @@ func TestReportThatFails(t *testing.T) {
 	p.client = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{
 		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
 			if object.GetName() == refused.Name {
+				attempts++
 				return errors.New("etcdserver: request is too large")
 			}
 			if ctx.Done() != t.Context().Done() {
@@ -104,8 +106,6 @@ func TestReportThatFails(t *testing.T) {
 			return c.SubResource(subResource).Patch(ctx, object, patch, options...)
 		},
 	})
-	backoffUntil := now.Add(time.Second)
-	p.requeueAt(backoffUntil)
 	p.report(t.Context(), waiting)
 	for name, e := range evacuations {
 		stored := &v1alpha1.Evacuation{}
@@ -116,7 +116,15 @@ func TestReportThatFails(t *testing.T) {
 		}
 		g.Expect(stored.Status.Message).To(Equal(want), "E18: the status of Evacuation %s", name)
 	}
-	g.Expect(p.nextTry).To(Equal(backoffUntil), "the next pass is not delayed")
+	g.Expect(p.nextTry).To(Equal(now.Add(time.Second)))
+	p.now, p.nextTry = now.Add(time.Second), time.Time{}
+	p.report(t.Context(), waiting[:1])
+	p.now, p.nextTry = now.Add(2*time.Second), time.Time{}
+	p.report(t.Context(), waiting[:1])
+	g.Expect(p.nextTry).To(Equal(now.Add(3*time.Second)), "the interval has doubled")
+	g.Expect(attempts).To(Equal(2))
+	p.blocked = map[string]int{}
+	p.report(t.Context(), waiting)
 	g.Expect(p.blocked).To(HaveKeyWithValue(string(budgets.BudgetExhausted), 4))
 }
 

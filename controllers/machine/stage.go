@@ -49,7 +49,6 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	case stage == v1alpha1.StageDrain && s.policy != nil:
 		return r.drainInPlace(ctx, s)
 	default:
-		r.forget(client.ObjectKeyFromObject(s.machine)) // of a drain that was withdrawn before it ended
 		condition, err = r.applyStage(ctx, s, stage, err)
 	}
 	if err != nil {
@@ -109,8 +108,17 @@ func (r *Reconciler) findMaintenance(ctx context.Context, s *scope, stage v1alph
 }
 
 // applyStage takes the next step of a stage other than Drain, and returns the resulting condition of the Machine. The zero condition means that
-// the Machine must have none. findErr is the error of findMaintenance.
+// the Machine must have none. findErr is the error of findMaintenance. If there is no error, applyStage deletes the state about a drain that was
+// withdrawn before it ended.
 func (r *Reconciler) applyStage(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage, findErr error) (metav1.Condition, error) {
+	condition, err := r.advanceStage(ctx, s, stage, findErr)
+	if err == nil {
+		r.forget(client.ObjectKeyFromObject(s.machine))
+	}
+	return condition, err
+}
+
+func (r *Reconciler) advanceStage(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage, findErr error) (metav1.Condition, error) {
 	switch {
 	case workload.IsNotConnected(findErr) && stage == "":
 		return r.unchanged(s), nil

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
-	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,12 +43,13 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 }
 
 // contenders returns the Machines of the Cluster that drain or wait because of maxParallelDrains, and the number of worker Machines. All data
-// comes from caches. A paused Machine is not a contender unless it drains: its drain would not start, and it would block the Machines after it.
+// comes from caches.
 func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.Machine) (contenders []machinedrain.Contender, workers int, err error) {
 	draining, err := r.Maintenances.List(ctx, s.client, s.clusterKey(), all, func(m *v1alpha1.NodeMaintenance) bool { return m.Spec.Stage == v1alpha1.StageDrain })
 	if err != nil {
 		return nil, 0, err
 	}
+	hasInvalidRules := r.Maintenances.HasInvalidRules(ctx, s.cluster)
 	for i := range all {
 		machine := &all[i]
 		if util.IsControlPlaneMachine(machine) {
@@ -70,27 +70,17 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 		if m := draining[client.ObjectKeyFromObject(machine)]; m != nil {
 			contender.Draining, contender.Began = true, machinedrain.DrainBegan(m)
 		}
-		mayStart, err := r.mayStart(ctx, s.cluster, machine)
-		if err != nil {
-			return nil, 0, err
+		invalid := !contender.Draining && conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonInvalidDrainRule
+		if invalid { // or was, until its rules have just been fixed
+			if invalid, err = hasInvalidRules(machine); err != nil {
+				return nil, 0, err
+			}
 		}
-		if !rules.Unreachable(node) && (contender.Draining || mayStart) {
+		if machinedrain.Contends(machine, contender.Draining, rules.Unreachable(node), invalid) {
 			contenders = append(contenders, contender)
 		}
 	}
 	return contenders, workers, nil
-}
-
-// mayStart returns whether the drain of a Machine would start if maxParallelDrains permitted it.
-func (r *Reconciler) mayStart(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (bool, error) {
-	if annotations.HasPaused(machine) {
-		return false, nil
-	}
-	if conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance) != v1alpha1.ReasonInvalidDrainRule {
-		return true, nil
-	}
-	invalid, err := r.Maintenances.HasInvalidRules(ctx, cluster, machine) // the condition is old if the rules have just been fixed
-	return !invalid, err
 }
 
 // stageAt returns the stage of a Machine's NodeMaintenance. While maxParallelDrains delays the drain, the Node is cordoned, so that Pods

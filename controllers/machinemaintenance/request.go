@@ -2,6 +2,7 @@ package machinemaintenance
 
 import (
 	"context"
+	"sync"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
@@ -40,10 +41,11 @@ type Problem struct{ Reason, Message string }
 // Desired returns the NodeMaintenance that a request results in. problem is not nil if MachineDrainRules are invalid: the NodeMaintenance
 // then must not drain.
 func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.Found, node *corev1.Node) (_ *v1alpha1.NodeMaintenance, problem *Problem, _ error) {
-	compiled, err := q.compile(ctx, r.Cluster, r.Machine, r.DaemonSetPods)
+	all, err := q.listRules(ctx, r.Machine.Namespace)
 	if err != nil {
 		return nil, nil, err
 	}
+	compiled := compile(r.Cluster, r.Machine, r.DaemonSetPods, all)
 	if len(compiled.Problems) > 0 {
 		problem = &Problem{Reason: v1alpha1.ReasonInvalidDrainRule, Message: machinedrain.InvalidRuleMessage(r.Machine.Namespace, compiled.Problems[0])}
 	}
@@ -53,23 +55,31 @@ func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.F
 	}), problem, nil
 }
 
-// HasInvalidRules returns whether a drain of the Machine would wait for invalid MachineDrainRules to be fixed.
-func (q *Requester) HasInvalidRules(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (bool, error) {
-	compiled, err := q.compile(ctx, cluster, machine, v1alpha1.DaemonSetPodsSkip)
-	return len(compiled.Problems) > 0, err
+// HasInvalidRules returns a function that reports whether the drain of a Machine of the Cluster would wait for invalid MachineDrainRules to be fixed.
+// The function lists the rules in its first call only.
+func (q *Requester) HasInvalidRules(ctx context.Context, cluster *clusterv1.Cluster) func(*clusterv1.Machine) (bool, error) {
+	list := sync.OnceValues(func() ([]clusterv1.MachineDrainRule, error) {
+		return q.listRules(ctx, cluster.Namespace, client.UnsafeDisableDeepCopy)
+	})
+	return func(machine *clusterv1.Machine) (bool, error) {
+		all, err := list()
+		return err == nil && len(compile(cluster, machine, v1alpha1.DaemonSetPodsSkip, all).Problems) > 0, err
+	}
 }
 
-func (q *Requester) compile(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy) (rules.Compiled, error) {
+func (q *Requester) listRules(ctx context.Context, namespace string, options ...client.ListOption) ([]clusterv1.MachineDrainRule, error) {
 	list := &clusterv1.MachineDrainRuleList{}
-	if err := q.Client.List(ctx, list, client.InNamespace(machine.Namespace)); err != nil {
-		return rules.Compiled{}, errors.Wrapf(err, "listing the MachineDrainRules of namespace %s", machine.Namespace)
-	}
+	err := q.Client.List(ctx, list, append(options, client.InNamespace(namespace))...)
+	return list.Items, errors.Wrapf(err, "listing the MachineDrainRules of namespace %s", namespace)
+}
+
+func compile(cluster *clusterv1.Cluster, machine *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy, all []clusterv1.MachineDrainRule) rules.Compiled {
 	return rules.Compile(rules.Input{
 		Cluster:           rules.ClusterFacts{Labels: cluster.Labels},
 		Machine:           rules.MachineFacts{Namespace: machine.Namespace, Labels: machine.Labels},
 		DaemonSetPods:     daemonSetPods,
-		MachineDrainRules: list.Items,
-	}), nil
+		MachineDrainRules: all,
+	})
 }
 
 // Apply creates the desired NodeMaintenance, or updates the one that is present. It returns the result.

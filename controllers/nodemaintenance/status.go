@@ -177,12 +177,17 @@ func nodeStatus(s *scope, node string) v1alpha1.NodeMaintenanceNodeStatus {
 		status.DrainMessage = "Waiting for Node " + node + " to be cordoned"
 	}
 	if !decided.Waiting {
-		status.Blocked = blockedPods(s, node)
+		pods := progressOf(s, node)
+		status.Blocked = progress.Blocked(pods, metav1.NewTime(ptr.Deref(s.maintenance.StageStart(v1alpha1.StageDrain), s.now)), s.now)
+		if at := progress.NextOverdue(pods, s.now); !at.IsZero() {
+			s.requeueBy(at)
+		}
 	}
 	return status
 }
 
-func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
+// progressOf returns what the status of a Node tells about its Pods.
+func progressOf(s *scope, node string) []progress.Pod {
 	pods := make([]progress.Pod, 0, len(s.drain.pods[node]))
 	for _, pod := range s.drain.pods[node] {
 		pods = append(pods, progress.Pod{
@@ -191,8 +196,5 @@ func blockedPods(s *scope, node string) []v1alpha1.BlockedPod {
 			Returned: returnedSince(s, pod),
 		})
 	}
-	if at := progress.NextOverdue(pods, s.now); !at.IsZero() {
-		s.requeueBy(at)
-	}
-	return progress.Blocked(pods, metav1.NewTime(ptr.Deref(s.maintenance.StageStart(v1alpha1.StageDrain), s.now)), s.now)
+	return pods
 }

@@ -108,7 +108,7 @@ func (c *Clusters) HealthState(ctx context.Context, cluster types.NamespacedName
 	return c.cache.GetHealthCheckingState(ctx, cluster)
 }
 
-// Subscribe registers a function that is called for each change that a drain watch observes. It must be called before the manager starts.
+// Subscribe registers a function that is called for each Change of a workload cluster. It must be called before the manager starts.
 // notify must not block.
 func (c *Clusters) Subscribe(notify func(Change)) {
 	c.mu.Lock()
@@ -151,7 +151,7 @@ func (c *Clusters) observed(cluster types.NamespacedName, config *rest.Config, o
 
 // Release ends what Observe and ObserveVolumes have begun for owner. The drain watch of a workload cluster stops with its last owner.
 func (c *Clusters) Release(cluster types.NamespacedName, owner string) {
-	if !c.mayHaveOwner(cluster, owner) {
+	if !c.needsRelease(cluster, owner) {
 		return
 	}
 	c.mu.Lock()
@@ -161,19 +161,19 @@ func (c *Clusters) Release(cluster types.NamespacedName, owner string) {
 	}
 }
 
-// mayHaveOwner reports whether Release has something to do.
-func (c *Clusters) mayHaveOwner(cluster types.NamespacedName, owner string) bool {
+// needsRelease reports whether Release has something to do.
+func (c *Clusters) needsRelease(cluster types.NamespacedName, owner string) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	watch := c.watches[cluster]
-	return watch != nil && !watch.hasOnlyOthers(owner)
+	return watch != nil && watch.needsRelease(owner)
 }
 
 // ReleaseAll calls Release in every workload cluster, for an owner whose Cluster is no longer known.
 func (c *Clusters) ReleaseAll(owner string) {
-	c.mu.Lock()
+	c.mu.RLock()
 	clusters := slices.Collect(maps.Keys(c.watches))
-	c.mu.Unlock()
+	c.mu.RUnlock()
 	for _, cluster := range clusters {
 		c.Release(cluster, owner)
 	}
@@ -273,7 +273,7 @@ func (c *Clusters) Connected(ctx context.Context, cluster types.NamespacedName) 
 	return nil
 }
 
-// Disconnect stops the watches of a workload cluster that is no longer connected, and deletes all state about it.
+// Disconnect stops the watches of a workload cluster that is no longer connected, and deletes what Clusters knows about it.
 func (c *Clusters) Disconnect(cluster types.NamespacedName) {
 	c.informers.remove(cluster)
 	c.SetUnserved(cluster, "")

@@ -157,12 +157,12 @@ func (w *drainWatch) isObservedFor(owner string, nodes []string) bool {
 	return known && needs.Equal(sets.New(nodes...))
 }
 
-// hasOnlyOthers reports whether other owners need watches, and owner does not.
-func (w *drainWatch) hasOnlyOthers(owner string) bool {
+// needsRelease reports whether release changes something: owner needs watches, or there is no owner.
+func (w *drainWatch) needsRelease(owner string) bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	_, known := w.needs[owner]
-	return !known && len(w.needs) > 0
+	return known || len(w.needs) == 0
 }
 
 // release removes an owner. idle reports whether there is no other.

@@ -23,9 +23,9 @@ func listedPods(node string) string { return "the Pods of Node " + node }
 
 // WatchFailure returns the error of a list or watch that the drain of a Node depends on, if it has failed for some time, and nil otherwise.
 func (c *Clusters) WatchFailure(cluster types.NamespacedName, node string) error {
-	c.mu.Lock()
+	c.mu.RLock()
 	watch := c.watches[cluster]
-	c.mu.Unlock()
+	c.mu.RUnlock()
 	if watch == nil {
 		return nil
 	}

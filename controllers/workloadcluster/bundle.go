@@ -83,7 +83,7 @@ const crdKind = "CustomResourceDefinition"
 
 // ApplyBundle creates the missing objects of the bundle in a workload cluster, and restores those that another actor has changed. It keeps an
 // object of a newer bundle version: managers of different versions in two management clusters may share a workload cluster. It skips
-// admission policies that the workload cluster does not support. After an error, the result says which missing CRD could not be created.
+// admission policies that the workload cluster does not support. After an error, the result is what was done before.
 func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 	objects, err := bundle.Bundle()
 	if err != nil {
@@ -124,6 +124,21 @@ func (a *Applied) ensure(ctx context.Context, live client.Client, object found, 
 	}
 	a.CreatedCRDs = a.CreatedCRDs || change == changeDeleted
 	return a.observeCRD(ctx, live, present)
+}
+
+// unservedAfter returns what the conditions of draining Machines say after the bundle was applied, or failed to be. changed is false if they
+// still say the same. A refusal matters in the first check since the workload cluster was connected: until one succeeds, its drains cannot be
+// observed.
+func (a *Applied) unservedAfter(failure error, isFirst bool) (unserved string, changed bool) {
+	isRefused := apierrors.IsForbidden(failure) || apierrors.IsInvalid(failure) || apierrors.IsBadRequest(failure) || apierrors.IsInternalError(failure)
+	switch {
+	case failure == nil || a.Unserved != "":
+		return a.Unserved, true
+	case isRefused && isFirst:
+		return "The bundle cannot be installed in the workload cluster: " + progress.Describe(failure), true
+	default:
+		return "", false
+	}
 }
 
 // observeCRD records whether a CustomResourceDefinition is being deleted, and the first reason why one is not served.

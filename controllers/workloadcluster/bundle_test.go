@@ -23,10 +23,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
-func TestTellMissing(t *testing.T) {
+func TestReportMissing(t *testing.T) {
 	t.Run("R9: records an event on the Cluster about admission policies that the workload cluster does not support", func(t *testing.T) {
 		g, recorder := NewWithT(t), record.NewFakeRecorder(1)
 		r := &Reconciler{recorder: recorder}
@@ -38,28 +40,99 @@ func TestTellMissing(t *testing.T) {
 	})
 }
 
+// over returns the Reconciler of a Cluster whose workload cluster has this client.
+func over(remote client.Client) (r *Reconciler, cluster types.NamespacedName) {
+	scheme := runtime.NewScheme()
+	_, _, _ = clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme)
+	cluster = types.NamespacedName{Namespace: "fleet", Name: "c"}
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: "all"}}
+	management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}, policy).Build()
+	clusters := workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), scheme, workload.Limits{}, clock.RealClock{})
+	return &Reconciler{Client: management, Clock: clock.RealClock{}, Clusters: clusters, recorder: record.NewFakeRecorder(10)}, cluster
+}
+
+func TestForgets(t *testing.T) {
+	t.Run("deletes all state about a Cluster that no longer exists", func(t *testing.T) {
+		g := NewWithT(t)
+		r, key := over(fake.NewClientBuilder().Build())
+		var changes []workload.Change
+		r.Clusters.Subscribe(func(change workload.Change) { changes = append(changes, change) })
+		g.Expect(r.Client.Delete(t.Context(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}})).To(Succeed())
+		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(changes).To(ContainElement(workload.Change{Cluster: key, Type: workload.ClusterDeleted}))
+	})
+}
+
+func TestRestoredBeforeFailure(t *testing.T) {
+	t.Run("M51: reports what was restored before another object was refused", func(t *testing.T) {
+		g := NewWithT(t)
+		refused := ""
+		remote := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+				if object.GetName() == refused {
+					return apierrors.NewConflict(schema.GroupResource{Resource: "any"}, refused, errors.New("its status was written"))
+				}
+				return c.Create(ctx, object, options...)
+			},
+		}).Build()
+		r, key := over(remote)
+		_, err := ApplyBundle(t.Context(), remote)
+		g.Expect(err).NotTo(HaveOccurred())
+		objects, err := bundle.Bundle()
+		g.Expect(err).NotTo(HaveOccurred())
+		first, last := objects[0], objects[len(objects)-1]
+		g.Expect(remote.Delete(t.Context(), first.DeepCopy())).To(Succeed())
+		g.Expect(remote.Delete(t.Context(), last.DeepCopy())).To(Succeed())
+		refused = last.GetName()
+		_, err = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+		g.Expect(apierrors.IsConflict(errors.Cause(err))).To(BeTrue(), "%v", err)
+		g.Expect(r.recorder.(*record.FakeRecorder).Events).To(Receive(ContainSubstring("Restored " + first.GetKind() + " " + first.GetName())))
+	})
+}
+
+func TestUnservedAfter(t *testing.T) {
+	refusal := apierrors.NewForbidden(schema.GroupResource{Resource: "any"}, "any", errors.New("no role permits it"))
+	for _, test := range []struct {
+		name    string
+		applied Applied
+		failure error
+		first   bool
+		message string
+		changed bool
+	}{
+		{name: "a success", changed: true},
+		{name: "a CRD that is not served yet", applied: Applied{Unserved: "wait"}, message: "wait", changed: true},
+		{name: "M52: the missing CRD, rather than the refusal of its creation", applied: Applied{Unserved: "missing"}, failure: refusal, first: true, message: "missing", changed: true},
+		{name: "M57: a refusal in the first check", failure: refusal, first: true, message: "The bundle cannot be installed in the workload cluster: " + progress.Describe(refusal), changed: true},
+		{name: "a refusal in a later check", failure: refusal},
+		{name: "a conflict", failure: errors.New("conflict"), first: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			message, changed := test.applied.unservedAfter(test.failure, test.first)
+			g.Expect(message).To(Equal(test.message))
+			g.Expect(changed).To(Equal(test.changed))
+		})
+	}
+}
+
 func TestRefusedBundle(t *testing.T) {
 	t.Run("M57: reports that the API server refuses the bundle until it is installed", func(t *testing.T) {
 		g := NewWithT(t)
-		scheme := runtime.NewScheme()
-		_, _, _ = clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme)
-		key := types.NamespacedName{Namespace: "fleet", Name: "c"}
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "all"}}
-		management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, policy).Build()
 		refuses := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
 			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 				return apierrors.NewForbidden(schema.GroupResource{Resource: "customresourcedefinitions"}, "any", errors.New("no role permits it"))
 			},
 		}).Build()
-		clusters := workload.NewClusters(management, clustercache.NewFakeClusterCache(refuses, key), scheme, workload.Limits{}, clock.RealClock{})
-		r := &Reconciler{Client: management, Clock: clock.RealClock{}, Clusters: clusters}
+		r, key := over(refuses)
 		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
 		g.Expect(err).To(HaveOccurred())
-		g.Expect(clusters.Unserved(key)).To(And(HavePrefix("The bundle cannot be installed in the workload cluster: "), ContainSubstring("no role permits it")))
-		clusters.SetUnserved(key, "")
+		g.Expect(r.Clusters.Unserved(key)).To(And(HavePrefix("The bundle cannot be installed in the workload cluster: "), ContainSubstring("no role permits it")))
+		r.Clusters.SetUnserved(key, "")
 		r.checks.Store(key, check{at: r.Clock.Now().Add(-time.Hour)})
 		_, err = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
 		g.Expect(err).To(HaveOccurred())
-		g.Expect(clusters.Unserved(key)).To(BeEmpty(), "drains continue while a later check fails")
+		g.Expect(r.Clusters.Unserved(key)).To(BeEmpty(), "drains continue while a later check fails")
 	})
 }

@@ -27,6 +27,10 @@ func TestWithImages(t *testing.T) {
 		kept, _, err := unstructured.NestedBool(updated.Object, "spec", "template", "spec", "hostNetwork")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(kept).To(BeTrue())
+		for _, container := range containersOf(present) {
+			container["name"] = map[string]any{"not": "a name"}
+		}
+		g.Expect(withImages(daemonSet("agent:v2"), present)).To(BeNil())
 	})
 }
 

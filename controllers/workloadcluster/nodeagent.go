@@ -66,14 +66,14 @@ func withImages(wanted, present *unstructured.Unstructured) *unstructured.Unstru
 	if wanted.GetKind() != "DaemonSet" {
 		return nil
 	}
-	images := map[any]any{}
+	images := map[string]any{}
 	for _, container := range containersOf(wanted) {
-		images[container["name"]] = container["image"]
+		images[nameOf(container)] = container["image"]
 	}
 	updated, changed := present.DeepCopy(), false
 	containers := containersOf(updated)
 	for _, container := range containers {
-		if image, known := images[container["name"]]; known && container["image"] != image {
+		if image, known := images[nameOf(container)]; known && container["image"] != image {
 			container["image"], changed = image, true
 		}
 	}
@@ -81,6 +81,12 @@ func withImages(wanted, present *unstructured.Unstructured) *unstructured.Unstru
 		return nil
 	}
 	return updated
+}
+
+// nameOf returns the name of a container. A workload cluster may answer with anything, also with a list.
+func nameOf(container map[string]any) string {
+	name, _ := container["name"].(string)
+	return name
 }
 
 // containersOf returns the containers of a DaemonSet, which may be modified.

@@ -34,7 +34,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
-	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
 // Reasons of the events on Clusters.
@@ -122,7 +121,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	requeueAfter, served, err := r.checkBundle(ctx, cluster, live)
 	if err != nil {
-		r.reportFailure(key, err)
 		return workload.Result(err)
 	}
 	if !served {
@@ -172,13 +170,11 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 		return 0, false, err
 	}
 	if !unchanged {
-		if applied, err = ApplyBundle(ctx, live); err != nil {
-			if applied.Unserved != "" {
-				r.Clusters.SetUnserved(key, applied.Unserved)
-			}
-			return 0, false, err
+		applied, err = ApplyBundle(ctx, live)
+		if observeErr := r.observeApplied(ctx, cluster, applied, err, last.at.IsZero()); err == nil {
+			err = observeErr
 		}
-		if err := r.observeApplied(ctx, cluster, applied); err != nil {
+		if err != nil {
 			return 0, false, err
 		}
 	}
@@ -200,8 +196,9 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 	return wait.Jitter(idleCheckInterval, idleCheckJitter), true, err
 }
 
-// observeApplied reports what was restored, and which CRDs are not served.
-func (r *Reconciler) observeApplied(ctx context.Context, cluster *clusterv1.Cluster, applied Applied) error {
+// observeApplied reports what was restored, also before a failure, and which CRDs are not served. isFirst means that no check has succeeded since
+// the workload cluster was connected.
+func (r *Reconciler) observeApplied(ctx context.Context, cluster *clusterv1.Cluster, applied Applied, failure error, isFirst bool) error {
 	key := client.ObjectKeyFromObject(cluster)
 	r.reportRestored(ctx, cluster, applied.Restored)
 	if applied.CreatedCRDs {
@@ -209,17 +206,10 @@ func (r *Reconciler) observeApplied(ctx context.Context, cluster *clusterv1.Clus
 			return err
 		}
 	}
-	r.Clusters.SetUnserved(key, applied.Unserved)
-	return nil
-}
-
-// reportFailure has the conditions of draining Machines say that the API server refuses the bundle if no check has succeeded since the workload
-// cluster was connected: until then, its drains cannot be observed.
-func (r *Reconciler) reportFailure(cluster types.NamespacedName, err error) {
-	isRefused := apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsInternalError(err)
-	if isRefused && r.lastCheck(cluster).at.IsZero() {
-		r.Clusters.SetUnserved(cluster, "The bundle cannot be installed in the workload cluster: "+progress.Describe(err))
+	if unserved, changed := applied.unservedAfter(failure, isFirst); changed {
+		r.Clusters.SetUnserved(key, unserved)
 	}
+	return nil
 }
 
 // check is the result of the last check of the bundle in a workload cluster. It is kept in memory only: the manager checks each workload cluster once

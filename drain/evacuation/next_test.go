@@ -245,6 +245,7 @@ func TestObservedPod(t *testing.T) {
 		{"E35: a Pod in another namespace", pod(func(p *corev1.Pod) { p.Namespace = "other" }), "{Known:true Exists:false Terminating:false Finished:false Type: Node: Controller: GracePeriod:0s}"},
 		{"running", pod(func(*corev1.Pod) {}), "{Known:true Exists:true Terminating:false Finished:false Type:Default Node:one Controller:Pod shop/web-0 GracePeriod:30s}"},
 		{"E14: a grace period that overflows", pod(func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(math.MaxInt64)) }), "{Known:true Exists:true Terminating:false Finished:false Type:Default Node:one Controller:Pod shop/web-0 GracePeriod:876000h0m0s}"},
+		{"E14: a negative grace period", pod(func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(math.MinInt64)) }), "{Known:true Exists:true Terminating:false Finished:false Type:Default Node:one Controller:Pod shop/web-0 GracePeriod:1s}"},
 		{"terminating", pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon} }), "{Known:true Exists:true Terminating:true Finished:false Type:Default Node:one Controller:Pod shop/web-0 GracePeriod:30s}"},
 		{"E16: succeeded", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), "{Known:true Exists:true Terminating:false Finished:true Type:Default Node:one Controller:Pod shop/web-0 GracePeriod:30s}"},
 		{"E16: failed", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), "{Known:true Exists:true Terminating:false Finished:true Type:Default Node:one Controller:Pod shop/web-0 GracePeriod:30s}"},

@@ -130,16 +130,16 @@ func deadline(start *time.Time, timeout time.Duration) *time.Time {
 // MissingAnnotations returns the annotations that record the clock on a Machine and that the Machine does not have yet. A part without a timeout is
 // not recorded.
 func (c Clock) MissingAnnotations(m *clusterv1.Machine) map[string]string {
-	notes := map[string]string{}
-	note := func(annotation string, start, deadline *time.Time) {
+	missing := map[string]string{}
+	add := func(annotation string, start, deadline *time.Time) {
 		if start == nil || deadline == nil {
 			return
 		}
 		if present := recorded(m, annotation); present == nil || start.Before(*present) {
-			notes[annotation] = start.UTC().Truncate(time.Second).Format(time.RFC3339)
+			missing[annotation] = start.UTC().Truncate(time.Second).Format(time.RFC3339)
 		}
 	}
-	note(v1alpha1.DrainStartedAnnotation, c.Drain, c.DrainDeadline(m))
-	note(v1alpha1.VolumeWaitStartedAnnotation, c.Volumes, c.VolumeDeadline(m))
-	return notes
+	add(v1alpha1.DrainStartedAnnotation, c.Drain, c.DrainDeadline(m))
+	add(v1alpha1.VolumeWaitStartedAnnotation, c.Volumes, c.VolumeDeadline(m))
+	return missing
 }

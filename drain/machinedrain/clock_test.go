@@ -155,7 +155,7 @@ func expectTime(t *testing.T, got, want *time.Time) {
 	}
 }
 
-func TestNotes(t *testing.T) {
+func TestMissingAnnotations(t *testing.T) {
 	t.Run("M15: records the clock on the Machine once, if there is a timeout", func(t *testing.T) {
 		m := machine(isDeleted, timeouts(30, 0))
 		clock := machinedrain.ClockOf(m, draining(60))

@@ -35,6 +35,13 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 	return c
 }
 
+// Contends reports whether a Machine whose drain was requested is a contender: one whose drain continues, or would start if maxParallelDrains
+// permitted it. The drain of a paused Machine, or of one with invalid rules, would block the Machines after it without starting.
+func Contends(m *clusterv1.Machine, draining, unreachable, invalidRules bool) bool {
+	_, paused := m.Annotations[clusterv1.PausedAnnotation]
+	return !unreachable && (draining || !paused && !invalidRules)
+}
+
 // latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its request, and after the start of the
 // last drain of the Cluster. So the limit holds while drains end and start; if none does, the Machine waits no longer than its drain timeout.
 // The zero time means that the Machine has no timeout.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
@@ -158,6 +159,31 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 			t.Fatalf("%d Machines drain, the limit is %d, and no other may start", draining, limit)
 		}
 	})
+}
+
+func TestContends(t *testing.T) {
+	for _, test := range []struct {
+		name                                       string
+		draining, unreachable, paused, invalid, is bool
+	}{
+		{name: "waits", is: true},
+		{name: "drains", draining: true, is: true},
+		{name: "M26: its Node is unreachable", draining: true, unreachable: true},
+		{name: "is paused", paused: true},
+		{name: "drains, and was paused then", draining: true, paused: true, is: true},
+		{name: "waits for its rules to be fixed", invalid: true},
+		{name: "drains, and its rules are invalid since", draining: true, invalid: true, is: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := &clusterv1.Machine{}
+			if test.paused {
+				m.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+			}
+			if got := machinedrain.Contends(m, test.draining, test.unreachable, test.invalid); got != test.is {
+				t.Errorf("Contends() = %t", got)
+			}
+		})
+	}
 }
 
 func TestParallelDrains(t *testing.T) {

@@ -55,17 +55,23 @@ func Blocked(pods []Pod, drainStart metav1.Time, now time.Time) []v1alpha1.Block
 func NextOverdue(pods []Pod, now time.Time) time.Time {
 	var first time.Time
 	for _, pod := range pods {
-		if pod.Finished || pod.Deletion == nil || pod.Verdict.Undecided != "" || pod.Verdict.Behavior != v1alpha1.DrainBehaviorDrain {
+		if pod.Deletion == nil {
 			continue
 		}
-		if at := pod.overdueAt(); !at.Before(now) && (first.IsZero() || at.Before(first)) {
-			first = at.Add(time.Millisecond)
+		at := pod.overdueAt().Add(time.Millisecond)
+		if !pod.isBlocked(now) && pod.isBlocked(at) && (first.IsZero() || at.Before(first)) {
+			first = at
 		}
 	}
 	return first
 }
 
 func (p Pod) overdueAt() time.Time { return p.Deletion.Add(overdue) }
+
+func (p Pod) isBlocked(now time.Time) bool {
+	why, _ := p.blocked(metav1.Time{}, now)
+	return why != ""
+}
 
 // blocked returns what blocks a Pod, and since when. why is empty if nothing does.
 func (p Pod) blocked(drainStart metav1.Time, now time.Time) (why string, since metav1.Time) {

@@ -108,11 +108,15 @@ func labelText(behavior v1alpha1.DrainBehavior) string {
 	return "label " + clusterv1.PodDrainLabel + ": " + value
 }
 
-// maxGracePeriod bounds grace periods: a Pod may declare any number of seconds, and the duration must not overflow.
+// maxGracePeriod limits grace periods: a Pod may declare any number of seconds, and the duration must not overflow.
 const maxGracePeriod = 100 * 365 * 24 * time.Hour
 
-// GracePeriod returns a number of seconds that a Pod declares, or that the API server has set for it, as a duration of at most a hundred years.
+// GracePeriod returns a number of seconds that a Pod declares, or that the API server has set for it, as a duration of at most a hundred years. Kubernetes takes
+// a negative number for one second.
 func GracePeriod(seconds int64) time.Duration {
+	if seconds < 0 {
+		return time.Second
+	}
 	return time.Duration(min(seconds, int64(maxGracePeriod/time.Second))) * time.Second
 }
 

@@ -129,7 +129,7 @@ func (a *arena) burstOfOurs(ctx context.Context, f *figures) (float64, error) {
 	f.add("refused", len(evictions.Failed()), "")
 	f.add("calls_per_pod", float64(len(requests))/float64(len(t.pods)), "to the workload cluster")
 	f.add("writes_per_pod", float64(len(requests.Writes()))/float64(len(t.pods)), "to the workload cluster")
-	f.promise(len(evictions.Failed()) == 0, "%d evictions were refused:\n%s", len(evictions.Failed()), firstOf(evictions.Failed(), 20))
+	f.promise(len(evictions.Failed()) == 0, "%d evictions were refused:\n%s", len(evictions.Failed()), shown(evictions.Failed()))
 	progress("waiting for memory to be released")
 	if err := pause(ctx, givenBack); err != nil {
 		return 0, err

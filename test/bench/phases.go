@@ -107,12 +107,13 @@ func measureRest(ctx context.Context, c *crowd, f *figures) error {
 	f.add("capi_writes", peers, "by Cluster API's core manager")
 	f.promise(len(written) == 0, "an idle fleet is written to %d times:\n%s", len(written), written)
 	// A new connection reads all Nodes once, some minutes later.
-	f.promise(len(read) <= c.size.clusters, "an idle fleet is read %d times:\n%s", len(read), firstOf(read, 20))
+	f.promise(len(read) <= c.size.clusters, "an idle fleet is read %d times:\n%s", len(read), shown(read))
 	return nil
 }
 
-func firstOf(events controlplane.Events, count int) controlplane.Events {
-	return events[:min(count, len(events))]
+// shown returns as many events as a report prints.
+func shown(events controlplane.Events) controlplane.Events {
+	return events[:min(20, len(events))]
 }
 
 func (c *crowd) cpuOf(programs ...program) ([]time.Duration, error) {
@@ -266,7 +267,7 @@ func (c *crowd) reportDrains(f *figures, group []tenant, events controlplane.Eve
 	f.add("p99_room_to_eviction_ms", quantile(waits, 0.99), "")
 	f.add("rooms", len(waits), "times that a disruption was allowed and no eviction in flight")
 	f.promise(len(evictions.Succeeded()) == pods, "%d evictions for %d pods", len(evictions.Succeeded()), pods)
-	for _, refused := range firstOf(evictions.Failed(), 20) {
+	for _, refused := range shown(evictions.Failed()) {
 		progress("refused: %s", refused)
 	}
 }
@@ -334,6 +335,9 @@ func (c *crowd) reportRestart(f *figures, begin, restart marks) error {
 	f.add("peak_workload_requests_per_second", peakRate(workloads.WithUserAgent(fleet.ManagerAgent)), "to all workload API servers")
 	f.add("evictions", len(evictions), "")
 	f.add("refused", len(evictions.Failed()), "an eviction that was in flight when the manager was killed may be repeated")
+	for _, refused := range shown(evictions.Failed()) {
+		progress("refused: %s", refused)
+	}
 	return nil
 }
 

@@ -142,21 +142,21 @@ func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuatio
 		return client.IgnoreNotFound(err) // without an Evacuation, the Pod stays
 	}
 	options := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: seconds}
-	deletion := s.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, options)
+	refusal := s.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, options)
 	failure := ""
 	switch {
-	case workload.IsGone(deletion):
+	case workload.IsGone(refusal):
 		return nil // the watch will deliver the deletion
-	case deletion != nil:
-		failure = progress.Describe(deletion)
+	case refusal != nil:
+		failure = progress.Describe(refusal)
 	default:
 		r.written.RecordDeleted(s.cluster, pod)
 		ctrl.LoggerFrom(ctx).V(2).Info("Deleted Pod", "Pod", klog.KObj(pod), "NodeMaintenance", klog.KRef("", by.Name))
 		r.Clusters.Event(s.cluster, pod, corev1.EventTypeNormal, eventDeleted, "Deleted: "+evacuation.Cause(by, s.node.Name))
 	}
 	_, err = patchStatus(ctx, s, e, func(e *v1alpha1.Evacuation) bool { return daemonset.ReportResult(e, by, failure) })
-	if deletion != nil {
-		return errors.Wrapf(deletion, "deleting Pod %s", klog.KObj(pod))
+	if refusal != nil { // not wrapped: a webhook may refuse with a conflict, which is not one with a stale cache
+		return errors.Errorf("deleting Pod %s: %v", klog.KObj(pod), refusal)
 	}
 	return client.IgnoreNotFound(err)
 }

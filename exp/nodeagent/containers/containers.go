@@ -16,6 +16,7 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
 
@@ -59,7 +60,7 @@ func (r *Runtime) Pods(ctx context.Context) ([]shutdown.Pod, error) {
 		if err != nil {
 			seconds = corev1.DefaultTerminationGracePeriodSeconds
 		}
-		grace[c.GetPodSandboxId()] = max(grace[c.GetPodSandboxId()], time.Duration(seconds)*time.Second)
+		grace[c.GetPodSandboxId()] = max(grace[c.GetPodSandboxId()], rules.GracePeriod(seconds))
 	}
 	var pods []shutdown.Pod
 	for _, sandbox := range sandboxes.GetItems() {

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/hold"
 )
 
@@ -65,7 +66,7 @@ func parse(file string, content []byte) (hold.Manifest, bool) {
 	}
 	m.GracePeriod = corev1.DefaultTerminationGracePeriodSeconds * time.Second
 	if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
-		m.GracePeriod = time.Duration(*seconds) * time.Second
+		m.GracePeriod = rules.GracePeriod(*seconds)
 	}
 	return m, true
 }

@@ -51,21 +51,21 @@ func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.Nod
 		intent.Present = nil // it is deleted and recreated
 	}
 	request := machinedrain.Request{Cluster: m.ClusterKey(), Machine: m.Machine, Node: node, Policy: intent.Policy, Name: found.Name, Stage: v1alpha1.StageDrain}
-	request.Rules, intent.Problems = compile(m, machinedrain.DaemonSetPods(intent.Policy, intent.Present))
+	request.Rules, intent.Problems = compile(m.Cluster, m.Machine, machinedrain.DaemonSetPods(intent.Policy, intent.Present), m.Rules)
 	intent.Maintenance = desired(intent.Present, request, len(intent.Problems) > 0)
 	if machinedrain.DrainsDaemonSets(intent.Policy) && !machinedrain.DaemonSetRuleLifted(intent.Maintenance) {
-		request.Rules, _ = compile(m, v1alpha1.DaemonSetPodsDrain)
+		request.Rules, _ = compile(m.Cluster, m.Machine, v1alpha1.DaemonSetPodsDrain, m.Rules)
 		intent.Then = desired(intent.Maintenance, request, len(intent.Problems) > 0)
 	}
 	intent.Turn = turnOf(m, intent, maintenances, now)
 	return intent
 }
 
-func compile(m *observe.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy) ([]v1alpha1.DrainRule, []rules.Problem) {
+func compile(cluster *clusterv1.Cluster, m *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy, all []clusterv1.MachineDrainRule) ([]v1alpha1.DrainRule, []rules.Problem) {
 	compiled := rules.Compile(rules.Input{
-		Cluster:       rules.ClusterFacts{Labels: m.Cluster.Labels},
+		Cluster:       rules.ClusterFacts{Labels: cluster.Labels},
 		Machine:       rules.MachineFacts{Namespace: m.Namespace, Labels: m.Labels},
-		DaemonSetPods: daemonSetPods, MachineDrainRules: m.Rules,
+		DaemonSetPods: daemonSetPods, MachineDrainRules: all,
 	})
 	return compiled.Rules, compiled.Problems
 }
@@ -100,8 +100,12 @@ func turnOf(m *observe.Machine, intent Intent, maintenances []v1alpha1.NodeMaint
 	if self.Requested.IsZero() {
 		self.Requested, now = now, now.Add(time.Minute) // later than the wait for Machines whose drains are requested in the same second
 	}
-	var all []machinedrain.Contender
-	workers := 0
+	all, workers := contenders(m, draining)
+	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(intent.Policy.Spec.MaxParallelDrains, workers), now)
+}
+
+// contenders returns the Machines of the Cluster that drain or wait because of maxParallelDrains, and the number of worker Machines.
+func contenders(m *observe.Machine, draining map[types.NamespacedName]*v1alpha1.NodeMaintenance) (all []machinedrain.Contender, workers int) {
 	for i := range m.Siblings {
 		sibling := &m.Siblings[i]
 		if isControlPlane(sibling) {
@@ -115,9 +119,12 @@ func turnOf(m *observe.Machine, intent Intent, maintenances []v1alpha1.NodeMaint
 		if drain := draining[types.NamespacedName{Namespace: sibling.Namespace, Name: sibling.Name}]; drain != nil {
 			other.Draining, other.Began = true, machinedrain.DrainBegan(drain)
 		}
-		all = append(all, other)
+		_, problems := compile(m.Cluster, sibling, v1alpha1.DaemonSetPodsSkip, m.Rules)
+		if machinedrain.Contends(sibling, other.Draining, false, len(problems) > 0) { // the plugin does not read the Nodes of other Machines
+			all = append(all, other)
+		}
 	}
-	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(intent.Policy.Spec.MaxParallelDrains, workers), now)
+	return all, workers
 }
 
 func isControlPlane(m *clusterv1.Machine) bool {
