@@ -23,13 +23,15 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	if err := r.findNode(ctx, s); err != nil {
+	waiting, err := r.findNode(ctx, s)
+	if err != nil {
 		return outcome{}, err
 	}
+	facts.NodeUnknown = waiting.action == wait
 	if skip := machinedrain.Skip(facts); skip != machinedrain.NotSkipped {
 		return s.skip(skip), nil
 	}
-	return outcome{}, nil
+	return waiting, nil
 }
 
 // skip ends the drain of a Machine whose Node is not drained.
@@ -38,25 +40,28 @@ func (s *scope) skip(why machinedrain.SkipReason) outcome {
 	return outcome{action: release, reason: v1alpha1.ReasonSkipped, message: "The Node is not drained: " + string(why)}
 }
 
-// findNode looks up the Node of a Machine without a nodeRef by its provider ID. As in Cluster API, it does not wait for the workload
-// cluster: a Machine that never had a Node must be deleted nevertheless.
-func (r *Reconciler) findNode(ctx context.Context, s *scope) error {
+// findNode looks up the Node of a Machine without a nodeRef by its provider ID. It waits for the connection to the workload cluster for a
+// limited time.
+func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 	if s.machine.Status.NodeRef.IsDefined() || s.machine.Spec.ProviderID == "" || !s.cluster.DeletionTimestamp.IsZero() {
-		return nil
+		return outcome{}, nil
 	}
 	remoteClient, err := r.Clusters.Client(ctx, s.clusterKey())
 	if err != nil {
-		if workload.IsNotConnected(err) {
-			return nil
+		deadline := machinedrain.NodeLookupDeadline(s.machine)
+		if workload.IsNotConnected(err) && s.exceeds(&deadline) {
+			return outcome{}, nil
 		}
-		return err
+		waiting, err := r.unreachable(ctx, s, err)
+		waiting.message += ". The Node is unknown: the Machine has a provider ID and no nodeRef"
+		return s.requeueBy(&deadline, waiting), err
 	}
 	nodes := &corev1.NodeList{}
 	if err := remoteClient.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return errors.Wrapf(err, "listing the Nodes of Cluster %s", s.clusterKey())
+		return outcome{}, errors.Wrapf(err, "listing the Nodes of Cluster %s", s.clusterKey())
 	}
 	s.machine.Status.NodeRef.Name = machinedrain.NodeNameOf(s.machine.Spec.ProviderID, nodes.Items)
-	return nil
+	return outcome{}, nil
 }
 
 func (r *Reconciler) facts(ctx context.Context, s *scope) (machinedrain.Facts, error) {

@@ -27,6 +27,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
@@ -148,7 +149,7 @@ func (r *Reconciler) steps(s *scope) []step {
 		return r.deletionSteps(s)
 	case s.isPaused(): // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
 		return nil
-	case r.isNodeDeleted(s):
+	case s.isNodeDeleted():
 		return []step{r.withdrawFromDeletedNodes, r.moveToComplete, r.deleteMaintenance}
 	}
 	switch s.maintenance.Spec.Stage {
@@ -234,10 +235,11 @@ func (r *Reconciler) moveToComplete(ctx context.Context, s *scope) (bool, error)
 	return r.patchMetadata(ctx, s, "completing")
 }
 
-// isNodeDeleted reports whether the NodeMaintenance served a Machine of this management cluster whose Node no longer exists.
-func (r *Reconciler) isNodeDeleted(s *scope) bool {
-	annotations := s.maintenance.Annotations
-	return annotations[v1alpha1.OwnerManagementClusterAnnotation] == r.ManagementCluster && annotations[v1alpha1.NodeUIDAnnotation] != "" && len(s.nodes) == 0
+// isNodeDeleted reports whether the NodeMaintenance served a Machine of the Cluster whose Node no longer exists. The drain may have begun in
+// another management cluster, from which the Cluster was moved.
+func (s *scope) isNodeDeleted() bool {
+	_, served := machinedrain.OwnerMachineOfAnyManager(s.maintenance, s.request.Cluster)
+	return served && s.maintenance.Annotations[v1alpha1.NodeUIDAnnotation] != "" && len(s.nodes) == 0
 }
 
 // deleteMaintenance deletes the NodeMaintenance of a Node that no longer exists.

@@ -94,6 +94,8 @@ func TestSkip(t *testing.T) {
 		{"M10: drains an ordinary Machine", facts(), machinedrain.NotSkipped},
 		{"M10: skips if the Cluster is being deleted", facts(func(f *machinedrain.Facts) { f.ClusterDeleting = true }), machinedrain.SkipClusterDeleting},
 		{"M10: skips without a nodeRef", facts(func(f *machinedrain.Facts) { f.Machine.Status.NodeRef.Name = "" }), machinedrain.SkipNoNode},
+		{"M87: waits for the lookup of the Node without a nodeRef", facts(func(f *machinedrain.Facts) { f.Machine.Status.NodeRef.Name = ""; f.NodeUnknown = true }), machinedrain.NotSkipped},
+		{"M87: does not wait for the lookup of a Node that is not drained", facts(func(f *machinedrain.Facts) { f.Machine.Status.NodeRef.Name = ""; f.NodeUnknown = true }, annotated), machinedrain.SkipExcluded},
 		{"M10: skips if the control plane object is being deleted", facts(func(f *machinedrain.Facts) { f.ControlPlaneDeleting = true }), machinedrain.SkipControlPlaneDeleting},
 		{"M10: skips if all control plane Machines are being deleted", facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0 }), machinedrain.SkipNoControlPlane},
 		{"M10: drains if the control plane is external and has no Machines", facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0; f.ControlPlaneExternal = true }), machinedrain.NotSkipped},

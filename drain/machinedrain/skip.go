@@ -2,6 +2,7 @@ package machinedrain
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -12,6 +13,8 @@ import (
 // Facts are the input of Skip.
 type Facts struct {
 	Machine *clusterv1.Machine
+	// NodeUnknown means that the Machine has no nodeRef, and that its Node has not been looked up by its provider ID yet: see NodeLookupDeadline.
+	NodeUnknown bool
 	// ClusterDeleting means that the Cluster has a deletionTimestamp.
 	ClusterDeleting bool
 	// ControlPlaneDeleting means that the object in controlPlaneRef has a deletionTimestamp.
@@ -55,7 +58,7 @@ func Skip(f Facts) SkipReason {
 	switch {
 	case f.ClusterDeleting:
 		return SkipClusterDeleting
-	case !m.Status.NodeRef.IsDefined():
+	case !m.Status.NodeRef.IsDefined() && !f.NodeUnknown:
 		return SkipNoNode
 	case f.ControlPlaneDeleting:
 		return SkipControlPlaneDeleting
@@ -91,6 +94,16 @@ func SkipNode(node *corev1.Node) SkipReason {
 func WaitsForVolumes(m *clusterv1.Machine, node *corev1.Node) bool {
 	_, excluded := m.Annotations[clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation]
 	return !excluded && !rules.Unreachable(node)
+}
+
+// nodeLookupTimeout is how long a deleted Machine waits for the connection to its workload cluster to look up its Node.
+const nodeLookupTimeout = time.Minute
+
+// NodeLookupDeadline returns until when a deleted Machine that has a provider ID and no nodeRef waits for the connection to its workload cluster.
+// clusterctl move loses the nodeRef, so that its Node is known only after a lookup. The wait is limited because the Machine may never have had a
+// Node, and may be the reason that there is no connection: the first control plane Machine of a Cluster. Cluster API does not wait.
+func NodeLookupDeadline(m *clusterv1.Machine) time.Time {
+	return m.DeletionTimestamp.Add(nodeLookupTimeout)
 }
 
 // NodeNameOf returns the name of the Node with a provider ID. It is empty if no Node has it, or more than one.

@@ -90,7 +90,7 @@ func faults() []fault {
 		fault{"node-deleted", "nodes", deleteNode},
 		fault{"webhook-down", "webhooks", refuseRequests},
 		fault{clockWrong, "manager", setClockWrong},
-		fault{"cluster-deleted", "cluster", deleteCluster},
+		fault{clusterDeleted, "cluster", deleteCluster},
 		fault{"network-responses-cut", "network", cutResponses},
 	)
 }
@@ -224,6 +224,9 @@ func pauseCluster(ctx context.Context, r *run, _ uint64) (heal, error) {
 	}
 	return undo, set(ctx, true)
 }
+
+// clusterDeleted is the fault after which the fleet ends.
+const clusterDeleted = "cluster-deleted"
 
 // deleteCluster deletes the Cluster, and so all Machines, none of which is drained from then on. The fleet ends with the run.
 func deleteCluster(ctx context.Context, r *run, _ uint64) (heal, error) {

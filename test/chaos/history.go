@@ -57,6 +57,29 @@ type Sample struct {
 	Revision    int64
 }
 
+// Then returns the record of a management cluster until the Cluster was moved to the next one, and that of the next one from then on. The
+// revisions of the next one are greater, and an object that was moved has one timeline.
+func (s Side) Then(next Side) Side {
+	moved, offset := time.Time{}, int64(0)
+	for _, sample := range s.Clock {
+		moved, offset = sample.Until, sample.Revision
+	}
+	for _, version := range s.Versions {
+		offset = max(offset, version.Revision)
+	}
+	joined := Side{Audit: slices.Concat(s.Audit, next.Audit), Clock: slices.Clone(s.Clock), Versions: slices.Clone(s.Versions)}
+	for _, sample := range next.Clock {
+		if !sample.From.Before(moved) {
+			joined.Clock = append(joined.Clock, Sample{sample.From, sample.Until, sample.Revision + offset})
+		}
+	}
+	for _, version := range next.Versions {
+		version.Revision += offset
+		joined.Versions = append(joined.Versions, version)
+	}
+	return joined
+}
+
 // Before returns a revision that had been stored by a time.
 func (c Clock) Before(t time.Time) int64 {
 	revision := int64(0)

@@ -420,3 +420,26 @@ func TestScheduleFollowsFromItsSeed(t *testing.T) {
 		}
 	}
 }
+
+func TestThen(t *testing.T) {
+	at := func(second int) time.Time { return time.Date(2026, 1, 1, 0, 0, second, 0, time.UTC) }
+	machine := func(name string) *clusterv1.Machine {
+		return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	}
+	const key = machineKeys + "default/n1"
+	before := Side{
+		Clock:    Clock{{Revision: 500}, {at(1), at(1), 501}},
+		Versions: []Version{{500, key, machine("deleted")}, {510, key, nil}},
+	}
+	after := Side{
+		Clock:    Clock{{Revision: 3}, {at(0), at(0), 3}, {at(2), at(2), 4}, {at(3), at(3), 5}},
+		Versions: []Version{{4, key, machine("moved")}, {5, key, machine("deleted again")}},
+	}
+	joined := before.Then(after)
+	versions := timelines[*clusterv1.Machine](&joined, machineKeys)["default/n1"]
+	for second, want := range map[int]string{1: "deleted", 2: "moved", 3: "deleted again"} {
+		if got, exists := versions.at(joined.Clock.Before(at(second))); !exists || got.Name != want {
+			t.Errorf("second %d: got %v, want %s", second, got, want)
+		}
+	}
+}

@@ -189,8 +189,11 @@ func (a App) Rule(prefix string) *clusterv1.MachineDrainRule {
 		}
 	}
 	return &clusterv1.MachineDrainRule{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: prefix + "-" + a.Name},
-		Spec:       clusterv1.MachineDrainRuleSpec{Drain: drain, Pods: []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: a.labels()}}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceDefault, Name: prefix + "-" + a.Name,
+			Labels: map[string]string{"clusterctl.cluster.x-k8s.io/move": ""}, // else clusterctl move leaves it behind
+		},
+		Spec: clusterv1.MachineDrainRuleSpec{Drain: drain, Pods: []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: a.labels()}}}},
 	}
 }
 

@@ -24,9 +24,9 @@ import (
 // recording records both clusters from a moment on.
 type recording struct {
 	*run
-	sides map[string]*recordedSide
-	stopC context.CancelFunc
-	ended sync.WaitGroup
+	workloadSide *recordedSide
+	// managementSides are the management clusters that the Cluster is in, one after the other.
+	managementSides []*recordedSide
 }
 
 type recordedSide struct {
@@ -35,28 +35,39 @@ type recordedSide struct {
 	mark         controlplane.Mark
 	begin        int64
 	clock        Clock
+	cancel       context.CancelFunc
+	ended        sync.WaitGroup
 }
 
 func (r *run) startRecording(ctx context.Context) (*recording, error) {
-	recorded := &recording{run: r, sides: map[string]*recordedSide{
-		"workload":   {controlPlane: r.workload.ControlPlane, client: r.workload.Client},
-		"management": {controlPlane: r.fleet.Management, client: r.fleet.Client},
-	}}
-	ticking, stop := context.WithCancel(ctx)
-	recorded.stopC = stop
-	for _, side := range recorded.sides {
-		var err error
-		if side.begin, err = side.controlPlane.StoredRevision(ctx); err == nil {
-			side.clock = Clock{{Revision: side.begin}}
-			side.mark, err = side.controlPlane.Audit().Mark()
-		}
-		if err != nil {
-			stop()
-			return nil, errors.Wrap(err, "starting to record")
-		}
-		recorded.ended.Go(func() { side.tick(ticking) })
+	recorded := &recording{run: r}
+	var err error
+	if recorded.workloadSide, err = startSide(ctx, r.workload.ControlPlane, r.workload.Client); err != nil {
+		return nil, err
 	}
-	return recorded, nil
+	return recorded, recorded.addManagement(ctx, r.management)
+}
+
+// addManagement records another management cluster.
+func (r *recording) addManagement(ctx context.Context, m management) error {
+	side, err := startSide(ctx, m.fleet.Management, m.fleet.Client)
+	r.managementSides = append(r.managementSides, side)
+	return err
+}
+
+func startSide(ctx context.Context, c *controlplane.ControlPlane, admin client.Client) (_ *recordedSide, err error) {
+	side := &recordedSide{controlPlane: c, client: admin}
+	if side.begin, err = c.StoredRevision(ctx); err == nil {
+		side.clock = Clock{{Revision: side.begin}}
+		side.mark, err = c.Audit().Mark()
+	}
+	if err != nil {
+		return nil, errors.Wrap(err, "starting to record")
+	}
+	ticking, cancel := context.WithCancel(ctx)
+	side.cancel = cancel
+	side.ended.Go(func() { side.tick(ticking) })
+	return side, nil
 }
 
 // tick relates times to revisions. Nothing is stored while etcd does not respond.
@@ -79,23 +90,30 @@ func (s *recordedSide) tick(ctx context.Context) {
 
 // stop returns the history.
 func (r *recording) stop(ctx context.Context) (*History, error) {
-	r.stopC()
-	r.ended.Wait()
 	h := &History{
-		Replicas: len(r.managers), Unhooked: maps.Clone(r.unhooked), ClockAhead: r.clockAhead, ClusterDeleted: r.clusterDeleted,
+		Replicas: len(r.allManagers()), Unhooked: maps.Clone(r.unhooked), ClockAhead: r.clockAhead, ClusterDeleted: r.clusterDeleted,
 		DaemonSetPods: r.schedule.Policy.DaemonSetPods == v1alpha1.DaemonSetPodsDrain, DeletesOnTimeout: r.schedule.Policy.OnTimeout == v1alpha1.OnTimeoutDelete,
 	}
-	for _, m := range r.managers {
+	for _, m := range r.allManagers() {
 		h.Managers = append(h.Managers, m.starts...)
 	}
 	var err error
-	if h.Workload, err = r.sides["workload"].stop(ctx); err == nil {
-		h.Management, err = r.sides["management"].stop(ctx)
+	if h.Workload, err = r.workloadSide.stop(ctx); err != nil {
+		return nil, err
 	}
-	return h, errors.Wrap(err, "reading the history")
+	for _, each := range r.managementSides {
+		side, err := each.stop(ctx)
+		if err != nil {
+			return nil, err
+		}
+		h.Management = h.Management.Then(side)
+	}
+	return h, nil
 }
 
 func (s *recordedSide) stop(ctx context.Context) (side Side, err error) {
+	s.cancel()
+	s.ended.Wait()
 	side.Clock = s.clock
 	if side.Audit, err = s.controlPlane.Audit().Since(s.mark); err != nil {
 		return side, err

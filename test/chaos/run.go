@@ -107,6 +107,11 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 	if err := r.inject(ctx, table); err != nil {
 		return r.lines, nil, err
 	}
+	if r.schedule.Move {
+		if err := r.move(ctx, record); err != nil {
+			return r.lines, nil, errors.Wrap(err, "moving the Cluster")
+		}
+	}
 	violations = append(violations, r.expectProgress(ctx)...)
 	r.logf("drains ended or named what blocks them")
 	violations = append(violations, r.expectBundle(ctx)...)
@@ -126,12 +131,13 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 	}
 	r.logf("checking %d versions, %d requests, %d removals of Pods that succeeded and %d that did not", len(history.Workload.Versions)+len(history.Management.Versions), len(history.Workload.Audit)+len(history.Management.Audit), evictions, cutOff)
 	violations = append(violations, history.Violations()...)
-	for _, m := range r.managers {
+	for _, m := range r.allManagers() {
 		violations = append(violations, m.failures()...)
 	}
 	if len(violations) > 0 || r.ended {
 		return r.lines, violations, nil
 	}
+	r.stopOthers()
 	return r.lines, nil, r.clear(ctx)
 }
 
@@ -156,6 +162,11 @@ func (r *run) prepare(ctx context.Context) error {
 	}
 	if err := r.createLoad(ctx, machines); err != nil {
 		return err
+	}
+	if r.schedule.Move {
+		if err := r.prepareMove(ctx); err != nil {
+			return err
+		}
 	}
 	if err := eventually(ctx, 2*time.Minute, "the load runs", r.loadRuns); err != nil {
 		return err

@@ -25,6 +25,10 @@ type Schedule struct {
 	// CordonedBefore says that the user had cordoned this Node before.
 	CordonedBefore bool
 	Faults         []Step
+	// Move says that clusterctl moves the Cluster to another management cluster after the faults, during the drains. A move preserves neither the
+	// deletion of a Machine, so a user repeats it there, nor its nodeRef. Cluster API v1.14.2 ignores the hook of a deleted Machine whose Node it does
+	// not know. The user waits for the nodeRef, but a rollout would not.
+	Move bool
 }
 
 // Drain is the deletion of a Machine.
@@ -76,6 +80,7 @@ func NewSchedule(seed uint64, table []fault) Schedule {
 		busyUntil[f.on] = step.At + step.For + 2*time.Second
 		s.Faults = append(s.Faults, step)
 	}
+	s.Move = random.IntN(6) == 0 && !s.Rollout && !s.Has(clusterDeleted)
 	slices.SortStableFunc(s.Faults, func(a, b Step) int { return int(a.At - b.At) })
 	return s
 }
@@ -89,8 +94,9 @@ func (s Schedule) Has(fault string) bool {
 	return slices.ContainsFunc(s.Faults, func(step Step) bool { return step.Fault == fault })
 }
 
-// Keep returns the schedule with the faults that have one of these names only.
+// Keep returns the schedule with the faults that have one of these names only. The name of a move is "move".
 func (s Schedule) Keep(names ...string) Schedule {
+	s.Move = s.Move && slices.Contains(names, "move")
 	s.Faults = slices.DeleteFunc(slices.Clone(s.Faults), func(step Step) bool { return !slices.Contains(names, step.Fault) })
 	return s
 }
@@ -140,6 +146,9 @@ func (s Schedule) String() string {
 	fmt.Fprintf(&b, "%6s a user drains Node %s (cordoned before: %t)\n", s.UserDrain, keepers[0], s.CordonedBefore)
 	for _, step := range s.Faults {
 		fmt.Fprintf(&b, "%6s %s for %s (object %d)\n", step.At, step.Fault, step.For, step.Pick)
+	}
+	if s.Move {
+		b.WriteString("After the faults the Cluster is moved to another management cluster.\n")
 	}
 	return b.String()
 }

@@ -34,14 +34,21 @@ var keepers = []string{"keep-0", "keep-1"}
 
 // world is a fleet in which runs follow one another.
 type world struct {
-	fleet    *fleet.Fleet
-	workload *fleet.Workload
-	cluster  kwok.Cluster
-	managers []*managerProcess
+	management
+	// next is where a run will move the Cluster to, former where it has moved it from. Their fleets are nil if there is no such move.
+	next, former management
+	workload     *fleet.Workload
+	cluster      kwok.Cluster
 	// detach stops the attacher of the workload cluster.
 	detach context.CancelFunc
 	// ended is true when a fault has deleted the Cluster, so that no further run is possible.
 	ended bool
+}
+
+// management is a management cluster with our managers.
+type management struct {
+	fleet    *fleet.Fleet
+	managers []*managerProcess
 }
 
 // newWorld starts a fleet with a number of managers, of which one is the leader.
@@ -67,23 +74,34 @@ func newWorld(ctx context.Context, replicas int) (_ *world, err error) {
 		return nil, err
 	}
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: policyName}}
-	if err := kwok.Create(ctx, w.fleet.Client, leaderElection(), []client.Object{policy}, w.cluster.Objects()); err != nil {
+	if err := kwok.Create(ctx, w.fleet.Client, []client.Object{policy}, w.cluster.Objects()); err != nil {
 		return nil, err
 	}
+	if err := w.addManagers(ctx, replicas); err != nil {
+		return nil, err
+	}
+	return w, w.addMachines(ctx, keepers...)
+}
+
+// addManagers starts our managers, of which one is the leader.
+func (m *management) addManagers(ctx context.Context, replicas int) error {
+	if err := kwok.Create(ctx, m.fleet.Client, leaderElection()); err != nil {
+		return err
+	}
 	for i := range replicas {
-		m := &managerProcess{fleet: w.fleet, name: fmt.Sprintf("manager-%d", i)}
+		manager := &managerProcess{fleet: m.fleet, name: fmt.Sprintf("manager-%d", i)}
 		if replicas > 1 {
-			m.args = []string{
+			manager.args = []string{
 				"--leader-elect", "--leader-elect-resource-namespace=" + metav1.NamespaceDefault,
 				"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s",
 			}
 		}
-		w.managers = append(w.managers, m)
-		if err := m.start(ctx); err != nil {
-			return nil, err
+		m.managers = append(m.managers, manager)
+		if err := manager.start(ctx); err != nil {
+			return err
 		}
 	}
-	return w, w.addMachines(ctx, keepers...)
+	return nil
 }
 
 // leaderElection is the role that an installation has for its lease.
@@ -177,14 +195,31 @@ func (w *world) controlPlane(cluster string) *controlplane.ControlPlane {
 
 // keepLogs keeps logs and audit logs when the fleet stops. It returns their directories.
 func (w *world) keepLogs() []string {
-	w.fleet.Management.KeepLogs()
 	w.workload.KeepLogs()
-	return []string{w.fleet.Management.Dir(), w.workload.Dir()}
+	dirs := []string{w.workload.Dir()}
+	for _, each := range []management{w.management, w.former, w.next} {
+		if each.fleet != nil {
+			each.fleet.Management.KeepLogs()
+			dirs = append(dirs, each.fleet.Management.Dir())
+		}
+	}
+	return dirs
 }
 
 func (w *world) stop() error {
 	w.detach()
+	w.stopOthers()
 	return w.fleet.Stop()
+}
+
+// stopOthers stops the management clusters that the Cluster is not in.
+func (w *world) stopOthers() {
+	for _, each := range []*management{&w.former, &w.next} {
+		if each.fleet != nil {
+			_ = each.fleet.StopManagement()
+		}
+		*each = management{}
+	}
 }
 
 // managerProcess is our manager, which is started again after it was stopped.
@@ -243,9 +278,9 @@ func (m *managerProcess) start(ctx context.Context) error {
 }
 
 // startManagers starts the managers that have exited because they lost the leader election, as a kubelet does.
-func (w *world) startManagers(ctx context.Context) error {
-	for _, m := range w.managers {
-		if err := m.start(ctx); err != nil {
+func (m *management) startManagers(ctx context.Context) error {
+	for _, manager := range m.managers {
+		if err := manager.start(ctx); err != nil {
 			return err
 		}
 	}

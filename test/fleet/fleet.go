@@ -56,7 +56,7 @@ type Fleet struct {
 
 	options  Options
 	provider *kwok.Provider
-	links    kwok.Workloads
+	links    *kwok.Workloads
 }
 
 // Workload is a workload cluster.
@@ -74,7 +74,7 @@ func Start(ctx context.Context, options Options) (_ *Fleet, err error) {
 	if options.Progress == nil {
 		options.Progress = func(string) {}
 	}
-	f := &Fleet{Workloads: map[string]*Workload{}, options: options}
+	f := &Fleet{Workloads: map[string]*Workload{}, options: options, links: &kwok.Workloads{}}
 	defer func() {
 		if err != nil {
 			_ = f.Stop()
@@ -84,15 +84,7 @@ func Start(ctx context.Context, options Options) (_ *Fleet, err error) {
 		return nil, err
 	}
 	options.Progress("control planes are up")
-	core := clusterapi.Fast()
-	if options.ReleasePace {
-		core = clusterapi.Options{}
-	}
-	core.Args = options.CoreArgs
-	if f.Core, err = clusterapi.Install(ctx, f.Management, core); err != nil {
-		return nil, err
-	}
-	if f.provider, err = kwok.Start(context.WithoutCancel(ctx), kwok.Options{Management: f.Management.AdminConfig(), Workload: f.links.Find}); err != nil {
+	if err := f.installClusterAPI(ctx); err != nil {
 		return nil, err
 	}
 	options.Progress("Cluster API core is up")
@@ -106,6 +98,20 @@ func Start(ctx context.Context, options Options) (_ *Fleet, err error) {
 		options.Progress("Cluster API Node Maintenance is up")
 	}
 	return f, nil
+}
+
+// installClusterAPI installs Cluster API's core and the infrastructure provider in the management cluster, and starts their managers.
+func (f *Fleet) installClusterAPI(ctx context.Context) (err error) {
+	core := clusterapi.Fast()
+	if f.options.ReleasePace {
+		core = clusterapi.Options{}
+	}
+	core.Args = f.options.CoreArgs
+	if f.Core, err = clusterapi.Install(ctx, f.Management, core); err != nil {
+		return err
+	}
+	f.provider, err = kwok.Start(context.WithoutCancel(ctx), kwok.Options{Management: f.Management.AdminConfig(), Workload: f.links.Find})
+	return err
 }
 
 // ForTest starts a fleet that runs as long as the test. If the test fails, the logs are kept.
@@ -149,14 +155,7 @@ const patientWithNodes = "--node-monitor-grace-period=1h"
 
 func (f *Fleet) startControlPlanes(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() (err error) {
-		f.Management, err = controlplane.Start(ctx, controlplane.Options{Name: "management", KeepDir: f.options.KeepDir})
-		if err != nil {
-			return err
-		}
-		f.Client, err = client.NewWithWatch(f.Management.AdminConfig(), client.Options{Scheme: clusterapi.Scheme()})
-		return errors.Wrap(err, "creating a client of the management cluster")
-	})
+	group.Go(func() error { return f.startManagement(ctx, "management") })
 	started := make([]*Workload, len(f.options.Workloads))
 	for i, name := range f.options.Workloads {
 		group.Go(func() error {
@@ -181,6 +180,15 @@ func (f *Fleet) startControlPlanes(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+func (f *Fleet) startManagement(ctx context.Context, name string) (err error) {
+	f.Management, err = controlplane.Start(ctx, controlplane.Options{Name: name, KeepDir: f.options.KeepDir})
+	if err != nil {
+		return err
+	}
+	f.Client, err = client.NewWithWatch(f.Management.AdminConfig(), client.Options{Scheme: clusterapi.Scheme()})
+	return errors.Wrap(err, "creating a client of the management cluster")
 }
 
 // install applies the CRDs and the roles of an installation to the management cluster. The infrastructure of these tests has a separate
@@ -260,6 +268,15 @@ func (f *Fleet) ConnectOver(cluster kwok.Cluster, link kwok.Workload) {
 
 // Stop stops all processes.
 func (f *Fleet) Stop() error {
+	errs := []error{f.StopManagement()}
+	for _, workload := range f.Workloads {
+		errs = append(errs, workload.Stop())
+	}
+	return firstError(errs)
+}
+
+// StopManagement stops the management cluster and the managers in it.
+func (f *Fleet) StopManagement() error {
 	var errs []error
 	if f.Manager != nil {
 		errs = append(errs, f.Manager.Stop())
@@ -270,12 +287,13 @@ func (f *Fleet) Stop() error {
 	if f.Core != nil {
 		errs = append(errs, f.Core.Stop())
 	}
-	for _, workload := range f.Workloads {
-		errs = append(errs, workload.Stop())
-	}
 	if f.Management != nil {
 		errs = append(errs, f.Management.Stop())
 	}
+	return firstError(errs)
+}
+
+func firstError(errs []error) error {
 	for _, err := range errs {
 		if err != nil {
 			return err

@@ -37,7 +37,7 @@ const maxOutageErrors = 60
 func TestWorkloadAPIServerOutage(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: time.Second, PodDeletionDelay: time.Second})
-	all.withMachines("m1", "m2", "m3")
+	all.withMachines("m1", "m2", "m3", "m4")
 
 	t.Run("E19: names an API server without policy/v1, does not delete Pods instead, and continues when policy/v1 is served", func(t *testing.T) {
 		all.sub(t).withoutPolicy("m3")
@@ -45,6 +45,7 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 
 	t.Run("M15: reports that the API server is unreachable and continues the drain when it returns", func(t *testing.T) {
 		s := all.sub(t)
+		defer s.removeWorkloads()
 		s.runOn("m1", "web", 10, deployment("web", 10), budget("web", 2))
 		s.expectDisruptionsAllowed("web", 2)
 		s.deleteMachine("m1")
@@ -64,6 +65,8 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 		s.expectInvariants()
 	})
 
+	t.Run("M87: waits for the connection to look up the Node of a deleted Machine without nodeRef", func(t *testing.T) { all.sub(t).nodeUnknown("m4") })
+
 	t.Run("M13, M15: releases the Machine of an unreachable workload cluster at the drain timeout", func(t *testing.T) {
 		s := all.sub(t)
 		s.change("m2", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(outage.Seconds())) })
@@ -81,6 +84,32 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 		errors := errorLines(s.fleet.Manager.Log())[before:]
 		s.Expect(len(errors)).To(BeNumerically("<=", maxOutageErrors), strings.Join(errors, "\n"))
 	})
+}
+
+// nodeUnknown deletes a Machine without nodeRef, as it is after clusterctl move, while neither Cluster API nor our manager can look up its Node.
+// Cluster API does not wait for the hook of such a Machine and does not delete its Node, so it is started after the drain.
+func (s *scene) nodeUnknown(machine string) {
+	s.run(bare("remaining", machine))
+	s.workload.CutNetwork()
+	s.fleet.KillManager()
+	s.fleet.Core.Kill()
+	s.Expect(s.fleet.Client.Status().Patch(s.Context(), s.machine(machine), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeRef":null}}`)))).To(Succeed())
+	s.deleteMachine(machine)
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(ContainSubstring("The Node is unknown"))
+	s.Expect(s.condition(machine).Reason).To(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
+	s.Expect(s.machine(machine).Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+
+	s.workload.RestoreNetwork()
+	s.Eventually(func() string { return s.condition(machine).Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonDrained))
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("remaining"))
+	s.expectOrder(s.evictions().Succeeded()[0], s.released(machine))
+
+	s.Expect(s.fleet.Core.Start(s.Context())).To(Succeed())
+	s.Eventually(func() bool { return s.isGone(machine) }, eventually, pace).Should(BeTrue())
+	s.Expect(client.IgnoreNotFound(s.workload.Client.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: machine}}))).To(Succeed())
+	s.expectGone(machine)
+	s.expectInvariants()
 }
 
 // maxTries is the maximum number of failed evictions of one Pod: the tenth is sent 17 minutes after the first.

@@ -1,0 +1,72 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+// prepareMove starts the management cluster that the Cluster will be moved to, with as many managers as the present one has.
+func (r *run) prepareMove(ctx context.Context) (err error) {
+	if r.next.fleet, err = r.fleet.AnotherManagement(ctx, fmt.Sprintf("management-%d", r.schedule.Seed)); err != nil {
+		return err
+	}
+	return r.next.addManagers(ctx, len(r.managers))
+}
+
+// move moves the Cluster to the next management cluster, where a user deletes the Machines again. The managers of the former management cluster
+// continue to run.
+func (r *run) move(ctx context.Context, record *recording) error {
+	if err := record.addManagement(ctx, r.next); err != nil {
+		return err
+	}
+	r.logf("the Cluster is moved")
+	err := eventually(ctx, 2*healing, "clusterctl moves the Cluster", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healing) // an interrupted move may leave the Cluster paused
+		defer cancel()
+		return r.fleet.MoveTo(ctx, r.next.fleet, metav1.NamespaceDefault)
+	})
+	if err != nil {
+		return err
+	}
+	record.managementSides[0].cancel()
+	r.former, r.management, r.next = r.management, r.next, management{}
+	r.logf("the Cluster was moved")
+	for _, drain := range r.schedule.Drains {
+		if err := r.request(ctx, "delete Machine "+drain.Machine+" again", r.deleteMoved(drain.Machine)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleteMoved deletes a Machine that has its hook and whose Node Cluster API knows again, if it exists.
+func (r *run) deleteMoved(name string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		machine := &clusterv1.Machine{}
+		if err := r.fleet.Client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, machine); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		err := r.workload.Client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
+		if client.IgnoreNotFound(err) != nil {
+			return errors.Wrapf(err, "getting Node %s", name)
+		}
+		if err == nil && !machine.Status.NodeRef.IsDefined() || !machinedrain.HasHook(machine) {
+			return errors.Errorf("Machine %s has nodeRef %q and hook %t", name, machine.Status.NodeRef.Name, machinedrain.HasHook(machine))
+		}
+		return r.deleteMachine(name)(ctx)
+	}
+}
+
+// allManagers returns the managers of all management clusters of the run.
+func (r *run) allManagers() []*managerProcess {
+	return slices.Concat(r.former.managers, r.managers)
+}
