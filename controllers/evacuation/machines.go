@@ -6,7 +6,6 @@ import (
 	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/annotations"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -44,12 +43,12 @@ func (m *Machines) Deleted(ctx context.Context, cluster types.NamespacedName) ([
 	return list.Items, errors.Wrapf(err, "listing the deleted Machines of Cluster %s", cluster)
 }
 
-// Paused returns a function that reports whether a NodeMaintenance in a workload cluster serves a paused Machine. When the Machine is
-// resumed, workload.Clusters.Resume enqueues all affected objects.
-func (m *Machines) Paused(ctx context.Context, cluster types.NamespacedName) func(*v1alpha1.NodeMaintenance) bool {
+// Suspended returns a function that reports whether a NodeMaintenance in a workload cluster is suspended, see machinedrain.IsSuspended. When its
+// Machine is resumed, workload.Clusters.Resume enqueues all affected objects.
+func (m *Machines) Suspended(ctx context.Context, cluster types.NamespacedName) func(*v1alpha1.NodeMaintenance) bool {
 	return func(maintenance *v1alpha1.NodeMaintenance) bool {
-		key, ours := machinedrain.OwnerMachine(maintenance, m.ManagementCluster, cluster)
-		if !ours {
+		key, served := machinedrain.OwnerMachineOfAnyManager(maintenance, cluster)
+		if !served {
 			return false
 		}
 		machine := &clusterv1.Machine{}
@@ -59,6 +58,6 @@ func (m *Machines) Paused(ctx context.Context, cluster types.NamespacedName) fun
 			}
 			return false
 		}
-		return annotations.HasPaused(machine)
+		return machinedrain.IsSuspended(maintenance, machine, m.ManagementCluster)
 	}
 }

@@ -318,7 +318,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	s.terms = evacuation.TermsOn(pod.Spec.NodeName, maintenances, r.Machines.Paused(ctx, s.request.Cluster))
+	s.terms = evacuation.TermsOn(pod.Spec.NodeName, maintenances, r.Machines.Suspended(ctx, s.request.Cluster))
 	if len(s.evacuation.Spec.Evacuators) == 0 {
 		_, problems := evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType))
 		for _, problem := range problems {
@@ -347,7 +347,7 @@ func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Acti
 		return err
 	}
 	if len(after.Finalizers) == 0 && (action.Delete || after.DeletionTimestamp != nil) {
-		r.Written.RecordDeleted(s.request.Cluster, before)
+		r.Written.RecordDeleted(s.request.Cluster, after)
 	}
 	return nil
 }

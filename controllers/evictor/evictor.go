@@ -150,7 +150,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return workload.Result(err)
 	}
 	p.state.inFlight.observeBudgets(pdbs)
-	p.paused = v.Machines.Paused(ctx, p.cluster)
+	p.suspended = v.Machines.Suspended(ctx, p.cluster)
 	if p.deleted, err = v.Machines.Deleted(ctx, p.cluster); err != nil {
 		return reconcile.Result{}, err
 	}

@@ -47,7 +47,7 @@ type pass struct {
 	written     *expectations.Objects[*v1alpha1.Evacuation]
 	now         time.Time
 	subjects    map[types.UID]*subject
-	paused      func(*v1alpha1.NodeMaintenance) bool
+	suspended   func(*v1alpha1.NodeMaintenance) bool
 	deleted     []clusterv1.Machine         // the deleted Machines of the Cluster, read-only
 	terms       map[string]evacuation.Terms // by Node
 	blocked     map[string]int              // numbers of blocked Pods, by reason
@@ -82,7 +82,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	if err := p.findImminentCordons(ctx, maintenances.Items); err != nil {
 		return nil, err
 	}
-	p.terms = evacuation.TermsByNode(maintenances.Items, p.paused)
+	p.terms = evacuation.TermsByNode(maintenances.Items, p.suspended)
 	candidates := p.inFlight()
 	live := map[types.UID]bool{}
 	for _, s := range p.due(evacuations.Items) {
@@ -161,7 +161,7 @@ func (p *pass) findImminentCordons(ctx context.Context, maintenances []v1alpha1.
 	for i := range maintenances {
 		m := &maintenances[i]
 		nodes, until := cordon.Imminent(m, p.now)
-		if len(nodes) > 0 && p.paused(m) { // it cordons no Node while its Machine is paused
+		if len(nodes) > 0 && p.suspended(m) {
 			continue
 		}
 		for _, name := range nodes {

@@ -32,7 +32,7 @@ func passOver(t *testing.T, now time.Time, observation workload.Observation, obj
 	return &pass{
 		client:      fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).Build(),
 		observation: observation, state: newState(), written: expectations.New[*v1alpha1.Evacuation](t.Context()), now: now,
-		subjects: map[types.UID]*subject{}, blocked: map[string]int{}, paused: func(*v1alpha1.NodeMaintenance) bool { return false },
+		subjects: map[types.UID]*subject{}, blocked: map[string]int{}, suspended: func(*v1alpha1.NodeMaintenance) bool { return false },
 	}
 }
 
@@ -217,7 +217,7 @@ func TestWaitForCordonsIsBounded(t *testing.T) {
 			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(now.Add(-tc.recreate))}}
 			m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageCordon, v1alpha1.SelectNodes("one")
 			p := passOver(t, now, onePod{pod: pod}, m, e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
-			p.paused = func(*v1alpha1.NodeMaintenance) bool { return tc.paused }
+			p.suspended = func(*v1alpha1.NodeMaintenance) bool { return tc.paused }
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(candidates).To(HaveLen(map[bool]int{true: 1}[tc.evicts]))

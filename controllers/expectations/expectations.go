@@ -38,12 +38,19 @@ func New[T client.Object](ctx context.Context) *Objects[T] {
 // RecordWritten records an object as the API server returned it, unless a later version is recorded.
 func (o *Objects[T]) RecordWritten(cluster types.NamespacedName, object T) {
 	wrote := entry[T]{cluster: cluster, object: object}
-	if known, isKnown := o.written.Has(wrote.Key()); !isKnown || !known.deleted && !isOlder(object, known.object) {
+	if known, isKnown := o.written.Has(wrote.Key()); !isKnown || !known.hasDeleted(object) && !isOlder(object, known.object) {
 		o.written.Add(wrote)
 	}
 }
 
-// RecordDeleted records that the last write has deleted an object or removed its last finalizer.
+// hasDeleted reports whether the last write has deleted an object. It has not if another actor added a finalizer before.
+func (e entry[T]) hasDeleted(object T) bool {
+	survived := isOlder(e.object, object) && len(object.GetFinalizers()) > 0
+	return e.deleted && !survived
+}
+
+// RecordDeleted records that the last write has deleted an object or removed its last finalizer. object is the last known version before, or the
+// result of the write.
 func (o *Objects[T]) RecordDeleted(cluster types.NamespacedName, object T) {
 	o.written.Add(entry[T]{cluster: cluster, object: object, deleted: true})
 }
@@ -51,10 +58,14 @@ func (o *Objects[T]) RecordDeleted(cluster types.NamespacedName, object T) {
 // Latest returns the later version of an object: the observed one or the written one. deleted means that the last write has deleted it.
 func (o *Objects[T]) Latest(cluster types.NamespacedName, observed T) (latest T, deleted bool) {
 	wrote, known := o.written.Has(entry[T]{cluster: cluster, object: observed}.Key())
-	if known && (wrote.deleted || isOlder(observed, wrote.object)) {
-		return wrote.object, wrote.deleted
+	switch {
+	case known && wrote.hasDeleted(observed):
+		return wrote.object, true
+	case known && isOlder(observed, wrote.object):
+		return wrote.object, false
+	default:
+		return observed, false
 	}
-	return observed, false
 }
 
 func isOlder[T client.Object](a, b T) bool {

@@ -13,6 +13,11 @@ func TestObjects(t *testing.T) {
 	node := func(uid types.UID, version string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: uid, ResourceVersion: version}}
 	}
+	finalized := func(version string) *corev1.Node {
+		n := node("uid", version)
+		n.Finalizers = []string{"example.com/instigator"}
+		return n
+	}
 	cluster, other := types.NamespacedName{Namespace: "fleet", Name: "a"}, types.NamespacedName{Namespace: "fleet", Name: "b"}
 	for name, tc := range map[string]struct {
 		written []string
@@ -21,14 +26,18 @@ func TestObjects(t *testing.T) {
 		cluster  types.NamespacedName
 		observed *corev1.Node
 		latest   string
+		exists   bool // despite deleted
 	}{
-		"an object that was not written":              {cluster: cluster, observed: node("uid", "9"), latest: "9"},
-		"a written object while the watch lags":       {written: []string{"10"}, cluster: cluster, observed: node("uid", "9"), latest: "10"},
-		"an object that was written by another actor": {written: []string{"10"}, cluster: cluster, observed: node("uid", "11"), latest: "11"},
-		"the later one of two writes":                 {written: []string{"10", "8"}, cluster: cluster, observed: node("uid", "7"), latest: "10"},
-		"an object with the same name":                {written: []string{"10"}, cluster: cluster, observed: node("another", "9"), latest: "9"},
-		"an object of another workload cluster":       {written: []string{"10"}, cluster: other, observed: node("uid", "9"), latest: "9"},
-		"a deleted object":                            {deleted: true, written: []string{"10"}, cluster: cluster, observed: node("uid", "9"), latest: "8"},
+		"an object that was not written":                                       {cluster: cluster, observed: node("uid", "9"), latest: "9"},
+		"a written object while the watch lags":                                {written: []string{"10"}, cluster: cluster, observed: node("uid", "9"), latest: "10"},
+		"an object that was written by another actor":                          {written: []string{"10"}, cluster: cluster, observed: node("uid", "11"), latest: "11"},
+		"the later one of two writes":                                          {written: []string{"10", "8"}, cluster: cluster, observed: node("uid", "7"), latest: "10"},
+		"an object with the same name":                                         {written: []string{"10"}, cluster: cluster, observed: node("another", "9"), latest: "9"},
+		"an object of another workload cluster":                                {written: []string{"10"}, cluster: other, observed: node("uid", "9"), latest: "9"},
+		"a deleted object":                                                     {deleted: true, written: []string{"10"}, cluster: cluster, observed: node("uid", "9"), latest: "8"},
+		"E49: an object whose deletion waits for a finalizer of another actor": {deleted: true, cluster: cluster, observed: finalized("9"), latest: "9", exists: true},
+		"E49: the next written version of that object":                         {deleted: true, written: []string{"10"}, cluster: cluster, observed: finalized("9"), latest: "10", exists: true},
+		"an object whose last finalizer was removed":                           {deleted: true, cluster: cluster, observed: finalized("8"), latest: "8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -37,11 +46,13 @@ func TestObjects(t *testing.T) {
 				nodes.RecordDeleted(cluster, node("uid", "8"))
 			}
 			for _, version := range tc.written {
-				nodes.RecordWritten(cluster, node("uid", version))
+				written := node("uid", version)
+				written.Finalizers = tc.observed.Finalizers
+				nodes.RecordWritten(cluster, written)
 			}
 			latest, deleted := nodes.Latest(tc.cluster, tc.observed)
 			g.Expect(latest.ResourceVersion).To(Equal(tc.latest))
-			g.Expect(deleted).To(Equal(tc.deleted))
+			g.Expect(deleted).To(Equal(tc.deleted && !tc.exists))
 		})
 	}
 }

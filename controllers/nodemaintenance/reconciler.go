@@ -147,7 +147,7 @@ func (r *Reconciler) steps(s *scope) []step {
 	switch {
 	case !s.maintenance.DeletionTimestamp.IsZero():
 		return r.deletionSteps(s)
-	case s.isPaused(): // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
+	case s.isSuspended(): // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
 		return nil
 	case s.isNodeDeleted():
 		return []step{r.withdrawFromDeletedNodes, r.moveToComplete, r.deleteMaintenance}
@@ -169,7 +169,7 @@ func (r *Reconciler) deletionSteps(s *scope) []step {
 	switch {
 	case !controllerutil.ContainsFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer): // the event that removeFinalizer has caused
 		return []step{r.stopObserving}
-	case s.isPaused():
+	case s.isSuspended():
 		return nil
 	case s.isLeftToClusterAPI(): // the Node stays cordoned
 		return []step{r.withdraw, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}

@@ -136,7 +136,7 @@ func (g *given) annotated(key, value string) *given {
 }
 
 func (g *given) paused() *given {
-	g.Paused = true
+	g.Suspended = true
 	return g
 }
 

@@ -57,8 +57,8 @@ type Input struct {
 	Limits *Limits
 	// DrainEnds is when the drain times out. Nil: never.
 	DrainEnds *time.Time
-	// Paused is true if all instigators are paused, see Terms.DefersEvacuation.
-	Paused bool
+	// Suspended is true if all instigators are suspended, see Terms.DefersEvacuation.
+	Suspended bool
 	// TerminatingSince is when the deletion of a terminating Pod was requested.
 	TerminatingSince time.Time
 	// GoneSince is when the Pod was first observed not to exist. Zero: Next does not wait for the garbage collector.
@@ -71,7 +71,7 @@ func InputOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, 
 	resolved, _ := Resolve(SubjectOf(e, pod, podType))
 	return Input{
 		Evacuation: e, Pod: ObservedPod(e, pod, podType), ResolvedEvacuators: resolved, Limits: terms.Limits(e, pod, podType),
-		DrainEnds: terms.DrainEnds, Paused: terms.DefersEvacuation(e), TerminatingSince: deletionRequested(pod), Now: now,
+		DrainEnds: terms.DrainEnds, Suspended: terms.DefersEvacuation(e), TerminatingSince: deletionRequested(pod), Now: now,
 	}
 }
 
@@ -95,8 +95,8 @@ func Next(in Input) Action {
 		return Action{Kind: AwaitPod, Message: "The Pod has not been observed yet."}
 	case in.Pod.Terminating:
 		return awaitTermination(in)
-	case in.Paused:
-		return Action{Kind: AwaitResume, Message: "The Machine of the Node is paused."}
+	case in.Suspended:
+		return Action{Kind: AwaitResume, Message: "The Machine of the Node is paused, or its drain has not been continued after clusterctl move."}
 	}
 	if until := deferredUntil(in); in.Now.Before(until) {
 		return awaitBackoff(in.Pod, until)

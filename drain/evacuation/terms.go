@@ -25,29 +25,29 @@ type Terms struct {
 	// DeletesUnready is true if all of its drains allow the deletion of Pods that aren't ready and whose budget can never allow a
 	// disruption (E21).
 	DeletesUnready bool
-	// Paused is true if all of its drains serve Machines that are paused.
-	Paused bool
+	// Suspended is true if all of its drains are suspended, see machinedrain.IsSuspended.
+	Suspended bool
 }
 
-// DefersEvacuation reports whether the Evacuation of a Pod of the Node is deferred because all its instigators are paused. NodeMaintenances that
-// serve no Machine, and instigators other than NodeMaintenances, are never paused.
+// DefersEvacuation reports whether the Evacuation of a Pod of the Node is deferred because all its instigators are suspended. NodeMaintenances that
+// serve no Machine, and instigators other than NodeMaintenances, are never suspended.
 func (t Terms) DefersEvacuation(e *v1alpha1.Evacuation) bool {
 	instigators := Instigators(e)
-	return t.Paused && len(instigators) == 1 && instigators[0] == v1alpha1.NodeMaintenanceInstigatorFinalizer
+	return t.Suspended && len(instigators) == 1 && instigators[0] == v1alpha1.NodeMaintenanceInstigatorFinalizer
 }
 
 // TermsByNode returns the terms of all Nodes that a maintenance drains. If several drain a Node, the earliest drain timeout applies,
 // and budgets are overridden only if all of them override budgets: as with the order of Pods, the most restrictive one wins. Evacuators
-// that are not built in are excluded if one of them excludes them, so that they cannot block its drain. paused reports whether a
-// maintenance serves a Machine that is paused; nil: no maintenance does.
-func TermsByNode(maintenances []v1alpha1.NodeMaintenance, paused func(*v1alpha1.NodeMaintenance) bool) map[string]Terms {
+// that are not built in are excluded if one of them excludes them, so that they cannot block its drain. suspended reports whether a
+// maintenance is suspended; nil: none is.
+func TermsByNode(maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) map[string]Terms {
 	byNode := map[string]Terms{}
 	for i := range maintenances {
 		terms, drains := termsOf(&maintenances[i])
 		if !drains {
 			continue
 		}
-		terms.Paused = paused != nil && paused(&maintenances[i])
+		terms.Suspended = suspended != nil && suspended(&maintenances[i])
 		for j := range maintenances[i].Status.NodeStatuses {
 			node := maintenances[i].Status.NodeStatuses[j].NodeRef.Name
 			if others, shared := byNode[node]; shared {
@@ -61,7 +61,7 @@ func TermsByNode(maintenances []v1alpha1.NodeMaintenance, paused func(*v1alpha1.
 }
 
 // TermsOn returns the terms of one Node, see TermsByNode.
-func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance, paused func(*v1alpha1.NodeMaintenance) bool) Terms {
+func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) Terms {
 	var all *Terms
 	for i := range maintenances {
 		m := &maintenances[i]
@@ -70,7 +70,7 @@ func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance, paused func(*
 		if !drains || !slices.ContainsFunc(m.Status.NodeStatuses, selects) {
 			continue
 		}
-		terms.Paused = paused != nil && paused(m)
+		terms.Suspended = suspended != nil && suspended(m)
 		if all != nil {
 			terms = all.and(terms)
 		}
@@ -84,7 +84,12 @@ func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance, paused func(*
 func TermsChanged(before, after *v1alpha1.NodeMaintenance) bool {
 	beforeTerms, drained := termsOf(before)
 	afterTerms, drains := termsOf(after)
-	return drained != drains || drains && (!reflect.DeepEqual(beforeTerms, afterTerms) || !slices.EqualFunc(before.Status.NodeStatuses, after.Status.NodeStatuses, sameNode))
+	if !drained || !drains {
+		return drained != drains
+	}
+	const manager = v1alpha1.OwnerManagementClusterAnnotation // a drain may be suspended until it changes
+	return !reflect.DeepEqual(beforeTerms, afterTerms) || before.Annotations[manager] != after.Annotations[manager] ||
+		!slices.EqualFunc(before.Status.NodeStatuses, after.Status.NodeStatuses, sameNode)
 }
 
 func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
@@ -113,7 +118,7 @@ func (t Terms) and(more Terms) Terms {
 		Unordered:      t.Unordered && more.Unordered,
 		BuiltInOnly:    t.BuiltInOnly || more.BuiltInOnly,
 		DeletesUnready: t.DeletesUnready && more.DeletesUnready,
-		Paused:         t.Paused && more.Paused,
+		Suspended:      t.Suspended && more.Suspended,
 	}
 	both.ProgressDeadline = min(cmp.Or(t.ProgressDeadline, more.ProgressDeadline), cmp.Or(more.ProgressDeadline, t.ProgressDeadline))
 	return both

@@ -86,7 +86,7 @@ func describe(terms evacuation.Terms) string {
 	if terms.DeletesUnready {
 		text += ", deletes unready"
 	}
-	if terms.Paused {
+	if terms.Suspended {
 		text += ", paused"
 	}
 	return text
@@ -103,6 +103,9 @@ func TestTermsChanged(t *testing.T) {
 		{"a drain ends", of(drain(unlimited, "one")), nil, true},
 		{"E14: a timeout is set while it runs", of(drain(unlimited, "one")), of(drain(within(600), "one")), true},
 		{"another Node is selected", of(drain(unlimited, "one")), of(drain(unlimited, "two")), true},
+		{"M89: the drain continues in another management cluster", of(drain(unlimited, "one")), of(drain(func(m *v1alpha1.NodeMaintenance) {
+			m.Annotations = map[string]string{v1alpha1.OwnerManagementClusterAnnotation: "here"}
+		}, "one")), true},
 		{"only the progress changes", of(drain(within(600), "one")), of(drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Status.NodeStatuses[0].PodsEvacuating = 3 }, "one")), false},
 		{"nothing is drained before or after", of(drain(func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageIdle }, "one")), nil, false},
 	} {
@@ -121,10 +124,10 @@ func TestTermsRest(t *testing.T) {
 		given *given
 		want  bool
 	}{
-		{"M16: defers an Evacuation whose instigators are paused NodeMaintenances only", evacuation.Terms{Paused: true}, anEvacuation(), true},
-		{"M16: does not defer an Evacuation with another instigator", evacuation.Terms{Paused: true}, anEvacuation().heldBy(ours, theirs), false},
-		{"M16: does not defer an Evacuation of another instigator only", evacuation.Terms{Paused: true}, anEvacuation().heldBy(theirs), false},
-		{"M16: defers despite foreign finalizers", evacuation.Terms{Paused: true}, anEvacuation().heldBy(foreign, ours), true},
+		{"M16: defers an Evacuation whose instigators are paused NodeMaintenances only", evacuation.Terms{Suspended: true}, anEvacuation(), true},
+		{"M16: does not defer an Evacuation with another instigator", evacuation.Terms{Suspended: true}, anEvacuation().heldBy(ours, theirs), false},
+		{"M16: does not defer an Evacuation of another instigator only", evacuation.Terms{Suspended: true}, anEvacuation().heldBy(theirs), false},
+		{"M16: defers despite foreign finalizers", evacuation.Terms{Suspended: true}, anEvacuation().heldBy(foreign, ours), true},
 		{"M16: does not defer when no NodeMaintenance is paused", evacuation.Terms{}, anEvacuation(), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {

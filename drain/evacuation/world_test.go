@@ -78,7 +78,7 @@ func newWorld(t testing.TB, r *rapid.T) *world {
 
 func (w *world) next() evacuation.Action {
 	before := toJSON(w.t, w.e)
-	action := evacuation.Next(evacuation.Input{Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, Limits: w.limits, DrainEnds: w.drainEnds, Paused: w.rests(), Now: w.now})
+	action := evacuation.Next(evacuation.Input{Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, Limits: w.limits, DrainEnds: w.drainEnds, Suspended: w.rests(), Now: w.now})
 	if toJSON(w.t, w.e) != before {
 		w.t.Fatal("Next has changed its input")
 	}
@@ -86,7 +86,7 @@ func (w *world) next() evacuation.Action {
 }
 
 // rests reports whether all instigators of the Evacuation are paused.
-func (w *world) rests() bool { return evacuation.Terms{Paused: w.paused}.DefersEvacuation(w.e) }
+func (w *world) rests() bool { return evacuation.Terms{Suspended: w.paused}.DefersEvacuation(w.e) }
 
 // reconcile acts as the controller: it applies actions of Next until nothing changes, or a write is lost.
 func (w *world) reconcile(r *rapid.T) {

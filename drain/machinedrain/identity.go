@@ -18,7 +18,12 @@ import (
 // Machine of another management cluster or Cluster: two management clusters may share a workload cluster.
 func OwnerMachine(m *v1alpha1.NodeMaintenance, managementCluster string, cluster types.NamespacedName) (machine types.NamespacedName, ours bool) {
 	machine, ours = OwnerMachineOfAnyManager(m, cluster)
-	return machine, ours && m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] == managementCluster
+	return machine, ours && IsOfManagementCluster(m, managementCluster)
+}
+
+// IsOfManagementCluster reports whether the manager of this management cluster has created, continued or completed a NodeMaintenance.
+func IsOfManagementCluster(m *v1alpha1.NodeMaintenance, managementCluster string) bool {
+	return m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] == managementCluster
 }
 
 // OwnerMachineOfAnyManager is like OwnerMachine, for any management cluster: the Cluster may have been moved here from another one.
@@ -36,7 +41,16 @@ func OrphanedByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, man
 	return served && owner.Name == machine.Name && machine.DeletionTimestamp.IsZero() &&
 		m.Spec.Stage != v1alpha1.StageComplete &&
 		m.Annotations[v1alpha1.RequestedForAnnotation] != v1alpha1.RequestedForStage &&
-		m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != managementCluster
+		!IsOfManagementCluster(m, managementCluster)
+}
+
+// IsSuspended reports whether nothing is done for a NodeMaintenance that serves this Machine. Either the Machine is paused, or the maintenance began
+// in another management cluster, from which clusterctl has moved the Machine, and the manager has neither continued nor completed it here: the
+// Machine may not be deleted here, or have other drain rules. A NodeMaintenance that is in stage Complete or deleted changes no Pod and ends.
+func IsSuspended(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
+	_, paused := machine.Annotations[clusterv1.PausedAnnotation]
+	ends := m.Spec.Stage == v1alpha1.StageComplete || !m.DeletionTimestamp.IsZero()
+	return paused || !ends && !IsOfManagementCluster(m, managementCluster)
 }
 
 // KeepsNodeCordoned reports whether the Node of a Machine stays cordoned even if another actor completes the NodeMaintenance that serves the

@@ -170,6 +170,41 @@ func TestKeepsNodeCordoned(t *testing.T) {
 	}
 }
 
+func TestIsSuspended(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.NodeMaintenance, *clusterv1.Machine)
+		want   bool
+	}{
+		"started here": {},
+		"M16: the Machine is paused": {want: true, change: func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+			machine.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+		}},
+		"M89: started in another management cluster": {want: true, change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+			m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] = "elsewhere"
+		}},
+		"M89: continued here": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+			continued := m.DeepCopy()
+			m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] = "elsewhere"
+			machinedrain.Update(m, continued)
+		}},
+		"M89: completed in another management cluster": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) { machinedrain.Complete(m, "elsewhere") }},
+		"M89: deleted in another management cluster": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+			m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.DeletionTimestamp = "elsewhere", ptr.To(metav1.NewTime(time.Unix(0, 0)))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}
+			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Machine: machine, Node: &corev1.Node{}})
+			if tc.change != nil {
+				tc.change(m, machine)
+			}
+			if got := machinedrain.IsSuspended(m, machine, "here"); got != tc.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
 func TestOrphanedByMove(t *testing.T) {
 	t.Run("M16: reverts the drain of a deletion that clusterctl move does not preserve, and no other drain", func(t *testing.T) {
 		cases := map[string]struct {

@@ -136,7 +136,7 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 
 // adopt makes the NodeMaintenance one of this management cluster.
 func adopt(m *v1alpha1.NodeMaintenance, managementCluster string) (changed bool) {
-	if m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] == managementCluster {
+	if IsOfManagementCluster(m, managementCluster) {
 		return false
 	}
 	metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.OwnerManagementClusterAnnotation, managementCluster)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
@@ -34,7 +35,7 @@ const (
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
-	all.withMachines("paused", "resting", "halted", "frozen", "moved", "slow", "slower", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "spare")
+	all.withMachines("paused", "resting", "halted", "frozen", "moved", "slow", "slower", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "inherited", "spare")
 
 	t.Run("M16: does not change a paused Machine and its Node", func(t *testing.T) { all.sub(t).paused() })
 	t.Run("M16: does not change the Machines and Nodes of a paused Cluster", func(t *testing.T) { all.sub(t).pausedCluster() })
@@ -42,6 +43,7 @@ func TestHooks(t *testing.T) {
 	t.Run("M16: stops a drain while its Machine is paused, and then continues it", func(t *testing.T) { all.sub(t).pausedInTheMiddle("frozen", pauseMachine("frozen")) })
 	t.Run("E38: evicts no Pod twice when its Machine is paused and resumed during slow evictions", func(t *testing.T) { all.sub(t).pausedDuringEviction("slow", pauseMachine("slow")) })
 	t.Run("E38: evicts no Pod twice when its Cluster is paused and resumed during slow evictions", func(t *testing.T) { all.sub(t).pausedDuringEviction("slower", (*scene).pauseCluster) })
+	t.Run("M89: does nothing for a drain of another management cluster before it can continue it", func(t *testing.T) { all.sub(t).inherited() })
 	t.Run("M12: sets the hook again on a Machine that was moved after its hook was released", func(t *testing.T) { all.sub(t).moved() })
 	t.Run("M13: deletes the remaining Pods before the drain timeout with onTimeout Delete", func(t *testing.T) { all.sub(t).deletedAtTimeout() })
 	t.Run("M13: attempts to evict Pods of later steps before the drain timeout releases the Machine", func(t *testing.T) { all.sub(t).finalEvictionAttempt() })
@@ -191,6 +193,38 @@ func (s *scene) moved() {
 	s.Eventually(func() *v1alpha1.NodeMaintenance { return s.maintenanceOf("moved") }, soon, pace).Should(BeNil())
 	s.deleteMachine("moved")
 	s.expectGone("moved")
+}
+
+// inherited deletes a Machine again after a move in the middle of its drain. Invalid drain rules prevent that the drain continues.
+func (s *scene) inherited() {
+	defer s.removeWorkloads()
+	evicting, waiting := bare("evicting", "inherited"), bare("waiting", "inherited")
+	s.run(evicting, waiting)
+	invalid := tooLargeRule("web")
+	s.create(s.fleet.Client, invalid)
+	s.fleet.KillManager()
+	m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "the previous one", Cluster: s.cluster.Key(), Machine: s.machine("inherited"), Node: s.node("inherited")})
+	s.create(s.workload.Client, m)
+	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "inherited"}}}
+	s.Expect(s.workload.Client.Status().Update(s.Context(), m)).To(Succeed())
+	e := evacuation.New(s.pod(evicting.Name), nil, 1800)
+	metav1.SetMetaDataAnnotation(&e.ObjectMeta, v1alpha1.EvacuationNodeAnnotation, "inherited")
+	evacuation.Request(e)
+	s.create(s.workload.Client, e)
+	s.deleteMachine("inherited")
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+
+	s.Eventually(func() string { return s.condition("inherited").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonInvalidDrainRule))
+	s.Consistently(func(g Gomega) {
+		g.Expect(s.node("inherited").Spec.Unschedulable).To(BeFalse())
+		g.Expect(s.evacuation(waiting)).To(BeNil())
+		g.Expect(s.evictions()).To(BeEmpty())
+	}, soon/2, pace).Should(Succeed())
+
+	s.Expect(s.fleet.Client.Delete(s.Context(), invalid)).To(Succeed())
+	s.expectGone("inherited")
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("evicting", "waiting"))
+	s.expectInvariants()
 }
 
 func (s *scene) deletedAtTimeout() {

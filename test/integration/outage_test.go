@@ -204,17 +204,22 @@ func TestDisconnect(t *testing.T) {
 	t.Run("M27: reports on the condition of a Machine everything that it waits for, and the result", func(t *testing.T) { all.sub(t).conditionReasons() })
 }
 
-// conditionReasons deletes two more Machines, one of which waits for everything that a Machine can wait for, and checks the sequence of
-// conditions of all Machines.
-func (s *scene) conditionReasons() {
-	defer s.removeWorkloads()
-	// Cluster API's webhook rejects a rule that cannot be parsed, but accepts one that is too large.
-	invalid := drainRule("invalid", "web", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
+// tooLargeRule returns an invalid rule: Cluster API's webhook rejects one that cannot be parsed, but accepts one that is too large.
+func tooLargeRule(app string) *clusterv1.MachineDrainRule {
+	invalid := drainRule("invalid", app, clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
 	invalid.Spec.Pods[0].Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn}}}
 	for i := range rules.MaxRulesBytes / utilvalidation.LabelValueMaxLength {
 		values := &invalid.Spec.Pods[0].Selector.MatchExpressions[0].Values
 		*values = append(*values, fmt.Sprintf("%0*d", utilvalidation.LabelValueMaxLength, i))
 	}
+	return invalid
+}
+
+// conditionReasons deletes two more Machines, one of which waits for everything that a Machine can wait for, and checks the sequence of
+// conditions of all Machines.
+func (s *scene) conditionReasons() {
+	defer s.removeWorkloads()
+	invalid := tooLargeRule("web")
 	s.create(s.fleet.Client, invalid)
 	s.runOn("told", "web", 2, deployment("web", 2), budget("web", 0))
 	s.reportAttached("told", "kubernetes.io/iscsi/10.0.0.1:3260:iqn.test:1")
