@@ -74,11 +74,13 @@ func install(ctx context.Context, management *controlplane.ControlPlane, opts Op
 	return core, core.Start(ctx)
 }
 
-// Start starts the core manager again after Stop or Kill and waits until it is ready.
-func (c *Core) Start(ctx context.Context) error {
+// Start starts the core manager again after Stop or Kill, with additional arguments, and waits until it is ready.
+func (c *Core) Start(ctx context.Context, args ...string) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	process, err := c.controlPlane.RunProcess(ctx, c.spec)
+	spec := c.spec
+	spec.Args = slices.Concat(spec.Args, args)
+	process, err := c.controlPlane.RunProcess(ctx, spec)
 	if err != nil {
 		return errors.Wrap(err, "starting the core manager")
 	}

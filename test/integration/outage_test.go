@@ -87,12 +87,13 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 }
 
 // nodeUnknown deletes a Machine without nodeRef, as it is after clusterctl move, while neither Cluster API nor our manager can look up its Node.
-// Cluster API does not wait for the hook of such a Machine and does not delete its Node, so it is started after the drain.
+// Cluster API does not wait for the hook of such a Machine and does not delete its Node, so until the drain has ended, only its webhooks run.
 func (s *scene) nodeUnknown(machine string) {
 	s.run(bare("remaining", machine))
 	s.workload.CutNetwork()
 	s.fleet.KillManager()
-	s.fleet.Core.Kill()
+	s.Expect(s.fleet.Core.Stop()).To(Succeed())
+	s.Expect(s.fleet.Core.Start(s.Context(), "--namespace=another")).To(Succeed())
 	s.Expect(s.fleet.Client.Status().Patch(s.Context(), s.machine(machine), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeRef":null}}`)))).To(Succeed())
 	s.deleteMachine(machine)
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
@@ -105,6 +106,7 @@ func (s *scene) nodeUnknown(machine string) {
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("remaining"))
 	s.expectOrder(s.evictions().Succeeded()[0], s.released(machine))
 
+	s.Expect(s.fleet.Core.Stop()).To(Succeed())
 	s.Expect(s.fleet.Core.Start(s.Context())).To(Succeed())
 	s.Eventually(func() bool { return s.isGone(machine) }, eventually, pace).Should(BeTrue())
 	s.Expect(client.IgnoreNotFound(s.workload.Client.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: machine}}))).To(Succeed())
