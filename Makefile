@@ -218,7 +218,7 @@ verify-monitoring: ## Test the alerts.
 	sed -e '1,/^spec:$$/d' -e 's/^  //' config/monitoring/rules.yaml >out/monitoring/rules.yaml && cd out/monitoring && \
 	$(PROMTOOL) check rules --lint-fatal rules.yaml && $(PROMTOOL) test rules rules_test.yaml
 
-verify-docs: ## Check the links in Markdown files.
+verify-docs: ## Check the links in Markdown files, and from YAML files to them.
 	go run ./hack/verify/links
 
 verify-prose: ## Check the vocabulary of Markdown, comments and messages.

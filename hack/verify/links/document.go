@@ -12,7 +12,10 @@ import (
 	"unicode"
 )
 
-// document is the links and anchors of a Markdown file.
+// repository is the URL of the files of this repository.
+const repository = "https://github.com/capnm/cluster-api-node-maintenance/blob/main/"
+
+// document is the links and anchors of a Markdown file, or the links of a YAML file.
 type document struct {
 	links   []link
 	anchors map[string]bool
@@ -29,6 +32,7 @@ var (
 	inlineCode = regexp.MustCompile("`[^`]*`")
 	inlineLink = regexp.MustCompile(`\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(\s*<?([^\s)>]*)>?[^)]*\)`)
 	definition = regexp.MustCompile(`^\s{0,3}\[[^\]]+\]:\s+<?([^\s>]+)`)
+	ownURL     = regexp.MustCompile(regexp.QuoteMeta(repository) + `[^\s"']*`)
 	htmlAnchor = regexp.MustCompile(`<a\s+(?:name|id)="([^"]+)"`)
 )
 
@@ -49,6 +53,17 @@ func parse(content string) document {
 		}
 		if open == "" {
 			d.parseLine(i+1, text)
+		}
+	}
+	return d
+}
+
+// parseYAML finds the links to files of this repository, such as those of alerts to their runbooks.
+func parseYAML(content string) document {
+	var d document
+	for i, text := range strings.Split(content, "\n") {
+		for _, found := range ownURL.FindAllString(text, -1) {
+			d.links = append(d.links, link{i + 1, found})
 		}
 	}
 	return d
@@ -102,6 +117,9 @@ func slug(heading string) string {
 
 // resolve returns why a link is invalid, or an empty string if it is valid or leads out of this repository.
 func resolve(files fs.FS, documents map[string]document, from, target string) string {
+	if own, found := strings.CutPrefix(target, repository); found {
+		from, target = "", own
+	}
 	parsed, err := url.Parse(target)
 	if err != nil {
 		return "it is no URL"

@@ -10,6 +10,7 @@ import (
 func TestLinks(t *testing.T) {
 	for name, test := range map[string]struct {
 		readme string
+		rules  string
 		broken []string
 	}{
 		"a file":                     {readme: "[a](docs/guide.md)"},
@@ -30,12 +31,19 @@ func TestLinks(t *testing.T) {
 		"code":                       {readme: "`[a](nowhere.md)`\n```\n[a](nowhere.md)\n```"},
 		"a fence in a longer fence":  {readme: "````\n```\n[a](nowhere.md)\n````\n[b](docs)"},
 		"a line of a Go file":        {readme: "[a](main.go#L3)"},
+		"a heading in a runbook":     {rules: "runbook_url: " + repository + "docs/guide.md#what-it-is"},
+		"no heading in a runbook": {
+			rules:  "rules:\n- runbook_url: " + repository + "docs/guide.md#nothing",
+			broken: []string{"rules.yaml:2: " + repository + "docs/guide.md#nothing: there is no such heading"},
+		},
+		"no file in the repository": {readme: "[a](" + repository + "nowhere.md)", broken: []string{"README.md:1: " + repository + "nowhere.md: there is no such file"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			broken, err := check(fstest.MapFS{
-				"README.md": {Data: []byte(test.readme)},
-				"main.go":   {},
+				"README.md":  {Data: []byte(test.readme)},
+				"rules.yaml": {Data: []byte(test.rules)},
+				"main.go":    {},
 				"docs/guide.md": {Data: []byte("# What it *is*\n## What it is\n" +
 					"## The [`MachineDrainPolicy`](guide.md)'s `spec.surge`\n```sh\n# A comment\n```\n")},
 				"bin/tool/README.md": {Data: []byte("[a](nowhere.md)")},

@@ -1,4 +1,5 @@
-// Command links checks the links between the Markdown files of this repository: that the file or directory exists, and the heading.
+// Command links checks the links between the Markdown files of this repository, and those from YAML files to them: that the file or directory
+// exists, and the heading.
 // It does not follow links to other sites, so that the result does not depend on them.
 //
 //	go run ./hack/verify/links [directory]
@@ -49,26 +50,27 @@ func check(files fs.FS) ([]string, error) {
 	return broken, nil
 }
 
-// read parses all Markdown files, by their slash-separated paths.
+// read parses all Markdown and YAML files, by their slash-separated paths.
 func read(files fs.FS) (map[string]document, error) {
 	documents := map[string]document{}
+	parsers := map[string]func(string) document{".md": parse, ".yaml": parseYAML}
 	err := fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
 		case entry.IsDir() && isForeign(entry.Name()):
 			return fs.SkipDir
-		case entry.IsDir() || filepath.Ext(name) != ".md":
+		case entry.IsDir() || parsers[filepath.Ext(name)] == nil:
 			return nil
 		}
 		content, err := fs.ReadFile(files, name)
 		if err != nil {
 			return err
 		}
-		documents[name] = parse(string(content))
+		documents[name] = parsers[filepath.Ext(name)](string(content))
 		return nil
 	})
-	return documents, errors.Wrap(err, "reading Markdown files")
+	return documents, errors.Wrap(err, "reading Markdown and YAML files")
 }
 
 // isForeign reports whether a directory is hidden or build output.
