@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -47,16 +48,16 @@ func (m *Machines) Deleted(ctx context.Context, cluster types.NamespacedName) ([
 // Machine is resumed, workload.Clusters.Resume enqueues all affected objects.
 func (m *Machines) Suspended(ctx context.Context, cluster types.NamespacedName) func(*v1alpha1.NodeMaintenance) bool {
 	return func(maintenance *v1alpha1.NodeMaintenance) bool {
-		key, served := machinedrain.OwnerMachineOfAnyManager(maintenance, cluster)
-		if !served {
-			return false
-		}
-		machine := &clusterv1.Machine{}
-		if err := m.Reader.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); err != nil {
-			if client.IgnoreNotFound(err) != nil {
+		var machine *clusterv1.Machine
+		if key, served := machinedrain.OwnerMachineOfAnyManager(maintenance, cluster); served {
+			machine = &clusterv1.Machine{}
+			switch err := m.Reader.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); {
+			case apierrors.IsNotFound(err):
+				machine = nil
+			case err != nil:
 				ctrl.LoggerFrom(ctx).Error(err, "Failed to get the Machine that a NodeMaintenance serves", "Machine", key)
+				return false
 			}
-			return false
 		}
 		return machinedrain.IsSuspended(maintenance, machine, m.ManagementCluster)
 	}

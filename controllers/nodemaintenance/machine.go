@@ -7,38 +7,42 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // ownerMachine is the Machine that a NodeMaintenance serves.
 type ownerMachine struct {
-	key       types.NamespacedName
-	machine   *clusterv1.Machine // nil: it no longer exists
-	suspended bool
+	key     types.NamespacedName
+	machine *clusterv1.Machine // nil: it no longer exists
 }
 
-// findMachine gets the Machine that the NodeMaintenance serves, if it is in this management cluster.
+// findMachine gets the Machine that the NodeMaintenance serves, if it is in this management cluster, and decides whether the maintenance is suspended.
 func (r *Reconciler) findMachine(ctx context.Context, s *scope) error {
 	key, served := machinedrain.OwnerMachineOfAnyManager(s.maintenance, s.request.Cluster)
 	if !served {
+		s.suspended = machinedrain.IsSuspended(s.maintenance, nil, r.ManagementCluster)
 		return nil
 	}
 	machine := &clusterv1.Machine{}
 	switch err := r.Machines.Get(ctx, key, machine); {
-	case err == nil:
-		s.owner = &ownerMachine{key: key, machine: machine, suspended: machinedrain.IsSuspended(s.maintenance, machine, r.ManagementCluster)}
-	case !apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err):
+		machine = nil
+	case err != nil:
 		return errors.Wrapf(err, "getting Machine %s", key)
-	case machinedrain.IsOfManagementCluster(s.maintenance, r.ManagementCluster):
-		s.owner = &ownerMachine{key: key}
+	}
+	s.suspended = machinedrain.IsSuspended(s.maintenance, machine, r.ManagementCluster)
+	isHere := machine != nil && !machinedrain.IsOfNamesake(s.maintenance, machine, r.ManagementCluster)
+	if isHere || machinedrain.IsOfManagementCluster(s.maintenance, r.ManagementCluster) {
+		s.owner = &ownerMachine{key: key, machine: machine}
 	}
 	return nil
 }
 
-// isSuspended reports whether the controller changes nothing.
-func (s *scope) isSuspended() bool {
-	return s.owner != nil && s.owner.suspended
+// isPaused reports whether the Machine is paused.
+func (s *scope) isPaused() bool {
+	return s.owner != nil && s.owner.machine != nil && annotations.HasPaused(s.owner.machine)
 }
 
 // keepsNodeCordoned reports whether the Machine is being deleted, so that its Node stays cordoned in stage Complete, too. As long as the

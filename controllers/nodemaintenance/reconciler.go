@@ -84,6 +84,7 @@ type scope struct {
 	requeueAt   time.Time // zero: an event starts the next reconciliation
 
 	owner     *ownerMachine              // nil: the NodeMaintenance serves no Machine of this management cluster
+	suspended bool                       // nothing is done, see machinedrain.IsSuspended
 	nodes     []*corev1.Node             // the selected Nodes, read-only
 	others    []v1alpha1.NodeMaintenance // a superset of those that share Nodes with this one, read-only
 	drainedBy map[string][]*corev1.Node  // Nodes of the others that are in stage Drain, by NodeMaintenance name
@@ -147,10 +148,10 @@ func (r *Reconciler) steps(s *scope) []step {
 	switch {
 	case !s.maintenance.DeletionTimestamp.IsZero():
 		return r.deletionSteps(s)
-	case s.isSuspended(): // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
-		return nil
-	case s.isNodeDeleted():
+	case s.isNodeDeleted() && !s.isPaused(): // the Machine may be released before its drain continues here
 		return []step{r.withdrawFromDeletedNodes, r.moveToComplete, r.deleteMaintenance}
+	case s.suspended: // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
+		return nil
 	}
 	switch s.maintenance.Spec.Stage {
 	case v1alpha1.StageComplete:
@@ -169,7 +170,7 @@ func (r *Reconciler) deletionSteps(s *scope) []step {
 	switch {
 	case !controllerutil.ContainsFinalizer(s.maintenance, v1alpha1.MaintenanceCompletionFinalizer): // the event that removeFinalizer has caused
 		return []step{r.stopObserving}
-	case s.isSuspended():
+	case s.suspended:
 		return nil
 	case s.isLeftToClusterAPI(): // the Node stays cordoned
 		return []step{r.withdraw, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}

@@ -44,13 +44,25 @@ func OrphanedByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, man
 		!IsOfManagementCluster(m, managementCluster)
 }
 
-// IsSuspended reports whether nothing is done for a NodeMaintenance that serves this Machine. Either the Machine is paused, or the maintenance began
-// in another management cluster, from which clusterctl has moved the Machine, and the manager has neither continued nor completed it here: the
-// Machine may not be deleted here, or have other drain rules. A NodeMaintenance that is in stage Complete or deleted changes no Pod and ends.
+// IsSuspended reports whether nothing is done for a NodeMaintenance that names a Machine. Either the Machine is paused, or the maintenance began in
+// another management cluster and the manager has neither continued nor completed it here. If clusterctl has moved the Machine, it may not be deleted
+// here, or have other drain rules. If it has not, the manager there continues, and knows whether the Machine is paused. machine is nil if it does not
+// exist here. A NodeMaintenance that is in stage Complete or deleted changes no Pod and ends.
 func IsSuspended(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
-	_, paused := machine.Annotations[clusterv1.PausedAnnotation]
+	paused := false
+	if machine != nil && !IsOfNamesake(m, machine, managementCluster) {
+		_, paused = machine.Annotations[clusterv1.PausedAnnotation]
+	}
+	_, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]
 	ends := m.Spec.Stage == v1alpha1.StageComplete || !m.DeletionTimestamp.IsZero()
-	return paused || !ends && !IsOfManagementCluster(m, managementCluster)
+	return paused || serves && !ends && !IsOfManagementCluster(m, managementCluster)
+}
+
+// IsOfNamesake reports whether a NodeMaintenance that names this Machine serves another one, of another management cluster: the Machine here has
+// another Node.
+func IsOfNamesake(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
+	nodes, _ := nodeselection.Names(m)
+	return !IsOfManagementCluster(m, managementCluster) && machine.Status.NodeRef.IsDefined() && !slices.Contains(nodes, machine.Status.NodeRef.Name)
 }
 
 // KeepsNodeCordoned reports whether the Node of a Machine stays cordoned even if another actor completes the NodeMaintenance that serves the

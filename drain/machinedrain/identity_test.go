@@ -191,6 +191,11 @@ func TestIsSuspended(t *testing.T) {
 		"M89: deleted in another management cluster": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
 			m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.DeletionTimestamp = "elsewhere", ptr.To(metav1.NewTime(time.Unix(0, 0)))
 		}},
+		"M90: completed in another management cluster, where the Machine with that name is not paused": {change: func(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+			machinedrain.Complete(m, "elsewhere")
+			machine.Annotations, machine.Status.NodeRef.Name = map[string]string{clusterv1.PausedAnnotation: ""}, "another"
+		}},
+		"serves no Machine": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) { m.Annotations = nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}
@@ -199,6 +204,25 @@ func TestIsSuspended(t *testing.T) {
 				tc.change(m, machine)
 			}
 			if got := machinedrain.IsSuspended(m, machine, "here"); got != tc.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
+func TestIsSuspendedWithoutMachine(t *testing.T) {
+	for name, tc := range map[string]struct {
+		managementCluster string
+		stage             v1alpha1.NodeMaintenanceStage
+		want              bool
+	}{
+		"M90: serves a Machine of another management cluster":              {"elsewhere", v1alpha1.StageDrain, true},
+		"M90: was completed, and served one of another management cluster": {"elsewhere", v1alpha1.StageComplete, false},
+		"M18: its Machine was deleted here":                                {"here", v1alpha1.StageDrain, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: tc.managementCluster, Machine: machine(), Node: &corev1.Node{}, Stage: tc.stage})
+			if got := machinedrain.IsSuspended(m, nil, "here"); got != tc.want {
 				t.Errorf("got %t", got)
 			}
 		})

@@ -1,0 +1,100 @@
+package nodemaintenance
+
+import (
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+func TestStepsOfOtherManagementClusters(t *testing.T) {
+	cluster, node := types.NamespacedName{Namespace: "fleet", Name: "c"}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
+	deletedAt := metav1.NewTime(time.Unix(1, 0))
+	type change func(*v1alpha1.NodeMaintenance, *clusterv1.Machine)
+	deleted := func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) { machine.DeletionTimestamp = &deletedAt }
+	paused := func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+		machine.Annotations[clusterv1.PausedAnnotation] = ""
+	}
+	completed := func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+		m.Spec.Stage, m.DeletionTimestamp = v1alpha1.StageComplete, &deletedAt
+	}
+	namesake := func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+		machine.Status.NodeRef.Name = "two"
+	}
+	ofOtherCluster := func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+		m.Annotations[v1alpha1.OwnerClusterAnnotation] = "fleet/other"
+	}
+	const restores = "uncordon"
+	for _, tc := range []struct {
+		name    string
+		changes []change
+		absent  bool // the Machine does not exist here
+		gone    bool // the Node does not exist
+		want    string
+	}{
+		{name: "M89: waits until the Machine's controller continues the drain", changes: []change{deleted}},
+		{name: "M88: deletes the NodeMaintenance of a deleted Node although its Machine still exists", changes: []change{deleted}, gone: true, want: "deleteMaintenance"},
+		{name: "M88: deletes it if the Machine does not exist", absent: true, gone: true, want: "deleteMaintenance"},
+		{name: "M16: changes nothing while the Machine is paused", changes: []change{deleted, paused}, gone: true},
+		{name: "M90: does nothing if the Machine does not exist here", absent: true},
+		{name: "M90: does nothing if the Machine is one of another Cluster", changes: []change{ofOtherCluster}},
+		{name: "M90: restores the Node of a completed NodeMaintenance whose Machine does not exist here", changes: []change{completed}, absent: true, want: restores},
+		{name: "M90: restores it if the Machine of that name here has another Node and is deleted", changes: []change{completed, deleted, namesake}, want: restores},
+		{name: "M90: restores it if that Machine is paused", changes: []change{completed, paused, namesake}, want: restores},
+		{name: "M17: keeps the Node of a deleted Machine cordoned", changes: []change{completed, deleted}, want: "removeFinalizer"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			machine := &clusterv1.Machine{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Finalizers: []string{clusterv1.MachineFinalizer}, Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: ""}},
+				Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "one"}},
+			}
+			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "there", Cluster: cluster, Machine: machine, Node: node})
+			for _, change := range tc.changes {
+				change(m, machine)
+			}
+			scheme := apiruntime.NewScheme()
+			g.Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
+			management := fake.NewClientBuilder().WithScheme(scheme)
+			if !tc.absent {
+				management.WithObjects(machine)
+			}
+			s := &scope{request: workload.Request{Cluster: cluster}, maintenance: m, nodes: []*corev1.Node{node}}
+			if tc.gone {
+				s.nodes = nil
+			}
+			r := &Reconciler{Machines: management.Build(), ManagementCluster: "here"}
+			g.Expect(r.findMachine(t.Context(), s)).To(Succeed())
+			if got := names(r.steps(s)); tc.want == "" {
+				g.Expect(got).To(BeEmpty())
+			} else {
+				g.Expect(got).To(ContainElement(tc.want))
+				g.Expect(slices.Contains(got, restores)).To(Equal(tc.want == restores))
+			}
+		})
+	}
+}
+
+// names returns the names of the methods that are steps.
+func names(steps []step) []string {
+	var all []string
+	for _, each := range steps {
+		name := runtime.FuncForPC(reflect.ValueOf(each).Pointer()).Name()
+		all = append(all, strings.TrimSuffix(name[strings.LastIndex(name, ".")+1:], "-fm"))
+	}
+	return all
+}
