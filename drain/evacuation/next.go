@@ -96,7 +96,7 @@ func Next(in Input) Action {
 	case in.Pod.Terminating:
 		return awaitTermination(in)
 	case in.Suspended:
-		return Action{Kind: AwaitResume, Message: "The Machine of the Node is paused, or its drain has not been continued after clusterctl move."}
+		return Action{Kind: AwaitResume, Message: "The Machine of the Node is paused, its drain has not been continued after clusterctl move, or its NodeMaintenance ends."}
 	}
 	if until := deferredUntil(in); in.Now.Before(until) {
 		return awaitBackoff(in.Pod, until)

@@ -6,9 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 // Terms are the combined settings of the maintenances that drain a Node, for the evacuation of its Pods.
@@ -25,7 +27,7 @@ type Terms struct {
 	// DeletesUnready is true if all of its drains allow the deletion of Pods that aren't ready and whose budget can never allow a
 	// disruption (E21).
 	DeletesUnready bool
-	// Suspended is true if all of its drains are suspended, see machinedrain.IsSuspended.
+	// Suspended is true if all of its drains are suspended, see machinedrain.IsSuspended, or end: the manager then withdraws from the Evacuations.
 	Suspended bool
 }
 
@@ -41,10 +43,15 @@ func (t Terms) DefersEvacuation(e *v1alpha1.Evacuation) bool {
 // that are not built in are excluded if one of them excludes them, so that they cannot block its drain. suspended reports whether a
 // maintenance is suspended; nil: none is.
 func TermsByNode(maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) map[string]Terms {
-	byNode := map[string]Terms{}
+	byNode, ending := map[string]Terms{}, sets.New[string]()
 	for i := range maintenances {
 		terms, drains := termsOf(&maintenances[i])
 		if !drains {
+			for j := range maintenances[i].Status.NodeStatuses {
+				if ends(&maintenances[i]) {
+					ending.Insert(maintenances[i].Status.NodeStatuses[j].NodeRef.Name)
+				}
+			}
 			continue
 		}
 		terms.Suspended = suspended != nil && suspended(&maintenances[i])
@@ -57,17 +64,26 @@ func TermsByNode(maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alph
 			}
 		}
 	}
+	for node := range ending {
+		if _, drained := byNode[node]; !drained {
+			byNode[node] = Terms{Suspended: true}
+		}
+	}
 	return byNode
 }
 
 // TermsOn returns the terms of one Node, see TermsByNode.
 func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) Terms {
 	var all *Terms
+	ending := false
 	for i := range maintenances {
 		m := &maintenances[i]
 		terms, drains := termsOf(m)
-		selects := func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == node }
-		if !drains || !slices.ContainsFunc(m.Status.NodeStatuses, selects) {
+		if (drains || ends(m)) && !nodeselection.HasNodeStatus(m, node) {
+			continue
+		}
+		if !drains {
+			ending = ending || ends(m)
 			continue
 		}
 		terms.Suspended = suspended != nil && suspended(m)
@@ -76,7 +92,7 @@ func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance, suspended fun
 		}
 		all = &terms
 	}
-	return ptr.Deref(all, Terms{})
+	return ptr.Deref(all, Terms{Suspended: ending})
 }
 
 // TermsChanged reports whether the terms of a maintenance, or the Nodes that they apply to, have changed. before is nil for a new
@@ -85,7 +101,7 @@ func TermsChanged(before, after *v1alpha1.NodeMaintenance) bool {
 	beforeTerms, drained := termsOf(before)
 	afterTerms, drains := termsOf(after)
 	if !drained || !drains {
-		return drained != drains
+		return drained != drains || ends(before) != ends(after)
 	}
 	const manager = v1alpha1.OwnerManagementClusterAnnotation // a drain may be suspended until it changes
 	return !reflect.DeepEqual(beforeTerms, afterTerms) || before.Annotations[manager] != after.Annotations[manager] ||
@@ -107,6 +123,18 @@ func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
 		terms.ProgressDeadline = time.Duration(m.Spec.Evacuation.ProgressDeadlineSeconds) * time.Second
 	}
 	return terms, true
+}
+
+// ends reports whether a maintenance was completed or deleted, and the manager has not withdrawn from its Evacuations yet. The start of stage Complete
+// is recorded after that, and the finalizer removed.
+func ends(m *v1alpha1.NodeMaintenance) bool {
+	if m == nil {
+		return false
+	}
+	if !m.DeletionTimestamp.IsZero() {
+		return slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer)
+	}
+	return m.Spec.Stage == v1alpha1.StageComplete && m.StageStart(v1alpha1.StageComplete) == nil
 }
 
 func sameNode(a, b v1alpha1.NodeMaintenanceNodeStatus) bool { return a.NodeRef == b.NodeRef }

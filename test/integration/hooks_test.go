@@ -35,12 +35,15 @@ const (
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
-	all.withMachines("paused", "resting", "halted", "frozen", "moved", "slow", "slower", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "inherited", "spare")
+	all.withMachines("paused", "resting", "halted", "frozen", "withdrawn", "moved", "slow", "slower", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "inherited", "spare")
 
 	t.Run("M16: does not change a paused Machine and its Node", func(t *testing.T) { all.sub(t).paused() })
 	t.Run("M16: does not change the Machines and Nodes of a paused Cluster", func(t *testing.T) { all.sub(t).pausedCluster() })
 	t.Run("M16: stops a drain while its Cluster is paused, and then continues it", func(t *testing.T) { all.sub(t).pausedInTheMiddle("halted", (*scene).pauseCluster) })
 	t.Run("M16: stops a drain while its Machine is paused, and then continues it", func(t *testing.T) { all.sub(t).pausedInTheMiddle("frozen", pauseMachine("frozen")) })
+	t.Run("E50: evicts no Pod while its Machine is paused and the NodeMaintenance is completed", func(t *testing.T) {
+		all.sub(t).pausedInTheMiddle("withdrawn", pauseMachineAndComplete("withdrawn"))
+	})
 	t.Run("E38: evicts no Pod twice when its Machine is paused and resumed during slow evictions", func(t *testing.T) { all.sub(t).pausedDuringEviction("slow", pauseMachine("slow")) })
 	t.Run("E38: evicts no Pod twice when its Cluster is paused and resumed during slow evictions", func(t *testing.T) { all.sub(t).pausedDuringEviction("slower", (*scene).pauseCluster) })
 	t.Run("M89: does nothing for a drain of another management cluster before it can continue it", func(t *testing.T) { all.sub(t).inherited() })
@@ -174,6 +177,17 @@ func pauseMachine(name string) func(*scene, bool) {
 				m.Annotations[clusterv1.PausedAnnotation] = ""
 			}
 		})
+	}
+}
+
+// pauseMachineAndComplete is like pauseMachine, and completes the NodeMaintenance of the paused Machine.
+func pauseMachineAndComplete(name string) func(*scene, bool) {
+	return func(s *scene, paused bool) {
+		s.untilSeen(func() { pauseMachine(name)(s, paused) })
+		if paused {
+			complete := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"stage":"Complete"}}`))
+			s.Expect(s.workload.Client.Patch(s.Context(), s.maintenanceOf(name), complete)).To(Succeed())
+		}
 	}
 }
 
