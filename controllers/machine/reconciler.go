@@ -6,6 +6,7 @@ package machine
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -138,6 +139,9 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	}
 	s.policy = machinedrain.PolicyFor(machine, s.cluster.Labels, policies.Items)
 	s.unselected = s.policy == nil
+	s.isWatched = slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
+		return machinedrain.PolicySelectsCluster(&policy, s.cluster.Labels)
+	})
 	switch {
 	case machine.DeletionTimestamp.IsZero():
 		return r.reconcileRunning(ctx, s)
@@ -170,6 +174,7 @@ type scope struct {
 	now     time.Time
 
 	unselected bool // no policy selects the Machine
+	isWatched  bool // a policy selects the Cluster, so that its NodeMaintenances are watched
 
 	// The following fields are set once the workload cluster has been read.
 	client      client.Client

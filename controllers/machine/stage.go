@@ -30,10 +30,10 @@ const eventInvalidStage = "InvalidStage"
 //	Drain:           disable remediation ─► the steps of a drain, as for a deleted Machine ─► allow the update ─► report
 //	none, Complete:  withdraw the permission of the update ─► complete and delete the NodeMaintenance ─► enable remediation ─► report
 //
-// It also ends a drain that another management cluster has left behind on the Node.
+// It also ends a drain that another management cluster has left behind on the Node, also if no policy selects the Machine.
 func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Result, error) {
 	_, requested := s.machine.Annotations[v1alpha1.MachineStageAnnotation]
-	if !s.cluster.DeletionTimestamp.IsZero() || !requested && s.policy == nil && !conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) {
+	if !s.cluster.DeletionTimestamp.IsZero() || !requested && s.policy == nil && !s.isWatched && !conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) {
 		return reconcile.Result{}, nil
 	}
 	stage, problem := machinedrain.RequestedStage(s.machine, s.policy)
@@ -41,7 +41,7 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	stage = machinedrain.ContinuedStage(s.machine, stage, s.maintenance)
 	var condition metav1.Condition
 	switch {
-	case s.policy != nil && s.maintenance != nil && machinedrain.OrphanedByMove(s.maintenance, s.machine, r.Maintenances.ManagementCluster):
+	case s.maintenance != nil && machinedrain.OrphanedByMove(s.maintenance, s.machine, r.Maintenances.ManagementCluster):
 		ctrl.LoggerFrom(ctx).Info("The Machine is no longer being deleted after a move from another management cluster, completing its NodeMaintenance", "NodeMaintenance", klog.KObj(s.maintenance))
 		return reconcile.Result{}, r.completeMaintenance(ctx, s)
 	case problem != "":

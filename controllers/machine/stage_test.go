@@ -1,0 +1,77 @@
+package machine
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+func newScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	_, _, _ = corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)
+	return scheme
+}
+
+func TestOrphanedByMoveWithoutPolicy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policies []client.Object
+		ended    bool
+	}{
+		"M16: ends the drain of a moved Machine that no policy selects": {[]client.Object{ofOtherMachines("c")}, true},
+		"M16: reads nothing of a workload cluster that is not watched":  {nil, false},
+		"M16: reads nothing if policies select only other Clusters":     {[]client.Object{ofOtherMachines("other")}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			key := types.NamespacedName{Namespace: "fleet", Name: "c"}
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: map[string]string{"cluster": "c"}}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+			machine := &clusterv1.Machine{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"},
+				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
+				Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
+			}
+			left := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "there", Cluster: key, Machine: machine, Node: node})
+			left.Finalizers = nil
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine).WithObjects(tc.policies...).Build()
+			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, left).Build()
+			r := &Reconciler{
+				Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
+			}
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			err = remote.Get(t.Context(), client.ObjectKeyFromObject(left), left)
+			if tc.ended {
+				g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+			} else {
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(left.Spec.Stage).To(Equal(v1alpha1.StageDrain))
+			}
+		})
+	}
+}
+
+// ofOtherMachines returns a policy that selects a Cluster and none of its Machines.
+func ofOtherMachines(cluster string) *v1alpha1.MachineDrainPolicy {
+	p := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "others"}}
+	p.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"cluster": cluster}}
+	p.Spec.MachineSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"drained": "yes"}}
+	return p
+}
