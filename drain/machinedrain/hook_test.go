@@ -54,11 +54,14 @@ func TestHookRemoved(t *testing.T) {
 		maintenance *v1alpha1.NodeMaintenance
 		want        bool
 	}{
-		"M53: another actor removed the hook of a Machine whose condition has no result":       {reason: v1alpha1.ReasonMachineDraining, want: true},
-		"M53: it did so before the first condition":                                            {maintenance: requested(v1alpha1.RequestedForDeletion), want: true},
-		"M53: the manager removed the hook of a drained Machine":                               {reason: v1alpha1.ReasonMachineDrained, maintenance: requested(v1alpha1.RequestedForDeletion)},
-		"M53: the manager removed the hook of a Machine that was not drained":                  {reason: v1alpha1.ReasonSkipped},
-		"M53: the manager removed the hook of a Machine at its drain timeout":                  {reason: v1alpha1.ReasonTimedOut},
+		"M53: another actor removed the hook of a Machine whose condition has no result": {reason: v1alpha1.ReasonMachineDraining, want: true},
+		"M53: it did so before the first condition":                                      {maintenance: requested(v1alpha1.RequestedForDeletion), want: true},
+		"M53: the manager removed the hook of a drained Machine":                         {reason: v1alpha1.ReasonMachineDrained, maintenance: requested(v1alpha1.RequestedForDeletion)},
+		"M53: the manager removed the hook of a Machine that was not drained":            {reason: v1alpha1.ReasonSkipped},
+		"M53: the manager removed the hook of a Machine at its drain timeout":            {reason: v1alpha1.ReasonTimedOut},
+		"M53: another actor removed the hook of a Machine that was drained in place before": {
+			reason: v1alpha1.ReasonMachineDrained, annotations: []string{v1alpha1.DrainRequestedAnnotation, "2026-01-01T00:00:00Z"}, policy: &all, want: true,
+		},
 		"M9: a Machine without condition and NodeMaintenance was deleted without the hook":     {policy: &all},
 		"M9: a Machine that no policy selects has a condition because of its stage annotation": {reason: v1alpha1.ReasonNotManaged, annotations: []string{v1alpha1.MachineStageAnnotation, "Cordon"}},
 		"M53: a Machine with a stage annotation that a policy selects had the hook": {
