@@ -230,10 +230,11 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, pod drainedP
 		case awaited:
 			s.requeueBy(until)
 			return nil
-		case s.awaitsBudgets(): // an Evacuation that nothing delays takes fewer writes, see evacuation.EvictedAtOnce
-			s.requeueBy(s.now.Add(budgetsGrace))
-			return nil
 		case s.cordonErrors[pod.object.Spec.NodeName] != nil: // a replacement could be scheduled onto a Node that is not cordoned
+			return nil
+		}
+		if until, awaits := evacuation.AwaitsBudgets(s.maintenance, s.drain.budgets() != nil, s.now); awaits { // their arrival triggers a reconciliation
+			s.requeueBy(until)
 			return nil
 		}
 		return func() error { return r.create(ctx, s, pod, after) }
@@ -248,16 +249,6 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, pod drainedP
 		return func() error { return setInstigator(ctx, s.client, e, evacuation.Withdraw) }
 	}
 	return nil
-}
-
-// budgetsGrace is how long after the start of a drain the first Evacuations wait for the list of PodDisruptionBudgets, without which no Pod is
-// evicted anyway. Its arrival triggers a reconciliation.
-const budgetsGrace = 2 * time.Second
-
-// awaitsBudgets reports whether the drain has just started and the PodDisruptionBudgets are not known yet.
-func (s *scope) awaitsBudgets() bool {
-	start := s.maintenance.StageStart(v1alpha1.StageDrain)
-	return s.drain.budgets() == nil && (start == nil || s.now.Sub(*start) < budgetsGrace)
 }
 
 // create creates the Evacuation of a Pod, which must not be evicted before the time after. If the type of the Pod is not known yet, the
