@@ -160,6 +160,9 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 	if err != nil || problem != nil {
 		return outcome{}, err // requestMaintenance waits for invalid rules to be fixed
 	}
+	if err := r.patchMachine(ctx, s, "ending the wait for volumes", machinedrain.EndVolumeWait); err != nil {
+		return outcome{}, err
+	}
 	if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
 		return result, err
 	}
@@ -167,6 +170,7 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 	if !s.machine.DeletionTimestamp.IsZero() {
 		r.Recorder.BeginDaemonSets(s.maintenanceRequest(), s.trace(), s.course(), s.now)
 	}
+	s.volumeWaitStart = nil
 	waiting := outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, message: "Draining the Pods of DaemonSets, after all other Pods and the volumes"}
 	return s.requeueBy(s.clock().DrainDeadline(s.machine), waiting), nil
 }

@@ -143,3 +143,8 @@ func (c Clock) MissingAnnotations(m *clusterv1.Machine) map[string]string {
 	add(v1alpha1.VolumeWaitStartedAnnotation, c.Volumes, c.VolumeDeadline(m))
 	return missing
 }
+
+// EndVolumeWait removes the start of the wait for volumes from a Machine. The drain timeout applies again: to the Pods of DaemonSets.
+func EndVolumeWait(m *clusterv1.Machine) (changed bool) {
+	return removeAnnotations(m, v1alpha1.VolumeWaitStartedAnnotation)
+}
