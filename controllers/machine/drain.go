@@ -67,7 +67,7 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	skip := machinedrain.SkipNode(s.node)
 	switch m := s.found.Maintenance; {
 	case s.node == nil && s.machine.DeletionTimestamp.IsZero():
-		return outcome{action: wait, reason: v1alpha1.ReasonMachineCordoning, message: "Waiting for the Node of the Machine"}, nil
+		return outcome{action: wait, reason: v1alpha1.ReasonMachineCordoning, message: "Waiting for the Node of the Machine", at: s.now.Add(pollInterval)}, nil
 	case skip != machinedrain.NotSkipped && !s.machine.DeletionTimestamp.IsZero():
 		return s.skip(skip), nil
 	case s.found.Name == "":

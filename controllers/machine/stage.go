@@ -58,7 +58,12 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	if retry, err := r.allowUpdate(ctx, s, condition.Reason); err != nil || retry > 0 {
 		return reconcile.Result{RequeueAfter: retry}, err
 	}
-	return reconcile.Result{}, r.setCondition(ctx, s, condition)
+	result := reconcile.Result{}
+	if s.node == nil && condition.Reason == v1alpha1.ReasonMachineCordoning || condition.Reason == v1alpha1.ReasonMaintenanceNameTaken {
+		// Neither the creation of a Node nor the deletion of another author's NodeMaintenance triggers an event.
+		result.RequeueAfter = pollInterval
+	}
+	return result, r.setCondition(ctx, s, condition)
 }
 
 // allowUpdate tells the updater that an in-place update may begin, if the reason of the Machine's condition permits it, and withdraws that when

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -64,6 +66,33 @@ func TestOrphanedByMoveWithoutPolicy(t *testing.T) {
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(left.Spec.Stage).To(Equal(v1alpha1.StageDrain))
 			}
+		})
+	}
+}
+
+func TestMaintenanceWaitsForNode(t *testing.T) {
+	for _, stage := range []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon, v1alpha1.StageDrain} {
+		t.Run("M30: looks for a Node that was deleted and is created again in stage "+string(stage), func(t *testing.T) {
+			g := NewWithT(t)
+			key := types.NamespacedName{Namespace: "fleet", Name: "c"}
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+			machine := &clusterv1.Machine{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Annotations: map[string]string{v1alpha1.MachineStageAnnotation: string(stage)}},
+				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
+				Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
+			}
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine, policy).WithStatusSubresource(machine).Build()
+			remote := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			r := &Reconciler{
+				Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
+			}
+			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.RequeueAfter).To(BeNumerically("~", pollInterval, time.Second))
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonMachineCordoning))
 		})
 	}
 }
