@@ -73,7 +73,10 @@ func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err er
 		s.maintenance = s.found.Maintenance
 	}
 	if !machinedrain.HookRemoved(s.machine, s.policy, s.maintenance) {
-		return nil
+		if s.policy == nil || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) {
+			return nil
+		}
+		return err // without a condition, only the NodeMaintenance shows that the Machine had the hook
 	}
 	found := conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance)
 	if found != v1alpha1.ReasonHookRemoved {
