@@ -367,22 +367,24 @@ func (r *Reconciler) patchStatus(ctx context.Context, s *scope, before, after *v
 	return nil
 }
 
-// patch patches finalizers and spec. A merge patch replaces the whole list of finalizers or evacuators, so a lock protects what another actor
-// has added. After the deletion, which changed the resourceVersion, no lock is possible and none is needed: the API server accepts no further
-// finalizers.
+// patch patches finalizers and spec. It fails with a conflict if another actor has changed them, for which the cache may be stale: also after the
+// deletion, which changed the resourceVersion, other actors may have added finalizers before it.
 func (r *Reconciler) patch(ctx context.Context, s *scope, before, after *v1alpha1.Evacuation, deleted bool) error {
 	if apiequality.Semantic.DeepEqual(before.Finalizers, after.Finalizers) && apiequality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil
 	}
-	original := after.DeepCopy()
-	original.Finalizers, original.Spec = before.Finalizers, before.Spec
-	patch := client.MergeFrom(original)
-	if !deleted {
-		patch = client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{})
-	}
-	if err := s.client.Patch(ctx, after, patch); err != nil {
+	if err := patchUnchanged(ctx, s.client, before, after, deleted); err != nil {
 		return errors.Wrapf(err, "patching Evacuation %s", klog.KObj(after))
 	}
 	r.Written.RecordWritten(s.request.Cluster, after)
 	return nil
+}
+
+func patchUnchanged(ctx context.Context, c client.Client, before, after *v1alpha1.Evacuation, deleted bool) error {
+	if deleted { // only finalizers change
+		return workload.PatchFinalizers(ctx, c, before, after)
+	}
+	original := after.DeepCopy()
+	original.Finalizers, original.Spec = before.Finalizers, before.Spec
+	return c.Patch(ctx, after, client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{}))
 }

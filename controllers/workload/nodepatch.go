@@ -12,6 +12,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,13 +25,28 @@ import (
 // changes of the Node cause no conflict: with the resourceVersion as precondition, a kubelet that writes continuously would make every
 // attempt fail. PatchNode sets after to the stored Node.
 func PatchNode(ctx context.Context, c client.Client, before, after *corev1.Node) error {
-	patch, err := json.Marshal(nodePatch(before, after))
+	return patchTested(ctx, c, after, corev1.Resource("nodes"), nodePatch(before, after))
+}
+
+// PatchFinalizers replaces the finalizers of an Evacuation. It returns a conflict if they differ from before, or if before is another Evacuation
+// with the same name. A merge patch would remove the finalizers that another actor has added. PatchFinalizers sets after to the stored Evacuation.
+func PatchFinalizers(ctx context.Context, c client.Client, before, after *v1alpha1.Evacuation) error {
+	const path = "/metadata/finalizers"
+	return patchTested(ctx, c, after, schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "evacuations"}, []operation{
+		{"test", "/metadata/uid", before.UID}, {"test", path, before.Finalizers}, {"add", path, append([]string{}, after.Finalizers...)},
+	})
+}
+
+// patchTested sends a JSON patch, and returns a conflict if one of its tests fails.
+func patchTested(ctx context.Context, c client.Client, object client.Object, resource schema.GroupResource, operations []operation) error {
+	name := object.GetName()
+	patch, err := json.Marshal(operations)
 	if err != nil {
-		return errors.Wrapf(err, "encoding the patch of Node %s", before.Name)
+		return errors.Wrapf(err, "encoding the patch of %s %s", resource, name)
 	}
-	err = c.Patch(ctx, after, client.RawPatch(types.JSONPatchType, patch))
+	err = c.Patch(ctx, object, client.RawPatch(types.JSONPatchType, patch))
 	if testFailed(err) {
-		return apierrors.NewConflict(corev1.Resource("nodes"), before.Name, err)
+		return apierrors.NewConflict(resource, name, err)
 	}
 	return err //nolint:wrapcheck // the caller adds the context
 }
