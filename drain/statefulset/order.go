@@ -130,11 +130,15 @@ func Decide(o Observation) Decision {
 		d.Reports = append(d.Reports, Report{Pod: next.UID, Reason: wait.reason, Message: wait.message})
 	}
 	message := fmt.Sprintf("Waiting for Pods of StatefulSet %s with higher ordinals to be evicted: only one is evicted at a time.", o.set())
+	var told []Waiting
 	for _, pod := range others {
-		if pod.Message != message {
-			d.Reports = append(d.Reports, Report{Pod: pod.UID, Reason: v1alpha1.ReasonWaitingForHigherOrdinals, Message: message})
+		if pod.Message == message {
+			told = append(told, pod)
+			continue
 		}
+		d.Reports = append(d.Reports, Report{Pod: pod.UID, Reason: v1alpha1.ReasonWaitingForHigherOrdinals, Message: message})
 	}
+	d.Reports = append(d.Reports, o.renew(told)...)
 	return d
 }
 

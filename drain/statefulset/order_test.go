@@ -416,3 +416,31 @@ func TestOneAtATime(t *testing.T) {
 		}
 	})
 }
+
+// The highest of three Pods waits for one unready replica after the other, each shorter than MaxWait.
+func TestWaitingPodsKeepTheirProgressDeadline(t *testing.T) {
+	t.Run("E28: renews the progress of Pods with lower ordinals while the next one waits for replicas", func(t *testing.T) {
+		s := set(8)
+		o := statefulset.Observation{Set: s, Waiting: waiting("db-0", "db-1"), FirstDrain: begin}
+		for i := range o.Waiting {
+			o.Waiting[i].Deadline = begin.Add(10 * time.Minute)
+		}
+		for at := 5 * time.Second; at < 15*time.Minute; at += time.Second {
+			o.Now, o.Pods = begin.Add(at), podsOf(s)
+			unready := 7 - int(at/(150*time.Second))
+			unreadySince(fmt.Sprintf("db-%d", unready), begin.Add(time.Duration(7-unready)*150*time.Second+time.Second))(&o)
+			for _, report := range statefulset.Decide(o).Reports {
+				for i := range o.Waiting {
+					if o.Waiting[i].UID == report.Pod {
+						o.Waiting[i].Message, o.Waiting[i].Progress, o.Waiting[i].Deadline = report.Message, o.Now, o.Now.Add(10*time.Minute)
+					}
+				}
+			}
+			for _, pod := range o.Waiting {
+				if !o.Now.Before(pod.Deadline) {
+					t.Fatalf("%s has missed its deadline after %s: %s", pod.Name, at, pod.Message)
+				}
+			}
+		}
+	})
+}
