@@ -217,7 +217,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	clusters := workload.NewClusters(local, cache, mgr.GetScheme(), workload.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, now)
 	requester := &machinemaintenance.Requester{Client: local, ManagementCluster: managementCluster}
 	served := &evacuation.Machines{Reader: local, ManagementCluster: managementCluster}
-	written := expectations.New[*v1alpha1.Evacuation](ctx)
+	written := expectations.New[*v1alpha1.Evacuation](ctx, workload.Trim)
 
 	machines := &machine.Reconciler{
 		Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Recorder: recorder, Clock: now,

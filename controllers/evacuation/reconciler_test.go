@@ -12,6 +12,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
@@ -34,7 +35,7 @@ func TestFinishedWhileTheWatchLags(t *testing.T) {
 			stored.Finalizers = append(stored.Finalizers, tc.added...)
 			server := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(observed).WithObjects(stored).Build()
 			observed.ResourceVersion = "1"
-			r, now := &Reconciler{Written: expectations.New[*v1alpha1.Evacuation](t.Context())}, time.Now()
+			r, now := &Reconciler{Written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim)}, time.Now()
 			finish := evacuation.Next(evacuation.Input{Evacuation: observed, Pod: evacuation.Pod{Known: true, Exists: true, Finished: true}, Now: now})
 			g.Expect(finish.Delete).To(BeTrue())
 

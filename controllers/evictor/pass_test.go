@@ -31,7 +31,7 @@ func passOver(t *testing.T, now time.Time, observation workload.Observation, obj
 	_ = v1alpha1.AddToScheme(scheme)
 	return &pass{
 		client:      fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).Build(),
-		observation: observation, state: newState(), written: expectations.New[*v1alpha1.Evacuation](t.Context()), now: now,
+		observation: observation, state: newState(), written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim), now: now,
 		subjects: map[types.UID]*subject{}, blocked: map[string]int{}, suspended: func(*v1alpha1.NodeMaintenance) bool { return false },
 	}
 }

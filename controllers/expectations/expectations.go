@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/cluster-api/util/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -19,6 +20,7 @@ const ttl = 10 * time.Minute
 // Objects keeps the last written version of objects of one type. All objects in it are read-only.
 type Objects[T client.Object] struct {
 	written cache.Cache[entry[T]]
+	trim    toolscache.TransformFunc
 }
 
 type entry[T client.Object] struct {
@@ -30,14 +32,15 @@ type entry[T client.Object] struct {
 // Key implements cache.Entry.
 func (e entry[T]) Key() string { return e.cluster.String() + "/" + string(e.object.GetUID()) }
 
-// New returns an empty set of objects.
-func New[T client.Object](ctx context.Context) *Objects[T] {
-	return &Objects[T]{written: cache.New[entry[T]](ctx, ttl)}
+// New returns an empty set of objects. trim drops the fields that the cache of the watch does not keep either: without it, what tenants write to
+// their objects would stay in memory for ttl.
+func New[T client.Object](ctx context.Context, trim toolscache.TransformFunc) *Objects[T] {
+	return &Objects[T]{written: cache.New[entry[T]](ctx, ttl), trim: trim}
 }
 
-// RecordWritten records an object as the API server returned it, unless a later version is recorded.
+// RecordWritten records an object as the API server returned it, unless a later version is recorded. It does not change the object.
 func (o *Objects[T]) RecordWritten(cluster types.NamespacedName, object T) {
-	wrote := entry[T]{cluster: cluster, object: object}
+	wrote := entry[T]{cluster: cluster, object: o.trimmed(object)}
 	if known, isKnown := o.written.Has(wrote.Key()); !isKnown || !known.hasDeleted(object) && !isOlder(object, known.object) {
 		o.written.Add(wrote)
 	}
@@ -52,7 +55,15 @@ func (e entry[T]) hasDeleted(object T) bool {
 // RecordDeleted records that the last write has deleted an object or removed its last finalizer. object is the last known version before, or the
 // result of the write.
 func (o *Objects[T]) RecordDeleted(cluster types.NamespacedName, object T) {
-	o.written.Add(entry[T]{cluster: cluster, object: object, deleted: true})
+	o.written.Add(entry[T]{cluster: cluster, object: o.trimmed(object), deleted: true})
+}
+
+func (o *Objects[T]) trimmed(object T) T {
+	trimmed, err := o.trim(object.DeepCopyObject())
+	if kept, is := trimmed.(T); is && err == nil {
+		return kept
+	}
+	return object // trim supports each T
 }
 
 // Latest returns the later version of an object: the observed one or the written one. deleted means that the last write has deleted it.

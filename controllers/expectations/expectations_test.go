@@ -9,6 +9,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+func withoutLabels(object any) (any, error) {
+	object.(*corev1.Node).Labels = nil
+	return object, nil
+}
+
+func TestTrimmedObjects(t *testing.T) {
+	t.Run("E37: keeps of a written object only what the cache keeps of a watched one", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster, nodes := types.NamespacedName{Namespace: "fleet", Name: "a"}, New[*corev1.Node](t.Context(), withoutLabels)
+		written := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "uid", ResourceVersion: "10", Labels: map[string]string{"large": "x"}}}
+		nodes.RecordWritten(cluster, written)
+		g.Expect(written.Labels).NotTo(BeEmpty())
+		observed := written.DeepCopy()
+		observed.ResourceVersion = "9"
+		latest, _ := nodes.Latest(cluster, observed)
+		g.Expect(latest.ResourceVersion).To(Equal("10"))
+		g.Expect(latest.Labels).To(BeEmpty())
+	})
+}
+
 func TestObjects(t *testing.T) {
 	node := func(uid types.UID, version string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: uid, ResourceVersion: version}}
@@ -41,7 +61,7 @@ func TestObjects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			nodes := New[*corev1.Node](t.Context())
+			nodes := New[*corev1.Node](t.Context(), withoutLabels)
 			if tc.deleted {
 				nodes.RecordDeleted(cluster, node("uid", "8"))
 			}

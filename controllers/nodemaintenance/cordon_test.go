@@ -15,6 +15,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 )
 
 // The client reads the Node as it was before all writes, as with a lagging watch.
@@ -33,7 +34,7 @@ func TestNodeIsCordonedOnceWhileTheWatchLags(t *testing.T) {
 			return c.Patch(ctx, object, patch, options...)
 		},
 	})
-	r := &Reconciler{written: expectations.New[*corev1.Node](t.Context())}
+	r := &Reconciler{written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode)}
 	for range 3 {
 		s := &scope{client: lagging, maintenance: &v1alpha1.NodeMaintenance{}, now: time.Now()}
 		node, err := r.cordonNode(t.Context(), s, before.DeepCopy())

@@ -159,11 +159,7 @@ func (r *Reconciler) latest(s *scope, observed *corev1.Node) *corev1.Node {
 }
 
 func (r *Reconciler) recordWritten(s *scope, node *corev1.Node) {
-	if trimmed, err := workload.TrimNode(node.DeepCopy()); err == nil {
-		if kept, ok := trimmed.(*corev1.Node); ok {
-			r.written.RecordWritten(s.request.Cluster, kept)
-		}
-	}
+	r.written.RecordWritten(s.request.Cluster, node)
 }
 
 // enqueue maps a Change to NodeMaintenances.

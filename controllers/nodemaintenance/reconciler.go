@@ -53,7 +53,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
-	r.written = expectations.New[*corev1.Node](ctx)
+	r.written = expectations.New[*corev1.Node](ctx, workload.TrimNode)
 	r.Clusters.Subscribe(r.forgetDeleted)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "nodemaintenance", r, options, r.enqueue)

@@ -198,7 +198,7 @@ func (w *drainWatch) startNode(node string) error {
 	selector := fields.OneTermEqualSelector("spec.nodeName", node)
 	pods := cache.NewListWatchFromClient(w.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, selector)
 	informer := cache.NewSharedIndexInformer(w.recordFailures(listedPods(node), pods), &corev1.Pod{}, 0, cache.Indexers{})
-	if err := informer.SetTransform(trimPod); err != nil {
+	if err := informer.SetTransform(TrimPod); err != nil {
 		return errors.Wrapf(err, "preparing the watch of the Pods on Node %s", node)
 	}
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{

@@ -84,8 +84,8 @@ func PodOf(observation Observation, e *v1alpha1.Evacuation) (*corev1.Pod, bool) 
 // neededAnnotations are the annotations of Pods that decisions need, besides those that name evacuators.
 var neededAnnotations = []string{corev1.MirrorPodAnnotationKey, corev1.PodDeletionCost, v1alpha1.DeletionCostAnnotation}
 
-// trimPod drops the fields that no decision needs, to limit the memory of large drains.
-func trimPod(object any) (any, error) {
+// TrimPod drops the fields of cached Pods that no decision needs, to limit the memory of large drains.
+func TrimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
 		return object, nil

@@ -20,7 +20,7 @@ import (
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
-	r.written = expectations.New[*corev1.Pod](ctx)
+	r.written = expectations.New[*corev1.Pod](ctx, workload.TrimPod)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "daemonset", r, options, r.enqueue)
 	return err
