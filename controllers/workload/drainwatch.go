@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -96,19 +97,16 @@ func (w *drainWatch) startShared() error {
 		w.notify(Change{Cluster: w.cluster, Type: AllPodsAffected})
 		w.volumesChanged("")
 	}
-	for informer, changed := range map[cache.SharedIndexInformer]func(any){w.budgets: budgetChanged, w.namespaces: surroundingsChanged, w.daemonSets: surroundingsChanged} {
-		if err := informer.SetTransform(ctrlcache.TransformStripManagedFields()); err != nil {
-			return errors.Wrapf(err, "preparing drain watches in Cluster %s", w.cluster)
-		}
-		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc:    changed,
-			UpdateFunc: func(_, object any) { changed(object) },
-			DeleteFunc: changed,
-		})
+	for _, each := range []sharedWatch{
+		{w.budgets, ctrlcache.TransformStripManagedFields(), budgetChanged, func(any, any) bool { return true }},
+		{w.namespaces, trimNamespace, surroundingsChanged, labelsChanged},
+		{w.daemonSets, trimDaemonSet, surroundingsChanged, identityChanged},
+	} {
+		registration, err := each.addHandler()
 		if err != nil {
 			return errors.Wrapf(err, "preparing drain watches in Cluster %s", w.cluster)
 		}
-		go informer.RunWithContext(w.ctx)
+		go each.informer.RunWithContext(w.ctx)
 		go func() {
 			if cache.WaitFor(w.ctx, "", registration.HasSyncedChecker()) {
 				surroundingsChanged(nil)
@@ -116,6 +114,65 @@ func (w *drainWatch) startShared() error {
 		}()
 	}
 	return nil
+}
+
+// sharedWatch is a watch that all Nodes share.
+type sharedWatch struct {
+	informer cache.SharedIndexInformer
+	trim     cache.TransformFunc
+	changed  func(any)
+	// affects reports whether an update of an object affects decisions. Tenants may update objects at any rate, and each change that affects
+	// decisions reconciles all that is evacuated in the workload cluster.
+	affects func(before, after any) bool
+}
+
+func (s sharedWatch) addHandler() (cache.ResourceEventHandlerRegistration, error) {
+	if err := s.informer.SetTransform(s.trim); err != nil {
+		return nil, err //nolint:wrapcheck // the caller adds the context
+	}
+	return s.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{ //nolint:wrapcheck // same
+		AddFunc: s.changed,
+		UpdateFunc: func(before, after any) {
+			if s.affects(before, after) {
+				s.changed(after)
+			}
+		},
+		DeleteFunc: s.changed,
+	})
+}
+
+// labelsChanged reports whether the labels of a Namespace have changed. Drain rules select Namespaces by them.
+func labelsChanged(before, after any) bool {
+	a, isA := before.(*metav1.PartialObjectMetadata)
+	b, isB := after.(*metav1.PartialObjectMetadata)
+	return !isA || !isB || !maps.Equal(a.Labels, b.Labels)
+}
+
+// identityChanged reports whether a DaemonSet was recreated with the same name. Its controller writes its status at each change of its Pods.
+func identityChanged(before, after any) bool {
+	a, isA := before.(*metav1.PartialObjectMetadata)
+	b, isB := after.(*metav1.PartialObjectMetadata)
+	return !isA || !isB || a.UID != b.UID
+}
+
+// trimNamespace drops the fields of Namespaces that no decision needs.
+func trimNamespace(object any) (any, error) {
+	m, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return object, nil
+	}
+	m.ObjectMeta = metav1.ObjectMeta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Labels: m.Labels}
+	return m, nil
+}
+
+// trimDaemonSet drops the fields of DaemonSets that no decision needs: tenants write them.
+func trimDaemonSet(object any) (any, error) {
+	m, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return object, nil
+	}
+	m.ObjectMeta = metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
+	return m, nil
 }
 
 // budgetsFailed records that the API server does not serve PodDisruptionBudgets. The informer retries, because the API server may be

@@ -1,13 +1,16 @@
 package workload
 
 import (
+	"maps"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	cachetesting "k8s.io/client-go/tools/cache/testing"
 )
 
 func TestLateEventsOfAStoppedWatch(t *testing.T) {
@@ -24,4 +27,50 @@ func TestLateEventsOfAStoppedWatch(t *testing.T) {
 	w.podChanged(PodChanged, "one", present, running)
 	w.podChanged(PodDeleted, "one", former, running)
 	g.Expect(w.byUID).To(HaveKey(running.UID))
+}
+
+func TestUpdatesThatAffectDecisions(t *testing.T) {
+	object := func(change func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
+		m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "uid", Labels: map[string]string{"l": "1"}, Annotations: map[string]string{"a": "1"}}}
+		change(m)
+		return m
+	}
+	annotated := object(func(m *metav1.PartialObjectMetadata) { m.Annotations["a"] = "2" })
+	labelled := object(func(m *metav1.PartialObjectMetadata) { m.Labels["l"] = "2" })
+	recreated := object(func(m *metav1.PartialObjectMetadata) { m.UID = "another" })
+	for name, tc := range map[string]struct {
+		watch   sharedWatch
+		updates []*metav1.PartialObjectMetadata
+		changes int
+		labels  map[string]string
+	}{
+		"E50: an annotation of a Namespace does not":             {sharedWatch{trim: trimNamespace, affects: labelsChanged}, []*metav1.PartialObjectMetadata{annotated}, 0, annotated.Labels},
+		"E50: a label of a Namespace does":                       {sharedWatch{trim: trimNamespace, affects: labelsChanged}, []*metav1.PartialObjectMetadata{annotated, labelled}, 1, labelled.Labels},
+		"E50: labels and annotations of a DaemonSet do not":      {sharedWatch{trim: trimDaemonSet, affects: identityChanged}, []*metav1.PartialObjectMetadata{annotated, labelled}, 0, nil},
+		"E50: a DaemonSet that was recreated with its name does": {sharedWatch{trim: trimDaemonSet, affects: identityChanged}, []*metav1.PartialObjectMetadata{annotated, recreated}, 1, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, source, changes := NewWithT(t), cachetesting.NewFakeControllerSource(), make(chan any, 10)
+			source.Add(object(func(*metav1.PartialObjectMetadata) {}))
+			tc.watch.informer = cache.NewSharedIndexInformer(source, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})
+			tc.watch.changed = func(object any) { changes <- object }
+			_, err := tc.watch.addHandler()
+			g.Expect(err).NotTo(HaveOccurred())
+			go tc.watch.informer.RunWithContext(t.Context())
+			g.Eventually(changes).Should(Receive(), "the first list")
+			for _, update := range tc.updates {
+				source.Modify(update.DeepCopy())
+			}
+			last := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "last"}}
+			source.Add(last)
+			for range tc.changes {
+				g.Eventually(changes).Should(Receive(HaveField("Name", "one")))
+			}
+			g.Eventually(changes, time.Second).Should(Receive(HaveField("Name", "last")))
+			kept, _, err := tc.watch.informer.GetStore().GetByKey("one")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(kept.(*metav1.PartialObjectMetadata).Annotations).To(BeEmpty())
+			g.Expect(maps.Equal(kept.(*metav1.PartialObjectMetadata).Labels, tc.labels)).To(BeTrue())
+		})
+	}
 }
