@@ -38,7 +38,8 @@ type Observation struct {
 	Surroundings planinput.Surroundings
 	// Budgets of the Namespaces of the Pods.
 	Budgets *budgets.Index
-	// Surges has the Deployments of DeploymentsOf that could be read, with what else decides whether they surge.
+	// Surges has the Deployments of DeploymentsOf that could be read, with what else decides whether they surge. The Deployment is nil if it
+	// does not exist.
 	Surges map[types.NamespacedName]surge.Observation
 	// NodeAgent means that the manager serves node agents.
 	NodeAgent bool
@@ -82,8 +83,8 @@ type Pod struct {
 	// Evacuators are active one after the other before the eviction. Problems are annotations that name invalid ones.
 	Evacuators []v1alpha1.Evacuator
 	Problems   []evacuation.Problem
-	// NoSurge is why the Deployment of the Pod does not surge, although a NodeMaintenance requests it.
-	NoSurge string
+	// Surge is what the evacuator for Deployments is expected to do. It is nil if the Pod has no such evacuator, or if the Deployment was not read.
+	Surge *surge.Outlook
 	// Next is the next action for the Pod, if it is a target now.
 	Next evacuation.Action
 	// Evacuation is the present one, or nil.
@@ -204,28 +205,65 @@ func forecastPod(o Observation, maintenances []v1alpha1.NodeMaintenance, describ
 		p.Outcome = Finished
 	}
 	if e != nil && len(e.Spec.Evacuators) > 0 {
-		p.Evacuators = e.Spec.Evacuators
-		return p
+		p.Evacuators = slices.Clone(e.Spec.Evacuators)
+	} else {
+		p.Evacuators, p.Problems = described.Evacuators(pod, o.Maintenance.Spec.Evacuation)
 	}
-	p.Evacuators, p.Problems = described.Evacuators(pod, o.Maintenance.Spec.Evacuation)
 	p.predictSurge(o, maintenances)
 	return p
 }
 
-// predictSurge removes the evacuator for Deployments from a Pod whose Deployment would refuse to surge: this evacuator completes at once.
+// predictSurge removes the evacuator for Deployments from a Pod that it would refuse: it then reports why and completes at once.
 func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenance) {
-	isForDeployments := func(e v1alpha1.Evacuator) bool { return e.EvacuatorClass == v1alpha1.EvacuatorClassDeployment }
+	if surge.DeploymentOf(p.Pod) == "" || !slices.ContainsFunc(p.Evacuators, isForDeployments) {
+		return
+	}
+	policy := surge.PolicyFor(p.Pod, maintenances)
 	deployment, known := o.Surges[deploymentOf(p.Pod)]
-	if !known || !slices.ContainsFunc(p.Evacuators, isForDeployments) {
+	if !known && policy != v1alpha1.SurgeNever {
 		return
 	}
 	deployment.Now = o.Now
-	deployment.Leaving = []surge.Leaving{{
-		PodRef: surge.PodRef{Name: p.Name, UID: p.UID}, Policy: surge.PolicyFor(p.Pod, maintenances), Asked: true, Owned: true, Ready: rules.Ready(p.Pod),
-	}}
-	if p.NoSurge = surge.Refused(deployment); p.NoSurge != "" {
+	outlook := surge.OutlookOf(deployment, p.leaving(policy))
+	if p.Surge = &outlook; outlook.Refusal != "" {
 		p.Evacuators = slices.DeleteFunc(p.Evacuators, isForDeployments)
 	}
+}
+
+func isForDeployments(e v1alpha1.Evacuator) bool {
+	return e.EvacuatorClass == v1alpha1.EvacuatorClassDeployment
+}
+
+// leaving describes the Pod as the evacuator for Deployments observes it. The plugin does not read ReplicaSets: the name of the Pod's owner decides
+// that the Deployment controls it.
+func (p *Pod) leaving(policy v1alpha1.SurgePolicy) surge.Leaving {
+	leaving := surge.Leaving{PodRef: surge.PodRef{Name: p.Name, UID: p.UID}, Policy: policy, Asked: true, Owned: true, Ready: rules.Ready(p.Pod)}
+	if e := p.Evacuation; e != nil {
+		leaving.Message = e.Status.Message
+		if e.Status.EvacuationProgressTimestamp != nil {
+			leaving.Progress = e.Status.EvacuationProgressTimestamp.Time
+		}
+	}
+	return leaving
+}
+
+// expectedEvacuation returns the Evacuation of the Pod, or the one that it would get, after a surge was refused.
+func (p *Pod) expectedEvacuation(o Observation) *v1alpha1.Evacuation {
+	if p.Evacuation == nil {
+		e := evacuation.New(p.Pod, p.Evacuators, o.Maintenance.Spec.Evacuation.ProgressDeadlineSeconds)
+		e.CreationTimestamp = metav1.NewTime(o.Now)
+		return e
+	}
+	if p.Surge == nil || p.Surge.Refusal == "" {
+		return p.Evacuation
+	}
+	e := p.Evacuation.DeepCopy()
+	if active := e.Status.ActiveEvacuatorClass; active != nil && *active == v1alpha1.EvacuatorClassDeployment {
+		e.Status.ActiveEvacuatorCompleted = true
+	} else {
+		e.Spec.Evacuators = slices.DeleteFunc(e.Spec.Evacuators, isForDeployments)
+	}
+	return e
 }
 
 // conclude sets what follows from the simulation.
@@ -235,7 +273,7 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 	case p.Outcome == Finished:
 		return
 	case !moves:
-		p.Outcome, p.Evacuators, p.Problems = Stays, nil, nil
+		p.Outcome, p.Evacuators, p.Problems, p.Surge = Stays, nil, nil, nil
 		return
 	case !awaited.Has(p.UID):
 		p.Outcome, p.Step = Evacuated, step
@@ -245,15 +283,10 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 		p.Outcome, p.Step = Completes, step
 	}
 	if p.Outcome != Evacuated {
-		p.Evacuators, p.Problems = nil, nil
+		p.Evacuators, p.Problems, p.Surge = nil, nil, nil
 		return
 	}
-	e := p.Evacuation
-	if e == nil {
-		e = evacuation.New(p.Pod, p.Evacuators, o.Maintenance.Spec.Evacuation.ProgressDeadlineSeconds)
-		e.CreationTimestamp = metav1.NewTime(o.Now)
-	}
-	p.Next = evacuation.Next(evacuation.InputOf(e, p.Pod, p.Type, terms, o.Now))
+	p.Next = evacuation.Next(evacuation.InputOf(p.expectedEvacuation(o), p.Pod, p.Type, terms, o.Now))
 	if !p.IsEvicted() || o.Budgets == nil {
 		return
 	}

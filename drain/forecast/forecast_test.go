@@ -18,6 +18,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -151,6 +152,8 @@ func TestSurge(t *testing.T) {
 		"any Deployment surges with Always":     {v1alpha1.SurgeAlways, deployment(2), "Delays Evacuator, Delays BudgetExhausted"},
 		"a Deployment that is not known surges": {v1alpha1.SurgeIfSingleReplica, nil, "Delays Evacuator, Delays BudgetExhausted"},
 		"without surge only the budget decides": {v1alpha1.SurgeNever, deployment(1), "Blocks BudgetExhausted"},
+		"a budget blocks a Pod whose Deployment does not exist": {v1alpha1.SurgeAlways, map[types.NamespacedName]surge.Observation{{Namespace: "default", Name: "web"}: {}},
+			"Blocks BudgetExhausted: The Deployment of the Pod does not exist"},
 	} {
 		t.Run("K30: "+name, func(t *testing.T) {
 			o := forecast.Observation{
@@ -171,6 +174,61 @@ func TestSurge(t *testing.T) {
 				}
 			}
 			g.Expect(got).To(Equal(test.want))
+		})
+	}
+}
+
+func TestSurgeOutlook(t *testing.T) {
+	const refused, surges = "Surge policy IfSingleReplica does not apply: Deployment default/web declares 2 replicas.",
+		"Adding replicas before Pods are removed: Deployment default/web is scaled from 1 to 2 replicas"
+	evacuated := func(class string) []v1alpha1.Evacuation {
+		p := pod("web", ofDeployment)
+		e := evacuation.New(&p, []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassDeployment, Priority: v1alpha1.EvacuatorControllerPriority}}, 0)
+		e.CreationTimestamp = metav1.NewTime(now)
+		if class != "" {
+			e.Status.ActiveEvacuatorClass = &class
+		}
+		return []v1alpha1.Evacuation{*e}
+	}
+	requesting := func(p *corev1.Pod) {
+		p.Annotations = map[string]string{v1alpha1.EvacuatorPriorityAnnotationPrefix + v1alpha1.EvacuatorClassDeployment: "10000/controller"}
+	}
+	for name, test := range map[string]struct {
+		policy      v1alpha1.SurgePolicy
+		replicas    int32
+		change      func(*corev1.Pod)
+		evacuations []v1alpha1.Evacuation
+		want        surge.Outlook
+		obstacle    string
+	}{
+		"says to how many replicas the Deployment is scaled":               {v1alpha1.SurgeIfSingleReplica, 1, nil, nil, surge.Outlook{Message: surges + "."}, surges},
+		"says why the Deployment does not surge, also without a budget":    {v1alpha1.SurgeIfSingleReplica, 2, nil, nil, surge.Outlook{Refusal: surge.TooManyReplicas, Message: refused}, ""},
+		"says why it does not surge for a Pod that has an Evacuation":      {v1alpha1.SurgeIfSingleReplica, 2, nil, evacuated(""), surge.Outlook{Refusal: surge.TooManyReplicas, Message: refused}, ""},
+		"says why it does not surge before the active evacuator completes": {v1alpha1.SurgeIfSingleReplica, 2, nil, evacuated(v1alpha1.EvacuatorClassDeployment), surge.Outlook{Refusal: surge.TooManyReplicas, Message: refused}, ""},
+		"a Pod cannot request a surge that no NodeMaintenance allows": {v1alpha1.SurgeNever, 1, requesting, nil,
+			surge.Outlook{Refusal: surge.NotRequested, Message: "No NodeMaintenance of the Pod's Node requests a surge."}, ""},
+	} {
+		t.Run("K30: "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			o := forecast.Observation{
+				Maintenance: maintenance("m"), Node: node("one"), Surroundings: surroundings{}, Evacuations: test.evacuations,
+				Budgets: budgets.NewIndex(nil, nil), Pods: []corev1.Pod{pod("web", ofDeployment)}, Now: now,
+			}
+			o.Maintenance.Spec.Evacuation.Surge = test.policy
+			if test.change != nil {
+				test.change(&o.Pods[0])
+			}
+			if len(forecast.DeploymentsOf(o)) > 0 {
+				o.Surges = deployment(test.replicas)
+			}
+			predicted := forecast.Of(o)
+			g.Expect(predicted.Pods[0].Surge).To(HaveValue(Equal(test.want)))
+			g.Expect(predicted.Pods[0].Evacuators).To(HaveLen(map[bool]int{true: 1, false: 0}[test.want.Refusal == ""]))
+			got := ""
+			for _, obstacle := range predicted.Obstacles(now) {
+				got += strings.TrimPrefix(obstacle.Message, "Evacuator deployment.apps.k8s.io acts before the eviction: ")
+			}
+			g.Expect(got).To(Equal(test.obstacle))
 		})
 	}
 }

@@ -104,7 +104,7 @@ func (p *Pod) Obstacles(now time.Time) []Obstacle {
 	default:
 	}
 	if evacuator := p.firstEvacuator(); evacuator != "" {
-		found = append(found, Obstacle{Severity: Delays, Reason: ReasonEvacuator, Message: "Evacuator " + evacuator + " acts before the eviction"})
+		found = append(found, Obstacle{Severity: Delays, Reason: ReasonEvacuator, Message: "Evacuator " + evacuator + " acts before the eviction" + p.surgeMessage(evacuator)})
 	}
 	if p.Next.Kind == evacuation.AwaitBackoff {
 		found = append(found, Obstacle{Severity: Delays, Reason: ReasonBackoff, Message: p.Next.Message})
@@ -131,10 +131,24 @@ func (p *Pod) budget() Obstacle {
 	if class := p.firstEvacuator(); class != "" && class != v1alpha1.EvacuatorClassStatefulSet {
 		obstacle.Severity = Delays
 	}
-	if p.NoSurge != "" {
-		obstacle.Message += ". " + strings.TrimSuffix(p.NoSurge, ".")
+	if p.Surge != nil && p.Surge.Refusal != "" {
+		obstacle.Message += ". " + strings.TrimSuffix(p.Surge.Message, ".")
 	}
 	return obstacle
+}
+
+// surgeMessage returns what the evacuator for Deployments does, and nothing for other evacuators.
+func (p *Pod) surgeMessage(class string) string {
+	switch {
+	case class != v1alpha1.EvacuatorClassDeployment:
+		return ""
+	case p.Surge == nil:
+		return " if the Deployment of the Pod surges: the Deployment was not read"
+	case p.Surge.Message == "":
+		return " when the controllers of the Deployment have observed its last change"
+	default:
+		return ": " + strings.TrimSuffix(p.Surge.Message, ".")
+	}
 }
 
 // firstEvacuator returns the class of the evacuator that is active, or becomes active first. It is empty if the Pod is evicted at once.

@@ -73,17 +73,11 @@ func begin(o Observation) Decision {
 	return d
 }
 
-// Refused returns why Decide would refuse a surge for the only Pod of an observation, or "" if it would not, or cannot say yet.
-func Refused(o Observation) string {
-	if b, err := BaselineOf(o.Deployment); b != nil || err != nil {
-		return ""
-	}
-	for _, report := range begin(o).Reports {
-		if report.Refusal != "" {
-			return report.Message
-		}
-	}
-	return ""
+const notRequested = "No NodeMaintenance of the Pod's Node requests a surge"
+
+// isRequested reports whether a NodeMaintenance requests a surge for the Pod.
+func (l Leaving) isRequested() bool {
+	return l.Asked && (l.Policy == v1alpha1.SurgeIfSingleReplica || l.Policy == v1alpha1.SurgeAlways)
 }
 
 // triage returns the Pods that wait for a surge, and the reports of those that are not surged. If Pods of the previous round have not
@@ -96,8 +90,8 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 			reports = append(reports, refuse(pod, NoDeployment, "Deployment "+nameOf(o.Deployment)+" does not control the Pod"))
 		case pod.Marked:
 			chosen = append(chosen, pod)
-		case !pod.Asked || pod.Policy != v1alpha1.SurgeIfSingleReplica && pod.Policy != v1alpha1.SurgeAlways:
-			reports = append(reports, refuse(pod, NotRequested, "No NodeMaintenance of the Pod's Node requests a surge"))
+		case !pod.isRequested():
+			reports = append(reports, refuse(pod, NotRequested, notRequested))
 		case pod.Policy == v1alpha1.SurgeIfSingleReplica && replicas(o.Deployment) != 1:
 			reports = append(reports, refuse(pod, TooManyReplicas, "Surge policy IfSingleReplica does not apply: Deployment "+nameOf(o.Deployment)+" declares "+count(replicas(o.Deployment))))
 		case !pod.Ready:

@@ -65,7 +65,7 @@ const renewShare = 0.25
 // renew returns reports of progress for the Pods that wait for a later round.
 func (s *surging) renew() []Report {
 	var reports []Report
-	message := fmt.Sprintf("Waiting for other Pods of Deployment %s to be replaced: at most %d at a time.", s.name(), s.b.Surged-s.b.Replicas)
+	message := s.laterRoundMessage()
 	for _, pod := range s.Leaving {
 		after := time.Duration(float64(pod.Deadline.Sub(pod.Progress)) * renewShare)
 		if !s.includes(pod.UID) && !s.Now.Before(pod.Progress.Add(after)) {
@@ -73,6 +73,10 @@ func (s *surging) renew() []Report {
 		}
 	}
 	return reports
+}
+
+func (s *surging) laterRoundMessage() string {
+	return fmt.Sprintf("Waiting for other Pods of Deployment %s to be replaced: at most %d at a time.", s.name(), s.b.Surged-s.b.Replicas)
 }
 
 func (s *surging) scalingMessage() string {

@@ -96,6 +96,7 @@ type predictedPod struct {
 	Step                                                  int
 	Order                                                 int32
 	Evacuators                                            []string
+	Surge                                                 struct{ Refusal, Message string }
 }
 
 // predict runs plan for a Machine and returns the only drain of its result.

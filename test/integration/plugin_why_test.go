@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -94,6 +95,16 @@ func (s *scene) predictsSurges(machine string) {
 	s.Expect(budgets(predicted.Blockers)).To(ConsistOf(namespace + "/two"))
 	s.Expect(predicted.Blockers[0].Message).To(ContainSubstring("Deployment " + namespace + "/two declares 2 replicas"))
 	s.Expect(budgets(predicted.Delays)).To(ConsistOf(namespace + "/one"))
+	var refused, surges predictedPod
+	for _, pod := range predicted.Pods {
+		switch {
+		case pod.Surge.Refusal != "":
+			refused = pod
+		case pod.Surge.Message != "":
+			surges = pod
+		}
+	}
+	s.Expect(surges.Surge.Message).To(ContainSubstring("Deployment " + namespace + "/one is scaled from 1 to 2 replicas"))
 	s.expectWritesNothing()
 
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = policy.Spec.Surge })
@@ -106,6 +117,10 @@ func (s *scene) predictsSurges(machine string) {
 			e := s.evacuation(&pods[i])
 			g.Expect(e).NotTo(BeNil())
 			g.Expect(e.Status.Message).To(ContainSubstring("Waiting for PodDisruptionBudget " + namespace + "/two"))
+			surged := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationSurged)
+			g.Expect(surged).NotTo(BeNil())
+			g.Expect(surged.Reason).To(Equal(refused.Surge.Refusal))
+			g.Expect(surged.Message).To(Equal(refused.Surge.Message))
 		}
 	}, eventually, pace).Should(Succeed())
 	s.Expect(s.evictions()).To(BeEmpty())

@@ -42,23 +42,31 @@ func (w *Workload) readSurges(ctx context.Context, names []types.NamespacedName)
 	}
 	return each(ctx, missing, func(ctx context.Context, name types.NamespacedName) error {
 		o := surge.Observation{Deployment: &appsv1.Deployment{}}
-		if read, err := w.tolerate(w.Get(ctx, name, o.Deployment), "get", "deployments.apps"); !read {
-			return errors.Wrapf(client.IgnoreNotFound(err), "getting Deployment %s of %s", name, w.Name)
+		err := w.Get(ctx, name, o.Deployment)
+		if apierrors.IsNotFound(err) {
+			w.keepSurge(name, surge.Observation{})
+			return nil
+		}
+		if read, err := w.tolerate(err, "get", "deployments.apps"); !read {
+			return errors.Wrapf(err, "getting Deployment %s of %s", name, w.Name)
 		}
 		for _, autoscaler := range autoscalers[name.Namespace] {
 			if surge.Scales(&autoscaler, name.Name) {
 				o.Autoscalers = append(o.Autoscalers, &autoscaler)
 			}
 		}
-		var err error
 		if o.Claims, err = w.claimsOf(ctx, o.Deployment); err != nil {
 			return err
 		}
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.surges[name] = o
+		w.keepSurge(name, o)
 		return nil
 	})
+}
+
+func (w *Workload) keepSurge(name types.NamespacedName, o surge.Observation) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.surges[name] = o
 }
 
 // claimsOf returns the PersistentVolumeClaims that all Pods of a Deployment share, nil for one that does not exist.

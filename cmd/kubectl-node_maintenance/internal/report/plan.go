@@ -97,7 +97,16 @@ type Pod struct {
 	// WaitsFor is why an eviction would be refused now.
 	WaitsFor   string   `json:"waitsFor,omitempty"`
 	Evacuators []string `json:"evacuators,omitempty"`
-	Volumes    []string `json:"volumes,omitempty"`
+	// Surge is set if a surge is requested for the Pod and its Deployment was read.
+	Surge   *Surge   `json:"surge,omitempty"`
+	Volumes []string `json:"volumes,omitempty"`
+}
+
+// Surge is what the evacuator for Deployments is expected to do.
+type Surge struct {
+	// Refusal is why the Pod is evicted without a surge.
+	Refusal string `json:"refusal,omitempty"`
+	Message string `json:"message,omitempty"`
 }
 
 // Budget is a PodDisruptionBudget with its present numbers.
@@ -241,6 +250,29 @@ func (d *Drain) fill(intent Intent, observed forecast.Observation) {
 		d.Pods = append(d.Pods, podOf(&predicted.Pods[i]))
 		d.Steps = max(d.Steps, predicted.Pods[i].Step)
 	}
+	d.Notes = append(d.Notes, refusedSurges(predicted.Pods)...)
+}
+
+// refusedSurges returns a note for each reason why Pods are evicted without the requested surge. What blocks the drain says it for Pods whose
+// eviction would be refused.
+func refusedSurges(all []forecast.Pod) []string {
+	var messages []string
+	names := map[string][]string{}
+	for i := range all {
+		p := &all[i]
+		if p.Surge == nil || p.Surge.Refusal == "" || p.Waiting != nil {
+			continue
+		}
+		if names[p.Surge.Message] == nil {
+			messages = append(messages, p.Surge.Message)
+		}
+		names[p.Surge.Message] = append(names[p.Surge.Message], p.Namespace+"/"+p.Name)
+	}
+	notes := make([]string, 0, len(messages))
+	for _, message := range messages {
+		notes = append(notes, "No surge for "+PodNames(names[message])+": "+message)
+	}
+	return notes
 }
 
 func podOf(p *forecast.Pod) Pod {
@@ -262,6 +294,9 @@ func podOf(p *forecast.Pod) Pod {
 	}
 	for _, evacuator := range p.Evacuators {
 		pod.Evacuators = append(pod.Evacuators, evacuator.EvacuatorClass)
+	}
+	if p.Surge != nil {
+		pod.Surge = &Surge{string(p.Surge.Refusal), p.Surge.Message}
 	}
 	for _, claim := range volumes.ClaimsOf(p.Pod) {
 		pod.Volumes = append(pod.Volumes, claim.Name)

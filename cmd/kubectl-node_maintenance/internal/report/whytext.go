@@ -77,9 +77,12 @@ func (t text) pod(p *PodWhy, now time.Time) {
 	t.rules(p)
 	t.place(p)
 	t.budgets(p.Budgets)
-	if len(p.Evacuators) > 0 {
+	if len(p.Evacuators) > 0 || p.Surge != nil {
 		t.heading("EVACUATORS, in this order")
-		t.line("  %s", strings.Join(p.Evacuators, ", "))
+		t.line("  %s", cmp.Or(strings.Join(p.Evacuators, ", "), none))
+	}
+	if p.Surge != nil {
+		t.line("  %s", p.Surge.text())
 	}
 	for _, problem := range p.Problems {
 		t.line("  Ignored: %s", problem)
@@ -91,6 +94,13 @@ func (t text) pod(p *PodWhy, now time.Time) {
 		t.heading("DELETION")
 		t.line("  Its grace period ends at %s; finalizers: %s", p.Deletion, cmp.Or(strings.Join(p.Finalizers, ", "), none))
 	}
+}
+
+func (s *Surge) text() string {
+	if s.Refusal != "" {
+		return "No surge: " + s.Message
+	}
+	return "Surge: " + cmp.Or(s.Message, "the controllers of the Deployment have not observed its last change")
 }
 
 func (t text) rules(p *PodWhy) {
