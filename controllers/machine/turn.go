@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,16 +18,11 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
-	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// turn returns the Turn of the Machine: whether its drain may start, or waits because of the policy's maxParallelDrains. The drain of a Machine
-// that already drains, of a control plane Machine, and of a Machine with an unreachable Node never waits.
+// turn returns the Turn of the Machine: whether its drain may start, or waits because of the policy's maxParallelDrains.
 func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, error) {
-	if s.policy == nil || s.policy.Spec.MaxParallelDrains == nil || util.IsControlPlaneMachine(s.machine) || rules.Unreachable(s.node) {
-		return machinedrain.Turn{}, nil
-	}
-	if s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain {
+	if !machinedrain.HasTurn(s.machine, s.policy, s.node, s.maintenance) {
 		return machinedrain.Turn{}, nil
 	}
 	list := &clusterv1.MachineList{}
@@ -50,37 +44,21 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 		return nil, 0, err
 	}
 	hasInvalidRules := r.Maintenances.HasInvalidRules(ctx, s.cluster)
-	for i := range all {
-		machine := &all[i]
-		if util.IsControlPlaneMachine(machine) {
-			continue
-		}
-		workers++
-		if !machinedrain.IsDraining(machine) || !machine.Status.NodeRef.IsDefined() {
-			continue
-		}
+	return machinedrain.Contenders(all, func(machine *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+		observed := machinedrain.ObservedDrain{Maintenance: draining[client.ObjectKeyFromObject(machine)]}
 		node := &corev1.Node{}
 		if err := s.client.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); err != nil {
-			if client.IgnoreNotFound(err) == nil {
-				continue
-			}
-			return nil, 0, errors.Wrapf(err, "getting Node %s", machine.Status.NodeRef.Name)
+			return observed, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", machine.Status.NodeRef.Name)
 		}
-		contender := machinedrain.ContenderOf(machine)
-		if m := draining[client.ObjectKeyFromObject(machine)]; m != nil {
-			contender.Draining, contender.Began = true, machinedrain.DrainBegan(m)
+		observed.Node = node
+		// The rules are evaluated only if they were invalid when the Machine was last reconciled. They may have just been fixed.
+		if observed.Maintenance == nil && conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonInvalidDrainRule {
+			var err error
+			observed.HasInvalidRules, err = hasInvalidRules(machine)
+			return observed, err
 		}
-		invalid := !contender.Draining && conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonInvalidDrainRule
-		if invalid { // or was, until its rules have just been fixed
-			if invalid, err = hasInvalidRules(machine); err != nil {
-				return nil, 0, err
-			}
-		}
-		if machinedrain.Contends(machine, contender.Draining, rules.Unreachable(node), invalid) {
-			contenders = append(contenders, contender)
-		}
-	}
-	return contenders, workers, nil
+		return observed, nil
+	})
 }
 
 // stageAt returns the stage of a Machine's NodeMaintenance. While maxParallelDrains delays the drain, the Node is cordoned, so that Pods

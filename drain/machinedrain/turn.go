@@ -6,10 +6,14 @@ import (
 	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // Contender is a worker Machine of a Cluster whose Node is reachable, and is drained or waits for that, see IsDraining. Control plane Machines
@@ -35,11 +39,68 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 	return c
 }
 
-// Contends reports whether a Machine whose drain was requested is a contender: one whose drain continues, or would start if maxParallelDrains
+// HasTurn reports whether maxParallelDrains of its policy limits when the drain of a Machine starts. present is its NodeMaintenance, nil if it has
+// none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with an unreachable Node never waits.
+func HasTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance) bool {
+	isLimited := policy != nil && policy.Spec.MaxParallelDrains != nil && !util.IsControlPlaneMachine(m) && !rules.Unreachable(node)
+	return isLimited && (present == nil || present.Spec.Stage != v1alpha1.StageDrain)
+}
+
+// ObservedDrain is what decides whether a worker Machine whose drain was requested is a contender.
+type ObservedDrain struct {
+	// Node of the Machine, nil if it does not exist.
+	Node *corev1.Node
+	// Maintenance is its NodeMaintenance in stage Drain, or nil.
+	Maintenance *v1alpha1.NodeMaintenance
+	// HasInvalidRules means that an invalid MachineDrainRule selects the Machine.
+	HasInvalidRules bool
+}
+
+// Contenders returns the contenders among the Machines of a Cluster, and the number of its worker Machines. It calls observe for the Machines of
+// RequestedDrains, and returns its first error.
+func Contenders(all []clusterv1.Machine, observe func(*clusterv1.Machine) (ObservedDrain, error)) (contenders []Contender, workers int, _ error) {
+	for i := range all {
+		if !util.IsControlPlaneMachine(&all[i]) {
+			workers++
+		}
+	}
+	for _, m := range RequestedDrains(all) {
+		observed, err := observe(m)
+		if err != nil {
+			return nil, 0, err
+		}
+		if contends(m, observed) {
+			contenders = append(contenders, contenderOf(m, observed.Maintenance))
+		}
+	}
+	return contenders, workers, nil
+}
+
+// RequestedDrains returns the worker Machines whose Nodes are drained or wait for that.
+func RequestedDrains(all []clusterv1.Machine) []*clusterv1.Machine {
+	var requested []*clusterv1.Machine
+	for i := range all {
+		if m := &all[i]; !util.IsControlPlaneMachine(m) && IsDraining(m) && m.Status.NodeRef.IsDefined() {
+			requested = append(requested, m)
+		}
+	}
+	return requested
+}
+
+func contenderOf(m *clusterv1.Machine, drain *v1alpha1.NodeMaintenance) Contender {
+	c := ContenderOf(m)
+	if drain != nil {
+		c.Draining, c.Began = true, DrainBegan(drain)
+	}
+	return c
+}
+
+// contends reports whether a Machine whose drain was requested is a contender: one whose drain continues, or would start if maxParallelDrains
 // permitted it. The drain of a paused Machine, or of one with invalid rules, would block the Machines after it without starting.
-func Contends(m *clusterv1.Machine, draining, unreachable, invalidRules bool) bool {
+func contends(m *clusterv1.Machine, observed ObservedDrain) bool {
 	_, paused := m.Annotations[clusterv1.PausedAnnotation]
-	return !unreachable && (draining || !paused && !invalidRules)
+	isReachable := observed.Node != nil && !rules.Unreachable(observed.Node)
+	return isReachable && (observed.Maintenance != nil || !paused && !observed.HasInvalidRules)
 }
 
 // latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its request, and after the start of the

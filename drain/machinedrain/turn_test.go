@@ -7,11 +7,14 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -161,29 +164,99 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 	})
 }
 
-func TestContends(t *testing.T) {
+func TestContenders(t *testing.T) {
 	for _, test := range []struct {
-		name                                       string
-		draining, unreachable, paused, invalid, is bool
+		name                                             string
+		draining, unreachable, gone, paused, invalid, is bool
 	}{
 		{name: "waits", is: true},
 		{name: "drains", draining: true, is: true},
 		{name: "M26: its Node is unreachable", draining: true, unreachable: true},
+		{name: "its Node does not exist", draining: true, gone: true},
 		{name: "is paused", paused: true},
 		{name: "drains, and was paused then", draining: true, paused: true, is: true},
 		{name: "waits for its rules to be fixed", invalid: true},
 		{name: "drains, and its rules are invalid since", draining: true, invalid: true, is: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := &clusterv1.Machine{}
+			m := inDeletion("one")
 			if test.paused {
-				m.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+				m.Annotations[clusterv1.PausedAnnotation] = ""
 			}
-			if got := machinedrain.Contends(m, test.draining, test.unreachable, test.invalid); got != test.is {
-				t.Errorf("Contends() = %t", got)
+			observed := machinedrain.ObservedDrain{Node: nodeThatIs(test.unreachable), HasInvalidRules: test.invalid}
+			if test.gone {
+				observed.Node = nil
+			}
+			if test.draining {
+				observed.Maintenance = &v1alpha1.NodeMaintenance{}
+			}
+			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{m}, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) { return observed, nil })
+			if err != nil || len(contenders) == 1 != test.is {
+				t.Errorf("Contenders() = %v, %v", contenders, err)
 			}
 		})
 	}
+
+	t.Run("M26: all workers count for a percentage, and only those that drain or wait are observed", func(t *testing.T) {
+		controlPlane, running, withoutNode := inDeletion("cp"), inDeletion("running"), inDeletion("new")
+		controlPlane.Labels = map[string]string{clusterv1.MachineControlPlaneLabel: ""}
+		running.DeletionTimestamp, withoutNode.Status.NodeRef.Name = nil, ""
+		var observed []string
+		_, workers, err := machinedrain.Contenders([]clusterv1.Machine{controlPlane, running, withoutNode, inDeletion("one")}, func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+			observed = append(observed, m.Name)
+			return machinedrain.ObservedDrain{}, nil
+		})
+		if err != nil || workers != 3 || !slices.Equal(observed, []string{"one"}) {
+			t.Errorf("%d workers, observed %v, error %v", workers, observed, err)
+		}
+	})
+}
+
+func TestHasTurn(t *testing.T) {
+	limited := func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1)) }
+	for _, test := range []struct {
+		name                                         string
+		unlimited, controlPlane, unreachable, drains bool
+		want                                         bool
+	}{
+		{name: "M26: limits workers", want: true},
+		{name: "M26: limits none without maxParallelDrains", unlimited: true},
+		{name: "M26: does not limit the control plane", controlPlane: true},
+		{name: "M26: does not limit Machines with an unreachable Node", unreachable: true},
+		{name: "M26: does not stop a drain", drains: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m, policy, present := inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, &v1alpha1.NodeMaintenance{}
+			if !test.unlimited {
+				limited(policy)
+			}
+			if test.controlPlane {
+				m.Labels = map[string]string{clusterv1.MachineControlPlaneLabel: ""}
+			}
+			if test.drains {
+				present.Spec.Stage = v1alpha1.StageDrain
+			}
+			if got := machinedrain.HasTurn(&m, policy, nodeThatIs(test.unreachable), present); got != test.want {
+				t.Errorf("HasTurn() = %t", got)
+			}
+		})
+	}
+}
+
+// inDeletion returns a Machine that is being deleted and has the hook.
+func inDeletion(name string) clusterv1.Machine {
+	m := clusterv1.Machine{}
+	m.Name, m.DeletionTimestamp, m.Annotations = name, ptr.To(metav1.Unix(1, 0)), map[string]string{v1alpha1.PreDrainHookAnnotation: ""}
+	m.Status.NodeRef.Name = name
+	return m
+}
+
+func nodeThatIs(unreachable bool) *corev1.Node {
+	node := &corev1.Node{}
+	if unreachable {
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+	}
+	return node
 }
 
 func TestParallelDrains(t *testing.T) {

@@ -106,7 +106,7 @@ func (y *whyOptions) machineDrain(ctx context.Context, w *observe.Workload, mach
 	if err != nil {
 		return nil, err
 	}
-	d := &drain{intent: report.IntentOf(machine, node, maintenances, y.clock.Now())}
+	d := &drain{intent: report.IntentOf(machine, node, maintenances, nil, y.clock.Now())}
 	d.observed, err = w.Forecast(ctx, d.intent.Maintenance, node, y.clock.Now())
 	d.observed.Then = d.intent.Then
 	return d, err

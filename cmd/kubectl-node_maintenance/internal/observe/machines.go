@@ -38,6 +38,11 @@ func (m *Machine) ClusterKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.ClusterName}
 }
 
+// Policy returns the MachineDrainPolicy that the Machine follows, or nil.
+func (m *Machine) Policy() *v1alpha1.MachineDrainPolicy {
+	return machinedrain.PolicyFor(m.Machine, m.Cluster.Labels, m.Policies)
+}
+
 // Proposed are policies and rules that are not applied. They take the place of those with the same name.
 type Proposed struct {
 	Policies []v1alpha1.MachineDrainPolicy

@@ -42,6 +42,8 @@ const (
 	manyNamespaces = 20
 	// maxNodes is the number of Nodes whose Pods are read for one prediction.
 	maxNodes = 32
+	// maxTurnNodes is the number of Nodes that are read for maxParallelDrains.
+	maxTurnNodes = 100
 )
 
 // Workload is a workload cluster and what was read of it, each object once.
@@ -76,12 +78,41 @@ func (w *Workload) Node(ctx context.Context, name string) (*corev1.Node, error) 
 	if node, known := w.nodes[name]; known || w.allNodes {
 		return node, nil
 	}
+	node, err := w.readNode(ctx, name)
+	if err == nil {
+		w.nodes[name] = node
+	}
+	return node, err
+}
+
+// SomeNodes returns the first 100 Nodes of those with the names, by name, nil for one that does not exist. It returns those that could be read.
+func (w *Workload) SomeNodes(ctx context.Context, names []string) map[string]*corev1.Node {
+	nodes := map[string]*corev1.Node{}
+	_ = each(ctx, names[:min(len(names), maxTurnNodes)], func(ctx context.Context, name string) error {
+		w.mu.Lock()
+		node, known := w.nodes[name]
+		w.mu.Unlock()
+		if !known {
+			var err error
+			if node, err = w.readNode(ctx, name); err != nil {
+				return nil //nolint:nilerr // it is left out
+			}
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.nodes[name], nodes[name] = node, node
+		return nil
+	})
+	return nodes
+}
+
+// readNode reads a Node, nil if it does not exist.
+func (w *Workload) readNode(ctx context.Context, name string) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	err := w.Get(ctx, types.NamespacedName{Name: name}, node)
 	if apierrors.IsNotFound(err) {
-		node, err = nil, nil
+		return nil, nil
 	}
-	w.nodes[name] = node
 	return node, errors.Wrapf(err, "getting Node %s of %s", name, w.Name)
 }
 

@@ -4,6 +4,7 @@ package report
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,9 +35,9 @@ type Intent struct {
 	Turn machinedrain.Turn
 }
 
-// IntentOf returns what the manager would request for a deleted Machine.
-func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, now time.Time) Intent {
-	intent := Intent{Policy: machinedrain.PolicyFor(m.Machine, m.Cluster.Labels, m.Policies)}
+// IntentOf returns what the manager would request for a deleted Machine. nodes are those of TurnNodes that were read, nil for one that does not exist.
+func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, nodes map[string]*corev1.Node, now time.Time) Intent {
+	intent := Intent{Policy: m.Policy()}
 	named := map[string]*v1alpha1.NodeMaintenance{}
 	for i := range maintenances {
 		named[maintenances[i].Name] = &maintenances[i]
@@ -57,7 +58,7 @@ func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.Nod
 		request.Rules, _ = compile(m.Cluster, m.Machine, v1alpha1.DaemonSetPodsDrain, m.Rules)
 		intent.Then = desired(intent.Maintenance, request, len(intent.Problems) > 0)
 	}
-	intent.Turn = turnOf(m, intent, maintenances, now)
+	intent.Turn = turnOf(m, node, intent, maintenances, nodes, now)
 	return intent
 }
 
@@ -85,9 +86,26 @@ func desired(present *v1alpha1.NodeMaintenance, request machinedrain.Request, in
 	return updated
 }
 
-// turnOf returns the place of a Machine, as if it was deleted now.
-func turnOf(m *observe.Machine, intent Intent, maintenances []v1alpha1.NodeMaintenance, now time.Time) machinedrain.Turn {
-	if intent.Policy == nil || intent.Policy.Spec.MaxParallelDrains == nil || isControlPlane(m.Machine) || intent.Present != nil && planinput.Drains(intent.Present) {
+// TurnNodes returns the names of the Nodes that decide when maxParallelDrains permits the drain of a Machine: those of the Machines of the Cluster
+// whose drains were requested, the oldest requests first.
+func TurnNodes(m *observe.Machine, node *corev1.Node) []string {
+	if !machinedrain.HasTurn(m.Machine, m.Policy(), node, nil) {
+		return nil
+	}
+	requested := machinedrain.RequestedDrains(m.Siblings)
+	slices.SortFunc(requested, machinedrain.OldestRequestFirst)
+	var names []string
+	for _, sibling := range requested {
+		if sibling.Name != m.Name {
+			names = append(names, sibling.Status.NodeRef.Name)
+		}
+	}
+	return names
+}
+
+// turnOf returns the place of a Machine, as if it was deleted now. nodes are those of TurnNodes that were read, nil for one that does not exist.
+func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances []v1alpha1.NodeMaintenance, nodes map[string]*corev1.Node, now time.Time) machinedrain.Turn {
+	if !machinedrain.HasTurn(m.Machine, intent.Policy, node, intent.Present) {
 		return machinedrain.Turn{}
 	}
 	draining := map[types.NamespacedName]*v1alpha1.NodeMaintenance{}
@@ -100,31 +118,17 @@ func turnOf(m *observe.Machine, intent Intent, maintenances []v1alpha1.NodeMaint
 	if self.Requested.IsZero() {
 		self.Requested, now = now, now.Add(time.Minute) // later than the wait for Machines whose drains are requested in the same second
 	}
-	all, workers := contenders(m, draining)
-	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(intent.Policy.Spec.MaxParallelDrains, workers), now)
-}
-
-// contenders returns the Machines of the Cluster that drain or wait because of maxParallelDrains, and the number of worker Machines.
-func contenders(m *observe.Machine, draining map[types.NamespacedName]*v1alpha1.NodeMaintenance) (all []machinedrain.Contender, workers int) {
-	for i := range m.Siblings {
-		sibling := &m.Siblings[i]
-		if isControlPlane(sibling) {
-			continue
-		}
-		workers++
-		if !machinedrain.IsDraining(sibling) || !sibling.Status.NodeRef.IsDefined() {
-			continue
-		}
-		other := machinedrain.ContenderOf(sibling)
-		if drain := draining[types.NamespacedName{Namespace: sibling.Namespace, Name: sibling.Name}]; drain != nil {
-			other.Draining, other.Began = true, machinedrain.DrainBegan(drain)
+	all, workers, _ := machinedrain.Contenders(m.Siblings, func(sibling *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+		observed := machinedrain.ObservedDrain{Maintenance: draining[types.NamespacedName{Namespace: sibling.Namespace, Name: sibling.Name}]}
+		var known bool
+		if observed.Node, known = nodes[sibling.Status.NodeRef.Name]; !known {
+			observed.Node = &corev1.Node{} // assumed to be reachable
 		}
 		_, problems := compile(m.Cluster, sibling, v1alpha1.DaemonSetPodsSkip, m.Rules)
-		if machinedrain.Contends(sibling, other.Draining, false, len(problems) > 0) { // the plugin does not read the Nodes of other Machines
-			all = append(all, other)
-		}
-	}
-	return all, workers
+		observed.HasInvalidRules = len(problems) > 0
+		return observed, nil
+	})
+	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(intent.Policy.Spec.MaxParallelDrains, workers), now)
 }
 
 func isControlPlane(m *clusterv1.Machine) bool {

@@ -1,0 +1,66 @@
+package report_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+)
+
+// planOf returns the plan of Machine w1 of a Cluster with maxParallelDrains: 1, in which the drain of Machine w0 was requested. nodes are the
+// Nodes that were read.
+func planOf(node *corev1.Node, nodes map[string]*corev1.Node) (report.Drain, []string) {
+	w0, w1 := machine("w0", nil), machine("w1", nil)
+	w0.DeletionTimestamp, w0.Annotations = ptr.To(metav1.NewTime(now.Add(-time.Minute))), map[string]string{v1alpha1.PreDrainHookAnnotation: ""}
+	policy := v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "all"}}
+	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+	m := &observe.Machine{
+		Machine: &w1, Cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}},
+		Policies: []v1alpha1.MachineDrainPolicy{policy}, Siblings: []clusterv1.Machine{w0, w1},
+	}
+	intent := report.IntentOf(m, node, nil, nodes, now)
+	return report.MachineDrain(m, node, intent, forecast.Observation{Maintenance: intent.Maintenance, Node: node, Surroundings: surroundings{}, Now: now}, nil), report.TurnNodes(m, node)
+}
+
+func TestTurn(t *testing.T) {
+	node := func(ready corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+	}
+	reachable, unreachable := node(corev1.ConditionTrue), node(corev1.ConditionUnknown)
+	for name, test := range map[string]struct {
+		node  *corev1.Node
+		nodes map[string]*corev1.Node
+		waits bool
+	}{
+		"waits for a Machine whose Node is reachable":                   {reachable, map[string]*corev1.Node{"w0": reachable}, true},
+		"waits for a Machine whose Node was not read":                   {reachable, nil, true},
+		"does not wait for a Machine whose Node is unreachable":         {reachable, map[string]*corev1.Node{"w0": unreachable}, false},
+		"does not wait for a Machine whose Node does not exist":         {reachable, map[string]*corev1.Node{"w0": nil}, false},
+		"does not wait with an unreachable Node, whatever others drain": {unreachable, map[string]*corev1.Node{"w0": reachable}, false},
+	} {
+		t.Run("K31: the plan "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			drain, names := planOf(test.node, test.nodes)
+			if test.node == reachable {
+				g.Expect(names).To(Equal([]string{"w0"}))
+			} else {
+				g.Expect(names).To(BeEmpty())
+			}
+			var reasons []string
+			for _, delay := range drain.Delays {
+				reasons = append(reasons, delay.Reason)
+			}
+			g.Expect(reasons).To(Equal(map[bool][]string{true: {v1alpha1.ReasonWaitingForTurn}}[test.waits]))
+		})
+	}
+}
