@@ -39,11 +39,16 @@ type usage struct {
 
 func usagef(format string, args ...any) error { return usage{errors.Errorf(format, args...)} }
 
-// Run runs the plugin and returns its exit code: 0 and 1 are the answers of a command, 2 is an invalid command line, and 3 means that the
-// command could not find an answer.
+// Run runs the plugin and returns its exit code: 0 and 1 are the answers of a command, 2 is an invalid command line, 3 means that the command
+// could not find an answer, and 130 that a signal has interrupted it.
 func Run(version string, args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	return execute(ctx, version, args, in, out, errOut)
+}
+
+// execute runs the plugin until the context is done.
+func execute(ctx context.Context, version string, args []string, in io.Reader, out, errOut io.Writer) int {
 	root := newRoot(version, genericiooptions.IOStreams{In: in, Out: out, ErrOut: errOut})
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -58,6 +63,9 @@ func Run(version string, args []string, in io.Reader, out, errOut io.Writer) int
 		fmt.Fprintln(errOut, "error: "+terminal.Clean(err.Error(), maxError))
 		fmt.Fprintln(errOut, "See 'kubectl node-maintenance --help'.")
 		return report.ExitUsage
+	case ctx.Err() != nil:
+		fmt.Fprintln(errOut, "error: interrupted")
+		return report.ExitInterrupted
 	default:
 		fmt.Fprintln(errOut, "error: "+terminal.Clean(err.Error(), maxError))
 		return report.ExitUnknown
@@ -112,7 +120,7 @@ the Clusters, or with --workload-kubeconfig. With a context of a workload cluste
 }
 
 // connect connects to the cluster of the context.
-func (o *options) connect() (*observe.Connections, error) {
+func (o *options) connect(ctx context.Context) (*observe.Connections, error) {
 	config, err := o.config.ToRESTConfig()
 	if err != nil {
 		return nil, errors.Wrap(err, "reading the kubeconfig")
@@ -126,7 +134,7 @@ func (o *options) connect() (*observe.Connections, error) {
 	if o.config.Context != nil && *o.config.Context != "" {
 		name = *o.config.Context
 	}
-	return observe.NewConnections(config, terminal.Clean(name, maxError), o.workloadKubeconfig)
+	return observe.NewConnections(ctx, config, terminal.Clean(name, maxError), o.workloadKubeconfig)
 }
 
 // namespace returns the namespace of the context or of --namespace.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -51,6 +53,25 @@ func TestOutput(t *testing.T) {
 			g.Expect(stderr).To(ContainSubstring(`unknown output format "teapot"`), command)
 		}
 	})
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, command := range [][]string{{"plan", "machine", "x"}, {"why", "machine", "x"}, {"status"}, {"status", "--watch"}, {"drain", "machine", "x", "--yes"}} {
+		t.Run("K32: Ctrl-C ends "+command[0]+" also while the API server does not answer", func(t *testing.T) {
+			g := NewWithT(t)
+			ctx, interrupt := context.WithCancel(t.Context())
+			server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				interrupt()
+				<-r.Context().Done()
+			}))
+			defer server.Close()
+			defer server.CloseClientConnections()
+			var errOut bytes.Buffer
+			code := execute(ctx, "v1.2.3", append(command, "--server", server.URL, "--kubeconfig", os.DevNull), strings.NewReader(""), io.Discard, &errOut)
+			g.Expect(code).To(Equal(130))
+			g.Expect(errOut.String()).To(Equal("error: interrupted\n"))
+		})
+	}
 }
 
 func TestCompletable(t *testing.T) {

@@ -80,7 +80,7 @@ func (o *options) completions(ctx context.Context, prefix string, read func(cont
 	if err != nil {
 		return nil
 	}
-	c, err := o.connect()
+	c, err := o.connect(ctx)
 	if err != nil {
 		return nil
 	}

@@ -107,7 +107,7 @@ func (m *maintainOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	connections, err := m.connect()
+	connections, err := m.connect(ctx)
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ func (p *planOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	connections, err := p.connect()
+	connections, err := p.connect(ctx)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (s *statusOptions) run(ctx context.Context, args []string) error {
 	if s.watch && s.output != outputText {
 		return usagef("--watch has no output format")
 	}
-	connections, err := s.connect()
+	connections, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}

@@ -105,7 +105,7 @@ func watchedStatus(ctx context.Context, c *observe.Connections, w *observe.Watch
 
 // explain returns what the command why writes about an object at present.
 func (s *statusOptions) explain(ctx context.Context, target live.Target) (string, error) {
-	connections, err := s.connect()
+	connections, err := s.connect(ctx)
 	if err != nil {
 		return "", err
 	}

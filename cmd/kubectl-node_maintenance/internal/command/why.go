@@ -57,7 +57,7 @@ func (y *whyOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	connections, err := y.connect()
+	connections, err := y.connect(ctx)
 	if err != nil {
 		return err
 	}

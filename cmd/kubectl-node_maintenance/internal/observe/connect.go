@@ -45,15 +45,15 @@ type Cluster struct {
 	gaps *Gaps
 }
 
-// Connect connects to a cluster.
-func Connect(config *rest.Config, name string, gaps *Gaps) (*Cluster, error) {
+// Connect connects to a cluster. It returns when the context is done, also if the API server does not answer.
+func Connect(ctx context.Context, config *rest.Config, name string, gaps *Gaps) (*Cluster, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = requestsPerSecond, requestBurst
 	discoverer, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, errors.Wrapf(err, "connecting to %s", name)
 	}
-	resources, err := restmapper.GetAPIGroupResources(discoverer)
+	resources, err := discover(ctx, discoverer)
 	if err != nil {
 		return nil, errors.Wrapf(err, "discovering the API of %s", name)
 	}
@@ -71,6 +71,27 @@ func Connect(config *rest.Config, name string, gaps *Gaps) (*Cluster, error) {
 	c.HasMachines = serves(mapper, clusterv1.GroupVersion.WithKind("Machine"))
 	c.HasMaintenances = serves(mapper, v1alpha1.GroupVersion.WithKind("NodeMaintenance"))
 	return c, nil
+}
+
+// discovered is what an API server serves.
+type discovered struct {
+	resources []*restmapper.APIGroupResources
+	err       error
+}
+
+// discover returns what an API server serves. The client takes no context.
+func discover(ctx context.Context, discoverer discovery.DiscoveryInterface) ([]*restmapper.APIGroupResources, error) {
+	answer := make(chan discovered, 1)
+	go func() {
+		resources, err := restmapper.GetAPIGroupResources(discoverer)
+		answer <- discovered{resources, err}
+	}()
+	select {
+	case found := <-answer:
+		return found.resources, found.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 func serves(mapper meta.RESTMapper, kind schema.GroupVersionKind) bool {
@@ -93,9 +114,9 @@ type Connections struct {
 
 // NewConnections connects to the cluster of the kubeconfig's context. workloadKubeconfig, if not empty, is the file that is used for
 // workload clusters instead of the Secrets of the Clusters.
-func NewConnections(config *rest.Config, contextName, workloadKubeconfig string) (*Connections, error) {
+func NewConnections(ctx context.Context, config *rest.Config, contextName, workloadKubeconfig string) (*Connections, error) {
 	gaps := &Gaps{}
-	current, err := Connect(config, "context "+contextName, gaps)
+	current, err := Connect(ctx, config, "context "+contextName, gaps)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +135,7 @@ func (c *Connections) Workload(ctx context.Context, cluster types.NamespacedName
 		return nil, err
 	}
 	config.UserAgent = c.agent
-	connected, err := Connect(config, "Cluster "+cluster.String(), c.Gaps)
+	connected, err := Connect(ctx, config, "Cluster "+cluster.String(), c.Gaps)
 	if err != nil {
 		return nil, err
 	}

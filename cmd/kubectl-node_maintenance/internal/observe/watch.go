@@ -145,7 +145,7 @@ func (w *Watch) connectOnce(ctx context.Context, cluster types.NamespacedName) (
 			return nil, nil, err
 		}
 		config.UserAgent = w.connections.agent
-		if connected, err = Connect(config, "Cluster "+cluster.String(), w.connections.Gaps); err != nil {
+		if connected, err = Connect(ctx, config, "Cluster "+cluster.String(), w.connections.Gaps); err != nil {
 			return nil, nil, err
 		}
 	}
