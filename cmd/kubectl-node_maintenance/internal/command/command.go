@@ -104,6 +104,13 @@ the Clusters, or with --workload-kubeconfig. With a context of a workload cluste
   # Drain the Node of a Machine without deleting the Machine, and restore it
   kubectl node-maintenance drain machine workers-abcde
   kubectl node-maintenance complete machine workers-abcde`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q", args[0])
+			}
+			return nil
+		},
+		RunE:          func(command *cobra.Command, _ []string) error { return command.Help() },
 		SilenceErrors: true, SilenceUsage: true,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl node-maintenance"},
 	}

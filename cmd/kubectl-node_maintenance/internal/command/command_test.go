@@ -56,6 +56,20 @@ func TestOutput(t *testing.T) {
 }
 
 func TestExitCodes(t *testing.T) {
+	t.Run("K2, K20: an unknown command is an invalid command line", func(t *testing.T) {
+		g := NewWithT(t)
+		_, stderr, code := run("paln", "machine", "x")
+		g.Expect(code).To(Equal(2))
+		g.Expect(stderr).To(HavePrefix("error: unknown command \"paln\""))
+	})
+
+	t.Run("K20: without a command, the plugin prints its help", func(t *testing.T) {
+		g := NewWithT(t)
+		stdout, _, code := run()
+		g.Expect(code).To(BeZero())
+		g.Expect(stdout).To(ContainSubstring("Examples:"))
+	})
+
 	for _, command := range [][]string{{"plan", "machine", "x"}, {"why", "machine", "x"}, {"status"}, {"status", "--watch"}, {"drain", "machine", "x", "--yes"}} {
 		t.Run("K32: Ctrl-C ends "+command[0]+" also while the API server does not answer", func(t *testing.T) {
 			g := NewWithT(t)
