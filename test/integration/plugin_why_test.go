@@ -3,6 +3,7 @@ package integration
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
@@ -28,7 +31,7 @@ import (
 func TestPluginExplains(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 300 * time.Millisecond})
-	all.withMachines("explained", "surged", "spare")
+	all.withMachines("explained", "surged", "outofservice", "spare")
 
 	t.Run("K2, K4: a command without rights or with an unknown kind says so by its exit code", func(t *testing.T) { all.sub(t).usesRights() })
 
@@ -59,6 +62,24 @@ func TestPluginExplains(t *testing.T) {
 		s := all.sub(t)
 		defer s.cleanUp()
 		s.predictsSurges("surged")
+	})
+
+	t.Run("K1: plan predicts that a Node that is out of service is not drained", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.cleanUp()
+		s.run(bare("dead", "outofservice"))
+		s.stopAnswering("outofservice")
+		patch := fmt.Appendf(nil, `{"spec":{"taints":[{"key":%q,"value":"nodeshutdown","effect":"NoSchedule"}]}}`, corev1.TaintNodeOutOfService)
+		s.Expect(s.workload.Client.Patch(s.Context(), s.node("outofservice"), client.RawPatch(types.StrategicMergePatchType, patch))).To(Succeed())
+		predicted, code := s.predict("machine", "outofservice")
+		s.Expect(code).To(BeZero())
+		s.Expect(predicted.Skipped).To(Equal(string(machinedrain.SkipOutOfService)))
+		s.Expect(predicted.Pods).To(BeEmpty())
+		s.expectWritesNothing()
+
+		s.deleteMachine("outofservice")
+		s.expectGoneWithPods("outofservice")
+		s.Expect(s.evictions()).To(BeEmpty())
 	})
 
 	t.Run("K5, K7: what why and status say is what the conditions say", func(t *testing.T) {

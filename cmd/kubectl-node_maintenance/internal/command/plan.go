@@ -133,8 +133,8 @@ func (p *planOptions) planMachine(ctx context.Context, c *observe.Connections, k
 	if err != nil {
 		return report.Drain{}, err
 	}
-	if node == nil {
-		return report.SkippedDrain(machine, machinedrain.SkipNodeGone), nil
+	if skip := machinedrain.SkipNode(node); skip != machinedrain.NotSkipped {
+		return report.SkippedDrain(machine, skip), nil
 	}
 	maintenances, _, err := workload.Maintenances(ctx)
 	if err != nil {

@@ -138,8 +138,8 @@ func (y *whyOptions) explainMachine(ctx context.Context, c *observe.Connections,
 	if err != nil {
 		return nil, err
 	}
-	if node == nil {
-		return report.MachineWhy(machine, nil, nil, nil, nil, machinedrain.SkipNodeGone), nil
+	if skip := machinedrain.SkipNode(node); node == nil || skip != machinedrain.NotSkipped && !machine.DeletionTimestamp.IsZero() {
+		return report.MachineWhy(machine, nil, nil, nil, nil, skip), nil
 	}
 	d, err := y.machineDrain(ctx, w, machine, node)
 	if err != nil {
