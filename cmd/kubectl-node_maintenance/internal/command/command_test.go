@@ -63,6 +63,13 @@ func TestExitCodes(t *testing.T) {
 		g.Expect(stderr).To(HavePrefix("error: unknown command \"paln\""))
 	})
 
+	t.Run("K2, K5: a Cluster without a namespace is an invalid command line", func(t *testing.T) {
+		g := NewWithT(t)
+		_, stderr, code := run("why", "pod", "web-0", "--cluster", "prod")
+		g.Expect(code).To(Equal(2))
+		g.Expect(stderr).To(HavePrefix("error: --cluster needs a namespace, as in: --cluster default/prod\n"))
+	})
+
 	t.Run("K20: without a command, the plugin prints its help", func(t *testing.T) {
 		g := NewWithT(t)
 		stdout, _, code := run()

@@ -53,6 +53,9 @@ func (y *whyOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if y.cluster != "" && !strings.Contains(y.cluster, "/") {
+		return usagef("--cluster needs a namespace, as in: --cluster default/%s", y.cluster)
+	}
 	namespace, err := y.namespace()
 	if err != nil {
 		return err
