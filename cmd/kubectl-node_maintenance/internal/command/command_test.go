@@ -13,8 +13,15 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/yaml"
+
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 )
 
 func run(args ...string) (stdout, stderr string, code int) {
@@ -91,6 +98,37 @@ func TestExitCodes(t *testing.T) {
 			code := execute(ctx, "v1.2.3", append(command, "--server", server.URL, "--kubeconfig", os.DevNull), strings.NewReader(""), io.Discard, &errOut)
 			g.Expect(code).To(Equal(130))
 			g.Expect(errOut.String()).To(Equal("error: interrupted\n"))
+		})
+	}
+}
+
+func TestPlanEach(t *testing.T) {
+	unreachable, missing := errors.New("connection refused"), apierrors.NewNotFound(schema.GroupResource{}, "c")
+	for name, test := range map[string]struct {
+		errs    map[string]error
+		drains  int
+		gaps    []string
+		failure error
+	}{
+		"all":                                   {nil, 2, nil, nil},
+		"the others if one cannot be predicted": {map[string]error{"a": unreachable}, 1, []string{"Machine default/a is not predicted: connection refused"}, nil},
+		"none if none can be":                   {map[string]error{"a": unreachable, "b": unreachable}, 0, []string{"Machine default/a is not predicted: connection refused", "Machine default/b is not predicted: connection refused"}, unreachable},
+		"none if a Machine does not exist":      {map[string]error{"b": missing}, 0, nil, missing},
+		"none after Ctrl-C":                     {map[string]error{"a": context.Canceled}, 0, nil, context.Canceled},
+	} {
+		t.Run("K33: plan predicts "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			gaps := &observe.Gaps{}
+			drains, err := planEach([]types.NamespacedName{{Namespace: "default", Name: "a"}, {Namespace: "default", Name: "b"}}, gaps, func(key types.NamespacedName) (report.Drain, error) {
+				return report.Drain{}, test.errs[key.Name]
+			})
+			g.Expect(drains).To(HaveLen(test.drains))
+			g.Expect(gaps.List()).To(Equal(test.gaps))
+			if test.failure == nil {
+				g.Expect(err).NotTo(HaveOccurred())
+			} else {
+				g.Expect(err).To(MatchError(test.failure))
+			}
 		})
 	}
 }

@@ -110,6 +110,7 @@ type Connections struct {
 
 	mu        sync.Mutex
 	workloads map[types.NamespacedName]*Workload
+	failures  map[types.NamespacedName]error // of Workload
 }
 
 // NewConnections connects to the cluster of the kubeconfig's context. workloadKubeconfig, if not empty, is the file that is used for
@@ -120,27 +121,35 @@ func NewConnections(ctx context.Context, config *rest.Config, contextName, workl
 	if err != nil {
 		return nil, err
 	}
-	return &Connections{Current: current, Gaps: gaps, override: workloadKubeconfig, agent: config.UserAgent, workloads: map[types.NamespacedName]*Workload{}}, nil
+	return &Connections{Current: current, Gaps: gaps, override: workloadKubeconfig, agent: config.UserAgent, workloads: map[types.NamespacedName]*Workload{}, failures: map[types.NamespacedName]error{}}, nil
 }
 
-// Workload returns the workload cluster of a Cluster.
+// Workload returns the workload cluster of a Cluster. If it cannot be reached, that is not tried again for other Machines of the Cluster.
 func (c *Connections) Workload(ctx context.Context, cluster types.NamespacedName) (*Workload, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.failures[cluster]; err != nil {
+		return nil, err
+	}
 	if known := c.workloads[cluster]; known != nil {
 		return known, nil
 	}
-	config, err := c.workloadConfig(ctx, cluster)
+	connected, err := c.connectWorkload(ctx, cluster)
 	if err != nil {
-		return nil, err
-	}
-	config.UserAgent = c.agent
-	connected, err := Connect(ctx, config, "Cluster "+cluster.String(), c.Gaps)
-	if err != nil {
+		c.failures[cluster] = err
 		return nil, err
 	}
 	c.workloads[cluster] = newWorkload(connected)
 	return c.workloads[cluster], nil
+}
+
+func (c *Connections) connectWorkload(ctx context.Context, cluster types.NamespacedName) (*Cluster, error) {
+	config, err := c.workloadConfig(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	config.UserAgent, config.Timeout = c.agent, c.Current.Config.Timeout
+	return Connect(ctx, config, "Cluster "+cluster.String(), c.Gaps)
 }
 
 // CurrentWorkload returns the cluster of the context as a workload cluster.

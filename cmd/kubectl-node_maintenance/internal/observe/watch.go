@@ -140,12 +140,8 @@ func (w *Watch) connect(ctx context.Context, cluster types.NamespacedName) {
 func (w *Watch) connectOnce(ctx context.Context, cluster types.NamespacedName) (_ *followed, _ *details, _ error) {
 	connected := w.connections.Current
 	if cluster.Name != "" {
-		config, err := w.connections.workloadConfig(ctx, cluster)
-		if err != nil {
-			return nil, nil, err
-		}
-		config.UserAgent = w.connections.agent
-		if connected, err = Connect(ctx, config, "Cluster "+cluster.String(), w.connections.Gaps); err != nil {
+		var err error
+		if connected, err = w.connections.connectWorkload(ctx, cluster); err != nil {
 			return nil, nil, err
 		}
 	}
