@@ -80,11 +80,12 @@ type options struct {
 	version            string
 	workloadKubeconfig string
 	noColor            bool
+	warnings           *warnings
 	clock              clock.WithTicker
 }
 
 func newRoot(version string, streams genericiooptions.IOStreams) *cobra.Command {
-	o := &options{IOStreams: streams, config: genericclioptions.NewConfigFlags(true), version: version, clock: clock.RealClock{}}
+	o := &options{IOStreams: streams, config: genericclioptions.NewConfigFlags(true), version: version, warnings: newWarnings(streams.ErrOut), clock: clock.RealClock{}}
 	root := &cobra.Command{
 		Use:   "kubectl-node_maintenance",
 		Short: "Show drains of Nodes before, while and after they happen, and drain Nodes",
@@ -132,7 +133,7 @@ func (o *options) connect(ctx context.Context) (*observe.Connections, error) {
 	if err != nil {
 		return nil, errors.Wrap(err, "reading the kubeconfig")
 	}
-	config.UserAgent = "kubectl-node_maintenance/" + o.version
+	config.UserAgent, config.WarningHandler = "kubectl-node_maintenance/"+o.version, o.warnings
 	raw, err := o.config.ToRawKubeConfigLoader().RawConfig()
 	if err != nil {
 		return nil, errors.Wrap(err, "reading the kubeconfig")

@@ -102,6 +102,21 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+func TestWarnings(t *testing.T) {
+	t.Run("K6: a warning of an API server is printed once, and does not control the terminal", func(t *testing.T) {
+		g := NewWithT(t)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Warning", "299 - \"a\u202eb\"")
+			w.WriteHeader(http.StatusForbidden)
+		}))
+		defer server.Close()
+		_, stderr, code := run("plan", "machine", "x", "--server", server.URL, "--kubeconfig", os.DevNull)
+		g.Expect(code).To(Equal(3))
+		g.Expect(strings.Count(stderr, "Warning: a\uFFFDb\n")).To(Equal(1))
+		g.Expect(strings.Split(strings.TrimSpace(stderr), "\n")).To(HaveLen(2), stderr)
+	})
+}
+
 func TestPlanEach(t *testing.T) {
 	unreachable, missing := errors.New("connection refused"), apierrors.NewNotFound(schema.GroupResource{}, "c")
 	for name, test := range map[string]struct {

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -26,7 +25,7 @@ func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind
 	// What client-go logs would overwrite the view. Errors of watches are part of the status.
 	klog.SetLogger(logr.Discard())
 	ctrl.SetLogger(logr.Discard())
-	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	s.warnings.silence()
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -148,7 +148,7 @@ func (c *Connections) connectWorkload(ctx context.Context, cluster types.Namespa
 	if err != nil {
 		return nil, err
 	}
-	config.UserAgent, config.Timeout = c.agent, c.Current.Config.Timeout
+	config.UserAgent, config.Timeout, config.WarningHandler = c.agent, c.Current.Config.Timeout, c.Current.Config.WarningHandler
 	return Connect(ctx, config, "Cluster "+cluster.String(), c.Gaps)
 }
 
