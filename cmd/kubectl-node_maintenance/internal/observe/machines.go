@@ -75,11 +75,17 @@ func (c *Cluster) MachineOf(ctx context.Context, key types.NamespacedName, propo
 	}
 	m.Policies = replaced(policies.Items, proposed.Policies, key.Namespace, func(p *v1alpha1.MachineDrainPolicy) client.Object { return p })
 	m.Rules = replaced(rules.Items, proposed.Rules, key.Namespace, func(r *clusterv1.MachineDrainRule) client.Object { return r })
-	var err error
-	if m.Siblings, err = c.Machines(ctx, key.Namespace, client.MatchingLabels{clusterv1.ClusterNameLabel: m.Spec.ClusterName}); err != nil {
+	siblings, err := c.Machines(ctx, key.Namespace, client.MatchingLabels{clusterv1.ClusterNameLabel: m.Spec.ClusterName})
+	read, err := c.tolerate(err, "list", "machines.cluster.x-k8s.io")
+	if err != nil {
 		return nil, err
 	}
-	m.Facts, err = c.facts(ctx, m)
+	if m.Siblings = siblings; !read {
+		m.Siblings = []clusterv1.Machine{*m.Machine}
+	}
+	if m.Facts, err = c.facts(ctx, m); !read { // a gap says that this is a guess
+		m.Facts.ControlPlaneMachines = max(m.Facts.ControlPlaneMachines, 1)
+	}
 	return m, err
 }
 
