@@ -67,5 +67,8 @@ func escape(text string) string {
 			b.WriteRune(r)
 		}
 	}
-	return b.String()
+	return noLinks.Replace(b.String())
 }
+
+// noLinks prevents the links that GitHub and GitLab make of plain addresses.
+var noLinks = strings.NewReplacer("://", "&#58;//", "www.", "www&#46;", "mailto:", "mailto&#58;", "xmpp:", "xmpp&#58;")

@@ -117,8 +117,20 @@ func TestWriteMarkdown(t *testing.T) {
 		g.Expect(WriteMarkdown(&out, historyOf("a|b `c` <b> @team [x](http://y)\n# z", 1))).To(Succeed())
 		g.Expect(out.String()).NotTo(ContainSubstring("<b>"))
 		g.Expect(out.String()).NotTo(ContainSubstring("@team"))
-		g.Expect(out.String()).To(ContainSubstring("| a\\|b \\`c\\` &#60;b&#62; &#64;team \\[x\\](http://y) \\# z-0 |"))
+		g.Expect(out.String()).To(ContainSubstring("| a\\|b \\`c\\` &#60;b&#62; &#64;team \\[x\\](http&#58;//y) \\# z-0 |"))
 	})
+}
+
+func TestMarkdownLinks(t *testing.T) {
+	for _, text := range []string{"http://evil.example", "HTTPS://evil.example", "www.evil.example", "mailto:a", "xmpp:a"} {
+		t.Run("K27: an address in a text from a cluster is no link: "+text, func(t *testing.T) {
+			var out bytes.Buffer
+			g := NewWithT(t)
+			g.Expect(WriteMarkdown(&out, historyOf(text, 1))).To(Succeed())
+			g.Expect(out.String()).NotTo(ContainSubstring(text))
+			g.Expect(html.UnescapeString(out.String())).To(ContainSubstring(text))
+		})
+	}
 }
 
 func FuzzWriteHTML(f *testing.F) {
