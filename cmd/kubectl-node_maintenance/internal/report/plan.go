@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/advice"
@@ -205,12 +206,19 @@ func (d *Drain) notes(m *observe.Machine, intent Intent) {
 	case !machinedrain.HasHook(m.Machine):
 		d.Notes = append(d.Notes, "The Machine is being deleted and does not have the hook: Cluster API drains the Node, or the drain has ended.")
 	}
-	if _, paused := m.Annotations["cluster.x-k8s.io/paused"]; paused {
-		d.Blockers = append(d.Blockers, problemOf(advice.ReasonPaused, "The Machine is paused"))
+	d.Blockers = append(d.Blockers, pauses(m)...)
+}
+
+// pauses returns what keeps the manager from reconciling the Machine.
+func pauses(m *observe.Machine) []Problem {
+	var problems []Problem
+	if _, paused := m.Annotations[clusterv1.PausedAnnotation]; paused {
+		problems = append(problems, problemOf(advice.ReasonPaused, "The Machine is paused"))
 	}
 	if m.Cluster.Spec.Paused != nil && *m.Cluster.Spec.Paused {
-		d.Blockers = append(d.Blockers, problemOf(advice.ReasonPaused, "The Cluster is paused"))
+		problems = append(problems, problemOf(advice.ReasonPaused, "The Cluster is paused"))
 	}
+	return problems
 }
 
 // NodeDrain returns the report for a Node without its Machine.

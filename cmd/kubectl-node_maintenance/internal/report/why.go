@@ -135,6 +135,9 @@ func MachineWhy(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.N
 	default:
 		w.Answer = w.Condition.Message
 	}
+	if !m.DeletionTimestamp.IsZero() || intent != nil && intent.Present != nil {
+		w.Problems = pauses(m)
+	}
 	if node != nil {
 		w.fill(node, maintenances, intent, observed)
 	}
