@@ -157,7 +157,7 @@ func (v *Evictor) completeEviction(ctx context.Context, p *pass, s *subject, adm
 	log, err := ctrl.LoggerFrom(ctx), p.live.Get(ctx, nameOf(admitted.Budget), live)
 	if err != nil || !budgets.New(live).Grants(admitted.Pod, v.Clock.Now()) {
 		if client.IgnoreNotFound(err) != nil {
-			log.Error(err, "Failed to read the PodDisruptionBudget that granted the disruption of the Pod")
+			log.Error(err, "Failed to get the PodDisruptionBudget that granted the disruption of the Pod", "PodDisruptionBudget", klog.KRef(admitted.Budget.Namespace(), admitted.Budget.Name()))
 		} else {
 			log.V(2).Info("The PodDisruptionBudget no longer grants the disruption of the Pod")
 		}
@@ -234,7 +234,7 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
 	if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(latest)); err != nil {
 		if client.IgnoreNotFound(err) != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Failed to count a refused eviction")
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to count a refused eviction in the status of the Evacuation", "Evacuation", klog.KObj(changed))
 		}
 		return
 	}

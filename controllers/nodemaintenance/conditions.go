@@ -112,7 +112,9 @@ func reportDrained(s *scope) {
 	case s.drain.decision.Drained:
 		s.setCondition(v1alpha1.NodeMaintenanceDrained, true, v1alpha1.ReasonDrained, "")
 	case len(s.drain.ruleProblems) > 0:
-		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonInvalidDrainRule, text.Cut(s.drain.ruleProblems[0].String(), text.MaxMessage))
+		problem := s.drain.ruleProblems[0]
+		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonInvalidDrainRule,
+			text.Cut("Waiting for invalid drain rule "+problem.Rule+" to be fixed: "+problem.Message, text.MaxMessage))
 	default:
 		// The summary and the nodeStatuses name what the drain waits for. A condition that changed with every Pod would cause a
 		// status patch with every Pod.

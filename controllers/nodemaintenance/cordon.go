@@ -146,7 +146,7 @@ func (r *Reconciler) patchCordon(ctx context.Context, s *scope, node *corev1.Nod
 	ctrl.LoggerFrom(ctx).Info("Cordoned Node", "Node", klog.KObj(node), "again", uncordoned)
 	if uncordoned && r.conflicts.add(node.UID, s.request, s.now) {
 		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventCordonConflict,
-			fmt.Sprintf("%s repeatedly makes Node %s schedulable, which is under maintenance", by, node.Name))
+			fmt.Sprintf("%s repeatedly makes Node %s schedulable during its maintenance. Stop it, or complete NodeMaintenance %s", by, node.Name, s.maintenance.Name))
 	}
 	return changed, nil
 }

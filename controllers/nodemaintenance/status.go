@@ -26,8 +26,12 @@ import (
 // each patch is load on the workload cluster.
 const statusInterval = 2 * time.Second
 
-// maxNextNodes is the maximum number of waiting Nodes that the summary names.
-const maxNextNodes = 10
+const (
+	// maxNextNodes is the maximum number of waiting Nodes that the summary names.
+	maxNextNodes = 10
+	// maxEventNodes is the maximum number of Nodes that the message of an event names.
+	maxEventNodes = 5
+)
 
 // report patches the status if it has changed: at once if a stage, a condition or the selection has changed, otherwise at most once in an
 // interval.
@@ -86,7 +90,7 @@ func (r *Reconciler) recordEvents(ctx context.Context, s *scope) {
 		switch {
 		case condition.Type == v1alpha1.NodeMaintenanceDrained && becameTrue:
 			ctrl.LoggerFrom(ctx).Info("Drained Nodes", "nodes", len(s.nodes))
-			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained, condition.Message)
+			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained, "All Pods that must be drained have terminated or completed on Nodes: "+text.List(nodeNames(s.nodes), maxEventNodes))
 		case condition.Type == v1alpha1.NodeMaintenanceMachineDeleted && becameTrue:
 			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, eventMachineDeleted, condition.Message)
 		case condition.Type == v1alpha1.NodeMaintenancePodsRemaining && was.Message != condition.Message:

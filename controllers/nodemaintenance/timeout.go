@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/pkg/errors"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -107,7 +108,7 @@ func deleteAt(drain *draintimeout.Drain, node *corev1.Node, pod drainedPod) (at 
 func (r *Reconciler) deletePod(ctx context.Context, s *scope, pod *corev1.Pod, gracePeriodSeconds *int64) error {
 	options := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: gracePeriodSeconds}
 	if err := s.client.Delete(ctx, pod.DeepCopy(), options); err != nil {
-		return client.IgnoreNotFound(err)
+		return errors.Wrapf(client.IgnoreNotFound(err), "deleting Pod %s", klog.KObj(pod))
 	}
 	ctrl.LoggerFrom(ctx).Info("Deleted Pod before the drain timeout", "Pod", klog.KObj(pod))
 	r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventDeletedAtTimeout,

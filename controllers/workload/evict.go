@@ -85,7 +85,7 @@ func (c *Clusters) evictionClient(ctx context.Context, cluster types.NamespacedN
 	if watch := c.watches[cluster]; watch != nil {
 		return watch.evictions, nil
 	}
-	return nil, errors.Errorf("nothing is observed in Cluster %s", cluster)
+	return nil, errors.Errorf("the Pods of workload Cluster %s are not observed", cluster)
 }
 
 // IsGone reports whether an eviction failed because the Pod no longer exists, or was replaced by another Pod with the same name. A conflict that
@@ -127,7 +127,7 @@ func NotServed(err error) bool {
 }
 
 // KindNotServed reports whether a request for an object failed because the API server does not serve its kind, or refuses new objects since the
-// CRD is being deleted.
+// CRD is being deleted. A timeout counts too: a cached read times out while the informer of a kind that is not served retries.
 func KindNotServed(err error) bool {
 	terminating := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "custom resource definition is terminating")
 	return terminating || NotServed(err) || meta.IsNoMatchError(errors.Cause(err)) || apierrors.IsTimeout(err)

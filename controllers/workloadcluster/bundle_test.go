@@ -35,8 +35,8 @@ func TestReportMissing(t *testing.T) {
 		r.reportMissing(t.Context(), &clusterv1.Cluster{}, nil)
 		g.Expect(recorder.Events).To(BeEmpty())
 		r.reportMissing(t.Context(), &clusterv1.Cluster{}, []string{"ValidatingAdmissionPolicy one", "ValidatingAdmissionPolicyBinding one"})
-		g.Expect(recorder.Events).To(Receive(Equal("Warning AdmissionPoliciesMissing The workload cluster does not support these, so every user who may write " +
-			"NodeMaintenances or Evacuations there can drain its Nodes: ValidatingAdmissionPolicy one, ValidatingAdmissionPolicyBinding one")))
+		g.Expect(recorder.Events).To(Receive(Equal("Warning AdmissionPoliciesMissing The workload cluster does not support ValidatingAdmissionPolicy one, " +
+			"ValidatingAdmissionPolicyBinding one. Every user who may write NodeMaintenances or Evacuations there can drain its Nodes: restrict who may write them")))
 	})
 }
 

@@ -249,7 +249,7 @@ func (r *Reconciler) reportMissing(ctx context.Context, cluster *clusterv1.Clust
 	}
 	ctrl.LoggerFrom(ctx).Info("The workload cluster does not support the admission policies", "missing", missing)
 	r.recorder.Eventf(cluster, corev1.EventTypeWarning, eventAdmissionPoliciesMissing,
-		"The workload cluster does not support these, so every user who may write NodeMaintenances or Evacuations there can drain its Nodes: %s", strings.Join(missing, ", "))
+		"The workload cluster does not support %s. Every user who may write NodeMaintenances or Evacuations there can drain its Nodes: restrict who may write them", strings.Join(missing, ", "))
 }
 
 // managedCluster returns the Cluster if a MachineDrainPolicy selects it or one of its Machines is being drained. It returns nil otherwise, and if

@@ -144,9 +144,9 @@ func (f Found) TakenMessage() string {
 	if len(f.Taken) == 0 {
 		return ""
 	}
-	message := "NodeMaintenance " + strings.Join(f.Taken, " and ") + " was not written by the manager for this Machine and Node, and is not used"
+	message := "NodeMaintenance " + strings.Join(f.Taken, " and NodeMaintenance ") + " was not written by the manager for this Machine and Node, and is not used"
 	if f.Name == "" {
-		message += ". Delete it so that the drain can start"
+		message += ". Delete one of them so that the drain can start"
 	}
 	return message
 }

@@ -335,8 +335,8 @@ func TestTallyOf(t *testing.T) {
 
 func TestInvalidRuleMessage(t *testing.T) {
 	for rule, want := range map[string]string{
-		"web":              "Waiting for invalid MachineDrainRule ns/web to be fixed: why",
-		rules.RuleTooLarge: "Waiting for the MachineDrainRules of namespace ns to be reduced: why",
+		rules.MachineDrainRulePrefix + "web": "Waiting for invalid MachineDrainRule ns/web to be fixed: why",
+		rules.RuleTooLarge:                   "Waiting for the MachineDrainRules of namespace ns to be reduced: why",
 	} {
 		t.Run("M27: says which MachineDrainRules to fix: "+rule, func(t *testing.T) {
 			if got := machinedrain.InvalidRuleMessage("ns", rules.Problem{Rule: rule, Message: "why"}); got != want {

@@ -104,7 +104,8 @@ func InvalidRuleMessage(namespace string, problem rules.Problem) string {
 	if problem.Rule == rules.RuleTooManyRules || problem.Rule == rules.RuleTooLarge {
 		return fmt.Sprintf("Waiting for the MachineDrainRules of namespace %s to be reduced: %s", namespace, problem.Message)
 	}
-	return fmt.Sprintf("Waiting for invalid MachineDrainRule %s/%s to be fixed: %s", namespace, problem.Rule, problem.Message)
+	name := strings.TrimPrefix(problem.Rule, rules.MachineDrainRulePrefix)
+	return fmt.Sprintf("Waiting for invalid MachineDrainRule %s/%s to be fixed: %s", namespace, name, problem.Message)
 }
 
 // drainMessage describes the progress of the drain of a Machine's Node, and what blocks it, in the style of Cluster API's own drain.

@@ -103,7 +103,7 @@ func PoolsCondition(policy *v1alpha1.MachineDrainPolicy, pools []clusterv1.Machi
 	slices.Sort(without)
 	return &metav1.Condition{
 		Type: v1alpha1.MachineDrainPolicyMachinePoolsManaged, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoMachines, ObservedGeneration: policy.Generation,
-		Message: "The infrastructure provider creates no Machines for MachinePool " + text.List(without, maxPools) + ". Their Nodes are not drained when the provider deletes them",
+		Message: "The infrastructure provider creates no Machines for MachinePools: " + text.List(without, maxPools) + ". Their Nodes are not drained when the provider deletes them",
 	}
 }
 

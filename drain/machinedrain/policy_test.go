@@ -119,5 +119,5 @@ func TestPoolsCondition(t *testing.T) { // M82
 	g.Expect(condition).NotTo(BeNil())
 	g.Expect(condition.Status).To(Equal(metav1.ConditionFalse))
 	g.Expect(condition.ObservedGeneration).To(BeEquivalentTo(3))
-	g.Expect(condition.Message).To(ContainSubstring("no Machines for MachinePool one, two."))
+	g.Expect(condition.Message).To(ContainSubstring("no Machines for MachinePools: one, two."))
 }

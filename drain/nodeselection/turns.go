@@ -120,7 +120,7 @@ func (t Turns) Next(maintenance string) []string { return t.drains[maintenance].
 func (t Turns) Message(maintenance string) string {
 	d := t.drains[maintenance]
 	if len(d.active) < d.limit {
-		return "Waiting for the turn of another NodeMaintenance that selects the Node (maxParallelNodes)"
+		return "Waiting for another NodeMaintenance that selects the Node and drains as many Nodes as its maxParallelNodes allows"
 	}
 	return fmt.Sprintf("Waiting for Nodes %s to be drained (maxParallelNodes allows %d)", text.List(d.active, maxNamedNodes), d.limit)
 }

@@ -54,7 +54,7 @@ func TestTurnsOf(t *testing.T) {
 		},
 		{
 			name: "R56: says that another NodeMaintenance is the reason", drains: []nodeselection.Drain{drain("m", 1, "b"), drain("n", 1, "a", "b")},
-			next: []string{"b"}, message: "Waiting for the turn of another NodeMaintenance that selects the Node (maxParallelNodes)",
+			next: []string{"b"}, message: "Waiting for another NodeMaintenance that selects the Node and drains as many Nodes as its maxParallelNodes allows",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -78,7 +78,7 @@ func (m *maintenance) comparePower(other *maintenance) int {
 func (r root) waitingFor(m *maintenance) string {
 	switch {
 	case r.node == nil:
-		return "Waiting."
+		return "Waiting for other NodeMaintenances that select the Node."
 	case r.by == m:
 		return "Waiting for node " + r.node.name + "."
 	default:

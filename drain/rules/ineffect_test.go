@@ -65,7 +65,7 @@ func TestInEffect(t *testing.T) {
 func TestUnknownDrainLabel(t *testing.T) {
 	m := &v1alpha1.NodeMaintenance{}
 	m.Name = "kernel"
-	const want = `Label cluster.x-k8s.io/drain has the unknown value "skipp", so NodeMaintenance kernel drains the Pod. Valid values are skip and wait-completed.`
+	const want = `Label cluster.x-k8s.io/drain has the unknown value "skipp", so it does not protect the Pod from NodeMaintenance kernel. Valid values are skip and wait-completed.`
 	if got := rules.UnknownDrainLabel(m, labels{clusterv1.PodDrainLabel: "skipp"}); got != want {
 		t.Errorf("M2: got %s", got)
 	}

@@ -95,7 +95,7 @@ func UnknownDrainLabel(m *v1alpha1.NodeMaintenance, labels map[string]string) st
 	if _, unknownValue := DrainLabel(labels); unknownValue == "" || m.Spec.DrainLabelPolicy == v1alpha1.DrainLabelPolicyIgnore {
 		return ""
 	}
-	return fmt.Sprintf("Label %s has the unknown value %q, so NodeMaintenance %s drains the Pod. Valid values are %s and %s.",
+	return fmt.Sprintf("Label %s has the unknown value %q, so it does not protect the Pod from NodeMaintenance %s. Valid values are %s and %s.",
 		clusterv1.PodDrainLabel, labels[clusterv1.PodDrainLabel], m.Name, labelSkip, labelWaitCompleted)
 }
 
