@@ -93,12 +93,11 @@ func (p *planOptions) run(ctx context.Context, args []string) error {
 }
 
 func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t targets, proposed observe.Proposed) (*report.Plan, error) {
-	plan := &report.Plan{Context: "management cluster, " + c.Current.Name}
+	plan := &report.Plan{Context: contextOf(c)}
 	if !c.Current.HasMachines {
 		if t.kind != "node" {
 			return nil, errors.Errorf("%s is not a management cluster: it serves no Machines; use plan node NAME", c.Current.Name)
 		}
-		plan.Context = "workload cluster, " + c.Current.Name
 		if len(proposed.Rules)+len(proposed.Policies) > 0 {
 			return nil, usagef("--rule and --policy apply to Machines, in a management cluster")
 		}

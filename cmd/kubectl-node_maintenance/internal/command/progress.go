@@ -137,7 +137,7 @@ func (p progress) stopped(why string, run *maintain.Run) {
 	case run.MaxParallel > 0 && run.MaxParallel < len(run.Targets):
 		p.say(fmt.Sprintf("The drain of %s was not requested; these Nodes stay cordoned. To continue, run the command again.", targetNames(queued)))
 	default:
-		p.say("Nothing was requested of " + targetNames(queued) + ".")
+		p.say("Not requested for " + targetNames(queued) + ". To continue, run the command again.")
 	}
 }
 

@@ -69,7 +69,7 @@ func (s *statusOptions) run(ctx context.Context, args []string) error {
 		return usagef("--record needs --watch")
 	}
 	if s.watch && s.output != outputText {
-		return usagef("--watch has no output format")
+		return usagef("--watch and -o cannot be combined")
 	}
 	connections, err := s.connect(ctx)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *statusOptions) status(ctx context.Context, c *observe.Connections, kind
 		return s.drainsOfCluster(ctx, c, cluster)
 	})
 	if kind != "" && len(status.Clusters) == 0 {
-		return nil, errors.Errorf("no Machine of %s %s", kind, name)
+		return nil, errors.Errorf("no Machine matches %s %s", kind, name)
 	}
 	return status, nil
 }

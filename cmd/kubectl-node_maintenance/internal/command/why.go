@@ -68,10 +68,7 @@ func (y *whyOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	why.Gaps, why.Context = connections.Gaps.List(), "workload cluster, "+connections.Current.Name
-	if connections.Current.HasMachines {
-		why.Context = "management cluster, " + connections.Current.Name
-	}
+	why.Gaps, why.Context = connections.Gaps.List(), contextOf(connections)
 	if y.output != outputText {
 		return y.write(y.output, why)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
-// Deletion of Nodes is what the admission policy of NodeMaintenances requires.
+// The admission policy of NodeMaintenances requires the permission to delete Nodes.
 // +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=nodemaintenances,verbs=get;list;watch;create;patch;delete,roleName=capnm-plugin-workload-drainer
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;delete,roleName=capnm-plugin-workload-drainer
 
@@ -58,7 +58,7 @@ func (n Nodes) Request(ctx context.Context, target Target, stage v1alpha1.NodeMa
 	case err != nil:
 		return written, err
 	case stage == v1alpha1.StageComplete && m == nil:
-		return written, errors.Errorf("there is no NodeMaintenance %s: the plugin maintains no Node %s", target.Key.Name, target.Name)
+		return written, errors.Errorf("there is no NodeMaintenance %s, so this plugin does not maintain Node %s", target.Key.Name, target.Name)
 	case stage == v1alpha1.StageComplete:
 		written.Action = "deleted"
 		return written, errors.Wrapf(client.IgnoreNotFound(n.Cluster.Delete(ctx, m, client.Preconditions{UID: &m.UID})), "deleting NodeMaintenance %s", m.Name)

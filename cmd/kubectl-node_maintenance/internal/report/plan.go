@@ -316,7 +316,7 @@ func podOf(p *forecast.Pod) Pod {
 func staysReason(podType v1alpha1.PodType) string {
 	switch podType {
 	case v1alpha1.PodTypeDaemonSet:
-		return "its DaemonSet tolerates every taint and would recreate it"
+		return "its DaemonSet tolerates the taint " + v1alpha1.NoDaemonSetPodsTaint + " and would recreate it"
 	case v1alpha1.PodTypeStatic:
 		return "a static Pod stops with the kubelet"
 	default:

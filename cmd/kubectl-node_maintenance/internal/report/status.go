@@ -75,8 +75,8 @@ type Drains struct {
 	Evacuations  []v1alpha1.Evacuation // optional
 }
 
-// IsMaintained reports whether a Machine belongs in the status: it is being deleted, or has a condition of this provider that is not
-// complete.
+// IsMaintained reports whether a Machine belongs in the status: it is being deleted, or has the stage annotation or a condition of this
+// provider.
 func IsMaintained(m *clusterv1.Machine) bool {
 	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation]
 	return !m.DeletionTimestamp.IsZero() || staged || meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance) != nil

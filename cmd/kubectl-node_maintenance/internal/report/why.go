@@ -310,13 +310,15 @@ func (w *Why) podAnswer(p *forecast.Pod, intent Intent) string {
 	case !draining:
 		return "Nothing drains the Node. In a drain, the Pod would be handled as described below."
 	case p.Outcome == forecast.Undecided:
-		return "It cannot be decided what to do with the Pod: " + p.Verdict.Undecided
+		return "The drain waits, because it " + p.Verdict.Undecided
 	case p.Outcome == forecast.Completes:
 		return "The drain waits until the Pod has completed (" + p.Verdict.Reason + ")."
 	case p.Evacuation != nil && p.Evacuation.Status.Message != "":
 		return p.Evacuation.Status.Message
 	case w.Pod.Target:
 		return "The Pod is to be evacuated now."
+	case len(w.Pod.Earlier) == 0:
+		return "The Pod waits for Pods of earlier steps on other Nodes to terminate."
 	default:
 		return fmt.Sprintf("The Pod waits for %s of earlier steps to terminate: %s", pods(len(w.Pod.Earlier)), strings.Join(w.Pod.Earlier[:min(len(w.Pod.Earlier), maxPodNames)], ", "))
 	}
