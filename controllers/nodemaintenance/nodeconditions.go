@@ -40,8 +40,8 @@ func (r *Reconciler) setNodeConditions(ctx context.Context, s *scope, latest ...
 		return errors.Wrap(err, "listing NodeMaintenances")
 	}
 	for i := range latest {
-		isOlder := func(m v1alpha1.NodeMaintenance) bool { return m.Name == latest[i].Name }
-		maintenances.Items = append(slices.DeleteFunc(maintenances.Items, isOlder), latest[i])
+		isReplaced := func(m v1alpha1.NodeMaintenance) bool { return m.Name == latest[i].Name }
+		maintenances.Items = append(slices.DeleteFunc(maintenances.Items, isReplaced), latest[i])
 	}
 	all := &corev1.NodeList{}
 	if err := s.client.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {

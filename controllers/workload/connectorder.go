@@ -113,7 +113,7 @@ func (q *connectQueue) AddWithOpts(options priorityqueue.AddOpts, requests ...re
 	}
 }
 
-// first returns when a Cluster of the first list is connected.
+// first returns the priority and the delay with which a Cluster of the first list is connected.
 func (q *connectQueue) first(request reconcile.Request) priorityqueue.AddOpts {
 	q.mu.Lock()
 	defer q.mu.Unlock()

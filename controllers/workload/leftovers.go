@@ -25,9 +25,9 @@ const (
 
 // search is the progress of FindLeftovers in one connection.
 type search struct {
-	began  time.Time // when urgent was set, shortly after the connection began
-	urgent bool      // the search for what disturbs users has ended
-	all    bool      // the search of all Nodes has ended
+	began      time.Time // when urgentDone was set, shortly after the connection began
+	urgentDone bool      // the search for what disturbs users has ended
+	allDone    bool      // the search of all Nodes has ended
 }
 
 // FindLeftovers starts the watches of what an earlier manager has left behind in a workload cluster; the objects in their first lists are reconciled
@@ -42,17 +42,17 @@ func (c *Clusters) FindLeftovers(ctx context.Context, cluster types.NamespacedNa
 	if err != nil {
 		return err
 	}
-	if !d.search.urgent {
+	if !d.search.urgentDone {
 		if err := d.findUrgent(ctx, live); err != nil {
 			return err
 		}
-		d.search.urgent, d.search.began = true, c.clock.Now()
+		d.search.urgentDone, d.search.began = true, c.clock.Now()
 	}
-	if !d.search.all && !d.nodes.everBegan.Load() && c.clock.Since(d.search.began) >= fullSearchAfter {
+	if !d.search.allDone && !d.nodes.everBegan.Load() && c.clock.Since(d.search.began) >= fullSearchAfter {
 		if err := d.findNodes(ctx, live); err != nil {
 			return err
 		}
-		d.search.all = true
+		d.search.allDone = true
 	}
 	return nil
 }

@@ -214,8 +214,8 @@ func (i *Index) Covering(pod Pod) []*Budget {
 }
 
 // FairOrder returns the candidates in an order in which Nodes alternate: first the first Pod of each Node, then the second ones, and so on.
-// The Pods of one Node keep their order. So too few disruptions are shared among Nodes, and a Node with many Pods does not starve the others
-// (E23). In-flight evictions come first on their Nodes.
+// The Pods of one Node keep their order. So Nodes share the disruptions that a budget allows, and a Node with many Pods does not starve the
+// others (E23). In-flight evictions come first on their Nodes.
 func FairOrder(candidates []Candidate) []Candidate {
 	type ranked struct {
 		Candidate

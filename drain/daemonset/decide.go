@@ -24,7 +24,7 @@ const (
 	NotRefused Refusal = ""
 	// EvacuatorNotActive means that another evacuator is active, that no evacuator is, or that this one has completed.
 	EvacuatorNotActive Refusal = "the evacuator " + v1alpha1.EvacuatorClassDaemonSet + " is not active"
-	// NotRequested means that no NodeMaintenance requests the Evacuation. For other instigators, the Pod stays as long as its Node.
+	// NotRequested means that no NodeMaintenance requests the Evacuation. The evacuator deletes no Pod for other instigators.
 	NotRequested Refusal = "no NodeMaintenance requests the Evacuation"
 	// NotOfDaemonSet means that the Pod is not known to be controlled by an existing DaemonSet.
 	NotOfDaemonSet Refusal = "no existing DaemonSet controls the Pod"

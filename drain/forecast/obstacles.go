@@ -12,7 +12,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// Severity says whether an Obstacle goes away without a change by a user.
+// Severity says whether the drain gets past an Obstacle without a change by a user.
 type Severity string
 
 const (

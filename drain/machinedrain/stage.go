@@ -69,7 +69,7 @@ func EndMaintenance(m *clusterv1.Machine) (changed bool) {
 	return EnableRemediation(m) || changed
 }
 
-// EndDrain removes what the drain of a running Machine has set on it: its request, its clock, and the permission of an in-place update.
+// EndDrain removes what a drain has set on a Machine: its request, its clock, and the permission of an in-place update.
 func EndDrain(m *clusterv1.Machine) (changed bool) {
 	return removeAnnotations(m, append(slices.Clone(clockAnnotations), v1alpha1.DrainRequestedAnnotation, v1alpha1.UpdateAllowedAnnotation)...)
 }

@@ -34,11 +34,11 @@ func Served(pods []*corev1.Pod) bool {
 // plane have it only if a rule names them (S11): a plan that covers all static Pods would otherwise stop the API server, and the
 // drain with it. by is the rule that decides about the Pod, nil if no rule matches.
 func HasEvacuator(pod *corev1.Pod, podType v1alpha1.PodType, by *v1alpha1.DrainRule) bool {
-	return podType == v1alpha1.PodTypeStatic && (!ControlPlane(pod) || by != nil && names(by))
+	return podType == v1alpha1.PodTypeStatic && (!ControlPlane(pod) || by != nil && selectsByLabel(by))
 }
 
-// names reports whether every entry of a rule selects Pods by label, and not only by type or namespace.
-func names(rule *v1alpha1.DrainRule) bool {
+// selectsByLabel reports whether every entry of a rule selects Pods by label, and not only by type or namespace.
+func selectsByLabel(rule *v1alpha1.DrainRule) bool {
 	bySelector := func(p v1alpha1.DrainRulePodSelector) bool {
 		return p.Selector != nil && len(p.Selector.MatchLabels)+len(p.Selector.MatchExpressions) > 0
 	}

@@ -143,13 +143,13 @@ func (a *Agent) refresh(ctx context.Context) bool {
 	if port == 0 {
 		return false
 	}
-	ends, err := a.Kubelet.HasGracefulShutdown(ctx, port)
+	graceful, err := a.Kubelet.HasGracefulShutdown(ctx, port)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to read the configuration of the kubelet")
 		return false
 	}
 	a.mu.Lock()
-	a.kubeletTerminatesPods = ends
+	a.kubeletTerminatesPods = graceful
 	a.mu.Unlock()
 	notify(a.nodeChanged)
 	return a.refreshPriorities(ctx, port)
@@ -172,14 +172,14 @@ func (a *Agent) reportCondition(ctx context.Context) {
 	defer retry.Stop()
 	for {
 		a.mu.Lock()
-		node, ends, settings := a.node, a.kubeletTerminatesPods, a.settings
+		node, kubeletTerminatesPods, settings := a.node, a.kubeletTerminatesPods, a.settings
 		a.mu.Unlock()
 		state := a.Keeper.State()
 		if err := a.State.SetHeld(state.Held); err != nil {
 			klog.FromContext(ctx).Error(err, "Failed to write the readiness of the agent")
 		}
 		if node != nil {
-			a.setCondition(ctx, node, Condition(state, ends, settings))
+			a.setCondition(ctx, node, Condition(state, kubeletTerminatesPods, settings))
 		}
 		select {
 		case <-ctx.Done():
@@ -191,13 +191,13 @@ func (a *Agent) reportCondition(ctx context.Context) {
 }
 
 // Condition returns the condition that the agent reports on its Node.
-func Condition(state logind.State, kubeletEndsPods bool, settings Settings) corev1.NodeCondition {
+func Condition(state logind.State, kubeletTerminatesPods bool, settings Settings) corev1.NodeCondition {
 	condition := corev1.NodeCondition{Type: v1alpha1.NodeAgentReady, Status: corev1.ConditionTrue}
 	switch {
 	case !state.Held && !state.Preparing:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoSystemBus
 		condition.Message = "The agent cannot delay a shutdown of the Node: " + state.Problem
-	case kubeletEndsPods:
+	case kubeletTerminatesPods:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonShutdownByKubelet
 		condition.Message = "The kubelet's graceful shutdown (shutdownGracePeriod) is enabled and terminates the Pods. The agent only creates a NodeMaintenance."
 	case settings.Problem != "":

@@ -25,7 +25,7 @@ type progress struct {
 	left time.Duration
 }
 
-// course is how a drain goes.
+// course is what earlier statuses say about the progress of a drain.
 type course struct {
 	done, remaining int32
 	start           time.Time

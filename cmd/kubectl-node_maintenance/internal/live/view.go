@@ -20,10 +20,11 @@ import (
 const (
 	maxProblems  = 2
 	detailLines  = 3
-	leastDetails = 14 // lines that a screen with the selected row in full has
+	leastDetails = 14 // minimum height of a screen that shows the selected row in full
 
 	gap = "  "
-	// Narrower screens have short kinds and bars and no column for the estimate, and then none for the progress.
+	// wide is the width below which kinds and bars are short and the estimate is omitted, leastForProgress that below which the progress is
+	// omitted, too.
 	wide             = 110
 	leastForProgress = 60
 )
