@@ -44,10 +44,10 @@ func TestUpdatesThatAffectDecisions(t *testing.T) {
 		changes int
 		labels  map[string]string
 	}{
-		"E50: an annotation of a Namespace does not":             {sharedWatch{trim: trimNamespace, affects: labelsChanged}, []*metav1.PartialObjectMetadata{annotated}, 0, annotated.Labels},
-		"E50: a label of a Namespace does":                       {sharedWatch{trim: trimNamespace, affects: labelsChanged}, []*metav1.PartialObjectMetadata{annotated, labelled}, 1, labelled.Labels},
-		"E50: labels and annotations of a DaemonSet do not":      {sharedWatch{trim: trimDaemonSet, affects: identityChanged}, []*metav1.PartialObjectMetadata{annotated, labelled}, 0, nil},
-		"E50: a DaemonSet that was recreated with its name does": {sharedWatch{trim: trimDaemonSet, affects: identityChanged}, []*metav1.PartialObjectMetadata{annotated, recreated}, 1, nil},
+		"E51: an annotation of a Namespace does not":             {sharedWatch{trim: trimNamespace, affects: labelsChanged}, []*metav1.PartialObjectMetadata{annotated}, 0, annotated.Labels},
+		"E51: a label of a Namespace does":                       {sharedWatch{trim: trimNamespace, affects: labelsChanged}, []*metav1.PartialObjectMetadata{annotated, labelled}, 1, labelled.Labels},
+		"E51: labels and annotations of a DaemonSet do not":      {sharedWatch{trim: trimDaemonSet, affects: identityChanged}, []*metav1.PartialObjectMetadata{annotated, labelled}, 0, nil},
+		"E51: a DaemonSet that was recreated with its name does": {sharedWatch{trim: trimDaemonSet, affects: identityChanged}, []*metav1.PartialObjectMetadata{annotated, recreated}, 1, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, source, changes := NewWithT(t), cachetesting.NewFakeControllerSource(), make(chan any, 10)
