@@ -32,8 +32,7 @@ const eventInvalidStage = "InvalidStage"
 //
 // It also ends a drain that another management cluster has left behind on the Node, also if no policy selects the Machine.
 func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Result, error) {
-	_, requested := s.machine.Annotations[v1alpha1.MachineStageAnnotation]
-	if !s.cluster.DeletionTimestamp.IsZero() || !requested && s.policy == nil && !s.isWatched && !conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) {
+	if !s.mayHaveStage() {
 		return reconcile.Result{}, nil
 	}
 	stage, problem := machinedrain.RequestedStage(s.machine, s.policy)
@@ -58,12 +57,22 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	if retry, err := r.allowUpdate(ctx, s, condition.Reason); err != nil || retry > 0 {
 		return reconcile.Result{RequeueAfter: retry}, err
 	}
-	result := reconcile.Result{}
-	if s.node == nil && condition.Reason == v1alpha1.ReasonMachineCordoning || condition.Reason == v1alpha1.ReasonMaintenanceNameTaken {
-		// Neither the creation of a Node nor the deletion of another author's NodeMaintenance triggers an event.
-		result.RequeueAfter = pollInterval
+	return reconcile.Result{RequeueAfter: s.pollStage(condition.Reason)}, r.setCondition(ctx, s, condition)
+}
+
+// pollStage returns after how long a maintenance without deletion is reconciled again, if no event triggers it. Neither the creation of a Node nor
+// the deletion of another author's NodeMaintenance triggers one.
+func (s *scope) pollStage(reason string) time.Duration {
+	if s.node == nil && reason == v1alpha1.ReasonMachineCordoning || reason == v1alpha1.ReasonMaintenanceNameTaken {
+		return pollInterval
 	}
-	return result, r.setCondition(ctx, s, condition)
+	return 0
+}
+
+// mayHaveStage reports whether a maintenance of the Machine may have been requested, or may exist.
+func (s *scope) mayHaveStage() bool {
+	_, requested := s.machine.Annotations[v1alpha1.MachineStageAnnotation]
+	return s.cluster.DeletionTimestamp.IsZero() && (requested || s.policy != nil || s.isWatched || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance))
 }
 
 // allowUpdate tells the updater that an in-place update may begin, if the reason of the Machine's condition permits it, and withdraws that when

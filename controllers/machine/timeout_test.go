@@ -50,9 +50,9 @@ func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) {
 	g.Expect(result.action).To(Equal(wait))
 	g.Expect(machinedrain.DaemonSetRuleLifted(s.maintenance)).To(BeTrue())
 	g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
-	for after, released := range map[time.Duration]bool{2 * time.Minute: false, time.Hour: true} {
+	for after, action := range map[time.Duration]action{2 * time.Minute: wait, time.Hour: release} {
 		later := &scope{machine: s.machine, cluster: cluster, policy: s.policy, now: deletion.Add(after)} // the workload cluster is unreachable
 		got := later.untilDeadline(outcome{action: wait, blind: true})
-		g.Expect(got.action == release).To(Equal(released), "M13: after %s", after)
+		g.Expect(got.action).To(Equal(action), "M13: after %s", after)
 	}
 }

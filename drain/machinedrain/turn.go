@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
@@ -42,7 +41,7 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 // HasTurn reports whether maxParallelDrains of its policy limits when the drain of a Machine starts. present is its NodeMaintenance, nil if it has
 // none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with an unreachable Node never waits.
 func HasTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance) bool {
-	isLimited := policy != nil && policy.Spec.MaxParallelDrains != nil && !util.IsControlPlaneMachine(m) && !rules.Unreachable(node)
+	isLimited := policy != nil && policy.Spec.MaxParallelDrains != nil && !isControlPlane(m) && !rules.Unreachable(node)
 	return isLimited && (present == nil || present.Spec.Stage != v1alpha1.StageDrain)
 }
 
@@ -60,7 +59,7 @@ type ObservedDrain struct {
 // RequestedDrains, and returns its first error.
 func Contenders(all []clusterv1.Machine, observe func(*clusterv1.Machine) (ObservedDrain, error)) (contenders []Contender, workers int, _ error) {
 	for i := range all {
-		if !util.IsControlPlaneMachine(&all[i]) {
+		if !isControlPlane(&all[i]) {
 			workers++
 		}
 	}
@@ -80,7 +79,7 @@ func Contenders(all []clusterv1.Machine, observe func(*clusterv1.Machine) (Obser
 func RequestedDrains(all []clusterv1.Machine) []*clusterv1.Machine {
 	var requested []*clusterv1.Machine
 	for i := range all {
-		if m := &all[i]; !util.IsControlPlaneMachine(m) && IsDraining(m) && m.Status.NodeRef.IsDefined() {
+		if m := &all[i]; !isControlPlane(m) && IsDraining(m) && m.Status.NodeRef.IsDefined() {
 			requested = append(requested, m)
 		}
 	}
@@ -210,4 +209,9 @@ func OldestRequestFirst(a, b *clusterv1.Machine) int {
 // returns 0, which means no limit, if the value is nil or invalid.
 func ParallelDrains(maxParallelDrains *intstr.IntOrString, workers int) int {
 	return nodeselection.Limit(maxParallelDrains, workers)
+}
+
+func isControlPlane(m *clusterv1.Machine) bool {
+	_, is := m.Labels[clusterv1.MachineControlPlaneLabel]
+	return is
 }

@@ -95,7 +95,7 @@ func (w *Workload) SomeNodes(ctx context.Context, names []string) map[string]*co
 		if !known {
 			var err error
 			if node, err = w.readNode(ctx, name); err != nil {
-				return nil //nolint:nilerr // it is left out
+				return nil // it is left out
 			}
 		}
 		w.mu.Lock()

@@ -120,8 +120,21 @@ func MachineWhy(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.N
 		w.Condition = &c
 		w.link(condition.Reason)
 	}
+	drains := !m.DeletionTimestamp.IsZero() || intent != nil && intent.Present != nil
+	w.answerMachine(m, drains, skip)
+	if drains {
+		w.Problems = pauses(m)
+	}
+	if node != nil {
+		w.fill(node, maintenances, intent, observed)
+	}
+	return w
+}
+
+// answerMachine answers why a Machine is not drained yet. drains is true if it is being deleted or a NodeMaintenance of its Node exists.
+func (w *Why) answerMachine(m *observe.Machine, drains bool, skip machinedrain.SkipReason) {
 	switch {
-	case m.DeletionTimestamp.IsZero() && (intent == nil || intent.Present == nil):
+	case !drains:
 		w.Answer = "The Machine is not being deleted, and nothing drains its Node. The command plan predicts what a deletion would do."
 	case skip != machinedrain.NotSkipped:
 		w.Answer = "The Node is not drained: " + string(skip) + "."
@@ -135,13 +148,6 @@ func MachineWhy(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.N
 	default:
 		w.Answer = w.Condition.Message
 	}
-	if !m.DeletionTimestamp.IsZero() || intent != nil && intent.Present != nil {
-		w.Problems = pauses(m)
-	}
-	if node != nil {
-		w.fill(node, maintenances, intent, observed)
-	}
-	return w
 }
 
 // NodeWhy explains a Node.
