@@ -390,7 +390,7 @@ func (s *scene) poolWithoutMachines() {
 		s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
 		return meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.MachineDrainPolicyMachinePoolsManaged)
 	}
-	s.Eventually(managed, soon, pace).Should(HaveField("Message", ContainSubstring("MachinePool opaque.")))
+	s.Eventually(managed, soon, pace).Should(HaveField("Message", ContainSubstring("MachinePools: opaque.")))
 
 	s.change("spare", func(m *clusterv1.Machine) { m.Labels[clusterv1.MachinePoolNameLabel] = "opaque" })
 	s.Eventually(managed, soon, pace).Should(BeNil())
