@@ -22,7 +22,7 @@ import (
 
 // turn returns the Turn of the Machine: whether its drain may start, or waits because of the policy's maxParallelDrains.
 func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, error) {
-	if !machinedrain.HasTurn(s.machine, s.policy, s.node, s.maintenance) {
+	if !machinedrain.NeedsTurn(s.machine, s.policy, s.node, s.maintenance) {
 		return machinedrain.Turn{}, nil
 	}
 	list := &clusterv1.MachineList{}

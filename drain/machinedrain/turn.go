@@ -38,9 +38,9 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 	return c
 }
 
-// HasTurn reports whether maxParallelDrains of its policy limits when the drain of a Machine starts. present is its NodeMaintenance, nil if it has
+// NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because its policy sets maxParallelDrains. present is its NodeMaintenance, nil if it has
 // none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with an unreachable Node never waits.
-func HasTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance) bool {
+func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance) bool {
 	isLimited := policy != nil && policy.Spec.MaxParallelDrains != nil && !isControlPlane(m) && !rules.Unreachable(node)
 	return isLimited && (present == nil || present.Spec.Stage != v1alpha1.StageDrain)
 }

@@ -236,8 +236,8 @@ func TestHasTurn(t *testing.T) {
 			if test.drains {
 				present.Spec.Stage = v1alpha1.StageDrain
 			}
-			if got := machinedrain.HasTurn(&m, policy, nodeThatIs(test.unreachable), present); got != test.want {
-				t.Errorf("HasTurn() = %t", got)
+			if got := machinedrain.NeedsTurn(&m, policy, nodeThatIs(test.unreachable), present); got != test.want {
+				t.Errorf("NeedsTurn() = %t", got)
 			}
 		})
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 func TestMachineOf(t *testing.T) {
-	t.Run("K4: a user who may get a Machine and list nothing is told what is missing, and the rest is read", func(t *testing.T) {
+	t.Run("K4: names the missing permissions of a user who may get a Machine and list nothing, and reads the rest", func(t *testing.T) {
 		g := NewWithT(t)
 		scheme := runtime.NewScheme()
 		g.Expect(clusterv1.AddToScheme(scheme)).To(Succeed())

@@ -89,7 +89,7 @@ func desired(present *v1alpha1.NodeMaintenance, request machinedrain.Request, in
 // TurnNodes returns the names of the Nodes that decide when maxParallelDrains permits the drain of a Machine: those of the Machines of the Cluster
 // whose drains were requested, the oldest requests first.
 func TurnNodes(m *observe.Machine, node *corev1.Node) []string {
-	if !machinedrain.HasTurn(m.Machine, m.Policy(), node, nil) {
+	if !machinedrain.NeedsTurn(m.Machine, m.Policy(), node, nil) {
 		return nil
 	}
 	requested := machinedrain.RequestedDrains(m.Siblings)
@@ -105,7 +105,7 @@ func TurnNodes(m *observe.Machine, node *corev1.Node) []string {
 
 // turnOf returns the place of a Machine, as if it was deleted now. nodes are those of TurnNodes that were read, nil for one that does not exist.
 func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances []v1alpha1.NodeMaintenance, nodes map[string]*corev1.Node, now time.Time) machinedrain.Turn {
-	if !machinedrain.HasTurn(m.Machine, intent.Policy, node, intent.Present) {
+	if !machinedrain.NeedsTurn(m.Machine, intent.Policy, node, intent.Present) {
 		return machinedrain.Turn{}
 	}
 	draining := map[types.NamespacedName]*v1alpha1.NodeMaintenance{}
