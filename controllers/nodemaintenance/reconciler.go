@@ -221,10 +221,13 @@ func (r *Reconciler) removeFinalizer(ctx context.Context, s *scope) (bool, error
 }
 
 // isRecreated reports whether a deleted NodeMaintenance of a Machine is recreated at once. A user has deleted it: the manager moves it to
-// stage Complete before it deletes it.
+// stage Complete before it deletes it. The manager of the other management cluster recreates one that serves a Machine there.
 func (s *scope) isRecreated() bool {
+	if s.owner != nil {
+		return machinedrain.IsRecreated(s.maintenance, s.owner.machine)
+	}
 	_, serves := s.maintenance.Annotations[v1alpha1.OwnerMachineAnnotation]
-	return serves && (s.maintenance.Spec.Stage != v1alpha1.StageComplete || s.keepsNodeCordoned())
+	return serves && s.maintenance.Spec.Stage != v1alpha1.StageComplete
 }
 
 // moveToComplete moves a NodeMaintenance to stage Complete.

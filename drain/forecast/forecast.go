@@ -29,6 +29,8 @@ type Observation struct {
 	// DaemonSets.
 	Then *v1alpha1.NodeMaintenance
 	Node *corev1.Node
+	// Nodes are those that Maintenance selects. Nil means only Node.
+	Nodes []*corev1.Node
 	// Others are the other NodeMaintenances in stage Drain with the Nodes that they select.
 	Others []planinput.Drain
 	// Pods of all Nodes of the component, and their Evacuations.
@@ -100,10 +102,8 @@ type Forecast struct {
 	Pods []Pod
 	// Targets are the Pods of the Node that are targets now.
 	Targets sets.Set[types.UID]
-	// Decision is the progress of the NodeMaintenance now.
-	Decision plan.MaintenanceDecision
-	// Nodes are the names of all Nodes whose Pods decide: those of the NodeMaintenances that share Nodes with this one.
-	Nodes []string
+	// Waiting says for which other Nodes the drain of the Node waits because of maxParallelNodes. It is empty if the drain does not wait.
+	Waiting string
 }
 
 // NodesOf returns the names of the Nodes whose Pods must be observed to predict the drain.
@@ -125,8 +125,16 @@ func deploymentOf(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: surge.DeploymentOf(pod)}
 }
 
+// selected returns the Nodes that the NodeMaintenance selects.
+func (o Observation) selected() []*corev1.Node {
+	if o.Nodes == nil {
+		return []*corev1.Node{o.Node}
+	}
+	return o.Nodes
+}
+
 func component(o Observation) *planinput.Component {
-	drains := append(slices.Clone(o.Others), planinput.Drain{Maintenance: o.Maintenance, Nodes: []*corev1.Node{o.Node}})
+	drains := append(slices.Clone(o.Others), planinput.Drain{Maintenance: o.Maintenance, Nodes: o.selected()})
 	return planinput.ComponentOf(o.Maintenance.Name, drains, o.Now)
 }
 
@@ -139,22 +147,25 @@ func Of(o Observation) Forecast {
 	}
 	maintenances := maintenancesOf(o)
 	terms := evacuation.TermsOn(o.Node.Name, maintenances, nil)
-	observed := plan.Observation{Maintenances: c.Maintenances}
-	result := Forecast{Nodes: sets.List(c.Nodes)}
-	for _, node := range result.Nodes {
+	result := Forecast{}
+	var planned []plan.Pod
+	for _, node := range sets.List(c.Nodes) {
 		served := o.NodeAgent && staticpod.Served(byNode[node])
 		for _, pod := range byNode[node] {
 			e := evacuationOf(o.Evacuations, pod)
 			described := c.Pod(o.Surroundings, pod, e, served, o.Now)
-			observed.Pods = append(observed.Pods, described.Planned)
+			planned = append(planned, described.Planned)
 			if node == o.Node.Name {
 				result.Pods = append(result.Pods, forecastPod(o, maintenances, described, pod, e))
 			}
 		}
 	}
-	decision := plan.Decide(observed)
-	result.Targets, result.Decision = decision.Targets, decision.Maintenances[o.Maintenance.Name]
-	steps, awaited := simulate(observed)
+	turns := c.Turns(planned)
+	result.Targets = c.Decide(planned, turns).Targets
+	if turns.Waiting.Has(o.Node.Name) {
+		result.Waiting = turns.Message(o.Maintenance.Name)
+	}
+	steps, awaited := simulate(c, planned)
 	for i := range result.Pods {
 		result.Pods[i].conclude(o, terms, steps, awaited)
 	}
@@ -299,16 +310,16 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 	p.Deletes = len(admitted) > 0 && admitted[0].Delete
 }
 
-// simulate repeats plan.Decide. After each step it removes the targets as if they had terminated. Where no target is left, it removes the
-// Pods that must complete or are undecided, and adds them to awaited.
-func simulate(observed plan.Observation) (steps map[types.UID]int, awaited sets.Set[types.UID]) {
+// simulate repeats the decision of the component. After each step it removes the targets as if they had terminated. Where no target is left, it
+// removes the Pods that must complete or are undecided, and adds them to awaited.
+func simulate(c *planinput.Component, pods []plan.Pod) (steps map[types.UID]int, awaited sets.Set[types.UID]) {
 	steps, awaited = map[types.UID]int{}, sets.New[types.UID]()
-	observed.Pods = slices.DeleteFunc(slices.Clone(observed.Pods), func(p plan.Pod) bool { return p.Finished })
-	for step := 1; len(observed.Pods) > 0; step++ {
-		decision := plan.Decide(observed)
-		leaving := decision.Targets
+	pods = slices.DeleteFunc(slices.Clone(pods), func(p plan.Pod) bool { return p.Finished })
+	for step := 1; len(pods) > 0; step++ {
+		turns := c.Turns(pods)
+		leaving := c.Decide(pods, turns).Targets
 		if leaving.Len() == 0 {
-			if leaving = plan.Awaited(observed); leaving.Len() == 0 {
+			if leaving = c.Awaited(pods, turns); leaving.Len() == 0 {
 				break
 			}
 			awaited = awaited.Union(leaving)
@@ -317,14 +328,14 @@ func simulate(observed plan.Observation) (steps map[types.UID]int, awaited sets.
 		for uid := range leaving {
 			steps[uid] = step
 		}
-		observed.Pods = slices.DeleteFunc(observed.Pods, func(p plan.Pod) bool { return leaving.Has(p.UID) })
+		pods = slices.DeleteFunc(pods, func(p plan.Pod) bool { return leaving.Has(p.UID) })
 	}
 	return steps, awaited
 }
 
 // maintenancesOf returns all NodeMaintenances as if they had observed their Nodes.
 func maintenancesOf(o Observation) []v1alpha1.NodeMaintenance {
-	maintenances := []v1alpha1.NodeMaintenance{*selecting(o.Maintenance, []*corev1.Node{o.Node})}
+	maintenances := []v1alpha1.NodeMaintenance{*selecting(o.Maintenance, o.selected())}
 	for _, other := range o.Others {
 		maintenances = append(maintenances, *selecting(other.Maintenance, other.Nodes))
 	}

@@ -272,3 +272,42 @@ func TestObstacles(t *testing.T) {
 		})
 	}
 }
+
+func TestSharedNodes(t *testing.T) {
+	on := func(name string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeName = name } }
+	limited := func(limit int) func(*forecast.Observation) {
+		return func(o *forecast.Observation) { o.Maintenance.Spec.MaxParallelNodes = ptr.To(intstr.FromInt(limit)) }
+	}
+	ordered := func(o *forecast.Observation) {
+		o.Maintenance.Spec.DrainRules = maintenance("m", rule("two", v1alpha1.DrainBehaviorDrain, 10)).Spec.DrainRules
+	}
+	for name, test := range map[string]struct {
+		node    string
+		change  func(*forecast.Observation)
+		target  bool // the Pod of the Node is a target now
+		waiting string
+	}{
+		"Pods of all Nodes of a NodeMaintenance are evacuated in one step":              {node: "two", change: func(*forecast.Observation) {}, target: true},
+		"a Pod waits for Pods with a lower drain order on other Nodes":                  {node: "two", change: ordered},
+		"with maxParallelNodes, the first Node by name is drained first":                {node: "one", change: limited(1), target: true},
+		"with maxParallelNodes, a Node waits until another one is drained":              {node: "two", change: limited(1), waiting: "Waiting for Nodes one to be drained (maxParallelNodes allows 1)"},
+		"a Node does not wait if maxParallelNodes allows as many Nodes as are selected": {node: "two", change: limited(2), target: true},
+	} {
+		t.Run("K34: "+name, func(t *testing.T) {
+			o := forecast.Observation{
+				Maintenance: maintenance("m"), Node: node(test.node), Nodes: []*corev1.Node{node("one"), node("two")}, Surroundings: surroundings{},
+				Budgets: budgets.NewIndex(nil, nil), Pods: []corev1.Pod{pod("one"), pod("two", on("two"))}, Now: now,
+			}
+			o.Maintenance.Spec.NodeSelector = v1alpha1.SelectNodes("one", "two")
+			test.change(&o)
+			predicted := forecast.Of(o)
+			g := NewWithT(t)
+			g.Expect(predicted.Pods).To(HaveLen(1))
+			g.Expect(predicted.Pods[0].Name).To(Equal(test.node))
+			g.Expect(predicted.Pods[0].Outcome).To(Equal(forecast.Evacuated))
+			g.Expect(predicted.Targets.Has(predicted.Pods[0].UID)).To(Equal(test.target))
+			g.Expect(predicted.Waiting).To(Equal(test.waiting))
+			g.Expect(predicted.Obstacles(now)).To(HaveLen(map[bool]int{true: 1, false: 0}[test.waiting != ""]))
+		})
+	}
+}

@@ -32,6 +32,8 @@ const (
 	ReasonDeletionOverdue = "DeletionOverdue"
 	ReasonEvacuator       = "Evacuator"
 	ReasonBackoff         = "Backoff"
+	// ReasonWaitingForNodes means that the Node waits because of maxParallelNodes.
+	ReasonWaitingForNodes = "WaitingForNodes"
 )
 
 // Obstacle is a cause for which the drain of some Pods waits.
@@ -51,6 +53,9 @@ type Obstacle struct {
 // Obstacles returns what the drain will wait for: what blocks it first, then by the number of Pods.
 func (f Forecast) Obstacles(now time.Time) []Obstacle {
 	var found []Obstacle
+	if f.Waiting != "" {
+		found = append(found, Obstacle{Severity: Delays, Reason: ReasonWaitingForNodes, Message: f.Waiting})
+	}
 	for i := range f.Pods {
 		for _, obstacle := range f.Pods[i].Obstacles(now) {
 			obstacle.Pods = []string{f.Pods[i].Namespace + "/" + f.Pods[i].Name}

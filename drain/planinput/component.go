@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
@@ -61,6 +62,12 @@ func (c *Component) Decide(pods []plan.Pod, turns nodeselection.Turns) plan.Deci
 		}
 	}
 	return decision
+}
+
+// Awaited returns the live Pods that the component waits for and does not evacuate, without those of the Nodes that wait because of
+// maxParallelNodes: see plan.Awaited.
+func (c *Component) Awaited(pods []plan.Pod, turns nodeselection.Turns) sets.Set[types.UID] {
+	return plan.Awaited(plan.Observation{Maintenances: c.without(turns.Waiting), Pods: pods})
 }
 
 // Turns decides which Nodes wait because of maxParallelNodes.

@@ -58,7 +58,7 @@ func TestHooks(t *testing.T) {
 	t.Run("M9: sets the hook on a Machine of a MachinePool and drains it", func(t *testing.T) { all.sub(t).machinePool() })
 	t.Run("M82: names a MachinePool without Machines in the condition of the policy, until it has one", func(t *testing.T) { all.sub(t).poolWithoutMachines() })
 	t.Run("M9, M14: drains a Machine that a MachineHealthCheck deletes", func(t *testing.T) { all.sub(t).healthCheck() })
-	t.Run("M18, M88: deletes NodeMaintenances without Machine and Node on connect, and reports but does not change one whose Node exists", func(t *testing.T) { all.sub(t).orphans() })
+	t.Run("M18, M88, R58: deletes NodeMaintenances without Machine and Node on connect, and reports one whose Node exists, which is restored when a user completes or deletes it", func(t *testing.T) { all.sub(t).orphans() })
 	t.Run("M17: finishes a drain whose policy was deleted, also after a restart", func(t *testing.T) { all.sub(t).policyGone() })
 }
 
@@ -430,7 +430,7 @@ func (s *scene) machineOf(deployment string) (name string) {
 }
 
 func (s *scene) orphans() {
-	s.withNodes("left-behind", "not-ours")
+	s.withNodes("left-behind", "left-behind-too", "not-ours")
 	kubeSystem := &corev1.Namespace{}
 	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Name: metav1.NamespaceSystem}, kubeSystem)).To(Succeed())
 	orphan := func(name string, node *corev1.Node, managementCluster string) *v1alpha1.NodeMaintenance {
@@ -439,9 +439,10 @@ func (s *scene) orphans() {
 	}
 	gone := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "long-gone", UID: "gone"}}
 	ours, theirs := orphan("o1", s.node("left-behind"), string(kubeSystem.UID)), orphan("o3", s.node("not-ours"), "another one")
+	second := orphan("o5", s.node("left-behind-too"), string(kubeSystem.UID))
 	nodeless, theirNodeless := orphan("o2", gone, string(kubeSystem.UID)), orphan("o4", gone, "another one")
 	s.fleet.KillManager()
-	s.create(s.workload.Client, ours, nodeless, theirs, theirNodeless)
+	s.create(s.workload.Client, ours, second, nodeless, theirs, theirNodeless)
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	exists := func(m *v1alpha1.NodeMaintenance) error {
 		return s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(m), m)
@@ -451,6 +452,8 @@ func (s *scene) orphans() {
 	s.Eventually(func(g Gomega) {
 		g.Expect(exists(ours)).To(Succeed())
 		g.Expect(meta.IsStatusConditionTrue(ours.Status.Conditions, v1alpha1.NodeMaintenanceMachineDeleted)).To(BeTrue())
+		g.Expect(exists(second)).To(Succeed())
+		g.Expect(meta.IsStatusConditionTrue(second.Status.Conditions, v1alpha1.NodeMaintenanceMachineDeleted)).To(BeTrue())
 	}, eventually, pace).Should(Succeed())
 	s.Expect(ours.Spec.Stage).To(Equal(v1alpha1.StageDrain))
 	s.Expect(s.node("left-behind").Spec.Unschedulable).To(BeTrue())
@@ -459,7 +462,8 @@ func (s *scene) orphans() {
 
 	s.setStage(ours.Name, v1alpha1.StageComplete) // as the message of the condition says
 	s.setStage(theirs.Name, v1alpha1.StageComplete)
-	s.expectReleased("left-behind", "not-ours")
+	s.deleteMaintenances(second.Name)
+	s.expectReleased("left-behind", "left-behind-too", "not-ours")
 	s.deleteMaintenances(ours.Name, theirs.Name)
 	s.cleanUp()
 }

@@ -43,6 +43,7 @@ var byReason = map[string]advice{
 	history.WaitTermination:                      {"Check its preStop hook, grace period and finalizers, and the kubelet of the Node.", "a-pod-does-not-terminate"},
 	forecast.ReasonEvacuator:                     {"", "an-evacuator-is-active"},
 	forecast.ReasonBackoff:                       {"Change tolerations, node affinity or nodeName in the Pod template.", "replacements-return-to-the-cordoned-node"},
+	forecast.ReasonWaitingForNodes:               {"Increase maxParallelNodes of the NodeMaintenance, or fix what blocks the other Nodes.", "a-node-waits-for-other-nodes-of-its-nodemaintenance"},
 	v1alpha1.ReasonInvalidDrainRule:              {"Fix or delete the MachineDrainRule.", "a-machinedrainrule-is-invalid"},
 	ReasonPaused:                                 {"Unpause it.", "the-machine-has-the-hook-but-no-condition"},
 	v1alpha1.ReasonMaintenanceNameTaken:          {"Delete the NodeMaintenance that is named.", "the-name-of-its-nodemaintenance-is-taken"},

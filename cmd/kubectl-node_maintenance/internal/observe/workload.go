@@ -167,13 +167,16 @@ func (w *Workload) Forecast(ctx context.Context, maintenance *v1alpha1.NodeMaint
 		return o, err
 	}
 	o.Evacuations = evacuations
-	if o.Others, err = w.drainsBeside(ctx, maintenance, node, maintenances); err != nil {
+	if o.Nodes, err = w.selected(ctx, maintenance); err != nil {
+		return o, err
+	}
+	if o.Others, err = w.drainsBeside(ctx, maintenance, o.Nodes, maintenances); err != nil {
 		return o, err
 	}
 	nodes := forecast.NodesOf(o)
 	if len(nodes) > maxNodes {
-		w.gaps.Add(fmt.Sprintf("%d Nodes share NodeMaintenances with Node %s; the order among their Pods is not predicted", len(nodes), node.Name))
-		o.Others, nodes = nil, []string{node.Name}
+		w.gaps.Add(fmt.Sprintf("%d Nodes share NodeMaintenances with Node %s; the order among their Pods and the limit maxParallelNodes are not predicted", len(nodes), node.Name))
+		o.Nodes, o.Others, nodes = nil, nil, []string{node.Name}
 	}
 	if err := w.readPods(ctx, nodes); err != nil {
 		return o, err
@@ -193,9 +196,12 @@ func (w *Workload) Forecast(ctx context.Context, maintenance *v1alpha1.NodeMaint
 }
 
 // drainsBeside returns the other NodeMaintenances in stage Drain that share Nodes with this one, directly or through others.
-func (w *Workload) drainsBeside(ctx context.Context, maintenance *v1alpha1.NodeMaintenance, node *corev1.Node, all []v1alpha1.NodeMaintenance) ([]planinput.Drain, error) {
+func (w *Workload) drainsBeside(ctx context.Context, maintenance *v1alpha1.NodeMaintenance, selected []*corev1.Node, all []v1alpha1.NodeMaintenance) ([]planinput.Drain, error) {
 	var drains []planinput.Drain
-	seen, known := sets.New(maintenance.Name), map[string]*corev1.Node{node.Name: node}
+	seen, known := sets.New(maintenance.Name), map[string]*corev1.Node{}
+	for _, node := range selected {
+		known[node.Name] = node
+	}
 	for found := true; found; {
 		found = false
 		for i := range all {
@@ -221,7 +227,7 @@ func (w *Workload) drainsBeside(ctx context.Context, maintenance *v1alpha1.NodeM
 // selected returns the Nodes that a NodeMaintenance selects.
 func (w *Workload) selected(ctx context.Context, m *v1alpha1.NodeMaintenance) ([]*corev1.Node, error) {
 	var candidates []*corev1.Node
-	if names, byName := nodeselection.Names(m); byName {
+	if names, byName := nodeselection.Names(m); byName && len(names) <= maxNodes {
 		for _, name := range names {
 			node, err := w.Node(ctx, name)
 			if err != nil {

@@ -206,7 +206,7 @@ func (d *Drain) notes(m *observe.Machine, intent Intent) {
 	case !machinedrain.HasHook(m.Machine):
 		d.Notes = append(d.Notes, "The Machine is being deleted and does not have the hook: Cluster API drains the Node, or the drain has ended.")
 	}
-	d.Blockers = append(d.Blockers, pauses(m)...)
+	d.Blockers = append(d.Blockers, intent.Paused...)
 }
 
 // pauses returns what keeps the manager from reconciling the Machine.

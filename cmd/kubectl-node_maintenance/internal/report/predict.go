@@ -33,11 +33,16 @@ type Intent struct {
 	Taken string
 	// Turn is the place of the Machine among those that drain or wait.
 	Turn machinedrain.Turn
+	// Paused are what keeps the manager from reconciling the Machine.
+	Paused []Problem
 }
+
+// drains reports whether the NodeMaintenance exists and drains the Node.
+func (i Intent) drains() bool { return i.Present != nil && planinput.Drains(i.Present) }
 
 // IntentOf returns what the manager would request for a deleted Machine. nodes are those of TurnNodes that were read, nil for one that does not exist.
 func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, nodes map[string]*corev1.Node, now time.Time) Intent {
-	intent := Intent{Policy: m.Policy()}
+	intent := Intent{Policy: m.Policy(), Paused: pauses(m)}
 	named := map[string]*v1alpha1.NodeMaintenance{}
 	for i := range maintenances {
 		named[maintenances[i].Name] = &maintenances[i]

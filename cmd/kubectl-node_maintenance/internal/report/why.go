@@ -172,7 +172,7 @@ func (w *Why) fill(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, i
 			w.Maintenances = append(w.Maintenances, maintenanceOf(m, node.Name))
 		}
 	}
-	if intent == nil || intent.Present == nil || observed == nil || !planinput.Drains(intent.Present) {
+	if intent == nil || observed == nil || !intent.drains() {
 		return
 	}
 	for _, problem := range intent.Problems {
@@ -261,6 +261,12 @@ func ExplainPod(namespace, name string, intent Intent, observed forecast.Observa
 		view.Evacuation = evacuationView(p)
 	}
 	w := &Why{Subject: "Pod " + namespace + "/" + name, Pod: view}
+	if intent.drains() {
+		w.Problems = append(w.Problems, intent.Paused...)
+	}
+	if predicted.Waiting != "" {
+		w.Problems = append(w.Problems, problemOf(forecast.ReasonWaitingForNodes, predicted.Waiting))
+	}
 	for _, obstacle := range p.Obstacles(observed.Now) {
 		problem := problemOf(obstacle.Reason, obstacle.Message)
 		problem.Budget = obstacle.Budget
@@ -269,7 +275,7 @@ func ExplainPod(namespace, name string, intent Intent, observed forecast.Observa
 		}
 		w.Problems = append(w.Problems, problem)
 	}
-	w.Answer = w.podAnswer(p, intent)
+	w.Answer = w.podAnswer(p, intent, predicted.Waiting)
 	return w, true
 }
 
@@ -304,8 +310,8 @@ func evacuationView(p *forecast.Pod) *EvacuationView {
 }
 
 // podAnswer says in one sentence how a Pod stands. The Evacuation's message is what the manager says.
-func (w *Why) podAnswer(p *forecast.Pod, intent Intent) string {
-	draining := intent.Present != nil && planinput.Drains(intent.Present)
+// waiting is Forecast.Waiting.
+func (w *Why) podAnswer(p *forecast.Pod, intent Intent, waiting string) string {
 	switch {
 	case p.Outcome == forecast.Finished:
 		return "The Pod has finished and does not block a drain."
@@ -313,8 +319,12 @@ func (w *Why) podAnswer(p *forecast.Pod, intent Intent) string {
 		return "The Pod is terminating."
 	case p.Outcome == forecast.Stays:
 		return "A drain leaves the Pod on its Node (" + w.Pod.Reason + ") and does not wait for it."
-	case !draining:
+	case !intent.drains():
 		return "Nothing drains the Node. In a drain, the Pod would be handled as described below."
+	case len(intent.Paused) > 0:
+		return "The drain is suspended: " + intent.Paused[0].Message + "."
+	case waiting != "":
+		return "The drain of the Node has not started. " + waiting + "."
 	case p.Outcome == forecast.Undecided:
 		return "The drain waits, because it " + p.Verdict.Undecided
 	case p.Outcome == forecast.Completes:
