@@ -27,9 +27,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// eventInvalidEvacuator on a Pod means that one of its evacuator annotations is invalid and has no effect.
-const eventInvalidEvacuator = "InvalidEvacuatorAnnotation"
-
 // Reconciler reconciles Evacuations.
 type Reconciler struct {
 	Clusters *workload.Clusters
@@ -322,7 +319,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	if len(s.evacuation.Spec.Evacuators) == 0 {
 		_, problems := evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType))
 		for _, problem := range problems {
-			r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventInvalidEvacuator, problem.Message)
+			r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, workload.EventInvalidEvacuator, problem.Message)
 		}
 	}
 	return nil

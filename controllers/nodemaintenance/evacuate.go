@@ -40,6 +40,7 @@ type drainState struct {
 	decision     plan.MaintenanceDecision
 	pods         map[string][]drainedPod // on the selected Nodes, by Node name
 	createErrors map[types.UID]error     // of Evacuations that the API server refuses, by Pod
+	deleteErrors map[types.UID]error     // of deletions before the drain timeout, by Pod
 	ruleProblems []rules.Problem
 	budgets      func() *budgets.Index // nil: the PodDisruptionBudgets are not known
 	finalAttempt finalAttempt
@@ -65,7 +66,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 	}
 	decision := c.Decide(planned(pods), s.turns)
 	s.drain = &drainState{
-		decision: decision.Maintenances[s.maintenance.Name], pods: map[string][]drainedPod{},
+		decision: decision.Maintenances[s.maintenance.Name], pods: map[string][]drainedPod{}, deleteErrors: map[types.UID]error{},
 		ruleProblems: c.Matchers[s.maintenance.Name].Problems(),
 		budgets:      sync.OnceValue(func() *budgets.Index { return r.budgetsIn(s.request.Cluster) }),
 	}
@@ -295,7 +296,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 // Pod, when the Evacuation is created or gets our instigator.
 func (r *Reconciler) reportInvalid(s *scope, pod *corev1.Pod, problems []evacuation.Problem) {
 	for _, problem := range problems {
-		r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventInvalidEvacuator, problem.Message)
+		r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, workload.EventInvalidEvacuator, problem.Message)
 	}
 	if message := rules.UnknownDrainLabel(s.maintenance, pod.Labels); message != "" {
 		r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventUnknownDrainLabel, message)

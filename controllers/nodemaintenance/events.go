@@ -19,8 +19,6 @@ const (
 	eventMachineDeleted = "MachineDeleted"
 	// eventUnknownDrainLabel on a Pod means that its drain label has an unknown value and no effect: the Pod is drained.
 	eventUnknownDrainLabel = "UnknownDrainLabel"
-	// eventInvalidEvacuator on a Pod means that one of its evacuator annotations is invalid and has no effect.
-	eventInvalidEvacuator = "InvalidEvacuatorAnnotation"
 	// eventReplacementReturned on a NodeMaintenance means that a controller replaces its evicted Pods on the cordoned Node.
 	eventReplacementReturned = "ReplacementReturned"
 	// eventDeletedAtTimeout on a Pod means that it is deleted before the drain timeout, regardless of its PodDisruptionBudgets.

@@ -197,7 +197,8 @@ func progressOf(s *scope, node string) []progress.Pod {
 		pods = append(pods, progress.Pod{
 			Namespace: pod.object.Namespace, Name: pod.object.Name, Verdict: pod.verdict, Finished: pod.Planned.Finished,
 			Deletion: pod.object.DeletionTimestamp, Evacuation: pod.evacuation, Refused: s.drain.createErrors[pod.object.UID],
-			Returned: returnedSince(s, pod),
+			NotDeleted: s.drain.deleteErrors[pod.object.UID],
+			Returned:   returnedSince(s, pod),
 		})
 	}
 	return pods

@@ -2,6 +2,7 @@ package nodemaintenance
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/pkg/errors"
@@ -60,7 +61,7 @@ func finalAttempts(s *scope) sets.Set[types.UID] {
 }
 
 // deleteRemainingPods deletes the remaining Pods shortly before the drain timeout, if the policy says so. It ignores PodDisruptionBudgets. A
-// Pod that cannot be deleted does not delay the others.
+// Pod that cannot be deleted does not delay the others: the status names it.
 func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, error) {
 	drain := draintimeout.DrainOf(s.maintenance)
 	if drain == nil || !drain.Deletes || s.drain == nil { // nil: the Pods are not observed yet
@@ -68,6 +69,7 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 	}
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
+	var mu sync.Mutex // protects deleteErrors
 	for _, node := range s.nodes {
 		if s.cordonErrors[node.Name] != nil { // replacements could be scheduled onto a Node that is not cordoned
 			continue
@@ -85,11 +87,21 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 				continue
 			}
 			_, seconds := daemonset.GracePeriod(pod.object, rules.Unreachable(node))
-			group.Go(func() error { return r.deletePod(ctx, s, pod.object, seconds) })
+			group.Go(func() error {
+				if err := r.deletePod(ctx, s, pod.object, seconds); err != nil {
+					ctrl.LoggerFrom(ctx).Error(err, "Failed to delete Pod before the drain timeout", "Pod", klog.KObj(pod.object))
+					mu.Lock()
+					defer mu.Unlock()
+					s.drain.deleteErrors[pod.object.UID] = err
+				}
+				return nil
+			})
 		}
 	}
 	if err := group.Wait(); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to delete Pod before the drain timeout")
+		return false, err
+	}
+	if len(s.drain.deleteErrors) > 0 {
 		s.requeueBy(s.now.Add(deleteRetry))
 	}
 	return true, nil

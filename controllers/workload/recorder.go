@@ -28,6 +28,9 @@ type eventRecorder struct {
 	recorder record.EventRecorder
 }
 
+// EventInvalidEvacuator on a Pod means that one of its evacuator annotations is invalid and has no effect.
+const EventInvalidEvacuator = "InvalidEvacuatorAnnotation"
+
 func newEventRecorder(config *rest.Config, scheme *runtime.Scheme) *eventRecorder {
 	r := &eventRecorder{config: config, scheme: scheme}
 	r.ctx, r.stop = context.WithCancel(context.Background())
@@ -52,9 +55,9 @@ func (r *eventRecorder) Event(object runtime.Object, eventType, reason, message 
 
 // Event writes an event about an object in a workload cluster. It drops the event if there is no connection.
 func (c *Clusters) Event(cluster types.NamespacedName, object runtime.Object, eventType, reason, message string) {
-	c.mu.Lock()
+	c.mu.RLock()
 	recorder := c.recorders[cluster]
-	c.mu.Unlock()
+	c.mu.RUnlock()
 	if recorder != nil {
 		recorder.Event(object, eventType, reason, message)
 	}

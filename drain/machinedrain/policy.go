@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/labels/format"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
@@ -93,7 +94,7 @@ func PoolsCondition(policy *v1alpha1.MachineDrainPolicy, pools []clusterv1.Machi
 	for i := range pools {
 		pool := &pools[i]
 		labels, known := clusters[pool.Spec.ClusterName]
-		if known && PolicySelectsCluster(policy, labels) && len(pool.Status.NodeRefs) > 0 && !withMachines.Has(pool.Name) {
+		if known && PolicySelectsCluster(policy, labels) && len(pool.Status.NodeRefs) > 0 && !withMachines.Has(format.MustFormatValue(pool.Name)) {
 			without = append(without, pool.Name)
 		}
 	}

@@ -111,8 +111,12 @@ func TestPoolsCondition(t *testing.T) { // M82
 		p.Spec.ClusterName, p.Status.NodeRefs = cluster, make([]corev1.ObjectReference, nodes)
 		return p
 	}
-	machines := []clusterv1.Machine{{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{clusterv1.MachinePoolNameLabel: "with-machines"}}}}
-	pools := []clusterv1.MachinePool{pool("a", "with-machines", 1), pool("a", "empty", 0), pool("b", "not-selected", 1), pool("gone", "without-cluster", 1)}
+	long := strings.Repeat("long-", 20) + "name" // no valid label value: Cluster API labels the Machines with its hash
+	machines := []clusterv1.Machine{
+		{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{clusterv1.MachinePoolNameLabel: "with-machines"}}},
+		{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{clusterv1.MachinePoolNameLabel: "hash_fVOsWg_z"}}},
+	}
+	pools := []clusterv1.MachinePool{pool("a", "with-machines", 1), pool("a", long, 1), pool("a", "empty", 0), pool("b", "not-selected", 1), pool("gone", "without-cluster", 1)}
 	g.Expect(machinedrain.PoolsCondition(policy, pools, machines, clusters)).To(BeNil())
 
 	condition := machinedrain.PoolsCondition(policy, append(pools, pool("a", "two", 2), pool("a", "one", 1)), machines, clusters)

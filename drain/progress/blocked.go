@@ -31,6 +31,8 @@ type Pod struct {
 	Evacuation *v1alpha1.Evacuation
 	// Refused is the error of the creation of its Evacuation, nil if it was created or not attempted.
 	Refused error
+	// NotDeleted is the error of its deletion before the drain timeout, nil if it was deleted or the deletion is not due.
+	NotDeleted error
 	// Returned is the time of the first eviction of a Pod that it replaces on the cordoned Node. Nil: it
 	// replaces no Pod.
 	Returned *metav1.Time
@@ -86,6 +88,8 @@ func (p Pod) blocked(drainStart metav1.Time, now time.Time) (why string, since m
 		return "", since
 	case p.Deletion != nil && now.After(p.overdueAt()):
 		return "Still terminating after the grace period; check the kubelet and the finalizers of the Pod", *p.Deletion
+	case p.Deletion == nil && p.NotDeleted != nil:
+		return "Cannot delete the Pod before the drain timeout: " + Describe(p.NotDeleted), drainStart
 	case p.Deletion == nil && p.Refused != nil:
 		return "Cannot create the Evacuation: " + Describe(p.Refused), drainStart
 	case p.Deletion != nil || p.Evacuation == nil:

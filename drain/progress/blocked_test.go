@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -45,6 +46,10 @@ func TestBlocked(t *testing.T) {
 		{
 			name: "R34: reports a Pod for which the drain rules cannot be evaluated", pod: progress.Pod{Verdict: rules.Verdict{Undecided: "the labels of namespace \"web\" are not known"}},
 			why: "Cannot evaluate drain rules: the labels of namespace \"web\" are not known", since: drainStart,
+		},
+		{
+			name: "R34: reports a Pod that the API server refuses to delete before the drain timeout", pod: progress.Pod{Verdict: drains, Evacuation: asked("waiting for a budget", later), NotDeleted: errors.New("no answer")},
+			why: "Cannot delete the Pod before the drain timeout: no answer. The request is retried; see the log of the manager", since: drainStart,
 		},
 		{name: "R34: does not report a skipped Pod", pod: progress.Pod{Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}}},
 		{name: "R34: does not report a finished Pod", pod: progress.Pod{Finished: true, Verdict: drains, Evacuation: asked("waiting", later)}},

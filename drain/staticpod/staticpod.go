@@ -70,11 +70,12 @@ func ControlPlane(pod *corev1.Pod) bool {
 }
 
 // Targets returns, as JSON, the drain targets of static Pods that maintenances in stage Drain have published for a Node. It
-// returns the empty string if no targets have been published.
+// returns the empty string if no targets have been published. The result does not depend on the order of the maintenances.
 func Targets(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) (string, error) {
 	var rows []v1alpha1.DrainTarget
-	for i := range maintenances {
-		m := &maintenances[i]
+	byName := slices.SortedFunc(slices.Values(maintenances), func(a, b v1alpha1.NodeMaintenance) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range byName {
+		m := &byName[i]
 		if uid := m.Annotations[v1alpha1.NodeUIDAnnotation]; uid == "" || uid == string(node.UID) {
 			rows = append(rows, targetsOf(m)[node.Name]...)
 		}

@@ -73,6 +73,16 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%s, %v", got, err)
 		}
 	})
+	t.Run("S9: the result does not depend on the order of the NodeMaintenances", func(t *testing.T) {
+		other := *m.DeepCopy()
+		other.Name = "n"
+		other.Status.NodeStatuses[0].DrainTargets[1].PodSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}
+		first, err := staticpod.Targets(node, []v1alpha1.NodeMaintenance{m, other})
+		second, err2 := staticpod.Targets(node, []v1alpha1.NodeMaintenance{other, m})
+		if first != second || !strings.Contains(first, "db") || err != nil || err2 != nil {
+			t.Errorf("%s, %v; %s, %v", first, err, second, err2)
+		}
+	})
 	t.Run("S10: returns no targets when the drain has ended", func(t *testing.T) {
 		over := *m.DeepCopy()
 		over.Spec.Stage = v1alpha1.StageComplete

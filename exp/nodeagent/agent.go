@@ -214,16 +214,20 @@ func Condition(state logind.State, kubeletTerminatesPods bool, settings Settings
 }
 
 func (a *Agent) setCondition(ctx context.Context, node *corev1.Node, wanted corev1.NodeCondition) {
+	now := metav1.Now()
+	wanted.LastHeartbeatTime, wanted.LastTransitionTime = now, now
 	for _, present := range node.Status.Conditions {
-		if present.Type == wanted.Type && present.Status == wanted.Status && present.Reason == wanted.Reason && present.Message == wanted.Message {
+		if present.Type != wanted.Type || present.Status != wanted.Status {
+			continue
+		}
+		if present.Reason == wanted.Reason && present.Message == wanted.Message {
 			return
 		}
+		wanted.LastTransitionTime = present.LastTransitionTime
 	}
 	if a.Keeper.State().Preparing {
 		return // during a shutdown, requests are reserved for the NodeMaintenance
 	}
-	now := metav1.Now()
-	wanted.LastHeartbeatTime, wanted.LastTransitionTime = now, now
 	if err := a.Cluster.SetCondition(ctx, wanted); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to set the condition of the Node")
 		return

@@ -50,6 +50,8 @@ var byReason = map[string]advice{
 	v1alpha1.ReasonWaitingForTurn:                {"Increase maxParallelDrains, or fix what blocks the other drains: the command status shows it.", "the-machine-waits-for-other-machines"},
 	v1alpha1.ReasonWaitingForVolumeDetach:        {"Check the VolumeAttachments of the Node and the CSI driver's controller.", "volumes-are-still-attached"},
 	v1alpha1.ReasonWaitingForWorkloadCluster:     {"Check the API server and the kubeconfig Secret of the Cluster.", "the-workload-cluster-cant-be-reached"},
+	v1alpha1.ReasonCRDNotServed:                  {"Wait until the manager has restored what it installs, or change what refuses it.", "a-crd-is-missing-in-the-workload-cluster"},
+	v1alpha1.ReasonNotManaged:                    {"Create a MachineDrainPolicy that selects the Machine, or remove the annotation.", "no-policy-selects-the-machine-any-more"},
 	v1alpha1.ReasonTimedOut:                      {"", "the-drain-timed-out"},
 	v1alpha1.ReasonSkipped:                       {"", "the-node-was-not-drained"},
 	v1alpha1.ReasonHookRemoved:                   {"", "another-actor-removed-the-hook"},

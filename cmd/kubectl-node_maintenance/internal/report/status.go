@@ -249,8 +249,8 @@ func (t text) cluster(c *ClusterStatus, now time.Time) {
 
 func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
 	fmt.Fprint(t, indent)
-	t.line("NodeMaintenance %s, stage %s for %s: %d of %d Nodes drained, %d Pods evacuated, %d evacuating, %d pending, %d skipped",
-		m.Name, m.Stage, age(m.Since, now), m.DrainedNodes, m.Nodes, m.Evacuated, m.Evacuating, m.Pending, m.Skipped)
+	t.line("NodeMaintenance %s, stage %s for %s: %s, %d evacuating, %d pending, %d skipped; %d of %d Nodes drained",
+		m.Name, m.Stage, age(m.Since, now), evacuated(m.Evacuated, m.Evacuated+m.Evacuating+m.Pending), m.Evacuating, m.Pending, m.Skipped, m.DrainedNodes, m.Nodes)
 	if m.Blocking != "" && len(m.Blocked) == 0 {
 		fmt.Fprint(t, indent)
 		t.line("  %s", m.Blocking)
@@ -270,6 +270,19 @@ func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
 		fmt.Fprint(t, indent)
 		t.line("  %s for %s: %s", PodNames(names), age(first.Since, now), first.Why)
 	}
+}
+
+// barWidth is the width of the progress bar of a drain.
+const barWidth = 8
+
+// evacuated says how many Pods were evacuated, with a progress bar if there are any Pods.
+func evacuated(done, all int32) string {
+	count := fmt.Sprintf("%d of %d Pods evacuated", done, all)
+	if all == 0 {
+		return count
+	}
+	full := int(done) * barWidth / int(all)
+	return strings.Repeat("█", full) + strings.Repeat("░", barWidth-full) + " " + count
 }
 
 // Names returns the Machines of a management cluster or the NodeMaintenances of a workload cluster, as kubectl names objects.
