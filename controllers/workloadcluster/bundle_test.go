@@ -7,8 +7,10 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
+	appsv1 "k8s.io/api/apps/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -37,6 +39,32 @@ func TestReportMissing(t *testing.T) {
 		r.reportMissing(t.Context(), &clusterv1.Cluster{}, []string{"ValidatingAdmissionPolicy one", "ValidatingAdmissionPolicyBinding one"})
 		g.Expect(recorder.Events).To(Receive(Equal("Warning AdmissionPoliciesMissing The workload cluster does not support ValidatingAdmissionPolicy one, " +
 			"ValidatingAdmissionPolicyBinding one. Every user who may write NodeMaintenances or Evacuations there can drain its Nodes: restrict who may write them")))
+	})
+}
+
+func TestNodeAgentNotInstalled(t *testing.T) {
+	t.Run("S19: installs no node agent without admission policies, and records an event on the Cluster", func(t *testing.T) {
+		g, recorder := NewWithT(t), record.NewFakeRecorder(1)
+		remote := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+				if kind := object.GetObjectKind().GroupVersionKind(); kind.Group == "admissionregistration.k8s.io" {
+					return &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
+				}
+				return c.Get(ctx, key, object, options...)
+			},
+		}).Build()
+		r, key := over(remote)
+		r.recorder, r.NodeAgentImage = recorder, "agent:v1"
+		policy := &v1alpha1.MachineDrainPolicy{}
+		g.Expect(r.Client.Get(t.Context(), types.NamespacedName{Namespace: key.Namespace, Name: "all"}, policy)).To(Succeed())
+		policy.Spec.NodeAgent = v1alpha1.NodeAgentEnabled
+		g.Expect(r.Client.Update(t.Context(), policy)).To(Succeed())
+		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		g.Expect(r.ensureNodeAgent(t.Context(), remote, cluster)).To(Succeed())
+		g.Expect(recorder.Events).To(Receive(HavePrefix("Warning NodeAgentNotInstalled The node agent is not installed: ")))
+		agents := &appsv1.DaemonSetList{}
+		g.Expect(remote.List(t.Context(), agents)).To(Succeed())
+		g.Expect(agents.Items).To(BeEmpty())
 	})
 }
 

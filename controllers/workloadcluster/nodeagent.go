@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -36,18 +37,21 @@ func (r *Reconciler) ensureNodeAgent(ctx context.Context, live client.Client, cl
 	if !wanted {
 		return removeNodeAgent(ctx, live, objects)
 	}
-	return installNodeAgent(ctx, live, objects)
+	err = installNodeAgent(ctx, live, objects)
+	if !meta.IsNoMatchError(err) {
+		return err
+	}
+	ctrl.LoggerFrom(ctx).Info("The workload cluster does not serve admission policies, so the node agent is not installed")
+	r.recorder.Event(cluster, corev1.EventTypeWarning, eventNodeAgentNotInstalled,
+		"The node agent is not installed: the workload cluster does not serve admission policies, which limit each agent to its own Node. Disable spec.nodeAgent in the MachineDrainPolicy, or enable them")
+	return nil
 }
 
-// installNodeAgent creates or updates the objects of the node agent. If the workload cluster does not serve admission policies, it does not install
-// the agent: only they restrict each agent to its own Node.
+// installNodeAgent creates or updates the objects of the node agent. It returns a NoMatchError if the workload cluster does not serve admission
+// policies, and does not install the agent then: only they restrict each agent to its own Node.
 func installNodeAgent(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) error {
 	for _, each := range findAll(ctx, live, objects) {
 		present, _, err := each.ensure(ctx, live)
-		if meta.IsNoMatchError(err) {
-			ctrl.LoggerFrom(ctx).Info("The workload cluster does not serve admission policies, so the node agent is not installed")
-			return nil
-		}
 		if err != nil {
 			return err
 		}

@@ -42,6 +42,9 @@ const (
 	eventAdmissionPoliciesMissing = "AdmissionPoliciesMissing"
 	// eventBundleRestored on a Cluster means that the manager has restored an object of the bundle that another actor had deleted or changed.
 	eventBundleRestored = "BundleRestored"
+	// eventNodeAgentNotInstalled on a Cluster means that a MachineDrainPolicy enables the node agent, but the workload cluster does not serve the
+	// admission policies that limit each agent to its own Node.
+	eventNodeAgentNotInstalled = "NodeAgentNotInstalled"
 )
 
 var bundleRestored = prometheus.NewCounterVec(prometheus.CounterOpts{
