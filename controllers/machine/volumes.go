@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	csitranslation "k8s.io/csi-translation-lib"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -62,7 +63,7 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 
 // volumes returns which volumes of the Node must still detach. known is false until the first lists of the watches have arrived.
 //
-// VolumeAttachments and Pods come from watches. PersistentVolumes and claims are read by name, each once.
+// VolumeAttachments and Pods come from watches. PersistentVolumes and claims are read by name, see volumeFacts.
 func (r *Reconciler) volumes(ctx context.Context, s *scope) (_ volumes.Decision, known bool, _ error) {
 	observation, err := r.Clusters.ObserveVolumes(ctx, s.clusterKey(), watchOwner(client.ObjectKeyFromObject(s.machine)), s.node.Name)
 	if err != nil || observation == nil {
@@ -80,7 +81,7 @@ func (r *Reconciler) volumes(ctx context.Context, s *scope) (_ volumes.Decision,
 	for {
 		decision := volumes.Decide(seen)
 		if decision.Missing.None() {
-			r.volumeFacts.keep(client.ObjectKeyFromObject(s.machine), seen.Facts)
+			r.volumeFacts.keep(client.ObjectKeyFromObject(s.machine), seen)
 			return decision, true, nil
 		}
 		if err := read(ctx, live, decision.Missing, seen.Facts); err != nil {
@@ -107,8 +108,7 @@ func observeNode(observation workload.Observation, node *corev1.Node, m *v1alpha
 	}
 	matcher := rules.NewMatcher(rules.InEffect(&m.Spec))
 	for _, pod := range pods {
-		verdict := matcher.Decide(planinput.RulePod(observation, pod))
-		stays := verdict.Behavior == v1alpha1.DrainBehaviorSkip
+		stays := matcher.Skips(planinput.RulePod(observation, pod))
 		if stays || !rules.Finished(pod) { // the kubelet unmounts the volumes of a Pod that has finished
 			seen.Pods = append(seen.Pods, volumes.Pod{Claims: volumes.ClaimsOf(pod), Skipped: stays})
 		}
@@ -171,8 +171,8 @@ func migrated(ctx context.Context, volume *corev1.PersistentVolume) *corev1.Pers
 	return translated
 }
 
-// volumeFacts caches what has been read for a Machine until its hook is released. It only saves reads. Objects that do not exist or are not
-// bound are not cached, because they may change.
+// volumeFacts caches what has been read for a Machine until its hook is released. It only saves reads. It does not keep objects that do not exist
+// or are not bound, because they may change, and those of volumes that are no longer attached and Pods that no longer exist.
 type volumeFacts struct {
 	mu        sync.Mutex
 	byMachine map[types.NamespacedName]volumes.Facts
@@ -187,9 +187,21 @@ func (f *volumeFacts) of(machine types.NamespacedName) volumes.Facts {
 	return facts
 }
 
-func (f *volumeFacts) keep(machine types.NamespacedName, facts volumes.Facts) {
-	maps.DeleteFunc(facts.Claims, func(_ types.NamespacedName, claim volumes.Claim) bool { return claim.Volume == "" })
-	maps.DeleteFunc(facts.Volumes, func(_ string, volume volumes.Volume) bool { return volume.Claim == nil })
+func (f *volumeFacts) keep(machine types.NamespacedName, seen volumes.Observation) {
+	facts, claims, names := seen.Facts, sets.New[types.NamespacedName](), sets.New[string]()
+	for _, attachment := range seen.Attachments {
+		names.Insert(attachment.PersistentVolume)
+	}
+	for _, pod := range seen.Pods {
+		for _, key := range pod.Claims {
+			claims.Insert(key)
+			names.Insert(facts.Claims[key].Volume)
+		}
+	}
+	maps.DeleteFunc(facts.Claims, func(key types.NamespacedName, claim volumes.Claim) bool {
+		return claim.Volume == "" || !claims.Has(key)
+	})
+	maps.DeleteFunc(facts.Volumes, func(name string, volume volumes.Volume) bool { return volume.Claim == nil || !names.Has(name) })
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.byMachine == nil {

@@ -57,7 +57,8 @@ func NewMatcher(rules []v1alpha1.DrainRule) *Matcher {
 	return m
 }
 
-// SkippedTypes returns the Pod types of which the rules skip all Pods: the first rule for all Pods of the type says Skip.
+// SkippedTypes returns the Pod types of which the rules skip all Pods, except those that an earlier rule for some Pods of the type selects: the first
+// rule for all Pods of the type says Skip.
 func (m *Matcher) SkippedTypes() []v1alpha1.PodType {
 	var skipped []v1alpha1.PodType
 	for _, podType := range []v1alpha1.PodType{v1alpha1.PodTypeDefault, v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic} {
@@ -109,6 +110,13 @@ func (m *Matcher) Decide(p Pod) Verdict {
 		return undecided(&p, open, missing)
 	}
 	return Verdict{Behavior: v1alpha1.DrainBehaviorDrain, Reason: "no rule matches"}
+}
+
+// Skips reports whether the rules say Skip for a Pod, so that its volumes stay attached. It is false for a finished Pod that Decide returns Skip
+// for only because the rules cannot be evaluated: the volumes of such a Pod detach.
+func (m *Matcher) Skips(p Pod) bool {
+	p.Finished = false
+	return m.Decide(p).Behavior == v1alpha1.DrainBehaviorSkip
 }
 
 // undecided returns the verdict on a Pod for which it is unknown whether, or how, the rule applies. A finished Pod is skipped instead: it blocks

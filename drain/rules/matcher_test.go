@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -128,5 +129,28 @@ func TestMatcherProblems(t *testing.T) {
 	}
 	if none := rules.NewMatcher(nil); len(none.Problems()) != 0 || none.Decide(pod(nil)).Behavior != v1alpha1.DrainBehaviorDrain {
 		t.Error("without rules everything drains")
+	}
+}
+
+func TestSkips(t *testing.T) {
+	protects := v1alpha1.DrainRule{Name: "protects", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{
+		{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"system": "true"}}},
+	}}
+	for name, test := range map[string]struct {
+		pod  rules.Pod
+		want bool
+	}{
+		"a Pod that a rule skips":                               {rules.Pod{NamespaceKnown: true, NamespaceLabels: map[string]string{"system": "true"}}, true},
+		"a finished Pod that a rule skips":                      {rules.Pod{NamespaceKnown: true, NamespaceLabels: map[string]string{"system": "true"}, Finished: true}, true},
+		"not a Pod that no rule skips":                          {rules.Pod{NamespaceKnown: true}, false},
+		"not a Pod for which the rules cannot be evaluated":     {rules.Pod{}, false},
+		"not a finished Pod for which they cannot be evaluated": {rules.Pod{Finished: true}, false},
+	} {
+		t.Run("M20: "+name, func(t *testing.T) {
+			test.pod.Type, test.pod.TypeKnown = v1alpha1.PodTypeDefault, true
+			if got := rules.NewMatcher([]v1alpha1.DrainRule{protects}).Skips(test.pod); got != test.want {
+				t.Errorf("got %t, want %t", got, test.want)
+			}
+		})
 	}
 }

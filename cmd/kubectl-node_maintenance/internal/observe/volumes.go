@@ -33,14 +33,14 @@ func (w *Workload) Volumes(ctx context.Context, node *corev1.Node, m *v1alpha1.N
 	var claims []types.NamespacedName
 	for i := range w.pods[node.Name] {
 		pod := &w.pods[node.Name][i]
-		stays := matcher.Decide(planinput.RulePod(w, pod)).Behavior == v1alpha1.DrainBehaviorSkip
+		stays := matcher.Skips(planinput.RulePod(w, pod))
 		if stays || !rules.Finished(pod) {
 			seen.Pods = append(seen.Pods, volumes.Pod{Claims: volumes.ClaimsOf(pod), Skipped: stays})
 			claims = append(claims, volumes.ClaimsOf(pod)...)
 		}
 	}
 	for _, key := range claims {
-		if err := w.readClaim(ctx, key, seen.Facts); err != nil {
+		if known, err := w.readClaim(ctx, key, seen.Facts); err != nil || !known {
 			return nil, err
 		}
 	}
@@ -54,36 +54,36 @@ func (w *Workload) Volumes(ctx context.Context, node *corev1.Node, m *v1alpha1.N
 }
 
 // readClaim reads a PersistentVolumeClaim and its volume into facts.
-func (w *Workload) readClaim(ctx context.Context, key types.NamespacedName, facts volumes.Facts) error {
-	if _, known := facts.Claims[key]; known {
-		return nil
+func (w *Workload) readClaim(ctx context.Context, key types.NamespacedName, facts volumes.Facts) (known bool, _ error) {
+	if _, read := facts.Claims[key]; read {
+		return true, nil
 	}
 	claim := &corev1.PersistentVolumeClaim{}
-	if err := w.readOne(ctx, key, claim, "persistentvolumeclaims"); err != nil {
-		return err
+	if known, err := w.readOne(ctx, key, claim, "persistentvolumeclaims"); err != nil || !known {
+		return false, err
 	}
 	name := claim.Spec.VolumeName
 	facts.Claims[key] = volumes.Claim{Volume: name}
-	if _, known := facts.Volumes[name]; known || name == "" {
-		return nil
+	if _, read := facts.Volumes[name]; read || name == "" {
+		return true, nil
 	}
 	volume := &corev1.PersistentVolume{}
-	if err := w.readOne(ctx, types.NamespacedName{Name: name}, volume, "persistentvolumes"); err != nil {
-		return err
+	if known, err := w.readOne(ctx, types.NamespacedName{Name: name}, volume, "persistentvolumes"); err != nil || !known {
+		return false, err
 	}
 	facts.Volumes[name] = volumes.Volume{}
 	if volume.UID != "" {
 		facts.Volumes[name] = volumes.VolumeOf(volume)
 	}
-	return nil
+	return true, nil
 }
 
-// readOne reads an object. It stays empty if it does not exist or the user may not read it.
-func (w *Workload) readOne(ctx context.Context, key types.NamespacedName, object client.Object, resource string) error {
-	err := w.Get(ctx, key, object)
+// readOne reads an object. It stays empty if it does not exist. known is false if the user may not read it.
+func (w *Workload) readOne(ctx context.Context, key types.NamespacedName, object client.Object, resource string) (known bool, err error) {
+	err = w.Get(ctx, key, object)
 	if apierrors.IsNotFound(err) {
-		return nil
+		return true, nil
 	}
-	_, err = w.tolerate(err, "get", resource)
-	return errors.Wrapf(err, "getting %s %s of %s", resource, key, w.Name)
+	known, err = w.tolerate(err, "get", resource)
+	return known, errors.Wrapf(err, "getting %s %s of %s", resource, key, w.Name)
 }

@@ -187,7 +187,7 @@ func MachineDrain(m *observe.Machine, node *corev1.Node, intent Intent, observed
 	}
 	d.notes(m, intent)
 	d.fill(intent, observed)
-	if attached != nil && machinedrain.WaitsForVolumes(m.Machine, node) {
+	if attached != nil && machinedrain.WaitsForVolumes(m.Machine, node) && !machinedrain.DaemonSetRuleLifted(intent.Present) {
 		for _, names := range attached.Waiting {
 			d.Volumes = append(d.Volumes, names...)
 		}

@@ -8,11 +8,18 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/advice"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
 func aPlan() *report.Plan {
@@ -107,4 +114,20 @@ func TestGuide(t *testing.T) {
 	for _, section := range advice.Sections() {
 		g.Expect(sections).To(ContainElement(section))
 	}
+}
+
+func TestVolumesAfterDaemonSets(t *testing.T) {
+	t.Run("K1: no volume needs to detach once the Pods of DaemonSets are drained", func(t *testing.T) {
+		lifted := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+		lifted.Spec.DrainRules = rules.Compile(rules.Input{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}).Rules
+		attached := &volumes.Decision{Waiting: map[volumes.Kind][]string{volumes.Claimed: {"default/logs"}}}
+		volumesOf := func(present *v1alpha1.NodeMaintenance) []string {
+			intent := report.Intent{Policy: &v1alpha1.MachineDrainPolicy{}, Maintenance: lifted, Present: present}
+			observed := forecast.Observation{Maintenance: lifted, Node: &corev1.Node{}}
+			return report.MachineDrain(&observe.Machine{Machine: &clusterv1.Machine{}, Cluster: &clusterv1.Cluster{}}, &corev1.Node{}, intent, observed, attached).Volumes
+		}
+		g := NewWithT(t)
+		g.Expect(volumesOf(nil)).To(Equal([]string{"default/logs"}))
+		g.Expect(volumesOf(lifted)).To(BeEmpty())
+	})
 }

@@ -1,0 +1,80 @@
+package machine
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
+)
+
+// starting is the observation of a manager that has just started: the Pods and VolumeAttachments are listed, the Namespaces are not.
+type starting struct {
+	workload.Observation
+	pods            []*corev1.Pod
+	attachments     []*storagev1.VolumeAttachment
+	namespacesKnown bool
+}
+
+func (o starting) PodsOn(string) ([]*corev1.Pod, bool) { return o.pods, true }
+func (o starting) AttachmentsTo(string) ([]*storagev1.VolumeAttachment, bool) {
+	return o.attachments, true
+}
+func (o starting) NamespaceLabels(string) (map[string]string, bool) { return nil, o.namespacesKnown }
+func (o starting) DaemonSetExists(string, string, types.UID) (bool, bool) {
+	return false, true
+}
+
+func TestVolumesOfFinishedPod(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "jobs", Name: "backup"}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	attachment := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "csi-1"}}
+	attachment.Spec.Source.PersistentVolumeName = ptr.To("pv")
+	attachment.Status.Attached = true
+	m := &v1alpha1.NodeMaintenance{}
+	m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "machine-drain-rule/system", Behavior: v1alpha1.DrainBehaviorSkip,
+		Pods: []v1alpha1.DrainRulePodSelector{{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"system": "true"}}}}}}
+	claim := types.NamespacedName{Namespace: "jobs", Name: "data"}
+	for _, known := range []bool{true, false} {
+		t.Run(fmt.Sprintf("M20: waits for the volumes of a finished Pod that no rule skips; Namespaces known: %t", known), func(t *testing.T) {
+			seen, _ := observeNode(starting{pods: []*corev1.Pod{pod}, attachments: []*storagev1.VolumeAttachment{attachment}, namespacesKnown: known}, &corev1.Node{}, m)
+			seen.Facts = volumes.Facts{Volumes: map[string]volumes.Volume{"pv": {Found: true, Claim: &claim}}}
+			if decision := volumes.Decide(seen); decision.Detached() {
+				t.Errorf("released although PV pv is attached: ignored %v", decision.Ignored)
+			}
+		})
+	}
+}
+
+func TestVolumeFacts(t *testing.T) { // M20, M23
+	facts := &volumeFacts{}
+	machine := types.NamespacedName{Namespace: "default", Name: "m"}
+	for i := range 600 { // each time, a skipped Pod with a generic ephemeral volume has replaced the previous one
+		claim, volume := types.NamespacedName{Namespace: "default", Name: fmt.Sprintf("agent-%d-scratch", i)}, fmt.Sprintf("pv-%d", i)
+		seen := volumes.Observation{
+			Attachments: []volumes.Attachment{{Name: "csi-" + volume, PersistentVolume: volume}},
+			Pods:        []volumes.Pod{{Skipped: true, Claims: []types.NamespacedName{claim}}},
+			Facts:       facts.of(machine),
+		}
+		decision := volumes.Decide(seen)
+		for ; !decision.Missing.None(); decision = volumes.Decide(seen) {
+			for _, name := range decision.Missing.Volumes {
+				seen.Facts.Volumes[name] = volumes.Volume{Found: true, Claim: &claim}
+			}
+			for _, key := range decision.Missing.Claims {
+				seen.Facts.Claims[key] = volumes.Claim{Volume: volume}
+			}
+		}
+		facts.keep(machine, seen)
+		if !decision.Detached() {
+			t.Fatalf("after %d Pods, with one volume attached: waits for %v (cached: %d)", i, decision.Waiting, len(facts.of(machine).Volumes))
+		}
+	}
+}
