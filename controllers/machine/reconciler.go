@@ -101,6 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.Client.Get(ctx, request.NamespacedName, machine); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.forget(request.NamespacedName)
+			r.Recorder.ForgetMachine(request.NamespacedName)
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
 	}

@@ -2,8 +2,6 @@ package nodemaintenance
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,10 +41,8 @@ func (r *Reconciler) record(s *scope, targets sets.Set[types.UID]) {
 	}
 	observation := history.Observation{
 		Nodes: sets.New(nodeNames(s.nodes)...), Drained: meta.IsStatusConditionTrue(s.before.Status.Conditions, v1alpha1.NodeMaintenanceDrained),
-		Published: func() []v1alpha1.DrainTarget {
-			return slices.Concat(slices.Collect(maps.Values(progress.Targets(&s.before.Status)))...)
-		},
-		Budget: func(pod *corev1.Pod) string { return budgetsOf(s.drain.budgets(), pod) },
+		Published: func() map[string][]v1alpha1.DrainTarget { return progress.Targets(&s.before.Status) },
+		Budget:    func(pod *corev1.Pod) string { return budgetsOf(s.drain.budgets(), pod) },
 	}
 	for _, pods := range s.drain.pods {
 		for _, pod := range pods {

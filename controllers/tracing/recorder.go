@@ -30,8 +30,9 @@ type Recorder struct {
 
 // drain is what is recorded of one drain.
 type drain struct {
-	root      types.UID // of its trace
-	ofMachine bool      // the root is a deleted Machine
+	root      types.UID            // of its trace
+	machine   types.NamespacedName // the deleted Machine that is the root; empty: the root is a NodeMaintenance, or the Machine no longer exists
+	forgotten bool                 // the NodeMaintenance does not exist; that of a Machine is recreated
 
 	mu         sync.Mutex
 	history    history.Drain
@@ -71,19 +72,52 @@ func (r *Recorder) drainOf(maintenance workload.Request, trace history.Trace) *d
 	if known := r.drains[maintenance]; known != nil && known.root == trace.Root {
 		return known
 	}
-	d := &drain{root: trace.Root, ofMachine: trace.Machine != ""}
+	d := &drain{root: trace.Root}
+	if trace.Machine != "" {
+		d.machine = types.NamespacedName{Namespace: trace.Cluster.Namespace, Name: trace.Machine}
+	}
 	r.drains[maintenance] = d
 	return d
 }
 
+// drainOfMachine returns the drain of a deleted Machine whose NodeMaintenance is not known: it may have been drained before.
+func (r *Recorder) drainOfMachine(machine types.UID) *drain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range r.drains {
+		if d.root == machine {
+			return d
+		}
+	}
+	return &drain{}
+}
+
 // Forget drops what is kept of a NodeMaintenance that no longer exists. The NodeMaintenance of a deleted Machine is recreated until its drain has
-// ended.
+// ended or the Machine no longer exists, see ForgetMachine.
 func (r *Recorder) Forget(maintenance workload.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if d := r.drains[maintenance]; d != nil && (!d.ofMachine || d.hasEnded()) {
+	switch d := r.drains[maintenance]; {
+	case d == nil:
+	case d.machine == types.NamespacedName{} || d.hasEnded():
 		delete(r.drains, maintenance)
+	default:
+		d.forgotten = true
 	}
+}
+
+// ForgetMachine drops what is kept of a Machine that no longer exists, also if nothing has ended its drain: a user may have removed its
+// finalizers. If its NodeMaintenance still exists, the drain is dropped with it.
+func (r *Recorder) ForgetMachine(machine types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.drains, func(_ workload.Request, d *drain) bool {
+		if d.machine != machine {
+			return false
+		}
+		d.machine = types.NamespacedName{}
+		return d.forgotten || d.hasEnded()
+	})
 }
 
 // ForgetCluster drops what is kept of a workload cluster whose Cluster no longer exists.
@@ -102,10 +136,18 @@ func (d *drain) hasEnded() bool {
 // Observe records the Pods of a drain.
 func (r *Recorder) Observe(maintenance workload.Request, trace history.Trace, observation history.Observation, now time.Time) {
 	d := r.drainOf(maintenance, trace)
+	r.recreated(d)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	observation.Evicted = r.evictedAt
 	r.ended(trace)(d.history.Observe(observation, now))
+}
+
+// recreated records that the NodeMaintenance of a drain exists.
+func (r *Recorder) recreated(d *drain) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d.forgotten = false
 }
 
 // ended returns a function that counts and exports what has ended.
@@ -173,7 +215,7 @@ type Result struct {
 // EndDeletion ends the drain of a deleted Machine, and exports its root span. It returns the key-value pairs of the line that is logged, nil if
 // the drain has ended before.
 func (r *Recorder) EndDeletion(maintenance workload.Request, trace history.Trace, course history.Course, result Result) []any {
-	d := &drain{}
+	d := r.drainOfMachine(trace.Root)
 	if trace.Maintenance != "" {
 		d = r.drainOf(maintenance, trace)
 	}

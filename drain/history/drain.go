@@ -2,6 +2,7 @@ package history
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -28,9 +29,9 @@ type Pod struct {
 type Observation struct {
 	Pods  []Pod
 	Nodes sets.Set[string] // the Nodes whose Pods are known
-	// Published returns the drain targets in the status. Drained says that the status reports the end of the drain. Both count only at the first
+	// Published returns the drain targets in the status, by Node. Drained says that the status reports the end of the drain. Both count only at the first
 	// observation: they tell what an earlier manager has finished.
-	Published func() []v1alpha1.DrainTarget
+	Published func() map[string][]v1alpha1.DrainTarget
 	Drained   bool
 	// Evicted returns when this manager sent the eviction of a Pod, zero if it did not.
 	Evicted func(types.UID) time.Time
@@ -38,7 +39,7 @@ type Observation struct {
 	Budget func(*corev1.Pod) string
 }
 
-func (o Observation) published() []v1alpha1.DrainTarget {
+func (o Observation) published() map[string][]v1alpha1.DrainTarget {
 	if o.Published == nil {
 		return nil
 	}
@@ -67,7 +68,7 @@ const (
 	Terminated Outcome = "Terminated"
 	// Completed means that the Pod has finished, or no longer blocks the drain of its unreachable Node.
 	Completed Outcome = "Completed"
-	// Withdrawn means that the drain no longer includes the Pod: a rule skips it, or its Node is no longer selected.
+	// Withdrawn means that the Pod is no longer evacuated: a rule skips it, its Node is no longer selected, or it waits for its step again.
 	Withdrawn Outcome = "Withdrawn"
 	// Remaining means that the drain ended before the Pod did.
 	Remaining Outcome = "Remaining"
@@ -85,6 +86,7 @@ type Evacuation struct {
 	Refusals        int32 // evictions that the API server refused
 	Evicted         bool  // this manager evicted the Pod
 	Outcome         Outcome
+	Attempt         int // how many evacuations of the Pod have ended before in this drain, because they were withdrawn
 }
 
 // maxWaits is the maximum number of waits of one Pod. The last one includes all that follow.
@@ -94,8 +96,9 @@ const maxWaits = 100
 type Drain struct {
 	pods     map[types.UID]*evacuating
 	steps    map[Step]*stepState
-	round    int           // of observations
-	finished map[Step]bool // steps that have been returned
+	round    int               // of observations
+	finished map[Step]bool     // steps that have been returned
+	attempts map[types.UID]int // evacuations that have ended, of Pods that may still exist
 	earlier  func(Step) bool
 	summary  Summary
 	lastEnd  time.Time // of an evacuation
@@ -137,6 +140,9 @@ func (d *Drain) Observe(o Observation, now time.Time) (evacuations []Evacuation,
 			}
 			continue
 		case wait.Reason == "":
+			if known != nil { // the Pod waits for its step, and may be evacuated again
+				evacuations = append(evacuations, d.end(known, Withdrawn, o, now))
+			}
 			if step := stepOf(pod); !slices.Contains(pending, step) {
 				pending = append(pending, step)
 			}
@@ -186,18 +192,36 @@ func (d *Drain) Summary() Summary { return d.summary }
 // begin initializes the drain. Steps below the published targets were finished, and reported, by an earlier manager.
 func (d *Drain) begin(o Observation, now time.Time) {
 	d.pods, d.steps, d.finished = map[types.UID]*evacuating{}, map[Step]*stepState{}, map[Step]bool{}
-	d.summary.Since = now
-	reached := map[v1alpha1.PodType]int32{}
-	for _, target := range o.published() {
-		order := ptr.Deref(target.Order, 0)
-		if last, known := reached[target.PodType]; !known || order > last {
-			reached[target.PodType] = order
-		}
-	}
+	d.attempts, d.summary.Since = map[types.UID]int{}, now
+	reached := o.reached()
 	d.earlier = func(step Step) bool {
 		last, known := reached[step.Type]
 		return known && (step.Order < last || o.Drained && step.Order == last)
 	}
+}
+
+// reached returns the highest order of each type that all Nodes have reached.
+func (o Observation) reached() map[v1alpha1.PodType]int32 {
+	var all map[v1alpha1.PodType]int32
+	published := o.published()
+	for node := range o.Nodes {
+		own := map[v1alpha1.PodType]int32{}
+		for _, target := range published[node] {
+			order := ptr.Deref(target.Order, 0)
+			if last, known := own[target.PodType]; !known || order > last {
+				own[target.PodType] = order
+			}
+		}
+		if all == nil {
+			all = own
+			continue
+		}
+		maps.DeleteFunc(all, func(podType v1alpha1.PodType, _ int32) bool { _, known := own[podType]; return !known })
+		for podType, order := range all {
+			all[podType] = min(order, own[podType])
+		}
+	}
+	return all
 }
 
 func stepOf(pod Pod) Step { return Step{Type: pod.Type, Order: pod.Verdict.Order} }
@@ -211,7 +235,7 @@ func outcomeOf(pod Pod) Outcome {
 
 // add adds a Pod whose evacuation has begun.
 func (d *Drain) add(pod Pod, now time.Time) *evacuating {
-	e := &evacuating{Evacuation: Evacuation{Step: stepOf(pod), Namespace: pod.Object.Namespace, Name: pod.Object.Name, UID: pod.Object.UID, Node: pod.Object.Spec.NodeName, Start: now}}
+	e := &evacuating{Evacuation: Evacuation{Step: stepOf(pod), Namespace: pod.Object.Namespace, Name: pod.Object.Name, UID: pod.Object.UID, Node: pod.Object.Spec.NodeName, Start: now, Attempt: d.attempts[pod.Object.UID]}}
 	switch {
 	case pod.Evacuation != nil:
 		e.Start = instant(pod.Evacuation.CreationTimestamp.Time, now)
@@ -305,6 +329,9 @@ func (d *Drain) end(e *evacuating, outcome Outcome, o Observation, now time.Time
 		e.End = e.Waits[n-1].End
 	}
 	delete(d.pods, e.UID)
+	if outcome == Withdrawn || outcome == Completed { // the Pod may be evacuated again
+		d.attempts[e.UID]++
+	}
 	d.lastEnd = later(d.lastEnd, e.End)
 	if step := d.steps[e.Step]; step != nil {
 		step.End = later(step.End, e.End)

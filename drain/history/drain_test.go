@@ -130,8 +130,8 @@ func TestStepsEndInOrder(t *testing.T) {
 func TestAManagerThatStartsInTheMiddle(t *testing.T) {
 	g, d := NewWithT(t), &Drain{}
 	observation := seen(drainedPod("a", ordered(10), blockedBy(string(budgets.BudgetExhausted))), drainedPod("b"))
-	observation.Published = func() []v1alpha1.DrainTarget {
-		return []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeDefault, Order: ptr.To[int32](10)}}
+	observation.Published = func() map[string][]v1alpha1.DrainTarget {
+		return map[string][]v1alpha1.DrainTarget{"n": {{PodType: v1alpha1.PodTypeDefault, Order: ptr.To[int32](10)}}}
 	}
 	d.Observe(observation, at(100))
 	ended, steps := d.Observe(seen(), at(110))

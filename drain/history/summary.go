@@ -12,7 +12,7 @@ const maxLongest = 3
 type Summary struct {
 	// Since is the first observation. If the drain had begun before, the numbers are incomplete.
 	Since time.Time
-	// Pods is the number of Pods whose evacuation has ended, Evictions the number of those that this manager evicted, and Refusals the number of
+	// Pods is the number of Pods of which an evacuation has ended, Evictions the number of those that this manager evicted, and Refusals the number of
 	// evictions that the API server refused.
 	Pods, Evictions, Refusals int
 	// Longest are the longest waits, starting with the longest.
@@ -29,7 +29,9 @@ type PodWait struct {
 
 // add adds an evacuation that has ended.
 func (s *Summary) add(e *Evacuation) {
-	s.Pods++
+	if e.Attempt == 0 {
+		s.Pods++
+	}
 	s.Refusals += int(e.Refusals)
 	if e.Evicted {
 		s.Evictions++

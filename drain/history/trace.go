@@ -101,7 +101,11 @@ func (t Trace) EvacuationSpans(e *Evacuation) []Span {
 	pod := []attribute.KeyValue{
 		semconv.K8SNamespaceName(e.Namespace), semconv.K8SPodName(e.Name), semconv.K8SPodUID(string(e.UID)), semconv.K8SNodeName(e.Node),
 	}
-	id := t.spanID("pod", string(e.UID))
+	path := []string{"pod", string(e.UID)}
+	if e.Attempt > 0 {
+		path = append(path, "again", strconv.Itoa(e.Attempt))
+	}
+	id := t.spanID(path...)
 	ended := slices.Concat(pod, []attribute.KeyValue{attribute.String(OutcomeKey, string(e.Outcome)), attribute.Int(RefusalsKey, int(e.Refusals))})
 	whole := t.span(id, t.spanID(stepPath(e.Step)...), EvacuationSpanName, e.Start, e.End, ended...)
 	if e.Outcome == Remaining {
@@ -116,7 +120,7 @@ func (t Trace) EvacuationSpans(e *Evacuation) []Span {
 		if wait.Message != "" {
 			attributes = append(attributes, attribute.String(MessageKey, wait.Message))
 		}
-		span := t.span(t.spanID("pod", string(e.UID), strconv.Itoa(i)), id, spanNames[wait.Reason], wait.Start, wait.End, attributes...)
+		span := t.span(t.spanID(append(slices.Clone(path), strconv.Itoa(i))...), id, spanNames[wait.Reason], wait.Start, wait.End, attributes...)
 		if span.Name == "eviction refused" {
 			span.Error = wait.Reason
 		}

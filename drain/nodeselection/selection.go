@@ -49,11 +49,15 @@ func IsImplausible(m *v1alpha1.NodeMaintenance) bool {
 
 // Names returns the names of the Nodes that a maintenance selects. It returns byName = false if its nodeSelector does not select by name alone.
 func Names(m *v1alpha1.NodeMaintenance) (names []string, byName bool) {
+	seen := sets.New[string]()
 	for _, term := range m.Spec.NodeSelector.NodeSelectorTerms {
 		if len(term.MatchExpressions) > 0 || len(term.MatchFields) != 1 || term.MatchFields[0].Operator != corev1.NodeSelectorOpIn || len(term.MatchFields[0].Values) != 1 {
 			return nil, false
 		}
-		names = append(names, term.MatchFields[0].Values[0])
+		if name := term.MatchFields[0].Values[0]; !seen.Has(name) { // terms may repeat a name
+			seen.Insert(name)
+			names = append(names, name)
+		}
 	}
 	return names, true
 }

@@ -3,6 +3,8 @@ package nodeselection_test
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -54,4 +56,18 @@ func TestDoubted(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRepeatedName(t *testing.T) { // R55: a Node that two terms name counts once
+	g, m := NewWithT(t), &v1alpha1.NodeMaintenance{}
+	for _, node := range []string{"a", "a", "b"} {
+		m.Spec.NodeSelector.NodeSelectorTerms = append(m.Spec.NodeSelector.NodeSelectorTerms, v1alpha1.NodeSelectorTerm{
+			MatchFields: []v1alpha1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+		})
+	}
+	names, byName := nodeselection.Names(m)
+	g.Expect(byName).To(BeTrue())
+	turns := nodeselection.TurnsOf([]nodeselection.Drain{{Name: "m", Limit: 2, Nodes: names}}, nil) // selectedNodes gets each name once
+	g.Expect(turns.Waiting).To(BeEmpty(), "maxParallelNodes: 2 permits both Nodes")
+	g.Expect(names).To(Equal([]string{"a", "b"}))
 }

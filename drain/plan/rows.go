@@ -193,7 +193,7 @@ type row struct {
 
 // publish returns the drain targets of a maintenance for one of its Nodes. All maintenances of a Node publish the same rows, except for
 // selectors: each publishes a row for each selector in its plan, and of the selectors of others the rows that reach further than the
-// row of all Pods, or that it has published before.
+// row of all Pods, or that it has published before. Where they are too many, those that it has published before come first.
 func (m *maintenance) publish(n *node, rows reaches, known selectors) []v1alpha1.DrainTarget {
 	result := make([]row, 0, len(m.selectors))
 	for key := range m.selectors {
@@ -206,8 +206,8 @@ func (m *maintenance) publish(n *node, rows reaches, known selectors) []v1alpha1
 	return targetsOf(result)
 }
 
-// foreignRows returns the rows of selectors that the plan of the maintenance does not have, up to maxRows in total: first those that reach
-// further than the row of all Pods.
+// foreignRows returns the rows of selectors that the plan of the maintenance does not have, up to maxRows in total: first those that it has
+// published before.
 func (m *maintenance) foreignRows(n *node, rows reaches, known selectors) []row {
 	var more, same []row
 	for key, own := range rows {
@@ -220,16 +220,19 @@ func (m *maintenance) foreignRows(n *node, rows reaches, known selectors) []row 
 			same = append(same, row{key, to})
 		}
 	}
-	if len(same) > 0 {
-		before := reaches{}
-		before.raiseTo(m.Published[n.name], known)
-		same = slices.DeleteFunc(same, func(r row) bool { _, published := before[r.rowKey]; return !published })
+	if len(more)+len(same) == 0 {
+		return nil
 	}
-	slices.SortFunc(more, row.compare)
-	slices.SortFunc(same, row.compare)
+	before := reaches{}
+	before.raiseTo(m.Published[n.name], known)
+	isNew := func(r row) bool { _, published := before[r.rowKey]; return !published }
+	foreign := slices.Concat(slices.DeleteFunc(same, isNew), more)
 	room := max(0, maxRows-len(m.selectors))
-	more = append(more, same...)
-	return more[:min(len(more), room)]
+	if len(foreign) > room {
+		rank := map[bool]int{true: 1} // what is published never moves backward
+		slices.SortFunc(foreign, func(a, b row) int { return cmp.Or(cmp.Compare(rank[isNew(a)], rank[isNew(b)]), a.compare(b)) })
+	}
+	return foreign[:min(len(foreign), room)]
 }
 
 // saysMore reports whether a row reaches further than the row of all Pods.

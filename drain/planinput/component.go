@@ -51,6 +51,7 @@ func (c *Component) Decide(pods []plan.Pod, turns nodeselection.Turns) plan.Deci
 	}
 	decision := plan.Decide(plan.Observation{Maintenances: c.without(turns.Waiting), Pods: pods})
 	for name, maintenance := range decision.Maintenances {
+		live := len(maintenance.Nodes) > 0 && !maintenance.Drained
 		for node := range turns.Waiting {
 			waiting, selected := all.Maintenances[name].Nodes[node]
 			if !selected {
@@ -58,6 +59,9 @@ func (c *Component) Decide(pods []plan.Pod, turns nodeselection.Turns) plan.Deci
 			}
 			waiting.Targets, waiting.Message, waiting.Waiting = nil, turns.Message(name), true
 			maintenance.Nodes[node], maintenance.Drained = waiting, false
+			if !live { // no Node is drained at present
+				maintenance.Blocking = turns.Message(name) + "."
+			}
 			decision.Maintenances[name] = maintenance
 		}
 	}

@@ -1,0 +1,68 @@
+package tracing
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+func TestForget(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	machine := types.NamespacedName{Namespace: "fleet", Name: "m"}
+	request := workload.Request{Cluster: types.NamespacedName{Namespace: "fleet", Name: "c"}, Object: types.NamespacedName{Name: "nm"}}
+	trace := history.Trace{Root: "uid", Cluster: request.Cluster, Machine: machine.Name, Maintenance: "nm", Node: "n"}
+	pod := history.Pod{
+		Object: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p"}, Spec: corev1.PodSpec{NodeName: "n"}}, Type: v1alpha1.PodTypeDefault,
+		Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}, Targeted: true,
+	}
+	draining := func(t *testing.T) *Recorder {
+		r := NewRecorder(t.Context(), nil)
+		r.Observe(request, trace, history.Observation{Pods: []history.Pod{pod}, Nodes: sets.New("n")}, now)
+		return r
+	}
+	t.Run("M70: forgets the drain of a deleted Machine with the NodeMaintenance, if the Machine no longer exists", func(t *testing.T) {
+		g, r := NewWithT(t), draining(t)
+		r.ForgetMachine(types.NamespacedName{Namespace: "fleet", Name: "other"})
+		r.ForgetMachine(machine)
+		g.Expect(r.drains).To(HaveLen(1), "its NodeMaintenance is observed until it is deleted")
+		r.Forget(request)
+		g.Expect(r.drains).To(BeEmpty())
+	})
+	t.Run("M70: forgets the drain of a deleted Machine with the Machine, if the NodeMaintenance no longer exists", func(t *testing.T) {
+		g, r := NewWithT(t), draining(t)
+		r.Forget(request)
+		g.Expect(r.drains).To(HaveLen(1), "the NodeMaintenance is recreated")
+		r.ForgetMachine(machine)
+		g.Expect(r.drains).To(BeEmpty())
+	})
+	t.Run("M70: forgets the drain of a deleted Machine not yet if the NodeMaintenance was recreated", func(t *testing.T) {
+		g, r := NewWithT(t), draining(t)
+		r.Forget(request)
+		r.Observe(request, trace, history.Observation{Pods: []history.Pod{pod}, Nodes: sets.New("n")}, now)
+		r.ForgetMachine(machine)
+		g.Expect(r.drains).To(HaveLen(1))
+		r.Forget(request)
+		g.Expect(r.drains).To(BeEmpty())
+	})
+	t.Run("M70: forgets the drain of a deleted Machine when the hook is released without the NodeMaintenance", func(t *testing.T) { // admit: the Cluster or the Node is deleted, the Node is out of service
+		g, r := NewWithT(t), draining(t)
+		noMaintenance, unknown := trace, workload.Request{Cluster: request.Cluster}
+		noMaintenance.Maintenance = ""
+		course := history.Course{Deleted: now, DrainEnd: now, Releasing: now}
+		line := r.EndDeletion(unknown, noMaintenance, course, Result{Outcome: v1alpha1.ReasonSkipped, Released: now.Add(time.Minute)})
+		g.Expect(line).To(ContainElements("pods", 1), "the Pod that remains")
+		g.Expect(r.EndDeletion(unknown, noMaintenance, course, Result{Released: now})).To(BeNil(), "it has ended before")
+		r.Forget(request)
+		g.Expect(r.drains).To(BeEmpty())
+	})
+}

@@ -1,0 +1,42 @@
+package planinput_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+)
+
+func TestBlocking(t *testing.T) { // R55: says what a NodeMaintenance waits for whose Nodes all wait
+	g := NewWithT(t)
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	drain := func(name string, nodes ...string) planinput.Drain {
+		d := planinput.Drain{Maintenance: &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NodeMaintenanceSpec{
+			Stage: v1alpha1.StageDrain, MaxParallelNodes: ptr.To(intstr.FromInt32(1)),
+		}}}
+		for _, node := range nodes {
+			d.Nodes = append(d.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+		}
+		return d
+	}
+	c := planinput.ComponentOf("m", []planinput.Drain{drain("m", "b"), drain("other", "a", "b")}, now)
+	var pods []plan.Pod
+	drains := plan.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}
+	for _, node := range []string{"a", "b"} {
+		pods = append(pods, plan.Pod{UID: "pod-" + types.UID(node), Name: "pod", Node: node, Type: v1alpha1.PodTypeDefault, Verdicts: map[string]plan.Verdict{"m": drains, "other": drains}})
+	}
+	turns := c.Turns(pods)
+	g.Expect(turns.Waiting).To(HaveKey("b"))
+	decision := c.Decide(pods, turns).Maintenances["m"]
+	g.Expect(decision.Drained).To(BeFalse())
+	g.Expect(decision.Blocking).To(Equal(turns.Message("m")+"."), "Node b is selected")
+}
