@@ -66,10 +66,10 @@ func TestVolumeFacts(t *testing.T) { // M20, M23
 		decision := volumes.Decide(seen)
 		for ; !decision.Missing.None(); decision = volumes.Decide(seen) {
 			for _, name := range decision.Missing.Volumes {
-				seen.Facts.Volumes[name] = volumes.Volume{Found: true, Claim: &claim}
+				seen.Volumes[name] = volumes.Volume{Found: true, Claim: &claim}
 			}
 			for _, key := range decision.Missing.Claims {
-				seen.Facts.Claims[key] = volumes.Claim{Volume: volume}
+				seen.Claims[key] = volumes.Claim{Volume: volume}
 			}
 		}
 		facts.keep(machine, seen)

@@ -26,6 +26,7 @@ func TestForget(t *testing.T) {
 		Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}, Targeted: true,
 	}
 	draining := func(t *testing.T) *Recorder {
+		t.Helper()
 		r := NewRecorder(t.Context(), nil)
 		r.Observe(request, trace, history.Observation{Pods: []history.Pod{pod}, Nodes: sets.New("n")}, now)
 		return r
