@@ -29,7 +29,7 @@ type Observation struct {
 	// DaemonSets.
 	Then *v1alpha1.NodeMaintenance
 	Node *corev1.Node
-	// Nodes are those that Maintenance selects. Nil means only Node.
+	// Nodes are those that Maintenance selects, Node among them. Empty means only Node.
 	Nodes []*corev1.Node
 	// Others are the other NodeMaintenances in stage Drain with the Nodes that they select.
 	Others []planinput.Drain
@@ -127,7 +127,7 @@ func deploymentOf(pod *corev1.Pod) types.NamespacedName {
 
 // selected returns the Nodes that the NodeMaintenance selects.
 func (o Observation) selected() []*corev1.Node {
-	if o.Nodes == nil {
+	if len(o.Nodes) == 0 {
 		return []*corev1.Node{o.Node}
 	}
 	return o.Nodes
