@@ -247,7 +247,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	return kerrors.NewAggregate([]error{
 		machines.SetupWithManager(ctx, mgr, workload.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, local))),
 		rollouts.SetupWithManager(ctx, mgr, workload.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, local))),
-		policies.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: 1}),
+		policies.SetupWithManager(mgr, workload.FairOptions(1, itself)),
 		maintenances.SetupWithManager(ctx, mgr, ofMaintenance),
 		sweeper.SetupWithManager(mgr, ofMaintenance),
 		served.SetupWithManager(ctx, mgr),

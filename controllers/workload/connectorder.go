@@ -51,10 +51,7 @@ func (o *ConnectOrder) Options(workers int) controller.Options {
 		NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			o.queue = newConnectQueue(priorityqueue.New(name, func(opts *priorityqueue.Opts[reconcile.Request]) {
-				opts.Log = ctrl.Log.WithValues("controller", name)
-				opts.RateLimiter = limiter
-			}), o.Clock, o.withDeletedMachines)
+			o.queue = newConnectQueue(newQueue(name, limiter), o.Clock, o.withDeletedMachines)
 			return o.queue
 		},
 	}

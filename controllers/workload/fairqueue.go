@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 )
@@ -24,10 +23,7 @@ func FairOptions[T comparable](workers int, clusterOf func(T) types.NamespacedNa
 	return controller.TypedOptions[T]{
 		MaxConcurrentReconciles: workers,
 		NewQueue: func(name string, _ workqueue.TypedRateLimiter[T]) workqueue.TypedRateLimitingInterface[T] { // controllers may share options
-			return newFairQueue(priorityqueue.New(name, func(o *priorityqueue.Opts[T]) {
-				o.Log = ctrl.Log.WithValues("controller", name)
-				o.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[T](minRetry, maxRetry)
-			}), workers, clusterOf)
+			return newFairQueue(newQueue(name, workqueue.NewTypedItemExponentialFailureRateLimiter[T](minRetry, maxRetry)), workers, clusterOf)
 		},
 	}
 }
@@ -50,18 +46,13 @@ type fairQueue[T comparable] struct {
 	mu      sync.Mutex
 	running map[T]types.NamespacedName
 	counts  map[types.NamespacedName]int // of running, by cluster
-	parked  map[types.NamespacedName][]parkedRequest[T]
-}
-
-type parkedRequest[T comparable] struct {
-	request  T
-	priority int
+	parked  map[types.NamespacedName][]queued[T]
 }
 
 func newFairQueue[T comparable](queue priorityqueue.PriorityQueue[T], workers int, clusterOf func(T) types.NamespacedName) *fairQueue[T] {
 	return &fairQueue[T]{
 		PriorityQueue: queue, workers: workers, clusterOf: clusterOf,
-		running: map[T]types.NamespacedName{}, counts: map[types.NamespacedName]int{}, parked: map[types.NamespacedName][]parkedRequest[T]{},
+		running: map[T]types.NamespacedName{}, counts: map[types.NamespacedName]int{}, parked: map[types.NamespacedName][]queued[T]{},
 	}
 }
 
@@ -99,7 +90,7 @@ func (q *fairQueue[T]) Done(request T) {
 }
 
 // unpark starts the parked request that has waited longest in the cluster with the fewest running, if that cluster may start one.
-func (q *fairQueue[T]) unpark() (next parkedRequest[T], found bool) {
+func (q *fairQueue[T]) unpark() (next queued[T], found bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var from types.NamespacedName
@@ -123,7 +114,7 @@ func (q *fairQueue[T]) startOrPark(request T, priority int, cluster types.Namesp
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.mayStart(cluster) {
-		q.parked[cluster] = append(q.parked[cluster], parkedRequest[T]{request, priority})
+		q.parked[cluster] = append(q.parked[cluster], queued[T]{request, priority})
 		return false
 	}
 	q.start(request, cluster)

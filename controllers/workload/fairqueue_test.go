@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -169,5 +170,37 @@ func TestFairQueueHandsOutEveryRequest(t *testing.T) {
 		served.mu.Lock()
 		defer served.mu.Unlock()
 		g.Expect(served.twice).To(BeEmpty())
+	})
+}
+
+func TestFairQueueShutsDown(t *testing.T) {
+	t.Run("M91: no worker blocks when the queue shuts down while requests are ready", func(t *testing.T) {
+		const rounds, workers = 50, 20
+		for round := range rounds {
+			queue := FairOptions(workers, ClusterOf).NewQueue(fmt.Sprintf("shutdown-%d", round), nil)
+			var running sync.WaitGroup
+			var begun atomic.Int64
+			for worker := range workers {
+				running.Go(func() {
+					for i := 0; ; i++ {
+						queue.Add(Request{Cluster: types.NamespacedName{Name: fmt.Sprint(worker)}, Object: types.NamespacedName{Name: fmt.Sprint(i)}})
+						request, shutdown := queue.Get()
+						if shutdown {
+							return
+						}
+						begun.Add(1)
+						queue.Done(request)
+					}
+				})
+			}
+			g, ended := NewWithT(t), make(chan struct{})
+			g.Eventually(begun.Load).Should(BeNumerically(">", workers))
+			queue.ShutDown()
+			go func() {
+				running.Wait()
+				close(ended)
+			}()
+			g.Eventually(ended, time.Minute).Should(BeClosed(), "round %d", round)
+		}
 	})
 }
