@@ -11,6 +11,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -350,8 +351,20 @@ func (r *run) userMaintenance() *v1alpha1.NodeMaintenance {
 	}
 }
 
+// createUserMaintenance creates the NodeMaintenance of a user. A CRD that was deleted is not restored after the Cluster was deleted.
 func (r *run) createUserMaintenance(ctx context.Context) error {
-	return client.IgnoreAlreadyExists(r.workload.Client.Create(ctx, r.userMaintenance()))
+	err := r.workload.Client.Create(ctx, r.userMaintenance())
+	if apierrors.IsNotFound(err) && r.hasEnded() {
+		return nil
+	}
+	return client.IgnoreAlreadyExists(err)
+}
+
+// hasEnded returns whether a fault has deleted the Cluster.
+func (r *run) hasEnded() bool {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return r.ended
 }
 
 // fail injects a fault and heals it.
