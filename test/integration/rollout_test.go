@@ -148,8 +148,8 @@ func (s *scene) withMachineDeployment(name string, replicas int32) {
 	s.expectRolled(name, int(replicas))
 }
 
-// expectRolled waits until a MachineDeployment has this number of Machines, which all run, are up to date and have our hook, and until the
-// previous Machines are deleted.
+// expectRolled waits until a MachineDeployment has this number of Machines, which all run, are up to date, have our hook and an initialized Node,
+// and until the previous Machines are deleted.
 func (s *scene) expectRolled(name string, replicas int) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -160,6 +160,7 @@ func (s *scene) expectRolled(name string, replicas int) {
 			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
 			g.Expect(conditions.IsTrue(&machine, clusterv1.MachineUpToDateCondition)).To(BeTrue())
 			g.Expect(conditions.IsTrue(&machine, clusterv1.MachineAvailableCondition)).To(BeTrue())
+			g.Expect(isInitialized(s.node(machine.Name))).To(BeTrue())
 		}
 	}, eventually, pace).Should(Succeed())
 }

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -109,7 +110,7 @@ func (s *scene) withMachines(names ...string) {
 	s.expectRunning(names...)
 }
 
-// expectRunning waits until Machines run and have our hook.
+// expectRunning waits until Machines run and have our hook, and the scheduler can place Pods on their Nodes.
 func (s *scene) expectRunning(names ...string) {
 	s.Helper()
 	for _, name := range names {
@@ -117,7 +118,7 @@ func (s *scene) expectRunning(names ...string) {
 			machine := s.machine(name)
 			g.Expect(machine.Status.Phase).To(Equal(string(clusterv1.MachinePhaseRunning)))
 			g.Expect(machine.Annotations).To(HaveKeyWithValue(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner))
-			g.Expect(isReady(s.node(name))).To(BeTrue())
+			g.Expect(isInitialized(s.node(name))).To(BeTrue())
 		}, eventually, pace).Should(Succeed())
 	}
 }
@@ -134,6 +135,14 @@ func (s *scene) node(name string) *corev1.Node {
 	node := &corev1.Node{}
 	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, node)).To(Succeed())
 	return node
+}
+
+// isInitialized returns true if the Node is ready, and the taints with which it registered are removed. A Node may be ready, and its Machine
+// available, before that.
+func isInitialized(node *corev1.Node) bool {
+	return isReady(node) && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return taint.Key == clusterv1.NodeUninitializedTaint.Key || taint.Key == corev1.TaintNodeNotReady
+	})
 }
 
 func isReady(node *corev1.Node) bool {

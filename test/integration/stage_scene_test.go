@@ -44,7 +44,7 @@ func (s *scene) withNodes(nodes ...string) {
 	}
 	for _, node := range nodes {
 		name, _, _ := strings.Cut(node, " ")
-		s.Eventually(func() bool { return isReady(s.node(name)) }, eventually, pace).Should(BeTrue())
+		s.Eventually(func() bool { return isInitialized(s.node(name)) }, eventually, pace).Should(BeTrue())
 	}
 }
 
