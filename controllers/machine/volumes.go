@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	csitranslation "k8s.io/csi-translation-lib"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -127,7 +126,10 @@ func read(ctx context.Context, live client.Reader, missing volumes.Missing, fact
 			found, err := readOne(ctx, live, types.NamespacedName{Name: name}, volume)
 			fact := volumes.Volume{}
 			if found {
-				fact = volumes.VolumeOf(migrated(ctx, volume))
+				var problem error
+				if fact, problem = volumes.VolumeOf(volume); problem != nil {
+					ctrl.LoggerFrom(ctx).Error(problem, "The volume is waited for by its name in status.volumesAttached", "PersistentVolume", klog.KObj(volume))
+				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -154,21 +156,6 @@ func readOne(ctx context.Context, live client.Reader, key types.NamespacedName, 
 		return false, nil
 	}
 	return err == nil, errors.Wrapf(err, "getting %T %s", object, key)
-}
-
-// migrated returns a volume of an in-tree cloud provider plugin with the CSI source by which it is attached:
-// https://kubernetes.io/docs/concepts/storage/volumes/#csi-migration.
-func migrated(ctx context.Context, volume *corev1.PersistentVolume) *corev1.PersistentVolume {
-	translator := csitranslation.New()
-	if !translator.IsPVMigratable(volume) {
-		return volume
-	}
-	translated, err := translator.TranslateInTreePVToCSI(klog.FromContext(ctx), volume)
-	if err != nil { // the Machine waits for it by its in-tree name
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to translate PersistentVolume to CSI", "PersistentVolume", klog.KObj(volume))
-		return volume
-	}
-	return translated
 }
 
 // volumeFacts caches what has been read for a Machine until its hook is released. It only saves reads. It does not keep objects that do not exist

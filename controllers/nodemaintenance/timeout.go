@@ -98,9 +98,7 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 			})
 		}
 	}
-	if err := group.Wait(); err != nil {
-		return false, err
-	}
+	_ = group.Wait() // errors are in deleteErrors
 	if len(s.drain.deleteErrors) > 0 {
 		s.requeueBy(s.now.Add(deleteRetry))
 	}

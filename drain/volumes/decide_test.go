@@ -154,3 +154,32 @@ Ignored, because only skipped Pods use them: 2`
 		}
 	})
 }
+
+func TestVolumeOf(t *testing.T) {
+	inTree := func(id string) *corev1.PersistentVolume {
+		volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+		volume.Spec.AWSElasticBlockStore = &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: id}
+		return volume
+	}
+	for _, tc := range []struct {
+		name   string
+		volume *corev1.PersistentVolume
+		want   []string
+		err    string
+	}{
+		{name: "M19: a CSI volume has the name of its driver and handle", volume: csi("a", "data"), want: []string{attachedName("a")}},
+		{name: "M19: a volume of an in-tree cloud plugin has the name of the CSI driver that attaches it", volume: inTree("aws://us-east-1a/vol-1"),
+			want: []string{"kubernetes.io/csi/ebs.csi.aws.com^vol-1"}},
+		{name: "M22: a volume that cannot be translated to CSI has no name", volume: inTree("aws://us-east-1a/vol/1"), err: "translating PersistentVolume a to CSI"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := volumes.VolumeOf(tc.volume)
+			if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("the error is %v, want %q", err, tc.err)
+			}
+			if !got.Found || !reflect.DeepEqual(got.UniqueNames, tc.want) {
+				t.Errorf("got %+v, want the names %v", got, tc.want)
+			}
+		})
+	}
+}

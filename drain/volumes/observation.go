@@ -5,8 +5,11 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/go-logr/logr" //nolint:depguard // csi-translation-lib requires a logger, which discards
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	csitranslation "k8s.io/csi-translation-lib"
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
@@ -59,13 +62,29 @@ type Volume struct {
 	Claim *types.NamespacedName
 }
 
-// VolumeOf reduces a PersistentVolume to a Volume.
-func VolumeOf(volume *corev1.PersistentVolume) Volume {
-	v := Volume{Found: true, UniqueNames: UniqueNames(volume)}
+// VolumeOf reduces a PersistentVolume to a Volume. A volume of an in-tree cloud provider plugin has the names of the CSI driver that attaches it:
+// https://kubernetes.io/docs/concepts/storage/volumes/#csi-migration. If it cannot be translated to CSI, VolumeOf returns the Volume without names
+// and the error.
+func VolumeOf(volume *corev1.PersistentVolume) (Volume, error) {
+	attached, err := migrated(volume)
+	v := Volume{Found: true, UniqueNames: UniqueNames(attached)}
 	if ref := volume.Spec.ClaimRef; ref != nil && (ref.Kind == "" || ref.Kind == "PersistentVolumeClaim") {
 		v.Claim = &types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
 	}
-	return v
+	return v, err
+}
+
+// migrated returns a volume of an in-tree cloud provider plugin with its CSI source, and any other volume unchanged.
+func migrated(volume *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
+	translator := csitranslation.New()
+	if !translator.IsPVMigratable(volume) {
+		return volume, nil
+	}
+	translated, err := translator.TranslateInTreePVToCSI(logr.Discard(), volume)
+	if err != nil {
+		return volume, errors.Wrapf(err, "translating PersistentVolume %s to CSI", volume.Name)
+	}
+	return translated, nil
 }
 
 // ClaimsOf returns the claims that a Pod uses. Those of its generic ephemeral volumes are named after the Pod and the volume:
@@ -91,8 +110,6 @@ func NewAttachment(name string, persistentVolume *string) Attachment {
 // UniqueNames returns the names that a PersistentVolume may have in node.status.volumesAttached, and nil for a volume that is not
 // attachable. The volume plugins define them:
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/volume/util/util.go (GetUniqueVolumeName).
-//
-// Volumes of migrated in-tree cloud plugins have the names of their CSI drivers: the caller translates such a PersistentVolume first.
 func UniqueNames(volume *corev1.PersistentVolume) []string {
 	source := volume.Spec.PersistentVolumeSource
 	switch {

@@ -61,7 +61,11 @@ func (c cluster) decide(t testing.TB, o volumes.Observation) (decision volumes.D
 			}
 			o.Volumes[name] = volumes.Volume{}
 			if volume := c.volumes[name]; volume != nil {
-				o.Volumes[name] = volumes.VolumeOf(volume)
+				fact, err := volumes.VolumeOf(volume)
+				if err != nil {
+					t.Fatal(err)
+				}
+				o.Volumes[name] = fact
 			}
 			reads++
 		}
