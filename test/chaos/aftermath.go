@@ -60,7 +60,7 @@ func (r *run) unexplained(waiting map[string]*clusterv1.Machine, blockers []stri
 	for name, machine := range waiting {
 		condition := conditionOf(machine)
 		switch {
-		case !r.ended && (r.isUnhooked(name) || rolloutBlocked && machine.DeletionTimestamp == nil): // Cluster API drains it, or the rollout waits
+		case !r.ended && (r.isUnhooked(name) || isReleased(machine) || rolloutBlocked && machine.DeletionTimestamp == nil): // Cluster API, or the rollout, is next
 		case blocked && isWaitingForTurn(condition):
 		case Excuse(condition, blockers) == "":
 			return errors.Errorf("Machine %s: %s", name, describe(condition))
@@ -104,6 +104,11 @@ func conditionOf(machine *clusterv1.Machine) *metav1.Condition {
 
 func isWaitingForTurn(condition *metav1.Condition) bool {
 	return condition != nil && condition.Reason == v1alpha1.ReasonWaitingForTurn
+}
+
+// isReleased reports whether a deleted Machine does not have our hook, so that only Cluster API can delay it.
+func isReleased(machine *clusterv1.Machine) bool {
+	return machine.DeletionTimestamp != nil && !machinedrain.HasHook(machine)
 }
 
 func describe(condition *metav1.Condition) string {
@@ -225,15 +230,18 @@ func (r *run) wakeKubelets(ctx context.Context) error {
 	})
 }
 
-// wakeCore makes Cluster API reconcile the Machines whose hook a fault removed. If that happened while their Cluster was paused, Cluster API may
-// not notice the end of the pause, and our manager does not write to them.
+// wakeCore makes Cluster API reconcile the deleted Machines without our hook. Its Machine controller does not watch for the end of a pause: if the Cluster
+// was paused shortly after the hook was removed, it reconciles the Machine only when the Machine changes, or after ten minutes.
 func (r *run) wakeCore(ctx context.Context) error {
 	return eventually(ctx, healing, "Machines without the hook are annotated", func(ctx context.Context) error {
-		for _, drain := range r.schedule.Drains {
-			if !r.isUnhooked(drain.Machine) {
+		waiting, err := r.waiting(ctx)
+		if err != nil {
+			return err
+		}
+		for _, machine := range waiting {
+			if !isReleased(machine) {
 				continue
 			}
-			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: drain.Machine}}
 			if err := patch(ctx, r.fleet.Client, machine, `{"metadata":{"annotations":{"test.capnm.dev/reconcile":""}}}`); client.IgnoreNotFound(errors.Cause(err)) != nil {
 				return err
 			}

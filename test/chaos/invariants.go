@@ -384,10 +384,11 @@ func wasUnreachable(node timeline[*corev1.Node], from, until int64) bool {
 	return false
 }
 
-// coreDoesNotEvict allows Cluster API to drain only the Nodes of Machines whose hook another actor removed. It evicts by name, without the UID, and
-// so may evict a Pod that has replaced one of such a Node.
+// coreDoesNotEvict allows Cluster API to drain only the Nodes of Machines whose hook another actor removed: a fault, or clusterctl, which replaces all
+// annotations of a moved Machine before it deletes it. It evicts by name, without the UID, and so may evict a Pod that has replaced one of such a Node.
 func coreDoesNotEvict(h *History) []string {
 	lives := h.Workload.lives()
+	machines := timelines[*clusterv1.Machine](&h.Management, machineKeys)
 	var found []string
 	for _, event := range h.Workload.Audit.WithUserAgent(fleet.CoreAgent).Resource("pods", "eviction", "").Verb("create", "delete").Succeeded() {
 		pod := lives[event.UIDPrecondition()]
@@ -398,15 +399,24 @@ func coreDoesNotEvict(h *History) []string {
 			continue
 		}
 		since := h.Workload.Clock.Before(event.Requested.Add(-lag))
+		unhooked := func(machine string) bool {
+			states := machines[metav1.NamespaceDefault+"/"+machine].during(h.Management.Clock.Before(event.Requested.Add(-lag)), h.Management.Clock.After(event.Answered))
+			return h.Unhooked[machine] || slices.ContainsFunc(states, isMovedAway)
+		}
 		allowed := slices.ContainsFunc(slices.Collect(maps.Values(lives)), func(other *podLife) bool {
 			node, _ := other.boundSince()
-			return other.name == pod.name && h.Unhooked[node] && other.goneSince() > since
+			return other.name == pod.name && unhooked(node) && other.goneSince() > since
 		})
 		if !allowed {
 			found = append(found, event.String())
 		}
 	}
 	return found
+}
+
+// isMovedAway reports whether clusterctl deletes a Machine that it has moved to another management cluster.
+func isMovedAway(machine stored[*clusterv1.Machine]) bool {
+	return machine.exists && metav1.HasAnnotation(machine.object.ObjectMeta, "clusterctl.cluster.x-k8s.io/delete-for-move")
 }
 
 // nodesRestored checks each Node from the version in which our manager records its state to the one in which it removes the record.
