@@ -128,7 +128,7 @@ func read(ctx context.Context, live client.Reader, missing volumes.Missing, fact
 			if found {
 				var problem error
 				if fact, problem = volumes.VolumeOf(volume); problem != nil {
-					ctrl.LoggerFrom(ctx).Error(problem, "The volume is waited for by its name in status.volumesAttached", "PersistentVolume", klog.KObj(volume))
+					ctrl.LoggerFrom(ctx).Error(problem, "Waiting for the volume by its name in the Node's status.volumesAttached", "PersistentVolume", klog.KObj(volume))
 				}
 			}
 			mu.Lock()

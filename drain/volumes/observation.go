@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/go-logr/logr" //nolint:depguard // csi-translation-lib requires a logger, which discards
+	"github.com/go-logr/logr" //nolint:depguard // csi-translation-lib requires a logger; this one discards
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +33,9 @@ func (r *run) expectProgress(ctx context.Context) []string {
 	}
 	err := eventually(ctx, liveness, "each deleted Machine is gone or names what blocks it", func(ctx context.Context) error {
 		waiting, err := r.waiting(ctx)
+		if err == nil {
+			err = r.wakeCore(ctx, waiting)
+		}
 		if err != nil {
 			return err
 		}
@@ -60,7 +64,7 @@ func (r *run) unexplained(waiting map[string]*clusterv1.Machine, blockers []stri
 	for name, machine := range waiting {
 		condition := conditionOf(machine)
 		switch {
-		case !r.ended && (r.isUnhooked(name) || isReleased(machine) || rolloutBlocked && machine.DeletionTimestamp == nil): // Cluster API, or the rollout, is next
+		case !r.ended && (r.isUnhooked(name) || rolloutBlocked && machine.DeletionTimestamp == nil): // Cluster API drains it, or the rollout waits
 		case blocked && isWaitingForTurn(condition):
 		case Excuse(condition, blockers) == "":
 			return errors.Errorf("Machine %s: %s", name, describe(condition))
@@ -104,11 +108,6 @@ func conditionOf(machine *clusterv1.Machine) *metav1.Condition {
 
 func isWaitingForTurn(condition *metav1.Condition) bool {
 	return condition != nil && condition.Reason == v1alpha1.ReasonWaitingForTurn
-}
-
-// isReleased reports whether a deleted Machine does not have our hook, so that only Cluster API can delay it.
-func isReleased(machine *clusterv1.Machine) bool {
-	return machine.DeletionTimestamp != nil && !machinedrain.HasHook(machine)
 }
 
 func describe(condition *metav1.Condition) string {
@@ -169,18 +168,21 @@ func (r *run) unblock(ctx context.Context) []string {
 		}
 		return nil
 	})
-	if err == nil {
-		err = r.wakeCore(ctx)
-	}
 	if err != nil {
 		violations = append(violations, err.Error())
 	}
 	if err := eventually(ctx, liveness, "all deleted Machines are gone after nothing blocks them", func(ctx context.Context) error {
 		waiting, err := r.waiting(ctx)
+		if err == nil {
+			err = r.wakeCore(ctx, waiting)
+		}
+		if err != nil {
+			return err
+		}
 		for name, machine := range waiting {
 			return errors.Errorf("Machine %s: %s", name, describe(conditionOf(machine)))
 		}
-		return err
+		return nil
 	}); err != nil {
 		violations = append(violations, "M27, M39: "+err.Error())
 	}
@@ -230,24 +232,19 @@ func (r *run) wakeKubelets(ctx context.Context) error {
 	})
 }
 
-// wakeCore makes Cluster API reconcile the deleted Machines without our hook. Its Machine controller does not watch for the end of a pause: if the Cluster
-// was paused shortly after the hook was removed, it reconciles the Machine only when the Machine changes, or after ten minutes.
-func (r *run) wakeCore(ctx context.Context) error {
-	return eventually(ctx, healing, "Machines without the hook are annotated", func(ctx context.Context) error {
-		waiting, err := r.waiting(ctx)
-		if err != nil {
+// wakeCore changes the Machines without our hook that Cluster API still reports as paused, at most once a second. Its Machine controller does not
+// watch for the end of a pause: without a change it reconciles such a Machine after up to ten minutes, and our manager does not write to it.
+func (r *run) wakeCore(ctx context.Context, machines map[string]*clusterv1.Machine) error {
+	change := fmt.Sprintf(`{"metadata":{"annotations":{"test.capnm.dev/reconcile":%q}}}`, time.Now().Format(time.RFC3339))
+	for _, machine := range machines {
+		if machinedrain.HasHook(machine) || !conditions.IsTrue(machine, clusterv1.PausedCondition) {
+			continue
+		}
+		if err := patch(ctx, r.fleet.Client, machine.DeepCopy(), change); client.IgnoreNotFound(errors.Cause(err)) != nil {
 			return err
 		}
-		for _, machine := range waiting {
-			if !isReleased(machine) {
-				continue
-			}
-			if err := patch(ctx, r.fleet.Client, machine, `{"metadata":{"annotations":{"test.capnm.dev/reconcile":""}}}`); client.IgnoreNotFound(errors.Cause(err)) != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // nothingLeft ends the maintenance of the user, and returns an error while something of ours is left. It deletes the Nodes of deleted Machines,

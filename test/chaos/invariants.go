@@ -384,8 +384,11 @@ func wasUnreachable(node timeline[*corev1.Node], from, until int64) bool {
 	return false
 }
 
-// coreDoesNotEvict allows Cluster API to drain only the Nodes of Machines whose hook another actor removed: a fault, or clusterctl, which replaces all
-// annotations of a moved Machine before it deletes it. It evicts by name, without the UID, and so may evict a Pod that has replaced one of such a Node.
+// obsolete is how long Cluster API may act on a Machine that no longer exists.
+const obsolete = 5 * time.Second
+
+// coreDoesNotEvict allows Cluster API to drain only the Nodes of Machines whose hook another actor removed. It evicts by name, without the UID, and
+// so may evict a Pod that has replaced one of such a Node.
 func coreDoesNotEvict(h *History) []string {
 	lives := h.Workload.lives()
 	machines := timelines[*clusterv1.Machine](&h.Management, machineKeys)
@@ -399,13 +402,11 @@ func coreDoesNotEvict(h *History) []string {
 			continue
 		}
 		since := h.Workload.Clock.Before(event.Requested.Add(-lag))
-		unhooked := func(machine string) bool {
-			states := machines[metav1.NamespaceDefault+"/"+machine].during(h.Management.Clock.Before(event.Requested.Add(-lag)), h.Management.Clock.After(event.Answered))
-			return h.Unhooked[machine] || slices.ContainsFunc(states, isMovedAway)
-		}
+		begin, end := h.Management.Clock.Before(event.Requested.Add(-obsolete)), h.Management.Clock.After(event.Answered)
 		allowed := slices.ContainsFunc(slices.Collect(maps.Values(lives)), func(other *podLife) bool {
 			node, _ := other.boundSince()
-			return other.name == pod.name && unhooked(node) && other.goneSince() > since
+			unhooked := h.Unhooked[node] || slices.ContainsFunc(machines[metav1.NamespaceDefault+"/"+node].during(begin, end), isMovedAway)
+			return other.name == pod.name && unhooked && other.goneSince() > since
 		})
 		if !allowed {
 			found = append(found, event.String())
@@ -414,7 +415,8 @@ func coreDoesNotEvict(h *History) []string {
 	return found
 }
 
-// isMovedAway reports whether clusterctl deletes a Machine that it has moved to another management cluster.
+// isMovedAway reports whether clusterctl is deleting a Machine that it has moved to another management cluster. It has replaced all annotations of the
+// Machine, our hook included.
 func isMovedAway(machine stored[*clusterv1.Machine]) bool {
 	return machine.exists && metav1.HasAnnotation(machine.object.ObjectMeta, "clusterctl.cluster.x-k8s.io/delete-for-move")
 }

@@ -319,6 +319,15 @@ func TestInvariants(t *testing.T) {
 			s.store(&s.Management, machineKeys+"default/n1", nil)
 			s.requestEviction("a", "uid-a", fleet.CoreAgent)
 		}, nil},
+		{"Cluster API evicts long after clusterctl deleted a Machine that it has moved", func(s *story) {
+			s.storePod("a")
+			s.storeMachine(func(machine *clusterv1.Machine) {
+				machine.Annotations = map[string]string{"clusterctl.cluster.x-k8s.io/delete-for-move": ""}
+			})
+			s.store(&s.Management, machineKeys+"default/n1", nil)
+			s.now = s.now.Add(obsolete)
+			s.requestEviction("a", "uid-a", fleet.CoreAgent)
+		}, coreDoesNotEvict},
 
 		{"a Node is restored", func(s *story) { s.storeNode(cordoned(true)); s.storeNode(func(*corev1.Node) {}) }, nil},
 		{"a Node is left cordoned", func(s *story) { s.storeNode(cordoned(true)); s.storeNode(cordoned(false)) }, nodesRestored},

@@ -20,7 +20,7 @@ import (
 // TestClusterctl covers the life of an installation. Each part continues from the end of the previous one.
 func TestClusterctl(t *testing.T) {
 	if os.Getenv("CAPNM_TEST_CLUSTERCTL") == "" {
-		t.Skip("make test-clusterctl runs it: it takes minutes")
+		t.Skip("SKIPPED: make test-clusterctl runs this test")
 	}
 	r := newRepository(t)
 	all := newWorld(t)

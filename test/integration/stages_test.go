@@ -37,7 +37,8 @@ func TestStages(t *testing.T) {
 
 // stageActs each use separate Nodes.
 var stageActs = []act{
-	{"R10, R47: Idle changes no Node and no Pod, and lists its Nodes", idleChangesNothing},
+	{"R10: Idle changes no Node and no Pod", idleChangesNothing},
+	{"R47: Idle lists its Nodes", idleListsNodes},
 	{"R11: stores the finalizer before the first side effect", finalizerFirst},
 	{"R12: deletes a NodeMaintenance in stage Idle immediately", idleIsDeletedImmediately},
 	{"R12: completes a deleted NodeMaintenance and does not cordon again", deletionCompletes},
@@ -80,8 +81,14 @@ func idleChangesNothing(s *scene) {
 		g.Expect(s.ours().Resource("evacuations")).To(BeEmpty())
 	}, aMoment, pace).Should(Succeed())
 	s.Expect(s.stored("r10").Finalizers).To(BeEmpty())
-	s.Expect(s.stored("r10").Status.NodeStatuses).To(ConsistOf(HaveField("NodeRef.Name", "r10")))
 	s.deleteMaintenances("r10")
+}
+
+func idleListsNodes(s *scene) {
+	s.withNodes("r47")
+	s.maintain(nm("r47", idle, ofNodes("r47")))
+	s.Eventually(func() []v1alpha1.NodeMaintenanceNodeStatus { return s.stored("r47").Status.NodeStatuses }, soon, pace).Should(ConsistOf(HaveField("NodeRef.Name", "r47")))
+	s.deleteMaintenances("r47")
 }
 
 func finalizerFirst(s *scene) {

@@ -73,7 +73,7 @@ func (w *Workload) readClaim(ctx context.Context, key types.NamespacedName, fact
 	}
 	facts.Volumes[name] = volumes.Volume{}
 	if volume.UID != "" {
-		facts.Volumes[name], _ = volumes.VolumeOf(volume) // a volume that cannot be translated to CSI is waited for by its name in status.volumesAttached
+		facts.Volumes[name], _ = volumes.VolumeOf(volume) // without names, the plan names what status.volumesAttached lists
 	}
 	return true, nil
 }

@@ -41,6 +41,20 @@ func TestVolumes(t *testing.T) {
 		g.Expect(got.Ignored).To(HaveLen(1))
 	})
 
+	t.Run("K1: a volume of an in-tree cloud plugin is matched by the name of its CSI driver", func(t *testing.T) {
+		g := NewWithT(t)
+		inTree := volume.DeepCopy()
+		inTree.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://us-east-1a/vol-1"}}
+		attached := node.DeepCopy()
+		attached.Status.VolumesAttached[0].Name = "kubernetes.io/csi/ebs.csi.aws.com^vol-1"
+		w := newWorkload(&Cluster{WithWatch: fake.NewClientBuilder().WithObjects(claim, inTree).Build(), gaps: &Gaps{}})
+		w.pods["n"] = []corev1.Pod{skipped}
+		got, err := w.Volumes(t.Context(), attached, &v1alpha1.NodeMaintenance{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(got.Waiting).To(BeEmpty())
+		g.Expect(got.Ignored).To(HaveLen(1))
+	})
+
 	t.Run("K4: nothing is predicted without the right to read volumes", func(t *testing.T) {
 		g := NewWithT(t)
 		w := workload(interceptor.Funcs{Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
