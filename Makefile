@@ -231,7 +231,7 @@ verify-github: ## Check the workflows, and that Dependabot updates every Go modu
 		{ echo ".github/dependabot.yml must list exactly the Go modules of the repository (<: missing, >: does not exist)."; exit 1; }
 
 # Separate modules, so that users of the main module do not get their dependencies.
-MODULES := hack/release test/e2e test/browser
+MODULES := hack/release hack/tools/csi-mock test/e2e test/browser
 
 vet: ## Run go vet.
 	go vet ./...

@@ -2,13 +2,13 @@
 // development tools (controller-gen, kustomize, …) and the control plane of the tests
 // (etcd, kube-apiserver, kwok, the Cluster API core manager, …).
 //
-// Each program belongs to a small Go module under hack/tools that only pins its version. This
+// Each program belongs to a small Go module under hack/tools that pins its version; a few modules have a main package. This
 // package reads the version from that go.mod and derives the path of the built program:
 //
-//	<cache>/<name>-<version>-<hash of go.mod and go.sum>/<name>
+//	<cache>/<name>-<version>-<hash of go.mod, go.sum and *.go>/<name>
 //
-// Because of the hash, any change of a pin, a dependency or a checksum results in another path,
-// so a stale binary is never used. hack/tools/install builds missing programs;
+// Because of the hash, any change of a pin, a dependency, a checksum or a main package results in
+// another path, so a stale binary is never used. hack/tools/install builds missing programs;
 // test/controlplane only looks up the paths.
 package toolchain
 
@@ -37,8 +37,8 @@ const (
 	// Node programs are a kubelet and its container runtime. Only the tests of the node agent need
 	// them.
 	Node Group = "node"
-	// E2E programs make Debian a Kubernetes node and Docker an infrastructure. Only the end-to-end tests need them, besides those of
-	// a Node and of a control plane.
+	// E2E programs make Debian a Kubernetes node and Docker an infrastructure, and attach volumes. Only the end-to-end tests need them,
+	// besides those of a Node and of a control plane.
 	E2E Group = "e2e"
 	// Oldest is the API server of the oldest workload clusters that the tests of admission run against.
 	Oldest Group = "oldest"
@@ -91,6 +91,8 @@ var Programs = []Program{
 	{"kube-proxy-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", Next},
 	{"kubeadm-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubeadm", Next},
 	{"kubelet-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubelet", Next},
+	{"csi-attacher", "external-attacher", "github.com/kubernetes-csi/external-attacher/v4", "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher", E2E},
+	{"csi-mock", "csi-mock", "k8s.io/kubernetes", "github.com/capnm/cluster-api-node-maintenance/hack/tools/csi-mock", E2E},
 	{"capd", "capd", "sigs.k8s.io/cluster-api/test", "sigs.k8s.io/cluster-api/test/infrastructure/docker", E2E},
 	{"controller-gen", "controller-tools", "sigs.k8s.io/controller-tools", "sigs.k8s.io/controller-tools/cmd/controller-gen", Dev},
 	{"kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "sigs.k8s.io/kustomize/kustomize/v5", Dev},
@@ -169,8 +171,13 @@ func (p Program) Path(root string) (string, error) {
 		return "", err
 	}
 	hash := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum"} {
-		content, err := os.ReadFile(filepath.Join(p.Dir(root), name))
+	dir := p.Dir(root)
+	sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return "", errors.Wrapf(err, "looking for the sources of %s", p.Name)
+	}
+	for _, file := range append(sources, filepath.Join(dir, "go.mod"), filepath.Join(dir, "go.sum")) {
+		content, err := os.ReadFile(file)
 		if err != nil {
 			return "", errors.Wrapf(err, "reading what pins %s", p.Name)
 		}
