@@ -2,8 +2,9 @@
 // development tools (controller-gen, kustomize, …) and the control plane of the tests
 // (etcd, kube-apiserver, kwok, the Cluster API core manager, …).
 //
-// Each program belongs to a small Go module under hack/tools that pins its version; a few modules have a main package. This
-// package reads the version from that go.mod and derives the path of the built program:
+// Each program belongs to a small Go module under hack/tools that pins its version, and in some
+// cases has its main package. This package reads the version from that go.mod and derives the path
+// of the built program:
 //
 //	<cache>/<name>-<version>-<hash of go.mod, go.sum and *.go>/<name>
 //
@@ -179,7 +180,7 @@ func (p Program) Path(root string) (string, error) {
 	for _, file := range append(sources, filepath.Join(dir, "go.mod"), filepath.Join(dir, "go.sum")) {
 		content, err := os.ReadFile(file)
 		if err != nil {
-			return "", errors.Wrapf(err, "reading what pins %s", p.Name)
+			return "", errors.Wrapf(err, "reading the module of %s", p.Name)
 		}
 		hash.Write(content)
 	}
