@@ -40,14 +40,8 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 	})
 
 	It("drains the Node of a deleted Machine by rules, labels and budgets", func(ctx context.Context) {
-		workers := w.workers(ctx, Default)
-		deleted, other := &workers[0], &workers[1]
-		w.cordon(ctx, other, true)
-		w.apply(ctx, read("testdata/applications.yaml"))
-		w.waitReady(ctx)
-		w.cordon(ctx, other, false)
+		deleted, pods := w.applyToOneWorker(ctx, read("testdata/applications.yaml"))
 		node := deleted.Status.NodeRef.Name
-		pods := w.podsOn(ctx, Default, node)
 		Expect(pods).To(HaveLen(16))
 		job := pods[slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Labels["app"] == "job" })]
 		Expect(job.Status.Phase).To(Equal(corev1.PodRunning))
@@ -248,6 +242,19 @@ func (w *workloadCluster) waitReady(ctx context.Context) {
 			g.Expect(pod.Status.Phase).To(BeElementOf(corev1.PodRunning, corev1.PodSucceeded), pod.Name)
 		}
 	}, eventually, pace).Should(Succeed())
+}
+
+// applyToOneWorker applies manifests and waits until their Pods run, all of them on the Node of the same worker. It returns the Machine of this
+// worker, and the Pods.
+func (w *workloadCluster) applyToOneWorker(ctx context.Context, manifests string) (*clusterv1.Machine, []corev1.Pod) {
+	GinkgoHelper()
+	workers := w.workers(ctx, Default)
+	worker, other := &workers[0], &workers[1]
+	w.cordon(ctx, other, true)
+	w.apply(ctx, manifests)
+	w.waitReady(ctx)
+	w.cordon(ctx, other, false)
+	return worker, w.podsOn(ctx, Default, worker.Status.NodeRef.Name)
 }
 
 // cordon makes the Node of a Machine unschedulable or schedulable.

@@ -21,18 +21,13 @@ var _ = Describe("Volumes of a CSI driver", func() {
 		w := newWorkloadClusterOf(ctx, "testdata/cluster.yaml", "volumes", 1, 2, "capnm.dev/csi-attacher:e2e", "capnm.dev/csi-mock:e2e")
 		management.apply(ctx, w.name, read("testdata/rules.yaml"))
 		w.waitHooks(ctx)
-		workers := w.workers(ctx, Default)
-		deleted, other := &workers[0], &workers[1]
-		w.cordon(ctx, other, true)
-		w.apply(ctx, read("testdata/csi.yaml"))
-		w.waitReady(ctx)
-		w.cordon(ctx, other, false)
-		node := deleted.Status.NodeRef.Name
-		pods, attachments := w.podsOn(ctx, Default, node), w.attachments(ctx, Default, node)
+		deleted, pods := w.applyToOneWorker(ctx, read("testdata/csi.yaml"))
 		Expect(pods).To(HaveLen(2))
+		node := deleted.Status.NodeRef.Name
+		attachments := w.attachments(ctx, Default, node)
 		Expect(attachments).To(And(HaveLen(2), HaveKey("evicted"), HaveKey("skipped")))
 
-		By("deleting the Machine while no controller can detach volumes")
+		By("deleting the Machine while external-attacher is stopped")
 		begin := len(w.events())
 		w.scaleAttacher(ctx, 0)
 		Expect(management.client.Delete(ctx, deleted)).To(Succeed())
@@ -45,7 +40,7 @@ var _ = Describe("Volumes of a CSI driver", func() {
 				HaveField("Message", And(ContainSubstring("default/evicted"), Not(ContainSubstring("default/skipped")))))))
 		}, eventually, pace).Should(Succeed())
 
-		By("detaching volumes again")
+		By("starting external-attacher again")
 		w.scaleAttacher(ctx, 1)
 		expectGone(ctx, management.client, deleted)
 		events := w.events()[begin:]
@@ -60,7 +55,7 @@ var _ = Describe("Volumes of a CSI driver", func() {
 			Expect(deletion.Requested).To(BeTemporally(">", removed[0].Requested), "%s, before the Node was removed", deletion)
 		}
 
-		By("attaching the volume to the Node of the replacement")
+		By("the volume is attached to the Node of the Pod that replaces the evicted one")
 		Eventually(func(g Gomega) {
 			replaced := get(ctx, g, w.Client, &appsv1.Deployment{ObjectMeta: named("default", "evicted")})
 			g.Expect(replaced.Status.AvailableReplicas).To(BeEquivalentTo(1))
