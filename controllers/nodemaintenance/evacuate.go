@@ -67,13 +67,13 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 	decision := c.Decide(planned(pods), s.turns)
 	s.drain = &drainState{
 		decision: decision.Maintenances[s.maintenance.Name], pods: map[string][]drainedPod{}, deleteErrors: map[types.UID]error{},
-		ruleProblems: c.Matchers[s.maintenance.Name].Problems(),
+		ruleProblems: c.Problems(s.maintenance.Name),
 		budgets:      sync.OnceValue(func() *budgets.Index { return r.budgetsIn(s.request.Cluster) }),
 	}
 	selected := sets.New(nodeNames(s.nodes)...)
 	for _, pod := range pods {
 		if node := pod.object.Spec.NodeName; selected.Has(node) {
-			pod.verdict, pod.others = pod.Verdicts[s.maintenance.Name], othersOn(c, node, s.maintenance.Name, pod.Verdicts)
+			pod.verdict, pod.others = pod.VerdictOf(s.maintenance.Name)
 			s.drain.pods[node] = append(s.drain.pods[node], pod)
 		}
 	}
@@ -178,17 +178,6 @@ func (r *Reconciler) observePods(ctx context.Context, s *scope, c *planinput.Com
 		}
 	}
 	return all, true, nil
-}
-
-// othersOn returns the verdicts of the other NodeMaintenances that drain a Node.
-func othersOn(c *planinput.Component, node, mine string, verdicts map[string]rules.Verdict) []rules.Verdict {
-	var others []rules.Verdict
-	for _, m := range c.Maintenances {
-		if m.Name != mine && slices.Contains(m.Nodes, node) {
-			others = append(others, verdicts[m.Name])
-		}
-	}
-	return others
 }
 
 // applyTargets creates Evacuations for the targets on this NodeMaintenance's Nodes, and withdraws from those of other Pods. An Evacuation that

@@ -211,7 +211,8 @@ func number(sorted []Pod) {
 }
 
 func forecastPod(o Observation, maintenances []v1alpha1.NodeMaintenance, described planinput.Pod, pod *corev1.Pod, e *v1alpha1.Evacuation) Pod {
-	p := Pod{Pod: pod, Type: described.Type, Verdict: described.Verdicts[o.Maintenance.Name], Evacuation: e}
+	verdict, _ := described.VerdictOf(o.Maintenance.Name)
+	p := Pod{Pod: pod, Type: described.Type, Verdict: verdict, Evacuation: e}
 	if described.Planned.Finished {
 		p.Outcome = Finished
 	}

@@ -31,17 +31,28 @@ func Drains(m *v1alpha1.NodeMaintenance) bool {
 // decided together.
 type Component struct {
 	Maintenances []plan.Maintenance
-	// Matchers and Rules are those in effect, by name of the NodeMaintenance.
-	Matchers map[string]*rules.Matcher
-	Rules    map[string][]v1alpha1.DrainRule
 	// Nodes are the names of all Nodes, Unreachable those of the unreachable ones.
 	Nodes, Unreachable sets.Set[string]
 
-	limits map[string]int // maxParallelNodes of the NodeMaintenances that have it, by name
+	members   map[string]*member   // by name
+	selecting map[string][]*member // the NodeMaintenances that select a Node, by its name
+	limits    map[string]int       // maxParallelNodes of the NodeMaintenances that have it, by name
+}
+
+// member is a NodeMaintenance of a Component, with its drain rules in effect.
+type member struct {
+	name    string
+	rules   []v1alpha1.DrainRule
+	matcher *rules.Matcher
 }
 
 // IsLimited reports whether a NodeMaintenance of the component has maxParallelNodes.
 func (c *Component) IsLimited() bool { return len(c.limits) > 0 }
+
+// Problems returns the drain rules of a NodeMaintenance of the component that cannot be parsed.
+func (c *Component) Problems(maintenance string) []rules.Problem {
+	return c.members[maintenance].matcher.Problems()
+}
 
 // Decide returns the targets of the component, none on the Nodes that wait because of maxParallelNodes.
 func (c *Component) Decide(pods []plan.Pod, turns nodeselection.Turns) plan.Decision {
@@ -125,8 +136,8 @@ func ComponentWithout(name string, drains []Drain, now time.Time) *Component {
 
 func componentOf(name string, drains []Drain, now time.Time, include func(name string) bool) *Component {
 	c := &Component{
-		Matchers: map[string]*rules.Matcher{}, Rules: map[string][]v1alpha1.DrainRule{}, Nodes: sets.New[string](), Unreachable: sets.New[string](),
-		limits: map[string]int{},
+		Nodes: sets.New[string](), Unreachable: sets.New[string](),
+		members: map[string]*member{}, selecting: map[string][]*member{}, limits: map[string]int{},
 	}
 	all, specs := make([]plan.Maintenance, 0, len(drains)), map[string]*v1alpha1.NodeMaintenance{}
 	for _, drain := range drains {
@@ -141,9 +152,12 @@ func componentOf(name string, drains []Drain, now time.Time, include func(name s
 		if !include(m.Name) {
 			continue
 		}
-		c.Rules[m.Name] = rules.InEffect(&specs[m.Name].Spec)
-		c.Matchers[m.Name] = rules.NewMatcher(c.Rules[m.Name])
-		m.SkippedTypes = c.Matchers[m.Name].SkippedTypes()
+		each := newMember(specs[m.Name])
+		c.members[m.Name] = each
+		for _, node := range m.Nodes {
+			c.selecting[node] = append(c.selecting[node], each)
+		}
+		m.SkippedTypes = each.matcher.SkippedTypes()
 		c.Maintenances = append(c.Maintenances, m)
 		c.Nodes.Insert(m.Nodes...)
 		if limit := nodeselection.Limit(specs[m.Name].Spec.MaxParallelNodes, len(m.Nodes)); limit > 0 {
@@ -151,6 +165,11 @@ func componentOf(name string, drains []Drain, now time.Time, include func(name s
 		}
 	}
 	return c
+}
+
+func newMember(m *v1alpha1.NodeMaintenance) *member {
+	inEffect := rules.InEffect(&m.Spec)
+	return &member{name: m.Name, rules: inEffect, matcher: rules.NewMatcher(inEffect)}
 }
 
 func (d Drain) planned(now time.Time) plan.Maintenance {

@@ -2,7 +2,6 @@ package planinput_test
 
 import (
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -18,7 +17,6 @@ import (
 
 func TestBlocking(t *testing.T) { // R55: says what a NodeMaintenance waits for whose Nodes all wait
 	g := NewWithT(t)
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	drain := func(name string, nodes ...string) planinput.Drain {
 		d := planinput.Drain{Maintenance: &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NodeMaintenanceSpec{
 			Stage: v1alpha1.StageDrain, MaxParallelNodes: ptr.To(intstr.FromInt32(1)),

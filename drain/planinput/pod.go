@@ -41,10 +41,29 @@ type Pod struct {
 	Planned plan.Pod
 	// Type is empty if it is not known.
 	Type v1alpha1.PodType
-	// Verdicts of the drain rules, by name of the NodeMaintenance.
-	Verdicts map[string]rules.Verdict
+	// Verdicts are those of the NodeMaintenances that select the Node of the Pod, and of no others: a component may have hundreds.
+	Verdicts []Verdict
 	// OverdueAt is when the Pod no longer blocks the drain of its unreachable Node. It is zero if that is not to be expected.
 	OverdueAt time.Time
+}
+
+// Verdict is the verdict of the drain rules of a NodeMaintenance on a Pod.
+type Verdict struct {
+	rules.Verdict
+
+	by *member
+}
+
+// VerdictOf returns the verdict of a NodeMaintenance that selects the Node of the Pod, and those of the others.
+func (p Pod) VerdictOf(maintenance string) (verdict rules.Verdict, others []rules.Verdict) {
+	for _, each := range p.Verdicts {
+		if each.by.name == maintenance {
+			verdict = each.Verdict
+		} else {
+			others = append(others, each.Verdict)
+		}
+	}
+	return verdict, others
 }
 
 // Pod describes a Pod. e is its Evacuation, nil if it has none. agentServes means that the node agent runs on its Node and terminates
@@ -52,13 +71,14 @@ type Pod struct {
 func (c *Component) Pod(s Surroundings, pod *corev1.Pod, e *v1alpha1.Evacuation, agentServes bool, now time.Time) Pod {
 	subject := RulePod(s, pod)
 	overdue, overdueAt := rules.Overdue(pod, c.Unreachable.Has(pod.Spec.NodeName), now)
-	described := Pod{Verdicts: map[string]rules.Verdict{}, Planned: plan.Pod{
+	selecting := c.selecting[pod.Spec.NodeName]
+	described := Pod{Verdicts: make([]Verdict, 0, len(selecting)), Planned: plan.Pod{
 		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
 		Type: subject.Type, Priority: ptr.Deref(pod.Spec.Priority, 0), Labels: pod.Labels,
 		Finished:    subject.Finished || overdue,
 		Evacuating:  e != nil && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 		IsRecreated: subject.Type == v1alpha1.PodTypeDaemonSet && daemonset.Tolerated(pod.Spec.Tolerations),
-		Verdicts:    map[string]plan.Verdict{},
+		Verdicts:    make(map[string]plan.Verdict, len(selecting)),
 	}}
 	if subject.TypeKnown {
 		described.Type = subject.Type
@@ -66,35 +86,35 @@ func (c *Component) Pod(s Surroundings, pod *corev1.Pod, e *v1alpha1.Evacuation,
 	if !overdue {
 		described.OverdueAt = overdueAt
 	}
-	for name, matcher := range c.Matchers {
-		verdict := matcher.Decide(subject)
-		described.Verdicts[name] = verdict
-		described.Planned.Verdicts[name] = plan.Verdict{Behavior: verdict.Behavior, Order: verdict.Order, Undecided: verdict.Undecided != ""}
+	for _, by := range selecting {
+		verdict := by.matcher.Decide(subject)
+		described.Verdicts = append(described.Verdicts, Verdict{verdict, by})
+		described.Planned.Verdicts[by.name] = plan.Verdict{Behavior: verdict.Behavior, Order: verdict.Order, Undecided: verdict.Undecided != ""}
 	}
-	described.Planned.HasEvacuator = c.agentTerminates(pod, e, described, agentServes)
+	described.Planned.HasEvacuator = described.agentTerminates(pod, e, agentServes)
 	return described
 }
 
 // agentTerminates reports whether the agent on the Node terminates a static Pod. An existing Evacuation decides; otherwise the drain rules
 // do.
-func (c *Component) agentTerminates(pod *corev1.Pod, e *v1alpha1.Evacuation, described Pod, agentServes bool) bool {
+func (p Pod) agentTerminates(pod *corev1.Pod, e *v1alpha1.Evacuation, agentServes bool) bool {
 	if e != nil && len(e.Spec.Evacuators) > 0 {
 		return staticpod.Evacuated(e)
 	}
 	if !agentServes {
 		return false
 	}
-	for name, verdict := range described.Verdicts {
-		i := slices.IndexFunc(c.Rules[name], func(rule v1alpha1.DrainRule) bool { return rule.Name == verdict.Rule })
-		var by *v1alpha1.DrainRule
-		if i >= 0 {
-			by = &c.Rules[name][i]
-		}
-		if verdict.Behavior == v1alpha1.DrainBehaviorDrain && staticpod.HasEvacuator(pod, described.Type, by) {
-			return true
-		}
+	return slices.ContainsFunc(p.Verdicts, func(v Verdict) bool {
+		return v.Behavior == v1alpha1.DrainBehaviorDrain && staticpod.HasEvacuator(pod, p.Type, v.rule())
+	})
+}
+
+// rule returns the rule that decides, nil if no rule matches.
+func (v Verdict) rule() *v1alpha1.DrainRule {
+	if i := slices.IndexFunc(v.by.rules, func(rule v1alpha1.DrainRule) bool { return rule.Name == v.Rule }); i >= 0 {
+		return &v.by.rules[i]
 	}
-	return false
+	return nil
 }
 
 // Evacuators returns the evacuators of an Evacuation that a NodeMaintenance with this policy creates for the Pod, and the annotations of
