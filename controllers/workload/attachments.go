@@ -75,8 +75,12 @@ func (w *drainWatch) startAttachments() (*attachmentWatch, error) {
 			w.volumesChanged(attachment.Spec.NodeName)
 		}
 	}
-	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    changed,
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(object any, isInInitialList bool) {
+			if !isInInitialList { // when the list has arrived, all Nodes are affected
+				changed(object)
+			}
+		},
 		UpdateFunc: func(_, object any) { changed(object) },
 		DeleteFunc: changed,
 	})

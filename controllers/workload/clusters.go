@@ -29,6 +29,8 @@ type Clusters struct {
 	evictions  Limits
 	clock      clock.PassiveClock
 
+	affected, resumed *bursts // of AllPodsAffected, and of Resume
+
 	// Failures are the failures of the reconciliation of NodeMaintenances, for the conditions of the Machines that they serve.
 	Failures Failures[Request]
 
@@ -51,13 +53,15 @@ type connectedWatch struct {
 // NewClusters returns a Clusters that uses the connections of the ClusterCache; management reads Cluster objects. evictions limits the
 // evictions in each workload cluster. The limits of the ClusterCache apply to all other requests.
 func NewClusters(management client.Reader, cache clustercache.ClusterCache, scheme *runtime.Scheme, evictions Limits, now clock.PassiveClock) *Clusters {
-	return &Clusters{
+	c := &Clusters{
 		management: management, cache: cache, informers: newSharedInformers(), scheme: scheme, evictions: evictions, clock: now,
 		watches:   map[types.NamespacedName]*connectedWatch{},
 		recorders: map[types.NamespacedName]*eventRecorder{},
 		unserved:  map[types.NamespacedName]string{},
 		check:     func(types.NamespacedName) {},
 	}
+	c.affected, c.resumed = newBursts(firstAffectedInterval, c.affectAllPods), newBursts(firstResumedInterval, c.resume)
+	return c
 }
 
 // IsNotConnected reports whether err means that there is no connection to the workload cluster.
@@ -108,8 +112,8 @@ func (c *Clusters) HealthState(ctx context.Context, cluster types.NamespacedName
 	return c.cache.GetHealthCheckingState(ctx, cluster)
 }
 
-// Subscribe registers a function that is called for each Change of a workload cluster. It must be called before the manager starts.
-// notify must not block.
+// Subscribe registers a function that is called for each later Change of a workload cluster, before it starts to reconcile. notify must not
+// block.
 func (c *Clusters) Subscribe(notify func(Change)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,11 +234,20 @@ func (c *Clusters) RestartWatches(cluster types.NamespacedName) {
 // restartAfter prevents concurrent drains that all detect the restored contact from restarting the same watch repeatedly.
 const restartAfter = 15 * time.Second
 
-// OnCheckRequested sets the function that checks what is installed in a workload cluster. It must be called before the manager starts.
-func (c *Clusters) OnCheckRequested(check func(cluster types.NamespacedName)) { c.check = check }
+// OnCheckRequested sets the function that checks what is installed in a workload cluster. check must not block.
+func (c *Clusters) OnCheckRequested(check func(cluster types.NamespacedName)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.check = check
+}
 
 // RequestCheck requests a check of what is installed in a workload cluster.
-func (c *Clusters) RequestCheck(cluster types.NamespacedName) { c.check(cluster) }
+func (c *Clusters) RequestCheck(cluster types.NamespacedName) {
+	c.mu.RLock()
+	check := c.check
+	c.mu.RUnlock()
+	check(cluster)
+}
 
 // SetUnserved records which of the installed CRDs a workload cluster does not serve, and why. It is empty if all are served.
 func (c *Clusters) SetUnserved(cluster types.NamespacedName, unserved string) {
@@ -309,8 +322,31 @@ func (c *Clusters) stopWatch(cluster types.NamespacedName) {
 	}
 }
 
+// notify passes a Change to all subscribers. It merges those of type AllPodsAffected. The caller must not hold the lock.
 func (c *Clusters) notify(change Change) {
-	for _, notify := range c.subscribers {
+	if change.Type == AllPodsAffected {
+		c.affected.add(change.Cluster)
+		return
+	}
+	c.send(change)
+}
+
+func (c *Clusters) send(change Change) {
+	c.mu.RLock()
+	subscribers := c.subscribers // only appended to
+	c.mu.RUnlock()
+	for _, notify := range subscribers {
 		notify(change)
+	}
+}
+
+// affectAllPods notifies subscribers that all decisions in a workload cluster may have changed, also those about volumes.
+func (c *Clusters) affectAllPods(cluster types.NamespacedName) {
+	c.send(Change{Cluster: cluster, Type: AllPodsAffected})
+	c.mu.RLock()
+	watch := c.watches[cluster]
+	c.mu.RUnlock()
+	if watch != nil {
+		watch.volumesChanged("")
 	}
 }

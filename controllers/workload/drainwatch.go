@@ -93,14 +93,11 @@ func (w *drainWatch) startShared() error {
 			w.notify(Change{Cluster: w.cluster, Type: BudgetChanged, Budget: budget})
 		}
 	}
-	surroundingsChanged := func(any) {
-		w.notify(Change{Cluster: w.cluster, Type: AllPodsAffected})
-		w.volumesChanged("")
-	}
+	surroundingsChanged := func(any) { w.notify(Change{Cluster: w.cluster, Type: AllPodsAffected}) }
 	for _, each := range []sharedWatch{
-		{w.budgets, ctrlcache.TransformStripManagedFields(), budgetChanged, func(any, any) bool { return true }},
-		{w.namespaces, trimNamespace, surroundingsChanged, labelsChanged},
-		{w.daemonSets, trimDaemonSet, surroundingsChanged, identityChanged},
+		{w.budgets, ctrlcache.TransformStripManagedFields(), budgetChanged, budgetChanged, func(any, any) bool { return true }},
+		{w.namespaces, trimNamespace, func(any) {}, surroundingsChanged, labelsChanged},
+		{w.daemonSets, trimDaemonSet, func(any) {}, surroundingsChanged, identityChanged},
 	} {
 		registration, err := each.addHandler()
 		if err != nil {
@@ -120,7 +117,9 @@ func (w *drainWatch) startShared() error {
 type sharedWatch struct {
 	informer cache.SharedIndexInformer
 	trim     cache.TransformFunc
-	changed  func(any)
+	// listed is called for each object of the first list, changed for each later change. When the list has arrived, all decisions are
+	// affected in any case.
+	listed, changed func(any)
 	// affects reports whether an update of an object affects decisions. Tenants may update objects at any rate, and each change that affects
 	// decisions reconciles all that is evacuated in the workload cluster.
 	affects func(before, after any) bool
@@ -130,8 +129,14 @@ func (s sharedWatch) addHandler() (cache.ResourceEventHandlerRegistration, error
 	if err := s.informer.SetTransform(s.trim); err != nil {
 		return nil, err //nolint:wrapcheck // the caller adds the context
 	}
-	return s.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{ //nolint:wrapcheck // same
-		AddFunc: s.changed,
+	return s.informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{ //nolint:wrapcheck // same
+		AddFunc: func(object any, isInInitialList bool) {
+			if isInInitialList {
+				s.listed(object)
+			} else {
+				s.changed(object)
+			}
+		},
 		UpdateFunc: func(before, after any) {
 			if s.affects(before, after) {
 				s.changed(after)

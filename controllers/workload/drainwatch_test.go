@@ -53,11 +53,12 @@ func TestUpdatesThatAffectDecisions(t *testing.T) {
 			g, source, changes := NewWithT(t), cachetesting.NewFakeControllerSource(), make(chan any, 10)
 			source.Add(object(func(*metav1.PartialObjectMetadata) {}))
 			tc.watch.informer = cache.NewSharedIndexInformer(source, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})
-			tc.watch.changed = func(object any) { changes <- object }
+			listed := make(chan any, 10)
+			tc.watch.listed, tc.watch.changed = func(object any) { listed <- object }, func(object any) { changes <- object }
 			_, err := tc.watch.addHandler()
 			g.Expect(err).NotTo(HaveOccurred())
 			go tc.watch.informer.RunWithContext(t.Context())
-			g.Eventually(changes).Should(Receive(), "the first list")
+			g.Eventually(listed).Should(Receive(), "the first list")
 			for _, update := range tc.updates {
 				source.Modify(update.DeepCopy())
 			}

@@ -36,8 +36,10 @@ func (c *Clusters) refusePaused(ctx context.Context, key types.NamespacedName) e
 }
 
 // Resume triggers the reconciliation of all objects in a workload cluster, as a new connection does: events during a pause of the Cluster
-// or a Machine were not processed.
-func (c *Clusters) Resume(cluster types.NamespacedName) {
+// or a Machine were not processed. It returns at once, and merges calls: many Machines may be resumed together.
+func (c *Clusters) Resume(cluster types.NamespacedName) { c.resumed.add(cluster) }
+
+func (c *Clusters) resume(cluster types.NamespacedName) {
 	c.mu.Lock()
 	c.stopWatch(cluster)
 	c.mu.Unlock()
