@@ -107,11 +107,24 @@ const (
 	// start in the order of these times and of deletions. The manager removes the annotation when the maintenance is complete.
 	DrainRequestedAnnotation = "maintenance.cluster.x-k8s.io/drain-requested"
 
-	// DrainStartedAnnotation on a Machine that drains and has a drain timeout is the time at which the drain started, in the format of
-	// RFC 3339. The manager uses it while the workload cluster is unreachable.
+	// The following annotations on a Machine that drains and has a timeout record the course of its drain, in the format of RFC 3339. The manager
+	// decides from them while it cannot observe the drain. It removes them when the maintenance is complete.
+
+	// WaitingForTurnAnnotation is the time since which the Machine has waited for a turn, because of maxParallelDrains.
+	WaitingForTurnAnnotation = "maintenance.cluster.x-k8s.io/waiting-for-turn"
+
+	// DrainBlockedAnnotation is the time since which something has prevented the drain from beginning, or kept the manager from observing
+	// whether it has begun: for example the first failed attempt to connect to the workload cluster.
+	DrainBlockedAnnotation = "maintenance.cluster.x-k8s.io/drain-blocked"
+
+	// DrainStartedAnnotation is the time at which the drain started.
 	DrainStartedAnnotation = "maintenance.cluster.x-k8s.io/drain-started"
 
-	// VolumeWaitStartedAnnotation on a Machine that drains and has a timeout for volumes is the time at which the wait for volumes started.
+	// DrainEndedAnnotation is the time at which the drain ended before it timed out. Without VolumeWaitStartedAnnotation, the volumes have
+	// detached as well.
+	DrainEndedAnnotation = "maintenance.cluster.x-k8s.io/drain-ended"
+
+	// VolumeWaitStartedAnnotation is the time at which the wait for volumes started.
 	VolumeWaitStartedAnnotation = "maintenance.cluster.x-k8s.io/volume-wait-started"
 
 	// BundleVersionAnnotation on an object of the bundle in a workload cluster is the version of the bundle.

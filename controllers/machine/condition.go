@@ -127,7 +127,7 @@ func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconci
 	waiting := outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed, message: machinedrain.FailureMessage(err), at: failure.ReportAt()}
 	if failure.Persists(s.now) { // a transient failure does not replace the condition of a wait for a turn or for volumes
 		waiting.at = s.now.Add(pollInterval)
-		if waiting = s.untilDeadline(waiting); waiting.action == release {
+		if waiting = r.limit(ctx, s, waiting); waiting.action == release {
 			return r.finish(ctx, s, waiting)
 		}
 		if _, reportErr := r.report(ctx, s, waiting); reportErr != nil {

@@ -76,21 +76,25 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "NodeMaintenance " + m.Name + " was completed by another actor; recreating it"},
 			machinemaintenance.CompleteAndDelete(ctx, s.client, m, r.Maintenances.ManagementCluster)
 	}
-	s.maintenance = s.found.Maintenance
-	if s.turn, err = r.turn(ctx, s); err != nil {
+	s.observe(s.found.Maintenance)
+	if err := r.observeTurn(ctx, s); err != nil {
 		return r.unreachable(ctx, s, err)
 	}
-	s.mayDrain = s.turn.Now()
 	desired, problem, err := r.desired(ctx, s, machinedrain.DaemonSetPods(s.policy, s.maintenance))
 	if err != nil {
 		return outcome{}, err
 	}
 	if problem != nil { // a running drain continues with the last valid rules
 		waiting := outcome{action: wait, reason: problem.Reason, message: problem.Message}
-		if waiting.blind = s.maintenance == nil; waiting.blind {
+		switch clock := s.clock(); {
+		case clock.Drained != nil && s.maintenance != nil:
+			return outcome{}, nil
+		case clock.Drain == nil || s.maintenance == nil:
+			waiting.blind = true
 			return waiting, nil
+		default:
+			return s.untilDrainDeadline(waiting), nil
 		}
-		return s.untilDrainDeadline(waiting), nil
 	}
 	return r.apply(ctx, s, desired)
 }
@@ -102,7 +106,7 @@ func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alph
 		purpose = v1alpha1.RequestedForStage
 	}
 	return r.Maintenances.Desired(ctx, machinemaintenance.Request{
-		Cluster: s.cluster, Machine: s.machine, Policy: s.policy, Stage: stageAt(s.turn), For: purpose, DaemonSetPods: daemonSetPods,
+		Cluster: s.cluster, Machine: s.machine, Policy: s.policy, Stage: stageAt(*s.turn), For: purpose, DaemonSetPods: daemonSetPods,
 	}, s.found, s.node)
 }
 
@@ -116,7 +120,10 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 	if err != nil {
 		return r.unreachable(ctx, s, err)
 	}
-	s.maintenance = applied
+	if present == nil || present.Generation != applied.Generation {
+		r.endBlock(s)
+	}
+	s.observe(applied)
 	if present == nil {
 		ctrl.LoggerFrom(ctx).Info("Created NodeMaintenance to drain the Node", "Node", klog.KObj(s.node), "NodeMaintenance", klog.KObj(applied))
 		r.events.Eventf(s.machine, corev1.EventTypeNormal, eventDrainRequested, "Requested the drain of Node %s by NodeMaintenance %s", s.node.Name, applied.Name)
@@ -134,7 +141,12 @@ func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error
 		return outcome{}, nil
 	}
 	reason, message := machinedrain.DrainProgress(s.maintenance, r.maintenanceFailure(ctx, s))
-	return s.untilDrainDeadline(outcome{action: wait, reason: reason, message: message}), nil
+	waiting := outcome{action: wait, reason: reason, message: message}
+	if s.clock().Drain == nil { // the NodeMaintenance has not been reconciled yet
+		waiting.blind = true
+		return waiting, nil
+	}
+	return s.untilDrainDeadline(waiting), nil
 }
 
 // maintenanceFailure returns the persistent error of the reconciliation of the Machine's NodeMaintenance or of its watches, or nil. It returns

@@ -69,8 +69,9 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 // drains the Node then. The NodeMaintenance is deleted when the Node no longer exists.
 func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err error) {
 	if s.client, err = r.Clusters.Client(ctx, s.clusterKey()); err == nil {
-		s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine)
-		s.maintenance = s.found.Maintenance
+		if s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine); err == nil {
+			s.observe(s.found.Maintenance)
+		}
 	}
 	if !machinedrain.HookRemoved(s.machine, s.policy, s.maintenance) {
 		if s.policy == nil || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pkg/errors"
@@ -38,6 +39,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -70,6 +72,7 @@ type Reconciler struct {
 	volumeFacts volumeFacts
 	conditions  writelimit.Limiter[types.NamespacedName] // of conditions that report progress only
 	failures    workload.Failures[types.NamespacedName]
+	blocked     sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
 	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
 
@@ -113,6 +116,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	result, err := r.reconcile(ctx, s)
 	if machinedrain.IsDraining(s.machine) {
 		result, err = r.reportFailure(ctx, s, result, err)
+	}
+	if !s.blind {
+		r.endBlock(s)
 	}
 	if err != nil {
 		return workload.Result(err)
@@ -183,10 +189,15 @@ type scope struct {
 	found       machinedrain.Found        // the result of the lookup of its NodeMaintenance
 	maintenance *v1alpha1.NodeMaintenance // nil until it exists
 
+	read lookup.Result[v1alpha1.NodeMaintenance] // of the NodeMaintenance, for decisions that are made without it, too
+
 	// The following fields are set while the Node is drained.
-	volumeWaitStart *time.Time // nil until the wait for volumes begins
-	turn            machinedrain.Turn
-	mayDrain        bool // maxParallelDrains permits the drain
+	volumeWaitStart *time.Time         // nil until the wait for volumes begins
+	turn            *machinedrain.Turn // nil until it is known whether maxParallelDrains permits the drain
+	turnGranted     bool               // the drain may start although the turn cannot be observed
+	blind           bool               // the drain cannot be observed, or something prevents it from beginning
+	blockedSince    time.Time          // since when that has been so
+	blockEnded      bool               // what the Machine has recorded about that is over
 
 	// drainOver and volumesOver mean that this part has completed, timed out or is skipped. Cluster API does not repeat it.
 	drainOver, volumesOver bool
@@ -194,6 +205,11 @@ type scope struct {
 	timedOut []string
 	// drainTimeoutMessage and volumesTimeoutMessage are the messages of the drain and of the wait for volumes, empty unless they have timed out.
 	drainTimeoutMessage, volumesTimeoutMessage string
+}
+
+// observe sets the NodeMaintenance that was read, nil if there is none.
+func (s *scope) observe(m *v1alpha1.NodeMaintenance) {
+	s.maintenance, s.read = m, lookup.Of(m)
 }
 
 func (s *scope) clusterKey() types.NamespacedName { return client.ObjectKeyFromObject(s.cluster) }
@@ -205,7 +221,7 @@ type outcome struct {
 	reason, message string
 	// at is when to reconcile again if no event triggers it earlier.
 	at time.Time
-	// blind means that the drain cannot be observed while the step waits.
+	// blind means that the drain cannot be observed while the step waits, or that something prevents it from beginning.
 	blind bool
 }
 
@@ -235,7 +251,7 @@ func (r *Reconciler) runSteps(ctx context.Context, s *scope, steps ...step) (rec
 			return reconcile.Result{}, err
 		}
 		if result.blind {
-			result = s.untilDeadline(result)
+			result = r.limit(ctx, s, result)
 		}
 		switch result.action {
 		case wait:
@@ -270,5 +286,6 @@ func (r *Reconciler) forget(machine types.NamespacedName) {
 	r.volumeFacts.forget(machine)
 	r.conditions.Remove(machine)
 	r.failures.Record(machine, nil, time.Time{})
+	r.blocked.Delete(machine)
 	r.Clusters.ReleaseAll(watchOwner(machine))
 }

@@ -116,8 +116,9 @@ func (r *Reconciler) findMaintenance(ctx context.Context, s *scope, stage v1alph
 	if s.client, err = r.Clusters.Client(ctx, s.clusterKey()); err != nil {
 		return err
 	}
-	s.found, s.node, err = find(ctx, s.client, s.clusterKey(), s.machine)
-	s.maintenance = s.found.Maintenance
+	if s.found, s.node, err = find(ctx, s.client, s.clusterKey(), s.machine); err == nil {
+		s.observe(s.found.Maintenance)
+	}
 	return err
 }
 
@@ -169,8 +170,10 @@ func (r *Reconciler) skipIfDrained(_ context.Context, s *scope) (outcome, error)
 // keepDrained reports the result of the drain of a Machine that is not being deleted. The Node stays cordoned until the stage annotation is removed
 // or the in-place update has completed. After a timeout, the steps run again until the Node is drained.
 func (r *Reconciler) keepDrained(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
-	if retry, err := r.allowUpdate(ctx, s, result.reason); err != nil || retry > 0 {
-		return reconcile.Result{RequeueAfter: retry}, err
+	if !s.blind { // an update must not begin on a Node whose drain cannot be observed
+		if retry, err := r.allowUpdate(ctx, s, result.reason); err != nil || retry > 0 {
+			return reconcile.Result{RequeueAfter: retry}, err
+		}
 	}
 	wanted, again := machinedrain.ResultCondition(result.reason, result.message), time.Duration(0)
 	if wanted.Status == metav1.ConditionTrue {
@@ -205,7 +208,7 @@ func (r *Reconciler) keepStage(ctx context.Context, s *scope, stage v1alpha1.Nod
 	if problem != nil {
 		return waitingCondition(problem.Reason, problem.Message), nil
 	}
-	s.maintenance = kept
+	s.observe(kept)
 	condition := machinedrain.StageCondition(stage, kept)
 	if taken := s.found.TakenMessage(); taken != "" {
 		condition.Message += "\n" + taken

@@ -2,11 +2,12 @@ package machine
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	"github.com/pkg/errors"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -16,9 +17,18 @@ import (
 const pollInterval = 15 * time.Second
 
 func (s *scope) clock() machinedrain.Clock {
-	clock := machinedrain.ClockOf(s.machine, s.maintenance)
-	if s.mayDrain {
-		clock = clock.WithTurn(s.machine, s.now)
+	clock := machinedrain.ClockOf(s.machine, s.read, s.now)
+	if s.blockEnded {
+		clock.Blocked = nil
+	}
+	if s.turn != nil {
+		clock = clock.WithTurn(*s.turn, s.machine, s.now)
+	}
+	if !s.blockedSince.IsZero() {
+		clock = clock.WithBlock(s.machine, s.blockedSince)
+	}
+	if s.turnGranted {
+		clock = clock.WithGrantedTurn(s.now)
 	}
 	if clock.Volumes == nil {
 		clock.Volumes = s.volumeWaitStart
@@ -26,24 +36,66 @@ func (s *scope) clock() machinedrain.Clock {
 	return clock
 }
 
-// recordClock records the start of the drain, and of the wait for volumes, on the Machine if there is a timeout. The deadline must be known
-// even if the workload cluster is unreachable.
+// recordAfter is how long a drain must be blocked before the Machine records it. Many blocks last less, such as that of a NodeMaintenance that was just
+// created. A restart of the manager delays the deadline by at most this time.
+const recordAfter = 5 * time.Second
+
+// recordClock records the clock on the Machine if there is a timeout. The deadline must be known even if the workload cluster is unreachable.
 func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
-	missing := s.clock().MissingAnnotations(s.machine)
-	if len(missing) == 0 {
+	clock, changed := s.clock(), s.machine.DeepCopy()
+	if clock.Blocked != nil && s.now.Sub(*clock.Blocked) < recordAfter {
+		clock.Blocked = nil
+	}
+	if !clock.Record(changed) {
 		return nil
 	}
-	changed := s.machine.DeepCopy()
-	maps.Copy(changed.Annotations, missing)
 	if err := r.Client.Patch(ctx, changed, client.MergeFrom(s.machine)); err != nil {
-		return errors.Wrapf(client.IgnoreNotFound(err), "recording the start of the drain on Machine %s", klog.KObj(s.machine))
+		return errors.Wrapf(client.IgnoreNotFound(err), "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
 	}
 	s.machine = changed
 	return nil
 }
 
-// untilDeadline limits a wait during which the drain cannot be observed. If a deadline is exceeded, the drain timeout, or the volume detach
-// timeout once the drain is over, it returns the outcome that releases the Machine regardless of what it waits for.
+// limit limits a wait during which the drain cannot be observed, or something prevents it from beginning. A process that has not tried to connect to
+// the workload cluster decides nothing: what it would find there is unknown. A Machine that waits for a turn is never released; see
+// machinedrain.BlindTurn.
+func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outcome {
+	s.blind = true
+	if !r.hasTriedToConnect(ctx, s) {
+		if retry := s.now.Add(contactRetry); waiting.at.IsZero() || waiting.at.After(retry) {
+			waiting.at = retry
+		}
+		return waiting
+	}
+	since, _ := r.blocked.LoadOrStore(client.ObjectKeyFromObject(s.machine), s.now)
+	s.blockedSince, _ = since.(time.Time)
+	if clock := s.clock(); clock.Waiting != nil {
+		at, granted := r.blindTurn(ctx, s, clock)
+		if s.turnGranted = granted; !granted {
+			return s.requeueBy(at, waiting)
+		}
+		ctrl.LoggerFrom(ctx).Info("The Machine gets a turn although its NodeMaintenance cannot be read, because no drain has begun for its drain timeout")
+	}
+	return s.untilDeadline(waiting)
+}
+
+// hasTriedToConnect reports whether this process has tried to connect to the workload cluster, or could not: without infrastructure, the ClusterCache
+// does not try.
+func (r *Reconciler) hasTriedToConnect(ctx context.Context, s *scope) bool {
+	if s.cluster != nil && !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false) {
+		return true
+	}
+	return !r.Clusters.HealthState(ctx, s.nameOfCluster()).LastProbeTime.IsZero()
+}
+
+// endBlock ends what has prevented the drain from beginning, or kept the manager from observing it. What follows is another block.
+func (r *Reconciler) endBlock(s *scope) {
+	r.blocked.Delete(client.ObjectKeyFromObject(s.machine))
+	s.blockedSince, s.blockEnded = time.Time{}, true
+}
+
+// untilDeadline limits a wait. If a deadline is exceeded, the drain timeout, or the volume detach timeout once the drain is over, it returns the
+// outcome that releases the Machine regardless of what it waits for.
 func (s *scope) untilDeadline(waiting outcome) outcome {
 	clock := s.clock()
 	deadline := clock.DrainDeadline(s.machine)

@@ -39,7 +39,7 @@ func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) {
 	remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).Build()
 	r := &Reconciler{Client: management, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}, Recorder: tracing.NewRecorder(t.Context(), nil)}
 	start := deletion.Add(time.Second)
-	s := &scope{machine: machine, cluster: cluster, policy: &v1alpha1.MachineDrainPolicy{}, client: remote, node: node, now: deletion.Add(10 * time.Second), volumeWaitStart: &start}
+	s := &scope{machine: machine, cluster: cluster, policy: &v1alpha1.MachineDrainPolicy{}, client: remote, node: node, now: deletion.Add(10 * time.Second), volumeWaitStart: &start, turn: &machinedrain.Turn{}}
 	s.policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain
 	g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 	g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())

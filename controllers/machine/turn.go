@@ -25,15 +25,39 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	if !machinedrain.NeedsTurn(s.machine, s.policy, s.node, s.maintenance) {
 		return machinedrain.Turn{}, nil
 	}
-	list := &clusterv1.MachineList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(s.machine.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		return machinedrain.Turn{}, errors.Wrapf(err, "listing the Machines of Cluster %s", s.clusterKey())
+	machines, err := r.machinesBeside(ctx, s)
+	if err != nil {
+		return machinedrain.Turn{}, err
 	}
-	all, workers, err := r.contenders(ctx, s, list.Items)
+	all, workers, err := r.contenders(ctx, s, machines)
 	if err != nil {
 		return machinedrain.Turn{}, err
 	}
 	return machinedrain.TurnOf(machinedrain.ContenderOf(s.machine), all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
+}
+
+// machinesBeside returns the Machines of the Cluster. They must not be modified.
+func (r *Reconciler) machinesBeside(ctx context.Context, s *scope) ([]clusterv1.Machine, error) {
+	list, cluster := &clusterv1.MachineList{}, s.nameOfCluster()
+	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)
+	return list.Items, errors.Wrapf(err, "listing the Machines of Cluster %s", cluster)
+}
+
+// blindTurn returns when the Machine gets a turn while its NodeMaintenance cannot be read, and whether it gets it now. at is nil if it never does.
+func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain.Clock) (at *time.Time, granted bool) {
+	if earliest := clock.EarliestBlindTurn(s.machine, time.Time{}); earliest.IsZero() || s.now.Before(earliest) {
+		return nil, false
+	}
+	machines, err := r.machinesBeside(ctx, s)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
+		return nil, false
+	}
+	latest, granted := machinedrain.BlindTurn(s.machine, clock, machines, s.now)
+	if latest.After(s.now) {
+		at = &latest
+	}
+	return at, granted
 }
 
 // contenders returns the Machines of the Cluster that drain or wait because of maxParallelDrains, and the number of worker Machines. All data
@@ -59,6 +83,20 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 		}
 		return observed, nil
 	})
+}
+
+// observeTurn sets the turn of the Machine. What has kept the manager from observing the turn is over; what prevents the drain although the turn has
+// come is not.
+func (r *Reconciler) observeTurn(ctx context.Context, s *scope) error {
+	turn, err := r.turn(ctx, s)
+	if err != nil {
+		return err
+	}
+	if !turn.Now() || s.clock().Waiting != nil {
+		r.endBlock(s)
+	}
+	s.turn = &turn
+	return nil
 }
 
 // stageAt returns the stage of a Machine's NodeMaintenance. While maxParallelDrains delays the drain, the Node is cordoned, so that Pods

@@ -1,52 +1,112 @@
 package machinedrain
 
 import (
+	"cmp"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
-// Clock has the start times of the parts of the drain of a Machine's Node. Cluster API's own clocks do not run while a hook waits.
+// Clock has the times of the parts of the drain of a Machine's Node. Each is nil before its part, or if it is unknown. Cluster API's own clocks
+// do not run while a hook waits.
 type Clock struct {
-	// Drain is the start of stage Drain, nil if it has not started or is unknown.
+	// Waiting is since when the Machine has waited for a turn. No timeout applies to this wait.
+	Waiting *time.Time
+	// Blocked is since when the drain has neither begun nor waited for a turn, because something prevents it or keeps the manager from
+	// observing it. For a Machine that waits for a turn, it is since when the turn cannot be observed.
+	Blocked *time.Time
+	// Drain is the start of stage Drain.
 	Drain *time.Time
-	// Volumes is the start of the wait for volumes, nil before.
+	// Drained is the end of the drain, if the drain has not timed out. No drain timeout applies afterwards.
+	Drained *time.Time
+	// Volumes is the start of the wait for volumes.
 	Volumes *time.Time
-	// pending means that the NodeMaintenance exists and has not started to drain.
-	pending bool
+
+	resumed bool // the drain began again after it had ended
 }
 
-// ClockOf reads the clock from the Machine, where it is recorded in case the workload cluster becomes unreachable, and from the
-// NodeMaintenance, which is nil if it is unknown. The earlier start counts: a recreated NodeMaintenance does not reset the clock.
-func ClockOf(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) Clock {
-	clock := Clock{Drain: recorded(m, v1alpha1.DrainStartedAnnotation), Volumes: recorded(m, v1alpha1.VolumeWaitStartedAnnotation)}
-	if maintenance == nil {
-		return clock
+// ClockOf reads the clock from the Machine, where it is recorded in case the workload cluster becomes unreachable or the manager restarts, and from
+// the NodeMaintenance. The recorded start of the drain counts: a recreated NodeMaintenance does not reset the clock.
+func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMaintenance], now time.Time) Clock {
+	c := Clock{
+		Blocked: credible(m, v1alpha1.DrainBlockedAnnotation, now),
+		Drain:   credible(m, v1alpha1.DrainStartedAnnotation, now),
+		Drained: credible(m, v1alpha1.DrainEndedAnnotation, now),
+		Volumes: credible(m, v1alpha1.VolumeWaitStartedAnnotation, now),
 	}
-	if start := maintenance.StageStart(v1alpha1.StageDrain); start != nil && (clock.Drain == nil || start.Before(*clock.Drain)) {
-		clock.Drain = start
+	if present, found := maintenance.Get(); found && c.Drain == nil {
+		c.Drain = present.StageStart(v1alpha1.StageDrain)
 	}
-	clock.pending = clock.Drain == nil
-	return clock
-}
-
-// WithTurn starts the clock of a drain that has not started although maxParallelDrains permits it: the drain timeout also applies to what
-// keeps the NodeMaintenance from draining the Node. It does not start before the request for the drain, even if the clock of this manager is behind.
-func (c Clock) WithTurn(m *clusterv1.Machine, now time.Time) Clock {
-	if requested := RequestedAt(m); requested != nil && now.Before(*requested) {
-		now = *requested
-	}
-	if c.pending {
-		c.Drain, c.pending = &now, false
+	switch {
+	case c.Drain != nil && c.Drained == nil, c.Volumes != nil:
+		c.Blocked = nil
+	case c.Drained == nil && waitsForTurn(m):
+		c.Waiting = cmp.Or(credible(m, v1alpha1.WaitingForTurnAnnotation, now), RequestedAt(m), &now)
 	}
 	return c
 }
 
+// waitsForTurn reports whether the Machine waited for a turn when the manager last observed its NodeMaintenance. An earlier version of the manager
+// has recorded this in the condition only. The record counts even if its time is not credible: the error delays a release, and causes none.
+func waitsForTurn(m *clusterv1.Machine) bool {
+	_, recorded := m.Annotations[v1alpha1.WaitingForTurnAnnotation]
+	return recorded || conditions.GetReason(m, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonWaitingForTurn
+}
+
+// hasBegun reports whether the drain has begun, in this or in an earlier maintenance of the Node.
+func (c Clock) hasBegun() bool { return c.Drain != nil || c.Drained != nil || c.Volumes != nil }
+
+// WithTurn sets what the observed Turn of the Machine says. The wait for a turn, and what prevented the manager from observing it, do not count as
+// drain time.
+func (c Clock) WithTurn(turn Turn, m *clusterv1.Machine, now time.Time) Clock {
+	switch {
+	case c.hasBegun():
+	case !turn.Now():
+		c.Waiting, c.Blocked = cmp.Or(c.Waiting, notBeforeRequest(m, now)), nil
+	case c.Waiting != nil: // the turn has come
+		c.Waiting, c.Blocked = nil, nil
+	}
+	return c
+}
+
+// WithBlock starts the clock of a drain that has not begun, or that began in an earlier maintenance of the Node and has ended: since is when
+// something has prevented the drain, or kept the manager from observing it. The drain timeout applies to that, too (M39). Only a deletion
+// counts: while no Pod of a running Machine must be drained, there is nothing to time out.
+func (c Clock) WithBlock(m *clusterv1.Machine, since time.Time) Clock {
+	isOver := c.Drained != nil && c.Volumes == nil
+	if c.Blocked == nil && (!c.hasBegun() || isOver && !m.DeletionTimestamp.IsZero()) {
+		c.Blocked = notBeforeRequest(m, since)
+	}
+	return c
+}
+
+// WithGrantedTurn starts the drain of a Machine that waits for a turn and has got it although its NodeMaintenance cannot be read, see BlindTurn.
+func (Clock) WithGrantedTurn(now time.Time) Clock {
+	return Clock{Drain: &now}
+}
+
+// WithResumption starts the clocks again for a drain that had ended: Pods must be drained again, for example because the drain rules were edited or
+// the Machine was deleted after a drain in place. Without this, the drain would time out because of a start that may be days ago.
+func (Clock) WithResumption(now time.Time) Clock {
+	return Clock{Drain: &now, resumed: true}
+}
+
+// notBeforeRequest returns t, but not a time before the request for the drain: the clock of this manager may be behind.
+func notBeforeRequest(m *clusterv1.Machine, t time.Time) *time.Time {
+	if requested := RequestedAt(m); requested != nil && t.Before(*requested) {
+		return requested
+	}
+	return &t
+}
+
+// recorded returns the time in an annotation, nil if it has none.
 func recorded(m *clusterv1.Machine, annotation string) *time.Time {
 	t, err := time.Parse(time.RFC3339, m.Annotations[annotation])
 	if err != nil {
@@ -55,8 +115,16 @@ func recorded(m *clusterv1.Machine, annotation string) *time.Time {
 	return &t
 }
 
-// VolumeWaitStart returns the start of the wait for volumes: the recorded start, or else the end of the drain. It is not before the start of the
-// drain, even if the clock of a manager was behind.
+// credible returns the time in an annotation, nil if it has none or if that time is in the future.
+func credible(m *clusterv1.Machine, annotation string, now time.Time) *time.Time {
+	if t := recorded(m, annotation); t != nil && !t.After(now) {
+		return t
+	}
+	return nil
+}
+
+// VolumeWaitStart returns the start of the wait for volumes: the recorded start, or else the end of the drain. It is not before the request and the
+// start of the drain, even if the clock of a manager was behind, or if the Node was drained before its Machine was deleted.
 func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance, now time.Time) time.Time {
 	if c.Volumes != nil {
 		return *c.Volumes
@@ -69,19 +137,28 @@ func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeM
 	if drained != nil && drained.Status == metav1.ConditionTrue && drained.LastTransitionTime.Time.Before(start) {
 		start = drained.LastTransitionTime.Time
 	}
-	if c.Drain != nil && start.Before(*c.Drain) {
-		start = *c.Drain
+	for _, earliest := range []*time.Time{c.Drain, RequestedAt(m)} {
+		if earliest != nil && start.Before(*earliest) {
+			start = *earliest
+		}
 	}
 	return start
 }
 
-// DrainDeadline returns when the drain times out, nil if it has no timeout. The clock starts with stage Drain of the NodeMaintenance: a wait
-// because of maxParallelDrains does not count. If no NodeMaintenance was ever created, because the workload cluster is unreachable, the clock
-// starts with the request, see RequestedAt.
+// DrainDeadline returns when the drain times out, nil if it has no timeout or if no timeout applies now. The clock starts with stage Drain of the
+// NodeMaintenance. If that has not started, it starts when something has prevented the drain, or kept the manager from observing it, and not before
+// the request. It does not run while the Machine waits for a turn, and not after the drain has ended.
 func (c Clock) DrainDeadline(m *clusterv1.Machine) *time.Time {
 	start := c.Drain
-	if start == nil && !c.pending {
-		start = RequestedAt(m)
+	switch {
+	case c.Drained != nil && c.Volumes != nil:
+		return nil
+	case c.Waiting != nil:
+		return nil
+	case c.Drained != nil || start == nil:
+		if start = c.Blocked; start != nil {
+			start = notBeforeRequest(m, *start)
+		}
 	}
 	return deadline(start, DrainTimeout(m))
 }
@@ -127,24 +204,47 @@ func deadline(start *time.Time, timeout time.Duration) *time.Time {
 	return ptr.To(start.Add(timeout))
 }
 
-// MissingAnnotations returns the annotations that record the clock on a Machine and that the Machine does not have yet. A part without a timeout is
-// not recorded.
-func (c Clock) MissingAnnotations(m *clusterv1.Machine) map[string]string {
-	missing := map[string]string{}
-	add := func(annotation string, start, deadline *time.Time) {
-		if start == nil || deadline == nil {
-			return
-		}
-		if present := recorded(m, annotation); present == nil || start.Before(*present) {
-			missing[annotation] = start.UTC().Truncate(time.Second).Format(time.RFC3339)
+// Record records the clock on a Machine, and removes the records of waits that are over. A time that only serves a timeout that the Machine does not
+// have is not recorded.
+func (c Clock) Record(m *clusterv1.Machine) (changed bool) {
+	hasDrainTimeout, hasTimeout := DrainTimeout(m) > 0, hasTimeout(m)
+	set := func(annotation string, t *time.Time) {
+		if present := recorded(m, annotation); present == nil || !present.Equal(t.Truncate(time.Second)) {
+			metav1.SetMetaDataAnnotation(&m.ObjectMeta, annotation, t.UTC().Format(time.RFC3339))
+			changed = true
 		}
 	}
-	add(v1alpha1.DrainStartedAnnotation, c.Drain, c.DrainDeadline(m))
-	add(v1alpha1.VolumeWaitStartedAnnotation, c.Volumes, c.VolumeDeadline(m))
-	return missing
+	keep := func(annotation string, t *time.Time, isNeeded bool) {
+		switch {
+		case t == nil:
+			changed = removeAnnotations(m, annotation) || changed
+		case isNeeded:
+			set(annotation, t)
+		}
+	}
+	if c.resumed {
+		changed = removeAnnotations(m, v1alpha1.DrainEndedAnnotation, v1alpha1.VolumeWaitStartedAnnotation)
+	}
+	if c.Drain != nil && hasDrainTimeout {
+		set(v1alpha1.DrainStartedAnnotation, c.Drain)
+	}
+	if c.Drained != nil && hasTimeout {
+		set(v1alpha1.DrainEndedAnnotation, c.Drained)
+	}
+	if c.Volumes != nil && hasTimeout {
+		set(v1alpha1.VolumeWaitStartedAnnotation, c.Volumes)
+	}
+	keep(v1alpha1.WaitingForTurnAnnotation, c.Waiting, hasDrainTimeout)
+	keep(v1alpha1.DrainBlockedAnnotation, c.Blocked, hasDrainTimeout)
+	return changed
 }
 
-// EndVolumeWait removes the start of the wait for volumes from a Machine. The drain timeout applies again: to the Pods of DaemonSets.
+func hasTimeout(m *clusterv1.Machine) bool {
+	return DrainTimeout(m) > 0 || ptr.Deref(m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds, 0) > 0
+}
+
+// EndVolumeWait removes the end of the drain and the start of the wait for volumes from a Machine. The drain timeout applies again: to the Pods of
+// DaemonSets.
 func EndVolumeWait(m *clusterv1.Machine) (changed bool) {
-	return removeAnnotations(m, v1alpha1.VolumeWaitStartedAnnotation)
+	return removeAnnotations(m, v1alpha1.DrainEndedAnnotation, v1alpha1.VolumeWaitStartedAnnotation)
 }

@@ -1,6 +1,7 @@
 package machinedrain_test
 
 import (
+	"maps"
 	"reflect"
 	"testing"
 	"time"
@@ -9,8 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -47,25 +50,35 @@ func draining(started int, drained ...int) *v1alpha1.NodeMaintenance {
 	return m
 }
 
-func TestWithTurn(t *testing.T) {
+// read returns the Result of reading a NodeMaintenance, nil if it does not exist.
+func read(m *v1alpha1.NodeMaintenance) lookup.Result[v1alpha1.NodeMaintenance] { return lookup.Of(m) }
+
+// unread is the Result before a NodeMaintenance has been read.
+var unread lookup.Result[v1alpha1.NodeMaintenance]
+
+func TestClockBeforeTheDrain(t *testing.T) {
 	m, now := machine(isDeleted, timeouts(60, 0)), after(100)
+	waiting := machine(isDeleted, timeouts(60, 0), annotated(v1alpha1.WaitingForTurnAnnotation, "2026-01-01T00:00:10Z"))
+	upgraded := machine(isDeleted, timeouts(60, 0))
+	conditions.Set(upgraded, metav1.Condition{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForTurn})
 	pending := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon}}
+	hasTurn, awaitsTurn := machinedrain.Turn{}, machinedrain.Turn{Limit: 1, Draining: 1}
 	for _, tc := range []struct {
 		name  string
 		clock machinedrain.Clock
 		want  *time.Time
 	}{
-		{"M26: does not count the wait for maxParallelDrains as drain time", machinedrain.ClockOf(m, pending), nil},
-		{"M37: counts from when maxParallelDrains permits the drain, even if the NodeMaintenance does not drain yet", machinedrain.ClockOf(m, pending).WithTurn(m, now), ptr.To(after(160))},
-		{"M65: does not start before the Machine's deletion if the manager's clock is behind", machinedrain.ClockOf(m, pending).WithTurn(m, after(-3600)), ptr.To(after(60))},
-		{"M37: counts from the start of a running drain", machinedrain.ClockOf(m, draining(30)).WithTurn(m, now), ptr.To(after(90))},
-		{"M13: counts from the Machine's deletion if no NodeMaintenance was created", machinedrain.ClockOf(m, nil).WithTurn(m, now), ptr.To(after(60))},
+		{"M26: does not count the wait for maxParallelDrains as drain time", machinedrain.ClockOf(m, read(pending), now).WithTurn(awaitsTurn, m, now), nil},
+		{"M92: does not count it while the NodeMaintenance is unread", machinedrain.ClockOf(waiting, unread, now).WithBlock(waiting, after(20)), nil},
+		{"M92: does not count it if only the condition says that the Machine waits", machinedrain.ClockOf(upgraded, unread, now).WithBlock(upgraded, after(20)), nil},
+		{"M92: decides nothing about a Machine of which nothing is known", machinedrain.ClockOf(m, unread, now), nil},
+		{"M92: counts from what has prevented the drain, if nothing else is known", machinedrain.ClockOf(m, unread, now).WithBlock(m, after(80)), ptr.To(after(140))},
+		{"M65: does not start before the Machine's deletion if the manager's clock is behind", machinedrain.ClockOf(m, unread, now).WithBlock(m, after(-3600)), ptr.To(after(60))},
+		{"M37: counts what prevents the drain from when maxParallelDrains permits it", machinedrain.ClockOf(waiting, read(pending), now).WithTurn(hasTurn, waiting, now).WithBlock(waiting, now), ptr.To(after(160))},
+		{"M37: counts from the start of a running drain", machinedrain.ClockOf(m, read(draining(30)), now).WithTurn(hasTurn, m, now).WithBlock(m, now), ptr.To(after(90))},
+		{"M92: counts from the granted turn", machinedrain.ClockOf(waiting, unread, now).WithBlock(waiting, after(20)).WithGrantedTurn(now), ptr.To(after(160))},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if got := tc.clock.DrainDeadline(m); !reflect.DeepEqual(got, tc.want) {
-				t.Errorf("got %v, want %v", got, tc.want)
-			}
-		})
+		t.Run(tc.name, func(t *testing.T) { expectTime(t, tc.clock.DrainDeadline(m), tc.want) })
 	}
 }
 
@@ -87,38 +100,37 @@ func TestReleaseAt(t *testing.T) {
 		{"M13: releases ten seconds later if some Pods have not", 30, attempted(metav1.ConditionFalse, 2), ptr.To(after(100))},
 		{"M13: releases ten seconds later if the attempts are unknown", 30, draining(60), ptr.To(after(100))},
 		{"M13: releases ten seconds later if the attempts were for an earlier generation", 30, attempted(metav1.ConditionTrue, 1), ptr.To(after(100))},
-		{"M13: releases at the deadline if there is no NodeMaintenance", 30, nil, ptr.To(after(30))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := machine(isDeleted, timeouts(tc.timeout, 0))
-			expectTime(t, machinedrain.ClockOf(m, tc.maintenance).ReleaseAt(m, tc.maintenance), tc.want)
+			expectTime(t, machinedrain.ClockOf(m, read(tc.maintenance), after(1000)).ReleaseAt(m, tc.maintenance), tc.want)
 		})
 	}
 }
 
 func TestDrainDeadline(t *testing.T) {
-	waiting := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon}}
 	requested := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
 	recorded := annotated(v1alpha1.DrainStartedAnnotation, "2026-01-01T00:01:00Z")
 	for _, tc := range []struct {
 		name        string
 		machine     *clusterv1.Machine
-		maintenance *v1alpha1.NodeMaintenance
+		maintenance lookup.Result[v1alpha1.NodeMaintenance]
 		want        *time.Time
 	}{
-		{"M13: has no deadline without a timeout", machine(isDeleted), draining(60), nil},
-		{"M13: has no deadline with a timeout of 0", machine(isDeleted, timeouts(0, 0)), draining(60), nil},
-		{"M13: counts from the start of stage Drain", machine(isDeleted, timeouts(30, 0)), draining(60), ptr.To(after(90))},
-		{"M13: does not count while maxParallelDrains delays the drain", machine(isDeleted, timeouts(30, 0)), waiting, nil},
-		{"M13: counts from the deletion if the workload cluster was never reached", machine(isDeleted, timeouts(30, 0)), nil, ptr.To(after(30))},
-		{"M13: has no deadline before the drain has started", machine(isDeleted, timeouts(30, 0)), requested, nil},
-		{"M13: has no deadline for a running Machine", machine(timeouts(30, 0)), nil, nil},
-		{"M15: counts from the recorded start if the workload cluster is unreachable", machine(isDeleted, timeouts(30, 0), recorded), nil, ptr.To(after(90))},
-		{"M17: keeps the recorded start if the NodeMaintenance is recreated", machine(isDeleted, timeouts(30, 0), recorded), draining(300), ptr.To(after(90))},
-		{"M13: ignores an invalid record", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, "soon")), draining(60), ptr.To(after(90))},
+		{"M13: has no deadline without a timeout", machine(isDeleted), read(draining(60)), nil},
+		{"M13: has no deadline with a timeout of 0", machine(isDeleted, timeouts(0, 0)), read(draining(60)), nil},
+		{"M13: counts from the start of stage Drain", machine(isDeleted, timeouts(30, 0)), read(draining(60)), ptr.To(after(90))},
+		{"M13: has no deadline before the drain has started", machine(isDeleted, timeouts(30, 0)), read(requested), nil},
+		{"M13: has no deadline for a running Machine", machine(timeouts(30, 0)), read(nil), nil},
+		{"M15: counts from the recorded start if the workload cluster is unreachable", machine(isDeleted, timeouts(30, 0), recorded), unread, ptr.To(after(90))},
+		{"M17: keeps the recorded start if the NodeMaintenance is recreated", machine(isDeleted, timeouts(30, 0), recorded), read(draining(300)), ptr.To(after(90))},
+		{"M92: counts from the recorded block", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainBlockedAnnotation, "2026-01-01T00:01:00Z")), unread, ptr.To(after(90))},
+		{"M92: counts from the deletion if the record precedes it", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainBlockedAnnotation, "2025-01-01T00:01:00Z")), unread, ptr.To(after(30))},
+		{"M13: ignores an invalid record", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, "soon")), read(draining(60)), ptr.To(after(90))},
+		{"M92: ignores a record in the future", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, "2027-01-01T00:01:00Z")), read(draining(60)), ptr.To(after(90))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			expectTime(t, machinedrain.ClockOf(tc.machine, tc.maintenance).DrainDeadline(tc.machine), tc.want)
+			expectTime(t, machinedrain.ClockOf(tc.machine, tc.maintenance, after(1000)).DrainDeadline(tc.machine), tc.want)
 		})
 	}
 }
@@ -139,7 +151,7 @@ func TestVolumeWait(t *testing.T) {
 		{"M13: keeps the recorded start", machine(isDeleted, timeouts(0, 30), recorded), draining(10, 50), after(40), ptr.To(after(70))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			clock := machinedrain.ClockOf(tc.machine, tc.maintenance)
+			clock := machinedrain.ClockOf(tc.machine, read(tc.maintenance), after(1000))
 			start := clock.VolumeWaitStart(tc.machine, tc.maintenance, after(100))
 			expectTime(t, &start, &tc.start)
 			clock.Volumes = &start
@@ -155,20 +167,90 @@ func expectTime(t *testing.T, got, want *time.Time) {
 	}
 }
 
-func TestMissingAnnotations(t *testing.T) {
-	t.Run("M15: records the clock on the Machine once, if there is a timeout", func(t *testing.T) {
-		m := machine(isDeleted, timeouts(30, 0))
-		clock := machinedrain.ClockOf(m, draining(60))
-		clock.Volumes = ptr.To(after(70))
-		missing := clock.MissingAnnotations(m)
-		if want := map[string]string{v1alpha1.DrainStartedAnnotation: "2026-01-01T00:01:00Z"}; !reflect.DeepEqual(missing, want) {
-			t.Errorf("got %v, want %v", missing, want)
-		}
-		m.Annotations = missing
-		if again := machinedrain.ClockOf(m, draining(300)).MissingAnnotations(m); len(again) > 0 {
-			t.Errorf("records it again: %v", again)
-		}
-	})
+func TestRecord(t *testing.T) {
+	at := func(seconds int) string { return after(seconds).Format(time.RFC3339) }
+	for _, tc := range []struct {
+		name    string
+		machine *clusterv1.Machine
+		clock   func(*clusterv1.Machine) machinedrain.Clock
+		want    map[string]string
+	}{
+		{"M15: records the start of the drain", machine(isDeleted, timeouts(30, 0)), func(m *clusterv1.Machine) machinedrain.Clock {
+			return machinedrain.ClockOf(m, read(draining(60)), after(100))
+		}, map[string]string{v1alpha1.DrainStartedAnnotation: at(60)}},
+		{"M15: records nothing without a timeout", machine(isDeleted), func(m *clusterv1.Machine) machinedrain.Clock {
+			return machinedrain.ClockOf(m, read(draining(60)), after(100))
+		}, nil},
+		{"M15: records the start of the wait for volumes also if only the drain has a timeout", machine(isDeleted, timeouts(30, 0)), func(m *clusterv1.Machine) machinedrain.Clock {
+			return machinedrain.Clock{Drain: ptr.To(after(60)), Drained: ptr.To(after(70)), Volumes: ptr.To(after(70))}
+		}, map[string]string{v1alpha1.DrainStartedAnnotation: at(60), v1alpha1.DrainEndedAnnotation: at(70), v1alpha1.VolumeWaitStartedAnnotation: at(70)}},
+		{"M92: records that the Machine waits for a turn", machine(isDeleted, timeouts(30, 0)), func(m *clusterv1.Machine) machinedrain.Clock {
+			return machinedrain.ClockOf(m, read(nil), after(5)).WithTurn(machinedrain.Turn{Limit: 1, Draining: 1}, m, after(5))
+		}, map[string]string{v1alpha1.WaitingForTurnAnnotation: at(5)}},
+		{"M92: removes the records of waits that are over", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.WaitingForTurnAnnotation, at(5), v1alpha1.DrainBlockedAnnotation, at(6))), func(m *clusterv1.Machine) machinedrain.Clock {
+			return machinedrain.ClockOf(m, read(draining(60)), after(100))
+		}, map[string]string{v1alpha1.DrainStartedAnnotation: at(60)}},
+		{"M92: keeps the record of a block", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainBlockedAnnotation, at(6))), func(m *clusterv1.Machine) machinedrain.Clock {
+			return machinedrain.ClockOf(m, unread, after(100))
+		}, map[string]string{v1alpha1.DrainBlockedAnnotation: at(6)}},
+		{"M15: removes the end of a drain that is resumed", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainEndedAnnotation, at(-900), v1alpha1.DrainStartedAnnotation, at(-950))), func(m *clusterv1.Machine) machinedrain.Clock {
+			return machinedrain.ClockOf(m, read(draining(-950)), after(10)).WithResumption(after(10))
+		}, map[string]string{v1alpha1.DrainStartedAnnotation: at(10)}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			clock := tc.clock(tc.machine)
+			before := tc.machine.DeepCopy()
+			if changed := clock.Record(tc.machine); changed != !reflect.DeepEqual(before.Annotations, tc.machine.Annotations) {
+				t.Errorf("Record returns %t", changed)
+			}
+			if !maps.Equal(tc.machine.Annotations, tc.want) {
+				t.Errorf("got %v, want %v", tc.machine.Annotations, tc.want)
+			}
+			if clock.Record(tc.machine) {
+				t.Error("records it again")
+			}
+		})
+	}
+}
+
+func TestBlindTurn(t *testing.T) {
+	now := after(1000)
+	at := func(seconds int) string { return after(seconds).Format(time.RFC3339) }
+	member := func(name string, records ...string) clusterv1.Machine {
+		m := machine(isDeleted, timeouts(60, 0), annotated(append([]string{v1alpha1.PreDrainHookAnnotation, ""}, records...)...))
+		m.Name = name
+		return *m
+	}
+	waiting := func(name string, since, blocked int) clusterv1.Machine {
+		return member(name, v1alpha1.WaitingForTurnAnnotation, at(since), v1alpha1.DrainBlockedAnnotation, at(blocked))
+	}
+	started := func(name string, since int) clusterv1.Machine {
+		return member(name, v1alpha1.DrainStartedAnnotation, at(since))
+	}
+	for _, tc := range []struct {
+		name    string
+		all     []clusterv1.Machine // the first decides
+		at      time.Time
+		granted bool
+	}{
+		{"M93: grants the turn a drain timeout after the turn could not be observed", []clusterv1.Machine{waiting("b", 100, 940)}, after(1000), true},
+		{"M93: not before", []clusterv1.Machine{waiting("b", 100, 941)}, after(1001), false},
+		{"M93: not before a drain timeout after the last drain of the Cluster began", []clusterv1.Machine{waiting("b", 100, 500), started("a", 970)}, after(1030), false},
+		{"M93: regardless of an older drain", []clusterv1.Machine{waiting("b", 100, 500), started("a", 600)}, after(660), true},
+		{"M93: only to the oldest request", []clusterv1.Machine{waiting("b", 100, 500), waiting("a", 100, 500)}, after(560), false},
+		{"M93: regardless of younger requests", []clusterv1.Machine{waiting("a", 100, 500), waiting("b", 100, 500)}, after(560), true},
+		{"M93: regardless of a Machine that has not waited long enough", []clusterv1.Machine{waiting("b", 100, 500), waiting("a", 100, 990)}, after(560), true},
+		{"M93: never to a Machine that does not wait", []clusterv1.Machine{started("b", 100)}, time.Time{}, false},
+		{"M93: never to a Machine that was observed to wait a moment ago", []clusterv1.Machine{member("b", v1alpha1.WaitingForTurnAnnotation, at(100))}, time.Time{}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			self := tc.all[0]
+			when, granted := machinedrain.BlindTurn(&self, machinedrain.ClockOf(&self, unread, now), tc.all, now)
+			if !when.Equal(tc.at) || granted != tc.granted {
+				t.Errorf("at %v, granted %t", when, granted)
+			}
+		})
+	}
 }
 
 func TestWaitsForVolumes(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -39,10 +40,11 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 }
 
 // NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because its policy sets maxParallelDrains. present is its NodeMaintenance, nil if it has
-// none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with an unreachable Node never waits.
+// none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with an unreachable Node never waits. A drain that
+// has begun keeps the turn if its NodeMaintenance must be recreated.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance) bool {
 	isLimited := policy != nil && policy.Spec.MaxParallelDrains != nil && !isControlPlane(m) && !rules.Unreachable(node)
-	return isLimited && (present == nil || present.Spec.Stage != v1alpha1.StageDrain)
+	return isLimited && (present == nil || present.Spec.Stage != v1alpha1.StageDrain) && recorded(m, v1alpha1.DrainStartedAnnotation) == nil
 }
 
 // ObservedDrain is what decides whether a worker Machine whose drain was requested is a contender.
@@ -90,6 +92,8 @@ func contenderOf(m *clusterv1.Machine, drain *v1alpha1.NodeMaintenance) Contende
 	c := ContenderOf(m)
 	if drain != nil {
 		c.Draining, c.Began = true, DrainBegan(drain)
+	} else if began := recorded(m, v1alpha1.DrainStartedAnnotation); began != nil { // its NodeMaintenance is recreated
+		c.Draining, c.Began = true, *began
 	}
 	return c
 }
@@ -194,6 +198,49 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 		}
 	}
 	return turn
+}
+
+// BlindTurn decides whether a Machine that waits for a turn gets it while its NodeMaintenance cannot be read, from the records of the Machines of its
+// Cluster. clock is that of the Machine. Otherwise, at is when the Machine gets a turn, unless another one does before; the zero time means that
+// it has no timeout. Turns are one drain timeout apart: the Machine must not have been able to observe the turn for that time, and no drain of
+// the Cluster must have begun in that time. Of several such Machines, only the oldest request gets a turn. So an outage does not start all drains
+// at once, and none of these Machines is released before another drain timeout has passed.
+func BlindTurn(self *clusterv1.Machine, clock Clock, all []clusterv1.Machine, now time.Time) (at time.Time, granted bool) {
+	var lastBegan time.Time
+	clocks := map[string]Clock{}
+	requested := RequestedDrains(all)
+	for _, m := range requested {
+		c := ClockOf(m, lookup.Result[v1alpha1.NodeMaintenance]{}, now)
+		if clocks[m.Name] = c; m.Name != self.Name && c.Drain != nil && c.Drain.After(lastBegan) {
+			lastBegan = *c.Drain
+		}
+	}
+	if at = clock.EarliestBlindTurn(self, lastBegan); at.IsZero() || now.Before(at) {
+		return at, false
+	}
+	for _, m := range requested {
+		_, paused := m.Annotations[clusterv1.PausedAnnotation]
+		other := clocks[m.Name].EarliestBlindTurn(m, lastBegan)
+		if m.Name != self.Name && !paused && OldestRequestFirst(m, self) < 0 && !other.IsZero() && !now.Before(other) {
+			return at, false
+		}
+	}
+	return at, true
+}
+
+// EarliestBlindTurn returns when BlindTurn may grant a turn to a Machine, if the last drain of the Cluster began at lastBegan. It is zero if the Machine
+// does not wait for that, or has no drain timeout.
+func (c Clock) EarliestBlindTurn(m *clusterv1.Machine, lastBegan time.Time) time.Time {
+	if c.Waiting == nil || c.Blocked == nil || DrainTimeout(m) <= 0 {
+		return time.Time{}
+	}
+	since := lastBegan
+	for _, t := range []time.Time{*c.Waiting, *c.Blocked} {
+		if t.After(since) {
+			since = t
+		}
+	}
+	return since.Add(DrainTimeout(m))
 }
 
 func compareContenders(a, b Contender) int {

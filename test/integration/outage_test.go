@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
@@ -83,7 +84,96 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 		s.Expect(excludes(s.released("m2"))).To(Equal([]string{"drain"}))
 		errors := errorLines(s.fleet.Manager.Log())[before:]
 		s.Expect(len(errors)).To(BeNumerically("<=", maxOutageErrors), strings.Join(errors, "\n"))
+		s.Expect(s.workload.StartComponent(s.Context(), controlplane.APIServer)).To(Succeed())
 	})
+
+	t.Run("M92, M93: releases no Machine that waits for a turn beyond its drain timeout: after a restart, in a failure of admission, without the CRD, in an outage", func(t *testing.T) {
+		all.sub(t).waitsForTurnThroughout("turn-1", "turn-2", "turn-3", "turn-4", "turn-5")
+	})
+}
+
+// turnTimeout is the drain timeout of Machines that wait for turns. One of them gets a turn each time it has passed.
+const turnTimeout = 30 * time.Second
+
+// waitsForTurnThroughout deletes Machines, of which one drains and the others wait for turns beyond their drain timeouts. No Pod can be evicted.
+// The drain timeout of a Machine is removed when it gets a turn, so that none may be released.
+func (s *scene) waitsForTurnThroughout(machines ...string) {
+	last := machines[len(machines)-1]
+	s.mayBeRefused("the manager must not read infrastructure machines for some time")
+	s.withMachines(machines...)
+	for _, name := range machines {
+		s.run(bare("on-"+name, name, withApp("turns")))
+		s.change(name, func(m *clusterv1.Machine) {
+			m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(turnTimeout.Seconds()))
+		})
+	}
+	s.create(s.workload.Client, budget("turns", 0))
+	unlimited := s.limitDrains()
+	begun := func() []string {
+		s.Helper()
+		begun := s.staged(v1alpha1.StageDrain)
+		for _, name := range begun {
+			if s.machine(name).Spec.Deletion.NodeDrainTimeoutSeconds != nil {
+				s.change(name, func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = nil })
+			}
+		}
+		return begun
+	}
+	expectWaits := func(after string) {
+		s.Helper()
+		s.Eventually(func(g Gomega) {
+			for _, name := range machines {
+				g.Expect(s.machine(name).Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), "%s is released after %s", name, after)
+			}
+			g.Expect(s.condition(last).Reason).To(Equal(v1alpha1.ReasonWaitingForTurn), after)
+		}, soon, pace).Should(Succeed())
+		s.Expect(s.evictions().Succeeded()).To(BeEmpty(), after)
+		begun()
+	}
+	s.deleteMachine(machines[0])
+	s.Eventually(begun, soon, pace).Should(HaveLen(1))
+	for _, name := range machines[1:] {
+		s.deleteMachine(name)
+	}
+	expectWaits("the deletion")
+	s.Eventually(begun, soon, pace).Should(HaveLen(2), "the drain timeout grants a turn")
+	s.Expect(time.Since(s.machine(last).DeletionTimestamp.Time)).To(BeNumerically(">", turnTimeout-time.Second))
+	s.Expect(s.machine(last).Annotations).To(HaveKey(v1alpha1.WaitingForTurnAnnotation))
+
+	s.fleet.KillManager()
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.Eventually(func() float64 { return s.metrics().Sum("capnm_connected_clusters", nil) }, soon, pace).Should(BeEquivalentTo(1))
+	expectWaits("a restart of the manager")
+
+	s.hideInfrastructure("infrastructure.test.capnm.dev")
+	s.Eventually(func() string { begun(); return s.condition(last).Reason }, soon, pace).Should(Equal(v1alpha1.ReasonReconcileFailed))
+	s.hideInfrastructure("")
+	expectWaits("a failure of admission")
+
+	before := s.maintenanceOf(last).UID
+	s.Expect(s.workload.Client.Delete(s.Context(), &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "nodemaintenances." + v1alpha1.GroupVersion.Group}})).To(Succeed())
+	s.Eventually(func(g Gomega) {
+		list := &v1alpha1.NodeMaintenanceList{}
+		g.Expect(s.workload.Client.List(s.Context(), list)).To(Succeed())
+		g.Expect(list.Items).To(HaveLen(len(machines)))
+		for _, m := range list.Items {
+			g.Expect(m.UID).NotTo(Equal(before))
+		}
+	}, eventually, pace).Should(Succeed())
+	expectWaits("the deletion of the CRD")
+
+	s.workload.CutNetwork()
+	s.Eventually(func() string { return s.condition(last).Reason }, soon, pace).Should(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
+	s.workload.RestoreNetwork()
+	expectWaits("an outage")
+
+	unlimited()
+	s.Expect(s.workload.Client.Delete(s.Context(), budget("turns", 0))).To(Succeed())
+	for _, name := range machines {
+		s.expectGone(name)
+	}
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(len(machines)))
+	s.expectInvariants()
 }
 
 // nodeUnknown deletes a Machine without nodeRef, as it is after clusterctl move, while neither Cluster API nor our manager can look up its Node.

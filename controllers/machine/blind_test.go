@@ -1,0 +1,127 @@
+package machine
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+)
+
+// disconnected is a ClusterCache without a connection.
+type disconnected struct {
+	clustercache.ClusterCache
+	state clustercache.HealthCheckingState
+}
+
+func (d disconnected) GetHealthCheckingState(context.Context, client.ObjectKey) clustercache.HealthCheckingState {
+	return d.state
+}
+
+func TestWithoutConnection(t *testing.T) {
+	now := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
+	hasFailed := clustercache.HealthCheckingState{LastProbeTime: now.Add(-time.Second), ConsecutiveFailures: 1}
+	wasLost := clustercache.HealthCheckingState{LastProbeTime: now.Add(-time.Second), LastProbeSuccessTime: now.Add(-20 * time.Second), ConsecutiveFailures: 2}
+	var notTried clustercache.HealthCheckingState
+	waits := map[string]string{v1alpha1.WaitingForTurnAnnotation: ago(50 * time.Minute)}
+	for _, tc := range []struct {
+		name     string
+		state    clustercache.HealthCheckingState
+		records  map[string]string
+		reason   string // of the Machine's condition
+		fails    bool   // the infrastructure machine cannot be read
+		inPlace  bool
+		released bool
+	}{
+		{name: "M92: keeps a Machine that waits for a turn, after a restart", state: notTried, records: waits},
+		{name: "M92: keeps a Machine that waits for a turn, after a restart from an earlier version", state: notTried, reason: v1alpha1.ReasonWaitingForTurn},
+		{name: "M92: keeps a Machine that waits for a turn, after the first failed attempt to connect", state: hasFailed, records: waits},
+		{name: "M92: keeps a Machine that waits for a turn, in an outage", state: wasLost, records: waits},
+		{name: "M92: keeps a Machine that only its condition says to wait, in an outage", state: wasLost, reason: v1alpha1.ReasonWaitingForTurn},
+		{name: "M92: keeps a Machine that waits for a turn, while admission fails", state: wasLost, records: waits, fails: true},
+		{name: "M92: keeps a Machine that was deleted while no manager ran", state: notTried},
+		{name: "M92: keeps it after the first failed attempt to connect", state: hasFailed},
+		{name: "M92: releases it a drain timeout after the recorded attempt", state: hasFailed, records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, released: true},
+		{name: "M92: keeps a Machine whose drain has begun, after a restart", state: notTried, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
+		{name: "M15: releases a Machine whose drain has begun, at its drain timeout", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, released: true},
+		{name: "M84: allows no update in place of a Machine that waits for a turn", state: wasLost, records: waits, inPlace: true},
+		{name: "M84: allows no update in place of a Machine whose drain cannot be observed", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, inPlace: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
+			cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy.Spec.InPlaceUpdates = v1alpha1.InPlaceUpdatesDrain
+			machine := &clusterv1.Machine{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", UID: "m", Annotations: tc.records, Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}},
+				Spec:       clusterv1.MachineSpec{ClusterName: "c", Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](60)}},
+				Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
+			}
+			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner)
+			if tc.inPlace {
+				metav1.SetMetaDataAnnotation(&machine.ObjectMeta, clusterv1.UpdateInProgressAnnotation, "")
+				metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.DrainRequestedAnnotation, ago(time.Hour))
+			} else {
+				machine.DeletionTimestamp, machine.Finalizers = ptr.To(metav1.NewTime(now.Add(-time.Hour))), []string{clusterv1.MachineFinalizer}
+			}
+			if tc.reason != "" {
+				machine.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: tc.reason, LastTransitionTime: metav1.NewTime(now)}}
+			}
+			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}}}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlane).WithStatusSubresource(machine).Build()
+			r := &Reconciler{
+				Client: management, Clock: clocktesting.NewFakePassiveClock(now), Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+				Clusters:   workload.NewClusters(management, disconnected{clustercache.NewFakeEmptyClusterCache(), tc.state}, newScheme(), workload.Limits{}, clocktesting.NewFakePassiveClock(now)),
+				Recorder:   tracing.NewRecorder(t.Context(), nil),
+				ConnectNow: func(types.NamespacedName) {}, events: record.NewFakeRecorder(10), references: cache.New[referenced](t.Context(), time.Hour),
+				retryAfter: func(types.NamespacedName, time.Duration) {},
+			}
+			r.references.Add(referenced{by: cluster.UID + "/kubeconfig"})
+			if tc.fails {
+				r.APIReader = interceptor.NewClient(management, interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+					return errors.New("the conversion webhook does not answer")
+				}})
+				r.failures.Record(client.ObjectKeyFromObject(machine), errors.New("as before"), now.Add(-time.Minute))
+			} else {
+				r.references.Add(referenced{by: machine.UID})
+			}
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			if !tc.fails {
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			if tc.released {
+				g.Expect(machine.Annotations).NotTo(HaveKey(v1alpha1.PreDrainHookAnnotation))
+				return
+			}
+			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+			for annotation := range machine.Annotations {
+				g.Expect(annotation == clusterv1.ExcludeNodeDrainingAnnotation || strings.HasSuffix(annotation, "/update-allowed")).To(BeFalse(), annotation)
+			}
+			if tc.reason != "" {
+				g.Expect(machine.Annotations).To(HaveKey("maintenance.cluster.x-k8s.io/waiting-for-turn"))
+			}
+		})
+	}
+}
