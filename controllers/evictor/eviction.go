@@ -107,8 +107,9 @@ func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budget
 	}
 }
 
-// begin adds an in-flight eviction. It returns false if the manager shuts down, a limit is reached, or the Pod has a backoff: another eviction of
-// it may have ended since the pass collected it. If it returns true, the caller must call end after the response.
+// begin adds an in-flight eviction. It returns false if the manager shuts down, a limit is reached, or the Pod has a backoff or has lost a budget:
+// another eviction of it may have ended since the pass collected it, and its budget may have been deleted. If begin returns true, the caller must
+// call end after the response.
 func (v *Evictor) begin(p *pass, pod budgets.Pod) bool {
 	if !v.shutdown.begin() {
 		return false
@@ -119,6 +120,10 @@ func (v *Evictor) begin(p *pass, pod budgets.Pod) bool {
 		return false
 	}
 	if now.Before(p.state.backoffs.of(pod.UID)) { // the backoff is set before an eviction ends
+		v.end(p, pod)
+		return false
+	}
+	if _, until := p.pausedBy(pod, now); !until.IsZero() { // the event of the budget or the Pod enqueues the workload cluster
 		v.end(p, pod)
 		return false
 	}

@@ -53,11 +53,12 @@ type state struct {
 	backoffs        *backoffs // of evictions
 	reports         *backoffs // of status patches, after those that failed
 	reactions       *reactions
+	pauses          *pauses
 	reportedReasons map[string]bool // reasons for which the metric of blocked Pods has a series; used by one pass at a time
 }
 
 func newState() *state {
-	return &state{inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reports: newBackoffs(), reactions: newReactions(), reportedReasons: map[string]bool{}}
+	return &state{inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reports: newBackoffs(), reactions: newReactions(), pauses: newPauses(), reportedReasons: map[string]bool{}}
 }
 
 // SetupWithManager adds the evictor to the manager.
@@ -159,9 +160,11 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return workload.Result(err)
 	}
 	waiting := budgets.Unserved(candidates)
+	var paused []budgets.Waiting
 	if known {
 		var admitted []budgets.Admitted
 		index := budgets.NewIndex(pdbs, p.state.inFlight.isStale)
+		candidates, paused = p.separatePaused(candidates)
 		admitted, waiting = index.Admit(budgets.FairOrder(candidates))
 		p.state.reactions.observePass(p.now, admitted, waiting)
 		granted, others, retryAt := index.Granted(waiting, p.now)
@@ -170,7 +173,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		}
 		v.startEvictions(ctrl.LoggerInto(v.evictionContext, ctrl.LoggerFrom(ctx)), p, append(admitted, granted...))
 	}
-	p.report(ctx, waiting)
+	p.report(ctx, append(waiting, paused...))
 	if p.nextTry.IsZero() {
 		return reconcile.Result{}, nil
 	}

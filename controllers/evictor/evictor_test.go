@@ -39,7 +39,7 @@ func TestBegin(t *testing.T) {
 	pod := budgets.Pod{UID: "web", Namespace: "ns", Name: "web", Node: "one"}
 	t.Run("E38: does not evict a Pod again whose eviction has ended since the pass collected it", func(t *testing.T) {
 		g := NewWithT(t)
-		v, p := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}}, &pass{state: newState()}
+		v, p := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}}, &pass{state: newState(), observation: onePod{}}
 		g.Expect(v.begin(p, pod)).To(BeTrue())
 		g.Expect(v.begin(p, pod)).To(BeFalse(), "the eviction is in flight")
 		p.state.backoffs.backOff(pod.UID, now.Add(watchLag))

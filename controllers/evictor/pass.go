@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +22,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -105,6 +107,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	}
 	p.state.backoffs.prune(live, p.now)
 	p.state.reports.prune(live, p.now)
+	p.state.pauses.prune(p.now)
 	return candidates, nil
 }
 
@@ -213,6 +216,40 @@ func (p *pass) candidate(s *subject) budgets.Candidate {
 		Pod:           budgets.PodOf(s.pod),
 		DeleteUnready: p.terms[s.pod.Spec.NodeName].DeletesUnready && evacuation.HasInstigator(s.evacuation, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 	}
+}
+
+// separatePaused separates the candidates that are not evicted yet because they have lost a budget.
+func (p *pass) separatePaused(all []budgets.Candidate) (candidates []budgets.Candidate, waiting []budgets.Waiting) {
+	for _, c := range all {
+		loss, until := p.pausedBy(c.Pod, p.now)
+		if c.InFlight || until.IsZero() {
+			candidates = append(candidates, c)
+			continue
+		}
+		p.requeueAt(until)
+		waiting = append(waiting, loss.Waits(c))
+	}
+	return candidates, waiting
+}
+
+// pausedBy returns the loss of a budget because of which a Pod is not evicted yet, and until when. The time is zero if there is none.
+func (p *pass) pausedBy(pod budgets.Pod, now time.Time) (budgets.Loss, time.Time) {
+	loss, lost := p.observation.LossOf(pod)
+	s := p.subjects[pod.UID]
+	if !lost || s == nil {
+		return budgets.Loss{}, time.Time{}
+	}
+	return loss, p.state.pauses.after(pod.UID, loss, p.finalAttemptAt(s.pod), now)
+}
+
+// finalAttemptAt returns when a Pod gets its final eviction attempt before the drain timeout, zero if its drain has no timeout.
+func (p *pass) finalAttemptAt(pod *corev1.Pod) time.Time {
+	terms := p.terms[pod.Spec.NodeName]
+	if terms.DrainStart == nil || terms.DrainEnds == nil {
+		return time.Time{}
+	}
+	gracePeriod := rules.GracePeriod(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds))
+	return draintimeout.Drain{Start: *terms.DrainStart, Ends: *terms.DrainEnds}.FinalAttemptAt(gracePeriod)
 }
 
 func (p *pass) requeueAt(t time.Time) {

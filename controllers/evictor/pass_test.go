@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -231,10 +233,59 @@ func TestWaitForCordonsIsBounded(t *testing.T) {
 // onePod is an Observation with one Pod.
 type onePod struct {
 	workload.Observation
-	pod *corev1.Pod
+	pod  *corev1.Pod
+	loss *budgets.Loss
 }
 
 func (o onePod) PodByUID(uid types.UID) (*corev1.Pod, bool) { return o.pod, o.pod.UID == uid }
+
+func (o onePod) LossOf(budgets.Pod) (budgets.Loss, bool) {
+	return ptr.Deref(o.loss, budgets.Loss{}), o.loss != nil
+}
+
+func TestPauseAfterLoss(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"},
+		Spec:       corev1.PodSpec{NodeName: "one", TerminationGracePeriodSeconds: ptr.To[int64](10)},
+	}
+	drain := func(started, ends time.Duration) evacuation.Terms {
+		return evacuation.Terms{DrainStart: ptr.To(now.Add(started)), DrainEnds: ptr.To(now.Add(ends))}
+	}
+	for _, tc := range []struct {
+		name   string
+		loss   *budgets.Loss
+		terms  evacuation.Terms
+		waits  time.Duration
+		starts bool // the eviction of an admitted Pod
+	}{
+		{name: "evicts a Pod that has lost no budget", starts: true},
+		{name: "waits with a Pod that has lost its budget", loss: &budgets.Loss{At: now.Add(-time.Second)}, waits: 2 * time.Second},
+		{name: "waits before the final eviction attempt", loss: &budgets.Loss{At: now}, terms: drain(-time.Hour, 42*time.Second), waits: 2 * time.Second},
+		{name: "does not wait at the final eviction attempt", loss: &budgets.Loss{At: now}, terms: drain(-time.Hour, 40*time.Second), starts: true},
+		{name: "waits in the first half of a short drain", loss: &budgets.Loss{At: now}, terms: drain(0, 20*time.Second), waits: 3 * time.Second},
+	} {
+		t.Run("E55: "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			p := passOver(t, now, onePod{pod: pod, loss: tc.loss})
+			p.subjects[pod.UID], p.terms = &subject{pod: pod}, map[string]evacuation.Terms{"one": tc.terms}
+			v := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}}
+			g.Expect(v.begin(p, budgets.PodOf(pod))).To(Equal(tc.starts), "a budget may be deleted after the pass has admitted the Pod")
+
+			inFlight := budgets.Candidate{Pod: budgets.Pod{UID: "other"}, InFlight: true}
+			candidates, waiting := p.separatePaused([]budgets.Candidate{{Pod: budgets.PodOf(pod)}, inFlight})
+			g.Expect(candidates).To(ContainElement(inFlight))
+			if tc.waits == 0 {
+				g.Expect(candidates).To(HaveLen(2))
+				g.Expect(waiting).To(BeEmpty())
+				return
+			}
+			g.Expect(candidates).To(HaveLen(1))
+			g.Expect(waiting).To(ConsistOf(HaveField("Reason", budgets.BudgetRemoved)))
+			g.Expect(p.nextTry).To(Equal(now.Add(tc.waits)), "no event follows")
+		})
+	}
+}
 
 func TestInFlight(t *testing.T) {
 	begun := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

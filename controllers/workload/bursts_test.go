@@ -60,7 +60,7 @@ func TestFirstLists(t *testing.T) {
 			if change.Type == AllPodsAffected {
 				affected.Add(1)
 			}
-		}, clock.RealClock{})
+		}, clock.RealClock{}, nil)
 		g.Expect(err).NotTo(HaveOccurred())
 		defer server.CloseClientConnections()
 		defer w.stop()

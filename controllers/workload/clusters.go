@@ -36,6 +36,7 @@ type Clusters struct {
 
 	mu          sync.RWMutex // reconciliations of all workload clusters read what it protects, and rarely change it
 	watches     map[types.NamespacedName]*connectedWatch
+	budgets     map[types.NamespacedName]*observedBudgets // of watches that were stopped, see keepBudgets
 	recorders   map[types.NamespacedName]*eventRecorder
 	subscribers []func(Change)
 	unserved    map[types.NamespacedName]string // see SetUnserved
@@ -56,6 +57,7 @@ func NewClusters(management client.Reader, cache clustercache.ClusterCache, sche
 	c := &Clusters{
 		management: management, cache: cache, informers: newSharedInformers(), scheme: scheme, evictions: evictions, clock: now,
 		watches:   map[types.NamespacedName]*connectedWatch{},
+		budgets:   map[types.NamespacedName]*observedBudgets{},
 		recorders: map[types.NamespacedName]*eventRecorder{},
 		unserved:  map[types.NamespacedName]string{},
 		check:     func(types.NamespacedName) {},
@@ -206,10 +208,11 @@ func (c *Clusters) startWatch(cluster types.NamespacedName, config *rest.Config)
 	if err != nil {
 		return nil, err
 	}
-	drain, err := newDrainWatch(cluster, config, c.notify, c.clock)
+	drain, err := newDrainWatch(cluster, config, c.notify, c.clock, c.budgets[cluster])
 	if err != nil {
 		return nil, err
 	}
+	delete(c.budgets, cluster)
 	watch := &connectedWatch{drainWatch: drain, config: config, evictions: evictions, began: c.clock.Now()}
 	c.watches[cluster] = watch
 	c.check(cluster)
@@ -299,6 +302,7 @@ func (c *Clusters) Disconnect(cluster types.NamespacedName) {
 // Forget disconnects a workload cluster whose Cluster no longer exists, and has the controllers delete all state about it.
 func (c *Clusters) Forget(cluster types.NamespacedName) {
 	c.Disconnect(cluster)
+	c.dropBudgets(cluster)
 	c.notify(Change{Cluster: cluster, Type: ClusterDeleted})
 }
 
@@ -315,10 +319,33 @@ func (c *Clusters) removeWatch(cluster types.NamespacedName) (observed bool) {
 	return observed
 }
 
+// budgetsKept is how long the budgets of a watch that was stopped are kept for the next one.
+const budgetsKept = time.Minute
+
+// keepBudgets keeps the budgets of a watch that was stopped, for the watch that continues it after the end of a drain or connection: its first list
+// shows which of them were deleted meanwhile.
+func (c *Clusters) keepBudgets(cluster types.NamespacedName, kept *observedBudgets) {
+	c.budgets[cluster] = kept
+	time.AfterFunc(budgetsKept, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.budgets[cluster] == kept {
+			delete(c.budgets, cluster)
+		}
+	})
+}
+
+func (c *Clusters) dropBudgets(cluster types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.budgets, cluster)
+}
+
 func (c *Clusters) stopWatch(cluster types.NamespacedName) {
 	if watch := c.watches[cluster]; watch != nil {
 		watch.stop()
 		delete(c.watches, cluster)
+		c.keepBudgets(cluster, watch.observedBudgets)
 	}
 }
 

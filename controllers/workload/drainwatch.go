@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
 // drainWatch observes one workload cluster while something is evacuated there: the Pods of the Nodes concerned, one
@@ -37,6 +39,7 @@ type drainWatch struct {
 	stop    context.CancelFunc
 
 	budgets, namespaces, daemonSets cache.SharedIndexInformer
+	observedBudgets                 *observedBudgets
 	unserved                        atomic.Bool // the API server does not serve PodDisruptionBudgets of policy/v1
 
 	failures Failures[string] // by what cannot be listed or watched, see listedPods
@@ -56,7 +59,8 @@ type nodePods struct {
 	stop     context.CancelFunc
 }
 
-func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify func(Change), now clock.PassiveClock) (*drainWatch, error) {
+// newDrainWatch starts a drain watch. earlier are the budgets of the watch that it replaces, or nil.
+func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify func(Change), now clock.PassiveClock, earlier *observedBudgets) (*drainWatch, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = 0 // the ClusterCache's timeout would end each watch after 10 s
 	client, err := kubernetes.NewForConfig(config)
@@ -69,11 +73,11 @@ func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify fun
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	w := &drainWatch{
-		cluster: cluster, client: client, notify: notify, clock: now, ctx: ctx, stop: stop,
+		cluster: cluster, client: client, notify: notify, clock: now, ctx: ctx, stop: stop, observedBudgets: newObservedBudgets(earlier, now),
 		nodes: map[string]*nodePods{}, needs: map[string]sets.Set[string]{}, neededBy: map[string]sets.Set[string]{}, byUID: map[types.UID]*corev1.Pod{}, settled: sets.New[string](),
 	}
-	budgets := cache.NewListWatchFromClient(client.PolicyV1().RESTClient(), "poddisruptionbudgets", "", fields.Everything())
-	w.budgets = cache.NewSharedIndexInformer(w.recordFailures(listedBudgets, budgets), &policyv1.PodDisruptionBudget{}, 0, cache.Indexers{})
+	pdbs := cache.NewListWatchFromClient(client.PolicyV1().RESTClient(), "poddisruptionbudgets", "", fields.Everything())
+	w.budgets = cache.NewSharedIndexInformer(w.recordFailures(listedBudgets, pdbs), &policyv1.PodDisruptionBudget{}, 0, cache.Indexers{})
 	if err := w.budgets.SetWatchErrorHandlerWithContext(w.budgetsFailed); err != nil {
 		stop()
 		return nil, errors.Wrapf(err, "preparing drain watches in Cluster %s", cluster)
@@ -88,16 +92,20 @@ func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify fun
 }
 
 func (w *drainWatch) startShared() error {
-	budgetChanged := func(object any) {
-		if budget, ok := finalState(object).(*policyv1.PodDisruptionBudget); ok {
-			w.notify(Change{Cluster: w.cluster, Type: BudgetChanged, Budget: budget})
+	budgetEvent := func(record func(*policyv1.PodDisruptionBudget)) func(any) {
+		return func(object any) {
+			if budget, ok := finalState(object).(*policyv1.PodDisruptionBudget); ok {
+				record(budget)
+				w.notify(Change{Cluster: w.cluster, Type: BudgetChanged, Budget: budget})
+			}
 		}
 	}
 	surroundingsChanged := func(any) { w.notify(Change{Cluster: w.cluster, Type: AllPodsAffected}) }
+	budgetChanged, budgetDeleted := budgetEvent(w.observedBudgets.changed), budgetEvent(w.observedBudgets.deleted)
 	for _, each := range []sharedWatch{
-		{w.budgets, ctrlcache.TransformStripManagedFields(), budgetChanged, budgetChanged, func(any, any) bool { return true }},
-		{w.namespaces, trimNamespace, func(any) {}, surroundingsChanged, labelsChanged},
-		{w.daemonSets, trimDaemonSet, func(any) {}, surroundingsChanged, identityChanged},
+		{w.budgets, ctrlcache.TransformStripManagedFields(), budgetChanged, budgetChanged, budgetDeleted, func(any, any) bool { return true }},
+		{w.namespaces, trimNamespace, func(any) {}, surroundingsChanged, surroundingsChanged, labelsChanged},
+		{w.daemonSets, trimDaemonSet, func(any) {}, surroundingsChanged, surroundingsChanged, identityChanged},
 	} {
 		registration, err := each.addHandler()
 		if err != nil {
@@ -106,6 +114,9 @@ func (w *drainWatch) startShared() error {
 		go each.informer.RunWithContext(w.ctx)
 		go func() {
 			if cache.WaitFor(w.ctx, "", registration.HasSyncedChecker()) {
+				if each.informer == w.budgets {
+					w.observedBudgets.listComplete()
+				}
 				surroundingsChanged(nil)
 			}
 		}()
@@ -117,9 +128,9 @@ func (w *drainWatch) startShared() error {
 type sharedWatch struct {
 	informer cache.SharedIndexInformer
 	trim     cache.TransformFunc
-	// listed is called for each object of the first list, changed for each later change. When the list has arrived, all decisions are
-	// affected in any case.
-	listed, changed func(any)
+	// listed is called for each object of the first list, changed and deleted for each later change. When the list has arrived, all decisions
+	// are affected in any case.
+	listed, changed, deleted func(any)
 	// affects reports whether an update of an object affects decisions. Tenants may update objects at any rate, and each change that affects
 	// decisions reconciles all that is evacuated in the workload cluster.
 	affects func(before, after any) bool
@@ -142,7 +153,7 @@ func (s sharedWatch) addHandler() (cache.ResourceEventHandlerRegistration, error
 				s.changed(after)
 			}
 		},
-		DeleteFunc: s.changed,
+		DeleteFunc: s.deleted,
 	})
 }
 
@@ -315,6 +326,9 @@ func (w *drainWatch) podChanged(change ChangeType, node string, of cache.SharedI
 		w.mu.Unlock()
 		return
 	}
+	if before := w.byUID[pod.UID]; before != nil && !maps.Equal(before.Labels, pod.Labels) { // before the new labels can be read
+		w.observedBudgets.labelsChanged(budgets.PodOf(before), budgets.PodOf(pod))
+	}
 	if change == PodDeleted {
 		delete(w.byUID, pod.UID)
 	} else {
@@ -359,16 +373,12 @@ func (w *drainWatch) PodByUID(uid types.UID) (*corev1.Pod, bool) {
 
 // Budgets implements Observation.
 func (w *drainWatch) Budgets() ([]*policyv1.PodDisruptionBudget, bool) {
-	if !w.budgets.HasSynced() {
-		return nil, false
-	}
-	var budgets []*policyv1.PodDisruptionBudget
-	for _, object := range w.budgets.GetStore().List() {
-		if budget, ok := object.(*policyv1.PodDisruptionBudget); ok {
-			budgets = append(budgets, budget)
-		}
-	}
-	return budgets, true
+	return w.observedBudgets.list()
+}
+
+// LossOf implements Observation.
+func (w *drainWatch) LossOf(pod budgets.Pod) (budgets.Loss, bool) {
+	return w.observedBudgets.lossOf(pod)
 }
 
 // BudgetsServed implements Observation.

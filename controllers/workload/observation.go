@@ -12,6 +12,7 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 )
@@ -62,6 +63,9 @@ type Observation interface {
 
 	// Budgets returns all PodDisruptionBudgets. known is false until the first list has arrived.
 	Budgets() (budgets []*policyv1.PodDisruptionBudget, known bool)
+
+	// LossOf returns which PodDisruptionBudget a Pod has lost a moment ago: see budgets.Observed.
+	LossOf(pod budgets.Pod) (loss budgets.Loss, lost bool)
 
 	// BudgetsServed returns false if the API server has answered that it does not serve PodDisruptionBudgets of policy/v1.
 	BudgetsServed() bool

@@ -37,7 +37,7 @@ func TestWatchFailure(t *testing.T) {
 		defer server.Close()
 		now := testingclock.NewFakeClock(time.Now())
 		cluster := types.NamespacedName{Namespace: "default", Name: "c1"}
-		w, err := newDrainWatch(cluster, &rest.Config{Host: server.URL}, func(Change) {}, now)
+		w, err := newDrainWatch(cluster, &rest.Config{Host: server.URL}, func(Change) {}, now, nil)
 		g.Expect(err).NotTo(HaveOccurred())
 		defer w.stop()
 		clusters := &Clusters{clock: now, watches: map[types.NamespacedName]*connectedWatch{cluster: {drainWatch: w}}}

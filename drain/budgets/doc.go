@@ -18,6 +18,8 @@
 //
 // Granted finds the waiting Pods whose disruption the API server has already granted to an eviction that was cut off.
 //
+// Observed follows the events of budgets and finds the budget that a Pod has lost a moment ago. Pauses decides how long its eviction waits then.
+//
 // Two rules are added. A status that does not include our own evictions counts as unknown, so that two evictions do not use the same
 // disruption. And a budget whose selector is invalid blocks the Pods of its namespace: the API server ignores such a budget, but its author
 // wanted to protect Pods.

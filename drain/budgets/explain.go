@@ -25,6 +25,8 @@ const (
 	// BlockedByUnhealthyPods means that the budget would allow a disruption if all its Pods were ready, or that the waiting Pod itself is
 	// not ready.
 	BlockedByUnhealthyPods Reason = "BlockedByUnhealthyPods"
+	// BudgetRemoved means that the Pod has lost a budget a moment ago: the budget was deleted, or does not select the Pod any more.
+	BudgetRemoved Reason = "BudgetRemoved"
 	// EvictionNotServed means that the API server does not serve policy/v1, so neither PodDisruptionBudgets nor evictions.
 	EvictionNotServed Reason = "EvictionNotServed"
 )
@@ -41,6 +43,17 @@ func Unserved(candidates []Candidate) []Waiting {
 		}
 	}
 	return waiting
+}
+
+// Waits returns the candidate as waiting because of the loss: see Pauses.
+func (l Loss) Waits(c Candidate) Waiting {
+	const deleted, changed = "PodDisruptionBudget %s, which selected the Pod, was deleted", "PodDisruptionBudget %s does not select the Pod any more"
+	what := changed
+	if l.Deleted {
+		what = deleted
+	}
+	message := fmt.Sprintf("Waiting %.0f s since "+what+"; another one may replace it", LossCounts.Seconds(), l.Budget)
+	return Waiting{Candidate: c, Reason: BudgetRemoved, Message: text.Cut(message, text.MaxMessage), Budget: l.Budget}
 }
 
 // wait returns a Waiting for the budget. why follows the name of the budget in the message.

@@ -44,6 +44,7 @@ var spanNames = map[string]string{
 	string(budgets.MultipleBudgets):        "await PodDisruptionBudget",
 	string(budgets.BudgetUnreadable):       "await PodDisruptionBudget",
 	string(budgets.BlockedByUnhealthyPods): "await PodDisruptionBudget",
+	string(budgets.BudgetRemoved):          "await PodDisruptionBudget",
 	v1alpha1.ReasonBudgetRefused:           "await PodDisruptionBudget",
 	v1alpha1.ReasonBudgetUpdating:          "await PodDisruptionBudget",
 

@@ -40,7 +40,7 @@ var kinds = map[string]Kind{
 
 	string(budgets.BudgetExhausted): KindBudget, string(budgets.BudgetNotObserved): KindBudget, string(budgets.BudgetSyncFailed): KindBudget,
 	string(budgets.MultipleBudgets): KindBudget, string(budgets.BudgetUnreadable): KindBudget, string(budgets.BlockedByUnhealthyPods): KindBudget,
-	v1alpha1.ReasonBudgetRefused: KindBudget, v1alpha1.ReasonBudgetUpdating: KindBudget,
+	string(budgets.BudgetRemoved): KindBudget, v1alpha1.ReasonBudgetRefused: KindBudget, v1alpha1.ReasonBudgetUpdating: KindBudget,
 
 	string(budgets.EvictionNotServed): KindRefused, v1alpha1.ReasonNamespaceTerminating: KindRefused, v1alpha1.ReasonAdmissionRefused: KindRefused,
 	v1alpha1.ReasonAdmissionFailed: KindRefused, v1alpha1.ReasonNoResponse: KindRefused, v1alpha1.ReasonEvictionRefused: KindRefused,

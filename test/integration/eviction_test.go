@@ -33,6 +33,7 @@ func TestEvictions(t *testing.T) {
 		test func(*scene)
 	}{
 		{"E20: applies changes of a PodDisruptionBudget immediately", budgetIsEdited},
+		{"E55: does not evict Pods while an operator replaces their PodDisruptionBudget", budgetIsReplaced},
 		{"E20: applies changes of maxUnavailable and unhealthyPodEvictionPolicy", applicationIsEdited},
 		{"E18: names both PodDisruptionBudgets that select a Pod", twoBudgets},
 		{"E20: waits for a PodDisruptionBudget while the disruption controller is stopped", stoppedController},
@@ -82,6 +83,40 @@ func budgetIsEdited(s *scene) {
 	s.editBudget("e20", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.Selector = labelSelector("app", "others") })
 	s.expectDeleted(first, second)
 	s.deleteMaintenances("e20-a")
+}
+
+// budgetIsReplaced deletes a budget and creates another one, as operators do, and then changes the labels of a Pod.
+func budgetIsReplaced(s *scene) {
+	s.withNodes("e55")
+	var pods []*corev1.Pod
+	for i := range 6 {
+		pods = append(pods, bare(fmt.Sprintf("e55-%d", i), "e55", withApp("e55")))
+	}
+	s.run(pods...)
+	s.create(s.workload.Client, budgetRequiring("e55", 6))
+	s.expectHealthy("e55", 6)
+	s.maintain(nm("e55", draining, ofNodes("e55")))
+	for _, pod := range pods {
+		s.expectWaits(pod, string(budgets.BudgetExhausted), "6 healthy Pods required")
+	}
+	s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring("e55", 6))).To(Succeed())
+	s.expectWaits(pods[0], string(budgets.BudgetRemoved), "Waiting 3 s since PodDisruptionBudget default/e55, which selected the Pod, was deleted; another one may replace it")
+	s.create(s.workload.Client, budgetRequiring("e55", 4))
+	s.Eventually(func() []corev1.Pod { return s.podsOf("e55") }, eventually, pace).Should(HaveLen(4))
+	left := s.podsOf("e55")
+	for i := range left {
+		s.expectWaits(&left[i], string(budgets.BudgetExhausted), "4 healthy Pods required")
+	}
+	s.Expect(s.evictions()).To(HaveLen(2), "none is refused")
+
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"e55-other"}}}`))
+	s.Expect(s.workload.Client.Patch(s.Context(), left[0].DeepCopy(), patch)).To(Succeed())
+	s.expectWaits(&left[0], string(budgets.BudgetRemoved), "Waiting 3 s since PodDisruptionBudget default/e55 does not select the Pod any more; another one may replace it")
+	s.Expect(s.evictions()).To(HaveLen(2))
+	s.expectDeleted(&left[0])
+	s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring("e55", 4))).To(Succeed())
+	s.expectDeleted(pods...)
+	s.deleteMaintenances("e55")
 }
 
 func applicationIsEdited(s *scene) {

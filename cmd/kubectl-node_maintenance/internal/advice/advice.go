@@ -35,6 +35,7 @@ var byReason = map[string]advice{
 	string(budgets.BudgetNotObserved):            {"Check that the workload cluster's kube-controller-manager runs.", "a-budget-is-not-computed"},
 	string(budgets.BudgetSyncFailed):             {"Use an integer minAvailable in the budget, or check the controller of the Pods.", "a-budget-is-not-computed"},
 	string(budgets.BudgetUnreadable):             {"Fix the selector of the budget.", "a-budget-is-not-computed"},
+	string(budgets.BudgetRemoved):                {"", "a-budget-was-deleted-a-moment-ago"},
 	string(budgets.EvictionNotServed):            {"Enable policy/v1 in the API server.", "the-api-server-serves-no-evictions"},
 	forecast.ReasonNeverCompletes:                {"Remove the label or change the MachineDrainRule, or give the Pod restartPolicy Never or OnFailure.", "a-pod-must-complete"},
 	forecast.ReasonWaitCompleted:                 {"", "a-pod-must-complete"},
