@@ -21,7 +21,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
-	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/cache"
 	"sigs.k8s.io/cluster-api/util/labels"
 	"sigs.k8s.io/cluster-api/util/predicates"
@@ -137,7 +136,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 		}
 		return reconcile.Result{}, r.patchMachine(ctx, s, "removing the hook", machinedrain.RemoveHook) // without a Cluster, no controller could ever remove it
 	}
-	if annotations.IsPaused(s.cluster, machine) {
+	if machinedrain.IsPaused(s.cluster, machine) {
 		return reconcile.Result{}, nil
 	}
 	policies := &v1alpha1.MachineDrainPolicyList{}

@@ -12,7 +12,6 @@ import (
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
-	"sigs.k8s.io/cluster-api/util/annotations"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -57,7 +56,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.observe(ctx, s); err != nil {
 		return workload.Result(client.IgnoreNotFound(errors.Cause(err)))
 	}
-	if annotations.IsPaused(s.cluster, s.cluster) {
+	if machinedrain.IsClusterPaused(s.cluster) {
 		return reconcile.Result{}, nil
 	}
 	now := r.Clock.Now()
@@ -104,7 +103,7 @@ func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolic
 // from Cordon to Idle, apply completes the NodeMaintenance, and the event of its deletion triggers the creation of another one.
 func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) error {
 	requested, problem := machinedrain.RequestedStage(machine, s.policyOf(machine))
-	if !machine.DeletionTimestamp.IsZero() || requested != "" || problem != "" || annotations.HasPaused(machine) {
+	if !machine.DeletionTimestamp.IsZero() || requested != "" || problem != "" || machinedrain.HasPauseAnnotation(machine) {
 		return nil
 	}
 	present := s.present[client.ObjectKeyFromObject(machine)]

@@ -7,11 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // errPaused means that the Cluster is paused: the manager changes nothing in the management cluster or the workload cluster. This also
@@ -29,7 +30,7 @@ func (c *Clusters) refusePaused(ctx context.Context, key types.NamespacedName) e
 	if err := c.management.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "getting Cluster %s", key)
 	}
-	if annotations.IsPaused(cluster, cluster) {
+	if machinedrain.IsClusterPaused(cluster) {
 		return errors.Wrapf(errPaused, "reaching workload Cluster %s", key)
 	}
 	return nil
@@ -52,11 +53,11 @@ func (c *Clusters) ResumeAfterPause() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		switch before := e.ObjectOld.(type) {
 		case *clusterv1.Cluster:
-			if after, ok := e.ObjectNew.(*clusterv1.Cluster); ok && annotations.IsPaused(before, before) && !annotations.IsPaused(after, after) {
+			if after, ok := e.ObjectNew.(*clusterv1.Cluster); ok && machinedrain.IsClusterPaused(before) && !machinedrain.IsClusterPaused(after) {
 				c.Resume(client.ObjectKeyFromObject(after))
 			}
 		case *clusterv1.Machine:
-			if annotations.HasPaused(before) && !annotations.HasPaused(e.ObjectNew) {
+			if machinedrain.HasPauseAnnotation(before) && !machinedrain.HasPauseAnnotation(e.ObjectNew) {
 				c.Resume(types.NamespacedName{Namespace: before.Namespace, Name: before.Spec.ClusterName})
 			}
 		}

@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -267,7 +266,7 @@ func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedNam
 		}
 		return nil, errors.Wrapf(err, "getting Cluster %s", key)
 	}
-	if annotations.IsPaused(cluster, cluster) {
+	if machinedrain.IsClusterPaused(cluster) {
 		return nil, nil
 	}
 	policies := &v1alpha1.MachineDrainPolicyList{}

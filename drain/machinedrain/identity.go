@@ -49,10 +49,7 @@ func OrphanedByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, man
 // here, or have other drain rules. If it has not, the manager there continues, and knows whether the Machine is paused. machine is nil if it does not
 // exist here. A NodeMaintenance that is in stage Complete or deleted changes no Pod and ends.
 func IsSuspended(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
-	paused := false
-	if machine != nil && !IsOfNamesake(m, machine, managementCluster) {
-		_, paused = machine.Annotations[clusterv1.PausedAnnotation]
-	}
+	paused := machine != nil && !IsOfNamesake(m, machine, managementCluster) && HasPauseAnnotation(machine)
 	_, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]
 	ends := m.Spec.Stage == v1alpha1.StageComplete || !m.DeletionTimestamp.IsZero()
 	return paused || serves && !ends && !IsOfManagementCluster(m, managementCluster)

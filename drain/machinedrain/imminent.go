@@ -19,8 +19,7 @@ const newDeletion = 2 * time.Second
 // Machine that is paused or whose Node is not drained, and none where the clocks disagree.
 func ImminentMaintenance(m *clusterv1.Machine, cluster types.NamespacedName, maintenances []v1alpha1.NodeMaintenance, now time.Time) (node string, until time.Time) {
 	_, excluded := m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]
-	_, paused := m.Annotations[clusterv1.PausedAnnotation]
-	if m.DeletionTimestamp.IsZero() || !HasHook(m) || excluded || paused || !m.Status.NodeRef.IsDefined() {
+	if m.DeletionTimestamp.IsZero() || !HasHook(m) || excluded || HasPauseAnnotation(m) || !m.Status.NodeRef.IsDefined() {
 		return "", time.Time{}
 	}
 	until = m.DeletionTimestamp.Add(newDeletion)

@@ -101,9 +101,8 @@ func contenderOf(m *clusterv1.Machine, drain *v1alpha1.NodeMaintenance) Contende
 // contends reports whether a Machine whose drain was requested is a contender: one whose drain continues, or would start if maxParallelDrains
 // permitted it. The drain of a paused Machine, or of one with invalid rules, would block the Machines after it without starting.
 func contends(m *clusterv1.Machine, observed ObservedDrain) bool {
-	_, paused := m.Annotations[clusterv1.PausedAnnotation]
 	isReachable := observed.Node != nil && !rules.Unreachable(observed.Node)
-	return isReachable && (observed.Maintenance != nil || !paused && !observed.HasInvalidRules)
+	return isReachable && (observed.Maintenance != nil || !HasPauseAnnotation(m) && !observed.HasInvalidRules)
 }
 
 // latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its request, and after the start of the

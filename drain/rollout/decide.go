@@ -9,6 +9,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // ProgressTimeout is how long a rollout keeps its outdated Nodes cordoned without making progress.
@@ -89,9 +90,8 @@ func (r Rollout) mayCordon(now time.Time) (may bool, until time.Time) {
 // Observe reduces Cluster API's objects to a Rollout. policyOf returns the policy that a Machine follows, nil if it follows none.
 func Observe(cluster *clusterv1.Cluster, deployment *clusterv1.MachineDeployment, machines []clusterv1.Machine, policyOf func(*clusterv1.Machine) *v1alpha1.MachineDrainPolicy) Rollout {
 	strategy := deployment.Spec.Rollout.Strategy.Type
-	_, annotated := deployment.Annotations[clusterv1.PausedAnnotation]
 	r := Rollout{
-		Paused:        annotated || ptr.Deref(deployment.Spec.Paused, false),
+		Paused:        machinedrain.HasPauseAnnotation(deployment) || ptr.Deref(deployment.Spec.Paused, false),
 		Deleting:      !cluster.DeletionTimestamp.IsZero() || !deployment.DeletionTimestamp.IsZero(),
 		RollingUpdate: strategy == "" || strategy == clusterv1.RollingUpdateMachineDeploymentStrategyType,
 	}

@@ -35,10 +35,11 @@ const (
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
-	all.withMachines("paused", "resting", "halted", "frozen", "withdrawn", "moved", "slow", "slower", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "inherited", "spare")
+	all.withMachines("paused", "resting", "annotated", "halted", "frozen", "withdrawn", "moved", "slow", "slower", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "inherited", "spare")
 
 	t.Run("M16: does not change a paused Machine and its Node", func(t *testing.T) { all.sub(t).paused() })
 	t.Run("M16: does not change the Machines and Nodes of a paused Cluster", func(t *testing.T) { all.sub(t).pausedCluster() })
+	t.Run("M102: drains a Machine whose Cluster has the annotation of a pause", func(t *testing.T) { all.sub(t).clusterAnnotated() })
 	t.Run("M16: stops a drain while its Cluster is paused, and then continues it", func(t *testing.T) { all.sub(t).pausedInTheMiddle("halted", (*scene).pauseCluster) })
 	t.Run("M16: stops a drain while its Machine is paused, and then continues it", func(t *testing.T) { all.sub(t).pausedInTheMiddle("frozen", pauseMachine("frozen")) })
 	t.Run("E50: evicts no Pod while its Machine is paused and the NodeMaintenance is completed", func(t *testing.T) {
@@ -104,6 +105,21 @@ func (s *scene) pausedCluster() {
 	s.pauseCluster(false)
 	s.expectGone("resting")
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("resting"))
+}
+
+// clusterAnnotated drains a Machine while its Cluster has the annotation of a pause, which Cluster API's Machine controller ignores, too.
+func (s *scene) clusterAnnotated() {
+	annotate := func(value string) {
+		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.cluster.Key().Namespace, Name: s.cluster.Key().Name}}
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, clusterv1.PausedAnnotation, value)
+		s.Expect(s.fleet.Client.Patch(s.Context(), cluster, client.RawPatch(types.MergePatchType, patch))).To(Succeed())
+	}
+	s.untilSeen(func() { annotate(`""`) })
+	s.run(bare("annotated", "annotated"))
+	s.deleteMachine("annotated")
+	s.expectGone("annotated")
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("annotated"))
+	annotate("null")
 }
 
 // undisturbed is longer than the time in which a drain starts.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/advice"
@@ -212,10 +211,10 @@ func (d *Drain) notes(m *observe.Machine, intent Intent) {
 // pauses returns what keeps the manager from reconciling the Machine.
 func pauses(m *observe.Machine) []Problem {
 	var problems []Problem
-	if _, paused := m.Annotations[clusterv1.PausedAnnotation]; paused {
+	if machinedrain.HasPauseAnnotation(m.Machine) {
 		problems = append(problems, problemOf(advice.ReasonPaused, "The Machine is paused"))
 	}
-	if m.Cluster.Spec.Paused != nil && *m.Cluster.Spec.Paused {
+	if machinedrain.IsClusterPaused(m.Cluster) {
 		problems = append(problems, problemOf(advice.ReasonPaused, "The Cluster is paused"))
 	}
 	return problems

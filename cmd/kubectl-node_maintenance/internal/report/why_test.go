@@ -17,16 +17,20 @@ import (
 
 func TestMachineWhy(t *testing.T) {
 	for name, test := range map[string]struct {
-		deleted, paused, clusterPaused bool
-		want                           []string
+		deleted, paused, clusterPaused, clusterAnnotated bool
+		want                                             []string
 	}{
-		"says that a deleted Machine is paused":            {true, true, false, []string{"The Machine is paused"}},
-		"says that the Cluster of the Machine is paused":   {true, false, true, []string{"The Cluster is paused"}},
-		"says nothing of a paused Machine without a drain": {false, true, true, nil},
+		"says that a deleted Machine is paused":            {true, true, false, false, []string{"The Machine is paused"}},
+		"says that the Cluster of the Machine is paused":   {true, false, true, false, []string{"The Cluster is paused"}},
+		"says nothing of a paused Machine without a drain": {false, true, true, false, nil},
+		"says nothing of the annotation on the Cluster":    {true, false, false, true, nil},
 	} {
 		t.Run("K5: why "+name, func(t *testing.T) {
 			w1 := machine("w1", nil)
 			m := &observe.Machine{Machine: &w1, Cluster: &clusterv1.Cluster{Spec: clusterv1.ClusterSpec{Paused: &test.clusterPaused}}}
+			if test.clusterAnnotated {
+				m.Cluster.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+			}
 			if test.deleted {
 				w1.DeletionTimestamp = ptr.To(metav1.NewTime(now))
 			}
