@@ -66,11 +66,11 @@ type RolloutPolicy struct {
 type MachineDrainPolicySpec struct {
 	// clusterSelector selects Machines by the labels of their Cluster. If it is not set or empty, the Machines of all Clusters are selected.
 	// +optional
-	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+	ClusterSelector *LabelSelector `json:"clusterSelector,omitempty"`
 
 	// machineSelector selects Machines by their labels. If it is not set or empty, all Machines are selected.
 	// +optional
-	MachineSelector *metav1.LabelSelector `json:"machineSelector,omitempty"`
+	MachineSelector *LabelSelector `json:"machineSelector,omitempty"`
 
 	// drainPlan is the spec.drainPlan of the NodeMaintenances of the selected Machines.
 	// +optional
@@ -167,6 +167,12 @@ const (
 	// Machines. Their Nodes are not drained. Otherwise the policy does not have the condition.
 	MachineDrainPolicyMachinePoolsManaged = "MachinePoolsManaged"
 
+	// MachineDrainPolicySelectorsValid is False if a selector of the policy is invalid. Otherwise the policy does not have the condition.
+	MachineDrainPolicySelectorsValid = "SelectorsValid"
+
+	// ReasonInvalidSelector means that a selector cannot be parsed. The message names it.
+	ReasonInvalidSelector = "InvalidSelector"
+
 	// ReasonNoMachines means that MachinePools with Nodes have no Machines. The message names them.
 	ReasonNoMachines = "NoMachines"
 )
@@ -178,7 +184,7 @@ type MachineDrainPolicyStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions of the policy. MachinePoolsManaged is False if there are MachinePools whose Nodes cannot be drained, because they have no
-	// Machines.
+	// Machines. SelectorsValid is False if a selector is invalid.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

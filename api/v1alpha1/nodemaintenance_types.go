@@ -85,7 +85,7 @@ type DrainPlanEntry struct {
 	// podSelector selects Pods by their labels, to evacuate them before other Pods of the same priority.
 	// If it is not set, all Pods are selected. An empty selector is rejected.
 	// +optional
-	PodSelector *metav1.LabelSelector `json:"podSelector,omitempty"`
+	PodSelector *LabelSelector `json:"podSelector,omitempty"`
 }
 
 // DrainRulePodSelector selects the Pods that match all of its fields.

@@ -36,8 +36,12 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 	if taken := s.found.TakenMessage(); taken != "" && s.maintenance != nil && result.reason != "" {
 		result.message += "\n" + taken
 	}
-	if s.unselected && result.reason != "" {
+	switch {
+	case result.reason == "":
+	case s.unselected:
 		result.message += "\n" + machinedrain.WithoutPolicy
+	case s.undecided != nil:
+		result.message += "\n" + machinedrain.UndecidedMessage(s.undecided)
 	}
 	wanted := waitingCondition(result.reason, result.message)
 	if due := r.nextReport(s, wanted); s.now.Before(due) {

@@ -143,10 +143,11 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	if err := r.Client.List(ctx, policies, client.InNamespace(machine.Namespace)); err != nil {
 		return reconcile.Result{}, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
 	}
-	s.policy = machinedrain.PolicyFor(machine, s.cluster.Labels, policies.Items)
+	selection := machinedrain.PolicyFor(machine, s.cluster.Labels, policies.Items)
+	s.policy, s.undecided = selection.Settings(machine), selection.Undecided
 	s.unselected = s.policy == nil
 	s.isWatched = slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
-		return machinedrain.PolicySelectsCluster(&policy, s.cluster.Labels)
+		return machinedrain.PolicyMaySelectCluster(&policy, s.cluster.Labels)
 	})
 	switch {
 	case machine.DeletionTimestamp.IsZero():
@@ -159,11 +160,15 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	}
 }
 
-// reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it otherwise. It then carries out
+// reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it if none does. It then carries out
 // what the stage annotation or an in-place update requests.
 func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
 	doing, change := "removing the hook", machinedrain.RemoveHook
-	if s.policy != nil && s.cluster.DeletionTimestamp.IsZero() {
+	switch {
+	case !s.cluster.DeletionTimestamp.IsZero():
+	case s.undecided != nil:
+		doing, change = "keeping the hook", func(*clusterv1.Machine) bool { return false }
+	case s.policy != nil:
 		doing, change = "setting the hook", machinedrain.SetHook
 	}
 	if err := r.patchMachine(ctx, s, doing, change); err != nil {
@@ -178,6 +183,9 @@ type scope struct {
 	cluster *clusterv1.Cluster
 	policy  *v1alpha1.MachineDrainPolicy
 	now     time.Time
+
+	// undecided is the policy of which it is not known whether it selects the Machine, because a selector is invalid. It is nil if that is known.
+	undecided *v1alpha1.MachineDrainPolicy
 
 	unselected bool // no policy selects the Machine
 	isWatched  bool // a policy selects the Cluster, so that its NodeMaintenances are watched

@@ -100,7 +100,7 @@ func TestMaintenanceWaitsForNode(t *testing.T) {
 // ofOtherMachines returns a policy that selects a Cluster and none of its Machines.
 func ofOtherMachines(cluster string) *v1alpha1.MachineDrainPolicy {
 	p := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "others"}}
-	p.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"cluster": cluster}}
-	p.Spec.MachineSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"drained": "yes"}}
+	p.Spec.ClusterSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"cluster": v1alpha1.LabelValue(cluster)}}
+	p.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"drained": "yes"}}
 	return p
 }

@@ -96,7 +96,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
 }
 
 func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolicy {
-	return machinedrain.PolicyFor(machine, s.cluster.Labels, s.policies)
+	return machinedrain.PolicyFor(machine, s.cluster.Labels, s.policies).Settings(machine)
 }
 
 // apply moves a Machine's NodeMaintenance to the wanted stage, or completes it if the stage is empty. Stages only move forward: to change

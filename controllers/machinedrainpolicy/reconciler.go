@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -44,10 +46,13 @@ type Reconciler struct {
 	Client   client.Client
 	Clusters *workload.Clusters
 	Clock    clock.PassiveClock
+
+	events record.EventRecorder
 }
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	r.events = mgr.GetEventRecorderFor("node-maintenance-policy") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("machinedrainpolicy").
 		For(&v1alpha1.MachineDrainPolicy{}).
@@ -134,12 +139,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	changed := policy.DeepCopy()
 	changed.Status.ObservedGeneration = policy.Generation
 	changed.Status.Clusters, changed.Status.Machines, changed.Status.ActiveDrains = tally.Clusters, tally.Machines, int32(len(tally.Draining)) //nolint:gosec // bounded by the number of Machines
-	if condition := machinedrain.PoolsCondition(policy, pools.Items, all.Items, labels); condition != nil {
-		condition.LastTransitionTime = metav1.NewTime(r.Clock.Now().Truncate(time.Second))
-		meta.SetStatusCondition(&changed.Status.Conditions, *condition)
-	} else {
-		meta.RemoveStatusCondition(&changed.Status.Conditions, v1alpha1.MachineDrainPolicyMachinePoolsManaged)
-	}
+	r.setCondition(changed, v1alpha1.MachineDrainPolicyMachinePoolsManaged, machinedrain.PoolsCondition(policy, pools.Items, all.Items, labels))
+	r.setCondition(changed, v1alpha1.MachineDrainPolicySelectorsValid, machinedrain.SelectorsCondition(policy))
 	waits, result, err := r.longestWaits(ctx, tally.Draining, policy.Status.LongestWaits)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -148,8 +149,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if apiequality.Semantic.DeepEqual(policy.Status, changed.Status) {
 		return result, nil
 	}
-	err = r.Client.Status().Patch(ctx, changed, client.MergeFrom(policy))
-	return result, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of MachineDrainPolicy %s", request.NamespacedName)
+	if err := r.Client.Status().Patch(ctx, changed, client.MergeFrom(policy)); err != nil {
+		return result, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of MachineDrainPolicy %s", request.NamespacedName)
+	}
+	before, after := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.MachineDrainPolicySelectorsValid), meta.FindStatusCondition(changed.Status.Conditions, v1alpha1.MachineDrainPolicySelectorsValid)
+	if after != nil && (before == nil || before.Message != after.Message) {
+		r.events.Event(policy, corev1.EventTypeWarning, v1alpha1.ReasonInvalidSelector, after.Message)
+	}
+	return result, nil
+}
+
+// setCondition sets a condition of a policy, or removes it if it is nil.
+func (r *Reconciler) setCondition(policy *v1alpha1.MachineDrainPolicy, conditionType string, condition *metav1.Condition) {
+	if condition == nil {
+		meta.RemoveStatusCondition(&policy.Status.Conditions, conditionType)
+		return
+	}
+	condition.LastTransitionTime = metav1.NewTime(r.Clock.Now().Truncate(time.Second))
+	meta.SetStatusCondition(&policy.Status.Conditions, *condition)
 }
 
 // longestWaits returns the drains that have been blocked longest. draining are the Machines, the oldest deletion first. While a workload

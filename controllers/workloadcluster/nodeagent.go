@@ -18,7 +18,7 @@ import (
 )
 
 // ensureNodeAgent installs the node agent in the workload cluster if a MachineDrainPolicy that selects the Cluster enables it, and removes
-// it otherwise. Without the feature gate there is no image, and it does nothing.
+// it otherwise. While that is not known, because a selector is invalid, it does neither. Without the feature gate there is no image, and it does nothing.
 func (r *Reconciler) ensureNodeAgent(ctx context.Context, live client.Client, cluster *clusterv1.Cluster) error {
 	if r.NodeAgentImage == "" {
 		return nil
@@ -27,9 +27,15 @@ func (r *Reconciler) ensureNodeAgent(ctx context.Context, live client.Client, cl
 	if err := r.Client.List(ctx, policies, client.InNamespace(cluster.Namespace)); err != nil {
 		return errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", cluster.Namespace)
 	}
-	wanted := slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
-		return policy.Spec.NodeAgent == v1alpha1.NodeAgentEnabled && machinedrain.PolicySelectsCluster(&policy, cluster.Labels)
-	})
+	enables := func(selects func(*v1alpha1.MachineDrainPolicy, map[string]string) bool) bool {
+		return slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
+			return policy.Spec.NodeAgent == v1alpha1.NodeAgentEnabled && selects(&policy, cluster.Labels)
+		})
+	}
+	wanted := enables(machinedrain.PolicySelectsCluster)
+	if !wanted && enables(machinedrain.PolicyMaySelectCluster) { // a selector is invalid
+		return nil
+	}
 	objects, err := bundle.NodeAgent(r.NodeAgentImage)
 	if err != nil {
 		return err

@@ -254,7 +254,7 @@ func (r *Reconciler) reportMissing(ctx context.Context, cluster *clusterv1.Clust
 		"The workload cluster does not support %s. Every user who may write NodeMaintenances or Evacuations there can drain its Nodes: restrict who may write them", strings.Join(missing, ", "))
 }
 
-// managedCluster returns the Cluster if a MachineDrainPolicy selects it or one of its Machines is being drained. It returns nil otherwise, and if
+// managedCluster returns the Cluster if a MachineDrainPolicy selects or may select it or one of its Machines is being drained. It returns nil otherwise, and if
 // the Cluster does not exist or is paused.
 func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedName) (*clusterv1.Cluster, error) {
 	cluster := &clusterv1.Cluster{}
@@ -274,7 +274,7 @@ func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedNam
 		return nil, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", key.Namespace)
 	}
 	for i := range policies.Items {
-		if machinedrain.PolicySelectsCluster(&policies.Items[i], cluster.Labels) {
+		if machinedrain.PolicyMaySelectCluster(&policies.Items[i], cluster.Labels) {
 			return cluster, nil
 		}
 	}

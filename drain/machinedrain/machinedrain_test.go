@@ -1,6 +1,7 @@
 package machinedrain_test
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strings"
@@ -39,14 +40,23 @@ func policy(name string, changes ...func(*v1alpha1.MachineDrainPolicy)) v1alpha1
 }
 
 func TestPolicyFor(t *testing.T) {
-	labelled := func(key, value string) *metav1.LabelSelector {
-		return &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+	labelled := func(key string, value v1alpha1.LabelValue) *v1alpha1.LabelSelector {
+		return &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{key: value}}
 	}
-	invalid := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "?"}}}
+	invalid := func(more ...v1alpha1.LabelSelectorRequirement) *v1alpha1.LabelSelector {
+		return &v1alpha1.LabelSelector{MatchExpressions: append([]v1alpha1.LabelSelectorRequirement{{Key: "a", Operator: "in", Values: []v1alpha1.LabelValue{"b"}}}, more...)}
+	}
+	ofMachines := func(name string, selector *v1alpha1.LabelSelector) v1alpha1.MachineDrainPolicy {
+		return policy(name, func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = selector })
+	}
+	ofClusters := func(name string, selector *v1alpha1.LabelSelector) v1alpha1.MachineDrainPolicy {
+		return policy(name, func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = selector })
+	}
 	for _, tc := range []struct {
 		name     string
 		policies []v1alpha1.MachineDrainPolicy
-		want     string
+		// want is the policy that selects the Machine, undecided the one that may, and settings the one whose settings apply if the Machine has the hook.
+		want, undecided, settings string
 	}{
 		{name: "selects no policy if there is none"},
 		{name: "selects an empty policy for all Machines of its namespace", policies: []v1alpha1.MachineDrainPolicy{policy("all")}, want: "all"},
@@ -60,16 +70,46 @@ func TestPolicyFor(t *testing.T) {
 			policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = labelled("env", "dev") }),
 			policy("b", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = labelled("env", "prod") }),
 		}, want: "b"},
-		{name: "ignores a policy with an invalid selector", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = invalid })}},
+		{name: "M103: an invalid machineSelector may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid())}, undecided: "a", settings: "a"},
+		{name: "M103: an invalid clusterSelector may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofClusters("a", invalid())}, undecided: "a", settings: "a"},
+		{name: "M103: In without values is invalid", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{{Key: "a", Operator: "In"}}})}, undecided: "a", settings: "a"},
+		{name: "M103: an invalid label key may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", labelled("a key", ""))}, undecided: "a", settings: "a"},
+		{name: "M103: an invalid label value may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", labelled("pool", "a b"))}, undecided: "a", settings: "a"},
+		{name: "M103: the valid requirements of an invalid selector exclude the Machine", policies: []v1alpha1.MachineDrainPolicy{
+			ofMachines("a", invalid(v1alpha1.LabelSelectorRequirement{Key: "pool", Operator: "In", Values: []v1alpha1.LabelValue{"b"}})),
+		}},
+		{name: "M103: the valid requirements of an invalid selector select the Machine", policies: []v1alpha1.MachineDrainPolicy{
+			ofMachines("a", invalid(v1alpha1.LabelSelectorRequirement{Key: "pool", Operator: "In", Values: []v1alpha1.LabelValue{"a"}})),
+		}, undecided: "a", settings: "a"},
+		{name: "M103: a valid clusterSelector excludes the Machine", policies: []v1alpha1.MachineDrainPolicy{
+			policy("a", func(p *v1alpha1.MachineDrainPolicy) {
+				p.Spec.ClusterSelector, p.Spec.MachineSelector = labelled("env", "dev"), invalid()
+			}),
+		}},
+		{name: "M103: a valid policy precedes an invalid one", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid()), policy("b")}, want: "b", settings: "b"},
+		{name: "M103: the first of two invalid policies applies", policies: []v1alpha1.MachineDrainPolicy{ofMachines("b", invalid()), ofMachines("a", invalid())}, undecided: "a", settings: "a"},
 		{name: "ignores a policy that is being deleted", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.DeletionTimestamp = ptr.To(metav1.Now()) })}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := ""
-			if p := machinedrain.PolicyFor(machine(), map[string]string{"env": "prod"}, tc.policies); p != nil {
-				got = p.Name
+			nameOf := func(p *v1alpha1.MachineDrainPolicy) string {
+				if p == nil {
+					return ""
+				}
+				return p.Name
 			}
-			if got != tc.want {
+			selection := machinedrain.PolicyFor(machine(), map[string]string{"env": "prod"}, tc.policies)
+			hooked := machine(func(m *clusterv1.Machine) { machinedrain.SetHook(m) })
+			if got := nameOf(selection.Policy); got != tc.want {
 				t.Errorf("got policy %q, want %q", got, tc.want)
+			}
+			if got := nameOf(selection.Undecided); got != tc.undecided {
+				t.Errorf("got undecided policy %q, want %q", got, tc.undecided)
+			}
+			if got := nameOf(selection.Settings(machine())); got != tc.want {
+				t.Errorf("without the hook: got the settings of policy %q, want %q", got, tc.want)
+			}
+			if got, want := nameOf(selection.Settings(hooked)), cmp.Or(tc.settings, tc.want); got != want {
+				t.Errorf("with the hook: got the settings of policy %q, want %q", got, want)
 			}
 		})
 	}

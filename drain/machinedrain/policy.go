@@ -1,6 +1,7 @@
 package machinedrain
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -15,39 +16,134 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
+// PolicySelection says which policy selects a Machine. If both fields are nil, no policy does, and Cluster API drains the Machine.
+type PolicySelection struct {
+	// Policy is the policy that the Machine follows.
+	Policy *v1alpha1.MachineDrainPolicy
+	// Undecided is set instead of Policy if it is not known whether this policy selects the Machine, because one of its selectors is invalid. The
+	// Machine then keeps the hook if it has it, and does not get it otherwise.
+	Undecided *v1alpha1.MachineDrainPolicy
+}
+
 // PolicyFor returns the policy that a Machine follows: the first by name, in the Machine's namespace, that selects its Cluster and the
-// Machine. Without a policy, it returns nil and Cluster API drains the Machine.
-func PolicyFor(machine *clusterv1.Machine, clusterLabels map[string]string, policies []v1alpha1.MachineDrainPolicy) *v1alpha1.MachineDrainPolicy {
-	var first *v1alpha1.MachineDrainPolicy
+// Machine. A policy with an invalid selector selects no Machine. If no other policy selects the Machine, the first one by name that might is
+// undecided.
+func PolicyFor(machine *clusterv1.Machine, clusterLabels map[string]string, policies []v1alpha1.MachineDrainPolicy) PolicySelection {
+	var selection PolicySelection
 	for i := range policies {
 		policy := &policies[i]
 		if policy.Namespace != machine.Namespace || !policy.DeletionTimestamp.IsZero() {
 			continue
 		}
-		if !PolicySelectsCluster(policy, clusterLabels) || !selects(policy.Spec.MachineSelector, machine.Labels) {
-			continue
-		}
-		if first == nil || policy.Name < first.Name {
-			first = policy
+		switch min(matchOf(policy.Spec.ClusterSelector, clusterLabels), matchOf(policy.Spec.MachineSelector, machine.Labels)) {
+		case matches:
+			selection.Policy = firstByName(selection.Policy, policy)
+		case mayMatch:
+			selection.Undecided = firstByName(selection.Undecided, policy)
+		case matchesNot:
 		}
 	}
-	return first
+	if selection.Policy != nil {
+		selection.Undecided = nil
+	}
+	return selection
 }
 
-// PolicySelectsCluster reports whether Machines of a Cluster with these labels may follow the policy.
+// Settings returns the policy whose settings apply to the maintenance of a Machine's Node, or nil. A Machine that has the hook has been
+// selected before. By which policy is not recorded, so an undecided policy applies to it.
+func (s PolicySelection) Settings(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolicy {
+	if s.Policy == nil && HasHook(machine) {
+		return s.Undecided
+	}
+	return s.Policy
+}
+
+func firstByName(a, b *v1alpha1.MachineDrainPolicy) *v1alpha1.MachineDrainPolicy {
+	if a != nil && a.Name < b.Name {
+		return a
+	}
+	return b
+}
+
+// UndecidedMessage says that the settings of an undecided policy apply.
+func UndecidedMessage(policy *v1alpha1.MachineDrainPolicy) string {
+	return "It is not known whether MachineDrainPolicy " + policy.Name + " selects the Machine, because a selector of the policy is invalid. Its settings apply until it is fixed"
+}
+
+// PolicySelectsCluster reports whether Machines of a Cluster with these labels may follow the policy. An invalid clusterSelector selects none.
 func PolicySelectsCluster(policy *v1alpha1.MachineDrainPolicy, clusterLabels map[string]string) bool {
-	return selects(policy.Spec.ClusterSelector, clusterLabels)
+	return matchOf(policy.Spec.ClusterSelector, clusterLabels) == matches
 }
 
-// selects reports whether a selector matches. An absent or empty selector matches everything. An invalid one matches nothing, because
-// to opt Machines in by mistake is worse than not to opt them in.
-func selects(selector *metav1.LabelSelector, set map[string]string) bool {
-	if selector == nil {
-		return true
-	}
-	parsed, err := metav1.LabelSelectorAsSelector(selector)
-	return err == nil && parsed.Matches(labels.Set(set))
+// PolicyMaySelectCluster is like PolicySelectsCluster, and also true if that is not known, because the clusterSelector is invalid.
+func PolicyMaySelectCluster(policy *v1alpha1.MachineDrainPolicy, clusterLabels map[string]string) bool {
+	return matchOf(policy.Spec.ClusterSelector, clusterLabels) != matchesNot
 }
+
+// match says whether a selector matches. The values are ordered: the minimum decides for several requirements, all of which must match.
+type match int
+
+const (
+	matchesNot match = iota
+	mayMatch         // the selector is invalid
+	matches
+)
+
+// matchOf evaluates a selector. An absent or empty selector matches everything. Of an invalid one, it evaluates the requirements that are valid.
+func matchOf(selector *v1alpha1.LabelSelector, set map[string]string) match {
+	if selector == nil {
+		return matches
+	}
+	core := selector.Core()
+	if parsed, err := metav1.LabelSelectorAsSelector(core); err == nil {
+		return known(parsed.Matches(labels.Set(set)))
+	}
+	requirements := core.MatchExpressions
+	for key, value := range core.MatchLabels {
+		requirements = append(requirements, metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}})
+	}
+	result := mayMatch
+	for _, requirement := range requirements {
+		single := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{requirement}}
+		if parsed, err := metav1.LabelSelectorAsSelector(single); err == nil {
+			result = min(result, known(parsed.Matches(labels.Set(set))))
+		}
+	}
+	return result
+}
+
+func known(isMatch bool) match {
+	if isMatch {
+		return matches
+	}
+	return matchesNot
+}
+
+// SelectorsCondition returns the condition of a policy about invalid selectors, nil if all of them are valid.
+func SelectorsCondition(policy *v1alpha1.MachineDrainPolicy) *metav1.Condition {
+	var problems []string
+	check := func(selector *v1alpha1.LabelSelector, effect, field string, args ...any) {
+		if _, err := metav1.LabelSelectorAsSelector(selector.Core()); err != nil {
+			problems = append(problems, fmt.Sprintf(field, args...)+" is invalid, "+effect+": "+text.Cut(err.Error(), text.MaxMessage))
+		}
+	}
+	const undecided = "so hooks are neither set nor removed for the Machines that it may select"
+	check(policy.Spec.ClusterSelector, undecided, "clusterSelector")
+	check(policy.Spec.MachineSelector, undecided, "machineSelector")
+	for i := range policy.Spec.DrainPlan {
+		check(policy.Spec.DrainPlan[i].PodSelector, "so the entry selects no Pod", "drainPlan[%d].podSelector", i)
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return &metav1.Condition{
+		Type: v1alpha1.MachineDrainPolicySelectorsValid, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalidSelector, ObservedGeneration: policy.Generation,
+		Message: strings.Join(problems[:min(len(problems), maxSelectorProblems)], "\n"),
+	}
+}
+
+// maxSelectorProblems is the maximum number of invalid selectors that a condition names.
+const maxSelectorProblems = 5
 
 // Tally counts what follows a policy.
 type Tally struct {
@@ -66,7 +162,7 @@ func TallyOf(policy *v1alpha1.MachineDrainPolicy, policies []v1alpha1.MachineDra
 		if !known {
 			continue
 		}
-		if follows := PolicyFor(machine, labels, policies); follows == nil || follows.Name != policy.Name {
+		if follows := PolicyFor(machine, labels, policies).Settings(machine); follows == nil || follows.Name != policy.Name {
 			continue
 		}
 		seen.Insert(machine.Spec.ClusterName)

@@ -104,7 +104,7 @@ func TestWaitOf(t *testing.T) {
 func TestPoolsCondition(t *testing.T) { // M82
 	g := NewWithT(t)
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Generation: 3}}
-	policy.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"drain": "yes"}}
+	policy.Spec.ClusterSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"drain": "yes"}}
 	clusters := map[string]map[string]string{"a": {"drain": "yes"}, "b": nil}
 	pool := func(cluster, name string, nodes int) clusterv1.MachinePool {
 		p := clusterv1.MachinePool{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -50,7 +50,7 @@ func drawPlan(t *rapid.T) []v1alpha1.DrainPlanEntry {
 		return v1alpha1.DrainPlanEntry{
 			PodType:     rapid.SampledFrom([]v1alpha1.PodType{"", "Default", "Default", "DaemonSet", "Static"}).Draw(t, "type"),
 			PodPriority: rapid.Int32Range(0, 3).Draw(t, "priority"),
-			PodSelector: drawSelector(t),
+			PodSelector: specOf(drawSelector(t)),
 		}
 	}), 0, 5).Draw(t, "plan")
 	slices.SortStableFunc(entries, func(a, b v1alpha1.DrainPlanEntry) int { return int(a.PodPriority - b.PodPriority) })

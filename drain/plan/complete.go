@@ -50,7 +50,7 @@ func prioritiesOf(defaults v1alpha1.DrainPlanDefaults) []int32 {
 func withEntry(plan []v1alpha1.DrainPlanEntry, entry v1alpha1.DrainPlanEntry) []v1alpha1.DrainPlanEntry {
 	at := len(plan)
 	for i, other := range plan {
-		if other.PodType == entry.PodType && other.PodPriority == entry.PodPriority && selectsAll(other.PodSelector) {
+		if other.PodType == entry.PodType && other.PodPriority == entry.PodPriority && selectsAll(other.PodSelector.Core()) {
 			return plan
 		}
 		if at == len(plan) && comesLater(other, entry) {

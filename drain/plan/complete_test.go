@@ -5,8 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 )
@@ -18,7 +16,7 @@ func entries(rows ...entry) []v1alpha1.DrainPlanEntry {
 func showPlan(entries []v1alpha1.DrainPlanEntry) string {
 	var rows []v1alpha1.DrainTarget
 	for _, e := range entries {
-		rows = append(rows, v1alpha1.DrainTarget{PodType: e.PodType, PodPriority: e.PodPriority, PodSelector: e.PodSelector})
+		rows = append(rows, v1alpha1.DrainTarget{PodType: e.PodType, PodPriority: e.PodPriority, PodSelector: e.PodSelector.Core()})
 	}
 	return show(rows)
 }
@@ -104,7 +102,7 @@ func TestComplete(t *testing.T) {
 }
 
 func TestCompleteKeepsSelectors(t *testing.T) {
-	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "postgres"}}
+	selector := &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"app": "postgres"}}
 	completed := plan.Complete([]v1alpha1.DrainPlanEntry{{PodPriority: 5, PodSelector: selector}}, v1alpha1.DrainPlanDefaultsNone)
 	if completed[0].PodSelector != selector || completed[0].PodType != v1alpha1.PodTypeDefault {
 		t.Errorf("first entry: %v", completed[0])

@@ -13,7 +13,7 @@ func TestInputOfUsers(t *testing.T) {
 	broken := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like"}}}
 	t.Run("an invalid selector selects nothing", func(t *testing.T) {
 		m := maintenance("m").draining("one").plan(upTo(5), upTo(20))
-		m.Plan[0].PodSelector = broken
+		m.Plan[0].PodSelector = specOf(broken)
 		given(t, m, pod("p").on("one"), pod("q").on("one").priority(20)).expectTargeted("p", "q")
 	})
 	t.Run("a plan that is longer than the schema admits", func(t *testing.T) {

@@ -23,7 +23,7 @@ func TestPublishedRowsBeyondTheLimit(t *testing.T) { // R24: rows of other maint
 		m := plan.Maintenance{Name: name, Created: created, Nodes: []string{"n"}, PlanDefaults: v1alpha1.DrainPlanDefaultsNone, Published: map[string][]v1alpha1.DrainTarget{}}
 		for i := range 64 {
 			row := target(fmt.Sprintf("%s-%03d", name, i))
-			m.Plan = append(m.Plan, v1alpha1.DrainPlanEntry{PodType: row.PodType, PodPriority: row.PodPriority, PodSelector: row.PodSelector})
+			m.Plan = append(m.Plan, v1alpha1.DrainPlanEntry{PodType: row.PodType, PodPriority: row.PodPriority, PodSelector: specOf(row.PodSelector)})
 			m.Published["n"] = append(m.Published["n"], row)
 		}
 		return m

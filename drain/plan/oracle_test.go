@@ -86,7 +86,7 @@ func (or *oracle) place(m plan.Maintenance, p plan.Pod) place {
 		at[1] = int(p.Verdicts[m.Name].Order)
 	}
 	at[2] = slices.IndexFunc(or.plans[m.Name], func(e v1alpha1.DrainPlanEntry) bool {
-		return e.PodType == podType && p.Priority <= e.PodPriority && selects(e.PodSelector, p)
+		return e.PodType == podType && p.Priority <= e.PodPriority && selects(e.PodSelector.Core(), p)
 	})
 	return at
 }

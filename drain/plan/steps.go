@@ -53,7 +53,7 @@ func newPlan(m *Maintenance, known selectors) plan {
 	var p plan
 	for _, e := range Complete(m.Plan, m.PlanDefaults) {
 		if r := rankOf(e.PodType); r < ranks {
-			p[r] = append(p[r], entry{priority: e.PodPriority, selector: known.parse(e.PodSelector)})
+			p[r] = append(p[r], entry{priority: e.PodPriority, selector: known.parse(e.PodSelector.Core())})
 		}
 	}
 	return p

@@ -186,6 +186,21 @@ func maintenance(name string) *maintenanceBuilder {
 	return &maintenanceBuilder{Maintenance: plan.Maintenance{Name: name}}
 }
 
+// specOf returns the selector of a plan's entry that equals the one of a published row.
+func specOf(published *metav1.LabelSelector) *v1alpha1.LabelSelector {
+	if published == nil {
+		return nil
+	}
+	spec := &v1alpha1.LabelSelector{}
+	for key, value := range published.MatchLabels {
+		spec.MatchLabels = map[string]v1alpha1.LabelValue{key: v1alpha1.LabelValue(value)}
+	}
+	for _, r := range published.MatchExpressions {
+		spec.MatchExpressions = append(spec.MatchExpressions, v1alpha1.LabelSelectorRequirement{Key: r.Key, Operator: r.Operator})
+	}
+	return spec
+}
+
 func (b *maintenanceBuilder) draining(nodes ...string) *maintenanceBuilder {
 	b.Nodes = nodes
 	return b
@@ -193,7 +208,7 @@ func (b *maintenanceBuilder) draining(nodes ...string) *maintenanceBuilder {
 
 func (b *maintenanceBuilder) plan(entries ...entry) *maintenanceBuilder {
 	for _, e := range entries {
-		b.Plan = append(b.Plan, v1alpha1.DrainPlanEntry{PodType: e.PodType, PodPriority: e.PodPriority, PodSelector: e.PodSelector})
+		b.Plan = append(b.Plan, v1alpha1.DrainPlanEntry{PodType: e.PodType, PodPriority: e.PodPriority, PodSelector: specOf(e.PodSelector)})
 	}
 	return b
 }

@@ -100,7 +100,7 @@ func policyOf(ctx context.Context, management client.Reader, machine *clusterv1.
 	if err := management.Get(ctx, key, cluster); err != nil {
 		return nil, errors.Wrapf(err, "getting Cluster %s", key)
 	}
-	return machinedrain.PolicyFor(machine, cluster.Labels, policies.Items), nil
+	return machinedrain.PolicyFor(machine, cluster.Labels, policies.Items).Settings(machine), nil
 }
 
 // Await is Check for a handler of UpdateMachine. If it returns true, the handler updates the Machine and sets the response. If it returns

@@ -122,7 +122,7 @@ const policyName = "bench"
 // populate creates the objects that all runs share, and the first Machines.
 func (a *arena) populate(ctx context.Context) error {
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace(), Name: policyName}}
-	policy.Spec.MachineSelector = &metav1.LabelSelector{MatchLabels: map[string]string{managedLabel: "true"}}
+	policy.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{managedLabel: "true"}}
 	objects := []client.Object{policy}
 	for _, rule := range a.load.drainRules(a.namespace()) {
 		objects = append(objects, rule)

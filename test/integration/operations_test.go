@@ -9,6 +9,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -71,6 +72,39 @@ func TestWatchLimits(t *testing.T) {
 	})
 	t.Run("--namespace: ignores Machines in other namespaces", func(t *testing.T) {
 		serves(t, "--namespace=other", "default/labelled", "other/labelled", "other/plain")
+	})
+	t.Run("M103: does not change hooks while a selector of the policy is invalid, and says so", func(t *testing.T) {
+		g := NewWithT(t)
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}}
+		patch := func(selector string) error {
+			return f.Client.Patch(t.Context(), policy, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"machineSelector":`+selector+`}}`)))
+		}
+		for _, invalid := range []string{
+			`{"matchExpressions":[{"key":"a","operator":"in","values":["b"]}]}`, `{"matchExpressions":[{"key":"a","operator":"In"}]}`, `{"matchLabels":{"a":"b c"}}`,
+		} {
+			g.Expect(patch(invalid)).To(MatchError(ContainSubstring("machineSelector")))
+		}
+		hooks := []string{"default/labelled", "other/labelled", "other/plain"}
+		g.Expect(patch(`{"matchLabels":{"a key":"b"}}`)).To(Succeed())
+		g.Expect(f.StartManager(t.Context(), "--namespace=default")).To(Succeed())
+		defer f.KillManager()
+		condition := func() string {
+			g.Expect(f.Client.Get(t.Context(), client.ObjectKeyFromObject(policy), policy)).To(Succeed())
+			if invalid := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.MachineDrainPolicySelectorsValid); invalid != nil {
+				return string(invalid.Status) + " " + invalid.Reason + " " + invalid.Message
+			}
+			return ""
+		}
+		g.Eventually(condition, eventually, pace).Should(HavePrefix("False InvalidSelector machineSelector is invalid"))
+		events := &corev1.EventList{}
+		g.Eventually(func() ([]corev1.Event, error) {
+			err := f.Client.List(t.Context(), events, client.InNamespace(namespace))
+			return events.Items, err
+		}, eventually, pace).Should(ContainElement(HaveField("Reason", v1alpha1.ReasonInvalidSelector)))
+		g.Consistently(held, settled, pace).Should(ConsistOf(hooks)) // those that have it keep it, and no other gets it
+		g.Expect(patch(`null`)).To(Succeed())
+		g.Eventually(held, eventually, pace).Should(ConsistOf(append(hooks, "default/plain")))
+		g.Eventually(condition, eventually, pace).Should(BeEmpty())
 	})
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/onsi/gomega/gbytes"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -102,7 +101,7 @@ func (s *scene) pluginDrainsMachine() {
 	}
 
 	s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) {
-		policy.Spec.MachineSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"managed": "yes"}}
+		policy.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"managed": "yes"}}
 	})
 	_, stderr, code = s.plugin(admin, "drain", "machine", "m2", "--yes")
 	s.Expect(code).To(Equal(1))

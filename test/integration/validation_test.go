@@ -82,7 +82,7 @@ func planned(entries ...v1alpha1.DrainPlanEntry) func(*v1alpha1.NodeMaintenance)
 func entry(podType v1alpha1.PodType, priority int32, labels ...string) v1alpha1.DrainPlanEntry {
 	e := v1alpha1.DrainPlanEntry{PodType: podType, PodPriority: priority}
 	if len(labels) == 2 {
-		e.PodSelector = &metav1.LabelSelector{MatchLabels: map[string]string{labels[0]: labels[1]}}
+		e.PodSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{labels[0]: v1alpha1.LabelValue(labels[1])}}
 	}
 	return e
 }
@@ -144,8 +144,31 @@ func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 		v := all.sub(t)
 		v.refuses(maintenance("r3", planned(entry(v1alpha1.PodTypeDefault, 1), entry(v1alpha1.PodTypeDefault, 1))), "duplicate")
 		empty := entry(v1alpha1.PodTypeDefault, 1)
-		empty.PodSelector = &metav1.LabelSelector{}
+		empty.PodSelector = &v1alpha1.LabelSelector{}
 		v.refuses(maintenance("r3-empty", planned(empty)), "podSelector must not be empty")
+	})
+	t.Run("M103: rejects invalid label selectors in a drain plan", func(t *testing.T) {
+		v := all.sub(t)
+		one := []v1alpha1.LabelValue{"a"}
+		for name, invalid := range map[string]v1alpha1.LabelSelectorRequirement{
+			"operator": {Key: "a", Operator: "in", Values: one},
+			"empty":    {Key: "a", Operator: "In"},
+			"exists":   {Key: "a", Operator: "Exists", Values: one},
+			"value":    {Key: "a", Operator: "In", Values: []v1alpha1.LabelValue{"a b"}},
+			"key":      {Key: "a b", Operator: "Exists"},
+			"prefix":   {Key: "A/b", Operator: "Exists"},
+		} {
+			selecting := entry(v1alpha1.PodTypeDefault, 1)
+			selecting.PodSelector = &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{invalid}}
+			v.refuses(maintenance("m103-"+name, planned(selecting)), "podSelector.matchExpressions[0]")
+		}
+		v.refuses(maintenance("m103-label", planned(entry(v1alpha1.PodTypeDefault, 1, "a", "a b"))), "podSelector.matchLabels.a")
+		v.refuses(maintenance("m103-long", planned(entry(v1alpha1.PodTypeDefault, 1, strings.Repeat("a", 318), "b"))), "label keys")
+		valid := entry(v1alpha1.PodTypeDefault, 1, "example.com/App_1.x", "")
+		valid.PodSelector.MatchExpressions = []v1alpha1.LabelSelectorRequirement{
+			{Key: "a", Operator: "In", Values: []v1alpha1.LabelValue{"", "A-b_c.9"}}, {Key: "x.y-z.example.com/B", Operator: "DoesNotExist"},
+		}
+		v.accepts(maintenance("m103", planned(valid)))
 	})
 	t.Run("R4: defaults to twelve entries, and does not change a shorter plan that is applied again", func(t *testing.T) {
 		v := all.sub(t)

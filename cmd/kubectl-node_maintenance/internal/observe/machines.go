@@ -40,7 +40,7 @@ func (m *Machine) ClusterKey() types.NamespacedName {
 
 // Policy returns the MachineDrainPolicy that the Machine follows, or nil.
 func (m *Machine) Policy() *v1alpha1.MachineDrainPolicy {
-	return machinedrain.PolicyFor(m.Machine, m.Cluster.Labels, m.Policies)
+	return machinedrain.PolicyFor(m.Machine, m.Cluster.Labels, m.Policies).Settings(m.Machine)
 }
 
 // Proposed are policies and rules that are not applied. They take the place of those with the same name.
