@@ -53,6 +53,29 @@ func TestProgressNeverBacktracks(t *testing.T) {
 				change("p", func(p *podBuilder) { p.drainsFor("m") }).expectTargeted("p", "q")
 		})
 	}
+	t.Run("E62: keeps the target whose verdict is not known because an object has not been read yet", func(t *testing.T) {
+		given(t,
+			maintenance("m").draining("one"), maintenance("other").draining("one"),
+			pod("p").on("one"), pod("q").on("one"),
+		).
+			expectTargeted("p", "q").
+			change("p", func(p *podBuilder) { p.unreadFor("m") }).expectTargeted("p", "q").
+			change("p", func(p *podBuilder) { p.unreadFor("m", "other") }).expectTargeted("p", "q").expectDrained("m", false).
+			change("p", func(p *podBuilder) { p.skippedBy("m", "other") }).expectTargeted("q")
+	})
+	t.Run("E62: creates no target whose verdict is not known because an object has not been read yet", func(t *testing.T) {
+		given(t, maintenance("m").draining("one"), pod("p").on("one").unreadFor("m"), pod("q").on("one")).
+			expectTargeted("q").expectDrained("m", false).
+			change("p", func(p *podBuilder) { p.drainsFor("m") }).expectTargeted("p", "q")
+	})
+	t.Run("E62: another maintenance withdraws the target", func(t *testing.T) {
+		given(t,
+			maintenance("m").draining("one"), maintenance("other").draining("one"),
+			pod("p").on("one"),
+		).
+			expectTargeted("p").
+			change("p", func(p *podBuilder) { p.unreadFor("m").completesFor("other") }).expectTargeted()
+	})
 	t.Run("R24: keeps a target whose drain order increases", func(t *testing.T) {
 		given(t, maintenance("m").draining("one"), pod("p").on("one"), pod("q").on("one")).
 			expectTargeted("p", "q").

@@ -64,6 +64,8 @@ type Verdict struct {
 	Order int32
 	// Undecided means that the rules cannot be evaluated now. The Pod is not evacuated, and the drain waits for it.
 	Undecided bool
+	// Unread means that it is undecided only because an object has not been read yet, or cannot be read. A Pod that has an Evacuation keeps it.
+	Unread bool
 }
 
 // Decision is the result of Decide.

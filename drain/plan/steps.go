@@ -107,6 +107,8 @@ func (m *maintenance) opinionOf(pod *Pod) opinion {
 	}
 	verdict := pod.Verdicts[m.Name]
 	switch {
+	case verdict.Undecided && verdict.Unread && pod.Evacuating: // decided before; the caches are filled again after a restart
+		return opinion{stance: drains, step: m.plan.stepOf(pod, 0)}
 	case verdict.Undecided:
 		return opinion{stance: undecided, step: m.plan.stepOf(pod, 0)}
 	case verdict.Behavior == v1alpha1.DrainBehaviorDrain:

@@ -321,6 +321,11 @@ func (b *podBuilder) undecidedFor(maintenances ...string) *podBuilder {
 	return b.verdict(plan.Verdict{Undecided: true}, maintenances)
 }
 
+// unreadFor makes the Pod undecided because an object has not been read yet.
+func (b *podBuilder) unreadFor(maintenances ...string) *podBuilder {
+	return b.verdict(plan.Verdict{Undecided: true, Unread: true}, maintenances)
+}
+
 func (b *podBuilder) drainsFor(maintenances ...string) *podBuilder {
 	return b.ordered(0, maintenances...)
 }

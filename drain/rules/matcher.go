@@ -40,6 +40,10 @@ type Verdict struct {
 
 	// Undecided, if not empty, says what is missing for a decision. The Pod is then neither evicted nor ignored.
 	Undecided string
+
+	// Unread means that it is undecided only because an object has not been read yet, or cannot be read. An Evacuation that the rules have caused
+	// before stays then.
+	Unread bool
 }
 
 // Matcher applies a list of rules to Pods. It is immutable and safe for concurrent use.
@@ -85,7 +89,7 @@ func (m *Matcher) Problems() []Problem {
 // only if the rules after it lead to another verdict.
 func (m *Matcher) Decide(p Pod) Verdict {
 	var open *parsedRule // the first rule of which it is unknown whether it matches
-	var missing string
+	var missing answer
 	for i := range m.rules {
 		rule := &m.rules[i]
 		matches, reason := rule.matches(&p)
@@ -97,13 +101,13 @@ func (m *Matcher) Decide(p Pod) Verdict {
 		}
 		switch {
 		case rule.invalid != nil && matches.truth == yes:
-			return undecided(&p, rule, rule.invalid.Error())
+			return undecided(&p, rule, notKnown(rule.invalid.Error()))
 		case rule.invalid != nil:
-			return undecided(&p, rule, matches.missing)
+			return undecided(&p, rule, notKnown(matches.missing))
 		case matches.truth == yes:
 			return Verdict{Behavior: rule.behavior, Order: rule.order, Rule: rule.name, Reason: reason}
 		case open == nil:
-			open, missing = rule, matches.missing
+			open, missing = rule, matches
 		}
 	}
 	if open != nil && !open.decidesLike(&parsedRule{behavior: v1alpha1.DrainBehaviorDrain}) {
@@ -121,13 +125,14 @@ func (m *Matcher) Skips(p Pod) bool {
 
 // undecided returns the verdict on a Pod for which it is unknown whether, or how, the rule applies. A finished Pod is skipped instead: it blocks
 // nothing (M8), and the rule may protect it.
-func undecided(p *Pod, rule *parsedRule, missing string) Verdict {
+func undecided(p *Pod, rule *parsedRule, missing answer) Verdict {
 	if p.Finished {
 		return Verdict{Behavior: v1alpha1.DrainBehaviorSkip, Rule: rule.name, Reason: "the Pod has finished"}
 	}
 	return Verdict{
 		Rule:      rule.name,
 		Reason:    rule.reason,
-		Undecided: text.Cut("cannot evaluate "+rule.reason+": "+missing, text.MaxMessage),
+		Undecided: text.Cut("cannot evaluate "+rule.reason+": "+missing.missing, text.MaxMessage),
+		Unread:    missing.unread,
 	}
 }

@@ -100,6 +100,8 @@ func TestUndecided(t *testing.T) {
 		{"M6: an invalid selector does not affect Pods that another part of the entry excludes", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Static", Selector: brokenSelector()})}, pod(nil), ""},
 		{"M6: decides without a rule if the next matching rule has the same behavior and order", []v1alpha1.DrainRule{rule("r", "Skip", entry{NamespaceSelector: matching("team", "x")}), rule("s", "Skip")}, pod(nil, namespaceUnknown), ""},
 		{"M6: decides without a rule that has the default behavior", []v1alpha1.DrainRule{rule("r", "Drain", entry{NamespaceSelector: matching("team", "x")})}, pod(nil, namespaceUnknown), ""},
+		{"E62: an invalid selector beside unknown labels of the Namespace", []v1alpha1.DrainRule{rule("r", "Skip", entry{Selector: brokenSelector(), NamespaceSelector: matching("team", "x")})}, pod(nil, namespaceUnknown),
+			`cannot evaluate rule r: the selector is invalid: "Resembles" is not a valid label selector operator`},
 		{"M6: an unknown behavior", []v1alpha1.DrainRule{rule("r", "Shove")}, pod(nil), `cannot evaluate rule r: behavior "Shove" is unknown`},
 		{"M6: an unknown behavior does not affect Pods that the rule does not match", []v1alpha1.DrainRule{rule("r", "Shove", entry{Selector: matching("a", "x")})}, pod(nil), ""},
 		{"M6: an unknown podType", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Odd"})}, pod(nil), `cannot evaluate rule r: podType "Odd" is unknown`},
@@ -109,6 +111,9 @@ func TestUndecided(t *testing.T) {
 			got := rules.NewMatcher(test.rules).Decide(test.pod)
 			if got.Undecided != test.want {
 				t.Errorf("got  %q\nwant %q", got.Undecided, test.want)
+			}
+			if unread := strings.HasSuffix(test.want, "not known yet"); got.Unread != unread {
+				t.Errorf("E62: unread is %t, want %t", got.Unread, unread)
 			}
 			if (got.Behavior == "") != (got.Undecided != "") {
 				t.Errorf("behavior %q and undecided %q don't go together", got.Behavior, got.Undecided)

@@ -72,6 +72,9 @@ func TestUndecidedIsSound(t *testing.T) { // M6
 		p := drawPod().Draw(t, "pod")
 		p.Finished = false
 		early := matcher.Decide(p)
+		if early.Unread && (early.Undecided == "" || p.NamespaceKnown && p.TypeKnown) { // E62
+			t.Fatalf("unread, but not undecided, or all is read: %+v", early)
+		}
 		if early.Undecided != "" {
 			return
 		}

@@ -144,13 +144,13 @@ func (e parsedEntry) matchesType(p *Pod) answer {
 	case e.podType == v1alpha1.PodTypeStatic:
 		return answer{truth: no}
 	default:
-		return notKnown("whether the DaemonSet of the Pod exists is not known yet")
+		return notRead("whether the DaemonSet of the Pod exists is not known yet")
 	}
 }
 
 func (e parsedEntry) matchesNamespace(p *Pod) answer {
 	if !p.NamespaceKnown && e.namespaces.err == nil && !e.namespaces.selectsAll() {
-		return notKnown(fmt.Sprintf("the labels of Namespace %q are not known yet", text.Cut(p.Namespace, text.MaxMessage)))
+		return notRead(fmt.Sprintf("the labels of Namespace %q are not known yet", text.Cut(p.Namespace, text.MaxMessage)))
 	}
 	return e.namespaces.matches(p.NamespaceLabels)
 }

@@ -54,21 +54,25 @@ const (
 type answer struct {
 	truth
 	missing string
+	// unread means that it is unknown only because an object has not been read yet, or cannot be read.
+	unread bool
 }
 
-// and returns the conjunction. Of two unknown answers it returns the first one.
+// and returns the conjunction. Of two unknown answers it returns the message of the first one.
 func (a answer) and(b answer) answer {
 	if b.truth < a.truth {
 		return b
 	}
+	a.unread = a.unread && (b.truth != unknown || b.unread)
 	return a
 }
 
-// or returns the disjunction. Of two unknown answers it returns the first one.
+// or returns the disjunction. Of two unknown answers it returns the message of the first one.
 func (a answer) or(b answer) answer {
 	if b.truth > a.truth {
 		return b
 	}
+	a.unread = a.unread && (b.truth != unknown || b.unread)
 	return a
 }
 
@@ -79,6 +83,12 @@ func known(matches bool) answer {
 	return answer{truth: no}
 }
 
+// notKnown is the answer of an invalid rule.
 func notKnown(missing string) answer {
 	return answer{truth: unknown, missing: missing}
+}
+
+// notRead is the answer of a rule that depends on an object which has not been read yet, or cannot be read.
+func notRead(missing string) answer {
+	return answer{truth: unknown, missing: missing, unread: true}
 }
