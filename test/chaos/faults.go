@@ -12,6 +12,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
 // fault is something that goes wrong during a run.
@@ -92,7 +94,66 @@ func faults() []fault {
 		fault{clockWrong, "manager", setClockWrong},
 		fault{clusterDeleted, "cluster", deleteCluster},
 		fault{"network-responses-cut", "network", cutResponses},
+		fault{admitFailing, "roles", forbidInfrastructure},
+		fault{"timeout-set", "timeouts", setTimeout},
+		fault{"budget-replaced", "budgets", replaceBudget},
 	)
+}
+
+// admitFailing is the fault during which the first step of the deletion of a Machine fails.
+const admitFailing = "admit-failing"
+
+// forbidInfrastructure forbids the managers to read infrastructure and control plane objects. What they have read is valid for fifteen seconds.
+func forbidInfrastructure(ctx context.Context, r *run, _ uint64) (heal, error) {
+	set := func(ctx context.Context, rules []rbacv1.PolicyRule) (before []rbacv1.PolicyRule, err error) {
+		role := &rbacv1.ClusterRole{}
+		if err := r.fleet.Client.Get(ctx, client.ObjectKey{Name: fleet.InfrastructureRole}, role); err != nil {
+			return nil, errors.Wrap(err, "getting a ClusterRole")
+		}
+		before, role.Rules = role.Rules, rules
+		return before, errors.Wrap(r.fleet.Client.Update(ctx, role), "editing a ClusterRole")
+	}
+	before, err := set(ctx, nil)
+	if before == nil {
+		return nil, err
+	}
+	undo := func(ctx context.Context) error {
+		_, err := set(ctx, before)
+		return err
+	}
+	return undo, err
+}
+
+// setTimeout sets short timeouts on a Machine that is being deleted. They may have passed.
+func setTimeout(ctx context.Context, r *run, pick uint64) (heal, error) {
+	machine, err := choose(ctx, r.fleet.Client, &clusterv1.MachineList{}, pick, func(o client.Object) bool {
+		return r.isDrained(o) && o.GetDeletionTimestamp() != nil && metav1.GetControllerOf(o) == nil // a MachineSet restores its timeouts
+	})
+	if err != nil {
+		return nil, err
+	}
+	return nil, patch(ctx, r.fleet.Client, machine, timeouts(int32(8+pick%8)))
+}
+
+// timeouts is a patch that sets the drain timeout, and that for volumes, of a Machine.
+func timeouts(seconds int32) string {
+	return fmt.Sprintf(`{"spec":{"deletion":{"nodeDrainTimeoutSeconds":%[1]d,"nodeVolumeDetachTimeoutSeconds":%[1]d}}}`, seconds)
+}
+
+// replaceBudget replaces a budget as some operators do: the Pods have none for a moment.
+func replaceBudget(ctx context.Context, r *run, pick uint64) (heal, error) {
+	undo, err := deleteBudget(ctx, r, pick)
+	if undo == nil {
+		return nil, err
+	}
+	select {
+	case <-time.After(300 * time.Millisecond):
+	case <-ctx.Done():
+	}
+	if undo(ctx) == nil {
+		undo = nil
+	}
+	return undo, err
 }
 
 // onInstalled changes an object that the manager has installed in the workload cluster, which it must restore.
@@ -122,7 +183,7 @@ func stopManager(stop func(*managerProcess)) func(context.Context, *run, uint64)
 
 func freezeManager(_ context.Context, r *run, pick uint64) (heal, error) {
 	m := r.managers[pick%uint64(len(r.managers))]
-	return func(context.Context) error { return m.signal(syscall.SIGCONT) }, m.signal(syscall.SIGSTOP)
+	return func(context.Context) error { return m.thaw() }, m.freeze()
 }
 
 // clockWrong is the fault whose manager needs a separate build.
@@ -136,10 +197,10 @@ func setClockWrong(ctx context.Context, r *run, pick uint64) (heal, error) {
 		offset = -offset
 	}
 	r.logf("the clock of %s is wrong by %s", m.name, offset)
-	r.setClockAhead(offset)
+	r.setClockOff(offset)
 	m.setClock(offset)
 	undo := func(ctx context.Context) error {
-		r.waitUntil(ctx, faultWindow)
+		r.waitUntil(ctx, r.schedule.window())
 		m.setClock(0)
 		return m.start(ctx)
 	}

@@ -24,14 +24,33 @@ type History struct {
 	Replicas int
 	// Unhooked are the Machines whose hook a fault removed: Cluster API drains them.
 	Unhooked map[string]bool
-	// ClockAhead is how far the clock of a manager was ahead at most: its timeouts may have ended that much early.
-	ClockAhead time.Duration
+	// Down are the periods in which a fault had stopped a manager, by the manager.
+	Down [][]Period
+	// MaxParallelDrains is that of the policy, 0 if it has none.
+	MaxParallelDrains int
+	// ClockOff is how far the clock of a manager was wrong at most: its timeouts may have ended that much early.
+	ClockOff time.Duration
 	// ClusterDeleted is when a fault deleted the Cluster, zero if none did. The Machines of a deleted Cluster are not drained.
 	ClusterDeleted time.Time
 	// DaemonSetPods says that Machines' drains remove Pods of DaemonSets.
 	DaemonSetPods bool
 	// DeletesOnTimeout says that Pods are deleted before a Machine's drain timeout.
 	DeletesOnTimeout bool
+}
+
+// Period is a time during which something is true. Until is zero if it did not end.
+type Period struct {
+	From, Until time.Time
+}
+
+// isDown returns whether no manager ran at a time.
+func (h *History) isDown(at time.Time) bool {
+	for _, periods := range h.Down {
+		if !slices.ContainsFunc(periods, func(p Period) bool { return at.After(p.From) && (p.Until.IsZero() || at.Before(p.Until)) }) {
+			return false
+		}
+	}
+	return len(h.Down) > 0
 }
 
 // Side is the record of one cluster.
@@ -100,6 +119,27 @@ func (c Clock) After(t time.Time) int64 {
 		}
 	}
 	return math.MaxInt64
+}
+
+// begin returns the time of the first sample that has one.
+func (c Clock) begin() time.Time {
+	for _, sample := range c {
+		if !sample.From.IsZero() {
+			return sample.From
+		}
+	}
+	return time.Time{}
+}
+
+// period returns a time at or after which, and one at or before which, a revision was stored.
+func (c Clock) period(revision int64) (from, until time.Time) {
+	for _, sample := range c {
+		if sample.Revision >= revision {
+			return from, sample.Until
+		}
+		from = sample.From
+	}
+	return from, from
 }
 
 // Prefixes of keys in etcd.

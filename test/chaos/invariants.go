@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -17,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
@@ -43,7 +43,7 @@ var invariants = []invariant{
 	{"M1, M5, R45: no Pod is removed that a rule or label skips or waits for", protectedStay},
 	{"E18: no Pod is removed without a disruption that its PodDisruptionBudget allows", budgetsRespected},
 	{"M4: Pods with a lower drain order are removed first", orderRespected},
-	{"M13: no hook is removed before the Pods are, unless the drain timed out", hookHeld},
+	{"M13, M39, M92, M93: no hook is removed before the Pods are, unless the drain timed out", hookHeld},
 	{"M19: no hook is removed before the volumes are detached", volumesDetached},
 	{"M12: Cluster API's core manager does not evict", coreDoesNotEvict},
 	{"R19, M18: Nodes are restored to their recorded state", nodesRestored},
@@ -112,14 +112,14 @@ func evictedInStageDrain(h *History) []string {
 
 // protectedStay allows a drain that deletes Pods before its timeout to delete those that it waited for.
 func protectedStay(h *History) []string {
-	v := h.verdicts()
+	v, l := h.verdicts(), h.limits()
 	var found []string
 	for _, r := range h.carriedOut() {
 		all := v.between(r.pod, r.Requested.Add(-lag), r.Requested)
 		if len(all) == 0 || slices.ContainsFunc(all, func(each verdict) bool { return !each.protects() }) {
 			continue
 		}
-		if !needsDrain(all) || !h.deletesBeforeTimeout(r) {
+		if !needsDrain(all) || !l.deletesBeforeTimeout(r) {
 			found = append(found, fmt.Sprintf("%s: rules or labels protected the Pod for %s", r, lag))
 		}
 	}
@@ -131,7 +131,7 @@ func protectedStay(h *History) []string {
 // deletion before the drain timeout may have been sent at the same time.
 func budgetsRespected(h *History) []string {
 	budgets := timelines[*policyv1.PodDisruptionBudget](&h.Workload, budgetKeys)
-	all := h.carriedOut()
+	l, all := h.limits(), h.carriedOut()
 	var found []string
 	for _, r := range all {
 		pod, exists := r.pod.versions.at(r.at - 1)
@@ -148,7 +148,7 @@ func budgetsRespected(h *History) []string {
 		switch {
 		case len(selecting) == 0:
 		case slices.ContainsFunc(all, func(d removal) bool {
-			return d.pod == r.pod && d.Requested.Before(r.Answered) && h.deletesBeforeTimeout(d)
+			return d.pod == r.pod && d.Requested.Before(r.Answered) && l.deletesBeforeTimeout(d)
 		}):
 		case len(selecting) > 1:
 			found = append(found, fmt.Sprintf("%s: %d PodDisruptionBudgets select the Pod", r, len(selecting)))
@@ -172,15 +172,16 @@ func (h *History) grantedBy(r removal) int64 {
 func alwaysSelects(budget timeline[*policyv1.PodDisruptionBudget], pod *corev1.Pod, from, until int64) bool {
 	states := budget.during(from, until)
 	for _, state := range states {
-		if !state.exists || state.object.Namespace != pod.Namespace {
-			return false
-		}
-		selector, err := metav1.LabelSelectorAsSelector(state.object.Spec.Selector)
-		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
+		if !state.exists || !selectsPod(state.object, pod) {
 			return false
 		}
 	}
 	return len(states) > 0 && states[0].revision <= from
+}
+
+func selectsPod(budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
+	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+	return err == nil && budget.Namespace == pod.Namespace && selector.Matches(labels.Set(pod.Labels))
 }
 
 // granted returns whether the budget had counted the Pod by a revision, with a disruption that it allowed.
@@ -200,13 +201,13 @@ func granted(budget timeline[*policyv1.PodDisruptionBudget], pod *corev1.Pod, un
 }
 
 // deletesBeforeTimeout returns whether it is a deletion in the second half of the time that the drain of the Machine has.
-func (h *History) deletesBeforeTimeout(r removal) bool {
+func (l *limits) deletesBeforeTimeout(r removal) bool {
 	node, _ := r.pod.boundSince()
-	machine, exists := timelines[*clusterv1.Machine](&h.Management, machineKeys)[metav1.NamespaceDefault+"/"+node].at(h.Management.Clock.Before(r.Requested))
-	if r.isEviction() || !h.DeletesOnTimeout || !exists || machine.DeletionTimestamp == nil || machine.Spec.Deletion.NodeDrainTimeoutSeconds == nil {
+	end, not := l.drainMayEnd(node, r.Requested)
+	if r.isEviction() || !l.DeletesOnTimeout || not != "" {
 		return false
 	}
-	return !r.Requested.Add(h.ClockAhead).Before(machine.DeletionTimestamp.Add(time.Duration(*machine.Spec.Deletion.NodeDrainTimeoutSeconds) * time.Second / 2))
+	return !r.Requested.Add(l.ClockOff).Add(rounding).Before(end.Add(-l.timeout(node, r.Requested, drainTimeout) / 2))
 }
 
 // orderRespected considers Pods that were on a Node when its drain began, and whose verdicts did not change since. Nodes whose Machine has a
@@ -283,65 +284,59 @@ func (h *History) machinesWithTimeout() map[string]bool {
 // appearance is how long a Pod may be on a Node before the drain of the Node notices it.
 const appearance = 5 * time.Second
 
-// hookHeld checks each removal of the hook by our manager, unless the Machine's drain timeout had passed since its deletion. A Machine and its
-// Node have the same name.
+// hookHeld checks each release: the Pods of the Node were drained or skipped, or the drain timeout had passed. A Machine and its Node have the same
+// name.
 func hookHeld(h *History) []string {
-	v := h.verdicts()
+	v, l := h.verdicts(), h.limits()
 	lives := h.Workload.lives()
-	nodes := timelines[*corev1.Node](&h.Workload, nodeKeys)
 	var found []string
-	for _, release := range h.releases() {
-		from, until := h.Workload.Clock.Before(release.Requested.Add(-appearance)), h.Workload.Clock.After(release.Answered)
+	for _, r := range h.releases() {
+		end, not := l.drainMayEnd(r.machine, r.stored)
+		why := l.excuse(r, end, not)
+		if why == "" {
+			continue
+		}
+		from, until := h.Workload.Clock.Before(r.requested.Add(-appearance)), h.Workload.Clock.After(r.stored)
+		var undrained []string
 		for _, pod := range lives {
 			node, bound := pod.boundSince()
-			if node != release.Name || bound > from || pod.goneSince() <= until || isFinishedAt(pod, until) {
+			if node != r.machine || bound > from || pod.goneSince() <= until || isFinishedAt(pod, until) {
 				continue
 			}
-			if pod.isOverdueAt(until, release.Answered.Add(h.ClockAhead)) && wasUnreachable(nodes[node], from, until) {
+			if pod.isOverdueAt(until, r.stored.Add(h.ClockOff)) && wasUnreachable(l.nodes[node], from, until) {
 				continue
 			}
-			if needsDrain(v.between(pod, release.Requested.Add(-lag), release.Answered)) {
-				found = append(found, fmt.Sprintf("%s: Pod %s was on the Node", release, pod.name))
+			if needsDrain(v.between(pod, r.requested.Add(-lag), r.stored)) {
+				undrained = append(undrained, pod.name)
 			}
+		}
+		if len(undrained) > 0 {
+			found = append(found, fmt.Sprintf("%s: Pods %s were on the Node, and %s", r, strings.Join(undrained, " "), why))
 		}
 	}
 	return found
 }
 
-// releases returns the removals of the hook by our manager from Machines that were being deleted, without those whose drain timeout had passed
-// since their deletion, whose hook a fault removed, whose Cluster is being deleted, or whose Node does not exist.
-func (h *History) releases() controlplane.Events {
-	nodes := timelines[*corev1.Node](&h.Workload, nodeKeys)
-	machines := timelines[*clusterv1.Machine](&h.Management, machineKeys)
-	return h.Management.Audit.WithUserAgent(fleet.ManagerAgent).Resource("machines").Where(fleet.ReleasesHook).Succeeded().Where(func(e controlplane.Event) bool {
-		// The deletion may be only milliseconds old.
-		states := machines[e.Namespace+"/"+e.Name].during(h.Management.Clock.Before(e.Requested), h.Management.Clock.After(e.Answered))
-		states = slices.DeleteFunc(states, func(s stored[*clusterv1.Machine]) bool { return !s.exists || s.object.DeletionTimestamp == nil })
-		if !h.ClusterDeleted.IsZero() && !e.Answered.Before(h.ClusterDeleted) {
-			return false
-		}
-		_, hasNode := nodes[e.Name].at(h.Workload.Clock.Before(e.Requested))
-		return len(states) > 0 && hasNode && !h.Unhooked[e.Name] && !timedOut(states[0].object, e.Requested.Add(h.ClockAhead))
-	})
-}
-
-// volumesDetached checks that no volume is attached to the Node of a Machine when the hook is removed, unless a Pod that stays uses the volume.
+// volumesDetached checks that no volume is attached to the Node of a Machine when the hook is removed, unless a Pod that stays uses the volume, or the
+// timeout for volumes had passed.
 func volumesDetached(h *History) []string {
+	l := h.limits()
 	lives := h.Workload.lives()
-	nodes := timelines[*corev1.Node](&h.Workload, nodeKeys)
 	attachments := timelines[*storagev1.VolumeAttachment](&h.Workload, attachmentKeys)
 	var found []string
-	for _, release := range h.releases() {
-		from, until := h.Workload.Clock.Before(release.Requested.Add(-appearance)), h.Workload.Clock.After(release.Answered)
-		if wasUnreachable(nodes[release.Name], h.Workload.Clock.Before(release.Requested.Add(-lag)), until) {
+	for _, r := range h.releases() {
+		end, not := l.volumesMayEnd(r.machine, r.stored)
+		why := l.excuse(r, end, not)
+		from, until := h.Workload.Clock.Before(r.requested.Add(-appearance)), h.Workload.Clock.After(r.stored)
+		if why == "" || wasUnreachable(l.nodes[r.machine], h.Workload.Clock.Before(r.requested.Add(-lag)), until) {
 			continue
 		}
 		for name, attachment := range attachments {
 			first, attached := attachment.at(from)
-			if _, still := attachment.at(until); !attached || !still || first.Spec.NodeName != release.Name || h.uses(lives, release.Name, storage.VolumeOf(first), from, until) {
+			if _, still := attachment.at(until); !attached || !still || first.Spec.NodeName != r.machine || h.uses(lives, r.machine, storage.VolumeOf(first), from, until) {
 				continue
 			}
-			found = append(found, fmt.Sprintf("%s: VolumeAttachment %s of PersistentVolume %s was there", release, name, storage.VolumeOf(first)))
+			found = append(found, fmt.Sprintf("%s: VolumeAttachment %s of PersistentVolume %s was there, and %s", r, name, storage.VolumeOf(first), why))
 		}
 	}
 	return found
@@ -365,23 +360,22 @@ func needsDrain(all []verdict) bool {
 	return len(all) > 0 && !slices.ContainsFunc(all, func(v verdict) bool { return v.behavior == v1alpha1.DrainBehaviorSkip })
 }
 
-func timedOut(machine *clusterv1.Machine, now time.Time) bool {
-	timeout := machine.Spec.Deletion.NodeDrainTimeoutSeconds
-	return timeout != nil && !now.Before(machine.DeletionTimestamp.Add(time.Duration(*timeout)*time.Second))
-}
-
 func wasUnreachable(node timeline[*corev1.Node], from, until int64) bool {
 	for _, state := range node.during(from, until) {
 		if !state.exists {
 			return true
 		}
-		for _, condition := range state.object.Status.Conditions {
-			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionUnknown {
-				return true
-			}
+		if isUnreachable(state.object) {
+			return true
 		}
 	}
 	return false
+}
+
+func isUnreachable(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown
+	})
 }
 
 // obsolete is how long Cluster API may act on a Machine that no longer exists.

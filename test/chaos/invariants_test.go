@@ -202,7 +202,7 @@ func TestInvariants(t *testing.T) {
 			s.evict("high", "uid-high")
 		}, nil},
 		{"the final eviction attempt disregards the order", func(s *story) {
-			s.storeMachine(func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60) })
+			s.storeMachine(timeout(60))
 			lowAndHigh(s)
 			s.evict("high", "uid-high")
 		}, nil},
@@ -212,11 +212,28 @@ func TestInvariants(t *testing.T) {
 			s.storeMachine(func(m *clusterv1.Machine) { m.DeletionTimestamp = nil })
 			s.storePod("a")
 			s.now = s.now.Add(lag)
-			s.requestRelease()
-			s.now = s.now.Add(-150 * time.Millisecond) // stored before the request has its response
-			s.storeMachine(func(*clusterv1.Machine) {})
+			s.storeMachine(func(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.NewTime(s.now)) })
+			s.storeMachine(unhooked)
 			s.removePod("a")
 		}, hookHeld},
+		{"the hook is removed before the deletion", func(s *story) {
+			s.storeMachine(func(m *clusterv1.Machine) { m.DeletionTimestamp = nil })
+			s.storePod("a")
+			s.now = s.now.Add(lag)
+			s.storeMachine(unhooked)
+		}, nil},
+		{"M53: a user removes the hook while a Pod runs", func(s *story) {
+			s.Unhooked["n1"] = true
+			s.storePod("a")
+			s.now = s.now.Add(lag)
+			s.storeMachine(unhooked)
+		}, nil},
+		{"M81: the hook is removed while a Pod of a Node that is out of service is there", func(s *story) {
+			s.storeNode(unreachable, func(node *corev1.Node) { node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}} })
+			s.storePod("a")
+			s.now = s.now.Add(lag)
+			s.releaseHook()
+		}, nil},
 		{"the hook is removed while a Pod terminates", func(s *story) {
 			s.storePod("a")
 			s.evict("a", "uid-a")
@@ -254,18 +271,78 @@ func TestInvariants(t *testing.T) {
 			s.releaseHook()
 		}, nil},
 		{"the hook is removed after the drain timeout", func(s *story) {
-			s.storeMachine(func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](20) })
+			s.storeMachine(timeout(20))
+			s.storePod("a")
+			s.now = s.now.Add(lag)
+			s.timeOut("n1", "Drain not completed yet")
+		}, nil},
+		{"M39: the hook is removed after the drain timeout, and the condition names no wait", func(s *story) {
+			s.storeMachine(timeout(20))
+			s.storePod("a")
+			s.now = s.now.Add(lag)
+			s.timeOut("n1", "")
+		}, hookHeld},
+		{"M39: the hook is removed after the drain timeout, and there is no condition", func(s *story) {
+			s.storeMachine(timeout(20))
 			s.storePod("a")
 			s.now = s.now.Add(lag)
 			s.releaseHook()
-		}, nil},
-		{"M66: the hook is removed before the drain timeout by a manager whose clock is ahead", func(s *story) {
-			s.ClockAhead = time.Minute
-			s.storeMachine(func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60) })
+		}, hookHeld},
+		{"M66: the hook is removed before the drain timeout by a manager whose clock is wrong", func(s *story) {
+			s.ClockOff = time.Minute
+			s.storeMachine(timeout(120))
 			s.storePod("a")
 			s.now = s.now.Add(lag)
-			s.releaseHook()
+			s.timeOut("n1", "Drain not completed yet")
 		}, nil},
+		{"M92: the hook is removed after a drain timeout that started while no manager ran", func(s *story) {
+			s.Down = [][]Period{{{Until: s.now}}}
+			s.storeMachine(timeout(60))
+			s.storePod("a")
+			s.now = s.now.Add(lag)
+			s.timeOut("n1", "Waiting for a connection to the workload cluster")
+		}, hookHeld},
+		{"M93: the hook is removed while the Machine waits for a turn for longer than its drain timeout", func(s *story) {
+			waitForTurn(s, "n2")
+			s.now = s.now.Add(21 * time.Second)
+			s.timeOut("n2", "Waiting for a connection to the workload cluster")
+		}, hookHeld},
+		{"M93: the hook is removed while the Machine waits for a turn, and a record says that its drain has begun", func(s *story) {
+			waitForTurn(s, "n2")
+			s.storeNamedMachine("n2", func(m *clusterv1.Machine) {
+				m.Annotations[v1alpha1.DrainStartedAnnotation] = m.DeletionTimestamp.UTC().Format(time.RFC3339)
+			})
+			s.now = s.now.Add(21 * time.Second)
+			s.timeOut("n2", "Drain not completed yet")
+		}, hookHeld},
+		{"M93: the wait for a turn limits the drain", func(s *story) {
+			waitForTurn(s, "n2")
+			s.now = s.now.Add(45 * time.Second)
+			s.timeOut("n2", "Waiting for other Machines of Cluster default/c to be drained: 1 draining (maxParallelDrains allows 1), 0 waiting longer")
+		}, hookHeld},
+		{"M92: the hook is removed a drain timeout after the deletion of the Machine, since the workload cluster was never reached", func(s *story) {
+			waitForTurn(s, "n2")
+			s.Workload.Versions = slices.DeleteFunc(s.Workload.Versions, func(v Version) bool { return v.Key == maintenanceKeys+"of-n2" })
+			s.now = s.now.Add(21 * time.Second)
+			s.timeOut("n2", "Waiting for a connection to the workload cluster")
+		}, nil},
+		{"M93: the hook is removed a drain timeout after the Machine had a turn, since no other drain began", func(s *story) {
+			waitForTurn(s, "n2")
+			s.now = s.now.Add(41 * time.Second)
+			s.timeOut("n2", "Waiting for a connection to the workload cluster")
+		}, nil},
+		{"M93: the hook is removed a drain timeout after the other drain ended", func(s *story) {
+			waitForTurn(s, "n2")
+			s.storeMachine(unhooked)
+			s.now = s.now.Add(21 * time.Second)
+			s.timeOut("n2", "Drain not completed yet")
+		}, nil},
+		{"M93: of two Machines that wait for longer than their drain timeouts, the second one gets a turn after the first one", func(s *story) {
+			waitForTurn(s, "n2")
+			waitForTurn(s, "n3")
+			s.now = s.now.Add(45 * time.Second)
+			s.timeOut("n3", "Waiting for a connection to the workload cluster")
+		}, hookHeld},
 		{"M54: the hook is removed while a Pod runs, after the Cluster was deleted", func(s *story) {
 			s.ClusterDeleted = s.now
 			s.storePod("a")
@@ -279,10 +356,10 @@ func TestInvariants(t *testing.T) {
 			s.ClusterDeleted = s.now.Add(time.Second)
 		}, hookHeld},
 		{"the hook is removed before the drain timeout", func(s *story) {
-			s.storeMachine(func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60) })
+			s.storeMachine(timeout(120))
 			s.storePod("a")
 			s.now = s.now.Add(lag)
-			s.releaseHook()
+			s.timeOut("n1", "Drain not completed yet")
 		}, hookHeld},
 
 		{"the hook is removed while a volume is attached", func(s *story) { s.storeAttachment(); s.now = s.now.Add(lag); s.releaseHook() }, volumesDetached},
@@ -291,6 +368,21 @@ func TestInvariants(t *testing.T) {
 			s.store(&s.Workload, attachmentKeys+"v", nil)
 			s.releaseHook()
 		}, nil},
+		{"M21: the hook is removed while a volume is attached, a timeout after the end of the drain", func(s *story) {
+			s.storeMaintenance(v1alpha1.StageDrain, func(m *v1alpha1.NodeMaintenance) {
+				m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue}}
+			})
+			s.storeMachine(timeout(20))
+			s.storeAttachment()
+			s.now = s.now.Add(21 * time.Second)
+			s.timeOut("n1", "VolumeAttachment v")
+		}, nil},
+		{"M13: the hook is removed while a volume is attached, a timeout after the start of the drain", func(s *story) {
+			s.storeMachine(timeout(60))
+			s.storeAttachment()
+			s.now = s.now.Add(lag)
+			s.timeOut("n1", "VolumeAttachment v")
+		}, volumesDetached},
 		{"the hook is removed while the volume of a Pod that is skipped is attached", func(s *story) {
 			s.storePod("a", labelled("skip"), func(pod *corev1.Pod) { storage.Mount(&pod.Spec, "v") })
 			s.storeAttachment()
@@ -329,12 +421,12 @@ func TestInvariants(t *testing.T) {
 			s.requestEviction("a", "uid-a", fleet.CoreAgent)
 		}, coreDoesNotEvict},
 
-		{"a Node is restored", func(s *story) { s.storeNode(cordoned(true)); s.storeNode(func(*corev1.Node) {}) }, nil},
+		{"a Node is restored", func(s *story) { s.storeNode(cordoned(true)); s.storeNode() }, nil},
 		{"a Node is left cordoned", func(s *story) { s.storeNode(cordoned(true)); s.storeNode(cordoned(false)) }, nodesRestored},
 		{"a Node is uncordoned that a user had cordoned", func(s *story) {
 			s.storeNode(cordoned(false))
 			s.storeNode(cordoned(true))
-			s.storeNode(func(*corev1.Node) {})
+			s.storeNode()
 		}, nodesRestored},
 
 		{"a surge is restored", func(s *story) { s.storeDeployment(1, false); s.storeDeployment(2, true); s.storeDeployment(1, false) }, nil},
@@ -365,8 +457,19 @@ func TestInvariants(t *testing.T) {
 // withTimeout gives the Machine a drain timeout, whose half is over if it is a minute, before which Pods are deleted.
 func (s *story) withTimeout(seconds int32) {
 	s.DeletesOnTimeout = true
-	s.storeMachine(func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = &seconds })
+	s.storeMachine(timeout(seconds))
 	s.now = s.now.Add(30 * time.Second)
+}
+
+// waitForTurn has a Machine with a drain timeout of 20 s, which waits for the turns of the Machines before it, and a Pod on its Node. Machine n1 drains.
+func waitForTurn(s *story, name string) {
+	s.MaxParallelDrains = 1
+	s.storeNode(func(node *corev1.Node) { node.Name = name })
+	s.storeNamedMachine(name, timeout(20))
+	s.storePod("on-"+name, func(pod *corev1.Pod) { pod.Spec.NodeName = name })
+	s.storeMaintenance(v1alpha1.StageCordon, func(m *v1alpha1.NodeMaintenance) {
+		m.Name, m.Annotations[v1alpha1.OwnerMachineAnnotation], m.Spec.NodeSelector = "of-"+name, "default/"+name, v1alpha1.SelectNodes(name)
+	})
 }
 
 // lowAndHigh has a Pod with drain order 1 and one with drain order 2 on the Node when its drain begins.
@@ -432,8 +535,9 @@ func TestScheduleFollowsFromItsSeed(t *testing.T) {
 	g.Expect(NewSchedule(7, table).String()).To(Equal(NewSchedule(7, table).String()))
 	g.Expect(NewSchedule(7, table).String()).NotTo(Equal(NewSchedule(8, table).String()))
 	for seed := range uint64(200) {
-		for _, step := range NewSchedule(seed, table).Faults {
-			g.Expect(step.At + step.For).To(BeNumerically("<=", faultWindow))
+		s := NewSchedule(seed, table)
+		for _, step := range s.Faults {
+			g.Expect(step.At + step.For).To(BeNumerically("<=", s.window()))
 		}
 	}
 }

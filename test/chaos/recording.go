@@ -91,11 +91,14 @@ func (s *recordedSide) tick(ctx context.Context) {
 // stop returns the history.
 func (r *recording) stop(ctx context.Context) (*History, error) {
 	h := &History{
-		Replicas: len(r.allManagers()), Unhooked: maps.Clone(r.unhooked), ClockAhead: r.clockAhead, ClusterDeleted: r.clusterDeleted,
+		Replicas: len(r.allManagers()), Unhooked: maps.Clone(r.unhooked), ClockOff: r.clockOff, ClusterDeleted: r.clusterDeleted,
 		DaemonSetPods: r.schedule.Policy.DaemonSetPods == v1alpha1.DaemonSetPodsDrain, DeletesOnTimeout: r.schedule.Policy.OnTimeout == v1alpha1.OnTimeoutDelete,
 	}
+	if limit := r.schedule.Policy.MaxParallelDrains; limit != nil {
+		h.MaxParallelDrains = limit.IntValue()
+	}
 	for _, m := range r.allManagers() {
-		h.Managers = append(h.Managers, m.starts...)
+		h.Managers, h.Down = append(h.Managers, m.starts...), append(h.Down, m.downs)
 	}
 	var err error
 	if h.Workload, err = r.workloadSide.stop(ctx); err != nil {

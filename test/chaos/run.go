@@ -41,8 +41,8 @@ type run struct {
 	lock     sync.Mutex
 	unhooked map[string]bool
 	lines    []string
-	// clockAhead is how far the clock of a manager was ahead at most.
-	clockAhead time.Duration
+	// clockOff is how far the clock of a manager was wrong at most.
+	clockOff time.Duration
 	// clusterDeleted is when a fault first deleted the Cluster, zero if none did.
 	clusterDeleted time.Time
 }
@@ -67,11 +67,11 @@ func (r *run) isUnhooked(machine string) bool {
 	return r.unhooked[machine]
 }
 
-// setClockAhead records that the clock of a manager is ahead, or behind if the offset is negative.
-func (r *run) setClockAhead(offset time.Duration) {
+// setClockOff records that the clock of a manager is ahead, or behind if the offset is negative.
+func (r *run) setClockOff(offset time.Duration) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	r.clockAhead = max(r.clockAhead, offset)
+	r.clockOff = max(r.clockOff, offset.Abs())
 }
 
 // endCluster records that a fault deletes the Cluster.
@@ -131,6 +131,9 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 		}
 	}
 	r.logf("checking %d versions, %d requests, %d removals of Pods that succeeded and %d that did not", len(history.Workload.Versions)+len(history.Management.Versions), len(history.Workload.Audit)+len(history.Management.Audit), evictions, cutOff)
+	for _, release := range history.allReleases() {
+		r.logf("%s", release)
+	}
 	violations = append(violations, history.Violations()...)
 	for _, m := range r.allManagers() {
 		violations = append(violations, m.failures()...)
@@ -198,7 +201,7 @@ func (r *run) createMachines(ctx context.Context) (names []string, err error) {
 			continue
 		}
 		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: drain.Machine}}
-		if err := patch(ctx, r.fleet.Client, machine, fmt.Sprintf(`{"spec":{"deletion":{"nodeDrainTimeoutSeconds":%[1]d,"nodeVolumeDetachTimeoutSeconds":%[1]d}}}`, drain.Timeout)); err != nil {
+		if err := patch(ctx, r.fleet.Client, machine, timeouts(drain.Timeout)); err != nil {
 			return nil, err
 		}
 	}

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
@@ -17,6 +20,8 @@ type Schedule struct {
 	Apps   []App
 	// Drains are the Machines to delete.
 	Drains []Drain
+	// Turns says that the Machines wait for turns for longer than their short drain timeouts: each drain is blocked until it times out.
+	Turns bool
 	// Rollout says that the Machines belong to a MachineDeployment, which replaces all of them from the first deletion on. Their names are known
 	// only then. All have the drain timeout of the first one.
 	Rollout bool
@@ -49,40 +54,87 @@ type Step struct {
 }
 
 const (
-	drainedMachines = 3
-	longestFault    = 7 * time.Second
-	faultWindow     = 18 * time.Second
+	longestFault = 7 * time.Second
+	// longestOutage is longer than the time after which the manager considers the contact with a workload cluster as lost.
+	longestOutage = 22 * time.Second
+	// longestRefusal is longer than the time for which the manager repeats a failed step, and uses what it has read.
+	longestRefusal = 32 * time.Second
 )
+
+// window is the time from the start of a run in which its faults are injected and healed.
+func (s Schedule) window() time.Duration {
+	if s.Turns {
+		return 45 * time.Second
+	}
+	return 18 * time.Second
+}
 
 // NewSchedule generates the schedule of a seed from the faults of a table. Faults on the same resource do not overlap.
 func NewSchedule(seed uint64, table []fault) Schedule {
 	random := rand.New(rand.NewPCG(seed, 0))
 	s := Schedule{Seed: seed, Policy: NewPolicy(random), Apps: NewApps(random)}
-	for i := range drainedMachines {
-		drain := Drain{At: seconds(random, 0, 10*time.Second), Machine: fmt.Sprintf("s%d-%d", seed, i)}
-		if random.IntN(5) == 0 {
+	s.Turns = random.IntN(3) == 0
+	s.Rollout = random.IntN(5) == 0 && !s.Turns
+	s.addDrains(random)
+	s.UserDrain, s.CordonedBefore = seconds(random, 0, 8*time.Second), random.IntN(2) == 0
+	s.addFaults(random, table)
+	s.Move = random.IntN(6) == 0 && !s.Rollout && !s.Has(clusterDeleted)
+	slices.SortStableFunc(s.Faults, func(a, b Step) int { return int(a.At - b.At) })
+	return s
+}
+
+// addDrains adds three Machines to delete, or five that wait for turns.
+func (s *Schedule) addDrains(random *rand.Rand) {
+	number, until := 3, 10*time.Second
+	if s.Turns {
+		number, until = 5, 3*time.Second
+		s.Policy.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+		s.Apps = append(s.Apps, App{Name: "blocking", Kind: "Pod", Replicas: int32(number), Budget: "all"})
+	}
+	for i := range number {
+		drain := Drain{At: seconds(random, 0, until), Machine: fmt.Sprintf("s%d-%d", s.Seed, i)}
+		switch rare := random.IntN(5) == 0; {
+		case s.Turns && !rare:
+			drain.Timeout = 8 + random.Int32N(6)
+		case !s.Turns && rare:
 			drain.Timeout = 40
 		}
 		s.Drains = append(s.Drains, drain)
 	}
-	s.Rollout = random.IntN(5) == 0
-	s.UserDrain, s.CordonedBefore = seconds(random, 0, 8*time.Second), random.IntN(2) == 0
+}
+
+// whileWaiting are faults that hide from the manager that Machines wait for turns.
+var whileWaiting = []string{
+	"manager-killed", "manager-killed", "manager-terminated", "manager-frozen", "network-cut", "network-responses-cut",
+	"workload-apiserver-killed", "workload-apiserver-frozen", "crd-deleted", admitFailing,
+}
+
+// addFaults adds four to eight faults. While Machines wait for turns, half of them hide that.
+func (s *Schedule) addFaults(random *rand.Rand, table []fault) {
 	busyUntil := map[string]time.Duration{}
 	for range 4 + random.IntN(5) {
-		f := pick(random, table)
-		step := Step{At: seconds(random, time.Second, faultWindow-longestFault), For: seconds(random, time.Second, longestFault), Fault: f.name, Pick: random.Uint64()}
-		if step.At < busyUntil[f.on] {
-			step.At = busyUntil[f.on]
+		f, shortest, longest := pick(random, table), time.Second, longestFault
+		if s.Turns && random.IntN(2) == 0 {
+			name := pick(random, whileWaiting)
+			f = table[slices.IndexFunc(table, func(f fault) bool { return f.name == name })]
+			switch f.on {
+			case "network", "workload":
+				shortest, longest = longestOutage-longestFault, longestOutage
+			case "roles":
+				shortest, longest = longestRefusal-longestFault, longestRefusal
+			}
 		}
-		if step.At+step.For > faultWindow {
+		if s.Turns && f.name == clusterDeleted { // no Machine of a deleted Cluster waits
+			continue
+		}
+		step := Step{At: seconds(random, time.Second, s.window()-longest), For: seconds(random, shortest, longest), Fault: f.name, Pick: random.Uint64()}
+		step.At = max(step.At, busyUntil[f.on])
+		if step.At+step.For > s.window() {
 			continue
 		}
 		busyUntil[f.on] = step.At + step.For + 2*time.Second
 		s.Faults = append(s.Faults, step)
 	}
-	s.Move = random.IntN(6) == 0 && !s.Rollout && !s.Has(clusterDeleted)
-	slices.SortStableFunc(s.Faults, func(a, b Step) int { return int(a.At - b.At) })
-	return s
 }
 
 func seconds(random *rand.Rand, from, until time.Duration) time.Duration {

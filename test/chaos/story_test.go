@@ -21,7 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// story builds a history, one second for each thing that happens. In the beginning, Node n1 of Machine n1 is being drained for a minute.
+// story builds a history, one second for each thing that happens. In the beginning, Node n1 of Machine n1 has been drained for a minute.
 type story struct {
 	History
 	now      time.Time
@@ -30,8 +30,8 @@ type story struct {
 
 func newStory() *story {
 	s := &story{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), History: History{Replicas: 1, Unhooked: map[string]bool{}}}
-	s.storeNode(func(*corev1.Node) {})
-	s.storeMachine(func(*clusterv1.Machine) {})
+	s.storeNode()
+	s.storeMachine()
 	s.storeMaintenance(v1alpha1.StageDrain)
 	s.now = s.now.Add(time.Minute)
 	return s
@@ -47,24 +47,44 @@ func (s *story) store(side *Side, key string, object client.Object) {
 	}
 }
 
-func (s *story) storeNode(change func(*corev1.Node)) {
+func (s *story) storeNode(changes ...func(*corev1.Node)) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{}}}
-	change(node)
-	s.store(&s.Workload, nodeKeys+"n1", node)
+	for _, change := range changes {
+		change(node)
+	}
+	s.store(&s.Workload, nodeKeys+node.Name, node)
 }
 
-func (s *story) storeMachine(change func(*clusterv1.Machine)) {
-	deleted := metav1.NewTime(s.now)
-	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "n1", DeletionTimestamp: &deleted}}
-	change(machine)
-	s.store(&s.Management, machineKeys+"default/n1", machine)
+// storeMachine stores Machine n1, with changes of its last version. It was deleted when it was first stored.
+func (s *story) storeMachine(changes ...func(*clusterv1.Machine)) {
+	s.storeNamedMachine("n1", changes...)
 }
 
-func (s *story) storeMaintenance(stage v1alpha1.NodeMaintenanceStage) {
-	s.store(&s.Workload, maintenanceKeys+"m", &v1alpha1.NodeMaintenance{
+func (s *story) storeNamedMachine(name string, changes ...func(*clusterv1.Machine)) {
+	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: name, DeletionTimestamp: ptr.To(metav1.NewTime(s.now)), Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: ""},
+	}}
+	for _, version := range s.Management.Versions {
+		if last, ok := version.Object.(*clusterv1.Machine); ok && last.Name == name {
+			machine = last.DeepCopy()
+		}
+	}
+	for _, change := range changes {
+		change(machine)
+	}
+	s.store(&s.Management, machineKeys+"default/"+name, machine)
+}
+
+func (s *story) storeMaintenance(stage v1alpha1.NodeMaintenanceStage, changes ...func(*v1alpha1.NodeMaintenance)) {
+	m := &v1alpha1.NodeMaintenance{
 		ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{v1alpha1.OwnerMachineAnnotation: "default/n1"}},
 		Spec:       v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("n1"), Stage: stage},
-	})
+		Status:     v1alpha1.NodeMaintenanceStatus{StageStatuses: []v1alpha1.StageStatus{{Name: stage}}},
+	}
+	for _, change := range changes {
+		change(m)
+	}
+	s.store(&s.Workload, maintenanceKeys+m.Name, m)
 }
 
 func (s *story) storeRule(app string, behavior clusterv1.MachineDrainRuleDrainBehavior, order *int32) {
@@ -147,16 +167,24 @@ func (s *story) storeAttachment() {
 	s.store(&s.Workload, attachmentKeys+"v", attachment)
 }
 
-func (s *story) releaseHook() {
-	s.requestRelease()
+func (s *story) releaseHook() { s.releaseHookOf("n1") }
+
+func (s *story) releaseHookOf(machine string) {
+	body, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.PreDrainHookAnnotation: nil}}})
+	s.request(&s.Management, controlplane.Event{Verb: "patch", Resource: "machines", Group: clusterv1.GroupVersion.Group, Namespace: "default", Name: machine, Code: 200, RequestObject: body})
+	s.storeNamedMachine(machine, unhooked)
 	s.now = s.now.Add(appearance)
-	s.storeMachine(func(*clusterv1.Machine) {})
 	s.store(&s.Workload, "/registry/configmaps/later", nil)
 }
 
-func (s *story) requestRelease() {
-	body, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.PreDrainHookAnnotation: nil}}})
-	s.request(&s.Management, controlplane.Event{Verb: "patch", Resource: "machines", Group: clusterv1.GroupVersion.Group, Namespace: "default", Name: "n1", Code: 200, RequestObject: body})
+// timeOut releases the hook after the condition has named a wait that has timed out.
+func (s *story) timeOut(machine, waitedFor string) {
+	s.storeNamedMachine(machine, func(m *clusterv1.Machine) {
+		m.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.MachineNodeMaintenance, Reason: v1alpha1.ReasonTimedOut, Message: "The drain exceeded nodeDrainTimeoutSeconds: " + waitedFor,
+		}}
+	})
+	s.releaseHookOf(machine)
 }
 
 func (s *story) removePod(name string) { s.store(&s.Workload, podKeys+"default/"+name, nil) }
@@ -172,6 +200,15 @@ func (s *story) storeDeployment(replicas int32, surging bool) {
 // terminating marks a Pod as deleted, with a grace period that has elapsed.
 func terminating(pod *corev1.Pod) {
 	pod.DeletionTimestamp = ptr.To(metav1.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+}
+
+func unhooked(m *clusterv1.Machine) { delete(m.Annotations, v1alpha1.PreDrainHookAnnotation) }
+
+// timeout sets the drain timeout, and that for volumes.
+func timeout(seconds int32) func(*clusterv1.Machine) {
+	return func(m *clusterv1.Machine) {
+		m.Spec.Deletion.NodeDrainTimeoutSeconds, m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = &seconds, &seconds
+	}
 }
 
 func unreachable(node *corev1.Node) {

@@ -3,9 +3,9 @@ package chaos
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/pkg/errors"
@@ -231,7 +231,8 @@ type managerProcess struct {
 	lock    sync.Mutex
 	current *fleet.Manager
 	starts  []time.Time
-	exits   int // that no fault caused
+	downs   []Period // in which a fault had stopped it
+	exits   int      // that no fault caused
 	offset  time.Duration
 }
 
@@ -243,9 +244,22 @@ func (m *managerProcess) setClock(offset time.Duration) {
 		return
 	}
 	m.offset = offset
+	m.end((*fleet.Manager).Kill)
+}
+
+// end ends the process.
+func (m *managerProcess) end(stop func(*fleet.Manager)) {
 	if m.current != nil {
-		m.current.Kill()
+		stop(m.current)
 		m.current = nil
+		m.downs = append(m.downs, Period{From: time.Now()})
+	}
+}
+
+// endDown ends the period in which the manager is stopped.
+func (m *managerProcess) endDown() {
+	if last := len(m.downs) - 1; last >= 0 && m.downs[last].Until.IsZero() {
+		m.downs[last].Until = time.Now()
 	}
 }
 
@@ -270,6 +284,7 @@ func (m *managerProcess) start(ctx context.Context) error {
 		}
 	}
 	m.starts = append(m.starts, time.Now())
+	m.endDown()
 	current, err := m.run(ctx)
 	if err == nil {
 		m.current = current
@@ -306,29 +321,34 @@ func (m *managerProcess) failures() []string {
 func (m *managerProcess) kill() {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	if m.current != nil {
-		m.current.Kill()
-		m.current = nil
-	}
+	m.end((*fleet.Manager).Kill)
 }
 
 // terminate does not care whether the manager exits in time: its API servers may be frozen.
 func (m *managerProcess) terminate() {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	if m.current != nil {
-		_ = m.current.Process.Stop()
-		m.current = nil
-	}
+	m.end(func(current *fleet.Manager) { _ = current.Process.Stop() })
 }
 
-func (m *managerProcess) signal(signal os.Signal) error {
+func (m *managerProcess) freeze() error {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if m.current == nil {
 		return nil
 	}
-	return m.current.Signal(signal)
+	defer func() { m.downs = append(m.downs, Period{From: time.Now()}) }()
+	return m.current.Signal(syscall.SIGSTOP)
+}
+
+func (m *managerProcess) thaw() error {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if m.current == nil {
+		return nil
+	}
+	m.endDown()
+	return m.current.Signal(syscall.SIGCONT)
 }
 
 // eventually calls a function until it returns nil.

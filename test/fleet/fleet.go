@@ -191,6 +191,9 @@ func (f *Fleet) startManagement(ctx context.Context, name string) (err error) {
 	return errors.Wrap(err, "creating a client of the management cluster")
 }
 
+// InfrastructureRole is the ClusterRole with which our manager reads the infrastructure and control plane objects of these tests.
+const InfrastructureRole = "capnm-test-infrastructure"
+
 // install applies the CRDs and the roles of an installation to the management cluster. The infrastructure of these tests has a separate
 // API group, so a role for it is aggregated to that of the manager.
 func (f *Fleet) install(ctx context.Context) error {
@@ -210,11 +213,11 @@ func (f *Fleet) install(ctx context.Context) error {
 	subject := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: managerGroup}}
 	objects := []client.Object{
 		&rbacv1.ClusterRole{
-			ObjectMeta: metav1.ObjectMeta{Name: "capnm-test-infrastructure"},
+			ObjectMeta: metav1.ObjectMeta{Name: InfrastructureRole},
 			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"infrastructure.test.capnm.dev", "controlplane.test.capnm.dev"}, Resources: []string{"*"}, Verbs: []string{"get"}}},
 		},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "capnm-manager"}, Subjects: subject, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "capnm-manager-role"}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "capnm-test-infrastructure"}, Subjects: subject, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "capnm-test-infrastructure"}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: InfrastructureRole}, Subjects: subject, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: InfrastructureRole}},
 	}
 	if err := kwok.Create(ctx, f.Client, objects); err != nil {
 		return err

@@ -1,0 +1,344 @@
+package chaos
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// release is the removal of the hook from a Machine that was being deleted.
+type release struct {
+	machine string
+	// before is the last version with the hook, after the first one without it.
+	before *clusterv1.Machine
+	after  stored[*clusterv1.Machine]
+	// The removal was requested at or after the one time, and stored at or before the other one.
+	requested, stored time.Time
+}
+
+func (r release) String() string {
+	message, _, _ := strings.Cut(describe(conditionOf(r.before)), "\n")
+	return fmt.Sprintf("%s release of Machine %s (%s)", r.stored.Format("15:04:05.000"), r.machine, message)
+}
+
+// allReleases returns the removals of the hook by any actor, by the versions of the Machines: the audit log has no request that was cut off by the
+// death of its API server.
+func (h *History) allReleases() []release {
+	requests := h.Management.Audit.WithUserAgent(fleet.ManagerAgent).Resource("machines").Where(fleet.ReleasesHook)
+	var all []release
+	for _, versions := range timelines[*clusterv1.Machine](&h.Management, machineKeys) {
+		for i, version := range versions {
+			if i == 0 || !isHeld(versions[i-1]) || !version.exists || isHooked(version.object) {
+				continue
+			}
+			each := release{machine: version.object.Name, before: versions[i-1].object, after: version}
+			each.requested, each.stored = h.Management.Clock.period(version.revision)
+			for _, request := range requests.Named(version.object.Namespace, version.object.Name) {
+				if !request.Requested.After(each.stored) && !request.Answered.Before(each.requested) {
+					each.requested = request.Requested
+				}
+			}
+			all = append(all, each)
+		}
+	}
+	return all
+}
+
+// exceptions are the releases whose Nodes need not be drained.
+var exceptions = []struct {
+	name    string
+	applies func(*History, release) bool
+}{
+	{"M53: another actor removes the hook", func(h *History, r release) bool { return h.Unhooked[r.machine] }},
+	{"M16: clusterctl moves the Machine", func(_ *History, r release) bool { return isMovedAway(r.after) }},
+	{"M10, M54: the Cluster is being deleted", func(h *History, r release) bool {
+		return !h.ClusterDeleted.IsZero() && !r.stored.Before(h.ClusterDeleted)
+	}},
+	{"M10, M54: the Node does not exist", func(h *History, r release) bool {
+		_, exists := h.nodeAt(r)
+		return !exists
+	}},
+	{"M81: the Node is out of service", func(h *History, r release) bool {
+		node, _ := h.nodeAt(r)
+		return node != nil && isUnreachable(node) && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+	}},
+}
+
+// nodeAt returns the Node of a Machine, which has the same name, at the time of its release.
+func (h *History) nodeAt(r release) (*corev1.Node, bool) {
+	return timelines[*corev1.Node](&h.Workload, nodeKeys)[r.machine].at(h.Workload.Clock.Before(r.requested))
+}
+
+// releases returns the releases that none of the exceptions concerns: by our manager, from Machines whose Nodes must be drained.
+func (h *History) releases() []release {
+	return slices.DeleteFunc(h.allReleases(), func(r release) bool {
+		for _, exception := range exceptions {
+			if exception.applies(h, r) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// limits says when the time limits of Machines end at the earliest, by what was stored. What the manager records about starts does not count: a
+// wrong record must not excuse a release.
+type limits struct {
+	*History
+	machines     map[string]timeline[*clusterv1.Machine] // of namespace default
+	nodes        map[string]timeline[*corev1.Node]
+	maintenances map[string][]timeline[*v1alpha1.NodeMaintenance] // by the Machine
+	// deleted is when the manager may have observed the deletion of a Machine at the earliest.
+	deleted map[string]time.Time
+	// began is when the drain of a Machine may have begun at the earliest: see turns. It has no entry if it may not have begun.
+	began map[string]time.Time
+}
+
+func (h *History) limits() *limits {
+	l := &limits{
+		History: h, machines: map[string]timeline[*clusterv1.Machine]{}, nodes: timelines[*corev1.Node](&h.Workload, nodeKeys),
+		maintenances: map[string][]timeline[*v1alpha1.NodeMaintenance]{}, deleted: map[string]time.Time{}, began: map[string]time.Time{},
+	}
+	for key, versions := range timelines[*clusterv1.Machine](&h.Management, machineKeys) {
+		l.machines[strings.TrimPrefix(key, metav1.NamespaceDefault+"/")] = versions
+	}
+	for _, versions := range timelines[*v1alpha1.NodeMaintenance](&h.Workload, maintenanceKeys) {
+		owners := map[string]bool{}
+		for _, version := range versions {
+			if version.exists {
+				owners[strings.TrimPrefix(version.object.Annotations[v1alpha1.OwnerMachineAnnotation], metav1.NamespaceDefault+"/")] = true
+			}
+		}
+		for machine := range owners {
+			l.maintenances[machine] = append(l.maintenances[machine], versions)
+		}
+	}
+	l.turns()
+	return l
+}
+
+const (
+	// resolution is that of turns.
+	resolution = 200 * time.Millisecond
+	// settling is how long the manager waits for Machines that were deleted in the same second, less the rounding of deletionTimestamps.
+	settling = time.Second
+	// rounding is how much earlier a limit may end than the stored times say: records have whole seconds.
+	rounding = 2 * time.Second
+)
+
+// turns finds the earliest time at which the drain of each deleted Machine may have begun. From then on its drain timeout counts, whatever the drain
+// waits for (M6, M36, M39, M52), but no wait for a turn (M37) and no time without a running manager.
+func (l *limits) turns() {
+	if len(l.Management.Clock) == 0 {
+		return
+	}
+	end := l.Management.Clock[len(l.Management.Clock)-1].Until
+	for at := l.Management.Clock.begin(); !at.After(end); at = at.Add(resolution) {
+		if l.isDown(at) {
+			continue
+		}
+		m := l.momentAt(at)
+		for _, name := range m.order {
+			if _, has := l.deleted[name]; !has {
+				l.deleted[name] = at
+			}
+			if _, has := l.began[name]; !has && l.mayBegin(m, name) {
+				l.began[name] = at
+			}
+		}
+	}
+}
+
+// moment has the revisions around a time.
+type moment struct {
+	at time.Time
+	// The clusters have stored these revisions at the time: at least the first ones, and not more than the last ones.
+	management, workload [2]int64
+	// recent revisions of the workload cluster may be what the manager has observed last.
+	recent int64
+	// order has the Machines that may be held, in the order in which they get turns.
+	order []string
+	// requested has the times of their deletions.
+	requested map[string]time.Time
+}
+
+func (l *limits) momentAt(at time.Time) moment {
+	m := moment{
+		at: at, management: [2]int64{l.Management.Clock.Before(at), l.Management.Clock.After(at)}, workload: [2]int64{l.Workload.Clock.Before(at), l.Workload.Clock.After(at)},
+		recent: l.Workload.Clock.Before(at.Add(-lag)), requested: map[string]time.Time{},
+	}
+	for name, versions := range l.machines {
+		for _, state := range versions.during(m.management[0], m.management[1]) {
+			if isHeld(state) {
+				m.requested[name] = state.object.DeletionTimestamp.Time
+			}
+		}
+	}
+	m.order = slices.SortedFunc(maps.Keys(m.requested), m.compare)
+	return m
+}
+
+func (m moment) compare(a, b string) int {
+	return cmp.Or(m.requested[a].Compare(m.requested[b]), cmp.Compare(a, b))
+}
+
+// mayBegin returns whether the drain of a Machine may begin. Other Machines count only if the manager must have observed them.
+func (l *limits) mayBegin(m moment, name string) bool {
+	switch {
+	case l.MaxParallelDrains == 0 || wasUnreachable(l.nodes[name], m.recent, m.workload[1]):
+		return true
+	case m.at.Add(l.ClockOff).Before(m.requested[name].Add(settling)):
+		return false
+	}
+	before, latest := 0, m.requested[name]
+	for _, other := range m.order {
+		drains := l.drains(m, other)
+		if other == name || !l.contends(m, name, other) || !drains && m.compare(other, name) > 0 {
+			continue
+		}
+		before++
+		if began, has := l.began[other]; has && began.After(latest) {
+			latest = began
+		}
+	}
+	timeout := l.timeout(name, m.at, drainTimeout)
+	return before < l.MaxParallelDrains || timeout > 0 && !m.at.Add(l.ClockOff).Before(latest.Add(timeout))
+}
+
+// contends returns whether a Machine counts for the turn of another one: it is held, its Node is reachable and has been for some time, and the manager
+// has observed its deletion if it has observed that of the other one.
+func (l *limits) contends(m moment, name, other string) bool {
+	if wasUnreachable(l.nodes[other], m.recent, m.workload[1]) {
+		return false
+	}
+	known := l.heldSince(other) <= max(l.heldSince(name), l.Management.Clock.Before(m.at.Add(-appearance)))
+	return known && !slices.ContainsFunc(l.machines[other].during(m.management[0], m.management[1]), func(s stored[*clusterv1.Machine]) bool { return !isHeld(s) })
+}
+
+// heldSince returns the revision of the deletion of a Machine.
+func (l *limits) heldSince(name string) int64 {
+	for _, version := range l.machines[name] {
+		if isHeld(version) {
+			return version.revision
+		}
+	}
+	return math.MaxInt64
+}
+
+// drains returns whether the drain of a Machine has begun, and has been observed by the manager.
+func (l *limits) drains(m moment, name string) bool {
+	since := l.Workload.Clock.Before(m.at.Add(-appearance))
+	return slices.ContainsFunc(l.maintenances[name], func(versions timeline[*v1alpha1.NodeMaintenance]) bool {
+		states := versions.during(since, m.workload[1])
+		return len(states) > 0 && states[0].revision <= since && !slices.ContainsFunc(states, func(s stored[*v1alpha1.NodeMaintenance]) bool {
+			return !s.exists || s.object.Spec.Stage != v1alpha1.StageDrain
+		})
+	})
+}
+
+// wasReconciled returns whether the manager has reconciled a NodeMaintenance of a Machine by a time, and so may know that the Machine waits for a turn.
+func (l *limits) wasReconciled(name string, at time.Time) bool {
+	until := l.Workload.Clock.Before(at)
+	return slices.ContainsFunc(l.maintenances[name], func(versions timeline[*v1alpha1.NodeMaintenance]) bool {
+		return slices.ContainsFunc(versions, func(s stored[*v1alpha1.NodeMaintenance]) bool {
+			return s.revision <= until && s.exists && len(s.object.Status.StageStatuses) > 0
+		})
+	})
+}
+
+func drainTimeout(m *clusterv1.Machine) *int32 { return m.Spec.Deletion.NodeDrainTimeoutSeconds }
+func volumeTimeout(m *clusterv1.Machine) *int32 {
+	return m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds
+}
+
+// timeout returns the shortest timeout of a Machine that the manager may have observed at a time, 0 if there is none.
+func (l *limits) timeout(name string, at time.Time, of func(*clusterv1.Machine) *int32) time.Duration {
+	shortest := time.Duration(0)
+	for _, state := range l.machines[name].during(l.Management.Clock.Before(at.Add(-lag)), l.Management.Clock.After(at)) {
+		if !state.exists || ptr.Deref(of(state.object), 0) == 0 {
+			continue
+		}
+		if timeout := time.Duration(*of(state.object)) * time.Second; shortest == 0 || timeout < shortest {
+			shortest = timeout
+		}
+	}
+	return shortest
+}
+
+// drainMayEnd returns when the drain of a Machine may time out at the earliest, as observed at a time. Before that, it may not: not has the reason.
+func (l *limits) drainMayEnd(name string, at time.Time) (end time.Time, not string) {
+	timeout := l.timeout(name, at, drainTimeout)
+	began, has := l.began[name]
+	if !l.wasReconciled(name, at) {
+		began, has = l.deleted[name]
+	}
+	switch {
+	case timeout == 0:
+		return end, "the Machine has no drain timeout"
+	case !has:
+		return end, "its drain could not begin, since other Machines were before it (maxParallelDrains)"
+	}
+	return began.Add(timeout), ""
+}
+
+// volumesMayEnd returns when the wait for volumes may time out at the earliest: the timeout counts from the end of the drain.
+func (l *limits) volumesMayEnd(name string, at time.Time) (end time.Time, not string) {
+	timeout := l.timeout(name, at, volumeTimeout)
+	if timeout == 0 {
+		return end, "the Machine has no timeout for volumes"
+	}
+	drained, not := l.drainMayEnd(name, at)
+	for _, versions := range l.maintenances[name] {
+		for _, version := range versions {
+			if !version.exists || !meta.IsStatusConditionTrue(version.object.Status.Conditions, v1alpha1.NodeMaintenanceDrained) {
+				continue
+			}
+			if first := l.Workload.Clock.timeOf(version.revision); not != "" || first.Before(drained) {
+				drained, not = first, ""
+			}
+		}
+	}
+	return drained.Add(timeout), not
+}
+
+// excuse returns why a release is not excused by a limit that has ended, "" if it is. The condition must name the wait that has timed out, which is not a
+// wait for a turn: such a wait ends with the turn.
+func (l *limits) excuse(r release, end time.Time, not string) string {
+	if early := end.Sub(r.stored.Add(l.ClockOff).Add(rounding)); not == "" && early > 0 {
+		not = fmt.Sprintf("its limit could not end before %s", end.Format("15:04:05.000"))
+	}
+	if not != "" {
+		return not
+	}
+	condition := conditionOf(r.before)
+	if condition == nil || condition.Reason != v1alpha1.ReasonTimedOut {
+		return "its condition has another reason than " + v1alpha1.ReasonTimedOut
+	}
+	if _, wait, found := strings.Cut(condition.Message, "Seconds: "); !found || wait == "" || strings.Contains(wait, "maxParallelDrains") {
+		return "its condition names no wait that a timeout limits"
+	}
+	return ""
+}
+
+func isHooked(m *clusterv1.Machine) bool {
+	_, hooked := m.Annotations[v1alpha1.PreDrainHookAnnotation]
+	return hooked
+}
+
+// isHeld returns whether the hook delays the deletion of a Machine.
+func isHeld(m stored[*clusterv1.Machine]) bool {
+	return m.exists && m.object.DeletionTimestamp != nil && isHooked(m.object)
+}
