@@ -53,7 +53,7 @@ func (b *bursts) run(cluster types.NamespacedName) {
 	}
 }
 
-// take reports whether there was an event since its last call. It removes the workload cluster if there was none.
+// take reports whether there was an event since it was called last. It removes the workload cluster if there was none.
 func (b *bursts) take(cluster types.NamespacedName) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
