@@ -79,7 +79,7 @@ func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options)
 			if change.Budget != nil {
 				v.receive(change.Cluster, change.Budget)
 			}
-			if change.Type != workload.VolumesChanged {
+			if change.Type != workload.VolumesChanged && change.Type != workload.DrainConfirmed {
 				v.enqueue(change.Cluster)
 			}
 		})

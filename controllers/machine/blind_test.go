@@ -16,6 +16,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/cache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -52,6 +53,7 @@ func TestWithoutConnection(t *testing.T) {
 		fails    bool   // the infrastructure machine cannot be read
 		inPlace  bool
 		released bool
+		wants    string // the reason of the Machine's condition then
 	}{
 		{name: "M92: keeps a Machine that waits for a turn, after a restart", state: notTried, records: waits},
 		{name: "M92: keeps a Machine that waits for a turn, after a restart from an earlier version", state: notTried, reason: v1alpha1.ReasonWaitingForTurn},
@@ -64,6 +66,15 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M92: releases it a drain timeout after the recorded attempt", state: hasFailed, records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, released: true},
 		{name: "M92: keeps a Machine whose drain has begun, after a restart", state: notTried, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
 		{name: "M15: releases a Machine whose drain has begun, at its drain timeout", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, released: true},
+		{name: "M94: keeps a Machine whose drain has ended and that waits for volumes without a timeout", state: wasLost, records: map[string]string{
+			v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute), v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
+		}},
+		{name: "M94: keeps a Machine that was drained in place before it was deleted", state: wasLost, records: map[string]string{
+			v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute),
+		}},
+		{name: "M94: a drain in place that has ended does not time out in an outage", state: wasLost, inPlace: true, records: map[string]string{
+			v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute),
+		}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
 		{name: "M84: allows no update in place of a Machine that waits for a turn", state: wasLost, records: waits, inPlace: true},
 		{name: "M84: allows no update in place of a Machine whose drain cannot be observed", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, inPlace: true},
 	} {
@@ -118,6 +129,9 @@ func TestWithoutConnection(t *testing.T) {
 			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
 			for annotation := range machine.Annotations {
 				g.Expect(annotation == clusterv1.ExcludeNodeDrainingAnnotation || strings.HasSuffix(annotation, "/update-allowed")).To(BeFalse(), annotation)
+			}
+			if tc.wants != "" {
+				g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(tc.wants))
 			}
 			if tc.reason != "" {
 				g.Expect(machine.Annotations).To(HaveKey("maintenance.cluster.x-k8s.io/waiting-for-turn"))

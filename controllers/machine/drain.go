@@ -106,7 +106,7 @@ func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alph
 		purpose = v1alpha1.RequestedForStage
 	}
 	return r.Maintenances.Desired(ctx, machinemaintenance.Request{
-		Cluster: s.cluster, Machine: s.machine, Policy: s.policy, Stage: stageAt(*s.turn), For: purpose, DaemonSetPods: daemonSetPods,
+		Cluster: s.cluster, Machine: s.machine, Policy: s.policy, Stage: stageAt(*s.Turn), For: purpose, DaemonSetPods: daemonSetPods,
 	}, s.found, s.node)
 }
 
@@ -137,16 +137,50 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 // awaitDrained waits until the Node is drained or the drain times out.
 func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error) {
 	observeDrain(s)
-	if s.drainOver = s.drainOver || machinedrain.Drained(s.maintenance); s.drainOver {
+	if s.drainOver {
 		return outcome{}, nil
 	}
-	reason, message := machinedrain.DrainProgress(s.maintenance, r.maintenanceFailure(ctx, s))
+	failure := r.maintenanceFailure(ctx, s)
+	switch state := r.drainState(s); {
+	case state == machinedrain.DrainComplete:
+		s.drainOver, s.IsDrained = true, true
+		return outcome{}, nil
+	case state == machinedrain.DrainUnconfirmed && r.mayBeConfirmed(s, failure):
+		return awaitConfirmation(s), nil
+	}
+	s.IsResumed = s.clock().Drained != nil
+	reason, message := machinedrain.DrainProgress(s.maintenance, failure)
 	waiting := outcome{action: wait, reason: reason, message: message}
 	if s.clock().Drain == nil { // the NodeMaintenance has not been reconciled yet
 		waiting.blind = true
 		return waiting, nil
 	}
 	return s.untilDrainDeadline(waiting), nil
+}
+
+// drainState returns what is known about the end of the drain.
+func (r *Reconciler) drainState(s *scope) machinedrain.DrainState {
+	return machinedrain.DrainStateOf(s.maintenance, r.Clusters.IsConfirmed(s.maintenanceRequest(), s.maintenance))
+}
+
+const (
+	// confirmTimeout is how long a Machine waits for the NodeMaintenance of a drain that had ended to be reconciled by this process under its
+	// present spec. Then the deadlines count again.
+	confirmTimeout = time.Minute
+	// confirmRetry is how often the Machine is reconciled meanwhile, if no event triggers it.
+	confirmRetry = 5 * time.Second
+)
+
+// mayBeConfirmed returns whether the NodeMaintenance of a drain that had ended may soon be reconciled. It remembers since when the Machine waits for that.
+func (r *Reconciler) mayBeConfirmed(s *scope, failure error) bool {
+	s.blind, s.unconfirmed = true, true
+	since, _ := r.unconfirmed.LoadOrStore(client.ObjectKeyFromObject(s.machine), s.now)
+	return failure == nil && s.now.Sub(since.(time.Time)) < confirmTimeout //nolint:forcetypeassert // nothing else is stored
+}
+
+// awaitConfirmation waits for the reconciliation of the NodeMaintenance without changing the condition of the Machine.
+func awaitConfirmation(s *scope) outcome {
+	return outcome{action: wait, at: s.now.Add(confirmRetry)}
 }
 
 // maintenanceFailure returns the persistent error of the reconciliation of the Machine's NodeMaintenance or of its watches, or nil. It returns
@@ -169,11 +203,15 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 		return outcome{}, nil
 	}
 	desired, problem, err := r.desired(ctx, s, v1alpha1.DaemonSetPodsDrain)
-	if err != nil || problem != nil {
-		return outcome{}, err // requestMaintenance waits for invalid rules to be fixed
+	if err != nil {
+		return outcome{}, err
 	}
 	if err := r.patchMachine(ctx, s, "ending the wait for volumes", machinedrain.EndVolumeWait); err != nil {
 		return outcome{}, err
+	}
+	s.IsDrained, s.VolumeWaitStart = false, nil
+	if problem != nil {
+		return s.untilDrainDeadline(outcome{action: wait, reason: problem.Reason, message: problem.Message}), nil
 	}
 	if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
 		return result, err
@@ -182,7 +220,6 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 	if !s.machine.DeletionTimestamp.IsZero() {
 		r.Recorder.BeginDaemonSets(s.maintenanceRequest(), s.trace(), s.course(), s.now)
 	}
-	s.volumeWaitStart = nil
 	waiting := outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, message: "Draining the Pods of DaemonSets, after all other Pods and the volumes"}
 	return s.requeueBy(s.clock().DrainDeadline(s.machine), waiting), nil
 }

@@ -73,7 +73,7 @@ func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err er
 			s.observe(s.found.Maintenance)
 		}
 	}
-	if !machinedrain.HookRemoved(s.machine, s.policy, s.maintenance) {
+	if !machinedrain.HookRemoved(s.machine, s.policy, s.Maintenance) {
 		if s.policy == nil || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) {
 			return nil
 		}

@@ -68,7 +68,7 @@ func observeDrain(s *scope) {
 func observeVolumes(s *scope, decision volumes.Decision) {
 	inProgress.Lock()
 	defer inProgress.Unlock()
-	inProgress.machines[client.ObjectKeyFromObject(s.machine)] = volumeWait{volumes: decision.Count(), start: *s.volumeWaitStart}
+	inProgress.machines[client.ObjectKeyFromObject(s.machine)] = volumeWait{volumes: decision.Count(), start: *s.VolumeWaitStart}
 	updateGauges()
 }
 

@@ -30,7 +30,7 @@ func TestDrainMetrics(t *testing.T) {
 	t.Run("M29: counts a drain and its volumes once until the hook is released", func(t *testing.T) {
 		one, two := drain("one"), drain("two")
 		since := deletion.Add(10 * time.Second)
-		one.volumeWaitStart, two.volumeWaitStart = &since, &one.now
+		one.VolumeWaitStart, two.VolumeWaitStart = &since, &one.now
 		for range 3 {
 			observeDrain(one)
 			observeVolumes(one, waiting)

@@ -72,6 +72,7 @@ type Reconciler struct {
 	conditions  writelimit.Limiter[types.NamespacedName] // of conditions that report progress only
 	failures    workload.Failures[types.NamespacedName]
 	blocked     sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
+	unconfirmed sync.Map                                  // since when Machines have waited for the confirmation of their drains, by namespace and name: see mayBeConfirmed
 	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
 
@@ -118,6 +119,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	if !s.blind {
 		r.endBlock(s)
+	}
+	if !s.unconfirmed {
+		r.unconfirmed.Delete(request.NamespacedName)
 	}
 	if err != nil {
 		return workload.Result(err)
@@ -196,15 +200,10 @@ type scope struct {
 	found       machinedrain.Found        // the result of the lookup of its NodeMaintenance
 	maintenance *v1alpha1.NodeMaintenance // nil until it exists
 
-	read lookup.Result[v1alpha1.NodeMaintenance] // of the NodeMaintenance, for decisions that are made without it, too
+	machinedrain.Situation // for decisions that are made without the NodeMaintenance, too
 
-	// The following fields are set while the Node is drained.
-	volumeWaitStart *time.Time         // nil until the wait for volumes begins
-	turn            *machinedrain.Turn // nil until it is known whether maxParallelDrains permits the drain
-	turnGranted     bool               // the drain may start although the turn cannot be observed
-	blind           bool               // the drain cannot be observed, or something prevents it from beginning
-	blockedSince    time.Time          // since when that has been so
-	blockEnded      bool               // what the Machine has recorded about that is over
+	blind       bool // the drain cannot be observed, or something prevents it from beginning
+	unconfirmed bool // the NodeMaintenance was drained when an earlier process or an earlier spec was observed
 
 	// drainOver and volumesOver mean that this part has completed, timed out or is skipped. Cluster API does not repeat it.
 	drainOver, volumesOver bool
@@ -216,7 +215,7 @@ type scope struct {
 
 // observe sets the NodeMaintenance that was read, nil if there is none.
 func (s *scope) observe(m *v1alpha1.NodeMaintenance) {
-	s.maintenance, s.read = m, lookup.Of(m)
+	s.maintenance, s.Maintenance = m, lookup.Of(m)
 }
 
 func (s *scope) clusterKey() types.NamespacedName { return client.ObjectKeyFromObject(s.cluster) }
@@ -294,5 +293,6 @@ func (r *Reconciler) forget(machine types.NamespacedName) {
 	r.conditions.Remove(machine)
 	r.failures.Record(machine, nil, time.Time{})
 	r.blocked.Delete(machine)
+	r.unconfirmed.Delete(machine)
 	r.Clusters.ReleaseAll(watchOwner(machine))
 }

@@ -160,11 +160,17 @@ func (r *Reconciler) drainInPlace(ctx context.Context, s *scope) (reconcile.Resu
 }
 
 // skipIfDrained ends the steps of a Machine whose Node has been drained before, unless Pods must be drained again.
-func (r *Reconciler) skipIfDrained(_ context.Context, s *scope) (outcome, error) {
-	if machinedrain.RemainsDrained(s.machine, s.maintenance) {
+func (r *Reconciler) skipIfDrained(ctx context.Context, s *scope) (outcome, error) {
+	switch state := r.drainState(s); {
+	case !machinedrain.WasDrained(s.machine):
+		return outcome{}, nil
+	case state == machinedrain.DrainComplete:
 		return s.result(), nil
+	case state == machinedrain.DrainUnconfirmed && r.mayBeConfirmed(s, r.maintenanceFailure(ctx, s)):
+		return awaitConfirmation(s), nil
+	default:
+		return outcome{}, nil
 	}
-	return outcome{}, nil
 }
 
 // keepDrained reports the result of the drain of a Machine that is not being deleted. The Node stays cordoned until the stage annotation is removed
@@ -176,6 +182,11 @@ func (r *Reconciler) keepDrained(ctx context.Context, s *scope, result outcome) 
 		}
 	}
 	wanted, again := machinedrain.ResultCondition(result.reason, result.message), time.Duration(0)
+	if wanted.Reason == v1alpha1.ReasonMachineDrained {
+		if err := r.patchMachine(ctx, s, "recording the end of the drain", machinedrain.RecordDrained(s.now)); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
 	if wanted.Status == metav1.ConditionTrue {
 		r.forget(client.ObjectKeyFromObject(s.machine))
 	} else {

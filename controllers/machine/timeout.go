@@ -17,23 +17,7 @@ import (
 const pollInterval = 15 * time.Second
 
 func (s *scope) clock() machinedrain.Clock {
-	clock := machinedrain.ClockOf(s.machine, s.read, s.now)
-	if s.blockEnded {
-		clock.Blocked = nil
-	}
-	if s.turn != nil {
-		clock = clock.WithTurn(*s.turn, s.machine, s.now)
-	}
-	if !s.blockedSince.IsZero() {
-		clock = clock.WithBlock(s.machine, s.blockedSince)
-	}
-	if s.turnGranted {
-		clock = clock.WithGrantedTurn(s.now)
-	}
-	if clock.Volumes == nil {
-		clock.Volumes = s.volumeWaitStart
-	}
-	return clock
+	return machinedrain.ClockIn(s.Situation, s.machine, s.now)
 }
 
 // recordAfter is how long a drain must be blocked before the Machine records it. Many blocks last less, such as that of a NodeMaintenance that was just
@@ -67,16 +51,21 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		}
 		return waiting
 	}
-	since, _ := r.blocked.LoadOrStore(client.ObjectKeyFromObject(s.machine), s.now)
-	s.blockedSince, _ = since.(time.Time)
+	s.BlockedSince = r.blockSince(s)
 	if clock := s.clock(); clock.Waiting != nil {
 		at, granted := r.blindTurn(ctx, s, clock)
-		if s.turnGranted = granted; !granted {
+		if s.TurnGranted = granted; !granted {
 			return s.requeueBy(at, waiting)
 		}
 		ctrl.LoggerFrom(ctx).Info("The Machine gets a turn although its NodeMaintenance cannot be read, because no drain has begun for its drain timeout")
 	}
 	return s.untilDeadline(waiting)
+}
+
+// blockSince returns since when this process has found the drain of the Machine to be blocked.
+func (r *Reconciler) blockSince(s *scope) time.Time {
+	since, _ := r.blocked.LoadOrStore(client.ObjectKeyFromObject(s.machine), s.now)
+	return since.(time.Time) //nolint:forcetypeassert // nothing else is stored
 }
 
 // hasTriedToConnect reports whether this process has tried to connect to the workload cluster, or could not: without infrastructure, the ClusterCache
@@ -91,21 +80,16 @@ func (r *Reconciler) hasTriedToConnect(ctx context.Context, s *scope) bool {
 // endBlock ends what has prevented the drain from beginning, or kept the manager from observing it. What follows is another block.
 func (r *Reconciler) endBlock(s *scope) {
 	r.blocked.Delete(client.ObjectKeyFromObject(s.machine))
-	s.blockedSince, s.blockEnded = time.Time{}, true
+	s.BlockedSince, s.BlockEnded = time.Time{}, true
 }
 
 // untilDeadline limits a wait. If a deadline is exceeded, the drain timeout, or the volume detach timeout once the drain is over, it returns the
 // outcome that releases the Machine regardless of what it waits for.
 func (s *scope) untilDeadline(waiting outcome) outcome {
-	clock := s.clock()
-	deadline := clock.DrainDeadline(s.machine)
-	if clock.Volumes != nil {
-		deadline = clock.VolumeDeadline(s.machine)
-	}
-	switch {
+	switch deadline, part := s.clock().Deadline(s.machine); {
 	case !s.exceeds(deadline):
 		return s.requeueBy(deadline, waiting)
-	case clock.Volumes != nil:
+	case part == machinedrain.PartVolumes:
 		s.drainOver = true
 		s.volumesTimedOut(waiting.message)
 	default:

@@ -1,20 +1,24 @@
 package machine
 
 import (
+	"maps"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -39,7 +43,7 @@ func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) {
 	remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).Build()
 	r := &Reconciler{Client: management, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}, Recorder: tracing.NewRecorder(t.Context(), nil)}
 	start := deletion.Add(time.Second)
-	s := &scope{machine: machine, cluster: cluster, policy: &v1alpha1.MachineDrainPolicy{}, client: remote, node: node, now: deletion.Add(10 * time.Second), volumeWaitStart: &start, turn: &machinedrain.Turn{}}
+	s := &scope{machine: machine, cluster: cluster, policy: &v1alpha1.MachineDrainPolicy{}, client: remote, node: node, now: deletion.Add(10 * time.Second), Situation: machinedrain.Situation{VolumeWaitStart: &start, Turn: &machinedrain.Turn{}}}
 	s.policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain
 	g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 	g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
@@ -54,5 +58,66 @@ func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) {
 		later := &scope{machine: s.machine, cluster: cluster, policy: s.policy, now: deletion.Add(after)} // the workload cluster is unreachable
 		got := later.untilDeadline(outcome{action: wait, blind: true})
 		g.Expect(got.action).To(Equal(action), "M13: after %s", after)
+	}
+}
+
+func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
+	now := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
+	inPlace := map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(49 * time.Minute)}
+	for _, tc := range []struct {
+		name      string
+		records   map[string]string
+		status    metav1.ConditionStatus
+		observed  int64
+		confirmed bool
+		since     time.Duration // for how long the Machine has waited for the confirmation
+		action    action
+		timedOut  bool
+		reason    string
+		started   string // the recorded start of the drain
+	}{
+		{name: "M95: proceeds if this process has found the Node to be drained", status: metav1.ConditionTrue, observed: 2, confirmed: true, action: proceed, started: inPlace[v1alpha1.DrainStartedAnnotation], records: inPlace},
+		{name: "M95: waits if an earlier process has", status: metav1.ConditionTrue, observed: 2, action: wait, started: inPlace[v1alpha1.DrainStartedAnnotation], records: inPlace},
+		{name: "M94: waits for the status of a new generation, regardless of the drain in place that has ended", status: metav1.ConditionTrue, observed: 1, confirmed: true, action: wait, started: inPlace[v1alpha1.DrainStartedAnnotation], records: inPlace},
+		{name: "M94: resumes the drain after a minute", status: metav1.ConditionTrue, observed: 1, since: 2 * time.Minute, action: wait, reason: v1alpha1.ReasonMachineDraining, started: now.Format(time.RFC3339), records: inPlace},
+		{name: "M94: resumes the drain if Pods must be drained again", status: metav1.ConditionFalse, observed: 2, action: wait, reason: v1alpha1.ReasonMachineDraining, started: now.Format(time.RFC3339), records: inPlace},
+		{
+			name: "M13: times out a drain that has not ended", status: metav1.ConditionFalse, observed: 2, action: proceed, timedOut: true, started: ago(50 * time.Minute),
+			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}
+			machine := &clusterv1.Machine{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", DeletionTimestamp: new(metav1.NewTime(now.Add(-time.Second))), Annotations: maps.Clone(tc.records), Finalizers: []string{"f"}},
+				Spec:       clusterv1.MachineSpec{ClusterName: "c", Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](60)}},
+			}
+			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", Generation: 2}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-50 * time.Minute))}}
+			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: tc.status, ObservedGeneration: tc.observed}}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
+			r := &Reconciler{
+				Client: management, Recorder: tracing.NewRecorder(t.Context(), nil),
+				Clusters: workload.NewClusters(management, clustercache.NewFakeEmptyClusterCache(), newScheme(), workload.Limits{}, clock.RealClock{}),
+			}
+			s := &scope{machine: machine, cluster: cluster, now: now, node: &corev1.Node{}}
+			s.observe(m)
+			s.Turn = &machinedrain.Turn{}
+			if tc.confirmed {
+				r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node")
+			}
+			if tc.since > 0 {
+				r.unconfirmed.Store(client.ObjectKeyFromObject(machine), now.Add(-tc.since))
+			}
+			result, err := r.awaitDrained(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.action).To(Equal(tc.action))
+			g.Expect(result.reason).To(Equal(tc.reason))
+			g.Expect(s.timedOut != nil).To(Equal(tc.timedOut))
+			g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
+			g.Expect(s.machine.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, tc.started))
+		})
 	}
 }

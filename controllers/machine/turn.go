@@ -95,7 +95,7 @@ func (r *Reconciler) observeTurn(ctx context.Context, s *scope) error {
 	if !turn.Now() || s.clock().Waiting != nil {
 		r.endBlock(s)
 	}
-	s.turn = &turn
+	s.Turn = &turn
 	return nil
 }
 
@@ -110,11 +110,11 @@ func stageAt(turn machinedrain.Turn) v1alpha1.NodeMaintenanceStage {
 
 // awaitTurn waits until maxParallelDrains permits the drain.
 func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
-	if s.turn.Now() {
+	if s.Turn.Now() {
 		return outcome{}, nil
 	}
-	waiting := outcome{action: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.turn.Message(s.cluster.Name), at: s.now.Add(turnRetry)}
-	for _, at := range []time.Time{s.turn.Settles, s.turn.Latest} {
+	waiting := outcome{action: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.Turn.Message(s.cluster.Name), at: s.now.Add(turnRetry)}
+	for _, at := range []time.Time{s.Turn.Settles, s.Turn.Latest} {
 		if at.After(s.now) && at.Before(waiting.at) {
 			waiting.at = at
 		}

@@ -36,7 +36,7 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 		return outcome{}, nil
 	}
 	start := s.clock().VolumeWaitStart(s.machine, s.maintenance, s.now)
-	s.volumeWaitStart = &start
+	s.VolumeWaitStart = &start
 	decision, known, err := r.volumes(ctx, s)
 	if err != nil {
 		return r.unreachable(ctx, s, err)
@@ -51,6 +51,9 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 		waiting.reason, waiting.message = v1alpha1.ReasonWaitingForVolumeDetach, decision.Message(start)
 	} else if failure := r.maintenanceFailure(ctx, s); failure != nil {
 		waiting.reason, waiting.message = v1alpha1.ReasonReconcileFailed, machinedrain.FailureMessage(failure)
+	}
+	if waiting.reason == "" { // volumes do not time out before they were observed
+		return s.requeueBy(nil, waiting), nil
 	}
 	deadline := s.clock().VolumeDeadline(s.machine)
 	if s.exceeds(deadline) {

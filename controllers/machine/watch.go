@@ -73,6 +73,9 @@ func (r *Reconciler) machinesAffectedBy(ctx context.Context, change workload.Cha
 	switch change.Type {
 	case workload.VolumesChanged:
 		return r.drainingMachinesOn(ctx, change.Cluster, change.Node)
+	case workload.DrainConfirmed:
+		return r.requests(ctx, func(m *clusterv1.Machine) bool { return mayHaveMaintenance(m) && m.Status.NodeRef.Name == change.Node },
+			client.InNamespace(change.Cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: change.Cluster.Name})
 	case workload.WatchesAdded:
 		return r.requests(ctx, mayHaveMaintenance, client.InNamespace(change.Cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: change.Cluster.Name})
 	default:

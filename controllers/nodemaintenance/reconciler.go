@@ -109,6 +109,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
 	err := r.reconcile(ctx, s)
+	if err != nil {
+		r.Clusters.WithdrawDrained(request)
+	}
 	if !workload.IsNotConnected(err) && !workload.IsPaused(err) {
 		r.Clusters.Failures.Record(request, err, s.now)
 	}
@@ -157,7 +160,7 @@ func (r *Reconciler) steps(s *scope) []step {
 	case v1alpha1.StageComplete:
 		return r.completionSteps(s)
 	case v1alpha1.StageDrain:
-		return []step{r.addFinalizer, r.takeTurns, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.report, r.updateNodeConditions}
+		return []step{r.addFinalizer, r.takeTurns, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.confirm, r.report, r.updateNodeConditions}
 	case v1alpha1.StageCordon:
 		return []step{r.addFinalizer, r.cordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions}
 	default:
@@ -198,6 +201,7 @@ func (r *Reconciler) cleanUpDeleted(ctx context.Context, s *scope) error {
 	r.statuses.Remove(s.request)
 	r.created.remove(s.request)
 	r.Recorder.Forget(s.request)
+	r.Clusters.WithdrawDrained(s.request)
 	r.Clusters.Release(s.request.Cluster, watchOwner(s.request))
 	return r.setNodeConditions(ctx, s)
 }

@@ -66,6 +66,16 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
+// confirm tells the machine controller whether this process has found the Nodes to be drained.
+func (r *Reconciler) confirm(_ context.Context, s *scope) (bool, error) {
+	if len(s.nodes) > 0 && s.drain != nil && s.drain.decision.Drained {
+		r.Clusters.ConfirmDrained(s.request, s.maintenance, s.nodes[0].Name)
+	} else {
+		r.Clusters.WithdrawDrained(s.request)
+	}
+	return true, nil
+}
+
 // interval returns the minimum time between two status patches that only report progress. It does not grow if the drain targets have
 // changed, since other components act on them. For counts and messages, it grows with the number of concurrent drains.
 func (r *Reconciler) interval(s *scope) time.Duration {

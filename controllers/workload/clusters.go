@@ -34,6 +34,8 @@ type Clusters struct {
 	// Failures are the failures of the reconciliation of NodeMaintenances, for the conditions of the Machines that they serve.
 	Failures Failures[Request]
 
+	confirmed confirmations // see ConfirmDrained
+
 	mu          sync.RWMutex // reconciliations of all workload clusters read what it protects, and rarely change it
 	watches     map[types.NamespacedName]*connectedWatch
 	budgets     map[types.NamespacedName]*observedBudgets // of watches that were stopped, see keepBudgets
@@ -342,6 +344,7 @@ func (c *Clusters) dropBudgets(cluster types.NamespacedName) {
 }
 
 func (c *Clusters) stopWatch(cluster types.NamespacedName) {
+	c.confirmed.remove(func(request Request) bool { return request.Cluster == cluster })
 	if watch := c.watches[cluster]; watch != nil {
 		watch.stop()
 		delete(c.watches, cluster)

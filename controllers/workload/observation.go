@@ -21,7 +21,7 @@ import (
 type Change struct {
 	Cluster types.NamespacedName
 	Type    ChangeType
-	Node    string                        // of PodChanged, PodDeleted, PodsListed and VolumesChanged
+	Node    string                        // of PodChanged, PodDeleted, PodsListed, VolumesChanged and DrainConfirmed
 	Pod     *corev1.Pod                   // of PodChanged and PodDeleted
 	Budget  *policyv1.PodDisruptionBudget // of BudgetChanged
 }
@@ -45,6 +45,8 @@ const (
 	VolumesChanged ChangeType = "VolumesChanged"
 	// WatchesAdded means that each later change or deletion of a NodeMaintenance or an Evacuation causes an event. A previous one may not have.
 	WatchesAdded ChangeType = "WatchesAdded"
+	// DrainConfirmed means that this process has found the NodeMaintenance of a Node to be drained, see ConfirmDrained.
+	DrainConfirmed ChangeType = "DrainConfirmed"
 	// WatchEnded means that the watch has ended with its connection.
 	WatchEnded ChangeType = "WatchEnded"
 	// ClusterDeleted means that the Cluster no longer exists, so that no event of its workload cluster follows.

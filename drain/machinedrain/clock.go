@@ -88,7 +88,10 @@ func (c Clock) WithBlock(m *clusterv1.Machine, since time.Time) Clock {
 }
 
 // WithGrantedTurn starts the drain of a Machine that waits for a turn and has got it although its NodeMaintenance cannot be read, see BlindTurn.
-func (Clock) WithGrantedTurn(now time.Time) Clock {
+func (c Clock) WithGrantedTurn(now time.Time) Clock {
+	if c.Waiting == nil {
+		return c
+	}
 	return Clock{Drain: &now}
 }
 
@@ -151,7 +154,7 @@ func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeM
 func (c Clock) DrainDeadline(m *clusterv1.Machine) *time.Time {
 	start := c.Drain
 	switch {
-	case c.Drained != nil && c.Volumes != nil:
+	case c.Drained != nil && (c.Volumes != nil || m.DeletionTimestamp.IsZero()):
 		return nil
 	case c.Waiting != nil:
 		return nil

@@ -9,6 +9,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
 // HasHook reports whether the Machine has the pre-drain hook of this provider.
@@ -40,14 +41,14 @@ func RequestedAt(m *clusterv1.Machine) *time.Time {
 
 // HookRemoved reports whether another actor has removed the hook of a deleted Machine that has none. It has not if the condition of the Machine
 // has the result of the drain, which the manager writes before it removes the hook, or if the Machine was deleted without the hook. The result of a
-// drain in place does not count: the manager removes the annotation that requests such a drain together with the hook. policy and maintenance are
-// nil if the Machine has none; the NodeMaintenance is also nil if the workload cluster cannot be read.
-func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenance *v1alpha1.NodeMaintenance) bool {
+// drain in place does not count: the manager removes the annotation that requests such a drain together with the hook. policy is
+// nil if no policy selects the Machine.
+func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	if condition != nil && slices.Contains(results, condition.Reason) && recorded(m, v1alpha1.DrainRequestedAnnotation) == nil {
 		return false
 	}
-	if maintenance != nil && maintenance.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForDeletion {
+	if present, found := maintenance.Get(); found && present.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForDeletion {
 		return true
 	}
 	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation] // a Machine with it has a condition also if no policy selects the Machine

@@ -73,7 +73,7 @@ func TestHookRemoved(t *testing.T) {
 			if tc.reason != "" {
 				conditions.Set(m, metav1.Condition{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: tc.reason})
 			}
-			if got := machinedrain.HookRemoved(m, tc.policy, tc.maintenance); got != tc.want {
+			if got := machinedrain.HookRemoved(m, tc.policy, read(tc.maintenance)); got != tc.want {
 				t.Errorf("HookRemoved returns %t", got)
 			}
 		})

@@ -150,6 +150,32 @@ func Drained(m *v1alpha1.NodeMaintenance) bool {
 	return m.Spec.Stage == v1alpha1.StageDrain && isTrue(m, v1alpha1.NodeMaintenanceDrained)
 }
 
+// DrainState is what is known about the end of a drain.
+type DrainState int
+
+const (
+	// DrainInProgress means that Pods must still be drained.
+	DrainInProgress DrainState = iota
+	// DrainUnconfirmed means that the drain had ended under an earlier spec, or when an earlier process or connection observed it. Pods may have to
+	// be drained again.
+	DrainUnconfirmed
+	// DrainComplete means that the drain has ended.
+	DrainComplete
+)
+
+// DrainStateOf returns the state of the drain of a NodeMaintenance. isConfirmed means that this process has found it to be drained under the present
+// spec, in the present connection.
+func DrainStateOf(m *v1alpha1.NodeMaintenance, isConfirmed bool) DrainState {
+	switch {
+	case m.Spec.Stage != v1alpha1.StageDrain || !meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained):
+		return DrainInProgress
+	case !isConfirmed || !Drained(m):
+		return DrainUnconfirmed
+	default:
+		return DrainComplete
+	}
+}
+
 // isTrue reports whether a condition of the NodeMaintenance is True for the current spec.
 func isTrue(m *v1alpha1.NodeMaintenance, condition string) bool {
 	found := meta.FindStatusCondition(m.Status.Conditions, condition)

@@ -74,10 +74,24 @@ func EndDrain(m *clusterv1.Machine) (changed bool) {
 	return removeAnnotations(m, append(slices.Clone(clockAnnotations), v1alpha1.DrainRequestedAnnotation, v1alpha1.UpdateAllowedAnnotation)...)
 }
 
-// RemainsDrained reports whether a Machine whose drain has completed in all parts needs no other step: no Pod must be drained again.
-func RemainsDrained(machine *clusterv1.Machine, m *v1alpha1.NodeMaintenance) bool {
-	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
-	return machine.DeletionTimestamp.IsZero() && Drained(m) && condition != nil && condition.Reason == v1alpha1.ReasonMachineDrained && condition.Status == metav1.ConditionTrue
+// WasDrained reports whether the drain of a running Machine has completed in all parts, so that it needs no other step unless Pods must be drained again.
+func WasDrained(m *clusterv1.Machine) bool {
+	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	isReported := condition != nil && condition.Reason == v1alpha1.ReasonMachineDrained && condition.Status == metav1.ConditionTrue
+	isRecorded := recorded(m, v1alpha1.DrainEndedAnnotation) != nil && recorded(m, v1alpha1.VolumeWaitStartedAnnotation) == nil
+	return m.DeletionTimestamp.IsZero() && (isReported || isRecorded)
+}
+
+// RecordDrained records that the drain of a running Machine has completed in all parts, if the Machine has a timeout.
+func RecordDrained(now time.Time) func(*clusterv1.Machine) (changed bool) {
+	return func(m *clusterv1.Machine) bool {
+		changed := removeAnnotations(m, v1alpha1.WaitingForTurnAnnotation, v1alpha1.DrainBlockedAnnotation, v1alpha1.VolumeWaitStartedAnnotation)
+		if hasTimeout(m) && recorded(m, v1alpha1.DrainEndedAnnotation) == nil {
+			metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.DrainEndedAnnotation, now.UTC().Format(time.RFC3339))
+			changed = true
+		}
+		return changed
+	}
 }
 
 // SetRemediation disables the remediation of a Machine whose maintenance a user has requested, and enables it otherwise: a MachineHealthCheck

@@ -92,12 +92,9 @@ func TestDrainInPlace(t *testing.T) { // M80
 	machinedrain.SetHook(machine)
 	g.Expect(machine.Annotations).To(HaveKey(v1alpha1.DrainStartedAnnotation), "the clock of the drain runs")
 
-	m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
-	g.Expect(machinedrain.RemainsDrained(machine, m)).To(BeFalse())
+	g.Expect(machinedrain.WasDrained(machine)).To(BeFalse())
 	machine.Status.Conditions = []metav1.Condition{machinedrain.ResultCondition(v1alpha1.ReasonMachineDrained, "The Node is drained")}
-	g.Expect(machinedrain.RemainsDrained(machine, m)).To(BeFalse(), "a Pod must be drained again")
-	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue}}
-	g.Expect(machinedrain.RemainsDrained(machine, m)).To(BeTrue())
+	g.Expect(machinedrain.WasDrained(machine)).To(BeTrue())
 	g.Expect(machinedrain.IsDraining(machine)).To(BeFalse(), "it does not count for maxParallelDrains")
 
 	machine.Status.Conditions = nil

@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -175,6 +176,35 @@ func (s *scene) serviced(a *storage.Attacher) {
 	}, soon, pace).Should(Succeed())
 	s.expectInvariants()
 	s.Expect(s.workload.Client.Delete(s.Context(), plugin)).To(Succeed())
+}
+
+// drainedBefore drains the Node of a Machine in place, and lets both timeouts of the Machine pass. While no manager runs, a Pod starts on the Node.
+// Then the Machine is deleted.
+func (s *scene) drainedBefore(machine string) {
+	const timeout = 10
+	s.change(machine, func(m *clusterv1.Machine) {
+		m.Spec.Deletion.NodeDrainTimeoutSeconds, m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = ptr.To[int32](timeout), ptr.To[int32](timeout)
+	})
+	s.requestStage(machine, "Drain")
+	s.expectCondition(machine, metav1.ConditionTrue, v1alpha1.ReasonMachineDrained)
+	s.Eventually(func() map[string]string { return s.machine(machine).Annotations }, soon, pace).Should(HaveKey(v1alpha1.DrainEndedAnnotation))
+	drained := s.condition(machine).LastTransitionTime.Time
+	s.Eventually(func() bool { return time.Since(drained) > (timeout+1)*time.Second }, soon, pace).Should(BeTrue())
+
+	s.fleet.KillManager()
+	s.setUnschedulable(machine, false)
+	s.run(bare("meanwhile", machine))
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.Eventually(func() []string { return s.evictions().Succeeded().Names() }, soon, pace).Should(ConsistOf("meanwhile"))
+	s.expectCondition(machine, metav1.ConditionTrue, v1alpha1.ReasonMachineDrained)
+
+	s.deleteMachine(machine)
+	s.expectGone(machine)
+	s.Expect(excludes(s.released(machine))).To(Equal([]string{"drain", "volumes"}))
+	said := s.said(machine)
+	s.Expect(said).NotTo(ContainElement("False TimedOut"))
+	s.Expect(said[len(said)-1]).To(Equal("True Drained"))
+	s.expectInvariants()
 }
 
 // healthCheck returns a MachineHealthCheck that deletes Machines of a MachineDeployment whose Nodes have the condition unhealthy.

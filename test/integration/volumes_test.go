@@ -41,6 +41,9 @@ func TestVolumes(t *testing.T) {
 	t.Run("M81: releases a Machine whose unreachable Node is out of service, although a budget protects its Pods", func(t *testing.T) { all.sub(t).outOfService(a) })
 	t.Run("M19, R40: deletes Pods of DaemonSets after the volumes are detached", func(t *testing.T) { all.sub(t).daemonSetsLast(a) })
 	t.Run("M80: drains a Machine with the stage annotation as a deleted one, and restores the Node", func(t *testing.T) { all.sub(t).serviced(a) })
+	t.Run("M94, M95: a drain in place that has ended times out neither after a restart nor at the deletion, and a Pod that has started meanwhile is drained", func(t *testing.T) {
+		all.sub(t).drainedBefore("serviced")
+	})
 	t.Run("M29, M34: reports the progress of a drain of 110 Pods in metrics, and what it waits for in the policy", func(t *testing.T) {
 		s := all.sub(t)
 		machine, pods, refused := s.fullNode(a)

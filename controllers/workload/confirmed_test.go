@@ -1,0 +1,41 @@
+package workload
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+func TestConfirmDrained(t *testing.T) {
+	t.Run("M95: a confirmation holds for one generation and until the watch of the Pods ends", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster := types.NamespacedName{Namespace: "fleet", Name: "c"}
+		request := Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}
+		c := NewClusters(nil, nil, nil, Limits{}, clock.RealClock{})
+		var changes []Change
+		c.Subscribe(func(change Change) { changes = append(changes, change) })
+		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", Generation: 1}}
+		g.Expect(c.IsConfirmed(request, m)).To(BeFalse())
+
+		c.ConfirmDrained(request, m, "node")
+		c.ConfirmDrained(request, m, "node")
+		g.Expect(c.IsConfirmed(request, m)).To(BeTrue())
+		g.Expect(changes).To(Equal([]Change{{Cluster: cluster, Type: DrainConfirmed, Node: "node"}}), "only the first confirmation reconciles the Machine")
+
+		edited, recreated := m.DeepCopy(), m.DeepCopy()
+		edited.Generation, recreated.UID = 2, "2"
+		g.Expect(c.IsConfirmed(request, edited)).To(BeFalse())
+		g.Expect(c.IsConfirmed(request, recreated)).To(BeFalse())
+
+		c.WithdrawDrained(request)
+		g.Expect(c.IsConfirmed(request, m)).To(BeFalse())
+		c.ConfirmDrained(request, m, "node")
+		c.Disconnect(cluster)
+		g.Expect(c.IsConfirmed(request, m)).To(BeFalse())
+	})
+}

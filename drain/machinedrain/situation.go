@@ -1,0 +1,73 @@
+package machinedrain
+
+import (
+	"cmp"
+	"time"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+)
+
+// Situation is what the manager knows about the drain of a Machine's Node, besides what the Machine has recorded. The zero value means that it knows
+// nothing.
+type Situation struct {
+	Maintenance lookup.Result[v1alpha1.NodeMaintenance]
+	// Turn is nil until it was observed.
+	Turn *Turn
+	// TurnGranted means that the drain may start although the turn cannot be observed, see BlindTurn.
+	TurnGranted bool
+	// BlockedSince is since when something has prevented the drain or kept the manager from observing it, zero if nothing has.
+	BlockedSince time.Time
+	// BlockEnded means that what the Machine has recorded about that is over.
+	BlockEnded bool
+	// IsDrained means that the drain has ended, and IsResumed that Pods must be drained again although it had.
+	IsDrained, IsResumed bool
+	// VolumeWaitStart is the start of the wait for volumes, nil if it has not begun.
+	VolumeWaitStart *time.Time
+}
+
+// ClockIn returns the clock of a Machine in a Situation.
+func ClockIn(s Situation, m *clusterv1.Machine, now time.Time) Clock {
+	c := ClockOf(m, s.Maintenance, now)
+	if s.BlockEnded {
+		c.Blocked = nil
+	}
+	if s.Turn != nil {
+		c = c.WithTurn(*s.Turn, m, now)
+	}
+	if !s.BlockedSince.IsZero() {
+		c = c.WithBlock(m, s.BlockedSince)
+	}
+	if s.TurnGranted {
+		c = c.WithGrantedTurn(now)
+	}
+	if s.IsResumed {
+		c = c.WithResumption(now)
+	}
+	if s.IsDrained {
+		c.Drained, c.Blocked = cmp.Or(c.Drained, &now), nil
+	}
+	if c.Volumes == nil {
+		c.Volumes = s.VolumeWaitStart
+	}
+	return c
+}
+
+// Part is a part of a drain that a deadline limits.
+type Part string
+
+// Parts.
+const (
+	PartDrain   Part = "Drain"
+	PartVolumes Part = "Volumes"
+)
+
+// Deadline returns when the present part of the drain times out, nil if it does not.
+func (c Clock) Deadline(m *clusterv1.Machine) (at *time.Time, of Part) {
+	if c.Volumes != nil {
+		return c.VolumeDeadline(m), PartVolumes
+	}
+	return c.DrainDeadline(m), PartDrain
+}

@@ -1,0 +1,272 @@
+package machinedrain_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+// The values of the matrix. Times are in seconds after the request for the drain; the present is second 1000.
+const (
+	present = 1000
+	limit   = 60
+)
+
+// matrixRecords are the states of the records of a Machine.
+var matrixRecords = map[string]map[string]string{
+	"none":                      {},
+	"waiting":                   {v1alpha1.WaitingForTurnAnnotation: "100"},
+	"waiting, not observed":     {v1alpha1.WaitingForTurnAnnotation: "100", v1alpha1.DrainBlockedAnnotation: "200"},
+	"waiting, without a time":   {v1alpha1.WaitingForTurnAnnotation: "invalid"},
+	"waiting since the future":  {v1alpha1.WaitingForTurnAnnotation: "5000"},
+	"blocked":                   {v1alpha1.DrainBlockedAnnotation: "200"},
+	"blocked in the future":     {v1alpha1.DrainBlockedAnnotation: "5000"},
+	"blocked before":            {v1alpha1.DrainBlockedAnnotation: "-500"},
+	"started":                   {v1alpha1.DrainStartedAnnotation: "300"},
+	"started a moment ago":      {v1alpha1.DrainStartedAnnotation: "990"},
+	"started in the future":     {v1alpha1.DrainStartedAnnotation: "5000"},
+	"started, without a time":   {v1alpha1.DrainStartedAnnotation: "invalid"},
+	"timed out, with volumes":   {v1alpha1.DrainStartedAnnotation: "300", v1alpha1.VolumeWaitStartedAnnotation: "360"},
+	"drained, with volumes":     {v1alpha1.DrainStartedAnnotation: "300", v1alpha1.DrainEndedAnnotation: "320", v1alpha1.VolumeWaitStartedAnnotation: "320"},
+	"drained":                   {v1alpha1.DrainStartedAnnotation: "300", v1alpha1.DrainEndedAnnotation: "320"},
+	"drained and blocked":       {v1alpha1.DrainStartedAnnotation: "300", v1alpha1.DrainEndedAnnotation: "320", v1alpha1.DrainBlockedAnnotation: "400"},
+	"drained before the future": {v1alpha1.DrainStartedAnnotation: "300", v1alpha1.DrainEndedAnnotation: "5000"},
+}
+
+// matrixMachine returns a Machine with records, whose drain was requested by its deletion or in place.
+func matrixMachine(records map[string]string, request string, drainTimeout, volumeTimeout int32) *clusterv1.Machine {
+	m := machine(timeouts(drainTimeout, volumeTimeout), annotated())
+	switch request {
+	case "deletion":
+		isDeleted(m)
+	case "stage":
+		m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+		m.Annotations[v1alpha1.DrainRequestedAnnotation] = deleted.Format(time.RFC3339)
+	case "update in place":
+		m.Annotations[clusterv1.UpdateInProgressAnnotation] = ""
+		m.Annotations[v1alpha1.DrainRequestedAnnotation] = deleted.Format(time.RFC3339)
+	}
+	for annotation, second := range records {
+		m.Annotations[annotation] = second
+		var at int
+		if _, err := fmt.Sscanf(second, "%d", &at); err == nil {
+			m.Annotations[annotation] = after(at).Format(time.RFC3339)
+		}
+	}
+	return m
+}
+
+// matrixCase is one combination. Cases share Machines, which must not be modified.
+type matrixCase struct {
+	name      string
+	machine   *clusterv1.Machine
+	request   string
+	situation machinedrain.Situation
+}
+
+// matrix returns all combinations of records, NodeMaintenance, turn, part of the drain, timeouts and request.
+func matrix() []matrixCase {
+	pending := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon}}
+	requested := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+	lookups := map[string]lookup.Result[v1alpha1.NodeMaintenance]{
+		"unread": unread, "unreadable": lookup.Failed[v1alpha1.NodeMaintenance](errors.New("no route")), "absent": read(nil),
+		"pending": read(pending), "requested": read(requested), "draining": read(draining(310)),
+	}
+	turns := map[string]*machinedrain.Turn{"unknown": nil, "has come": {}, "awaited": {Limit: 1, Draining: 1}}
+	volumeWait := after(950)
+	parts := map[string]machinedrain.Situation{
+		"nothing": {}, "blocked": {BlockedSince: after(980)}, "blocked again": {BlockedSince: after(980), BlockEnded: true},
+		"granted": {TurnGranted: true}, "drained": {IsDrained: true}, "resumed": {IsResumed: true}, "waits for volumes": {IsDrained: true, VolumeWaitStart: &volumeWait},
+	}
+	var all []matrixCase
+	for recordsName, records := range matrixRecords {
+		for _, request := range []string{"deletion", "stage", "update in place"} {
+			for _, timeout := range [][2]int32{{0, 0}, {limit, 0}, {0, limit}, {limit, limit}} {
+				m := matrixMachine(records, request, timeout[0], timeout[1])
+				for lookupName, maintenance := range lookups {
+					for turnName, turn := range turns {
+						for partName, situation := range parts {
+							situation.Maintenance, situation.Turn = maintenance, turn
+							name := strings.Join([]string{recordsName, request, fmt.Sprint(timeout), lookupName, turnName, partName}, "; ")
+							all = append(all, matrixCase{name, m, request, situation})
+						}
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+func (tc matrixCase) deadline() (*time.Time, machinedrain.Part) {
+	return machinedrain.ClockIn(tc.situation, tc.machine, after(present)).Deadline(tc.machine)
+}
+
+// recorded reports whether the Machine has recorded a time that is not in the future.
+func (tc matrixCase) recorded(annotation string) (time.Time, bool) {
+	at, err := time.Parse(time.RFC3339, tc.machine.Annotations[annotation])
+	return at, err == nil && !at.After(after(present))
+}
+
+func (tc matrixCase) has(annotation string) bool {
+	_, found := tc.recorded(annotation)
+	return found
+}
+
+// hasBegun reports whether a record or the NodeMaintenance shows that the drain has begun.
+func (tc matrixCase) hasBegun() bool {
+	m, found := tc.situation.Maintenance.Get()
+	return tc.has(v1alpha1.DrainStartedAnnotation) || tc.has(v1alpha1.DrainEndedAnnotation) || tc.has(v1alpha1.VolumeWaitStartedAnnotation) ||
+		found && m.StageStart(v1alpha1.StageDrain) != nil || tc.situation.TurnGranted || tc.situation.IsDrained || tc.situation.IsResumed
+}
+
+func TestDeadlines(t *testing.T) {
+	now, all := after(present), matrix()
+	eachCase := func(t *testing.T, check func(*testing.T, matrixCase)) {
+		t.Helper()
+		for _, tc := range all {
+			if check(t, tc); t.Failed() {
+				t.Fatalf("case %s; clock: %+v", tc.name, machinedrain.ClockIn(tc.situation, tc.machine, now))
+			}
+		}
+	}
+	t.Run("M92: a deadline counts from a recorded or observed start of the wait that it limits", func(t *testing.T) {
+		eachCase(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			at, part := tc.deadline()
+			if at == nil {
+				return
+			}
+			annotations, others := []string{v1alpha1.DrainStartedAnnotation, v1alpha1.DrainBlockedAnnotation}, []time.Time{now, tc.situation.BlockedSince, deleted}
+			if part == machinedrain.PartVolumes {
+				annotations, others = []string{v1alpha1.VolumeWaitStartedAnnotation}, nil
+				if tc.situation.VolumeWaitStart != nil {
+					others = []time.Time{*tc.situation.VolumeWaitStart}
+				}
+			} else if m, found := tc.situation.Maintenance.Get(); found && m.StageStart(v1alpha1.StageDrain) != nil {
+				others = append(others, *m.StageStart(v1alpha1.StageDrain))
+			}
+			start := at.Add(-limit * time.Second)
+			if slices.ContainsFunc(others, start.Equal) {
+				return
+			}
+			for _, annotation := range annotations {
+				if recorded, found := tc.recorded(annotation); found && recorded.Equal(start) {
+					return
+				}
+			}
+			t.Errorf("the deadline of part %s counts from %s", part, start)
+		})
+	})
+	t.Run("M92: nothing times out of which nothing is known", func(t *testing.T) {
+		eachCase(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			known := tc.hasBegun() || tc.has(v1alpha1.DrainBlockedAnnotation) || !tc.situation.BlockedSince.IsZero()
+			if at, _ := tc.deadline(); at != nil && !known {
+				t.Errorf("times out at %s", at)
+			}
+		})
+	})
+	t.Run("M93: a Machine that waits for a turn never times out", func(t *testing.T) {
+		eachCase(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			_, isRecorded := tc.machine.Annotations[v1alpha1.WaitingForTurnAnnotation]
+			waits := isRecorded && tc.situation.Turn == nil || tc.situation.Turn != nil && !tc.situation.Turn.Now()
+			if at, _ := tc.deadline(); at != nil && waits && !tc.hasBegun() {
+				t.Errorf("times out at %s", at)
+			}
+		})
+	})
+	t.Run("M94: a drain that has ended does not time out, unless its Machine is deleted and nothing can be observed since", func(t *testing.T) {
+		eachCase(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			at, part := tc.deadline()
+			ended := (tc.has(v1alpha1.DrainEndedAnnotation) || tc.situation.IsDrained) && !tc.situation.IsResumed && !tc.situation.TurnGranted
+			isBlocked := tc.has(v1alpha1.DrainBlockedAnnotation) || !tc.situation.BlockedSince.IsZero()
+			if at != nil && part == machinedrain.PartDrain && ended && (tc.request != "deletion" || !isBlocked) {
+				t.Errorf("times out at %s", at)
+			}
+			if at != nil && part == machinedrain.PartDrain && ended && at.Before(after(limit)) {
+				t.Errorf("times out at %s, which counts from before the deletion", at)
+			}
+		})
+	})
+	t.Run("M94: a drain that is resumed gets the whole drain timeout", func(t *testing.T) {
+		eachCase(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			if at, _ := tc.deadline(); tc.situation.IsResumed && at != nil && at.Before(now.Add(limit*time.Second)) {
+				t.Errorf("times out at %s", at)
+			}
+		})
+	})
+	t.Run("M92: a restart makes no deadline earlier", func(t *testing.T) {
+		eachCase(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			before, _ := tc.deadline()
+			restarted := tc
+			restarted.machine = tc.machine.DeepCopy()
+			machinedrain.ClockIn(tc.situation, tc.machine, now).Record(restarted.machine)
+			restarted.situation = machinedrain.Situation{}
+			if got, part := restarted.deadline(); got != nil && (before == nil || got.Before(before.Add(-time.Second))) {
+				t.Errorf("part %s times out at %s instead of %s, with %v", part, got, before, restarted.machine.Annotations)
+			}
+		})
+	})
+	t.Run("M92: no timeout without a limit", func(t *testing.T) {
+		eachCase(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			deletion := tc.machine.Spec.Deletion
+			if at, part := tc.deadline(); at != nil && (part == machinedrain.PartDrain && *deletion.NodeDrainTimeoutSeconds == 0 || part == machinedrain.PartVolumes && *deletion.NodeVolumeDetachTimeoutSeconds == 0) {
+				t.Errorf("part %s times out at %s", part, at)
+			}
+		})
+	})
+	t.Run("M92: nothing is recorded without a timeout", func(t *testing.T) {
+		eachCase(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			deletion, m := tc.machine.Spec.Deletion, matrixMachine(nil, tc.request, 0, 0)
+			if *deletion.NodeDrainTimeoutSeconds == 0 && *deletion.NodeVolumeDetachTimeoutSeconds == 0 && machinedrain.ClockIn(tc.situation, m, now).Record(m) {
+				t.Errorf("records %v", m.Annotations)
+			}
+		})
+	})
+}
+
+func TestVolumeWaitAfterADrainInPlace(t *testing.T) {
+	t.Run("M94: the wait for volumes of a Machine that was drained in place starts with the deletion", func(t *testing.T) {
+		m := matrixMachine(map[string]string{v1alpha1.DrainStartedAnnotation: "-900", v1alpha1.DrainEndedAnnotation: "-800"}, "deletion", limit, limit)
+		maintenance := draining(-900, -800)
+		start := machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(maintenance), IsDrained: true}, m, after(10)).VolumeWaitStart(m, maintenance, after(10))
+		if !start.Equal(deleted) {
+			t.Errorf("starts at %s", start)
+		}
+	})
+	t.Run("M94: a running Machine was drained if its condition or its record says so", func(t *testing.T) {
+		reported := machine(annotated())
+		reported.Status.Conditions = []metav1.Condition{machinedrain.ResultCondition(v1alpha1.ReasonMachineDrained, "")}
+		for name, tc := range map[string]struct {
+			m    *clusterv1.Machine
+			want bool
+		}{
+			"condition":         {reported, true},
+			"record":            {matrixMachine(map[string]string{v1alpha1.DrainEndedAnnotation: "1"}, "stage", limit, 0), true},
+			"waits for volumes": {matrixMachine(map[string]string{v1alpha1.DrainEndedAnnotation: "1", v1alpha1.VolumeWaitStartedAnnotation: "1"}, "stage", limit, 0), false},
+			"deleted":           {matrixMachine(map[string]string{v1alpha1.DrainEndedAnnotation: "1"}, "deletion", limit, 0), false},
+			"nothing":           {matrixMachine(nil, "stage", limit, 0), false},
+		} {
+			if got := machinedrain.WasDrained(tc.m); got != tc.want {
+				t.Errorf("%s: got %t", name, got)
+			}
+		}
+	})
+}
