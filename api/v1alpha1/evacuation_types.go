@@ -153,10 +153,12 @@ type EvacuationStatus struct {
 
 	// evacuationProgressTimestamp is the time at which the active evacuator last made progress. It must not be in the future.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="evacuationProgressTimestamp must be a time as in RFC 3339, from 1970 to 9998"
 	EvacuationProgressTimestamp *metav1.Time `json:"evacuationProgressTimestamp,omitempty"`
 
 	// expectedEvacuationFinishTime is the time at which the active evacuator expects to finish.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="expectedEvacuationFinishTime must be a time as in RFC 3339, from 1970 to 9998"
 	ExpectedEvacuationFinishTime *metav1.Time `json:"expectedEvacuationFinishTime,omitempty"`
 
 	// evacuationCancellationPolicy says whether the Evacuation can be cancelled. The active evacuator sets it.
@@ -180,6 +182,7 @@ type EvacuationStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:XValidation:rule="self.lastTransitionTime >= timestamp('1970-01-01T00:00:00Z') && self.lastTransitionTime < timestamp('9999-01-01T00:00:00Z')",message="lastTransitionTime must be a time as in RFC 3339, from 1970 to 9998"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 

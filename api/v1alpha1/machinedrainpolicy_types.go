@@ -139,7 +139,7 @@ type MachineDrainPolicySpec struct {
 	// of the Cluster's worker Machines, rounded down, but at least one. If it is not set, there is no limit.
 	// +optional
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([1-9][0-9]?|100)%$') : self >= 1",message="maxParallelDrains must be at least 1, or a percentage from 1% to 100%"
+	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([1-9][0-9]?|100)%$') : self >= 1 && self <= 2147483647",message="maxParallelDrains must be from 1 to 2147483647, or a percentage from 1% to 100%"
 	MaxParallelDrains *intstr.IntOrString `json:"maxParallelDrains,omitempty"`
 
 	// rollout says what happens during rollouts of MachineDeployments.
@@ -189,6 +189,7 @@ type MachineDrainPolicyStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:XValidation:rule="self.lastTransitionTime >= timestamp('1970-01-01T00:00:00Z') && self.lastTransitionTime < timestamp('9999-01-01T00:00:00Z')",message="lastTransitionTime must be a time as in RFC 3339, from 1970 to 9998"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// clusters is the number of Clusters with Machines that follow this policy.
@@ -215,25 +216,30 @@ type MachineDrainPolicyStatus struct {
 type DrainWait struct {
 	// machine is the name of the Machine.
 	// +required
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Machine string `json:"machine,omitempty"`
 
 	// cluster is the name of its Cluster.
 	// +required
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Cluster string `json:"cluster,omitempty"`
 
 	// since is the time at which the Machine was deleted.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="since must be a time as in RFC 3339, from 1970 to 9998"
 	Since metav1.Time `json:"since,omitempty,omitzero"`
 
 	// reason is the reason of the Machine's condition NodeMaintenance.
 	// +required
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
 
 	// message says what blocks the drain, and which Pods it blocks.
 	// +required
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 }

@@ -88,6 +88,7 @@ type StageStatus struct {
 
 	// startTimestamp is the time at which the stage started.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="startTimestamp must be a time as in RFC 3339, from 1970 to 9998"
 	StartTimestamp metav1.Time `json:"startTimestamp,omitempty,omitzero"`
 }
 
@@ -125,6 +126,7 @@ type DrainTarget struct {
 type BlockedPod struct {
 	// pod is the namespace and name of the Pod: "namespace/name".
 	// +required
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Pod string `json:"pod,omitempty"`
 
@@ -141,6 +143,7 @@ type BlockedPod struct {
 
 	// since is the time since which the Pod has been waiting.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="since must be a time as in RFC 3339, from 1970 to 9998"
 	Since *metav1.Time `json:"since,omitempty"`
 }
 
@@ -217,10 +220,12 @@ type ReplacementStatus struct {
 
 	// firstEvictionTime is the time of the first eviction.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="firstEvictionTime must be a time as in RFC 3339, from 1970 to 9998"
 	FirstEvictionTime metav1.Time `json:"firstEvictionTime,omitempty,omitzero"`
 
 	// evictionTime is the time of the last eviction. It is in the future while the backoff defers the eviction.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="evictionTime must be a time as in RFC 3339, from 1970 to 9998"
 	EvictionTime metav1.Time `json:"evictionTime,omitempty,omitzero"`
 
 	// newestPodUID is the UID of the newest of the Pods that are evicted at evictionTime.
@@ -231,6 +236,7 @@ type ReplacementStatus struct {
 
 	// newestPodCreationTime is the creation time of that Pod. Older Pods are evicted with it, newer ones are its replacements.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="newestPodCreationTime must be a time as in RFC 3339, from 1970 to 9998"
 	NewestPodCreationTime metav1.Time `json:"newestPodCreationTime,omitempty,omitzero"`
 }
 
@@ -239,6 +245,7 @@ type DrainTargetSet struct {
 	// drainTargets of the Nodes that refer to this set.
 	// +required
 	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=192
 	DrainTargets []DrainTarget `json:"drainTargets,omitempty"`
 }
@@ -255,6 +262,7 @@ type NodeMaintenanceStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:XValidation:rule="self.lastTransitionTime >= timestamp('1970-01-01T00:00:00Z') && self.lastTransitionTime < timestamp('9999-01-01T00:00:00Z')",message="lastTransitionTime must be a time as in RFC 3339, from 1970 to 9998"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// stageStatuses has an entry for each stage that has started.

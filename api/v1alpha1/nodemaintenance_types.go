@@ -171,7 +171,7 @@ type NodeMaintenanceSpec struct {
 	// lower limit does not pause the drain of a Node.
 	// +optional
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 : self.matches('^([1-9][0-9]?|100)%$')",message="maxParallelNodes must be at least 1, or a percentage from 1% to 100%"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 2147483647 : self.matches('^([1-9][0-9]?|100)%$')",message="maxParallelNodes must be from 1 to 2147483647, or a percentage from 1% to 100%"
 	MaxParallelNodes *intstr.IntOrString `json:"maxParallelNodes,omitempty"`
 
 	// waitingNodes says what happens in stage Drain to the Nodes that wait because of maxParallelNodes. If it is not set, they are

@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,15 +24,16 @@ import (
 type validation struct {
 	*testing.T
 	*WithT
+	config *rest.Config
 	client client.Client
 }
 
 func newValidation(t *testing.T) *validation {
 	t.Helper()
-	v := &validation{T: t, WithT: NewWithT(t)}
 	cp := controlplane.ForTest(t, controlplane.Options{Name: "validation"})
+	v := &validation{T: t, WithT: NewWithT(t), config: cp.AdminConfig()}
 	var err error
-	v.client, err = client.New(cp.AdminConfig(), client.Options{Scheme: clusterapi.Scheme()})
+	v.client, err = client.New(v.config, client.Options{Scheme: clusterapi.Scheme()})
 	v.Expect(err).NotTo(HaveOccurred())
 	bundle, err := workload.Bundle()
 	v.Expect(err).NotTo(HaveOccurred())
@@ -45,7 +47,7 @@ func newValidation(t *testing.T) *validation {
 
 func (v *validation) sub(t *testing.T) *validation {
 	t.Helper()
-	return &validation{T: t, WithT: NewWithT(t), client: v.client}
+	return &validation{T: t, WithT: NewWithT(t), config: v.config, client: v.client}
 }
 
 // accepts creates or updates an object and expects success.
