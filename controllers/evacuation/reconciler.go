@@ -12,7 +12,6 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
-	"sigs.k8s.io/cluster-api/util/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -35,26 +35,17 @@ type Reconciler struct {
 	Clock    clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
-	gone       cache.Cache[goneSince]
+	// goneSince is when the Pod of an Evacuation was first observed not to exist, by UID of the Evacuation. It is kept in memory: after a
+	// restart of the manager, the wait for the garbage collector begins again.
+	goneSince *expiring.Map[types.UID, time.Time]
 }
 
-// goneTTL is how long a goneSince is kept: longer than evacuation.AwaitCollectionFor, because a busy manager may reconcile late.
+// goneTTL is how long goneSince is kept: longer than evacuation.AwaitCollectionFor, because a busy manager may reconcile late.
 const goneTTL = time.Minute
-
-// goneSince is when the Pod of an Evacuation was first observed not to exist. It is kept in memory: after a restart of the manager, the wait for
-// the garbage collector begins again.
-type goneSince struct {
-	cluster    types.NamespacedName
-	evacuation types.UID
-	at         time.Time
-}
-
-// Key implements cache.Entry.
-func (g goneSince) Key() string { return g.cluster.String() + "/" + string(g.evacuation) }
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
-	r.gone = cache.New[goneSince](ctx, goneTTL)
+	r.goneSince = expiring.NewMap[types.UID, time.Time](ctx)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "evacuation", r, options, r.enqueue)
 	return err
@@ -63,7 +54,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // Watches returns the watches of a workload cluster's Evacuations, and of NodeMaintenances for changes of their terms.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		workload.Watch("evacuation-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, workload.OwnKey[*v1alpha1.Evacuation]),
+		workload.Watch("evacuation-Evacuations", r.controller, &v1alpha1.Evacuation{},
+			expectations.Observing(r.Written, cluster, workload.EnqueueObjects(cluster, workload.OwnKey[*v1alpha1.Evacuation])),
 			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.Evacuation]{}),
 		workload.Watch("evacuation-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueObjects(cluster, func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
 			return r.evacuationsOf(ctx, cluster, m)
@@ -180,22 +172,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	return reconcile.Result{}, nil
 }
 
-// goneSince returns the entry of the Evacuation without a time.
-func (s *scope) goneSince() goneSince {
-	return goneSince{cluster: s.request.Cluster, evacuation: s.evacuation.UID}
-}
-
 // input returns what is known about the Evacuation and its Pod. It records when the Pod was first observed not to exist.
 func (r *Reconciler) input(s *scope, now time.Time) evacuation.Input {
 	if s.gone {
-		since := s.goneSince()
-		since.at = now
-		if known, isKnown := r.gone.Has(since.Key()); isKnown {
-			since = known
-		} else {
-			r.gone.Add(since)
+		since, known := r.goneSince.Get(s.request.Cluster, s.evacuation.UID)
+		if !known {
+			since = now
+			r.goneSince.Set(s.request.Cluster, s.evacuation.UID, since, goneTTL)
 		}
-		return evacuation.Input{Evacuation: s.evacuation, Pod: evacuation.Pod{Known: true}, GoneSince: since.at, Now: now}
+		return evacuation.Input{Evacuation: s.evacuation, Pod: evacuation.Pod{Known: true}, GoneSince: since, Now: now}
 	}
 	if s.pod == nil {
 		return evacuation.Input{Evacuation: s.evacuation, Now: now}
@@ -220,7 +205,7 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 	// A Pod that was observed not to exist while its Node was watched is not read again.
 	var pod *corev1.Pod
 	var err error
-	if _, gone := r.gone.Has(s.goneSince().Key()); !gone {
+	if _, gone := r.goneSince.Get(s.request.Cluster, s.evacuation.UID); !gone {
 		pod, err = r.livePod(ctx, s)
 	}
 	switch {

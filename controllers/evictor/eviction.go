@@ -180,7 +180,7 @@ func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err e
 		log.V(2).Info("Evicted Pod", "reason", reason)
 		evictions.WithLabelValues(resultEvicted).Inc()
 		evacuationcontroller.CountEviction()
-		v.Recorder.RecordEvicted(s.pod.UID, now)
+		v.Recorder.RecordEvicted(p.cluster, s.pod.UID, now)
 		p.state.backoffs.backOff(s.pod.UID, now.Add(watchLag))
 		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, reason, removed[reason]+p.because(ctx, s))
 		return

@@ -5,81 +5,173 @@ package expectations
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/cluster-api/util/cache"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 )
 
-// ttl is how long a written object is kept. It is longer than the expected watch lag.
-const ttl = 10 * time.Minute
+const (
+	// ttl is how long a written object is kept that the watch does not deliver. It is longer than the expected watch lag.
+	ttl = 10 * time.Minute
+
+	// deliveredTTL is how long it is kept after that: a reconciliation may still have an older version that it has read before.
+	deliveredTTL = 10 * time.Second
+
+	// maxSize is the maximum size of a kept object as JSON. Tenants write larger ones, of which some writes are repeated.
+	maxSize = 64 << 10
+)
 
 // Objects keeps the last written version of objects of one type. All objects in it are read-only.
 type Objects[T client.Object] struct {
-	written cache.Cache[entry[T]]
+	entries *expiring.Map[types.UID, entry[T]]
 	trim    toolscache.TransformFunc
 }
 
+// entry is what is known about an object. All versions are resourceVersions.
 type entry[T client.Object] struct {
-	cluster types.NamespacedName
-	object  T
-	deleted bool
+	written string // version of the last write, or the last known one before a deletion; empty: no write is kept
+	deleted bool   // the last write has deleted the object
+	object  T      // as written, unless it was deleted
+
+	delivered string // latest version that the watch has delivered
+	gone      bool   // the watch has delivered the deletion
 }
 
-// Key implements cache.Entry.
-func (e entry[T]) Key() string { return e.cluster.String() + "/" + string(e.object.GetUID()) }
-
-// New returns an empty set of objects. trim drops the fields that the cache of the watch does not keep either: without it, what tenants write to
-// their objects would stay in memory for ttl.
+// New returns an empty set of objects. trim drops the fields that the cache of the watch does not keep either.
 func New[T client.Object](ctx context.Context, trim toolscache.TransformFunc) *Objects[T] {
-	return &Objects[T]{written: cache.New[entry[T]](ctx, ttl), trim: trim}
+	return &Objects[T]{entries: expiring.NewMap[types.UID, entry[T]](ctx), trim: trim}
 }
 
 // RecordWritten records an object as the API server returned it, unless a later version is recorded. It does not change the object.
 func (o *Objects[T]) RecordWritten(cluster types.NamespacedName, object T) {
-	wrote := entry[T]{cluster: cluster, object: o.trimmed(object)}
-	if known, isKnown := o.written.Has(wrote.Key()); !isKnown || !known.hasDeleted(object) && !isOlder(object, known.object) {
-		o.written.Add(wrote)
-	}
-}
-
-// hasDeleted reports whether the last write has deleted an object. It has not if another actor added a finalizer before.
-func (e entry[T]) hasDeleted(object T) bool {
-	survived := isOlder(e.object, object) && len(object.GetFinalizers()) > 0
-	return e.deleted && !survived
+	trimmed, fits := o.trimmed(object)
+	o.update(cluster, object, func(e *entry[T]) {
+		if e.hasDeleted(object) || isOlder(object.GetResourceVersion(), e.written) {
+			return
+		}
+		e.deleted, e.object, e.written = false, trimmed, object.GetResourceVersion()
+		if !fits {
+			e.written = ""
+		}
+	})
 }
 
 // RecordDeleted records that the last write has deleted an object or removed its last finalizer. object is the last known version before, or the
 // result of the write.
 func (o *Objects[T]) RecordDeleted(cluster types.NamespacedName, object T) {
-	o.written.Add(entry[T]{cluster: cluster, object: o.trimmed(object), deleted: true})
+	o.update(cluster, object, func(e *entry[T]) {
+		var none T
+		e.deleted, e.object, e.written = true, none, object.GetResourceVersion()
+	})
 }
 
-func (o *Objects[T]) trimmed(object T) T {
-	trimmed, err := o.trim(object.DeepCopyObject())
-	if kept, is := trimmed.(T); is && err == nil {
-		return kept
+// Observe records that the watch has delivered a version of an object.
+func (o *Objects[T]) Observe(cluster types.NamespacedName, object T) {
+	o.update(cluster, object, func(e *entry[T]) {
+		if e.delivered == "" || isOlder(e.delivered, object.GetResourceVersion()) {
+			e.delivered = object.GetResourceVersion()
+		}
+	})
+}
+
+// ObserveDeleted records that the watch has delivered the deletion of an object.
+func (o *Objects[T]) ObserveDeleted(cluster types.NamespacedName, object T) {
+	o.update(cluster, object, func(e *entry[T]) { e.gone = true })
+}
+
+// update changes the entry of an object. The event of a write may come before the response to it, so what the watch has delivered is kept
+// for a while, too.
+func (o *Objects[T]) update(cluster types.NamespacedName, object T, change func(*entry[T])) {
+	o.entries.Update(cluster, object.GetUID(), func(e entry[T], _ bool) (entry[T], time.Duration) {
+		change(&e)
+		if e.awaited() {
+			return e, ttl
+		}
+		return e, deliveredTTL
+	})
+}
+
+// awaited reports whether the watch has not delivered the last write.
+func (e entry[T]) awaited() bool {
+	switch {
+	case e.written == "" || e.gone:
+		return false
+	case e.delivered == "":
+		return true
+	case e.deleted:
+		return !isOlder(e.written, e.delivered) // a later version exists only if the object was not deleted
+	default:
+		return isOlder(e.delivered, e.written)
 	}
-	return object // trim supports each T
+}
+
+// hasDeleted reports whether the last write has deleted an object. It has not if another actor added a finalizer before.
+func (e entry[T]) hasDeleted(object T) bool {
+	survived := isOlder(e.written, object.GetResourceVersion()) && len(object.GetFinalizers()) > 0
+	return e.deleted && !survived
+}
+
+// trimmed returns an object as it is kept, and whether it fits.
+func (o *Objects[T]) trimmed(object T) (trimmed T, fits bool) {
+	kept, err := o.trim(object.DeepCopyObject())
+	if err != nil {
+		return trimmed, false
+	}
+	content, err := json.Marshal(kept)
+	if err != nil || len(content) > maxSize {
+		return trimmed, false
+	}
+	trimmed, fits = kept.(T)
+	return trimmed, fits
 }
 
 // Latest returns the later version of an object: the observed one or the written one. deleted means that the last write has deleted it.
 func (o *Objects[T]) Latest(cluster types.NamespacedName, observed T) (latest T, deleted bool) {
-	wrote, known := o.written.Has(entry[T]{cluster: cluster, object: observed}.Key())
+	e, known := o.entries.Get(cluster, observed.GetUID())
 	switch {
-	case known && wrote.hasDeleted(observed):
-		return wrote.object, true
-	case known && isOlder(observed, wrote.object):
-		return wrote.object, false
+	case !known || e.written == "":
+		return observed, false
+	case e.deleted:
+		return observed, e.hasDeleted(observed)
+	case isOlder(observed.GetResourceVersion(), e.written):
+		return e.object, false
 	default:
 		return observed, false
 	}
 }
 
-func isOlder[T client.Object](a, b T) bool {
-	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
+func isOlder(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0
+}
+
+// Observing returns a handler that has Objects observe the events of a workload cluster, before it passes them on to another handler. Predicates
+// must not drop the events that contain a write.
+func Observing[T client.Object, R comparable](
+	o *Objects[T], cluster types.NamespacedName, next handler.TypedEventHandler[T, R],
+) handler.TypedEventHandler[T, R] {
+	return handler.TypedFuncs[T, R]{
+		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[T], queue workqueue.TypedRateLimitingInterface[R]) {
+			o.Observe(cluster, e.Object)
+			next.Create(ctx, e, queue)
+		},
+		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[T], queue workqueue.TypedRateLimitingInterface[R]) {
+			o.Observe(cluster, e.ObjectNew)
+			next.Update(ctx, e, queue)
+		},
+		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[T], queue workqueue.TypedRateLimitingInterface[R]) {
+			o.ObserveDeleted(cluster, e.Object)
+			next.Delete(ctx, e, queue)
+		},
+		GenericFunc: next.Generic,
+	}
 }

@@ -93,22 +93,19 @@ func (r *Reconciler) facts(ctx context.Context, s *scope) (machinedrain.Facts, e
 // referenced is what the reconciler reads of an infrastructure or control plane object, or of a kubeconfig Secret. Such objects cannot be
 // watched: the roles grant this provider only the verb get.
 type referenced struct {
-	by                          types.UID // a Machine or a Cluster
 	missing, deleting, external bool
 	problem                     string // of the kubeconfig
 }
-
-// Key implements cache.Entry.
-func (f referenced) Key() string { return string(f.by) }
 
 // referenced reads the object that ref names, or returns what was read of it at most pollInterval ago. So each Machine or Cluster causes at
 // most two reads in an interval, of the CRD and of the object, and hundreds of concurrent drains do not load the API server of the
 // management cluster.
 func (r *Reconciler) referenced(ctx context.Context, by client.Object, ref clusterv1.ContractVersionedObjectReference) (referenced, error) {
-	facts := referenced{by: by.GetUID()}
-	if seen, known := r.references.Has(facts.Key()); known {
+	namespace := types.NamespacedName{Namespace: by.GetNamespace()} // the Machines of its Clusters share the limit
+	if seen, known := r.references.Get(namespace, by.GetUID()); known {
 		return seen, nil
 	}
+	var facts referenced
 	switch object, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, ref, by.GetNamespace()); {
 	case client.IgnoreNotFound(errors.Cause(err)) != nil:
 		return facts, errors.Wrapf(err, "getting %s %s", ref.Kind, ref.Name)
@@ -117,7 +114,7 @@ func (r *Reconciler) referenced(ctx context.Context, by client.Object, ref clust
 	default:
 		facts.deleting, facts.external = !object.GetDeletionTimestamp().IsZero(), util.IsExternalManagedControlPlane(object)
 	}
-	r.references.Add(facts)
+	r.references.Set(namespace, by.GetUID(), facts, pollInterval)
 	return facts, nil
 }
 

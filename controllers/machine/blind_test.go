@@ -15,7 +15,6 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
-	"sigs.k8s.io/cluster-api/util/cache"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -23,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
@@ -105,17 +105,17 @@ func TestWithoutConnection(t *testing.T) {
 				Client: management, Clock: clocktesting.NewFakePassiveClock(now), Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
 				Clusters:   workload.NewClusters(management, disconnected{clustercache.NewFakeEmptyClusterCache(), tc.state}, newScheme(), workload.Limits{}, clocktesting.NewFakePassiveClock(now)),
 				Recorder:   tracing.NewRecorder(t.Context(), nil),
-				ConnectNow: func(types.NamespacedName) {}, events: record.NewFakeRecorder(10), references: cache.New[referenced](t.Context(), time.Hour),
+				ConnectNow: func(types.NamespacedName) {}, events: record.NewFakeRecorder(10), references: expiring.NewMap[types.UID, referenced](t.Context()),
 				retryAfter: func(types.NamespacedName, time.Duration) {},
 			}
-			r.references.Add(referenced{by: cluster.UID + "/kubeconfig"})
+			r.references.Set(client.ObjectKeyFromObject(cluster), cluster.UID+"/kubeconfig", referenced{}, time.Hour)
 			if tc.fails {
 				r.APIReader = interceptor.NewClient(management, interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 					return errors.New("the conversion webhook does not answer")
 				}})
 				r.failures.Record(client.ObjectKeyFromObject(machine), errors.New("as before"), now.Add(-time.Minute))
 			} else {
-				r.references.Add(referenced{by: machine.UID})
+				r.references.Set(types.NamespacedName{Namespace: machine.Namespace}, machine.UID, referenced{}, time.Hour)
 			}
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			if !tc.fails {

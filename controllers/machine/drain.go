@@ -272,16 +272,17 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 // kubeconfigProblem returns why the kubeconfig Secret of the Cluster permits no connection, as the end of a message without data of the Secret,
 // or "". The result is at most pollInterval old.
 func (r *Reconciler) kubeconfigProblem(ctx context.Context, s *scope) string {
-	facts := referenced{by: s.cluster.UID + "/kubeconfig"}
-	if seen, known := r.references.Has(facts.Key()); known {
+	key := s.cluster.UID + "/kubeconfig"
+	if seen, known := r.references.Get(s.clusterKey(), key); known {
 		return seen.problem
 	}
+	var facts referenced
 	name := klog.KRef(s.cluster.Namespace, secret.Name(s.cluster.Name, secret.Kubeconfig))
 	if content, err := kubeconfig.FromSecret(ctx, r.APIReader, s.clusterKey()); err != nil {
 		facts.problem = fmt.Sprintf(": cannot read the kubeconfig in Secret %s: %v", name, err)
 	} else if _, err := clientcmd.RESTConfigFromKubeConfig(content); err != nil {
 		facts.problem = fmt.Sprintf(": the kubeconfig in Secret %s is invalid", name)
 	}
-	r.references.Add(facts)
+	r.references.Set(s.clusterKey(), key, facts, pollInterval)
 	return facts.problem
 }

@@ -21,7 +21,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
-	"sigs.k8s.io/cluster-api/util/cache"
 	"sigs.k8s.io/cluster-api/util/labels"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -34,6 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
@@ -66,7 +66,7 @@ type Reconciler struct {
 
 	events     record.EventRecorder
 	controller controller.Controller
-	references cache.Cache[referenced]
+	references *expiring.Map[types.UID, referenced] // by Machine or Cluster
 
 	volumeFacts volumeFacts
 	conditions  writelimit.Limiter[types.NamespacedName] // of conditions that report progress only
@@ -79,7 +79,7 @@ type Reconciler struct {
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	r.events = mgr.GetEventRecorderFor("node-maintenance-machine") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
-	r.references = cache.New[referenced](ctx, pollInterval)
+	r.references = expiring.NewMap[types.UID, referenced](ctx)
 	log := ctrl.LoggerFrom(ctx)
 	var err error
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).

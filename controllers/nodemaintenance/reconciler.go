@@ -65,9 +65,9 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 	return []clustercache.Watcher{
 		workload.Watch("nodemaintenance-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueObjects(cluster, r.itselfAndNeighbours(cluster)),
 			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.NodeMaintenance]{}),
-		workload.Watch("nodemaintenance-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, func(ctx context.Context, node *corev1.Node) []types.NamespacedName {
+		workload.Watch("nodemaintenance-Nodes", r.controller, &corev1.Node{}, expectations.Observing(r.written, cluster, workload.EnqueueObjects(cluster, func(ctx context.Context, node *corev1.Node) []types.NamespacedName {
 			return r.maintenancesOf(ctx, cluster, node)
-		}), nodeChanged{}),
+		})), nodeChanged{}),
 		workload.Watch("nodemaintenance-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
 			return r.maintenancesOfNamed(ctx, cluster, e.Annotations[v1alpha1.EvacuationNodeAnnotation])
 		})),

@@ -9,9 +9,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/cluster-api/util/cache"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 )
@@ -21,8 +21,8 @@ const evictedTTL = 10 * time.Minute
 
 // Recorder records what drains wait for.
 type Recorder struct {
-	exporter *Exporter // nil: tracing is off
-	evicted  cache.Cache[evicted]
+	exporter *Exporter                           // nil: tracing is off
+	evicted  *expiring.Map[types.UID, time.Time] // when the eviction of a Pod was sent
 
 	mu     sync.Mutex
 	drains map[workload.Request]*drain
@@ -41,28 +41,21 @@ type drain struct {
 	drained    bool           // RecordDrained was called
 }
 
-// evicted is when the eviction of a Pod was sent.
-type evicted struct {
-	pod types.UID
-	at  time.Time
-}
-
-// Key implements cache.Entry.
-func (e evicted) Key() string { return string(e.pod) }
-
 // NewRecorder returns a recorder. A nil exporter means that tracing is off.
 func NewRecorder(ctx context.Context, exporter *Exporter) *Recorder {
-	return &Recorder{exporter: exporter, evicted: cache.New[evicted](ctx, evictedTTL), drains: map[workload.Request]*drain{}}
+	return &Recorder{exporter: exporter, evicted: expiring.NewMap[types.UID, time.Time](ctx), drains: map[workload.Request]*drain{}}
 }
 
 // RecordEvicted records that the eviction of a Pod was sent at a time, and was successful.
-func (r *Recorder) RecordEvicted(pod types.UID, at time.Time) {
-	r.evicted.Add(evicted{pod: pod, at: at})
+func (r *Recorder) RecordEvicted(cluster types.NamespacedName, pod types.UID, at time.Time) {
+	r.evicted.Set(cluster, pod, at, evictedTTL)
 }
 
-func (r *Recorder) evictedAt(pod types.UID) time.Time {
-	found, _ := r.evicted.Has(string(pod))
-	return found.at
+func (r *Recorder) evictedAt(cluster types.NamespacedName) func(pod types.UID) time.Time {
+	return func(pod types.UID) time.Time {
+		at, _ := r.evicted.Get(cluster, pod)
+		return at
+	}
 }
 
 // drainOf returns the drain of a NodeMaintenance. Another root begins another drain.
@@ -139,7 +132,7 @@ func (r *Recorder) Observe(maintenance workload.Request, trace history.Trace, ob
 	r.recreated(d)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	observation.Evicted = r.evictedAt
+	observation.Evicted = r.evictedAt(maintenance.Cluster)
 	r.ended(trace)(d.history.Observe(observation, now))
 }
 

@@ -23,7 +23,7 @@ type bursts struct {
 	process func(cluster types.NamespacedName)
 
 	mu sync.Mutex
-	// pending has the workload clusters with a running goroutine, and whether there was an event since process was last called.
+	// pending has the workload clusters with a running goroutine, and whether there was an event since the previous call of process.
 	pending map[types.NamespacedName]bool
 }
 

@@ -71,6 +71,8 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 		if owner != nil && owner.Kind == "DaemonSet" && change.Pod.DeletionTimestamp == nil {
 			queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Name: change.Node}})
 		}
+	case workload.PodDeleted:
+		r.written.ObserveDeleted(change.Cluster, change.Pod)
 	case workload.PodsListed:
 		queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Name: change.Node}})
 	case workload.AllPodsAffected:

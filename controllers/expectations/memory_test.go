@@ -1,0 +1,115 @@
+package expectations
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestMemory(t *testing.T) {
+	cluster := types.NamespacedName{Namespace: "fleet", Name: "a"}
+	node := func(uid int, version string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: types.UID(fmt.Sprint(uid)), ResourceVersion: version}}
+	}
+
+	t.Run("M101: removes what the watch never delivers, also if it is not looked up", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g, nodes := NewWithT(t), New[*corev1.Node](t.Context(), withoutLabels)
+			for uid := range 1000 {
+				nodes.RecordWritten(cluster, node(uid, "10"))
+			}
+			g.Expect(nodes.entries.Len()).To(Equal(1000))
+			time.Sleep(ttl + time.Minute)
+			g.Expect(nodes.entries.Len()).To(BeZero())
+		})
+	})
+
+	t.Run("M101: keeps a written object only until the watch delivers its version, a later one or its deletion", func(t *testing.T) {
+		for name, tc := range map[string]struct {
+			deliver func(nodes *Objects[*corev1.Node])
+			kept    bool
+		}{
+			"an older version":    {func(nodes *Objects[*corev1.Node]) { nodes.Observe(cluster, node(1, "9")) }, true},
+			"another object":      {func(nodes *Objects[*corev1.Node]) { nodes.Observe(cluster, node(2, "10")) }, true},
+			"the written version": {func(nodes *Objects[*corev1.Node]) { nodes.Observe(cluster, node(1, "10")) }, false},
+			"a later version":     {func(nodes *Objects[*corev1.Node]) { nodes.Observe(cluster, node(1, "11")) }, false},
+			"the deletion":        {func(nodes *Objects[*corev1.Node]) { nodes.ObserveDeleted(cluster, node(1, "9")) }, false},
+			"a later version and then an older one": {func(nodes *Objects[*corev1.Node]) {
+				nodes.Observe(cluster, node(1, "11"))
+				nodes.Observe(cluster, node(1, "9"))
+			}, false},
+		} {
+			for _, order := range []string{"after the response to the write", "before the response"} {
+				t.Run(name+" "+order, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						g, nodes := NewWithT(t), New[*corev1.Node](t.Context(), withoutLabels)
+						write := func() { nodes.RecordWritten(cluster, node(1, "10")) }
+						if order == "before the response" {
+							tc.deliver(nodes)
+							write()
+						} else {
+							write()
+							tc.deliver(nodes)
+						}
+						latest, _ := nodes.Latest(cluster, node(1, "9"))
+						g.Expect(latest.ResourceVersion).To(Equal("10"), "a reconciliation may have read the object before the event")
+						time.Sleep(time.Minute)
+						latest, _ = nodes.Latest(cluster, node(1, "9"))
+						g.Expect(latest.ResourceVersion == "10").To(Equal(tc.kept))
+						if !tc.kept {
+							g.Expect(nodes.entries.Len()).To(BeZero())
+						}
+					})
+				})
+			}
+		}
+	})
+
+	t.Run("M101: keeps a deletion until the watch delivers it, not until it delivers the version that was deleted", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g, nodes := NewWithT(t), New[*corev1.Node](t.Context(), withoutLabels)
+			nodes.RecordDeleted(cluster, node(1, "8"))
+			nodes.Observe(cluster, node(1, "8"))
+			time.Sleep(time.Minute)
+			_, deleted := nodes.Latest(cluster, node(1, "8"))
+			g.Expect(deleted).To(BeTrue())
+			nodes.ObserveDeleted(cluster, node(1, "8"))
+			time.Sleep(time.Minute)
+			g.Expect(nodes.entries.Len()).To(BeZero())
+		})
+	})
+
+	t.Run("E37: does not keep an object that a tenant has made large", func(t *testing.T) {
+		g, nodes := NewWithT(t), New[*corev1.Node](t.Context(), withoutLabels)
+		nodes.RecordWritten(cluster, node(1, "9"))
+		large := node(1, "10")
+		for i := range 1000 {
+			large.Finalizers = append(large.Finalizers, fmt.Sprintf("example.com/%0100d", i))
+		}
+		nodes.RecordWritten(cluster, large)
+		kept, _ := nodes.entries.Get(cluster, "1")
+		g.Expect(kept.object).To(BeNil())
+		latest, _ := nodes.Latest(cluster, node(1, "8"))
+		g.Expect(latest.ResourceVersion).To(Equal("8"))
+	})
+
+	t.Run("E37: the number of objects that a tenant creates and deletes does not matter", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g, nodes := NewWithT(t), New[*corev1.Node](t.Context(), withoutLabels)
+			most := 0
+			for uid := range 10 * 60 * 10 { // ten a second, for ten minutes
+				nodes.RecordWritten(cluster, node(uid, "10"))
+				nodes.ObserveDeleted(cluster, node(uid, "11"))
+				most = max(most, nodes.entries.Len())
+				time.Sleep(100 * time.Millisecond)
+			}
+			g.Expect(most).To(BeNumerically("<=", 300))
+		})
+	})
+}
