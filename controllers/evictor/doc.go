@@ -1,5 +1,5 @@
 // Package evictor evicts the Pods that have no evacuator left, for one workload cluster at a time. One pass decides about all of them
-// together, so that it requests no more evictions than the PodDisruptionBudgets allow, and no Node starves another:
+// together, so that it requests no more evictions than the PodDisruptionBudgets allow, and the oldest drain gets the disruptions first:
 //
 //	pass.collect ─► budgets.Admit ─► startEvictions ─► handleResponse
 //	                            └──► pass.report: the status of the Evacuation says what the Pod waits for

@@ -131,7 +131,10 @@ func hasCordoned() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 // workload cluster again.
 func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
-	p := &pass{cluster: request.NamespacedName, now: v.Clock.Now(), written: v.Written, subjects: map[types.UID]*subject{}, blocked: map[string]int{}}
+	p := &pass{
+		cluster: request.NamespacedName, now: v.Clock.Now(), written: v.Written,
+		subjects: map[types.UID]*subject{}, requested: map[string]requested{}, blocked: map[string]int{},
+	}
 	if p.observation = v.Clusters.CurrentObservation(p.cluster); p.observation == nil {
 		return v.disconnect(p.cluster, p.now), nil
 	}
@@ -165,7 +168,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		var admitted []budgets.Admitted
 		index := budgets.NewIndex(pdbs, p.state.inFlight.isStale)
 		candidates, paused = p.separatePaused(candidates)
-		admitted, waiting = index.Admit(budgets.FairOrder(candidates))
+		admitted, waiting = index.AdmitWithin(budgets.OldestFirst(append(candidates, p.expected()...)), p.state.inFlight.freeOn)
 		p.state.reactions.observePass(p.now, admitted, waiting)
 		granted, others, retryAt := index.Granted(waiting, p.now)
 		if waiting = others; !retryAt.IsZero() {

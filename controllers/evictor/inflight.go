@@ -78,6 +78,13 @@ func (f *inFlightEvictions) allows(node string) bool {
 	return len(f.pods) < evictionsInCluster && f.onNode[node] < evictionsOnNode
 }
 
+// freeOn returns how many more evictions the limit of a Node allows.
+func (f *inFlightEvictions) freeOn(node string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return evictionsOnNode - f.onNode[node]
+}
+
 // allowsOn reports whether the limits allow an eviction on a Node.
 func (f *inFlightEvictions) allowsOn(node string) bool {
 	f.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -49,12 +50,19 @@ type pass struct {
 	written     *expectations.Objects[*v1alpha1.Evacuation]
 	now         time.Time
 	subjects    map[types.UID]*subject
+	requested   map[string]requested // by Node
 	suspended   func(*v1alpha1.NodeMaintenance) bool
 	deleted     []clusterv1.Machine         // the deleted Machines of the Cluster, read-only
 	terms       map[string]evacuation.Terms // by Node
 	blocked     map[string]int              // numbers of blocked Pods, by reason
 	cordoning   bool                        // Nodes are about to be cordoned
 	nextTry     time.Time                   // time of the next pass if no event triggers it earlier, zero: none
+}
+
+// requested contains the Evacuations of the Pods of a Node.
+type requested struct {
+	pods sets.Set[types.UID]
+	last time.Time // when the last one was created
 }
 
 // subject is a Pod to be evicted, with its Evacuation.
@@ -126,6 +134,7 @@ func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 		if s == nil {
 			continue
 		}
+		p.recordRequested(s)
 		switch s.action.Kind { //nolint:exhaustive // the Evacuation reconciler carries out the other actions
 		case evacuation.AwaitEvacuator: // without an event, the evacuator may miss its deadline, and then the evictor evicts the Pod
 			p.requeueAt(s.action.Deadline)
@@ -213,9 +222,60 @@ func (p *pass) inFlight() []budgets.Candidate {
 
 func (p *pass) candidate(s *subject) budgets.Candidate {
 	return budgets.Candidate{
-		Pod:           budgets.PodOf(s.pod),
+		Pod: budgets.PodOf(s.pod), DrainStart: p.drainStart(s),
 		DeleteUnready: p.terms[s.pod.Spec.NodeName].DeletesUnready && evacuation.HasInstigator(s.evacuation, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 	}
+}
+
+// drainStart returns when the drain of a Pod's Node started. A drain whose start is not recorded yet starts now. If no NodeMaintenance drains the
+// Node, the Evacuation counts.
+func (p *pass) drainStart(s *subject) time.Time {
+	terms, drained := p.terms[s.pod.Spec.NodeName]
+	switch {
+	case !drained:
+		return s.evacuation.CreationTimestamp.Time
+	case terms.DrainStart == nil:
+		return p.now
+	default:
+		return *terms.DrainStart
+	}
+}
+
+func (p *pass) recordRequested(s *subject) {
+	node, created := s.pod.Spec.NodeName, s.evacuation.CreationTimestamp.Time
+	r := p.requested[node]
+	if r.pods == nil {
+		r.pods = sets.New[types.UID]()
+	}
+	r.pods.Insert(s.pod.UID)
+	if r.last.Before(created) {
+		r.last = created
+	}
+	p.requested[node] = r
+}
+
+// expected returns the Pods of drained Nodes whose Evacuations may be about to be created or observed: the drain of the Node has just started, or the
+// last Evacuation of a Pod there was just created. Otherwise a younger drain could use a disruption that such a Pod needs, and each drain could
+// wait for the other one.
+func (p *pass) expected() []budgets.Candidate {
+	var candidates []budgets.Candidate
+	for node, terms := range p.terms {
+		start := ptr.Deref(terms.DrainStart, p.now)
+		until, expects := budgets.ExpectsMore(start, p.requested[node].last, p.now)
+		if terms.Suspended || !expects {
+			continue
+		}
+		pods, _ := p.observation.PodsOn(node)
+		for _, pod := range pods {
+			podType, known := rules.PodTypeOf(pod, p.observation.DaemonSetExists)
+			if p.requested[node].pods.Has(pod.UID) || !known || podType != v1alpha1.PodTypeDefault {
+				continue
+			}
+			candidates = append(candidates, budgets.Candidate{Pod: budgets.PodOf(pod), DrainStart: start, Expected: true})
+			p.requeueAt(until)
+		}
+	}
+	return candidates
 }
 
 // separatePaused separates the candidates that are not evicted yet because they have lost a budget.

@@ -34,7 +34,8 @@ func passOver(t *testing.T, now time.Time, observation workload.Observation, obj
 	return &pass{
 		client:      fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).Build(),
 		observation: observation, state: newState(), written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim), now: now,
-		subjects: map[types.UID]*subject{}, blocked: map[string]int{}, suspended: func(*v1alpha1.NodeMaintenance) bool { return false },
+		subjects: map[types.UID]*subject{}, requested: map[string]requested{}, blocked: map[string]int{},
+		suspended: func(*v1alpha1.NodeMaintenance) bool { return false },
 	}
 }
 
@@ -285,6 +286,59 @@ func TestPauseAfterLoss(t *testing.T) {
 			g.Expect(p.nextTry).To(Equal(now.Add(tc.waits)), "no event follows")
 		})
 	}
+}
+
+func (o onePod) PodsOn(node string) ([]*corev1.Pod, bool) {
+	return []*corev1.Pod{o.pod}, node == o.pod.Spec.NodeName
+}
+
+func TestExpectedEvacuations(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}}
+	mirror := pod.DeepCopy()
+	mirror.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: ""}
+	e := evacuation.New(pod, nil, 0)
+	started := func(ago time.Duration) evacuation.Terms { return evacuation.Terms{DrainStart: ptr.To(now.Add(-ago))} }
+	suspended := started(time.Second)
+	suspended.Suspended = true
+	for _, tc := range []struct {
+		name      string
+		terms     evacuation.Terms
+		pod       *corev1.Pod
+		requested []*v1alpha1.Evacuation
+		expects   bool
+	}{
+		{name: "expects the Evacuations of a drain that has just started", terms: started(time.Second), pod: pod, expects: true},
+		{name: "expects those of a drain whose start is not recorded yet", pod: pod, expects: true},
+		{name: "expects none three seconds later", terms: started(3 * time.Second), pod: pod},
+		{name: "expects none of a suspended drain", terms: suspended, pod: pod},
+		{name: "expects none of a static Pod", terms: started(time.Second), pod: mirror},
+		{name: "does not expect what exists", terms: started(time.Second), pod: pod, requested: []*v1alpha1.Evacuation{e}},
+	} {
+		t.Run("E56: "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			p := passOver(t, now, onePod{pod: tc.pod})
+			p.terms = map[string]evacuation.Terms{"one": tc.terms}
+			for _, each := range tc.requested {
+				p.recordRequested(&subject{evacuation: each, pod: tc.pod})
+			}
+			g.Expect(p.expected()).To(HaveLen(map[bool]int{true: 1}[tc.expects]))
+			g.Expect(p.nextTry.IsZero()).To(Equal(!tc.expects), "no event follows if none comes")
+		})
+	}
+}
+
+func TestDrainStart(t *testing.T) {
+	g, now := NewWithT(t), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	p := passOver(t, now, onePod{})
+	p.terms = map[string]evacuation.Terms{"starting": {}, "started": {DrainStart: ptr.To(now.Add(-time.Hour))}}
+	start := func(node string) time.Time {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node}}
+		return p.drainStart(&subject{pod: pod, evacuation: &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}})
+	}
+	g.Expect(start("started")).To(Equal(now.Add(-time.Hour)), "E56")
+	g.Expect(start("starting")).To(Equal(now), "E56: it is the youngest")
+	g.Expect(start("not drained")).To(Equal(now.Add(-time.Minute)), "E56: the Evacuation of another instigator")
 }
 
 func TestInFlight(t *testing.T) {

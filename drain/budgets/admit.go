@@ -1,6 +1,8 @@
 package budgets
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -50,6 +52,13 @@ type Candidate struct {
 
 	// DeleteUnready means that the Pod is to be deleted if it is not ready and its budget can never allow a disruption (E21).
 	DeleteUnready bool
+
+	// DrainStart is when the drain of the Pod's Node started: see OldestFirst.
+	DrainStart time.Time
+
+	// Expected means that the Pod is not to be evicted yet, but probably will be in a moment. It is neither admitted nor waiting, and the
+	// disruption that it will need is not available to the candidates after it.
+	Expected bool
 
 	// InFlight means that the eviction of the Pod has no response yet. The Pod is not admitted again, and the disruption that it may need is
 	// not available to others. Pod contains the properties at admission: the watch may deliver that the Pod terminates before it delivers the
@@ -115,11 +124,17 @@ func NewIndex(pdbs []*policyv1.PodDisruptionBudget, stale func(*policyv1.PodDisr
 	return index
 }
 
-// Admit decides which candidates may be evicted now, in their order: see FairOrder. It admits no more Pods of a budget than the budget allows
+// Admit decides which candidates may be evicted now, in their order: see OldestFirst. It admits no more Pods of a budget than the budget allows
 // disruptions, in-flight evictions included. A Pod that is listed twice counts once.
 //
 // It takes time proportional to the candidates times the budgets of their namespaces.
 func (i *Index) Admit(candidates []Candidate) (admitted []Admitted, waiting []Waiting) {
+	return i.AdmitWithin(candidates, func(string) int { return math.MaxInt })
+}
+
+// AdmitWithin is Admit with a limit for each Node: free returns how many more evictions may be in flight there. The Pods that exceed it are neither
+// admitted nor waiting, and use no disruption: a Node whose evictions hang leaves the disruptions to others.
+func (i *Index) AdmitWithin(candidates []Candidate, free func(node string) int) (admitted []Admitted, waiting []Waiting) {
 	used := map[*Budget]int{} // disruptions
 	seen := map[identity]bool{}
 	for _, c := range candidates {
@@ -131,24 +146,37 @@ func (i *Index) Admit(candidates []Candidate) (admitted []Admitted, waiting []Wa
 			used[decision.budget]++
 		}
 	}
+	left := map[string]int{} // by Node
 	for _, c := range candidates {
 		if seen[c.Pod.identity()] {
 			continue
 		}
 		seen[c.Pod.identity()] = true
+		if _, known := left[c.Pod.Node]; !known {
+			left[c.Pod.Node] = free(c.Pod.Node)
+		}
 
 		decision := i.decide(c.Pod, used)
+		deletes := decision.wait != nil && c.DeleteUnready && !c.Pod.Ready && decision.isFutile()
 		switch {
-		case decision.wait == nil:
-			if decision.needsDisruption {
-				used[decision.budget]++
+		case decision.wait != nil && !deletes:
+			if !c.Expected {
+				decision.wait.Candidate = c
+				waiting = append(waiting, *decision.wait)
 			}
-			admitted = append(admitted, Admitted{Candidate: c, Budget: decision.budget})
-		case c.DeleteUnready && !c.Pod.Ready && decision.isFutile():
+			continue
+		case left[c.Pod.Node] <= 0, c.Expected && !decision.needsDisruption:
+			continue
+		case decision.needsDisruption:
+			used[decision.budget]++
+		}
+		left[c.Pod.Node]--
+		switch {
+		case c.Expected:
+		case deletes:
 			admitted = append(admitted, Admitted{Candidate: c, Delete: true})
 		default:
-			decision.wait.Candidate = c
-			waiting = append(waiting, *decision.wait)
+			admitted = append(admitted, Admitted{Candidate: c, Budget: decision.budget})
 		}
 	}
 	return admitted, waiting
@@ -213,29 +241,26 @@ func (i *Index) Covering(pod Pod) []*Budget {
 	return selecting
 }
 
-// FairOrder returns the candidates in an order in which Nodes alternate: first the first Pod of each Node, then the second ones, and so on.
-// The Pods of one Node keep their order. So Nodes share the disruptions that a budget allows, and a Node with many Pods does not starve the
-// others (E23). In-flight evictions come first on their Nodes.
-func FairOrder(candidates []Candidate) []Candidate {
-	type ranked struct {
-		Candidate
-		rank int
-	}
-	count := map[string]int{}
-	all := make([]ranked, 0, len(candidates))
-	for _, inFlight := range []bool{true, false} {
-		for _, c := range candidates {
-			if c.InFlight == inFlight {
-				all = append(all, ranked{c, count[c.Pod.Node]})
-				count[c.Pod.Node]++
-			}
-		}
-	}
-	slices.SortStableFunc(all, func(a, b ranked) int { return a.rank - b.rank })
+// OldestFirst returns the candidates in the order in which they get disruptions: those of the Node whose drain started first, then those of the
+// next one, and so on; drains that started together by the name of the Node. The Pods of one Node keep their order. The order is the same for all
+// budgets and after a restart. If each budget had another one, two Nodes could each use a disruption that the other one needs to finish (E56).
+func OldestFirst(candidates []Candidate) []Candidate {
+	return slices.SortedStableFunc(slices.Values(candidates), func(a, b Candidate) int {
+		return cmp.Or(a.DrainStart.Compare(b.DrainStart), strings.Compare(a.Pod.Node, b.Pod.Node))
+	})
+}
 
-	fair := make([]Candidate, 0, len(all))
-	for _, r := range all {
-		fair = append(fair, r.Candidate)
-	}
-	return fair
+const (
+	// expectFor is how long more Evacuations are expected on a Node after the start of its drain, or after the last Evacuation there was created.
+	// They are created together, and observed one after the other.
+	expectFor = 3 * time.Second
+	// expectAtMost limits that, since users can create Evacuations, too.
+	expectAtMost = 30 * time.Second
+)
+
+// ExpectsMore reports whether more Evacuations are expected on a Node, and until when. requested is when the last one was created, zero if there is
+// none: a time of the workload cluster, whose clock may be ahead.
+func ExpectsMore(start, requested, now time.Time) (until time.Time, expects bool) {
+	until = earliest(latest(start, requested).Add(expectFor), start.Add(expectAtMost))
+	return until, now.Before(until) && start.Sub(now) < expectFor
 }

@@ -57,26 +57,3 @@ func TestCovering(t *testing.T) {
 		t.Errorf("E20: got %v, want %v", got, want)
 	}
 }
-
-func TestFairOrder(t *testing.T) {
-	in := []budgets.Candidate{
-		pod("a1", onNode("a")), pod("a2", onNode("a")), pod("a3", onNode("a")), pod("b1", onNode("b")), pod("c1", onNode("c")), pod("b2", onNode("b")),
-	}
-	var got []string
-	for _, c := range budgets.FairOrder(in) {
-		got = append(got, c.Pod.Name)
-	}
-	if want := []string{"a1", "b1", "c1", "a2", "b2", "a3"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("E23: got %v, want %v", got, want)
-	}
-	in[2].InFlight, got = true, nil
-	for _, c := range budgets.FairOrder(in) {
-		got = append(got, c.Pod.Name)
-	}
-	if want := []string{"a3", "b1", "c1", "a1", "b2", "a2"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("E23: in-flight evictions come first: got %v, want %v", got, want)
-	}
-	if in[1].Pod.Name != "a2" {
-		t.Error("the input was changed")
-	}
-}

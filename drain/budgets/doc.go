@@ -16,6 +16,8 @@
 //  5. All others need a disruption: status.disruptionsAllowed, if the disruption controller has observed the current generation of the
 //     budget and has processed earlier evictions.
 //
+// OldestFirst is the order of the candidates: the oldest drain gets the disruptions first.
+//
 // Granted finds the waiting Pods whose disruption the API server has already granted to an eviction that was cut off.
 //
 // Observed follows the events of budgets and finds the budget that a Pod has lost a moment ago. Pauses decides how long its eviction waits then.

@@ -201,33 +201,6 @@ func TestNoConcurrentEvictionIsRefused(t *testing.T) { // E18
 	})
 }
 
-func TestFairOrderIsFair(t *testing.T) { // E23
-	rapid.Check(t, func(t *rapid.T) {
-		in := rapid.SliceOfN(drawCandidate(), 0, 20).Draw(t, "candidates")
-		out := budgets.FairOrder(in)
-		byNode := func(list []budgets.Candidate) map[string][]budgets.Candidate {
-			nodes := map[string][]budgets.Candidate{}
-			for _, c := range list {
-				nodes[c.Pod.Node] = append(nodes[c.Pod.Node], c)
-			}
-			return nodes
-		}
-		before := byNode(in)
-		if !reflect.DeepEqual(before, byNode(out)) {
-			t.Fatal("the order on a Node has changed")
-		}
-		served := map[string]int{}
-		for _, c := range out {
-			for node, all := range before {
-				if served[node] < served[c.Pod.Node] && served[node] < len(all) {
-					t.Fatalf("Node %s comes before %s", c.Pod.Node, node)
-				}
-			}
-			served[c.Pod.Node]++
-		}
-	})
-}
-
 func FuzzBudgetAdmit(f *testing.F) {
 	f.Add([]byte(`[{"metadata":{"namespace":"n","name":"web"},"spec":{"selector":{"matchLabels":{"app":"web"}},"minAvailable":"100%"},"status":{"disruptionsAllowed":1}}]`), []byte(`{"app":"web"}`), true)
 	f.Add([]byte(`[{"metadata":{"namespace":"n","generation":2},"spec":{"selector":{},"maxUnavailable":"-1%"},"status":{"disruptionsAllowed":-1,"expectedPods":-5}}]`), []byte(`{}`), false)

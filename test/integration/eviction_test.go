@@ -45,6 +45,7 @@ func TestEvictions(t *testing.T) {
 		{"E22: evicts Pods of an unreachable Node with a grace period of one second", unreachableNode},
 		{"E18: does not evict a replacement of the same name on another Node", sameNameElsewhere},
 		{"E23: evicts Pods of one Node while the evictions of another Node hang", hangingNode},
+		{"E56: drains the older one of two Nodes whose Pods share several PodDisruptionBudgets", crossedBudgets},
 		{"E18: finishes an in-flight eviction before the manager exits", managerEnds},
 		{"E36: evicts Pods while a user recreates NodeMaintenances of a Node that cannot be cordoned", cordonsThatNeverCome},
 		{"E37: watches Pods only on existing Nodes, whatever Nodes Evacuations name", forgedNodes},
@@ -361,6 +362,37 @@ func hangingNode(s *scene) {
 	close(webhook.released)
 	s.expectDeleted(stuck...)
 	s.deleteMaintenances("e23-stuck", "e23-free")
+}
+
+// crossedBudgets drains two Nodes together. Each of six budgets selects a Pod of both Nodes and allows one disruption in total: if each Node used
+// some of them, none would be drained.
+func crossedBudgets(s *scene) {
+	s.withNodes("e56-a", "e56-b")
+	var pods []*corev1.Pod
+	for i := range 6 {
+		app := fmt.Sprintf("e56-%d", i)
+		pods = append(pods, bare(app+"-a", "e56-a", withApp(app)), bare(app+"-b", "e56-b", withApp(app)))
+		s.create(s.workload.Client, budgetRequiring(app, 1))
+	}
+	s.run(pods...)
+	for i := range 6 {
+		s.expectHealthy(fmt.Sprintf("e56-%d", i), 2)
+	}
+	s.create(s.workload.Client, nm("e56-a", draining, ofNodes("e56-a")), nm("e56-b", draining, ofNodes("e56-b")))
+	s.Eventually(func() int { return len(s.evictions().Succeeded()) }, eventually, pace).Should(Equal(6))
+	older := "e56-a"
+	if s.drainStart("e56-b").Before(s.drainStart("e56-a")) {
+		older = "e56-b"
+	}
+	s.expectDrained(older)
+	for _, pod := range pods {
+		if pod.Spec.NodeName != older {
+			s.expectWaits(pod, string(budgets.BudgetExhausted), "1 healthy Pod required")
+			s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring(pod.Labels["app"], 1))).To(Succeed())
+		}
+	}
+	s.expectDeleted(pods...)
+	s.deleteMaintenances("e56-a", "e56-b")
 }
 
 // cordonsThatNeverCome creates NodeMaintenances of a Node with another UID until the Pod is evicted.
