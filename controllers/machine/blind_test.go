@@ -46,14 +46,15 @@ func TestWithoutConnection(t *testing.T) {
 	var notTried clustercache.HealthCheckingState
 	waits := map[string]string{v1alpha1.WaitingForTurnAnnotation: ago(50 * time.Minute)}
 	for _, tc := range []struct {
-		name     string
-		state    clustercache.HealthCheckingState
-		records  map[string]string
-		reason   string // of the Machine's condition
-		fails    bool   // the infrastructure machine cannot be read
-		inPlace  bool
-		released bool
-		wants    string // the reason of the Machine's condition then
+		name        string
+		state       clustercache.HealthCheckingState
+		records     map[string]string
+		reason      string // of the Machine's condition
+		fails       bool   // the infrastructure machine cannot be read
+		inPlace     bool
+		nodeUnknown bool
+		released    bool
+		wants       string // the reason of the Machine's condition then
 	}{
 		{name: "M92: keeps a Machine that waits for a turn, after a restart", state: notTried, records: waits},
 		{name: "M92: keeps a Machine that waits for a turn, after a restart from an earlier version", state: notTried, reason: v1alpha1.ReasonWaitingForTurn},
@@ -63,6 +64,8 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M92: keeps a Machine that waits for a turn, while admission fails", state: wasLost, records: waits, fails: true},
 		{name: "M92: keeps a Machine that was deleted while no manager ran", state: notTried},
 		{name: "M92: keeps it after the first failed attempt to connect", state: hasFailed},
+		{name: "M92: keeps a Machine whose Node is unknown, after a restart", state: notTried, nodeUnknown: true},
+		{name: "M87: releases a Machine whose Node is unknown, a minute after its deletion, once an attempt to connect has failed", state: hasFailed, nodeUnknown: true, released: true},
 		{name: "M92: releases it a drain timeout after the recorded attempt", state: hasFailed, records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, released: true},
 		{name: "M92: keeps a Machine whose drain has begun, after a restart", state: notTried, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
 		{name: "M15: releases a Machine whose drain has begun, at its drain timeout", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, released: true},
@@ -95,6 +98,9 @@ func TestWithoutConnection(t *testing.T) {
 				metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.DrainRequestedAnnotation, ago(time.Hour))
 			} else {
 				machine.DeletionTimestamp, machine.Finalizers = ptr.To(metav1.NewTime(now.Add(-time.Hour))), []string{clusterv1.MachineFinalizer}
+			}
+			if tc.nodeUnknown {
+				machine.Status.NodeRef, machine.Spec.ProviderID = clusterv1.MachineNodeReference{}, "cloud://m"
 			}
 			if tc.reason != "" {
 				machine.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: tc.reason, LastTransitionTime: metav1.NewTime(now)}}

@@ -44,6 +44,8 @@ func TestDrainMetrics(t *testing.T) {
 		if drains, left := testutil.ToFloat64(drainsInProgress), testutil.ToFloat64(volumesWaitedFor); drains != 2 || left != 2 {
 			t.Errorf("got %v drains and %v volumes, want 2 and 2", drains, left)
 		}
+		drainDuration.Reset() // other tests release Machines, too
+		hookWait.Reset()
 		recordReleaseMetrics(one, outcome{reason: v1alpha1.ReasonTimedOut})
 		removeDrainMetrics(client.ObjectKeyFromObject(two.machine))
 		if drains, left := testutil.ToFloat64(drainsInProgress), testutil.ToFloat64(volumesWaitedFor); drains != 0 || left != 0 {
