@@ -38,7 +38,8 @@ const (
 	// SurgeAnnotation on a Deployment or HorizontalPodAutoscaler is the baseline that a surge restores. See package drain/surge.
 	SurgeAnnotation = "maintenance.cluster.x-k8s.io/surge"
 
-	// SurgingLabel is on every Deployment and HorizontalPodAutoscaler that has SurgeAnnotation, so that they can be listed.
+	// SurgingLabel is on every Deployment and HorizontalPodAutoscaler that has SurgeAnnotation, so that they can be listed. On a Deployment, its
+	// value identifies the surge.
 	SurgingLabel = "maintenance.cluster.x-k8s.io/surging"
 
 	// DeletionCostAnnotation on a Pod is the deletion cost that the Pod had before a surge chose it for removal. It can be empty.

@@ -2,9 +2,12 @@ package surge
 
 import (
 	"encoding/json"
+	"fmt"
 	"hash/fnv"
 	"maps"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
@@ -26,8 +29,12 @@ type PodRef struct {
 	UID  types.UID `json:"uid"`
 }
 
-// Baseline is the state of a Deployment before its surge, and the progress of the surge.
+// Baseline is the state of a Deployment before its surge, and the progress of the surge. The Deployment controller copies the annotations of
+// a Deployment to its ReplicaSets, and `kubectl rollout undo` replaces those of the Deployment by such a copy. Labels are not copied. So a
+// baseline counts only while the label of the Deployment agrees with it, see marking.
 type Baseline struct {
+	// ID identifies the surge. It is empty in a baseline of an earlier version.
+	ID string `json:"id,omitempty"`
 	// Deployment is the UID of the Deployment: it identifies annotations that were copied to another one.
 	Deployment types.UID `json:"deployment"`
 	// Replicas is the declared number of replicas, Surged that during the surge.
@@ -62,19 +69,79 @@ type note struct {
 	Raised int32  `json:"raised"`
 }
 
-// BaselineOf returns the baseline of a Deployment, nil if it is not surged, and an error if the annotation is not a valid baseline of it.
+// marking is the value of the label of a surging Deployment. After the Deployment was scaled up, it is enough to scale it back.
+type marking struct {
+	id string
+	// replicas and surged are those of the baseline, 0 before the Deployment was scaled up and if an autoscaler scales.
+	replicas, surged int32
+}
+
+func (m marking) String() string {
+	if m.surged == 0 {
+		return m.id
+	}
+	return fmt.Sprintf("%s.%d.%d", m.id, m.replicas, m.surged)
+}
+
+// markingOf returns the marking of a Deployment, the zero value for a label that is invalid or was copied from another Deployment, and false if
+// the Deployment has no label.
+func markingOf(d metav1.Object) (m marking, labelled bool) {
+	value, labelled := d.GetLabels()[v1alpha1.SurgingLabel]
+	parts := strings.Split(value, ".")
+	if len(parts) == 1 {
+		return marking{id: value}, labelled
+	}
+	if len(parts) != 3 {
+		return marking{}, labelled
+	}
+	before, beforeErr := strconv.ParseInt(parts[1], 10, 32)
+	surged, surgedErr := strconv.ParseInt(parts[2], 10, 32)
+	if beforeErr != nil || surgedErr != nil || before < 1 || surged <= before || surged-before > maxPods || !strings.HasPrefix(parts[0], idPrefix(d.GetUID())) {
+		return marking{}, labelled
+	}
+	return marking{id: parts[0], replicas: int32(before), surged: int32(surged)}, labelled //nolint:gosec // parsed with 32 bits
+}
+
+// newID returns the ID of a surge that begins now. It starts with a hash of the UID, so that a copy of the Deployment with its labels is
+// recognized.
+func newID(deployment types.UID, now time.Time) string {
+	return idPrefix(deployment) + strconv.FormatInt(now.UnixNano(), 36)
+}
+
+func idPrefix(deployment types.UID) string {
+	hash := fnv.New64a()
+	hash.Write([]byte(deployment)) //nolint:errcheck // it never fails
+	return strconv.FormatUint(hash.Sum64(), 36) + "-"
+}
+
+func (b *Baseline) marking() marking {
+	m := marking{id: b.ID}
+	if b.Raised && b.ID != "" {
+		m.replicas, m.surged = b.Replicas, b.Surged
+	}
+	return m
+}
+
+// BaselineOf returns the baseline of a Deployment, nil if it is not surged, and an error if the label of a surge has no valid baseline. An
+// annotation without the label is a copy, which is ignored.
 func BaselineOf(d *appsv1.Deployment) (*Baseline, error) { return baselineOf(d) }
 
 func baselineOf(d metav1.Object) (*Baseline, error) {
+	m, labelled := markingOf(d)
+	if !labelled {
+		return nil, nil //nolint:nilnil // a Deployment without a baseline is no error
+	}
 	value, found := d.GetAnnotations()[v1alpha1.SurgeAnnotation]
 	if !found {
-		return nil, nil //nolint:nilnil // a Deployment without a baseline is no error
+		return nil, errors.New("the baseline is missing")
 	}
 	b := &Baseline{}
 	if err := json.Unmarshal([]byte(value), b); err != nil {
 		return nil, errors.Wrap(err, "reading the baseline")
 	}
 	switch {
+	case b.marking() != m:
+		return nil, errors.New("the baseline belongs to another surge, or is not its latest one")
 	case b.Deployment != d.GetUID():
 		return nil, errors.New("the baseline belongs to another Deployment")
 	case b.Replicas < 1 || b.Surged <= b.Replicas || len(b.Pods) > maxPods || int(b.Surged-b.Replicas) > len(b.Pods):
@@ -89,7 +156,7 @@ func SetBaseline(d *appsv1.Deployment, b *Baseline) {
 		unmarkObject(d)
 		return
 	}
-	markObject(d, b)
+	markObject(d, b, b.marking().String())
 }
 
 func noteOf(h metav1.Object) *note {
@@ -101,7 +168,7 @@ func noteOf(h metav1.Object) *note {
 	return n
 }
 
-func markObject(object metav1.Object, content any) {
+func markObject(object metav1.Object, content any, label string) {
 	annotations, labels := maps.Clone(object.GetAnnotations()), maps.Clone(object.GetLabels())
 	if annotations == nil {
 		annotations = map[string]string{}
@@ -109,7 +176,7 @@ func markObject(object metav1.Object, content any) {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	annotations[v1alpha1.SurgeAnnotation], labels[v1alpha1.SurgingLabel] = toJSON(content), ""
+	annotations[v1alpha1.SurgeAnnotation], labels[v1alpha1.SurgingLabel] = toJSON(content), label
 	object.SetAnnotations(annotations)
 	object.SetLabels(labels)
 }

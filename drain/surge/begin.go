@@ -62,7 +62,7 @@ func begin(o Observation) Decision {
 	}
 	declared := replicas(o.Deployment)
 	surge := min(size(o.Deployment), len(waiting), maxPods)
-	b := &Baseline{Deployment: o.Deployment.UID, Replicas: declared, Template: templateHash(o.Deployment.Spec.Template)}
+	b := &Baseline{ID: newID(o.Deployment.UID, o.Now), Deployment: o.Deployment.UID, Replicas: declared, Template: templateHash(o.Deployment.Spec.Template)}
 	if autoscaler != nil {
 		surge = min(surge, int(autoscaler.Spec.MaxReplicas-declared))
 		b.Autoscaler = &AutoscalerBaseline{Name: autoscaler.Name, UID: autoscaler.UID, MinReplicas: autoscaler.Spec.MinReplicas}

@@ -8,6 +8,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -94,16 +95,45 @@ func Decide(o Observation) Decision {
 	b, err := BaselineOf(o.Deployment)
 	switch {
 	case err != nil:
-		d := Decision{Deployment: o.Deployment.DeepCopy(), Event: &Event{Warning: true, Reason: EventSuperseded, Message: "Removed invalid annotation " + v1alpha1.SurgeAnnotation + ": " + err.Error()}}
-		SetBaseline(d.Deployment, nil)
-		return d
+		return dropInvalid(o, err)
 	case b != nil:
 		return (&surging{Observation: o, b: b}).next()
 	}
 	if d, found := restoreOrphans(o); found {
 		return d
 	}
-	return begin(o)
+	d := begin(o)
+	if _, copied := o.Deployment.Annotations[v1alpha1.SurgeAnnotation]; copied && d.Deployment == nil {
+		d.Deployment = o.Deployment.DeepCopy()
+		SetBaseline(d.Deployment, nil)
+	}
+	return d
+}
+
+// dropInvalid ends the surge of a Deployment whose baseline is missing or invalid. `kubectl rollout undo` during the surge has replaced it, for
+// example. The label says to which number of replicas the Deployment is scaled back, unless another actor has scaled it since.
+func dropInvalid(o Observation, why error) Decision {
+	d := Decision{RequeueAt: o.Now.Add(settleInterval)} // the rest is read then
+	lost, _ := markingOf(o.Deployment)
+	if lost.surged > 0 {
+		d.Reports = refuseAll(o.Leaving, Edited, "Another actor replaced the annotations of Deployment "+nameOf(o.Deployment)+" during the surge")
+		if marked, _ := partition(o.Leaving, func(l Leaving) bool { return l.Marked }); len(marked) > 0 {
+			d.Unmark = refs(marked)
+			return d
+		}
+	}
+	d.Deployment = o.Deployment.DeepCopy()
+	SetBaseline(d.Deployment, nil)
+	d.Event = &Event{Warning: true, Reason: EventSuperseded, Message: "Removed the record of a surge, annotation " + v1alpha1.SurgeAnnotation + ": " + why.Error()}
+	switch {
+	case lost.surged == 0:
+	case replicas(o.Deployment) == lost.surged:
+		d.Deployment.Spec.Replicas = ptr.To(lost.replicas)
+		d.Event.Message += ". Scaled back to " + count(lost.replicas)
+	default:
+		d.Event.Message += ". The Deployment keeps " + count(replicas(o.Deployment)) + ", which another actor has set"
+	}
+	return d
 }
 
 // orphaned cleans up the surge of a Deployment that was deleted.

@@ -3,6 +3,7 @@ package surge
 import (
 	"strings"
 	"testing"
+	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,9 +11,28 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
+func TestTrimDeployment(t *testing.T) {
+	for name, tc := range map[string]struct {
+		label string
+		keeps bool
+	}{
+		"keeps the label that says to which number a Deployment is scaled back": {newID("uid", time.Now()) + ".1.2", true},
+		"drops the label of another Deployment":                                 {newID("another", time.Now()) + ".1.2", false},
+		"drops a label without numbers":                                         {newID("uid", time.Now()), false},
+		"drops a label with too many replicas":                                  {newID("uid", time.Now()) + ".1.2000", false},
+	} {
+		t.Run("E63: "+name, func(t *testing.T) {
+			m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid", Labels: map[string]string{v1alpha1.SurgingLabel: tc.label}}}
+			if TrimDeployment(m); Recorded(m) != tc.keeps {
+				t.Errorf("recorded is %t", Recorded(m))
+			}
+		})
+	}
+}
+
 func TestTrimAutoscaler(t *testing.T) {
 	raised := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid"}}
-	markObject(raised, note{Autoscaler: "uid", Deployment: "deployment", Name: "web", Raised: 2})
+	markObject(raised, note{Autoscaler: "uid", Deployment: "deployment", Name: "web", Raised: 2}, "")
 	for _, tc := range []struct {
 		name   string
 		change func(*metav1.PartialObjectMetadata)

@@ -26,6 +26,7 @@ func TestSurgeHolds(t *testing.T) {
 			w.scaledBy(lowest, declared+rapid.Int32Range(0, 3).Draw(t, "headroom"))
 		}
 		interfered := false
+		copies := []map[string]string{nil} // annotations of ReplicaSets
 		actions := map[string]func(*rapid.T){
 			"decide": func(t *rapid.T) {
 				w.apply(surge.Decide(w.observed()), rapid.IntRange(0, 4).Draw(t, "writes until it crashes"))
@@ -62,6 +63,11 @@ func TestSurgeHolds(t *testing.T) {
 					declared, interfered = n, true
 				}
 			},
+			"copy": func(*rapid.T) { copies = append(copies, w.deployment.Annotations) },
+			"undo": func(t *rapid.T) {
+				w.undo(rapid.SampledFrom(copies).Draw(t, "annotations"))
+				interfered = true
+			},
 			"": func(t *rapid.T) {
 				if !interfered && w.available() < int(declared) {
 					t.Fatalf("%d of %d are available", w.available(), declared)
@@ -71,7 +77,7 @@ func TestSurgeHolds(t *testing.T) {
 		t.Repeat(actions)
 
 		w.run()
-		if w.baseline() != nil || w.deployment.Labels[v1alpha1.SurgingLabel] != "" || len(w.evacuations) > 0 {
+		if _, labelled := w.deployment.Labels[v1alpha1.SurgingLabel]; w.baseline() != nil || labelled || len(w.evacuations) > 0 {
 			t.Fatalf("the surge does not end: %v, %d Evacuations remain", w.deployment.Annotations, len(w.evacuations))
 		}
 		switch {
@@ -97,7 +103,7 @@ func FuzzBaseline(f *testing.F) {
 	f.Add(`null`)
 	f.Fuzz(func(t *testing.T, value string) {
 		w := deployed(2).scaledBy(1, 4).evacuated(1, v1alpha1.SurgeAlways)
-		w.deployment.Annotations = map[string]string{v1alpha1.SurgeAnnotation: value}
+		w.deployment.Annotations, w.deployment.Labels = map[string]string{v1alpha1.SurgeAnnotation: value}, map[string]string{v1alpha1.SurgingLabel: ""}
 		for range 10 {
 			w.step()
 			w.settle()

@@ -285,6 +285,115 @@ func TestRevert(t *testing.T) {
 	})
 }
 
+func TestRolloutUndo(t *testing.T) {
+	// record returns the annotations during an earlier surge of a Deployment with one replica, and the Deployment after it.
+	after := func(t *testing.T, change ...func(*world)) (*world, map[string]string) {
+		t.Helper()
+		w := deployed(1)
+		for _, each := range change {
+			each(w)
+		}
+		w.evacuated(1, v1alpha1.SurgeAlways)
+		var record map[string]string
+		for range 50 {
+			if w.step(); w.baseline() != nil {
+				record = w.deployment.Annotations
+			}
+			w.settle()
+			if w.autoscaler != nil && w.baseline() != nil && w.baseline().Returning != nil {
+				w.autoscale(1)
+				w.settle()
+			}
+		}
+		w.evict()
+		if _, labelled := w.deployment.Labels[v1alpha1.SurgingLabel]; record == nil || labelled || *w.deployment.Spec.Replicas != 1 {
+			t.Fatalf("the first surge does not end: %v", w.deployment)
+		}
+		return w, record
+	}
+	t.Run("E63: surges again after the baseline of an earlier surge came back", func(t *testing.T) {
+		w, record := after(t)
+		w.undo(record)
+		w.settle()
+		w.evacuated(1, v1alpha1.SurgeIfSingleReplica)
+		w.run()
+		if len(w.refusals) > 0 || *w.deployment.Spec.Replicas != 1 || w.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" {
+			t.Errorf("refused: %v, %v", w.refusals, w.deployment)
+		}
+	})
+	t.Run("E63: does not scale down to the baseline of an earlier surge", func(t *testing.T) {
+		w, record := after(t)
+		w.undo(record)
+		w.scale(2)
+		w.settle()
+		w.evacuated(1, v1alpha1.SurgeAlways)
+		for range 20 {
+			if w.step(); *w.deployment.Spec.Replicas < 2 {
+				t.Fatalf("scaled to %d", *w.deployment.Spec.Replicas)
+			}
+			w.settle()
+		}
+		if len(w.refusals) > 0 || *w.deployment.Spec.Replicas != 2 {
+			t.Errorf("refused: %v, %v", w.refusals, w.deployment)
+		}
+	})
+	t.Run("E63: ignores the baseline of an earlier surge by an autoscaler", func(t *testing.T) {
+		w, record := after(t, func(w *world) { w.scaledBy(1, 5) })
+		w.undo(record)
+		w.scale(2)
+		w.settle()
+		if w.step(); *w.deployment.Spec.Replicas != 2 {
+			t.Errorf("scaled to %d", *w.deployment.Spec.Replicas)
+		}
+	})
+	t.Run("E63: removes the copy when it refuses the surge", func(t *testing.T) {
+		w, record := after(t)
+		w.undo(record)
+		w.scale(2)
+		w.settle()
+		w.evacuated(1, v1alpha1.SurgeIfSingleReplica)
+		if w.run(); w.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" || *w.deployment.Spec.Replicas != 2 || len(w.refusals) != 1 {
+			t.Errorf("refused: %v, %v", w.refusals, w.deployment)
+		}
+	})
+	_, earlier := after(t)
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		scale       int32
+		want        int32
+	}{
+		"without a record":                            {nil, 0, 1},
+		"with the record of an earlier surge":         {earlier, 0, 1},
+		"and keeps a number that another actor wrote": {nil, 5, 5},
+	} {
+		t.Run("E63: an undo during the surge "+name+" restores the number of replicas", func(t *testing.T) {
+			w := surged(1, 1)
+			w.undo(tc.annotations)
+			if tc.scale > 0 {
+				w.scale(tc.scale)
+			}
+			d := w.step()
+			if _, labelled := w.deployment.Labels[v1alpha1.SurgingLabel]; labelled || *w.deployment.Spec.Replicas != tc.want || w.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" || d.Event == nil {
+				t.Errorf("got %+v", d)
+			}
+			if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.Edited {
+				t.Errorf("the eviction does not follow: %v", d.Reports)
+			}
+		})
+	}
+	t.Run("E63: an undo after Pods were marked restores their deletion cost", func(t *testing.T) {
+		w := surged(1, 1)
+		w.settle()
+		w.step() // mark
+		w.undo(nil)
+		w.step()
+		w.step()
+		if slices.ContainsFunc(w.pods, func(p *pod) bool { return surge.Marked(&p.Pod) }) || *w.deployment.Spec.Replicas != 1 {
+			t.Errorf("got %v", w.deployment)
+		}
+	})
+}
+
 func TestAutoscaler(t *testing.T) {
 	t.Run("E26: raises and restores minReplicas, and waits for the autoscaler to scale back", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)

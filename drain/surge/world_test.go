@@ -251,6 +251,14 @@ func (w *world) autoscale(wants int32) {
 	}
 }
 
+// undo simulates `kubectl rollout undo`: another template, with the annotations that the Deployment controller has copied to its ReplicaSet.
+func (w *world) undo(annotations map[string]string) {
+	w.deployment = w.deployment.DeepCopy()
+	w.deployment.Annotations = annotations
+	w.deployment.Spec.Template.Spec.NodeName += "x"
+	w.deployment.Generation++
+}
+
 func (w *world) scale(n int32) {
 	w.deployment = w.deployment.DeepCopy()
 	w.deployment.Spec.Replicas = &n

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,6 +38,7 @@ func TestSurge(t *testing.T) {
 	t.Run("E32: surges only Deployments whose Pods request it with OnRequest", func(t *testing.T) { all.sub(t).onRequest() })
 	t.Run("E25, E27: restores a Deployment whose new Pods cannot start when the surge is cancelled", func(t *testing.T) { all.sub(t).cancelledSurge() })
 	t.Run("E25: keeps a change of replicas by another actor during a surge, and evicts", func(t *testing.T) { all.sub(t).editedSurge() })
+	t.Run("E63: surges after a rollback that brings back the record of an earlier surge, and restores the number of replicas after a rollback during a surge", func(t *testing.T) { all.sub(t).rolledBack() })
 	t.Run("E25: cleans up when a Deployment is deleted during a surge", func(t *testing.T) { all.sub(t).deletedSurge() })
 	t.Run("E26: raises and restores minReplicas of an autoscaler, which scales back", func(t *testing.T) { all.sub(t).autoscaledMoves() })
 	t.Run("E25: continues and reverts a surge once, wherever the manager is killed", func(t *testing.T) { all.sub(t).surgeSurvivesCrashes() })
@@ -104,6 +107,90 @@ func (s *scene) labelledDeployments() {
 	for _, d := range append(labelled, last) {
 		s.Expect(s.workload.Client.Delete(s.Context(), d)).To(Succeed())
 	}
+}
+
+// rolledBack rolls a Deployment back as `kubectl rollout undo` does, after a surge and during one.
+func (s *scene) rolledBack() {
+	s.withNodes("undo-1 pool=undo", "undo-2 pool=undo")
+	s.runSurging(deployment("undo", 1, inPool("undo")))
+	move := func(name string) {
+		s.create(s.workload.Client, surging(name, v1alpha1.SurgeIfSingleReplica, s.podsOf("undo")[0].Spec.NodeName))
+		s.expectDrained(name)
+		s.expectScaledBack("undo", 1)
+		s.deleteMaintenances(name)
+	}
+	move("undo-first")
+	first := s.replicaSetOf("undo")
+	s.Expect(first.Annotations).To(HaveKey(v1alpha1.SurgeAnnotation), "the Deployment controller copies annotations")
+	s.patchDeployment("undo", `{"spec":{"template":{"metadata":{"annotations":{"version":"2"}}}}}`)
+	s.expectRolledOut("undo")
+	second := s.replicaSetOf("undo")
+
+	s.rollBack("undo", first)
+	s.expectRolledOut("undo")
+	move("undo-second")
+	s.Expect(s.evictions().Where(ofApp("undo"))).To(BeEmpty())
+
+	s.create(s.workload.Client, surging("undo-third", v1alpha1.SurgeAlways, "undo-1", "undo-2")) // the new Pod cannot start
+	s.expectReplicas("undo", 2)
+	s.rollBack("undo", second)
+	s.Eventually(func(g Gomega) {
+		d := &appsv1.Deployment{}
+		g.Expect(s.workload.Client.Get(s.Context(), keyOf("undo"), d)).To(Succeed())
+		g.Expect(d.Spec.Replicas).To(HaveValue(BeEquivalentTo(1)))
+		g.Expect(d.Labels).NotTo(HaveKey(v1alpha1.SurgingLabel))
+	}, eventually, pace).Should(Succeed())
+	s.deleteMaintenances("undo-third")
+}
+
+// replicaSetOf returns the ReplicaSet of the Deployment's template.
+func (s *scene) replicaSetOf(deployment string) *appsv1.ReplicaSet {
+	s.Helper()
+	sets := &appsv1.ReplicaSetList{}
+	s.Expect(s.workload.Client.List(s.Context(), sets, client.InNamespace(namespace), client.MatchingLabels{"app": deployment})).To(Succeed())
+	for i := range sets.Items {
+		if ptr.Deref(sets.Items[i].Spec.Replicas, 0) > 0 {
+			return &sets.Items[i]
+		}
+	}
+	s.Fatalf("Deployment %s has no ReplicaSet with Pods", deployment)
+	return nil
+}
+
+func (s *scene) expectRolledOut(name string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		d := &appsv1.Deployment{}
+		g.Expect(s.workload.Client.Get(s.Context(), keyOf(name), d)).To(Succeed())
+		g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
+		g.Expect([]int32{d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.AvailableReplicas}).To(HaveEach(*d.Spec.Replicas))
+	}, eventually, pace).Should(Succeed())
+}
+
+// rollBack replaces the template and the annotations of a Deployment by those of a ReplicaSet, as `kubectl rollout undo` does.
+func (s *scene) rollBack(name string, to *appsv1.ReplicaSet) {
+	s.Helper()
+	d := &appsv1.Deployment{}
+	s.Expect(s.workload.Client.Get(s.Context(), keyOf(name), d)).To(Succeed())
+	annotations := map[string]string{}
+	for key, value := range to.Annotations {
+		if !strings.HasPrefix(key, "deployment.kubernetes.io/") {
+			annotations[key] = value
+		}
+	}
+	for key, value := range d.Annotations {
+		if strings.HasPrefix(key, "deployment.kubernetes.io/") {
+			annotations[key] = value
+		}
+	}
+	template := to.Spec.Template.DeepCopy()
+	delete(template.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
+	patch, err := json.Marshal([]any{
+		map[string]any{"op": "replace", "path": "/spec/template", "value": template},
+		map[string]any{"op": "replace", "path": "/metadata/annotations", "value": annotations},
+	})
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(s.workload.Client.Patch(s.Context(), d, client.RawPatch(types.JSONPatchType, patch))).To(Succeed())
 }
 
 func (s *scene) tenReplicasMove() {
