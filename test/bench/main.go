@@ -52,6 +52,7 @@ type options struct {
 
 	// The size of a scenario; 0: the default of the scenario.
 	nodes, podsPerNode, drained, apps int
+	namespaces                        int
 	idleNodes                         int
 	clusters, hosts                   int
 	unreachable                       int // negative: the default of the scenario
@@ -127,6 +128,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.podsPerNode, "pods-per-node", 0, "Pods on each Node; 0: default of the scenario")
 	flags.IntVar(&o.drained, "drained", 0, "nodes, or clusters, that are drained at once; 0: as many as the scenario drains")
 	flags.IntVar(&o.apps, "apps", 0, "Deployments that the Pods belong to; 0: default of the scenario")
+	flags.IntVar(&o.namespaces, "namespaces", 0, "Namespaces without Pods in the workload cluster; 0: default of the scenario")
 	flags.StringVar(&o.maxSurge, "max-surge", "", "maxSurge of a rollout, a number or percentage; empty: default of the scenario")
 	flags.IntVar(&o.clusters, "clusters", 0, "Clusters in the management cluster; 0: default of the scenario")
 	flags.IntVar(&o.hosts, "hosts", 0, "API servers that the Clusters share; 0: as many as the scenario has")

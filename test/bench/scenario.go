@@ -33,6 +33,7 @@ var scenarios = []scenario{
 	compare("nodes", "half of all Nodes at once, under shared budgets", nodesLoad, limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
 	compare("rollout", "a MachineDeployment replaces all its Nodes", rolloutLoad, capnmRolloutCandidate, announceRolloutCandidate, ignoreRolloutCandidate, capiRolloutCandidate),
 	burstScenario,
+	wideScenario,
 	atScale("fleet", "500 Clusters, idle and drained", "fleet"),
 	atScale("idle", "500 Clusters, idle for five minutes", "idle"),
 	atScale("restart", "500 Clusters, a restart while 100 of them are drained", "restart"),
