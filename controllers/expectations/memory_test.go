@@ -1,6 +1,7 @@
 package expectations
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 )
 
 func TestMemory(t *testing.T) {
@@ -111,5 +115,31 @@ func TestMemory(t *testing.T) {
 			}
 			g.Expect(most).To(BeNumerically("<=", 300))
 		})
+	})
+
+	t.Run("M101: observes the events of a watch, and passes them on", func(t *testing.T) {
+		g, nodes, passed := NewWithT(t), New[*corev1.Node](t.Context(), withoutLabels), 0
+		next := handler.TypedFuncs[*corev1.Node, string]{
+			CreateFunc: func(context.Context, event.TypedCreateEvent[*corev1.Node], workqueue.TypedRateLimitingInterface[string]) {
+				passed++
+			},
+			UpdateFunc: func(context.Context, event.TypedUpdateEvent[*corev1.Node], workqueue.TypedRateLimitingInterface[string]) {
+				passed++
+			},
+			DeleteFunc: func(context.Context, event.TypedDeleteEvent[*corev1.Node], workqueue.TypedRateLimitingInterface[string]) {
+				passed++
+			},
+		}
+		observing := Observing(nodes, cluster, handler.TypedEventHandler[*corev1.Node, string](next))
+		observing.Create(t.Context(), event.TypedCreateEvent[*corev1.Node]{Object: node(1, "1")}, nil)
+		observing.Update(t.Context(), event.TypedUpdateEvent[*corev1.Node]{ObjectOld: node(2, "1"), ObjectNew: node(2, "2")}, nil)
+		observing.Delete(t.Context(), event.TypedDeleteEvent[*corev1.Node]{Object: node(3, "3")}, nil)
+		g.Expect(passed).To(Equal(3))
+		for uid, version := range map[types.UID]string{"1": "1", "2": "2"} {
+			known, _ := nodes.entries.Get(cluster, uid)
+			g.Expect(known.delivered).To(Equal(version))
+		}
+		deleted, _ := nodes.entries.Get(cluster, "3")
+		g.Expect(deleted.gone).To(BeTrue())
 	})
 }
