@@ -226,9 +226,10 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	rollouts := &machinedeployment.Reconciler{Client: local, Clusters: clusters, Maintenances: requester, Clock: now, WatchFilterValue: o.watchFilter}
 	policies := &machinedrainpolicy.Reconciler{Client: local, Clusters: clusters, Clock: now}
 	maintenances := &nodemaintenance.Reconciler{
-		Clusters: clusters, Recorder: recorder, Clock: now, ManagementCluster: managementCluster, Machines: local, NodeAgent: featureGates.Enabled(nodeAgentGate),
+		Clusters: clusters, Recorder: recorder, Clock: now, ManagementCluster: managementCluster, Machines: local, Maintenances: requester,
+		NodeAgent: featureGates.Enabled(nodeAgentGate),
 	}
-	sweeper := &nodemaintenance.Sweeper{Clusters: clusters, Machines: local}
+	sweeper := &nodemaintenance.Sweeper{Clusters: clusters, Machines: local, Maintenances: requester, Clock: now}
 	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Written: written, Clock: now}
 	evictions := &evictor.Evictor{Clusters: clusters, Machines: served, Written: written, Recorder: recorder, Clock: now}
 	daemonSets := &daemonset.Reconciler{Clusters: clusters, Clock: now}

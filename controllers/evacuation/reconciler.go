@@ -24,6 +24,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -78,15 +80,15 @@ func TermsChanged() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 	}
 }
 
-// evacuationsOf returns the Evacuations on the Nodes that the status of a NodeMaintenance lists.
+// evacuationsOf returns the Evacuations on the Nodes that a NodeMaintenance selects by name or that its status lists.
 func (r *Reconciler) evacuationsOf(ctx context.Context, cluster types.NamespacedName, m *v1alpha1.NodeMaintenance) (keys []types.NamespacedName) {
 	remoteClient, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
 		return nil // the initial list of the next connection enqueues all Evacuations
 	}
-	for i := range m.Status.NodeStatuses {
+	for _, node := range nodeselection.KnownNodes(m) {
 		list := &v1alpha1.EvacuationList{}
-		if err := remoteClient.List(ctx, list, workload.OnNode(m.Status.NodeStatuses[i].NodeRef.Name), client.UnsafeDisableDeepCopy); err != nil {
+		if err := remoteClient.List(ctx, list, workload.OnNode(node), client.UnsafeDisableDeepCopy); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Failed to list the Evacuations to reconcile", "Cluster", klog.KRef(cluster.Namespace, cluster.Name))
 			return keys
 		}
@@ -166,10 +168,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if err := r.store(ctx, s, action, now); client.IgnoreNotFound(err) != nil {
 		return workload.Result(err)
 	}
-	if !action.Deadline.IsZero() {
-		return reconcile.Result{RequeueAfter: max(action.Deadline.Sub(now), time.Millisecond)}, nil
-	}
-	return reconcile.Result{}, nil
+	return workload.RequeueAt(action.Deadline, now), nil
 }
 
 // input returns what is known about the Evacuation and its Pod. It records when the Pod was first observed not to exist.
@@ -300,7 +299,11 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	s.terms = evacuation.TermsOn(pod.Spec.NodeName, maintenances, r.Machines.Suspended(ctx, s.request.Cluster))
+	drained, err := workload.NodeNamed(ctx, s.client, pod.Spec.NodeName)
+	if err != nil {
+		return err
+	}
+	s.terms = evacuation.DrainersOf(maintenances, r.Machines.Suspended(ctx, s.request.Cluster)).On(drained).For(planinput.RulePod(observation, pod))
 	if len(s.evacuation.Spec.Evacuators) == 0 {
 		_, problems := evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType))
 		for _, problem := range problems {

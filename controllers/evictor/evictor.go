@@ -177,10 +177,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		v.startEvictions(ctrl.LoggerInto(v.evictionContext, ctrl.LoggerFrom(ctx)), p, append(admitted, granted...))
 	}
 	p.report(ctx, append(waiting, paused...))
-	if p.nextTry.IsZero() {
-		return reconcile.Result{}, nil
-	}
-	return reconcile.Result{RequeueAfter: max(p.nextTry.Sub(p.now), time.Millisecond)}, nil
+	return workload.RequeueAt(p.nextTry, p.now), nil
 }
 
 // receive records the event of a budget for the metric of reactions.

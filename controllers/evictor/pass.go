@@ -26,6 +26,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 )
@@ -52,11 +53,12 @@ type pass struct {
 	subjects    map[types.UID]*subject
 	requested   map[string]requested // by Node
 	suspended   func(*v1alpha1.NodeMaintenance) bool
-	deleted     []clusterv1.Machine         // the deleted Machines of the Cluster, read-only
-	terms       map[string]evacuation.Terms // by Node
-	blocked     map[string]int              // numbers of blocked Pods, by reason
-	cordoning   bool                        // Nodes are about to be cordoned
-	nextTry     time.Time                   // time of the next pass if no event triggers it earlier, zero: none
+	deleted     []clusterv1.Machine                    // the deleted Machines of the Cluster, read-only
+	drains      func(node string) evacuation.NodeTerms // of the Node with this name
+	terms       map[string]evacuation.Terms            // of the drained Nodes, by name
+	blocked     map[string]int                         // numbers of blocked Pods, by reason
+	cordoning   bool                                   // Nodes are about to be cordoned
+	nextTry     time.Time                              // time of the next pass if no event triggers it earlier, zero: none
 }
 
 // requested contains the Evacuations of the Pods of a Node.
@@ -92,7 +94,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	if err := p.findImminentCordons(ctx, maintenances.Items); err != nil {
 		return nil, err
 	}
-	p.terms = evacuation.TermsByNode(maintenances.Items, p.suspended)
+	p.observeDrains(ctx, evacuation.DrainersOf(maintenances.Items, p.suspended))
 	candidates := p.inFlight()
 	live := map[types.UID]bool{}
 	for _, s := range p.due(evacuations.Items) {
@@ -165,7 +167,41 @@ func (p *pass) subjectOf(observed *v1alpha1.Evacuation) *subject {
 	if !known {
 		return nil
 	}
-	return &subject{evacuation: e, pod: pod, action: evacuation.Next(evacuation.InputOf(e, pod, podType, p.terms[pod.Spec.NodeName], p.now))}
+	terms := p.drains(pod.Spec.NodeName).For(planinput.RulePod(p.observation, pod))
+	return &subject{evacuation: e, pod: pod, action: evacuation.Next(evacuation.InputOf(e, pod, podType, terms, p.now))}
+}
+
+// nodeRetry is the delay before a Node that cannot be read is read again.
+const nodeRetry = 5 * time.Second
+
+// observeDrains determines which NodeMaintenances drain which Nodes.
+func (p *pass) observeDrains(ctx context.Context, drainers *evacuation.Drainers) {
+	p.drains, p.terms = p.termsByNode(ctx, drainers), map[string]evacuation.Terms{}
+	for _, node := range drainers.KnownNodes() {
+		if drains := p.drains(node); len(drains) > 0 {
+			terms := drains.Combined()
+			terms.Suspended = drains.IsSuspended()
+			p.terms[node] = terms
+		}
+	}
+}
+
+// termsByNode returns a function that returns the terms of a Node. It reads each Node once. For a Node that cannot be read it returns none, so that
+// no Pod is evicted there for NodeMaintenances.
+func (p *pass) termsByNode(ctx context.Context, drainers *evacuation.Drainers) func(node string) evacuation.NodeTerms {
+	known := map[string]evacuation.NodeTerms{}
+	return func(name string) evacuation.NodeTerms {
+		if terms, isKnown := known[name]; isKnown {
+			return terms
+		}
+		node, err := workload.NodeNamed(ctx, p.client, name)
+		if err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to get the Node of a Pod that is to be evicted", "Node", klog.KRef("", name))
+			p.requeueAt(p.now.Add(nodeRetry))
+		}
+		known[name] = drainers.On(node)
+		return known[name]
+	}
 }
 
 // findImminentCordons determines whether Nodes are about to be cordoned.

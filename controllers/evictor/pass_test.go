@@ -31,7 +31,11 @@ func passOver(t *testing.T, now time.Time, observation workload.Observation, obj
 	scheme := runtime.NewScheme()
 	_ = corev1.AddToScheme(scheme)
 	_ = v1alpha1.AddToScheme(scheme)
+	draining := v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("one")}}
 	return &pass{
+		drains: func(node string) evacuation.NodeTerms {
+			return evacuation.DrainersOf([]v1alpha1.NodeMaintenance{draining}, nil).On(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+		},
 		client:      fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).Build(),
 		observation: observation, state: newState(), written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim), now: now,
 		subjects: map[types.UID]*subject{}, requested: map[string]requested{}, blocked: map[string]int{},
@@ -219,8 +223,9 @@ func TestWaitForCordonsIsBounded(t *testing.T) {
 			now := requested.Add(tc.after)
 			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(now.Add(-tc.recreate))}}
 			m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageCordon, v1alpha1.SelectNodes("one")
-			p := passOver(t, now, onePod{pod: pod}, m, e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
-			p.suspended = func(*v1alpha1.NodeMaintenance) bool { return tc.paused }
+			draining := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("two")}}
+			p := passOver(t, now, onePod{pod: pod}, m, e, draining, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "two"}})
+			p.suspended = func(m *v1alpha1.NodeMaintenance) bool { return tc.paused && m.Name == "one" }
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(candidates).To(HaveLen(map[bool]int{true: 1}[tc.evicts]))
@@ -237,6 +242,8 @@ type onePod struct {
 	pod  *corev1.Pod
 	loss *budgets.Loss
 }
+
+func (o onePod) NamespaceLabels(string) (labels map[string]string, known bool) { return nil, true }
 
 func (o onePod) PodByUID(uid types.UID) (*corev1.Pod, bool) { return o.pod, o.pod.UID == uid }
 

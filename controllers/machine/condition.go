@@ -53,10 +53,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 			return reconcile.Result{}, err
 		}
 	}
-	if result.at.IsZero() {
-		return reconcile.Result{}, nil
-	}
-	return reconcile.Result{RequeueAfter: max(result.at.Sub(s.now), time.Millisecond)}, nil
+	return workload.RequeueAt(result.at, s.now), nil
 }
 
 // reportResult writes the result of a drain to the condition of a Machine whose hook is removed next. It fails with a conflict if the Machine

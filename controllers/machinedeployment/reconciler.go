@@ -76,15 +76,14 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
 	if s.cluster, err = util.GetClusterByName(ctx, r.Client, s.deployment.Namespace, s.deployment.Spec.ClusterName); err != nil {
 		return errors.Wrapf(err, "getting Cluster %s", s.deployment.Spec.ClusterName)
 	}
-	inNamespace := client.InNamespace(s.deployment.Namespace)
-	all, policies := &clusterv1.MachineList{}, &v1alpha1.MachineDrainPolicyList{}
-	if err := r.Client.List(ctx, all, inNamespace, client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name, clusterv1.MachineDeploymentNameLabel: s.deployment.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		return errors.Wrapf(err, "listing the Machines of MachineDeployment %s", klog.KObj(s.deployment))
+	if s.machines, err = r.Maintenances.MachinesOf(ctx, s.cluster, s.deployment); err != nil {
+		return err
 	}
-	if err := r.Client.List(ctx, policies, inNamespace); err != nil {
+	policies := &v1alpha1.MachineDrainPolicyList{}
+	if err := r.Client.List(ctx, policies, client.InNamespace(s.deployment.Namespace)); err != nil {
 		return errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", s.deployment.Namespace)
 	}
-	s.machines, s.policies = all.Items, policies.Items
+	s.policies = policies.Items
 	key := client.ObjectKeyFromObject(s.cluster)
 	if s.remote, err = r.Clusters.Client(ctx, key); err != nil {
 		return err

@@ -5,8 +5,10 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 )
 
@@ -22,7 +24,8 @@ const (
 
 // creations remembers the Evacuations that were created but not yet observed, and those that the API server has refused. Each observed
 // Evacuation triggers a reconciliation, which would otherwise create all the others again while the API server is busiest. Nothing else
-// depends on it: after a restart of the manager, these calls are made a second time, and refused.
+// depends on it: after a restart of the manager, these calls are made a second time, and refused. The first list of Evacuations after a restart
+// contains those that were not observed before.
 type creations struct {
 	mu   sync.Mutex
 	last map[workload.Request]map[types.UID]creation // by NodeMaintenance and Pod
@@ -30,8 +33,9 @@ type creations struct {
 
 // creation is the result of the last attempt to create the Evacuation of a Pod.
 type creation struct {
-	observed bool      // the Evacuation was observed
-	until    time.Time // time of the next attempt
+	sent     *v1alpha1.Evacuation // identifies an Evacuation that may exist but was not observed; nil: there is none
+	observed bool                 // the Evacuation was observed
+	until    time.Time            // time of the next attempt
 	backoff  time.Duration
 	refused  error // nil: the Evacuation was not refused
 }
@@ -45,11 +49,46 @@ func (c *creations) awaited(request workload.Request, pod types.UID, now time.Ti
 	return last.until, known && now.Before(last.until)
 }
 
-// recordCreated records that the Evacuation of a Pod was created.
-func (c *creations) recordCreated(request workload.Request, pod types.UID, now time.Time) {
+// recordCreated records that an Evacuation was created.
+func (c *creations) recordCreated(request workload.Request, e *v1alpha1.Evacuation, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.set(request, pod, creation{until: now.Add(createdGrace)})
+	c.set(request, types.UID(e.Spec.PodRef.UID), creation{sent: identityOf(e), until: now.Add(createdGrace)})
+}
+
+// recordUnanswered records that an Evacuation may have been created, because the request got no answer. The next attempt is due.
+func (c *creations) recordUnanswered(request workload.Request, e *v1alpha1.Evacuation) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.set(request, types.UID(e.Spec.PodRef.UID), creation{sent: identityOf(e)})
+}
+
+// identityOf returns an Evacuation with what identifies it and its Pod.
+func identityOf(e *v1alpha1.Evacuation) *v1alpha1.Evacuation {
+	identity := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name}}
+	identity.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: e.Annotations[v1alpha1.EvacuationNodeAnnotation]}
+	identity.Spec.PodRef = e.Spec.PodRef
+	return identity
+}
+
+// unobserved returns the identities of the Evacuations on a Node that may exist but were not observed.
+func (c *creations) unobserved(request workload.Request, node string) []*v1alpha1.Evacuation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var unobserved []*v1alpha1.Evacuation
+	for _, last := range c.last[request] {
+		if last.sent != nil && last.sent.Annotations[v1alpha1.EvacuationNodeAnnotation] == node {
+			unobserved = append(unobserved, last.sent)
+		}
+	}
+	return unobserved
+}
+
+// forget deletes the record of a Pod.
+func (c *creations) forget(request workload.Request, pod types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.last[request], pod)
 }
 
 // recordRefused records that the API server has refused the Evacuation of a Pod.
@@ -70,15 +109,16 @@ func (c *creations) set(request workload.Request, pod types.UID, last creation) 
 	c.last[request][pod] = last
 }
 
-// refusals returns the errors of refused Evacuations, by Pod, and the time of the first retry, or zero. It deletes the records of Pods
-// that no longer exist.
-func (c *creations) refusals(request workload.Request, exists func(types.UID) bool) (refused map[types.UID]error, retryAt time.Time) {
+// refusals returns the errors of refused Evacuations, by Pod, and the time of the first retry. pods are those that exist, with whether their Evacuations
+// are to be created. refusals deletes the records of Pods that no longer exist, and the refusals that are not retried.
+func (c *creations) refusals(request workload.Request, pods map[types.UID]bool) (refused map[types.UID]error, retryAt time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	refused = map[types.UID]error{}
 	for pod, last := range c.last[request] {
+		wanted, exists := pods[pod]
 		switch {
-		case !exists(pod):
+		case !exists, last.refused != nil && !wanted:
 			delete(c.last[request], pod)
 		case last.refused != nil:
 			refused[pod] = last.refused

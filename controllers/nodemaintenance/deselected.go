@@ -28,7 +28,7 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 	for _, node := range nodes {
 		// Another NodeMaintenance that drains the Node decides about all Evacuations there.
 		if !slices.ContainsFunc(s.othersOn(node), planinput.Drains) {
-			if err := withdrawAll(ctx, s, node, nil); err != nil {
+			if err := r.withdrawAll(ctx, s, node, nil); err != nil {
 				return false, err
 			}
 		}

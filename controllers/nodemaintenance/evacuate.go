@@ -189,10 +189,10 @@ func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets sets.Se
 	}
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
-	existing := sets.New[types.UID]()
+	existing := map[types.UID]bool{} // with whether the Evacuation is to be created
 	for _, node := range s.nodes {
 		for _, pod := range s.drain.pods[node.Name] {
-			existing.Insert(pod.object.UID)
+			existing[pod.object.UID] = targets.Has(pod.object.UID) && s.cordonErrors[node.Name] == nil
 			if write := r.evacuationWrite(ctx, s, pod, targets.Has(pod.object.UID), after[pod.object.UID]); write != nil {
 				group.Go(write)
 			}
@@ -200,7 +200,7 @@ func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets sets.Se
 	}
 	err = group.Wait()
 	var retryAt time.Time
-	if s.drain.createErrors, retryAt = r.created.refusals(s.request, existing.Has); len(s.drain.createErrors) > 0 {
+	if s.drain.createErrors, retryAt = r.created.refusals(s.request, existing); len(s.drain.createErrors) > 0 {
 		s.requeueBy(retryAt)
 	}
 	return err
@@ -265,6 +265,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 			return nil // the namespace controller deletes its Pods
 		}
 		if !isAnswer(err) {
+			r.created.recordUnanswered(s.request, e)
 			return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod.object))
 		}
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to create Evacuation", "Pod", klog.KObj(pod.object))
@@ -272,7 +273,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 		r.Clusters.Event(s.request.Cluster, pod.object, corev1.EventTypeWarning, eventEvacuationRefused, progress.Describe(err))
 		return nil
 	}
-	r.created.recordCreated(s.request, pod.object.UID, r.Clock.Now())
+	r.created.recordCreated(s.request, e, r.Clock.Now())
 	if len(evacuators) == 0 {
 		problems = nil // the evacuation controller resolves them again, and reports them
 	}
@@ -319,7 +320,7 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 		wanted = others.Decide(planned(pods), others.Turns(planned(pods))).Targets
 	}
 	for _, node := range s.nodes {
-		if err := withdrawAll(ctx, s, node, wanted); err != nil {
+		if err := r.withdrawAll(ctx, s, node, wanted); err != nil {
 			return false, err
 		}
 	}
@@ -332,7 +333,7 @@ func (r *Reconciler) withdrawFromDeletedNodes(ctx context.Context, s *scope) (bo
 	for _, name := range names {
 		err := s.client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
 		if apierrors.IsNotFound(err) {
-			err = withdrawAll(ctx, s, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil)
+			err = r.withdrawAll(ctx, s, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil)
 		}
 		if err != nil {
 			return false, errors.Wrapf(err, "withdrawing from the Evacuations on deleted Node %s", name)
@@ -341,20 +342,49 @@ func (r *Reconciler) withdrawFromDeletedNodes(ctx context.Context, s *scope) (bo
 	return true, nil
 }
 
-// withdrawAll withdraws from the Evacuations of a Node's Pods, except the wanted ones.
-func withdrawAll(ctx context.Context, s *scope, node *corev1.Node, wanted sets.Set[types.UID]) error {
+// withdrawAll withdraws from the Evacuations of a Node's Pods, except the wanted ones: from those in the cache, and from those that this
+// reconciler has created and that the watch has not delivered yet.
+func (r *Reconciler) withdrawAll(ctx context.Context, s *scope, node *corev1.Node, wanted sets.Set[types.UID]) error {
 	evacuations, err := evacuationsOn(ctx, s.client, node.Name)
 	if err != nil {
 		return err
 	}
 	for i := range evacuations {
-		e := &evacuations[i]
-		if wanted.Has(types.UID(e.Spec.PodRef.UID)) || !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
-			continue
+		r.created.forget(s.request, types.UID(evacuations[i].Spec.PodRef.UID))
+		if err := withdrawUnwanted(ctx, s.client, &evacuations[i], wanted); err != nil {
+			return err
 		}
-		if err := setInstigator(ctx, s.client, e, evacuation.Withdraw); err != nil {
+	}
+	for _, sent := range r.created.unobserved(s.request, node.Name) {
+		if err := r.withdrawUnobserved(ctx, s, sent, wanted); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// withdrawUnobserved withdraws from an Evacuation that may exist and is not in the cache.
+func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1alpha1.Evacuation, wanted sets.Set[types.UID]) error {
+	live, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
+	if err != nil {
+		return err
+	}
+	e := &v1alpha1.Evacuation{}
+	switch err := live.Get(ctx, client.ObjectKeyFromObject(sent), e); {
+	case client.IgnoreNotFound(err) != nil:
+		return errors.Wrapf(err, "getting Evacuation %s", klog.KObj(sent))
+	case err == nil:
+		if err := withdrawUnwanted(ctx, s.client, e, wanted); err != nil {
+			return err
+		}
+	}
+	r.created.forget(s.request, types.UID(sent.Spec.PodRef.UID))
+	return nil
+}
+
+func withdrawUnwanted(ctx context.Context, c client.Client, e *v1alpha1.Evacuation, wanted sets.Set[types.UID]) error {
+	if wanted.Has(types.UID(e.Spec.PodRef.UID)) || !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
+		return nil
+	}
+	return setInstigator(ctx, c, e, evacuation.Withdraw)
 }

@@ -9,6 +9,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -18,8 +19,31 @@ type ownerMachine struct {
 	machine *clusterv1.Machine // nil: it no longer exists
 }
 
-// findMachine gets the Machine that the NodeMaintenance serves, if it is in this management cluster, and decides whether the maintenance is suspended.
-func (r *Reconciler) findMachine(ctx context.Context, s *scope) error {
+// isRecreated reports whether a deleted NodeMaintenance of a Machine is recreated at once. A user has deleted it: the manager moves it to
+// stage Complete before it deletes it. The manager of the other management cluster recreates one that serves a Machine there.
+func (r *Reconciler) isRecreated(ctx context.Context, s *scope) (bool, error) {
+	if s.owner == nil {
+		_, serves := s.maintenance.Annotations[v1alpha1.OwnerMachineAnnotation]
+		return serves && s.maintenance.Spec.Stage != v1alpha1.StageComplete, nil
+	}
+	if s.owner.machine == nil {
+		return false, nil
+	}
+	wanted, err := r.Maintenances.Wanted(ctx, s.owner.machine, s.now)
+	return err == nil && machinedrain.IsRecreated(s.maintenance, s.owner.machine, wanted), err
+}
+
+// findMachine gets the Machine that the NodeMaintenance serves, if it is in this management cluster, and decides whether the maintenance is suspended,
+// and whether it is recreated.
+func (r *Reconciler) findMachine(ctx context.Context, s *scope) (err error) {
+	if err := r.findOwner(ctx, s); err != nil || s.maintenance.DeletionTimestamp.IsZero() {
+		return err
+	}
+	s.recreated, err = r.isRecreated(ctx, s)
+	return err
+}
+
+func (r *Reconciler) findOwner(ctx context.Context, s *scope) error {
 	key, served := machinedrain.OwnerMachineOfAnyManager(s.maintenance, s.request.Cluster)
 	if !served {
 		s.suspended = machinedrain.IsSuspended(s.maintenance, nil, r.ManagementCluster)

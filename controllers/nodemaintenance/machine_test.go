@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
@@ -69,6 +70,7 @@ func TestStepsOfOtherManagementClusters(t *testing.T) {
 			}
 			scheme := apiruntime.NewScheme()
 			g.Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
+			g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
 			management := fake.NewClientBuilder().WithScheme(scheme)
 			if !tc.absent {
 				management.WithObjects(machine)
@@ -77,7 +79,8 @@ func TestStepsOfOtherManagementClusters(t *testing.T) {
 			if tc.gone {
 				s.nodes = nil
 			}
-			r := &Reconciler{Machines: management.Build(), ManagementCluster: "here"}
+			c := management.Build()
+			r := &Reconciler{Machines: c, ManagementCluster: "here", Maintenances: &machinemaintenance.Requester{Client: c, ManagementCluster: "here"}}
 			g.Expect(r.findMachine(t.Context(), s)).To(Succeed())
 			if got := names(r.steps(s)); tc.want == "" {
 				g.Expect(got).To(BeEmpty())

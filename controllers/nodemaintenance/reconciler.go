@@ -39,7 +39,8 @@ type Reconciler struct {
 	// v1alpha1.OwnerManagementClusterAnnotation.
 	ManagementCluster string
 	// Machines reads the management cluster's Machines.
-	Machines client.Reader
+	Machines     client.Reader
+	Maintenances *machinemaintenance.Requester
 	// NodeAgent is the feature gate that lets agents on Nodes evacuate static Pods.
 	NodeAgent bool
 	Recorder  *tracing.Recorder
@@ -85,6 +86,7 @@ type scope struct {
 
 	owner     *ownerMachine              // nil: the NodeMaintenance serves no Machine of this management cluster
 	suspended bool                       // nothing is done, see machinedrain.IsSuspended
+	recreated bool                       // the NodeMaintenance is being deleted, and is recreated at once
 	nodes     []*corev1.Node             // the selected Nodes, read-only
 	others    []v1alpha1.NodeMaintenance // a superset of those that share Nodes with this one, read-only
 	drainedBy map[string][]*corev1.Node  // Nodes of the others that are in stage Drain, by NodeMaintenance name
@@ -115,10 +117,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if !workload.IsNotConnected(err) && !workload.IsPaused(err) {
 		r.Clusters.Failures.Record(request, err, s.now)
 	}
-	if err != nil || s.requeueAt.IsZero() {
+	if err != nil {
 		return workload.Result(err)
 	}
-	return reconcile.Result{RequeueAfter: max(s.requeueAt.Sub(s.now), time.Millisecond)}, nil
+	return workload.RequeueAt(s.requeueAt, s.now), nil
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
@@ -177,7 +179,7 @@ func (r *Reconciler) deletionSteps(s *scope) []step {
 		return nil
 	case s.isLeftToClusterAPI(): // the Node stays cordoned
 		return []step{r.withdraw, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}
-	case s.isRecreated(): // the Node stays cordoned, and the Evacuations are adopted
+	case s.recreated: // the Node stays cordoned, and the Evacuations are adopted
 		return []step{r.removeFinalizer, r.stopObserving}
 	default:
 		return []step{r.moveToComplete, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}
@@ -222,16 +224,6 @@ func (r *Reconciler) removeFinalizer(ctx context.Context, s *scope) (bool, error
 		return true, nil
 	}
 	return r.patchMetadata(ctx, s, "removing the finalizer from")
-}
-
-// isRecreated reports whether a deleted NodeMaintenance of a Machine is recreated at once. A user has deleted it: the manager moves it to
-// stage Complete before it deletes it. The manager of the other management cluster recreates one that serves a Machine there.
-func (s *scope) isRecreated() bool {
-	if s.owner != nil {
-		return machinedrain.IsRecreated(s.maintenance, s.owner.machine)
-	}
-	_, serves := s.maintenance.Annotations[v1alpha1.OwnerMachineAnnotation]
-	return serves && s.maintenance.Spec.Stage != v1alpha1.StageComplete
 }
 
 // moveToComplete moves a NodeMaintenance to stage Complete.

@@ -2,11 +2,13 @@ package nodemaintenance
 
 import (
 	"context"
+	"time"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -17,18 +19,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
 )
 
-// Sweeper cleans up what NodeMaintenances that no longer exist have left behind on Nodes, whenever the watch of Nodes starts: see package
-// drain/orphan. The DaemonSet evacuator removes its taint itself.
+// sweepRetry is the interval at which a Node is reconciled again while its NodeMaintenance is expected to be recreated, or its Machine is paused.
+const sweepRetry = 10 * time.Second
+
+// Sweeper cleans up what NodeMaintenances that no longer exist have left behind on Nodes: see package drain/orphan. It looks for that when the watch of
+// Nodes starts, when a NodeMaintenance no longer exists, and when an Evacuation is observed that NodeMaintenances request. The DaemonSet evacuator
+// removes its taint itself.
 type Sweeper struct {
 	Clusters *workload.Clusters
+	Clock    clock.PassiveClock
 	// Machines reads the management cluster's Machines.
-	Machines client.Reader
+	Machines     client.Reader
+	Maintenances *machinemaintenance.Requester
 
 	controller controller.TypedController[workload.Request]
 }
@@ -41,56 +52,125 @@ func (r *Sweeper) SetupWithManager(mgr ctrl.Manager, options controller.TypedOpt
 	return errors.Wrap(err, "setting up the sweeper")
 }
 
-// Watches returns watches that enqueue the Nodes of a workload cluster that have traces of NodeMaintenances, and every Node that an Evacuation
-// names, from the initial lists. Nodes are listed when FindLeftovers has found such a Node, and before each drain of an idle workload cluster.
+// Watches returns watches that enqueue the Nodes of a workload cluster that may have traces of NodeMaintenances which no longer exist. Nodes are listed
+// when FindLeftovers has found such a Node, and before each drain of an idle workload cluster.
 func (r *Sweeper) Watches(cluster types.NamespacedName) []clustercache.Watcher {
+	enqueue := func(queue workload.Queue, node string) {
+		if node != "" {
+			queue.Add(workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: node}})
+		}
+	}
 	return []clustercache.Watcher{
-		workload.Watch("sweeper-Nodes", r.controller, &corev1.Node{}, listed(cluster, func(node *corev1.Node) string {
-			if !orphan.Possible(node) {
-				return ""
-			}
-			return node.Name
-		})),
-		workload.Watch("sweeper-Evacuations", r.controller, &v1alpha1.Evacuation{}, listed(cluster, func(e *v1alpha1.Evacuation) string {
-			return e.Annotations[v1alpha1.EvacuationNodeAnnotation]
-		})),
+		workload.Watch("sweeper-Nodes", r.controller, &corev1.Node{}, handler.TypedFuncs[*corev1.Node, workload.Request]{
+			CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*corev1.Node], queue workload.Queue) {
+				if e.IsInInitialList && orphan.Possible(e.Object) {
+					enqueue(queue, e.Object.Name)
+				}
+			},
+		}),
+		workload.Watch("sweeper-Evacuations", r.controller, &v1alpha1.Evacuation{}, handler.TypedFuncs[*v1alpha1.Evacuation, workload.Request]{
+			CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*v1alpha1.Evacuation], queue workload.Queue) {
+				enqueue(queue, requestedNode(e.Object))
+			},
+			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1alpha1.Evacuation], queue workload.Queue) {
+				if node := requestedNode(e.ObjectNew); node != requestedNode(e.ObjectOld) {
+					enqueue(queue, node)
+				}
+			},
+		}),
+		workload.Watch("sweeper-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedFuncs[*v1alpha1.NodeMaintenance, workload.Request]{
+			DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*v1alpha1.NodeMaintenance], queue workload.Queue) {
+				for _, node := range r.nodesOf(ctx, cluster, e.Object) {
+					enqueue(queue, node)
+				}
+			},
+		}),
 	}
 }
 
-// listed enqueues the Nodes of the objects in the initial list of a watch.
-func listed[T client.Object](cluster types.NamespacedName, node func(T) string) handler.TypedEventHandler[T, workload.Request] {
-	return handler.TypedFuncs[T, workload.Request]{CreateFunc: func(_ context.Context, e event.TypedCreateEvent[T], queue workload.Queue) {
-		if name := node(e.Object); e.IsInInitialList && name != "" {
-			queue.Add(workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: name}})
-		}
-	}}
+// requestedNode returns the Node of an Evacuation that NodeMaintenances request, or "".
+func requestedNode(e *v1alpha1.Evacuation) string {
+	if !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
+		return ""
+	}
+	return e.Annotations[v1alpha1.EvacuationNodeAnnotation]
+}
+
+// nodesOf returns the Nodes that a deleted NodeMaintenance has selected. It returns none for one that serves a Machine of another management cluster: the
+// manager there recreates it.
+func (r *Sweeper) nodesOf(ctx context.Context, cluster types.NamespacedName, m *v1alpha1.NodeMaintenance) []string {
+	if _, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]; serves && !machinedrain.IsOfManagementCluster(m, r.Maintenances.ManagementCluster) {
+		return nil
+	}
+	known := nodeselection.KnownNodes(m)
+	if _, byName := nodeselection.Names(m); byName {
+		return known
+	}
+	cached, err := r.Clusters.Client(ctx, cluster)
+	if err != nil {
+		return known // the first lists of the next connection enqueue all Nodes with traces
+	}
+	nodes, err := selectedNodes(ctx, cached, m)
+	if err != nil {
+		logMapError(ctx, err, cluster)
+	}
+	return append(known, nodeNames(nodes)...)
 }
 
 // Reconcile cleans up one Node:
 //
 //	find leftovers in the caches ─► confirm them with the NodeMaintenances from the API server ─► clean up
+//
+// While the NodeMaintenance of the Node's Machine is expected to be recreated, it waits.
 func (r *Sweeper) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
 	cached, err := r.Clusters.Client(ctx, request.Cluster)
 	if err != nil {
 		return workload.Result(err)
 	}
-	observed, err := observeLeftovers(ctx, cached, cached, request.Object.Name)
-	if err != nil || orphan.Find(observed).Empty() {
+	observed, err := observeOwners(ctx, cached, request.Object.Name)
+	if err != nil || observed.HasOwners() {
 		return workload.Result(err)
+	}
+	if observed, err = observeLeftovers(ctx, cached, cached, request.Object.Name); err != nil || orphan.Find(observed).Empty() {
+		return workload.Result(err)
+	}
+	if err := r.observeMachine(ctx, request, &observed); err != nil {
+		return reconcile.Result{}, err
+	}
+	if observed.IsAwaited() {
+		return reconcile.Result{RequeueAfter: sweepRetry}, nil
 	}
 	// The cache may not contain the newest NodeMaintenances.
 	live, err := r.Clusters.UncachedClient(ctx, request.Cluster)
 	if err != nil {
 		return workload.Result(err)
 	}
-	if observed, err = observeLeftovers(ctx, cached, live, request.Object.Name); err != nil {
+	confirmed, err := observeLeftovers(ctx, cached, live, request.Object.Name)
+	if err != nil {
 		return workload.Result(err)
 	}
-	if observed.Machine, err = r.machineOf(ctx, request); err != nil {
-		return reconcile.Result{}, err
+	confirmed.Machine, confirmed.Wanted = observed.Machine, observed.Wanted
+	return workload.Result(r.sweep(ctx, cached, confirmed.Node, orphan.Find(confirmed)))
+}
+
+// observeOwners reads a Node and the NodeMaintenances that concern it from the cache.
+func observeOwners(ctx context.Context, cached client.Reader, name string) (orphan.Observation, error) {
+	node, err := workload.NodeNamed(ctx, cached, name)
+	if err != nil {
+		return orphan.Observation{}, err
 	}
-	return workload.Result(r.sweep(ctx, cached, observed.Node, orphan.Find(observed)))
+	maintenances, err := workload.MaintenancesOf(ctx, cached, name)
+	return orphan.Observation{Name: name, Node: node, Maintenances: maintenances}, err
+}
+
+// observeMachine finds the Machine of a Node, and the NodeMaintenance that is wanted for it.
+func (r *Sweeper) observeMachine(ctx context.Context, request workload.Request, observed *orphan.Observation) (err error) {
+	if observed.Machine, err = r.machineOf(ctx, request); err != nil || observed.Machine == nil {
+		return err
+	}
+	observed.Wanted, err = r.Maintenances.Wanted(ctx, observed.Machine, r.Clock.Now())
+	return err
 }
 
 func (r *Sweeper) machineOf(ctx context.Context, node workload.Request) (*clusterv1.Machine, error) {

@@ -4,6 +4,9 @@ import (
 	"context"
 
 	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
@@ -72,4 +75,17 @@ func MaintenancesOf(ctx context.Context, cached client.Reader, nodes ...string) 
 		}
 	}
 	return maintenances, nil
+}
+
+// NodeNamed returns a Node, to be read only, or nil if it does not exist.
+func NodeNamed(ctx context.Context, reader client.Reader, name string) (*corev1.Node, error) {
+	node := &corev1.Node{}
+	switch err := reader.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy); {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // nil is a valid result
+	case err != nil:
+		return nil, errors.Wrapf(err, "getting Node %s", name)
+	default:
+		return node, nil
+	}
 }

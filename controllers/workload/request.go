@@ -103,6 +103,22 @@ func Result(err error) (reconcile.Result, error) {
 	return reconcile.Result{}, err
 }
 
+// pastInterval is the interval of reconciliations that a time in the past requests.
+const pastInterval = time.Second
+
+// RequeueAt returns the result of a reconciliation that requests the next one at a time, zero: only at the next event. now is the time of its decisions. A
+// decision that returns a time in the past returns it again, so such a time must not reconcile an object continuously.
+func RequeueAt(at, now time.Time) reconcile.Result {
+	switch {
+	case at.IsZero():
+		return reconcile.Result{}
+	case !at.After(now):
+		return reconcile.Result{RequeueAfter: pastInterval}
+	default:
+		return reconcile.Result{RequeueAfter: at.Sub(now)}
+	}
+}
+
 // The interval of retries after a conflict doubles from minConflictRetry up to maxConflictRetry.
 const (
 	minConflictRetry = 50 * time.Millisecond

@@ -46,3 +46,23 @@ func TestRetryConflicts(t *testing.T) {
 		g.Expect(err).To(MatchError(other))
 	})
 }
+
+func TestRequeueAt(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, tc := range []struct {
+		name string
+		at   time.Time
+		want time.Duration
+	}{
+		{"does not reconcile without a time", time.Time{}, 0},
+		{"reconciles at a time in the future", now.Add(time.Minute), time.Minute},
+		{"reconciles once a second for a time in the past", now.Add(-time.Hour), time.Second},
+		{"reconciles once a second for a time that is reached", now, time.Second},
+	} {
+		t.Run("R65: "+tc.name, func(t *testing.T) {
+			if got := RequeueAt(tc.at, now); got.RequeueAfter != tc.want {
+				t.Errorf("got %s, want %s", got.RequeueAfter, tc.want)
+			}
+		})
+	}
+}

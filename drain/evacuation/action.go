@@ -12,7 +12,7 @@ type Kind string
 const (
 	// AwaitPod waits until it has been observed whether the Pod exists.
 	AwaitPod Kind = "AwaitPod"
-	// AwaitResume defers the evacuation because all instigators are suspended, see Terms.DefersEvacuation.
+	// AwaitResume defers the evacuation because no instigator drains the Pod now, see Terms.DefersEvacuation.
 	AwaitResume Kind = "AwaitResume"
 	// AwaitBackoff defers the evacuation of a replacement that returned to a cordoned Node until Action.Deadline, see package
 	// replacements.

@@ -82,14 +82,15 @@ func TestTermsLimitEvacuators(t *testing.T) {
 	}
 	anyFor := func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.ProgressDeadlineSeconds = 600 }
 	all := []v1alpha1.NodeMaintenance{drain(anyFor, "one"), drain(builtIn(3600), "one"), drain(builtIn(1800), "one"), drain(builtIn(1200), "two")}
+	one := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
 	for range 4 { // in any order
 		all = slices.Concat(all[1:], all[:1])
-		terms := evacuation.TermsOn("one", all, nil)
+		terms := evacuation.DrainersOf(all, nil).On(one).Combined()
 		if !terms.BuiltInOnly || terms.ProgressDeadline != 30*time.Minute {
 			t.Errorf("E39: BuiltIn takes precedence, with the shortest deadline: got %+v", terms)
 		}
 	}
-	if terms := evacuation.TermsOn("one", all[:0], nil); terms.BuiltInOnly {
+	if terms := evacuation.DrainersOf(all[:0], nil).On(one).Combined(); terms.BuiltInOnly {
 		t.Errorf("E39: a limit without a drain: got %+v", terms)
 	}
 }

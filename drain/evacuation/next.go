@@ -57,7 +57,7 @@ type Input struct {
 	Limits *Limits
 	// DrainEnds is when the drain times out. Nil: never.
 	DrainEnds *time.Time
-	// Suspended is true if all instigators are suspended, see Terms.DefersEvacuation.
+	// Suspended is true if no instigator drains the Pod now, see Terms.DefersEvacuation.
 	Suspended bool
 	// TerminatingSince is when the deletion of a terminating Pod was requested.
 	TerminatingSince time.Time
@@ -96,7 +96,7 @@ func Next(in Input) Action {
 	case in.Pod.Terminating:
 		return awaitTermination(in)
 	case in.Suspended:
-		return Action{Kind: AwaitResume, Message: "The Machine of the Node is paused, its drain has not been continued after clusterctl move, or its NodeMaintenance ends."}
+		return Action{Kind: AwaitResume, Message: "No NodeMaintenance drains the Pod: its NodeMaintenance ends, its Machine is paused, or its drain has not been continued after clusterctl move."}
 	}
 	if until := deferredUntil(in); in.Now.Before(until) {
 		return awaitBackoff(in.Pod, until)

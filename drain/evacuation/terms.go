@@ -4,16 +4,19 @@ import (
 	"cmp"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Terms are the combined settings of the maintenances that drain a Node, for the evacuation of its Pods.
+// Terms are the combined settings of the maintenances that drain a Node, for the evacuation of one of its Pods.
 type Terms struct {
 	// DrainEnds is when the first of its drains times out. Nil: never.
 	DrainEnds *time.Time
@@ -27,84 +30,124 @@ type Terms struct {
 	// DeletesUnready is true if all of its drains allow the deletion of Pods that aren't ready and whose budget can never allow a
 	// disruption (E21).
 	DeletesUnready bool
-	// Suspended is true if all of its drains are suspended, see machinedrain.IsSuspended, or end: the manager then withdraws from the Evacuations.
+	// Suspended is true if no NodeMaintenance drains the Pod, see NodeTerms.For.
 	Suspended bool
 }
 
-// DefersEvacuation reports whether the Evacuation of a Pod of the Node is deferred because all its instigators are suspended. NodeMaintenances that
-// serve no Machine, and instigators other than NodeMaintenances, are never suspended.
+// DefersEvacuation reports whether the Evacuation of a Pod is deferred: only NodeMaintenances are its instigators, and none of them drains the Pod.
+// Instigators other than NodeMaintenances are never suspended.
 func (t Terms) DefersEvacuation(e *v1alpha1.Evacuation) bool {
 	instigators := Instigators(e)
 	return t.Suspended && len(instigators) == 1 && instigators[0] == v1alpha1.NodeMaintenanceInstigatorFinalizer
 }
 
-// TermsByNode returns the terms of all Nodes that a maintenance drains. If several drain a Node, the earliest drain timeout applies,
-// and budgets are overridden only if all of them override budgets: as with the order of Pods, the most restrictive one wins. Evacuators
-// that are not built in are excluded if one of them excludes them, so that they cannot block its drain. suspended reports whether a
-// maintenance is suspended; nil: none is.
-func TermsByNode(maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) map[string]Terms {
-	byNode, ending := map[string]Terms{}, sets.New[string]()
-	for i := range maintenances {
-		terms, drains := termsOf(&maintenances[i])
-		if !drains {
-			for j := range maintenances[i].Status.NodeStatuses {
-				if ends(&maintenances[i]) {
-					ending.Insert(maintenances[i].Status.NodeStatuses[j].NodeRef.Name)
-				}
-			}
-			continue
-		}
-		terms.Suspended = suspended != nil && suspended(&maintenances[i])
-		for j := range maintenances[i].Status.NodeStatuses {
-			node := maintenances[i].Status.NodeStatuses[j].NodeRef.Name
-			if others, shared := byNode[node]; shared {
-				byNode[node] = others.and(terms)
-			} else {
-				byNode[node] = terms
-			}
-		}
-	}
-	for node := range ending {
-		if _, drained := byNode[node]; !drained {
-			byNode[node] = Terms{Suspended: true}
-		}
-	}
-	return byNode
+// Drainers are the NodeMaintenances of a workload cluster that drain Nodes: they are in stage Drain and not being deleted.
+type Drainers struct {
+	byName   map[string][]*drainer // those that select Nodes by name, by the name of the Node
+	byLabels []*drainer
+	known    sets.Set[string]
 }
 
-// TermsOn returns the terms of one Node, see TermsByNode.
-func TermsOn(node string, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) Terms {
-	var all *Terms
-	ending := false
+// drainer is a NodeMaintenance that drains Nodes.
+type drainer struct {
+	terms     Terms
+	suspended bool
+	selects   func(*corev1.Node) bool
+	matcher   func() *rules.Matcher
+}
+
+// DrainersOf returns those of the NodeMaintenances that drain Nodes. suspended reports whether nothing is done for a NodeMaintenance, see
+// machinedrain.IsSuspended; nil: none is suspended.
+func DrainersOf(maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) *Drainers {
+	d := &Drainers{byName: map[string][]*drainer{}, known: sets.New[string]()}
 	for i := range maintenances {
 		m := &maintenances[i]
 		terms, drains := termsOf(m)
-		if (drains || ends(m)) && !nodeselection.HasNodeStatus(m, node) {
-			continue
-		}
 		if !drains {
-			ending = ending || ends(m)
 			continue
 		}
-		terms.Suspended = suspended != nil && suspended(m)
+		each := &drainer{
+			terms: terms, suspended: suspended != nil && suspended(m), selects: nodeselection.Of(m),
+			matcher: sync.OnceValue(func() *rules.Matcher { return rules.NewMatcher(rules.InEffect(&m.Spec)) }),
+		}
+		d.known.Insert(nodeselection.KnownNodes(m)...)
+		names, byName := nodeselection.Names(m)
+		if !byName {
+			d.byLabels = append(d.byLabels, each)
+		}
+		for _, name := range names {
+			d.byName[name] = append(d.byName[name], each)
+		}
+	}
+	return d
+}
+
+// KnownNodes returns the names of the Nodes that one of the NodeMaintenances selects by name or that its status lists.
+func (d *Drainers) KnownNodes() []string { return sets.List(d.known) }
+
+// On returns the terms of a Node. node is nil if the Node does not exist; nothing drains it then. The selection decides and not the status of a
+// NodeMaintenance: a Node that a NodeMaintenance no longer selects is not drained, although its status lists the Node until it is released.
+func (d *Drainers) On(node *corev1.Node) NodeTerms {
+	var terms NodeTerms
+	if node == nil {
+		return terms
+	}
+	for _, each := range slices.Concat(d.byName[node.Name], d.byLabels) {
+		if each.selects(node) {
+			terms = append(terms, each)
+		}
+	}
+	return terms
+}
+
+// NodeTerms are the terms of the NodeMaintenances that drain a Node.
+type NodeTerms []*drainer
+
+// For returns the terms for the evacuation of a Pod of the Node. This is the decision whether a Pod may be evacuated for NodeMaintenances: at least one
+// that drains the Node, is not suspended, and has the verdict Drain for the Pod must exist. Otherwise the terms are suspended, whatever instigator the
+// Evacuation has: its NodeMaintenance was completed, deleted or has vanished, no longer selects the Node, has skipped the Pod meanwhile, or never existed.
+func (n NodeTerms) For(pod rules.Pod) Terms {
+	terms := n.Combined()
+	terms.Suspended = !slices.ContainsFunc(n, func(d *drainer) bool {
+		return !d.suspended && d.matcher().Decide(pod).Behavior == v1alpha1.DrainBehaviorDrain
+	})
+	return terms
+}
+
+// IsSuspended reports whether all NodeMaintenances that drain the Node are suspended.
+func (n NodeTerms) IsSuspended() bool {
+	return !slices.ContainsFunc(n, func(d *drainer) bool { return !d.suspended })
+}
+
+// Combined returns the terms for all Pods of the Node. If several NodeMaintenances drain it, the earliest drain timeout applies, and budgets are overridden
+// only if all of them override budgets: as with the order of Pods, the most restrictive one wins. Evacuators that are not built in are excluded if
+// one of them excludes them, so that they cannot block its drain. Suspended NodeMaintenances have no effect on the evacuations of others.
+func (n NodeTerms) Combined() Terms {
+	var all *Terms
+	for _, d := range n {
+		if d.suspended {
+			continue
+		}
+		terms := d.terms
 		if all != nil {
 			terms = all.and(terms)
 		}
 		all = &terms
 	}
-	return ptr.Deref(all, Terms{Suspended: ending})
+	return ptr.Deref(all, Terms{})
 }
 
-// TermsChanged reports whether the terms of a maintenance, or the Nodes that they apply to, have changed. before is nil for a new
+// TermsChanged reports whether the terms of a maintenance, or the Pods that they apply to, have changed. before is nil for a new
 // maintenance, after for a deleted one.
 func TermsChanged(before, after *v1alpha1.NodeMaintenance) bool {
 	beforeTerms, drained := termsOf(before)
 	afterTerms, drains := termsOf(after)
 	if !drained || !drains {
-		return drained != drains || ends(before) != ends(after)
+		return drained != drains
 	}
 	const manager = v1alpha1.OwnerManagementClusterAnnotation // a drain may be suspended until it changes
-	return !reflect.DeepEqual(beforeTerms, afterTerms) || before.Annotations[manager] != after.Annotations[manager] ||
+	return !reflect.DeepEqual(beforeTerms, afterTerms) || before.Generation != after.Generation || before.Annotations[manager] != after.Annotations[manager] ||
+		before.Annotations[v1alpha1.NodeUIDAnnotation] != after.Annotations[v1alpha1.NodeUIDAnnotation] ||
 		!slices.EqualFunc(before.Status.NodeStatuses, after.Status.NodeStatuses, sameNode)
 }
 
@@ -125,18 +168,6 @@ func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
 	return terms, true
 }
 
-// ends reports whether a maintenance was completed or deleted, and the manager has not withdrawn from its Evacuations yet. The start of stage Complete
-// is recorded after that, and the finalizer removed.
-func ends(m *v1alpha1.NodeMaintenance) bool {
-	if m == nil {
-		return false
-	}
-	if !m.DeletionTimestamp.IsZero() {
-		return slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer)
-	}
-	return m.Spec.Stage == v1alpha1.StageComplete && m.StageStart(v1alpha1.StageComplete) == nil
-}
-
 func sameNode(a, b v1alpha1.NodeMaintenanceNodeStatus) bool { return a.NodeRef == b.NodeRef }
 
 func (t Terms) and(more Terms) Terms {
@@ -146,7 +177,6 @@ func (t Terms) and(more Terms) Terms {
 		Unordered:      t.Unordered && more.Unordered,
 		BuiltInOnly:    t.BuiltInOnly || more.BuiltInOnly,
 		DeletesUnready: t.DeletesUnready && more.DeletesUnready,
-		Suspended:      t.Suspended && more.Suspended,
 	}
 	both.ProgressDeadline = min(cmp.Or(t.ProgressDeadline, more.ProgressDeadline), cmp.Or(more.ProgressDeadline, t.ProgressDeadline))
 	return both

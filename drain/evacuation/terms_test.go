@@ -5,15 +5,17 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // drain returns a NodeMaintenance that started to drain its Nodes at noon.
 func drain(change func(*v1alpha1.NodeMaintenance), nodes ...string) v1alpha1.NodeMaintenance {
-	m := v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+	m := v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes(nodes...)}}
 	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageCordon, StartTimestamp: metav1.NewTime(noon.Add(-time.Hour))}, {Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(noon)}}
 	for _, node := range nodes {
 		m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: node}})
@@ -36,6 +38,8 @@ func unordered(m *v1alpha1.NodeMaintenance) {
 
 func ofPaused(m *v1alpha1.NodeMaintenance) { m.Name = "of-paused" }
 
+func cordoning(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageCordon }
+
 func completed(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageComplete }
 
 func deleted(m *v1alpha1.NodeMaintenance) {
@@ -46,48 +50,102 @@ func isOfPaused(m *v1alpha1.NodeMaintenance) bool { return m.Name == "of-paused"
 
 func unlimited(*v1alpha1.NodeMaintenance) {}
 
+func skipping(m *v1alpha1.NodeMaintenance) {
+	m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "protected", Behavior: v1alpha1.DrainBehaviorSkip}}
+}
+
+func awaiting(m *v1alpha1.NodeMaintenance) {
+	m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "jobs", Behavior: v1alpha1.DrainBehaviorWaitCompleted}}
+}
+
+func ofUID(uid string) func(*v1alpha1.NodeMaintenance) {
+	return func(m *v1alpha1.NodeMaintenance) {
+		m.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: uid}
+	}
+}
+
+// labelled makes a NodeMaintenance select Nodes by the label pool.
+func labelled(pool string) func(*v1alpha1.NodeMaintenance) {
+	return func(m *v1alpha1.NodeMaintenance) {
+		m.Spec.NodeSelector = v1alpha1.NodeSelector{NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{MatchExpressions: []v1alpha1.NodeSelectorRequirement{
+			{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{pool}},
+		}}}}
+	}
+}
+
+func all(changes ...func(*v1alpha1.NodeMaintenance)) func(*v1alpha1.NodeMaintenance) {
+	return func(m *v1alpha1.NodeMaintenance) {
+		for _, change := range changes {
+			change(m)
+		}
+	}
+}
+
+func withoutStatus(m *v1alpha1.NodeMaintenance) { m.Status = v1alpha1.NodeMaintenanceStatus{} }
+
 func TestTerms(t *testing.T) {
 	type list []v1alpha1.NodeMaintenance
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "uid", Labels: map[string]string{"pool": "a"}}}
 	for _, test := range []struct {
 		name string
 		all  list
-		want string // for Node "one"
+		want string // for a Pod of Node "one"
 	}{
 		{"E14: the drain timeout counts from the start of the stage", list{drain(within(600), "one")}, "until 10m0s"},
 		{"E14: a drain without a timeout never times out", list{drain(unlimited, "one"), drain(within(0), "one")}, "never"},
 		{"E14: the earliest of several drain timeouts applies", list{drain(unlimited, "one"), drain(within(900), "one"), drain(within(600), "two", "one"), drain(within(1200), "one")}, "until 10m0s"},
 		{"E14: drains of other Nodes don't apply", list{drain(within(600), "two"), drain(unlimited, "one")}, "never"},
-		{"E14: NodeMaintenances in other stages don't apply", list{drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Spec.Stage = v1alpha1.StageCordon }, "one")}, "never"},
-		{"E14: NodeMaintenances that are being deleted don't apply", list{drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.DeletionTimestamp = &metav1.Time{Time: noon} }, "one")}, "never"},
-		{"E14: a drain that has not started does not time out", list{drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Status.StageStatuses = nil }, "one")}, "never"},
+		{"E14: NodeMaintenances in other stages don't apply", list{drain(all(within(600), cordoning), "one"), drain(unlimited, "one")}, "never"},
+		{"E14: NodeMaintenances that are being deleted don't apply", list{drain(all(within(600), deleted), "one"), drain(unlimited, "one")}, "never"},
+		{"E14: a drain that has not started does not time out", list{drain(all(within(600), withoutStatus), "one")}, "never"},
 		{"E21: budgets are overridden if all drains override them", list{drain(overriding, "one"), drain(overriding, "one")}, "never, deletes unready"},
 		{"E21: budgets are respected if one drain respects them", list{drain(overriding, "one"), drain(unlimited, "one")}, "never"},
 		{"E21: budgets are respected regardless of the order of the drains", list{drain(unlimited, "one"), drain(overriding, "one")}, "never"},
 		{"E21: drains of other Nodes don't apply", list{drain(unlimited, "two"), drain(overriding, "one")}, "never, deletes unready"},
-		{"M16: a drain is paused while its Machine is paused", list{drain(ofPaused, "one")}, "never, suspended"},
-		{"M16: a Node is not paused if one of its drains is not paused", list{drain(unlimited, "one"), drain(ofPaused, "one")}, "never"},
-		{"M16: the paused drain of another Node doesn't apply", list{drain(ofPaused, "two"), drain(unlimited, "one")}, "never"},
-		{"E50: a drain that was completed is suspended", list{drain(completed, "one")}, "never, suspended"},
-		{"E50: a drain that was deleted is suspended", list{drain(deleted, "one")}, "never, suspended"},
-		{"E50: the completed drain of another Node doesn't apply", list{drain(completed, "two")}, "never"},
-		{"E50: a completed drain does not change the terms of another one", list{drain(completed, "one"), drain(overriding, "one"), drain(deleted, "one")}, "never, deletes unready"},
-		{"E50: a drain whose completion has ended doesn't apply", list{drain(func(m *v1alpha1.NodeMaintenance) {
-			completed(m)
-			m.Status.StageStatuses = append(m.Status.StageStatuses, v1alpha1.StageStatus{Name: v1alpha1.StageComplete, StartTimestamp: metav1.NewTime(noon)})
-		}, "one")}, "never"},
-		{"E50: a deleted drain without the manager's finalizer doesn't apply", list{drain(func(m *v1alpha1.NodeMaintenance) { deleted(m); m.Finalizers = []string{"example.com/other"} }, "one")}, "never"},
 		{"E30: Pods of StatefulSets are evicted in any order if all drains are unordered", list{drain(unordered, "one"), drain(unordered, "one")}, "never, unordered"},
 		{"E30: Pods of StatefulSets are evicted in order if one drain is ordered", list{drain(unordered, "one"), drain(unlimited, "one")}, "never"},
-		{"E21: budgets are respected without a drain", nil, "never"},
+		{"M16: a drain is suspended while its Machine is paused", list{drain(ofPaused, "one")}, "never, suspended"},
+		{"M16: a Pod is evacuated if one of its drains is not paused", list{drain(unlimited, "one"), drain(ofPaused, "one")}, "never"},
+		{"M16: the drain of another Node doesn't apply", list{drain(ofPaused, "one"), drain(unlimited, "two")}, "never, suspended"},
+		{"E58: a Pod that only the paused drain drains is not evacuated", list{drain(ofPaused, "one"), drain(skipping, "one")}, "never, suspended"},
+		{"E58: a Pod that only the deleted drain drains is not evacuated", list{drain(deleted, "one"), drain(skipping, "one")}, "never, suspended"},
+		{"E58: a Pod that one drain skips and another one drains is evacuated", list{drain(skipping, "one"), drain(unlimited, "one")}, "never"},
+		{"E58: the settings of a suspended drain don't apply to others", list{drain(all(ofPaused, within(600)), "one"), drain(overriding, "one")}, "never, deletes unready"},
+		{"E57: a Pod that no drain evacuates any more is not evacuated", list{drain(skipping, "one")}, "never, suspended"},
+		{"E57: a Pod that must complete is not evacuated", list{drain(awaiting, "one")}, "never, suspended"},
+		{"E50: a drain that was completed is suspended", list{drain(completed, "one")}, "never, suspended"},
+		{"E50: a drain that was deleted is suspended", list{drain(deleted, "one")}, "never, suspended"},
+		{"E50: a completed drain does not change the terms of another one", list{drain(completed, "one"), drain(overriding, "one"), drain(deleted, "one")}, "never, deletes unready"},
+		{"E57: a drain whose completion has ended evacuates no Pod", list{drain(func(m *v1alpha1.NodeMaintenance) {
+			completed(m)
+			m.Status.StageStatuses = append(m.Status.StageStatuses, v1alpha1.StageStatus{Name: v1alpha1.StageComplete, StartTimestamp: metav1.NewTime(noon)})
+		}, "one")}, "never, suspended"},
+		{"E57: a deleted drain without the manager's finalizer evacuates no Pod", list{drain(func(m *v1alpha1.NodeMaintenance) { deleted(m); m.Finalizers = []string{"example.com/other"} }, "one")}, "never, suspended"},
+		{"E57: without a NodeMaintenance no Pod is evacuated", nil, "never, suspended"},
+		{"E57: a NodeMaintenance in stage Cordon evacuates no Pod", list{drain(cordoning, "one")}, "never, suspended"},
+		{"E57: a drain evacuates Pods before its status lists the Node", list{drain(withoutStatus, "one")}, "never"},
+		{"E57: a drain of a Node with another UID evacuates no Pod", list{drain(ofUID("another"), "one")}, "never, suspended"},
+		{"E57: a drain of the Node with this UID evacuates Pods", list{drain(ofUID("uid"), "one")}, "never"},
+		{"E57: a drain by label evacuates Pods", list{drain(all(labelled("a"), withoutStatus))}, "never"},
+		{"E57: a drain that no longer selects the Node evacuates no Pod, although its status lists the Node", list{drain(labelled("b"), "one")}, "never, suspended"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			for _, terms := range []evacuation.Terms{evacuation.TermsOn("one", test.all, isOfPaused), evacuation.TermsByNode(test.all, isOfPaused)["one"]} {
-				if got := describe(terms); got != test.want {
-					t.Errorf("got %s, want %s", got, test.want)
-				}
+			terms := evacuation.DrainersOf(test.all, isOfPaused).On(node).For(rules.Pod{Namespace: "default", Name: "web", NamespaceKnown: true, Type: v1alpha1.PodTypeDefault, TypeKnown: true})
+			if got := describe(terms); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
 	}
+	t.Run("M54: no Pod of a Node that does not exist is evacuated", func(t *testing.T) {
+		if terms := evacuation.DrainersOf(list{drain(unlimited, "one")}, nil).On(nil).For(rules.Pod{}); !terms.Suspended {
+			t.Error("not suspended")
+		}
+	})
+	t.Run("E57: an evacuator that is active is never suspended", func(t *testing.T) {
+		if terms := evacuation.DrainersOf(nil, nil).On(node).Combined(); terms.Suspended {
+			t.Error("suspended")
+		}
+	})
 }
 
 func describe(terms evacuation.Terms) string {
@@ -122,7 +180,8 @@ func TestTermsChanged(t *testing.T) {
 			m.Annotations = map[string]string{v1alpha1.OwnerManagementClusterAnnotation: "here"}
 		}, "one")), true},
 		{"only the progress changes", of(drain(within(600), "one")), of(drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Status.NodeStatuses[0].PodsEvacuating = 3 }, "one")), false},
-		{"E50: a maintenance that does not drain is completed", of(drain(func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageCordon }, "one")), of(drain(completed, "one")), true},
+		{"E50: a drain is completed", of(drain(unlimited, "one")), of(drain(completed, "one")), true},
+		{"E58: a drain rule is edited", of(drain(unlimited, "one")), of(drain(func(m *v1alpha1.NodeMaintenance) { skipping(m); m.Generation++ }, "one")), true},
 		{"nothing is drained before or after", of(drain(func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageIdle }, "one")), nil, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -146,7 +146,7 @@ func Of(o Observation) Forecast {
 		byNode[o.Pods[i].Spec.NodeName] = append(byNode[o.Pods[i].Spec.NodeName], &o.Pods[i])
 	}
 	maintenances := maintenancesOf(o)
-	terms := evacuation.TermsOn(o.Node.Name, maintenances, nil)
+	terms := evacuation.DrainersOf(maintenances, nil).On(o.Node).Combined()
 	result := Forecast{}
 	var planned []plan.Pod
 	for _, node := range sets.List(c.Nodes) {

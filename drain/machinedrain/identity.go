@@ -68,23 +68,16 @@ func KeepsNodeCordoned(machine *clusterv1.Machine) bool {
 	return machine != nil && !machine.DeletionTimestamp.IsZero()
 }
 
-// IsRecreated reports whether the manager recreates a NodeMaintenance of a Machine that a user has deleted: the Machine is being deleted, is
-// outdated, or requests a maintenance. Otherwise the deletion ends the maintenance. machine is nil if it no longer exists.
-func IsRecreated(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) bool {
+// IsRecreated reports whether the manager recreates a NodeMaintenance of a Machine that a user has deleted: the Machine is being deleted, or a
+// NodeMaintenance is wanted for it, see WantedStage. Otherwise the deletion ends the maintenance. machine is nil if it no longer exists.
+func IsRecreated(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) bool {
 	switch {
 	case machine == nil:
 		return false
 	case KeepsNodeCordoned(machine):
 		return true
-	case m.Spec.Stage == v1alpha1.StageComplete:
-		return false
-	case m.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForRollout:
-		return true
-	case isStaged(machine):
-		stage, _ := StageOf(machine)
-		return stage != "" && stage != v1alpha1.StageComplete
 	default:
-		return IsUpdatedInPlace(machine)
+		return m.Spec.Stage != v1alpha1.StageComplete && wanted != ""
 	}
 }
 

@@ -275,32 +275,21 @@ func TestOrphanedByMove(t *testing.T) {
 }
 
 func TestIsRecreated(t *testing.T) {
-	deleted := func(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.Now()) }
-	annotated := func(key, value string) func(*clusterv1.Machine) {
-		return func(m *clusterv1.Machine) { m.Annotations = map[string]string{key: value} }
-	}
 	running := func(*clusterv1.Machine) {}
-	complete := func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageComplete }
-	requestedFor := func(purpose string) func(*v1alpha1.NodeMaintenance) {
-		return naming(v1alpha1.RequestedForAnnotation, purpose)
-	}
+	deleted := func(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.Now()) }
 	for _, tc := range []struct {
-		name        string
-		machine     func(*clusterv1.Machine) // nil: the Machine does not exist
-		maintenance func(*v1alpha1.NodeMaintenance)
-		want        bool
+		name    string
+		machine func(*clusterv1.Machine) // nil: the Machine does not exist
+		stage   v1alpha1.NodeMaintenanceStage
+		wanted  v1alpha1.NodeMaintenanceStage
+		want    bool
 	}{
-		{"R58: not without its Machine", nil, requestedFor(v1alpha1.RequestedForDeletion), false},
-		{"R58: while the Machine is being deleted", deleted, requestedFor(v1alpha1.RequestedForDeletion), true},
-		{"R58: while the Machine is being deleted, also in stage Complete", deleted, complete, true},
-		{"R58: not in stage Complete", annotated(v1alpha1.MachineStageAnnotation, "Drain"), complete, false},
-		{"R58: while a rollout is going to replace the Machine", running, requestedFor(v1alpha1.RequestedForRollout), true},
-		{"R58: while the Machine requests a stage", annotated(v1alpha1.MachineStageAnnotation, "Cordon"), requestedFor(v1alpha1.RequestedForStage), true},
-		{"R58: not if the Machine requests stage Complete", annotated(v1alpha1.MachineStageAnnotation, "Complete"), requestedFor(v1alpha1.RequestedForStage), false},
-		{"R58: not for an invalid stage", annotated(v1alpha1.MachineStageAnnotation, "drain"), requestedFor(v1alpha1.RequestedForStage), false},
-		{"R58: during an in-place update", annotated(clusterv1.UpdateInProgressAnnotation, ""), requestedFor(v1alpha1.RequestedForStage), true},
-		{"R58: not after the stage annotation was removed", running, requestedFor(v1alpha1.RequestedForStage), false},
-		{"R58: not if the Machine is no longer deleted, after a move", running, requestedFor(v1alpha1.RequestedForDeletion), false},
+		{"R58: not without its Machine", nil, v1alpha1.StageDrain, v1alpha1.StageDrain, false},
+		{"R58: while the Machine is being deleted", deleted, v1alpha1.StageDrain, v1alpha1.StageDrain, true},
+		{"R58: while the Machine is being deleted, also in stage Complete", deleted, v1alpha1.StageComplete, v1alpha1.StageDrain, true},
+		{"R58: if a NodeMaintenance is wanted for the Machine", running, v1alpha1.StageDrain, v1alpha1.StageCordon, true},
+		{"R58: not in stage Complete", running, v1alpha1.StageComplete, v1alpha1.StageDrain, false},
+		{"R58: not if none is wanted for the Machine", running, v1alpha1.StageDrain, "", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			id := anIdentity()
@@ -310,7 +299,8 @@ func TestIsRecreated(t *testing.T) {
 			} else {
 				tc.machine(machine)
 			}
-			if got := machinedrain.IsRecreated(maintenanceOf(id, tc.maintenance), machine); got != tc.want {
+			m := maintenanceOf(id, func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = tc.stage })
+			if got := machinedrain.IsRecreated(m, machine, tc.wanted); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})

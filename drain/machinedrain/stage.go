@@ -26,6 +26,30 @@ func StageOf(m *clusterv1.Machine) (stage v1alpha1.NodeMaintenanceStage, problem
 	}
 }
 
+// WantedStage returns the stage of the NodeMaintenance that the manager keeps for a Machine, and creates again if it no longer exists. It is empty if
+// the manager keeps none. All who must not restore a Node whose maintenance continues ask it. cluster is nil if it does not exist, policy if no policy
+// selects the Machine; outdated is the stage that the rollout of its MachineDeployment requests.
+func WantedStage(m *clusterv1.Machine, cluster *clusterv1.Cluster, policy *v1alpha1.MachineDrainPolicy, outdated v1alpha1.NodeMaintenanceStage) v1alpha1.NodeMaintenanceStage {
+	if !m.DeletionTimestamp.IsZero() {
+		if HasHook(m) {
+			return v1alpha1.StageDrain
+		}
+		return ""
+	}
+	if policy == nil || cluster == nil || !cluster.DeletionTimestamp.IsZero() {
+		return ""
+	}
+	requested, problem := RequestedStage(m, policy)
+	switch {
+	case problem != "" || requested == v1alpha1.StageComplete:
+		return ""
+	case requested != "":
+		return requested
+	default:
+		return outdated
+	}
+}
+
 // StageCondition returns the condition of a Machine whose annotation requests a stage other than Drain. m is its NodeMaintenance, nil if it
 // does not exist.
 func StageCondition(requested v1alpha1.NodeMaintenanceStage, m *v1alpha1.NodeMaintenance) metav1.Condition {

@@ -132,3 +132,50 @@ func TestRemediation(t *testing.T) {
 func annotatedMachine(key, value string) *clusterv1.Machine {
 	return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{key: value}}}
 }
+
+func TestWantedStage(t *testing.T) {
+	annotated := func(key, value string) func(*clusterv1.Machine) {
+		return func(m *clusterv1.Machine) { metav1.SetMetaDataAnnotation(&m.ObjectMeta, key, value) }
+	}
+	deleted := func(annotation string) func(*clusterv1.Machine) {
+		return func(m *clusterv1.Machine) {
+			m.DeletionTimestamp, m.Annotations = new(metav1.Now()), map[string]string{annotation: ""}
+		}
+	}
+	running := func(*clusterv1.Machine) {}
+	drained := v1alpha1.MachineDrainPolicySpec{InPlaceUpdates: v1alpha1.InPlaceUpdatesDrain}
+	deletedCluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: new(metav1.Now())}}
+	for _, tc := range []struct {
+		name     string
+		machine  func(*clusterv1.Machine)
+		cluster  *clusterv1.Cluster
+		policy   *v1alpha1.MachineDrainPolicySpec
+		outdated v1alpha1.NodeMaintenanceStage
+		want     v1alpha1.NodeMaintenanceStage
+	}{
+		{"R58: while the Machine is being deleted, also without a policy", deleted(v1alpha1.PreDrainHookAnnotation), &clusterv1.Cluster{}, nil, "", v1alpha1.StageDrain},
+		{"R58: not for a deleted Machine without the hook", deleted("other"), &clusterv1.Cluster{}, &drained, v1alpha1.StageCordon, ""},
+		{"R58: while the Machine requests a stage", annotated(v1alpha1.MachineStageAnnotation, "Cordon"), &clusterv1.Cluster{}, &drained, "", v1alpha1.StageCordon},
+		{"R63: not after the policy was deleted", annotated(v1alpha1.MachineStageAnnotation, "Drain"), &clusterv1.Cluster{}, nil, "", ""},
+		{"R58: not without the Cluster", annotated(v1alpha1.MachineStageAnnotation, "Drain"), nil, &drained, "", ""},
+		{"R58: not while the Cluster is being deleted", annotated(v1alpha1.MachineStageAnnotation, "Drain"), deletedCluster, &drained, "", ""},
+		{"R58: not if the Machine requests stage Complete", annotated(v1alpha1.MachineStageAnnotation, "Complete"), &clusterv1.Cluster{}, &drained, v1alpha1.StageCordon, ""},
+		{"R58: not for an invalid stage", annotated(v1alpha1.MachineStageAnnotation, "drain"), &clusterv1.Cluster{}, &drained, v1alpha1.StageCordon, ""},
+		{"R58: during an in-place update", annotated(clusterv1.UpdateInProgressAnnotation, ""), &clusterv1.Cluster{}, &drained, "", v1alpha1.StageDrain},
+		{"R63: not during an in-place update that the policy ignores", annotated(clusterv1.UpdateInProgressAnnotation, ""), &clusterv1.Cluster{}, &v1alpha1.MachineDrainPolicySpec{}, "", ""},
+		{"R58: while a rollout is going to replace the Machine", running, &clusterv1.Cluster{}, &drained, v1alpha1.StageIdle, v1alpha1.StageIdle},
+		{"R63: not after the rollout was rolled back", running, &clusterv1.Cluster{}, &drained, "", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}
+			tc.machine(machine)
+			var policy *v1alpha1.MachineDrainPolicy
+			if tc.policy != nil {
+				policy = &v1alpha1.MachineDrainPolicy{Spec: *tc.policy}
+			}
+			if got := machinedrain.WantedStage(machine, tc.cluster, policy, tc.outdated); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

@@ -86,15 +86,21 @@ const AnyNode = "*"
 // Keys returns the index keys of a maintenance: the names of all Nodes that it selects or that its status lists. It returns AnyNode if the
 // maintenance selects by label, or if any other Node may change its condition SelectionPlausible.
 func Keys(m *v1alpha1.NodeMaintenance) []string {
-	names, byName := Names(m)
-	if !byName || IsImplausible(m) {
+	if _, byName := Names(m); !byName || IsImplausible(m) {
 		return []string{AnyNode}
 	}
-	keys := sets.New(names...)
+	return KnownNodes(m)
+}
+
+// KnownNodes returns the names of the Nodes that a maintenance selects by name or that its status lists. A maintenance that selects by label may select
+// others.
+func KnownNodes(m *v1alpha1.NodeMaintenance) []string {
+	names, _ := Names(m)
+	known := sets.New(names...)
 	for i := range m.Status.NodeStatuses {
-		keys.Insert(m.Status.NodeStatuses[i].NodeRef.Name)
+		known.Insert(m.Status.NodeStatuses[i].NodeRef.Name)
 	}
-	return sets.List(keys)
+	return sets.List(known)
 }
 
 // HasNodeStatus reports whether the status of a maintenance lists a Node: the maintenance has selected the Node and has not released it yet.

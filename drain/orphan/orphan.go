@@ -1,6 +1,6 @@
 // Package orphan finds what deleted NodeMaintenances have left behind in a workload cluster: they may have been deleted without their
 // finalizer, or a restore may have brought their objects back. A Node that an existing NodeMaintenance is responsible for has no
-// orphans: that NodeMaintenance restores the Node itself when it completes.
+// orphans: that NodeMaintenance restores the Node itself when it completes. Only one in stage Drain, or one that ends, is responsible for Evacuations.
 package orphan
 
 import (
@@ -17,6 +17,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 )
 
 // Observation is a Node with all objects that may refer to it.
@@ -31,6 +32,8 @@ type Observation struct {
 	Maintenances []v1alpha1.NodeMaintenance
 	// Machine is the Machine of the Node, or nil.
 	Machine *clusterv1.Machine
+	// Wanted is the stage of the NodeMaintenance that the manager keeps for the Machine, see machinedrain.WantedStage.
+	Wanted v1alpha1.NodeMaintenanceStage
 }
 
 // Orphans is what no existing NodeMaintenance is responsible for.
@@ -54,16 +57,19 @@ func Possible(node *corev1.Node) bool {
 		node.Annotations[v1alpha1.StaticPodTargetsAnnotation] != ""
 }
 
-// Find returns what is left behind on a Node. It returns nothing while the Machine of the Node drains: its NodeMaintenance is recreated. The Node
-// of a deleted Machine stays cordoned.
+// Find returns what is left behind on a Node. It returns nothing while the NodeMaintenance of its Machine is going to be recreated, or the Machine is
+// paused. The Node of a deleted Machine stays cordoned.
 func Find(o Observation) Orphans {
-	if slices.ContainsFunc(o.Maintenances, o.isManaged) || o.Machine != nil && machinedrain.IsDraining(o.Machine) {
+	if o.IsAwaited() {
 		return Orphans{}
 	}
 	left := Orphans{}
-	if o.Node != nil {
+	if o.Node != nil && !slices.ContainsFunc(o.Maintenances, o.isManaged) {
 		left.Record = cordon.Recorded(o.Node) && !machinedrain.KeepsNodeCordoned(o.Machine)
 		_, left.Conditions = nodecondition.Changes(o.Node.Status.Conditions, nodecondition.Wanted(o.planned()), time.Time{})
+	}
+	if slices.ContainsFunc(o.Maintenances, o.isWithdrawn) {
+		return left
 	}
 	for i := range o.Evacuations {
 		if e := &o.Evacuations[i]; evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
@@ -73,16 +79,34 @@ func Find(o Observation) Orphans {
 	return left
 }
 
+// HasOwners reports whether existing NodeMaintenances are responsible for everything on the Node, so that nothing is left behind.
+func (o Observation) HasOwners() bool {
+	return slices.ContainsFunc(o.Maintenances, o.isManaged) && slices.ContainsFunc(o.Maintenances, o.isWithdrawn)
+}
+
+// IsAwaited reports whether the NodeMaintenance of the Machine is going to change the Node, although it may not exist now: in stage Cordon or Drain. For a
+// paused Machine that is not known.
+func (o Observation) IsAwaited() bool {
+	return o.Wanted == v1alpha1.StageCordon || o.Wanted == v1alpha1.StageDrain || o.Machine != nil && machinedrain.HasPauseAnnotation(o.Machine)
+}
+
 // isManaged reports whether a maintenance is responsible for the Node: in every stage but Idle, until the maintenance no longer exists.
 func (o Observation) isManaged(m v1alpha1.NodeMaintenance) bool {
-	if m.Spec.Stage == v1alpha1.StageIdle {
-		return false
-	}
+	return m.Spec.Stage != v1alpha1.StageIdle && o.concerns(&m)
+}
+
+// isWithdrawn reports whether a maintenance is responsible for the Evacuations on the Node: it evacuates Pods, or withdraws.
+func (o Observation) isWithdrawn(m v1alpha1.NodeMaintenance) bool {
+	withdraws := m.Spec.Stage == v1alpha1.StageComplete || !m.DeletionTimestamp.IsZero() && slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer)
+	return (withdraws || planinput.Drains(&m)) && o.concerns(&m)
+}
+
+// concerns reports whether a maintenance selects the Node, or has selected it and has not released it yet.
+func (o Observation) concerns(m *v1alpha1.NodeMaintenance) bool {
 	if o.Node == nil {
-		names, _ := nodeselection.Names(&m)
-		return slices.Contains(names, o.Name) || nodeselection.HasNodeStatus(&m, o.Name)
+		return slices.Contains(nodeselection.KnownNodes(m), o.Name)
 	}
-	return nodeselection.Selects(&m, o.Node) || nodeselection.CouldSelect(&m, o.Node) && nodeselection.HasNodeStatus(&m, o.Name)
+	return nodeselection.Selects(m, o.Node) || nodeselection.CouldSelect(m, o.Node) && nodeselection.HasNodeStatus(m, o.Name)
 }
 
 // planned returns the maintenances in stage Idle that select the Node.

@@ -49,6 +49,10 @@ func deletedMachine(annotation string) *clusterv1.Machine {
 	}}
 }
 
+func runningMachine(annotation string) *clusterv1.Machine {
+	return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{annotation: ""}}}
+}
+
 func TestExcludedFromLoadBalancers(t *testing.T) {
 	g := NewWithT(t)
 	excluded := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -65,6 +69,8 @@ func TestOn(t *testing.T) {
 	mentions.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}}
 	another := maintenance(v1alpha1.StageDrain, "one")
 	another.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: "another"}
+	withdrawing := maintenance(v1alpha1.StageCordon, "one")
+	withdrawing.DeletionTimestamp, withdrawing.Finalizers = new(metav1.Now()), []string{v1alpha1.MaintenanceCompletionFinalizer}
 	everything := []string{"record", "MaintenancePlanned", "MaintenanceInProgress", "Drained", "ours", "shared"}
 
 	for _, tc := range []struct {
@@ -72,21 +78,30 @@ func TestOn(t *testing.T) {
 		maintenances []v1alpha1.NodeMaintenance
 		gone         bool // the Node
 		machine      *clusterv1.Machine
+		wanted       v1alpha1.NodeMaintenanceStage
 		left         []string
 	}{
 		{name: "R43: everything is orphaned without a maintenance", left: everything},
 		{name: "R43: a maintenance of another Node is not responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "two")}, left: everything},
 		{name: "R43: a maintenance of an earlier Node of that name is not responsible", maintenances: []v1alpha1.NodeMaintenance{another}, left: everything},
-		{name: "R43: a maintenance in stage Cordon is responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageCordon, "one")}},
+		{
+			name: "E57: a maintenance in stage Cordon is not responsible for Evacuations", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageCordon, "one")},
+			left: []string{"ours", "shared"},
+		},
+		{name: "E57: a maintenance that is being deleted withdraws from Evacuations", maintenances: []v1alpha1.NodeMaintenance{withdrawing}},
 		{name: "R43: a maintenance in stage Drain is responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")}},
 		{name: "R43: a maintenance in stage Complete is responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageComplete, "one")}},
-		{name: "R43: a maintenance is responsible for a Node that has left its selection", maintenances: []v1alpha1.NodeMaintenance{mentions}},
+		{name: "R43: a maintenance is responsible for a Node that has left its selection", maintenances: []v1alpha1.NodeMaintenance{mentions}, left: []string{"ours", "shared"}},
 		{
 			name: "R43: a maintenance in stage Idle is responsible for the condition MaintenancePlanned only", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageIdle, "one")},
 			left: []string{"record", "MaintenanceInProgress", "Drained", "ours", "shared"},
 		},
 		{name: "R43: Evacuations of a deleted Node are orphaned without a maintenance", gone: true, left: []string{"ours", "shared"}},
-		{name: "M55: nothing is orphaned while the Machine of the Node drains", machine: deletedMachine(v1alpha1.PreDrainHookAnnotation)},
+		{name: "M55: nothing is orphaned while the Machine of the Node drains", machine: deletedMachine(v1alpha1.PreDrainHookAnnotation), wanted: v1alpha1.StageDrain},
+		{name: "R64: nothing is orphaned while a cordon of the Node is wanted", machine: runningMachine(""), wanted: v1alpha1.StageCordon},
+		{name: "R64: everything is orphaned if no maintenance is wanted", machine: runningMachine(""), left: everything},
+		{name: "R64: everything is orphaned if only an announcement is wanted", machine: runningMachine(""), wanted: v1alpha1.StageIdle, left: everything},
+		{name: "M16: nothing is orphaned while the Machine of the Node is paused", machine: runningMachine(clusterv1.PausedAnnotation)},
 		{
 			name: "M55: the Node of a deleted Machine without the hook stays cordoned", machine: deletedMachine("another"),
 			left: []string{"MaintenancePlanned", "MaintenanceInProgress", "Drained", "ours", "shared"},
@@ -95,7 +110,7 @@ func TestOn(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			observed := orphan.Observation{Name: "one", Node: node(), Evacuations: evacuations(), Maintenances: tc.maintenances, Machine: tc.machine}
+			observed := orphan.Observation{Name: "one", Node: node(), Evacuations: evacuations(), Maintenances: tc.maintenances, Machine: tc.machine, Wanted: tc.wanted}
 			if tc.gone {
 				observed.Node = nil
 			}

@@ -229,26 +229,18 @@ func (s *scene) untargetedIsLeft() {
 		s.create(s.workload.Client, e)
 	}
 	defer func() {
-		for _, pod := range []*corev1.Pod{foreign, forged} {
-			e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: evacuation.Name(pod.UID, pod.Name)}}
-			s.Expect(s.workload.Client.Patch(s.Context(), e, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
-		}
+		e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: evacuation.Name(foreign.UID, foreign.Name)}}
+		s.Expect(s.workload.Client.Patch(s.Context(), e, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 	}()
-	evacuationOfPod := func(g Gomega, pod *corev1.Pod) *v1alpha1.Evacuation {
-		e := &v1alpha1.Evacuation{}
-		g.Expect(s.workload.Client.Get(s.Context(), keyOf(evacuation.Name(pod.UID, pod.Name)), e)).To(Succeed())
-		return e
-	}
 	s.Eventually(func(g Gomega) {
-		for _, pod := range []*corev1.Pod{foreign, forged} {
-			g.Expect(evacuationOfPod(g, pod).Status.ActiveEvacuatorClass).To(HaveValue(Equal(v1alpha1.EvacuatorClassDaemonSet)))
-		}
+		g.Expect(s.activeClass(foreign)).To(Equal(v1alpha1.EvacuatorClassDaemonSet))
+		g.Expect(s.evacuation(forged)).To(BeNil(), "E57: no NodeMaintenance requests it")
 	}, soon, pace).Should(Succeed())
 	s.Consistently(func(g Gomega) {
+		status := s.existing(foreign).Status
+		g.Expect(status.ActiveEvacuatorCompleted).To(BeFalse())
+		g.Expect(status.ExpectedEvacuationFinishTime).To(BeNil())
 		for _, pod := range []*corev1.Pod{foreign, forged} {
-			status := evacuationOfPod(g, pod).Status
-			g.Expect(status.ActiveEvacuatorCompleted).To(BeFalse())
-			g.Expect(status.ExpectedEvacuationFinishTime).To(BeNil())
 			g.Expect(s.daemonPod("agent", pod.Spec.NodeName).UID).To(Equal(pod.UID))
 			g.Expect(s.node(pod.Spec.NodeName).Spec.Taints).NotTo(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
 		}

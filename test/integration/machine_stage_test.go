@@ -129,6 +129,27 @@ func maintainMachines(t *testing.T, all *scene) {
 		s.expectInvariants()
 	})
 
+	t.Run("R58, R63: ends the maintenance, evicts no further Pod and restores the Node when its NodeMaintenance is deleted after the policy", func(t *testing.T) {
+		s := all.sub(t)
+		pods := []*corev1.Pod{bare("unruled-1", maintained, withApp("unruled")), bare("unruled-2", maintained, withApp("unruled"))}
+		s.create(s.workload.Client, budget("unruled", 0))
+		s.run(pods...)
+		s.requestStage(maintained, "Drain")
+		s.expectTargets(2, pods...)
+		policy := s.deletePolicy()
+		s.expectCondition(maintained, metav1.ConditionFalse, v1alpha1.ReasonNotManaged)
+		s.deleteMaintenances(s.maintenanceOf(maintained).Name)
+		s.Expect(s.workload.Client.Delete(s.Context(), budget("unruled", 0))).To(Succeed())
+		s.expectReleased(maintained)
+		s.Eventually(func() []string { return s.targets(pods...) }, soon, pace).Should(BeEmpty())
+		s.Consistently(func() []string { return s.evictions().Names() }, settled, pace).ShouldNot(ContainElement(HavePrefix("unruled")))
+		s.deletePods("unruled-1", "unruled-2")
+
+		s.requestStage(maintained, "")
+		s.create(s.fleet.Client, policy)
+		s.Eventually(func() map[string]string { return s.machine(maintained).Annotations }, soon, pace).Should(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	})
+
 	t.Run("M30: continues the maintenance as a drain when the Machine is deleted", func(t *testing.T) {
 		s := all.sub(t)
 		s.create(s.workload.Client, budget("held", 0), bare("held", maintained, withApp("held")))
@@ -205,6 +226,15 @@ func (s *scene) drainedBefore(machine string) {
 	s.Expect(said).NotTo(ContainElement("False TimedOut"))
 	s.Expect(said[len(said)-1]).To(Equal("True Drained"))
 	s.expectInvariants()
+}
+
+// deletePolicy deletes the policy that the Machines follow, and returns one like it.
+func (s *scene) deletePolicy() (same *v1alpha1.MachineDrainPolicy) {
+	s.Helper()
+	policy := &v1alpha1.MachineDrainPolicy{}
+	s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
+	s.Expect(s.fleet.Client.Delete(s.Context(), policy)).To(Succeed())
+	return &v1alpha1.MachineDrainPolicy{ObjectMeta: metaNamed(policy.Name, ""), Spec: policy.Spec}
 }
 
 // healthCheck returns a MachineHealthCheck that deletes Machines of a MachineDeployment whose Nodes have the condition unhealthy.

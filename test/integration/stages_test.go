@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,6 +70,7 @@ var stageActs = []act{
 	{"M2, E4, E33: events on a Pod report its invalid label and annotation, and name the NodeMaintenance and its reason", eventsOnPods},
 	{"R42: the commands of the guide work", followGuide},
 	{"R43, R49: restores Nodes of vanished NodeMaintenances on connect, including the load balancer label", orphansAreCleanedUp},
+	{"R63, R64: evicts no further Pod and restores the Node when a NodeMaintenance vanishes while the manager runs", vanishesAtRuntime},
 }
 
 func idleChangesNothing(s *scene) {
@@ -468,4 +470,33 @@ func orphansAreCleanedUp(s *scene) {
 	s.expectTargets(1, kept)
 	s.expectNodeConditions("r43-kept", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
 	s.deleteMaintenances("r43-kept")
+}
+
+// vanishesAtRuntime deletes a NodeMaintenance without its finalizer while the manager is frozen, so that the manager cannot complete it.
+func vanishesAtRuntime(s *scene) {
+	s.withNodes("r64")
+	waiting, pending := bare("r64-waiting", "r64", withEvacuator), bare("r64-pending", "r64", withApp("r64"))
+	s.create(s.workload.Client, budget("r64", 0))
+	s.run(waiting, pending)
+	s.maintain(nm("r64-other", cordoned, ofNodes("m1"))) // the watch of Nodes has begun, and does not end
+	s.maintain(nm("r64", draining, ofNodes("r64"), func(m *v1alpha1.NodeMaintenance) { m.Spec.ExcludeFromLoadBalancers = true }))
+	s.expectTargets(2, waiting, pending)
+	s.Eventually(func() string { return s.activeClass(waiting) }, soon, pace).Should(Equal(evacuatorClass))
+
+	s.Expect(s.fleet.Manager.Signal(syscall.SIGSTOP)).To(Succeed())
+	s.Expect(s.workload.Client.Delete(s.Context(), maintenance("r64"))).To(Succeed())
+	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r64"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	s.deleteMaintenances("r64")
+	s.Expect(s.fleet.Manager.Signal(syscall.SIGCONT)).To(Succeed())
+
+	s.expectReleased("r64")
+	s.expectNodeConditions("r64")
+	s.Expect(s.node("r64").Labels).NotTo(HaveKey(corev1.LabelNodeExcludeBalancers))
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.evacuation(waiting)).To(BeNil())
+		g.Expect(s.evacuation(pending)).To(BeNil())
+	}, soon, pace).Should(Succeed())
+	s.Expect(s.workload.Client.Delete(s.Context(), budget("r64", 0))).To(Succeed())
+	s.Consistently(func() int { return len(s.evictions()) }, aMoment, pace).Should(BeZero())
+	s.deleteMaintenances("r64-other")
 }

@@ -36,7 +36,7 @@ type Assignment struct {
 
 // Finder finds Assignments in one workload cluster.
 type Finder struct {
-	// Watched reads Evacuations and NodeMaintenances.
+	// Watched reads Evacuations, NodeMaintenances and Nodes.
 	Watched client.Client
 	// Observation contains the Pods. It is nil while no Pods are watched.
 	Observation workload.Observation
@@ -56,7 +56,7 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 	if err := f.Watched.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, false, errors.Wrap(err, "listing NodeMaintenances")
 	}
-	terms := evacuation.TermsByNode(maintenances.Items, nil) // an evacuator that is active stays active
+	drainers := evacuation.DrainersOf(maintenances.Items, nil)
 	firstDrain := evacuation.FirstDrain(maintenances.Items)
 	for i := range evacuations.Items {
 		e := &evacuations.Items[i]
@@ -70,12 +70,16 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 		case pod == nil || !belongs(pod):
 			continue
 		}
-		action := evacuation.Next(evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, terms[pod.Spec.NodeName], f.Now))
+		terms, err := f.terms(ctx, drainers, pod)
+		if err != nil {
+			return nil, false, err
+		}
+		action := evacuation.Next(evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, terms, f.Now))
 		over := action.Kind == evacuation.Evict
 		if !over && action.Kind != evacuation.AwaitEvacuator {
 			continue
 		}
-		assigned := Assignment{Evacuation: e, Pod: pod, Terms: terms[pod.Spec.NodeName], FirstDrain: firstDrain, Expired: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
+		assigned := Assignment{Evacuation: e, Pod: pod, Terms: terms, FirstDrain: firstDrain, Expired: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
 		if e.Status.EvacuationProgressTimestamp != nil {
 			assigned.Progress = e.Status.EvacuationProgressTimestamp.Time
 		}
@@ -85,6 +89,13 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 		return cmp.Or(a.Evacuation.CreationTimestamp.Compare(b.Evacuation.CreationTimestamp.Time), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
 	return found, true, nil
+}
+
+// terms returns the terms of the Node of a Pod. They are never suspended: an evacuator that is active stays active until the NodeMaintenances have
+// withdrawn.
+func (f Finder) terms(ctx context.Context, drainers *evacuation.Drainers, pod *corev1.Pod) (evacuation.Terms, error) {
+	node, err := workload.NodeNamed(ctx, f.Watched, pod.Spec.NodeName)
+	return drainers.On(node).Combined(), err
 }
 
 // IsActive reports whether the status of the Evacuation says that the evacuator is active and has not completed.

@@ -2,7 +2,6 @@ package deployment
 
 import (
 	"context"
-	"time"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
@@ -67,10 +66,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if err := r.apply(ctx, s, decision); err != nil {
 		return workload.Result(err)
 	}
-	if decision.RequeueAt.IsZero() {
-		return reconcile.Result{}, nil
-	}
-	return reconcile.Result{RequeueAfter: max(decision.RequeueAt.Sub(s.observed.Now), time.Millisecond)}, nil
+	return workload.RequeueAt(decision.RequeueAt, s.observed.Now), nil
 }
 
 // apply stores the reports and then writes the decision. Each write fails with a conflict if its object has changed since it was observed.

@@ -107,10 +107,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 			return workload.Result(err)
 		}
 	}
-	if decision.RequeueAt.IsZero() {
-		return reconcile.Result{}, nil
-	}
-	return reconcile.Result{RequeueAfter: max(decision.RequeueAt.Sub(finder.Now), time.Millisecond)}, nil
+	return workload.RequeueAt(decision.RequeueAt, finder.Now), nil
 }
 
 // observe returns the observation of the Pods of a StatefulSet whose active evacuator is this one. An Evacuation without a

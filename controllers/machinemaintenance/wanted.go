@@ -1,0 +1,66 @@
+package machinemaintenance
+
+import (
+	"context"
+	"time"
+
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rollout"
+)
+
+// Wanted returns the stage of the NodeMaintenance that the manager keeps for a Machine, see machinedrain.WantedStage.
+func (q *Requester) Wanted(ctx context.Context, machine *clusterv1.Machine, now time.Time) (v1alpha1.NodeMaintenanceStage, error) {
+	cluster := &clusterv1.Cluster{}
+	switch err := q.Client.Get(ctx, types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.ClusterName}, cluster); {
+	case apierrors.IsNotFound(err):
+		return machinedrain.WantedStage(machine, nil, nil, ""), nil
+	case err != nil:
+		return "", errors.Wrapf(err, "getting Cluster %s", klog.KRef(machine.Namespace, machine.Spec.ClusterName))
+	}
+	policies := &v1alpha1.MachineDrainPolicyList{}
+	if err := q.Client.List(ctx, policies, client.InNamespace(machine.Namespace)); err != nil {
+		return "", errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
+	}
+	outdated, err := q.outdatedStage(ctx, cluster, machine, policies.Items, now)
+	if err != nil {
+		return "", err
+	}
+	policy := machinedrain.PolicyFor(machine, cluster.Labels, policies.Items).Settings(machine)
+	return machinedrain.WantedStage(machine, cluster, policy, outdated), nil
+}
+
+// outdatedStage returns the stage that the rollout of a Machine's MachineDeployment requests, empty if it requests none.
+func (q *Requester) outdatedStage(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine, policies []v1alpha1.MachineDrainPolicy, now time.Time) (v1alpha1.NodeMaintenanceStage, error) {
+	name := machine.Labels[clusterv1.MachineDeploymentNameLabel]
+	if name == "" {
+		return "", nil
+	}
+	deployment := &clusterv1.MachineDeployment{}
+	if err := q.Client.Get(ctx, types.NamespacedName{Namespace: machine.Namespace, Name: name}, deployment); err != nil {
+		return "", errors.Wrapf(client.IgnoreNotFound(err), "getting MachineDeployment %s", klog.KRef(machine.Namespace, name))
+	}
+	machines, err := q.MachinesOf(ctx, cluster, deployment)
+	if err != nil {
+		return "", err
+	}
+	policyOf := func(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolicy {
+		return machinedrain.PolicyFor(machine, cluster.Labels, policies).Settings(machine)
+	}
+	return rollout.Decide(rollout.Observe(cluster, deployment, machines, policyOf), now).Stages[machine.Name], nil
+}
+
+// MachinesOf returns the Machines of a MachineDeployment, to be read only.
+func (q *Requester) MachinesOf(ctx context.Context, cluster *clusterv1.Cluster, deployment *clusterv1.MachineDeployment) ([]clusterv1.Machine, error) {
+	all := &clusterv1.MachineList{}
+	labels := client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name, clusterv1.MachineDeploymentNameLabel: deployment.Name}
+	err := q.Client.List(ctx, all, client.InNamespace(deployment.Namespace), labels, client.UnsafeDisableDeepCopy)
+	return all.Items, errors.Wrapf(err, "listing the Machines of MachineDeployment %s", klog.KObj(deployment))
+}
