@@ -19,13 +19,17 @@ const (
 	NodeMaintenancePodsRemaining = "PodsRemaining"
 
 	// NodeMaintenanceFinalEvictionAttempt is set shortly before the drain timeout. It is True when every Pod that must be drained has had
-	// an eviction attempt, regardless of its step. The Machine's hook stays until the condition is True, for ten seconds at most.
+	// an eviction attempt, regardless of its step, and the Pods that terminate have had their grace periods. The Machine's hook stays
+	// until the condition is True, at most until status.drainTimeout.finalAttemptEndTime.
 	NodeMaintenanceFinalEvictionAttempt = "FinalEvictionAttempt"
 
 	// ReasonAllPodsAttempted means that every Pod that must be drained has had its final eviction attempt.
 	ReasonAllPodsAttempted = "AllPodsAttempted"
-	// ReasonAttemptingPods means that some Pods that must be drained have not had their final eviction attempt.
+	// ReasonAttemptingPods means that some Pods that must be drained have not had their final eviction attempt, or have not been deleted
+	// although onTimeout is Delete.
 	ReasonAttemptingPods = "AttemptingPods"
+	// ReasonPodsTerminating means that Pods that were evicted or deleted are terminating within their grace periods.
+	ReasonPodsTerminating = "PodsTerminating"
 
 	// NodeMaintenanceMachineDeleted is True while the Node exists although the Machine that the NodeMaintenance serves does not. The
 	// NodeMaintenance stays in its stage until a user completes it or deletes the Node.
@@ -240,6 +244,30 @@ type ReplacementStatus struct {
 	NewestPodCreationTime metav1.Time `json:"newestPodCreationTime,omitempty,omitzero"`
 }
 
+// DrainTimeoutStatus is what the manager has observed and done about the drain timeout. A restart of the manager does not change it.
+type DrainTimeoutStatus struct {
+	// deadline is the time at which the drain times out.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="deadline must be a time as in RFC 3339, from 1970 to 9998"
+	Deadline metav1.Time `json:"deadline,omitempty,omitzero"`
+
+	// observedTime is the time at which the manager first observed this deadline. The final eviction attempts are not made before.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="observedTime must be a time as in RFC 3339, from 1970 to 9998"
+	ObservedTime metav1.Time `json:"observedTime,omitempty,omitzero"`
+
+	// finalAttemptTime is the time since which the final eviction attempts of all remaining Pods are due.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="finalAttemptTime must be a time as in RFC 3339, from 1970 to 9998"
+	FinalAttemptTime *metav1.Time `json:"finalAttemptTime,omitempty"`
+
+	// finalAttemptEndTime is the time until which the Machine waits for the final eviction attempts and for the grace periods of the Pods
+	// that terminate, if it is later than deadline. It is at most 30 s and ten minutes later than finalAttemptTime.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="finalAttemptEndTime must be a time as in RFC 3339, from 1970 to 9998"
+	FinalAttemptEndTime *metav1.Time `json:"finalAttemptEndTime,omitempty"`
+}
+
 // DrainTargetSet is a list of drain targets that several Nodes share.
 type DrainTargetSet struct {
 	// drainTargets of the Nodes that refer to this set.
@@ -271,6 +299,10 @@ type NodeMaintenanceStatus struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=4
 	StageStatuses []StageStatus `json:"stageStatuses,omitempty"`
+
+	// drainTimeout is the progress before the drain timeout. It is set while the drain has a timeout and its Pods are observed.
+	// +optional
+	DrainTimeout *DrainTimeoutStatus `json:"drainTimeout,omitempty"`
 
 	// summary has the totals of all Nodes.
 	// +optional

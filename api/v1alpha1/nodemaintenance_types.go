@@ -280,3 +280,16 @@ func (m *NodeMaintenance) StageStart(stage NodeMaintenanceStage) *time.Time {
 	}
 	return nil
 }
+
+// DrainStart returns the time from which the drain timeout counts, nil until stage Drain has started: the time in DrainStartedAnnotation, or
+// else the start of stage Drain.
+func (m *NodeMaintenance) DrainStart() *time.Time {
+	start := m.StageStart(StageDrain)
+	if start == nil {
+		return nil
+	}
+	if recorded, err := time.Parse(time.RFC3339, m.Annotations[DrainStartedAnnotation]); err == nil {
+		return &recorded
+	}
+	return start
+}

@@ -92,9 +92,13 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 		case clock.Drain == nil || s.maintenance == nil:
 			waiting.blind = true
 			return waiting, nil
-		default:
-			return s.untilDrainDeadline(waiting), nil
+		case s.maintenance.Spec.Stage == v1alpha1.StageDrain: // timeouts and other settings still follow edits
+			desired.Spec.DrainRules = s.maintenance.Spec.DrainRules
+			if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
+				return result, err
+			}
 		}
+		return s.untilDrainDeadline(waiting), nil
 	}
 	return r.apply(ctx, s, desired)
 }

@@ -30,7 +30,8 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	if clock.Blocked != nil && s.now.Sub(*clock.Blocked) < recordAfter {
 		clock.Blocked = nil
 	}
-	if !clock.Record(changed) {
+	recorded := clock.Record(changed)
+	if overdue := clock.UpdateOverdue(changed, s.maintenance, s.now); !recorded && !overdue {
 		return nil
 	}
 	if err := r.Client.Patch(ctx, changed, client.MergeFrom(s.machine)); err != nil {
@@ -100,12 +101,14 @@ func (s *scope) untilDeadline(waiting outcome) outcome {
 
 // untilDrainDeadline waits until the drain times out and every Pod has had its final eviction attempt. After that, the next step runs.
 func (s *scope) untilDrainDeadline(waiting outcome) outcome {
-	deadline := s.clock().ReleaseAt(s.machine, s.maintenance)
-	if s.exceeds(deadline) {
+	clock := s.clock()
+	releaseAt := clock.ReleaseAt(s.machine, s.maintenance, s.now)
+	if s.exceeds(releaseAt) {
 		s.drainTimedOut(waiting.message)
 		return outcome{}
 	}
-	return s.requeueBy(deadline, waiting)
+	waiting.message = clock.FinalAttemptsMessage(s.machine, s.maintenance, s.now) + waiting.message
+	return s.requeueBy(releaseAt, waiting)
 }
 
 func (s *scope) exceeds(deadline *time.Time) bool { return deadline != nil && !s.now.Before(*deadline) }

@@ -83,8 +83,12 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 		{name: "M94: resumes the drain after a minute", status: metav1.ConditionTrue, observed: 1, since: 2 * time.Minute, action: wait, reason: v1alpha1.ReasonMachineDraining, started: now.Format(time.RFC3339), records: inPlace},
 		{name: "M94: resumes the drain if Pods must be drained again", status: metav1.ConditionFalse, observed: 2, action: wait, reason: v1alpha1.ReasonMachineDraining, started: now.Format(time.RFC3339), records: inPlace},
 		{
+			name: "M96: waits for the final eviction attempts of a drain that has not ended", status: metav1.ConditionFalse, observed: 2, action: wait, reason: v1alpha1.ReasonMachineDraining,
+			started: ago(50 * time.Minute), records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)},
+		},
+		{
 			name: "M13: times out a drain that has not ended", status: metav1.ConditionFalse, observed: 2, action: proceed, timedOut: true, started: ago(50 * time.Minute),
-			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)},
+			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute), v1alpha1.DrainOverdueAnnotation: ago(time.Minute)},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
@@ -162,14 +163,27 @@ func remainingDaemonSets(s *scope) []string {
 	return sets.List(daemonSets)
 }
 
-// reportFinalAttempt sets the condition FinalEvictionAttempt once the final eviction attempt of every remaining Pod is due. The condition is
-// true when all attempts have been made. The hook of a Machine whose drain has timed out is not released before.
+// reportFinalAttempt records the drain timeout in the status. It sets the condition FinalEvictionAttempt once the final eviction attempt of
+// every remaining Pod is due. The condition is true when all attempts have been made, and the Pods that terminate have had their grace
+// periods. The hook of a Machine whose drain has timed out is not released before.
 func reportFinalAttempt(s *scope) {
-	switch {
-	case s.drain == nil || !s.drain.finalAttempt.allDue || s.drain.decision.Drained:
+	status := draintimeout.Observe(s.maintenance, s.now)
+	s.maintenance.Status.DrainTimeout = status
+	if status == nil {
 		s.removeCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt)
-	case s.drain.finalAttempt.missing > 0:
+		return
+	}
+	progress := s.drain.finalAttempt
+	progress.AllDue = progress.AllDue && !s.drain.decision.Drained
+	draintimeout.Record(status, progress, s.now)
+	switch {
+	case !progress.AllDue:
+		s.removeCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt)
+	case progress.Missing > 0:
 		s.setCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt, false, v1alpha1.ReasonAttemptingPods, "")
+	case !progress.Done():
+		s.setCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt, false, v1alpha1.ReasonPodsTerminating,
+			"Pods that were evicted or deleted have until "+progress.TerminatingUntil.UTC().Format(time.RFC3339)+" to terminate")
 	default:
 		s.setCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt, true, v1alpha1.ReasonAllPodsAttempted, "")
 	}

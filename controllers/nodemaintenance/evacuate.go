@@ -20,6 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
@@ -43,7 +44,7 @@ type drainState struct {
 	deleteErrors map[types.UID]error     // of deletions before the drain timeout, by Pod
 	ruleProblems []rules.Problem
 	budgets      func() *budgets.Index // nil: the PodDisruptionBudgets are not known
-	finalAttempt finalAttempt
+	finalAttempt draintimeout.Progress
 }
 
 // drainedPod is a Pod on a selected Node.

@@ -102,6 +102,13 @@ func (s *scope) requeueBy(t time.Time) {
 	}
 }
 
+// requeueAfter is requeueBy for a time that may be zero: then it does nothing.
+func (s *scope) requeueAfter(t time.Time) {
+	if !t.IsZero() {
+		s.requeueBy(t)
+	}
+}
+
 // step is one step of a reconciliation. If it returns done = false, the reconciliation ends. The event of the object that the step has
 // written, or waits for, starts the next reconciliation.
 type step func(context.Context, *scope) (done bool, err error)

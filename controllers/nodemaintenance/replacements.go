@@ -54,7 +54,7 @@ func (r *Reconciler) unscheduled(s *scope, targets sets.Set[types.UID]) []replac
 			if pod.object.DeletionTimestamp != nil || pod.evacuation != nil || !mayReplace(s, node, pod) {
 				continue
 			}
-			at, deletes := deleteAt(draintimeout.DrainOf(s.maintenance), node, pod)
+			at, deletes := deleteAt(draintimeout.DrainOf(s.maintenance, s.now), node, pod)
 			_, awaited := r.created.awaited(s.request, pod.object.UID, s.now)
 			if targets.Has(pod.object.UID) && !awaited || deletes && !s.now.Before(at) {
 				pods = append(pods, replacements.PodOf(pod.object))

@@ -24,35 +24,42 @@ import (
 // deleteRetry is the delay before retrying a deletion that the API server has refused, for example because of an admission webhook.
 const deleteRetry = 5 * time.Second
 
-// finalAttempt is the progress of the final eviction attempts.
-type finalAttempt struct {
-	allDue  bool // the final eviction attempt of every remaining Pod is due
-	missing int  // number of Pods whose final eviction attempt is due but has not been made
-}
-
-// finalAttempts returns the Pods that get their final eviction attempt now, regardless of their step.
+// finalAttempts returns the Pods that get their final eviction attempt now, regardless of their step. It records the progress of the
+// attempts.
 func finalAttempts(s *scope) sets.Set[types.UID] {
 	due := sets.New[types.UID]()
-	drain := draintimeout.DrainOf(s.maintenance)
+	drain := draintimeout.DrainOf(s.maintenance, s.now)
 	if drain == nil {
 		return due
 	}
-	progress := finalAttempt{allDue: true}
+	progress := draintimeout.Progress{AllDue: true}
 	for _, node := range s.nodes {
 		unreachable := rules.Unreachable(node)
 		for _, pod := range s.drain.pods[node.Name] {
-			if pod.Planned.Finished || !draintimeout.GetsFinalAttempt(pod.Type, pod.verdict, pod.others) {
+			attempts := draintimeout.GetsFinalAttempt(pod.Type, pod.verdict, pod.others)
+			deletes := drain.Deletes && draintimeout.DeletedAtTimeout(pod.Type, pod.verdict, pod.others)
+			if pod.Planned.Finished || !attempts && !deletes {
 				continue
 			}
 			period, _ := daemonset.GracePeriod(pod.object, unreachable)
+			if pod.object.DeletionTimestamp != nil {
+				if !unreachable { // no kubelet would wait for the Pod to terminate
+					s.requeueAfter(progress.AddTerminating(pod.object.DeletionTimestamp.Time, s.now))
+				}
+			} else if at := drain.DeleteAt(period); deletes && s.now.Before(at) { // deleteRemainingPods counts those that are due
+				progress.AllDue = false
+			}
+			if !attempts {
+				continue
+			}
 			if at := drain.FinalAttemptAt(period); s.now.Before(at) {
 				s.requeueBy(at)
-				progress.allDue = false
+				progress.AllDue = false
 				continue
 			}
 			due.Insert(pod.object.UID)
 			if !draintimeout.Attempted(pod.object.DeletionTimestamp != nil, pod.evacuation) {
-				progress.missing++
+				progress.Missing++
 			}
 		}
 	}
@@ -63,7 +70,7 @@ func finalAttempts(s *scope) sets.Set[types.UID] {
 // deleteRemainingPods deletes the remaining Pods shortly before the drain timeout, if the policy says so. It ignores PodDisruptionBudgets. A
 // Pod that cannot be deleted does not delay the others: the status names it.
 func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, error) {
-	drain := draintimeout.DrainOf(s.maintenance)
+	drain := draintimeout.DrainOf(s.maintenance, s.now)
 	if drain == nil || !drain.Deletes || s.drain == nil { // nil: the Pods are not observed yet
 		return true, nil
 	}
@@ -86,6 +93,7 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 				s.requeueBy(at)
 				continue
 			}
+			s.drain.finalAttempt.Missing++ // until the watch delivers the deletion
 			_, seconds := daemonset.GracePeriod(pod.object, rules.Unreachable(node))
 			group.Go(func() error {
 				if err := r.deletePod(ctx, s, pod.object, seconds); err != nil {

@@ -1,12 +1,17 @@
 // Package draintimeout decides what happens to the Pods that remain before the drain timeout. They would terminate with their Node, so each of
 // them gets a final eviction attempt, regardless of its step. If onTimeout is Delete, the drain then deletes them early enough for their grace
 // periods.
+//
+// The time for that may have passed when the manager observes the timeout: it was set late, or the Machine was paused, or no manager ran.
+// Then attempts and deletions are made at once, and the Machine waits for them after the timeout. Status records in the API how long.
 package draintimeout
 
 import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
@@ -17,24 +22,88 @@ import (
 // confirm.
 const Margin = 10 * time.Second
 
+// MaxGracePeriod is how long a Machine waits for the Pods that terminate after its drain timeout, whatever their grace periods.
+const MaxGracePeriod = 10 * time.Minute
+
 // Drain contains the time limits of a drain.
 type Drain struct {
 	Start, Ends time.Time
+	// Observed is the time at which the manager observed these limits. No final eviction attempt and no deletion is due before.
+	Observed time.Time
 	// Deletes means that the remaining Pods are deleted.
 	Deletes bool
 }
 
-// DrainOf returns the time limits of the drain of a NodeMaintenance, nil if the drain has no timeout or has not started.
-func DrainOf(m *v1alpha1.NodeMaintenance) *Drain {
+// DrainOf returns the time limits of the drain of a NodeMaintenance, nil if the drain has no timeout or has not started. Limits that its
+// status does not have yet are observed now.
+func DrainOf(m *v1alpha1.NodeMaintenance, now time.Time) *Drain {
+	status := Observe(m, now)
+	if status == nil {
+		return nil
+	}
+	return &Drain{Start: *m.DrainStart(), Ends: status.Deadline.Time, Observed: status.ObservedTime.Time, Deletes: m.Spec.Evacuation.OnTimeout == v1alpha1.OnTimeoutDelete}
+}
+
+// Observe returns the status of the drain timeout of a NodeMaintenance, nil if its drain has no timeout or has not started. It keeps the
+// recorded times until the deadline changes.
+func Observe(m *v1alpha1.NodeMaintenance, now time.Time) *v1alpha1.DrainTimeoutStatus {
 	ends := evacuation.DrainEnds(m)
 	if m.Spec.Stage != v1alpha1.StageDrain || ends == nil {
 		return nil
 	}
-	return &Drain{Start: *m.StageStart(v1alpha1.StageDrain), Ends: *ends, Deletes: m.Spec.Evacuation.OnTimeout == v1alpha1.OnTimeoutDelete}
+	if recorded := m.Status.DrainTimeout; recorded != nil && recorded.Deadline.Time.Equal(*ends) {
+		return recorded.DeepCopy()
+	}
+	return &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(*ends), ObservedTime: metav1.NewTime(now.Truncate(time.Second))}
+}
+
+// Progress is the progress of the final eviction attempts of a drain, and of its deletions if onTimeout is Delete.
+type Progress struct {
+	// AllDue means that the attempts and deletions of all remaining Pods are due.
+	AllDue bool
+	// Missing is the number of attempts and deletions that are due and not observed yet.
+	Missing int
+	// TerminatingUntil is the end of the last grace period of the Pods that terminate, zero if it has passed.
+	TerminatingUntil time.Time
+}
+
+// Done reports whether all attempts and deletions have been made, and the Pods that terminate have had their grace periods.
+func (p Progress) Done() bool { return p.AllDue && p.Missing == 0 && p.TerminatingUntil.IsZero() }
+
+// AddTerminating adds a Pod that terminates, with its deletionTimestamp, which includes its grace period. It returns the time until which
+// the Pod is waited for, zero if that has passed.
+func (p *Progress) AddTerminating(deletion, now time.Time) time.Time {
+	until := deletion.Add(Margin)
+	if !now.Before(until) {
+		return time.Time{}
+	}
+	if until.After(p.TerminatingUntil) {
+		p.TerminatingUntil = until
+	}
+	return until
+}
+
+// Record records the start and the latest end of the final eviction attempts in the status of the drain timeout. Both are unset while some
+// attempts are not due. The start stays the same when Pods appear later, so the end is bounded.
+func Record(status *v1alpha1.DrainTimeoutStatus, p Progress, now time.Time) {
+	if !p.AllDue {
+		status.FinalAttemptTime, status.FinalAttemptEndTime = nil, nil
+		return
+	}
+	if status.FinalAttemptTime == nil {
+		status.FinalAttemptTime = ptr.To(metav1.NewTime(now.Truncate(time.Second)))
+	}
+	end := status.FinalAttemptTime.Add(evacuation.EvictionMargin)
+	if latest := end.Add(MaxGracePeriod); p.TerminatingUntil.After(latest) {
+		end = latest
+	} else if p.TerminatingUntil.After(end) {
+		end = p.TerminatingUntil
+	}
+	status.FinalAttemptEndTime = ptr.To(metav1.NewTime(end))
 }
 
 // FinalAttemptAt returns the time of the final eviction attempt of a Pod: early enough for an eviction and its grace period, but not in the
-// first half of the drain, in which the drain order decides.
+// first half of the drain, in which the drain order decides, and not before the limits are observed.
 func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
 	return d.before(gracePeriod + evacuation.EvictionMargin)
 }
@@ -45,11 +114,13 @@ func (d Drain) DeleteAt(gracePeriod time.Duration) time.Time {
 	return d.before(gracePeriod + Margin)
 }
 
-// before returns the time that long before the end of the drain, but not in its first half.
+// before returns the time that long before the end of the drain, but not in its first half, and not before the limits are observed.
 func (d Drain) before(end time.Duration) time.Time {
-	at, half := d.Ends.Add(-end), d.Start.Add(d.Ends.Sub(d.Start)/2)
-	if at.Before(half) {
-		return half
+	at := d.Ends.Add(-end)
+	for _, earliest := range []time.Time{d.Start.Add(d.Ends.Sub(d.Start) / 2), d.Observed} {
+		if at.Before(earliest) {
+			at = earliest
+		}
 	}
 	return at
 }

@@ -1,9 +1,11 @@
 package draintimeout_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
@@ -26,18 +28,86 @@ func TestDrainOf(t *testing.T) {
 		m    *v1alpha1.NodeMaintenance
 		want *draintimeout.Drain
 	}{
-		"M13: the timeout starts with the drain":       {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Ends: start.Add(time.Minute), Deletes: true}},
-		"M13: onTimeout Release deletes no Pods":       {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutRelease, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Ends: start.Add(time.Minute)}},
+		"M13: the timeout starts with the drain":       {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Ends: start.Add(time.Minute), Observed: start, Deletes: true}},
+		"M13: onTimeout Release deletes no Pods":       {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutRelease, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Ends: start.Add(time.Minute), Observed: start}},
 		"M13: without a timeout there is no limit":     {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, nil), nil},
 		"M13: 0 is no limit":                           {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](0)), nil},
 		"M13: a maintenance that ends deletes nothing": {drain(v1alpha1.StageComplete, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := draintimeout.DrainOf(tc.m); (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
+			if got := draintimeout.DrainOf(tc.m, start); (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
 	}
+}
+
+func TestObserve(t *testing.T) {
+	m := &v1alpha1.NodeMaintenance{}
+	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
+	m.Spec.Stage, m.Spec.Evacuation.DrainTimeoutSeconds = v1alpha1.StageDrain, ptr.To[int32](60)
+	observe := func(after time.Duration) *draintimeout.Drain {
+		m.Status.DrainTimeout = draintimeout.Observe(m, start.Add(after))
+		return draintimeout.DrainOf(m, start.Add(after))
+	}
+	g := NewWithT(t)
+	g.Expect(observe(time.Second)).To(Equal(&draintimeout.Drain{Start: start, Ends: start.Add(time.Minute), Observed: start.Add(time.Second)}))
+	g.Expect(observe(time.Minute).Observed).To(Equal(start.Add(time.Second)), "M96: keeps the time of the observation")
+
+	m.Spec.Evacuation.DrainTimeoutSeconds = ptr.To[int32](30)
+	late := observe(time.Hour)
+	g.Expect(late.Observed).To(Equal(start.Add(time.Hour)))
+	g.Expect(late.FinalAttemptAt(time.Minute)).To(Equal(start.Add(time.Hour)), "M96: attempts to evict when a timeout is observed that is set late")
+	g.Expect(late.DeleteAt(time.Minute)).To(Equal(start.Add(time.Hour)), "M96: deletes when a timeout is observed that is set late")
+
+	m.Annotations = map[string]string{v1alpha1.DrainStartedAnnotation: start.Add(-time.Hour).Format(time.RFC3339)}
+	g.Expect(observe(2*time.Hour).Ends).To(Equal(start.Add(30*time.Second-time.Hour)), "M97: counts from the recorded start")
+	m.Annotations = map[string]string{v1alpha1.DrainStartedAnnotation: start.Add(time.Hour).Format(time.RFC3339)}
+	g.Expect(observe(2*time.Hour).Ends).To(Equal(start.Add(30*time.Second+time.Hour)), "M97: counts from the resumption of a drain that had ended")
+	m.Spec.Evacuation.DrainTimeoutSeconds = nil
+	g.Expect(observe(2 * time.Hour)).To(BeNil())
+}
+
+func TestRecord(t *testing.T) {
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	for _, tc := range []struct {
+		name     string
+		began    *int
+		progress draintimeout.Progress
+		want     string
+	}{
+		{"M96: records nothing while attempts are not due", ptr.To(10), draintimeout.Progress{}, "-"},
+		{"M96: gives the attempts 30 s", nil, draintimeout.Progress{AllDue: true, Missing: 1}, "from 1m40s until 2m10s"},
+		{"M96: does not prolong the attempts for Pods that appear later", ptr.To(10), draintimeout.Progress{AllDue: true, Missing: 1}, "from 10s until 40s"},
+		{"M96: gives the Pods that terminate their grace periods", ptr.To(10), draintimeout.Progress{AllDue: true, TerminatingUntil: at(300)}, "from 10s until 5m0s"},
+		{"M96: gives the Pods that terminate ten minutes at most", ptr.To(10), draintimeout.Progress{AllDue: true, TerminatingUntil: at(3000)}, "from 10s until 10m40s"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			status := &v1alpha1.DrainTimeoutStatus{}
+			if tc.began != nil {
+				status.FinalAttemptTime = ptr.To(metav1.NewTime(at(*tc.began)))
+			}
+			draintimeout.Record(status, tc.progress, at(100))
+			got := "-"
+			if status.FinalAttemptTime != nil {
+				got = fmt.Sprintf("from %s until %s", status.FinalAttemptTime.Sub(start), status.FinalAttemptEndTime.Sub(start))
+			}
+			if got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAddTerminating(t *testing.T) {
+	g := NewWithT(t)
+	progress := draintimeout.Progress{AllDue: true}
+	g.Expect(progress.AddTerminating(start.Add(-draintimeout.Margin), start)).To(BeZero(), "M96: does not wait for a Pod after its grace period")
+	g.Expect(progress.Done()).To(BeTrue())
+	g.Expect(progress.AddTerminating(start.Add(time.Minute), start)).To(Equal(start.Add(time.Minute + draintimeout.Margin)))
+	progress.AddTerminating(start.Add(time.Second), start)
+	g.Expect(progress.TerminatingUntil).To(Equal(start.Add(time.Minute+draintimeout.Margin)), "the last one counts")
+	g.Expect(progress.Done()).To(BeFalse())
 }
 
 func TestDeleteAt(t *testing.T) {

@@ -189,14 +189,14 @@ func earlier(a, b *time.Time) *time.Time {
 	return a
 }
 
-// DrainEnds returns when the drain of a maintenance times out, counted from the start of the stage. Nil: never, or the stage has not
-// started.
+// DrainEnds returns when the drain of a maintenance times out, counted from its start, see NodeMaintenance.DrainStart. Nil: never, or the
+// stage has not started.
 func DrainEnds(m *v1alpha1.NodeMaintenance) *time.Time {
 	timeout := m.Spec.Evacuation.DrainTimeoutSeconds
 	if timeout == nil || *timeout <= 0 {
 		return nil
 	}
-	start := m.StageStart(v1alpha1.StageDrain)
+	start := m.DrainStart()
 	if start == nil {
 		return nil
 	}

@@ -2,6 +2,7 @@ package machinedrain
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -11,6 +12,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
@@ -133,7 +136,7 @@ func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeM
 		return *c.Volumes
 	}
 	start := now
-	if deadline := c.DrainDeadline(m); deadline != nil && deadline.Before(start) {
+	if deadline := c.DrainDeadline(m); deadline != nil && deadline.Before(start) && !isOverdue(m, *deadline) { // else the drain has just ended
 		start = *deadline
 	}
 	drained := meta.FindStatusCondition(maintenance.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
@@ -166,23 +169,89 @@ func (c Clock) DrainDeadline(m *clusterv1.Machine) *time.Time {
 	return deadline(start, DrainTimeout(m))
 }
 
-// finalAttemptPeriod is how much longer a Machine waits at the drain timeout if some Pods have not had their final eviction attempt, for
-// example because the timeout was set late.
-const finalAttemptPeriod = 10 * time.Second
+// finalAttemptPeriod is how long a Machine waits after its drain timeout for its NodeMaintenance to make the final eviction attempts.
+const finalAttemptPeriod = evacuation.EvictionMargin
 
-// ReleaseAt returns when a Machine whose drain has not completed is released, nil if the drain has no timeout. Every Pod that must be evicted
-// has one final eviction attempt before.
-func (c Clock) ReleaseAt(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) *time.Time {
+// ReleaseAt returns when a Machine whose drain has not completed is released, nil if the drain has no timeout. This is the deadline, unless
+// the final eviction attempts have not been made by then: because the timeout was set late, the Machine was paused or no manager ran. Then
+// the Machine waits for them, and for the grace periods of the Pods that terminate. The wait ends after finalAttemptPeriod, counted from
+// the record on the Machine, or with the end that its NodeMaintenance has recorded. So a restart does not prolong it.
+func (c Clock) ReleaseAt(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance, now time.Time) *time.Time {
 	deadline := c.DrainDeadline(m)
-	if deadline == nil || maintenance == nil || allAttempted(maintenance) {
+	if !c.awaitsFinalAttempts(deadline, maintenance, now) {
 		return deadline
 	}
-	return ptr.To(deadline.Add(finalAttemptPeriod))
+	at := overdueSince(m, *deadline, now).Add(finalAttemptPeriod)
+	latest := at.Add(draintimeout.MaxGracePeriod)
+	if status := maintenance.Status.DrainTimeout; status != nil && status.FinalAttemptEndTime != nil && maintenance.Status.ObservedGeneration == maintenance.Generation {
+		switch end := status.FinalAttemptEndTime.Time; {
+		case end.After(latest):
+			at = latest
+		case end.After(at):
+			at = end
+		}
+	}
+	return &at
 }
 
-// allAttempted reports whether every Pod that must be evicted has had its final eviction attempt under the current spec.
+// FinalAttemptsMessage returns what a Machine waits for whose drain timeout is exceeded, as the start of the message of its condition. It
+// is empty while the timeout is not exceeded.
+func (c Clock) FinalAttemptsMessage(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance, now time.Time) string {
+	if !c.awaitsFinalAttempts(c.DrainDeadline(m), maintenance, now) {
+		return ""
+	}
+	what := "the final eviction attempts"
+	attempt := meta.FindStatusCondition(maintenance.Status.Conditions, v1alpha1.NodeMaintenanceFinalEvictionAttempt)
+	if attempt != nil && attempt.Reason == v1alpha1.ReasonPodsTerminating && attempt.ObservedGeneration == maintenance.Generation {
+		what = "the grace periods of the Pods that terminate"
+	}
+	return fmt.Sprintf("nodeDrainTimeoutSeconds is exceeded; waiting until %s at the latest for %s. ", c.ReleaseAt(m, maintenance, now).UTC().Format(time.RFC3339), what)
+}
+
+// UpdateOverdue records on a Machine since when it waits for the final eviction attempts after its drain timeout, and removes a record that
+// no longer applies because the timeout was extended or removed. maintenance is nil if it is unknown.
+func (c Clock) UpdateOverdue(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance, now time.Time) (changed bool) {
+	deadline := c.DrainDeadline(m)
+	switch {
+	case maintenance == nil:
+		return false
+	case deadline == nil || now.Before(*deadline):
+		return removeAnnotations(m, v1alpha1.DrainOverdueAnnotation)
+	case !c.awaitsFinalAttempts(deadline, maintenance, now) || isOverdue(m, *deadline):
+		return false
+	}
+	metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.DrainOverdueAnnotation, now.UTC().Truncate(time.Second).Format(time.RFC3339))
+	return true
+}
+
+// awaitsFinalAttempts reports whether a Machine whose drain timeout is exceeded waits for the final eviction attempts of its
+// NodeMaintenance. It does not if the NodeMaintenance is unknown or does not drain the Node, or if the wait for volumes has begun.
+func (c Clock) awaitsFinalAttempts(deadline *time.Time, maintenance *v1alpha1.NodeMaintenance, now time.Time) bool {
+	return deadline != nil && !now.Before(*deadline) && c.Volumes == nil &&
+		maintenance != nil && maintenance.Spec.Stage == v1alpha1.StageDrain && !allAttempted(maintenance)
+}
+
+// allAttempted reports whether every Pod that must be evicted has had its final eviction attempt under the current spec. A condition of a
+// manager that did not record the time of the attempts does not count.
 func allAttempted(m *v1alpha1.NodeMaintenance) bool {
-	return isTrue(m, v1alpha1.NodeMaintenanceFinalEvictionAttempt)
+	return isTrue(m, v1alpha1.NodeMaintenanceFinalEvictionAttempt) && m.Status.DrainTimeout != nil && m.Status.DrainTimeout.FinalAttemptTime != nil
+}
+
+// overdueSince returns since when a Machine waits for the final eviction attempts: the recorded time or else now.
+func overdueSince(m *clusterv1.Machine, deadline, now time.Time) time.Time {
+	if isOverdue(m, deadline) {
+		if since := recorded(m, v1alpha1.DrainOverdueAnnotation); since.Before(now) {
+			return *since
+		}
+	}
+	return now
+}
+
+// isOverdue reports whether a Machine has a record of DrainOverdueAnnotation. One that is older than the deadline was for an earlier
+// deadline.
+func isOverdue(m *clusterv1.Machine, deadline time.Time) bool {
+	since := recorded(m, v1alpha1.DrainOverdueAnnotation)
+	return since != nil && !since.Before(deadline.Truncate(time.Second))
 }
 
 // VolumeDeadline returns when the wait for volumes times out, nil if it has no timeout or has not started.

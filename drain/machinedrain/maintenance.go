@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -73,6 +74,9 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 		},
 	}
 	m.Spec.DrainPlan, m.Spec.DrainPlanDefaults = drainPlan(r.Policy)
+	if start := recorded(r.Machine, v1alpha1.DrainStartedAnnotation); start != nil && DrainTimeout(r.Machine) > 0 {
+		m.Annotations[v1alpha1.DrainStartedAnnotation] = start.UTC().Format(time.RFC3339)
+	}
 	return m
 }
 
@@ -122,6 +126,9 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 		metav1.SetMetaDataAnnotation(&present.ObjectMeta, v1alpha1.RequestedForAnnotation, purpose)
 		present.Spec.Reason, changed = desired.Spec.Reason, true
 	}
+	if updateStart(present, desired) {
+		changed = true
+	}
 	if present.Spec.ExcludeFromLoadBalancers != desired.Spec.ExcludeFromLoadBalancers {
 		present.Spec.ExcludeFromLoadBalancers, changed = desired.Spec.ExcludeFromLoadBalancers, true
 	}
@@ -132,6 +139,26 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 		present.Spec.Evacuation, changed = desired.Spec.Evacuation, true
 	}
 	return changed
+}
+
+// updateStart makes a present NodeMaintenance count the drain timeout from the same time as its Machine. It does not record a start that
+// the NodeMaintenance has itself, or is about to record.
+func updateStart(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
+	wanted := desired.Annotations[v1alpha1.DrainStartedAnnotation]
+	recorded, err := time.Parse(time.RFC3339, wanted)
+	switch own := present.StageStart(v1alpha1.StageDrain); {
+	case err != nil, own != nil && recorded.Equal(*own), own == nil && !recorded.Before(present.CreationTimestamp.Time):
+		wanted = ""
+	}
+	switch {
+	case present.Annotations[v1alpha1.DrainStartedAnnotation] == wanted:
+		return false
+	case wanted == "":
+		delete(present.Annotations, v1alpha1.DrainStartedAnnotation)
+	default:
+		metav1.SetMetaDataAnnotation(&present.ObjectMeta, v1alpha1.DrainStartedAnnotation, wanted)
+	}
+	return true
 }
 
 // adopt makes the NodeMaintenance one of this management cluster.

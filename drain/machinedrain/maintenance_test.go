@@ -2,10 +2,12 @@ package machinedrain_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -47,4 +49,47 @@ func TestMaintenanceReason(t *testing.T) {
 	g.Expect(machinedrain.Update(present, of(v1alpha1.RequestedForStage))).To(BeTrue())
 	g.Expect(present.Spec.Reason).To(HaveSuffix(": new memory"))
 	g.Expect(machinedrain.Update(present, of(v1alpha1.RequestedForStage))).To(BeFalse())
+}
+
+func TestMaintenanceStart(t *testing.T) {
+	const recorded = "2026-01-01T00:01:00Z"
+	at := after(60)
+	for _, tc := range []struct {
+		name     string
+		started  *int // start of stage Drain of the present NodeMaintenance
+		timeout  int32
+		recorded string
+		present  string
+		want     string
+	}{
+		{name: "M97: a recreated NodeMaintenance counts from the recorded start of the drain", started: ptr.To(90), timeout: 600, recorded: recorded, want: recorded},
+		{name: "M97: also before it has started", timeout: 600, recorded: recorded, want: recorded},
+		{name: "M97: a NodeMaintenance counts from its own start if that is recorded", started: ptr.To(60), timeout: 600, recorded: recorded},
+		{name: "M97: a NodeMaintenance whose drain was resumed counts from the resumption", started: ptr.To(30), timeout: 600, recorded: recorded, want: recorded},
+		{name: "M97: keeps the recorded start", started: ptr.To(90), timeout: 600, recorded: recorded, present: recorded, want: recorded},
+		{name: "M97: restores the recorded start", started: ptr.To(90), timeout: 600, recorded: recorded, present: "2020-01-01T00:00:00Z", want: recorded},
+		{name: "M97: removes a start that the Machine does not record", started: ptr.To(90), timeout: 600, present: recorded},
+		{name: "M97: removes the start with the timeout", started: ptr.To(90), recorded: recorded, present: recorded},
+		{name: "M97: ignores an invalid record", started: ptr.To(90), timeout: 600, recorded: "soon"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			owner := machine(isDeleted, timeouts(tc.timeout, 0), annotated(v1alpha1.DrainStartedAnnotation, tc.recorded))
+			desired := machinedrain.Maintenance(machinedrain.Request{Machine: owner, Node: &corev1.Node{}})
+			present := desired.DeepCopy()
+			present.CreationTimestamp = metav1.NewTime(at.Add(time.Second))
+			if delete(present.Annotations, v1alpha1.DrainStartedAnnotation); tc.present != "" {
+				present.Annotations[v1alpha1.DrainStartedAnnotation] = tc.present
+			}
+			if tc.started != nil {
+				present.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(after(*tc.started))}}
+			}
+			g.Expect(machinedrain.Update(present, desired)).To(Equal(tc.present != tc.want))
+			g.Expect(present.Annotations[v1alpha1.DrainStartedAnnotation]).To(Equal(tc.want))
+			if tc.started != nil && tc.timeout > 0 {
+				start := *present.DrainStart()
+				g.Expect(start).To(BeTemporally("==", *machinedrain.ClockOf(owner, read(present), after(100)).Drain), "Machine and NodeMaintenance count from the same time")
+			}
+		})
+	}
 }

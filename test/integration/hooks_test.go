@@ -49,8 +49,8 @@ func TestHooks(t *testing.T) {
 	t.Run("E38: evicts no Pod twice when its Cluster is paused and resumed during slow evictions", func(t *testing.T) { all.sub(t).pausedDuringEviction("slower", (*scene).pauseCluster) })
 	t.Run("M89: does nothing for a drain of another management cluster before it can continue it", func(t *testing.T) { all.sub(t).inherited() })
 	t.Run("M12: sets the hook again on a Machine that was moved after its hook was released", func(t *testing.T) { all.sub(t).moved() })
-	t.Run("M13: deletes the remaining Pods before the drain timeout with onTimeout Delete", func(t *testing.T) { all.sub(t).deletedAtTimeout() })
-	t.Run("M13: attempts to evict Pods of later steps before the drain timeout releases the Machine", func(t *testing.T) { all.sub(t).finalEvictionAttempt() })
+	t.Run("M13, M96, M97: deletes the remaining Pods before the Machine is released with onTimeout Delete, also if its timeout is set late", func(t *testing.T) { all.sub(t).deletedAtTimeout() })
+	t.Run("M13, M96, M97: evicts Pods of later steps and waits for their termination before the Machine is released, also if its timeout is set late", func(t *testing.T) { all.sub(t).finalEvictionAttempt() })
 	t.Run("M17: recreates a NodeMaintenance that a user completes during the drain, and does not uncordon the Node", func(t *testing.T) { all.sub(t).completedByOthers() })
 	t.Run("M32: excludes the Node from load balancers before the first eviction", func(t *testing.T) { all.sub(t).loadBalancers() })
 	t.Run("M32: includes the Node in load balancers after the maintenance, unless another actor excluded it", func(t *testing.T) { all.sub(t).loadBalancersRestored() })
@@ -265,8 +265,7 @@ func (s *scene) deletedAtTimeout() {
 	s.blocked("overtime")
 	s.change("overtime", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](120) })
 	s.Expect(s.ours().Verb("delete").Resource("pods")).To(BeEmpty(), "Pods are not deleted in the first half of the drain time")
-	// Both Pods have a grace period of 30 s, so they must be deleted immediately.
-	s.change("overtime", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](20) })
+	s.makeOverdue("overtime")
 	s.expectGone("overtime")
 	deleted := s.ours().Verb("delete").Resource("pods")
 	s.Expect(sets.New(deleted.Names()...)).To(HaveLen(2)) // a Pod can be deleted twice until the watch delivers its deletion
@@ -275,21 +274,34 @@ func (s *scene) deletedAtTimeout() {
 	s.Expect(s.evictions()).To(BeEmpty())
 }
 
+// makeOverdue sets a drain timeout of a Machine that passed 50 minutes ago, as if its drain had been blocked for an hour and its
+// NodeMaintenance recreated.
+func (s *scene) makeOverdue(machine string) {
+	s.Helper()
+	s.change(machine, func(m *clusterv1.Machine) {
+		m.Annotations[v1alpha1.DrainStartedAnnotation] = time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+		m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](600)
+	})
+}
+
 func (s *scene) finalEvictionAttempt() {
 	s.create(s.fleet.Client, drainRule("later", "later", clusterv1.MachineDrainRuleDrainBehaviorDrain, ptr.To[int32](1)))
 	completes := bare("completes", "ordered", func(pod *corev1.Pod) { pod.Labels[clusterv1.PodDrainLabel] = "wait-completed" })
 	s.run(bare("stays", "ordered", labelledSkip), completes)
-	s.runOn("ordered", "later", 2, deployment("later", 2))
+	s.runOn("ordered", "later", 2, deployment("later", 2, func(template *corev1.PodTemplateSpec) {
+		template.Annotations[controlplane.PodDeletionDelayAnnotation] = "3s"
+	}))
 	s.blocked("ordered") // so later steps do not start
 	s.Expect(s.evictions()).To(BeEmpty())
-	s.change("ordered", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1) })
+	s.makeOverdue("ordered")
 	s.Eventually(func() bool { return s.isGone("ordered") }, eventually, pace).Should(BeTrue())
 	asked := s.evictions().Succeeded() // the PodDisruptionBudget still exists
 	s.expectGoneWithPods("ordered")
 	s.Expect(asked).To(HaveLen(2))
 	s.Expect(asked.Names()).To(HaveEach(HavePrefix("later-")))
 	for _, eviction := range asked {
-		s.expectOrder(eviction, s.released("ordered"))
+		terminated := s.audited().Verb("delete").Resource("pods").Named(namespace, eviction.Name).Succeeded()
+		s.expectOrder(eviction, s.first(terminated), s.released("ordered"))
 	}
 }
 
