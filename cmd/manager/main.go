@@ -226,7 +226,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	rollouts := &machinedeployment.Reconciler{Client: local, Clusters: clusters, Maintenances: requester, Clock: now, WatchFilterValue: o.watchFilter}
 	policies := &machinedrainpolicy.Reconciler{Client: local, Clusters: clusters, Clock: now}
 	maintenances := &nodemaintenance.Reconciler{
-		Clusters: clusters, Recorder: recorder, Clock: now, ManagementCluster: managementCluster, Machines: local, Maintenances: requester,
+		Clusters: clusters, Recorder: recorder, Clock: now, ManagementCluster: managementCluster, Machines: local, Maintenances: requester, Served: served,
 		NodeAgent: featureGates.Enabled(nodeAgentGate),
 	}
 	sweeper := &nodemaintenance.Sweeper{Clusters: clusters, Machines: local, Maintenances: requester, Clock: now}

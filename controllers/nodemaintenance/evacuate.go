@@ -80,7 +80,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 	}
 	targets := decision.Targets.Union(finalAttempts(s))
 	r.record(s, targets)
-	return true, r.applyTargets(ctx, s, targets)
+	return true, r.applyTargets(ctx, s, targets, decision.Kept)
 }
 
 // budgetsIn returns the PodDisruptionBudgets of a workload cluster, nil if they are not known.
@@ -132,7 +132,7 @@ func (s *scope) drains() []planinput.Drain {
 	drains := []planinput.Drain{{Maintenance: s.maintenance, Nodes: s.nodes}}
 	for i := range s.others {
 		if other := &s.others[i]; planinput.Drains(other) {
-			drains = append(drains, planinput.Drain{Maintenance: other, Nodes: s.drainedBy[other.Name]})
+			drains = append(drains, planinput.Drain{Maintenance: other, Nodes: s.drainedBy[other.Name], Suspended: s.suspends(other)})
 		}
 	}
 	return drains
@@ -181,9 +181,9 @@ func (r *Reconciler) observePods(ctx context.Context, s *scope, c *planinput.Com
 	return all, true, nil
 }
 
-// applyTargets creates Evacuations for the targets on this NodeMaintenance's Nodes, and withdraws from those of other Pods. An Evacuation that
-// the API server refuses does not delay the others: the status names its Pod, and it is retried after a backoff.
-func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets sets.Set[types.UID]) error {
+// applyTargets creates Evacuations for the targets on this NodeMaintenance's Nodes, and withdraws from those of other Pods, except the kept ones. An
+// Evacuation that the API server refuses does not delay the others: the status names its Pod, and it is retried after a backoff.
+func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets, kept sets.Set[types.UID]) error {
 	after, err := r.scheduleReplacements(ctx, s, targets)
 	if err != nil {
 		return err
@@ -194,6 +194,9 @@ func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets sets.Se
 	for _, node := range s.nodes {
 		for _, pod := range s.drain.pods[node.Name] {
 			existing[pod.object.UID] = targets.Has(pod.object.UID) && s.cordonErrors[node.Name] == nil
+			if kept.Has(pod.object.UID) && !targets.Has(pod.object.UID) { // a suspended NodeMaintenance continues with it
+				continue
+			}
 			if write := r.evacuationWrite(ctx, s, pod, targets.Has(pod.object.UID), after[pod.object.UID]); write != nil {
 				group.Go(write)
 			}
@@ -318,7 +321,8 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 		if err != nil || !observed {
 			return false, err
 		}
-		wanted = others.Decide(planned(pods), others.Turns(planned(pods))).Targets
+		decision := others.Decide(planned(pods), others.Turns(planned(pods)))
+		wanted = decision.Targets.Union(decision.Kept)
 	}
 	for _, node := range s.nodes {
 		if err := r.withdrawAll(ctx, s, node, wanted); err != nil {

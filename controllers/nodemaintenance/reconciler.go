@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
@@ -41,6 +42,8 @@ type Reconciler struct {
 	// Machines reads the management cluster's Machines.
 	Machines     client.Reader
 	Maintenances *machinemaintenance.Requester
+	// Served decides which NodeMaintenances are suspended.
+	Served *evacuationcontroller.Machines
 	// NodeAgent is the feature gate that lets agents on Nodes evacuate static Pods.
 	NodeAgent bool
 	Recorder  *tracing.Recorder
@@ -84,12 +87,13 @@ type scope struct {
 	now         time.Time
 	requeueAt   time.Time // zero: an event starts the next reconciliation
 
-	owner     *ownerMachine              // nil: the NodeMaintenance serves no Machine of this management cluster
-	suspended bool                       // nothing is done, see machinedrain.IsSuspended
-	recreated bool                       // the NodeMaintenance is being deleted, and is recreated at once
-	nodes     []*corev1.Node             // the selected Nodes, read-only
-	others    []v1alpha1.NodeMaintenance // a superset of those that share Nodes with this one, read-only
-	drainedBy map[string][]*corev1.Node  // Nodes of the others that are in stage Drain, by NodeMaintenance name
+	owner     *ownerMachine                        // nil: the NodeMaintenance serves no Machine of this management cluster
+	suspended bool                                 // nothing is done, see machinedrain.IsSuspended
+	recreated bool                                 // the NodeMaintenance is being deleted, and is recreated at once
+	suspends  func(*v1alpha1.NodeMaintenance) bool // reports whether nothing is done for another NodeMaintenance
+	nodes     []*corev1.Node                       // the selected Nodes, read-only
+	others    []v1alpha1.NodeMaintenance           // a superset of those that share Nodes with this one, read-only
+	drainedBy map[string][]*corev1.Node            // Nodes of the others that are in stage Drain, by NodeMaintenance name
 
 	turns        nodeselection.Turns // which Nodes wait because of maxParallelNodes
 	cordonErrors map[string]error    // of Nodes that could not be cordoned, by Node name
@@ -116,7 +120,7 @@ type step func(context.Context, *scope) (done bool, err error)
 // Reconcile reconciles one NodeMaintenance: see steps.
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
-	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
+	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now(), suspends: r.Served.Suspended(ctx, request.Cluster)}
 	err := r.reconcile(ctx, s)
 	if err != nil {
 		r.Clusters.WithdrawDrained(request)

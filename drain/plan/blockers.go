@@ -64,6 +64,8 @@ func (m *maintenance) ownRoot() root {
 	case t.forbidden != nil:
 		by, _ := t.forbidden.forbidder(m)
 		return root{node: t.forbidden.node, by: by}
+	case m.Suspended && m.live:
+		return root{node: m.nodes[0], by: m}
 	default:
 		return root{}
 	}

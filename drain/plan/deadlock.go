@@ -58,7 +58,7 @@ func (s *scene) breakDeadlocks() {
 		}
 	}
 	s.eachHeldBack(func(m *maintenance, p *pod, by []*maintenance) {
-		if first, ok := oldest[m.age]; !ok || first != m.age {
+		if first, ok := oldest[m.age]; !ok || first != m.age || !p.wanted() {
 			return
 		}
 		if !slices.ContainsFunc(by, func(other *maintenance) bool {

@@ -21,6 +21,7 @@ func Decide(o Observation) Decision {
 func (s *scene) decision() Decision {
 	d := Decision{
 		Targets:      sets.New[types.UID](),
+		Kept:         sets.New[types.UID](),
 		Maintenances: make(map[string]MaintenanceDecision, len(s.maintenances)),
 	}
 	for _, m := range s.maintenances {
@@ -32,8 +33,11 @@ func (s *scene) decision() Decision {
 	}
 	for _, n := range s.nodes {
 		for _, p := range n.pods {
-			if p.targeted {
+			switch {
+			case p.targeted:
 				d.Targets.Insert(p.UID)
+			case p.kept():
+				d.Kept.Insert(p.UID)
 			}
 		}
 		rows := n.rows()
@@ -139,6 +143,11 @@ func (p *pod) isTarget() bool {
 	}
 }
 
+// kept reports whether a Pod keeps its Evacuation although it is no target: only suspended maintenances drain it.
+func (p *pod) kept() bool {
+	return p.Evacuating && p.drained() && !p.wanted() && !p.vetoed()
+}
+
 // underFloor reports whether the Pod was reached before, so that it is targeted regardless of the cursors: it has an Evacuation, or the
 // published rows cover it.
 //
@@ -162,20 +171,23 @@ func (p *pod) underFloor() bool {
 	return under
 }
 
-// disallowing returns the maintenances that do not allow the Pod to be evacuated yet.
+// disallowing returns the maintenances that do not allow the Pod to be evacuated yet: because of their cursors, or because they are suspended and no
+// other one drains the Pod.
 func (p *pod) disallowing() []*maintenance {
 	var result []*maintenance
+	wanted := p.wanted()
 	for i, m := range p.node.maintenances {
-		if !m.allows(p.opinions[i]) {
+		if !m.allows(p.opinions[i]) || !wanted && p.opinions[i].stance == drains {
 			result = append(result, m)
 		}
 	}
 	return result
 }
 
-// heldBack reports whether the live Pod waits for Pods of lower steps: a maintenance drains it, none vetoes that, and it is not targeted.
+// heldBack reports whether the live Pod waits for Pods of lower steps or for a suspended maintenance: a maintenance drains it, none vetoes that, and it
+// is not targeted.
 func (p *pod) heldBack() bool {
-	return !p.Finished && !p.targeted && p.wanted() && !p.vetoed()
+	return !p.Finished && !p.targeted && p.drained() && !p.vetoed()
 }
 
 // Awaited returns the live Pods that a maintenance waits for and does not evacuate: those that must complete, and those that are

@@ -31,6 +31,9 @@ type Maintenance struct {
 	Nodes []string
 	// Published are the drain targets of the last status, by Node.
 	Published map[string][]v1alpha1.DrainTarget
+	// Suspended means that nothing is done for the maintenance. It still holds back the Pods of others by its order and its verdicts, but none is
+	// evacuated for it.
+	Suspended bool
 }
 
 // Pod is a Pod with the verdicts of the maintenances of its Node.
@@ -70,8 +73,10 @@ type Verdict struct {
 
 // Decision is the result of Decide.
 type Decision struct {
-	// Targets are the Pods that must have our Evacuation now. The Evacuations of all other live Pods must be withdrawn.
+	// Targets are the Pods that must have our Evacuation now. The Evacuations of all other live Pods must be withdrawn, except those of Kept.
 	Targets sets.Set[types.UID]
+	// Kept are the Pods that have our Evacuation and that only suspended maintenances drain.
+	Kept sets.Set[types.UID]
 	// Maintenances is the progress of each maintenance, by name.
 	Maintenances map[string]MaintenanceDecision
 }

@@ -1,7 +1,14 @@
 package plan_test
 
 import (
+	"slices"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 )
 
 func TestOverlappingMaintenances(t *testing.T) {
@@ -82,5 +89,55 @@ func TestOverlappingMaintenances(t *testing.T) {
 			expectTargeted("x", "z"). // the rows are published now
 			gone("x").expectTargeted("z").
 			gone("z").expectTargeted("y")
+	})
+}
+
+func TestSuspendedMaintenances(t *testing.T) {
+	t.Run("E58: evacuates no Pod that only a suspended maintenance drains", func(t *testing.T) {
+		given(t,
+			maintenance("paused").draining("one").suspended(),
+			maintenance("other").draining("one"),
+			pod("db").on("one").skippedBy("other"), pod("web").on("one"),
+		).expectTargeted("web")
+	})
+	t.Run("E58: does not move the order of a suspended maintenance forward", func(t *testing.T) {
+		given(t,
+			maintenance("paused").draining("one").suspended(),
+			maintenance("other").draining("one"),
+			pod("web").on("one"), pod("db").on("one").ordered(10, "paused").skippedBy("other"),
+		).
+			expectTargeted("web").
+			gone("web").expectTargeted()
+	})
+	t.Run("E58: a suspended maintenance holds back the Pods of others by its order", func(t *testing.T) {
+		given(t,
+			maintenance("paused").draining("one").suspended(),
+			maintenance("other").draining("one"),
+			pod("db").on("one").skippedBy("other"), pod("web").on("one").ordered(10, "paused"),
+		).expectTargeted()
+	})
+	t.Run("E58: a Pod that must complete in a suspended maintenance is not evacuated", func(t *testing.T) {
+		given(t,
+			maintenance("paused").draining("one").suspended(),
+			maintenance("other").draining("one"),
+			pod("job").on("one").completesFor("paused"),
+		).expectTargeted()
+	})
+	t.Run("E58: keeps the Evacuations that only a suspended maintenance continues", func(t *testing.T) {
+		paused := plan.Maintenance{Name: "paused", Nodes: []string{"one"}, Suspended: true}
+		other := plan.Maintenance{Name: "other", Nodes: []string{"one"}}
+		drains, skips := plan.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}, plan.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}
+		on := func(name string, evacuating bool, pausedSays, otherSays plan.Verdict) plan.Pod {
+			return plan.Pod{UID: types.UID(name), Name: name, Node: "one", Type: v1alpha1.PodTypeDefault, Evacuating: evacuating, Verdicts: map[string]plan.Verdict{"paused": pausedSays, "other": otherSays}}
+		}
+		decision := plan.Decide(plan.Observation{Maintenances: []plan.Maintenance{paused, other}, Pods: []plan.Pod{
+			on("continued", true, drains, skips), on("new", false, drains, skips), on("shared", true, drains, drains), on("skipped", true, skips, skips),
+		}})
+		if kept := sets.List(decision.Kept); !slices.Equal(kept, []types.UID{"continued"}) {
+			t.Errorf("kept %v", kept)
+		}
+		if targets := sets.List(decision.Targets); !slices.Equal(targets, []types.UID{"shared"}) {
+			t.Errorf("targets %v", targets)
+		}
 	})
 }

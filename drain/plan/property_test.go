@@ -288,3 +288,34 @@ func TestOneMaintenanceWalksItsPlan(t *testing.T) {
 		}
 	})
 }
+
+// TestSuspendedMaintenancesOnlyHold suspends some maintenances in every state that TestDecideHoldsItsPromises reaches.
+func TestSuspendedMaintenancesOnlyHold(t *testing.T) { // E58
+	rapid.Check(t, func(t *rapid.T) {
+		c := newCluster()
+		actions := c.actions()
+		actions[""] = func(t *rapid.T) {
+			o := c.observe()
+			for i := range o.Maintenances {
+				o.Maintenances[i].Suspended = rapid.Bool().Draw(t, "suspended")
+			}
+			checkSuspended(t, o)
+		}
+		t.Repeat(actions)
+	})
+}
+
+func checkSuspended(t *rapid.T, o plan.Observation) {
+	d, or := plan.Decide(o), newOracle(o)
+	checkDeterministic(t, o, d)
+	for _, p := range o.Pods {
+		on := or.on(p.Node)
+		active := slices.ContainsFunc(on, func(m plan.Maintenance) bool { return !m.Suspended && or.wants(m, p) })
+		if d.Targets.Has(p.UID) && (!active || or.forbidden(p)) {
+			t.Errorf("Pod %s is targeted for a suspended maintenance", p.Name)
+		}
+		if kept := p.Evacuating && !active && or.wanted(p) && !or.forbidden(p); d.Kept.Has(p.UID) != kept {
+			t.Errorf("Pod %s: kept is %t", p.Name, !kept)
+		}
+	}
+}

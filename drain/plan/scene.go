@@ -102,9 +102,19 @@ func older(a, b *Maintenance) int {
 	return cmp.Or(a.DrainStart.Compare(b.DrainStart), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 }
 
-// wanted reports whether a maintenance drains the Pod.
-func (p *pod) wanted() bool {
+// drained reports whether a maintenance drains the Pod.
+func (p *pod) drained() bool {
 	return slices.ContainsFunc(p.opinions, func(o opinion) bool { return o.stance == drains })
+}
+
+// wanted reports whether a maintenance that is not suspended drains the Pod.
+func (p *pod) wanted() bool {
+	for i, m := range p.node.maintenances {
+		if p.opinions[i].stance == drains && !m.Suspended {
+			return true
+		}
+	}
+	return false
 }
 
 // vetoed reports whether a maintenance vetoes the evacuation of the Pod.

@@ -219,6 +219,11 @@ func (b *maintenanceBuilder) since(minute int) *maintenanceBuilder {
 	return b
 }
 
+func (b *maintenanceBuilder) suspended() *maintenanceBuilder {
+	b.Suspended = true
+	return b
+}
+
 func (b *maintenanceBuilder) created(minute int) *maintenanceBuilder {
 	b.Created = time.Unix(int64(minute)*60, 0)
 	return b

@@ -20,6 +20,8 @@ import (
 type Drain struct {
 	Maintenance *v1alpha1.NodeMaintenance
 	Nodes       []*corev1.Node
+	// Suspended means that nothing is done for the NodeMaintenance, see machinedrain.IsSuspended.
+	Suspended bool
 }
 
 // Drains reports whether a NodeMaintenance takes part in the decision about the targets on its Nodes.
@@ -61,6 +63,7 @@ func (c *Component) Decide(pods []plan.Pod, turns nodeselection.Turns) plan.Deci
 		return all
 	}
 	decision := plan.Decide(plan.Observation{Maintenances: c.without(turns.Waiting), Pods: pods})
+	decision.Kept = all.Kept
 	for name, maintenance := range decision.Maintenances {
 		live := len(maintenance.Nodes) > 0 && !maintenance.Drained
 		for node := range turns.Waiting {
@@ -85,7 +88,7 @@ func (c *Component) Awaited(pods []plan.Pod, turns nodeselection.Turns) sets.Set
 	return plan.Awaited(plan.Observation{Maintenances: c.without(turns.Waiting), Pods: pods})
 }
 
-// Turns decides which Nodes wait because of maxParallelNodes.
+// Turns decides which Nodes wait because of maxParallelNodes. Suspended NodeMaintenances neither start Nodes nor limit others.
 func (c *Component) Turns(pods []plan.Pod) nodeselection.Turns {
 	if !c.IsLimited() {
 		return nodeselection.Turns{}
@@ -97,6 +100,9 @@ func (c *Component) Turns(pods []plan.Pod) nodeselection.Turns {
 	}
 	drains := make([]nodeselection.Drain, 0, len(c.Maintenances))
 	for _, m := range c.Maintenances {
+		if m.Suspended {
+			continue
+		}
 		drains = append(drains, nodeselection.Drain{Name: m.Name, Limit: c.limits[m.Name], Nodes: m.Nodes})
 		for _, node := range m.Nodes {
 			state := states[node]
@@ -106,7 +112,7 @@ func (c *Component) Turns(pods []plan.Pod) nodeselection.Turns {
 		}
 	}
 	for _, pod := range pods {
-		if state, found := states[pod.Node]; found && pod.Evacuating {
+		if state, found := states[pod.Node]; found && pod.Evacuating && all.Targets.Has(pod.UID) {
 			state.Started = true
 			states[pod.Node] = state
 		}
@@ -160,7 +166,7 @@ func componentOf(name string, drains []Drain, now time.Time, include func(name s
 		m.SkippedTypes = each.matcher.SkippedTypes()
 		c.Maintenances = append(c.Maintenances, m)
 		c.Nodes.Insert(m.Nodes...)
-		if limit := nodeselection.Limit(specs[m.Name].Spec.MaxParallelNodes, len(m.Nodes)); limit > 0 {
+		if limit := nodeselection.Limit(specs[m.Name].Spec.MaxParallelNodes, len(m.Nodes)); limit > 0 && !m.Suspended {
 			c.limits[m.Name] = limit
 		}
 	}
@@ -180,6 +186,7 @@ func (d Drain) planned(now time.Time) plan.Maintenance {
 		Created:      m.CreationTimestamp.Time,
 		Plan:         m.Spec.DrainPlan,
 		PlanDefaults: m.Spec.DrainPlanDefaults,
+		Suspended:    d.Suspended,
 		Published:    progress.Targets(&m.Status),
 	}
 	for _, node := range d.Nodes {

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -37,4 +38,51 @@ func TestBlocking(t *testing.T) { // R55: says what a NodeMaintenance waits for 
 	decision := c.Decide(pods, turns).Maintenances["m"]
 	g.Expect(decision.Drained).To(BeFalse())
 	g.Expect(decision.Blocking).To(Equal(turns.Message("m")+"."), "Node b is selected")
+}
+
+func TestTurnsOfSuspended(t *testing.T) {
+	drain := func(name string, limit *intstr.IntOrString, nodes ...string) planinput.Drain {
+		d := planinput.Drain{Maintenance: &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, MaxParallelNodes: limit}}}
+		for _, node := range nodes {
+			d.Nodes = append(d.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+		}
+		return d
+	}
+	drains := plan.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}
+	on := func(node string, verdicts map[string]plan.Verdict) plan.Pod {
+		return plan.Pod{UID: "pod-" + types.UID(node), Name: "pod", Node: node, Type: v1alpha1.PodTypeDefault, Verdicts: verdicts}
+	}
+	one := ptr.To(intstr.FromInt32(1))
+	for _, tc := range []struct {
+		name      string
+		suspended bool
+		waiting   []string
+	}{
+		{"R56: a NodeMaintenance without a limit starts its Node at once", false, []string{"a"}},
+		{"E58: a suspended one does not", true, []string{"b"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			other := drain("other", nil, "b")
+			other.Suspended = tc.suspended
+			c := planinput.ComponentOf("m", []planinput.Drain{drain("m", one, "a", "b"), other}, now)
+			turns := c.Turns([]plan.Pod{on("a", map[string]plan.Verdict{"m": drains}), on("b", map[string]plan.Verdict{"m": drains, "other": drains})})
+			g.Expect(sets.List(turns.Waiting)).To(Equal(tc.waiting))
+		})
+	}
+	t.Run("E58: a Node that only a suspended NodeMaintenance has started waits for its turn in others, and keeps its Evacuations", func(t *testing.T) {
+		g := NewWithT(t)
+		paused := drain("paused", nil, "b")
+		paused.Suspended = true
+		c := planinput.ComponentOf("m", []planinput.Drain{drain("m", one, "a", "b"), paused}, now)
+		skips := plan.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}
+		started := on("b", map[string]plan.Verdict{"m": skips, "paused": drains})
+		started.Evacuating = true
+		pending := on("b", map[string]plan.Verdict{"m": drains, "paused": skips})
+		pending.UID = "pending"
+		pods := []plan.Pod{on("a", map[string]plan.Verdict{"m": drains}), started, pending}
+		turns := c.Turns(pods)
+		g.Expect(sets.List(turns.Waiting)).To(Equal([]string{"b"}))
+		g.Expect(c.Decide(pods, turns).Kept).To(HaveKey(started.UID))
+	})
 }

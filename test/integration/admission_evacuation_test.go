@@ -48,6 +48,28 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 			a.Expect(user.Create(a.Context(), evacuationOf("db"))).To(deniedWith("may not request the evacuation of Pod default/db"))
 		}
 	})
+	t.Run("E59: allows only managers to request an evacuation for NodeMaintenances", func(t *testing.T) {
+		a := all.sub(t)
+		finalizer := func(e *v1alpha1.Evacuation) {
+			e.Finalizers = append(e.Finalizers, v1alpha1.NodeMaintenanceInstigatorFinalizer)
+		}
+		annotation := func(e *v1alpha1.Evacuation) {
+			e.Annotations = map[string]string{v1alpha1.NodeMaintenanceInstigatorFinalizer: ""}
+		}
+		refused := deniedWith("user tenant may not request the evacuation of Pod theirs/asked for NodeMaintenances")
+		own := evacuationOf("asked", in("theirs"))
+		a.Expect(tenant.Create(a.Context(), own)).To(Succeed())
+		for _, request := range []func(*v1alpha1.Evacuation){finalizer, annotation} {
+			a.Expect(tenant.Create(a.Context(), evacuationOf("refused", in("theirs"), request))).To(deniedWith("for NodeMaintenances"))
+			a.Expect(changed(a, tenant, own, request)).To(refused)
+		}
+		a.Expect(tenant.Delete(a.Context(), own)).To(Succeed())
+		ours := a.evacuation("ours", v1alpha1.CancellationAllow, in("theirs"), finalizer)
+		a.Expect(changed(a, tenant, ours, func(e *v1alpha1.Evacuation) {
+			e.Finalizers = append(e.Finalizers, v1alpha1.InstigatorFinalizerPrefix+"example.com")
+		})).To(Succeed(), "the request of the manager stays")
+		a.Expect(changed(a, tenant, ours, func(e *v1alpha1.Evacuation) { e.Finalizers = nil })).To(Succeed(), "it may be removed")
+	})
 	t.Run("E10: checks changes of spec, finalizers and owners, but not of status and labels", func(t *testing.T) {
 		a := all.sub(t)
 		e := a.evacuation("changes", v1alpha1.CancellationAllow, func(e *v1alpha1.Evacuation) {

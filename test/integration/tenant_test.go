@@ -71,7 +71,7 @@ func (s *scene) testTenant() {
 		victim := s.podsOf("victim")[0]
 		e := tenantEvacuation(victim.Name, victim.UID, func(e *v1alpha1.Evacuation) {
 			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "m1"}
-			e.Finalizers = []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}
+			e.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "example.com"}
 		})
 		s.Expect(tenant.Create(t.Context(), e)).To(Succeed())
 		other := tenantEvacuation(victim.Name, victim.UID)
