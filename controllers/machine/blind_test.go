@@ -46,15 +46,16 @@ func TestWithoutConnection(t *testing.T) {
 	var notTried clustercache.HealthCheckingState
 	waits := map[string]string{v1alpha1.WaitingForTurnAnnotation: ago(50 * time.Minute)}
 	for _, tc := range []struct {
-		name        string
-		state       clustercache.HealthCheckingState
-		records     map[string]string
-		reason      string // of the Machine's condition
-		fails       bool   // the infrastructure machine cannot be read
-		inPlace     bool
-		nodeUnknown bool
-		released    bool
-		wants       string // the reason of the Machine's condition then
+		name                  string
+		state                 clustercache.HealthCheckingState
+		records               map[string]string
+		reason                string // of the Machine's condition
+		fails                 bool   // the infrastructure machine cannot be read
+		inPlace               bool
+		nodeUnknown           bool
+		withoutInfrastructure bool // of the Cluster
+		released              bool
+		wants                 string // the reason of the Machine's condition then
 	}{
 		{name: "M92: keeps a Machine that waits for a turn, after a restart", state: notTried, records: waits},
 		{name: "M92: keeps a Machine that waits for a turn, after a restart from an earlier version", state: notTried, reason: v1alpha1.ReasonWaitingForTurn},
@@ -63,6 +64,7 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M92: keeps a Machine that only its condition says to wait, in an outage", state: wasLost, reason: v1alpha1.ReasonWaitingForTurn},
 		{name: "M92: keeps a Machine that waits for a turn, while admission fails", state: wasLost, records: waits, fails: true},
 		{name: "M92: keeps a Machine that was deleted while no manager ran", state: notTried},
+		{name: "M92: keeps a Machine whose drain has begun, while its Cluster has no status after a move", state: notTried, withoutInfrastructure: true, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
 		{name: "M92: keeps it after the first failed attempt to connect", state: hasFailed},
 		{name: "M92: keeps a Machine whose Node is unknown, after a restart", state: notTried, nodeUnknown: true},
 		{name: "M87: releases a Machine whose Node is unknown, a minute after its deletion, once an attempt to connect has failed", state: hasFailed, nodeUnknown: true, released: true},
@@ -84,7 +86,7 @@ func TestWithoutConnection(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
-			cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+			cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(!tc.withoutInfrastructure)
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 			policy.Spec.InPlaceUpdates = v1alpha1.InPlaceUpdatesDrain
 			machine := &clusterv1.Machine{

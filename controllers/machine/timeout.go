@@ -69,13 +69,18 @@ func (r *Reconciler) blockSince(s *scope) time.Time {
 	return since.(time.Time) //nolint:forcetypeassert // nothing else is stored
 }
 
-// hasTriedToConnect reports whether this process has tried to connect to the workload cluster, or could not: without infrastructure, the ClusterCache
-// does not try.
+// noInfrastructureTimeout is how long the infrastructure of a Cluster must not have been provisioned before that counts as a failed attempt to connect.
+// After clusterctl move, the status of a Cluster is empty for a moment.
+const noInfrastructureTimeout = time.Minute
+
+// hasTriedToConnect reports whether this process has tried to connect to the workload cluster, or could not for some time: without infrastructure,
+// the ClusterCache does not try.
 func (r *Reconciler) hasTriedToConnect(ctx context.Context, s *scope) bool {
-	if s.cluster != nil && !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false) {
+	if !r.Clusters.HealthState(ctx, s.nameOfCluster()).LastProbeTime.IsZero() {
 		return true
 	}
-	return !r.Clusters.HealthState(ctx, s.nameOfCluster()).LastProbeTime.IsZero()
+	isProvisioned := s.cluster == nil || ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false)
+	return !isProvisioned && s.now.Sub(r.blockSince(s)) >= noInfrastructureTimeout
 }
 
 // endBlock ends what has prevented the drain from beginning, or kept the manager from observing it. What follows is another block.
