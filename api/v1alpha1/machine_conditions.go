@@ -29,6 +29,9 @@ const (
 	ReasonMachineDrained = "Drained"
 	// ReasonHookRemoved means that another actor removed the hook during the drain. Cluster API drains the Node.
 	ReasonHookRemoved = "HookRemoved"
+	// ReasonHandedOver means that the label cluster.x-k8s.io/watch-filter of the Machine was changed, and that a manager with another
+	// --watch-filter must drain the Node. The message names it.
+	ReasonHandedOver = "HandedOver"
 	// ReasonReconcileFailed means that a step of the drain has failed for 10 s or longer. The message has the error and what to do about
 	// it. If the Node cannot be cordoned, the reason is CordonFailed; if a MachineDrainRule is invalid, it is InvalidDrainRule.
 	ReasonReconcileFailed = "ReconcileFailed"

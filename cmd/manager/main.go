@@ -53,6 +53,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workloadcluster"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 const (
@@ -191,8 +192,9 @@ func setupClusterCache(ctx context.Context, mgr ctrl.Manager, o *options, order 
 		return nil, errors.Wrap(err, "creating a client for kubeconfig Secrets")
 	}
 	cache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
-		SecretClient:     secrets,
-		WatchFilterValue: o.watchFilter,
+		SecretClient: secrets,
+		// Unlike the filter of events, this one closes the connection to a Cluster whose label is changed.
+		ClusterFilter: func(cluster *clusterv1.Cluster) bool { return machinedrain.WatchFilter(o.watchFilter).Selects(cluster) },
 		Cache: clustercache.CacheOptions{
 			DefaultTransform: workload.Trim,
 			ByObject:         cachedByObject(),
@@ -215,15 +217,17 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		return err
 	}
 	clusters := workload.NewClusters(local, cache, mgr.GetScheme(), workload.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, now)
+	filter := machinedrain.WatchFilter(o.watchFilter)
+	clusters.Filter = filter
 	requester := &machinemaintenance.Requester{Client: local, ManagementCluster: managementCluster}
 	served := &evacuation.Machines{Reader: local, ManagementCluster: managementCluster}
 	written := expectations.New[*v1alpha1.Evacuation](ctx, workload.Trim)
 
 	machines := &machine.Reconciler{
 		Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Recorder: recorder, Clock: now,
-		WatchFilterValue: o.watchFilter, ConnectNow: order.ConnectNow,
+		Filter: filter, ConnectNow: order.ConnectNow,
 	}
-	rollouts := &machinedeployment.Reconciler{Client: local, Clusters: clusters, Maintenances: requester, Clock: now, WatchFilterValue: o.watchFilter}
+	rollouts := &machinedeployment.Reconciler{Client: local, Clusters: clusters, Maintenances: requester, Clock: now, Filter: filter}
 	policies := &machinedrainpolicy.Reconciler{Client: local, Clusters: clusters, Clock: now}
 	maintenances := &nodemaintenance.Reconciler{
 		Clusters: clusters, Recorder: recorder, Clock: now, ManagementCluster: managementCluster, Machines: local, Maintenances: requester, Served: served,
@@ -236,7 +240,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	deployments := &deployment.Reconciler{Clusters: clusters, Clock: now}
 	statefulSets := &statefulset.Reconciler{Clusters: clusters, Clock: now}
 	workloads := &workloadcluster.Reconciler{
-		Client: local, Clock: now, Clusters: clusters, WatchFilterValue: o.watchFilter,
+		Client: local, Clock: now, Clusters: clusters, Filter: filter,
 		Watches: []workload.Watches{
 			daemonSets.Watches, deployments.Watches, statefulSets.Watches, machines.Watches, rollouts.Watches,
 			maintenances.Watches, evacuations.Watches, evictions.Watches, sweeper.Watches,

@@ -265,7 +265,11 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 	waiting := waitingForCluster(r.Clusters.HealthState(ctx, s.clusterKey()))
 	if workload.IsNotConnected(err) {
 		r.ConnectNow(s.clusterKey())
-		waiting.message += r.kubeconfigProblem(ctx, s)
+		if problem := r.Filter.NotSelectedMessage(s.cluster); problem != "" {
+			waiting.message += problem
+		} else {
+			waiting.message += r.kubeconfigProblem(ctx, s)
+		}
 	} else {
 		ctrl.LoggerFrom(ctx).V(2).Info("The workload cluster does not answer", "err", err)
 		waiting.at = s.now.Add(contactRetry)

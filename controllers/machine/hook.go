@@ -38,6 +38,23 @@ func (r *Reconciler) patchMachine(ctx context.Context, s *scope, doing string, c
 	return nil
 }
 
+// leave ends the responsibility for a Machine that the watch filter no longer selects. Cluster API or another manager drains the Node.
+func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machinedrain.Responsibility) error {
+	switch responsibility {
+	case machinedrain.Leaves:
+		r.forget(client.ObjectKeyFromObject(s.machine))
+		return r.patchMachine(ctx, s, "removing the hook", machinedrain.RemoveHook)
+	case machinedrain.HandsOver:
+		r.forget(client.ObjectKeyFromObject(s.machine))
+		if !conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) { // the other manager overwrites it, and this one does not write it again
+			return r.setCondition(ctx, s, waitingCondition(v1alpha1.ReasonHandedOver, r.Filter.HandedOverMessage(s.machine)))
+		}
+		return nil
+	default:
+		return nil
+	}
+}
+
 // release removes the hook of a deleted Machine. The same patch prevents Cluster API from repeating a drain that has completed or timed out
 // here. The result is in the Machine's condition before the hook is removed: if it is not, another actor has removed the hook.
 func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {

@@ -21,8 +21,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
-	"sigs.k8s.io/cluster-api/util/labels"
-	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -54,13 +52,13 @@ import (
 // Reconciler reconciles Machines.
 type Reconciler struct {
 	Client client.Client
+	Filter machinedrain.WatchFilter
 	// APIReader reads infrastructure and control plane objects without a cache: their kinds are not known in advance.
-	APIReader        client.Reader
-	Clusters         *workload.Clusters
-	Maintenances     *machinemaintenance.Requester
-	Recorder         *tracing.Recorder
-	Clock            clock.PassiveClock
-	WatchFilterValue string
+	APIReader    client.Reader
+	Clusters     *workload.Clusters
+	Maintenances *machinemaintenance.Requester
+	Recorder     *tracing.Recorder
+	Clock        clock.PassiveClock
 	// ConnectNow requests the connection to a workload cluster with a deleted Machine.
 	ConnectNow func(cluster types.NamespacedName)
 
@@ -80,11 +78,10 @@ type Reconciler struct {
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	r.events = mgr.GetEventRecorderFor("node-maintenance-machine") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
 	r.references = expiring.NewMap[types.UID, referenced](ctx)
-	log := ctrl.LoggerFrom(ctx)
 	var err error
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).
 		Named("machine").
-		For(&clusterv1.Machine{}, builder.WithPredicates(machineChanged{}, predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue))).
+		For(&clusterv1.Machine{}, builder.WithPredicates(machineChanged{})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfCluster), builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.nextInLine), builder.WithPredicates(drainEnded{})).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -108,11 +105,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
 	}
-	if r.WatchFilterValue != "" && !labels.HasWatchLabel(machine, r.WatchFilterValue) { // events of its Cluster and its policy bypass the predicate of the watch
-		return reconcile.Result{}, nil
-	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(machine.Namespace, machine.Spec.ClusterName), "Machine", klog.KObj(machine)))
 	s := &scope{machine: machine, now: r.Clock.Now()}
+	if responsibility := r.Filter.ResponsibilityFor(machine); responsibility != machinedrain.Reconciles {
+		return reconcile.Result{}, r.leave(ctx, s, responsibility)
+	}
 	result, err := r.reconcile(ctx, s)
 	if machinedrain.IsDraining(s.machine) {
 		result, err = r.reportFailure(ctx, s, result, err)
@@ -169,11 +166,11 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
 	doing, change := "removing the hook", machinedrain.RemoveHook
 	switch {
-	case !s.cluster.DeletionTimestamp.IsZero():
+	case !s.cluster.DeletionTimestamp.IsZero(), !r.Filter.Selects(s.cluster): // without a connection, the Node could not be drained
 	case s.undecided != nil:
 		doing, change = "keeping the hook", func(*clusterv1.Machine) bool { return false }
 	case s.policy != nil:
-		doing, change = "setting the hook", machinedrain.SetHook
+		doing, change = "setting the hook", r.Filter.SetHook
 	}
 	if err := r.patchMachine(ctx, s, doing, change); err != nil {
 		return reconcile.Result{}, err

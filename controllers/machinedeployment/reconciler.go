@@ -26,11 +26,11 @@ import (
 
 // Reconciler reconciles MachineDeployments.
 type Reconciler struct {
-	Client           client.Client
-	Clusters         *workload.Clusters
-	Maintenances     *machinemaintenance.Requester
-	Clock            clock.PassiveClock
-	WatchFilterValue string
+	Client       client.Client
+	Clusters     *workload.Clusters
+	Maintenances *machinemaintenance.Requester
+	Clock        clock.PassiveClock
+	Filter       machinedrain.WatchFilter
 
 	controller controller.Controller
 }
@@ -51,6 +51,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	s := &scope{deployment: &clusterv1.MachineDeployment{}}
 	if err := r.Client.Get(ctx, request.NamespacedName, s.deployment); err != nil {
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting MachineDeployment %s", request.NamespacedName)
+	}
+	if !r.Filter.Selects(s.deployment) {
+		return reconcile.Result{}, nil
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, s.deployment.Spec.ClusterName)))
 	if err := r.observe(ctx, s); err != nil {
@@ -101,6 +104,9 @@ func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolic
 // apply moves a Machine's NodeMaintenance to the wanted stage, or completes it if the stage is empty. Stages only move forward: to change
 // from Cordon to Idle, apply completes the NodeMaintenance, and the event of its deletion triggers the creation of another one.
 func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) error {
+	if !r.Filter.Selects(machine) {
+		return nil
+	}
 	requested, problem := machinedrain.RequestedStage(machine, s.policyOf(machine))
 	if !machine.DeletionTimestamp.IsZero() || requested != "" || problem != "" || machinedrain.HasPauseAnnotation(machine) {
 		return nil

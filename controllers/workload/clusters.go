@@ -18,6 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // Clusters provides clients and watches of workload clusters.
@@ -30,6 +32,9 @@ type Clusters struct {
 	clock      clock.PassiveClock
 
 	affected, resumed *bursts // of AllPodsAffected, and of Resume
+
+	// Filter selects the Clusters that the manager works in. It is set before the manager starts.
+	Filter machinedrain.WatchFilter
 
 	// Failures are the failures of the reconciliation of NodeMaintenances, for the conditions of the Machines that they serve.
 	Failures Failures[Request]
@@ -84,7 +89,7 @@ func (c *Clusters) Source(controller string, requests handler.MapFunc, options .
 }
 
 // Client returns a client that reads NodeMaintenances and Evacuations from a cache, and Nodes, too, while they are watched. It fails without a
-// connection (IsNotConnected), and while the Cluster is paused (IsPaused).
+// connection (IsNotConnected), for a Cluster that Filter does not select (IsNotConnected), and while the Cluster is paused (IsPaused).
 func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
 	cached, err := c.clientFrom(ctx, cluster, c.cache.GetClient)
 	if err != nil {
@@ -103,7 +108,7 @@ func (c *Clusters) UncachedClient(ctx context.Context, cluster types.NamespacedN
 }
 
 func (c *Clusters) clientFrom(ctx context.Context, cluster types.NamespacedName, get func(context.Context, client.ObjectKey) (client.Client, error)) (client.Client, error) {
-	if err := c.refusePaused(ctx, cluster); err != nil {
+	if err := c.refuse(ctx, cluster); err != nil {
 		return nil, err
 	}
 	remote, err := get(ctx, cluster)

@@ -77,7 +77,7 @@ func (c *Clusters) DeleteUnchanged(ctx context.Context, cluster types.Namespaced
 
 // evictionClient returns the client that is limited by the rate limits of evictions.
 func (c *Clusters) evictionClient(ctx context.Context, cluster types.NamespacedName) (rest.Interface, error) {
-	if err := c.refusePaused(ctx, cluster); err != nil {
+	if err := c.refuse(ctx, cluster); err != nil {
 		return nil, err
 	}
 	c.mu.RLock()

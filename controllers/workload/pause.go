@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -24,11 +25,15 @@ func IsPaused(err error) bool {
 	return errors.Is(err, errPaused)
 }
 
-// refusePaused returns errPaused if the Cluster is paused, and nil if it does not exist.
-func (c *Clusters) refusePaused(ctx context.Context, key types.NamespacedName) error {
+// refuse returns errPaused if the Cluster is paused, clustercache.ErrClusterNotConnected if the watch filter does not select it, whether or not its
+// connection has already been closed, and nil if it does not exist.
+func (c *Clusters) refuse(ctx context.Context, key types.NamespacedName) error {
 	cluster := &clusterv1.Cluster{}
 	if err := c.management.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "getting Cluster %s", key)
+	}
+	if !c.Filter.Selects(cluster) {
+		return errors.Wrapf(clustercache.ErrClusterNotConnected, "reaching workload Cluster %s, which the watch filter does not select", key)
 	}
 	if machinedrain.IsClusterPaused(cluster) {
 		return errors.Wrapf(errPaused, "reaching workload Cluster %s", key)

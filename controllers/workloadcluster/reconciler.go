@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,11 +55,11 @@ func init() { metrics.Registry.MustRegister(bundleRestored) }
 // Reconciler prepares each workload cluster that a MachineDrainPolicy selects. It checks the bundle on connect, when a drain begins, when a
 // request of a drain fails because a kind is not served, and periodically.
 type Reconciler struct {
-	Client           client.Client
-	Clock            clock.PassiveClock
-	Clusters         *workload.Clusters
-	Watches          []workload.Watches
-	WatchFilterValue string
+	Client   client.Client
+	Clock    clock.PassiveClock
+	Clusters *workload.Clusters
+	Watches  []workload.Watches
+	Filter   machinedrain.WatchFilter
 	// NodeAgentImage is the image of the node agent. If it is empty, the node agent is never installed.
 	NodeAgentImage string
 
@@ -77,7 +76,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	selectionMayChange := predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("workloadcluster").
-		For(&clusterv1.Cluster{}, builder.WithPredicates(selectionMayChange, predicates.ResourceHasFilterLabel(mgr.GetScheme(), ctrl.LoggerFrom(ctx), r.WatchFilterValue))).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(selectionMayChange)).
 		Watches(&clusterv1.Cluster{}, r.Clusters.ResumeAfterPause()).
 		Watches(&clusterv1.Machine{}, r.Clusters.ResumeAfterPause()).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.clustersOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -265,6 +264,10 @@ func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedNam
 			return nil, nil
 		}
 		return nil, errors.Wrapf(err, "getting Cluster %s", key)
+	}
+	if !r.Filter.Selects(cluster) { // the label may have been changed
+		r.disconnect(key)
+		return nil, nil
 	}
 	if machinedrain.IsClusterPaused(cluster) {
 		return nil, nil

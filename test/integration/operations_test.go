@@ -33,14 +33,18 @@ func TestWatchLimits(t *testing.T) {
 	machine := func(namespace, name string) []client.Object {
 		return kwok.NewCluster("c1").InNamespace(namespace).WithExternalControlPlane().Machine(name)
 	}
+	label := func(object client.Object, value string) {
+		t.Helper()
+		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, clusterv1.WatchLabel, value)
+		g.Expect(f.Client.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, patch))).To(Succeed())
+	}
 	g.Expect(f.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}})).To(Succeed())
 	for _, ns := range []string{namespace, "other"} {
 		cluster := kwok.NewCluster("c1").InNamespace(ns).WithExternalControlPlane()
 		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "all"}}
 		g.Expect(kwok.Create(t.Context(), f.Client, cluster.Objects(), []client.Object{policy}, machine(ns, "plain"), machine(ns, "labelled"))).To(Succeed())
-		labelled := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "labelled"}}
-		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"ours"}}}`, clusterv1.WatchLabel)
-		g.Expect(f.Client.Patch(t.Context(), labelled, client.RawPatch(types.MergePatchType, patch))).To(Succeed())
+		label(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c1"}}, `"ours"`)
+		label(&clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "labelled"}}, `"ours"`)
 	}
 	held := func() (names []string, err error) {
 		machines := &clusterv1.MachineList{}
@@ -69,6 +73,24 @@ func TestWatchLimits(t *testing.T) {
 
 	t.Run("--watch-filter: ignores Machines without the label", func(t *testing.T) {
 		serves(t, "--watch-filter=ours", "default/labelled", "other/labelled")
+	})
+	t.Run("M104: removes its hook from a Machine that leaves the watch filter, by its label or that of its Cluster", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(f.StartManager(t.Context(), "--watch-filter=ours")).To(Succeed())
+		defer f.KillManager()
+		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "labelled"}}
+		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "c1"}}
+		g.Eventually(held, eventually, pace).Should(ConsistOf("default/labelled", "other/labelled"))
+		for _, left := range []string{`"theirs"`, `null`} {
+			label(machine, left)
+			g.Eventually(held, eventually, pace).Should(ConsistOf("other/labelled"))
+			label(machine, `"ours"`)
+			g.Eventually(held, eventually, pace).Should(ConsistOf("default/labelled", "other/labelled"))
+		}
+		label(cluster, `"theirs"`)
+		g.Eventually(held, eventually, pace).Should(ConsistOf("default/labelled"))
+		label(cluster, `"ours"`)
+		g.Eventually(held, eventually, pace).Should(ConsistOf("default/labelled", "other/labelled"))
 	})
 	t.Run("--namespace: ignores Machines in other namespaces", func(t *testing.T) {
 		serves(t, "--namespace=other", "default/labelled", "other/labelled", "other/plain")

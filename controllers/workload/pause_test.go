@@ -1,0 +1,48 @@
+package workload
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+func TestRefusedClusters(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := clusterv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name         string
+		filter       machinedrain.WatchFilter
+		change       func(*clusterv1.Cluster)
+		disconnected bool
+		paused       bool
+	}{
+		{name: "M104: reaches a Cluster that the watch filter selects", filter: "ours", change: func(*clusterv1.Cluster) {}},
+		{name: "M104: does not reach a connected Cluster whose label was changed", filter: "ours", change: func(c *clusterv1.Cluster) { c.Labels[clusterv1.WatchLabel] = "theirs" }, disconnected: true},
+		{name: "M104: does not reach a connected Cluster whose label was removed", filter: "ours", change: func(c *clusterv1.Cluster) { c.Labels = nil }, disconnected: true},
+		{name: "M102: does not reach a paused Cluster", change: func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) }, paused: true},
+		{name: "M102: reaches a Cluster with the annotation of a pause", change: func(c *clusterv1.Cluster) { c.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", Labels: map[string]string{clusterv1.WatchLabel: "ours"}}}
+			tc.change(cluster)
+			key := client.ObjectKeyFromObject(cluster)
+			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster).Build()
+			clusters := NewClusters(management, clustercache.NewFakeClusterCache(fake.NewClientBuilder().Build(), key), scheme, Limits{}, clock.RealClock{})
+			clusters.Filter = tc.filter
+			if _, err := clusters.UncachedClient(t.Context(), key); IsNotConnected(err) != tc.disconnected || IsPaused(err) != tc.paused {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
