@@ -172,6 +172,11 @@ type EvacuationStatus struct {
 	// +kubebuilder:validation:XValidation:rule="self >= oldSelf",message="failedEvictionCounter must not decrease"
 	FailedEvictionCounter int32 `json:"failedEvictionCounter,omitempty"`
 
+	// failedEvictionTime is the time of the last eviction that the API server refused.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="failedEvictionTime must be a time as in RFC 3339, from 1970 to 9998"
+	FailedEvictionTime *metav1.Time `json:"failedEvictionTime,omitempty"`
+
 	// message describes the progress for people.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32768

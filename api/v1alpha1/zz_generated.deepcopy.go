@@ -307,6 +307,10 @@ func (in *EvacuationStatus) DeepCopyInto(out *EvacuationStatus) {
 		in, out := &in.ExpectedEvacuationFinishTime, &out.ExpectedEvacuationFinishTime
 		*out = (*in).DeepCopy()
 	}
+	if in.FailedEvictionTime != nil {
+		in, out := &in.FailedEvictionTime, &out.FailedEvictionTime
+		*out = (*in).DeepCopy()
+	}
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]v1.Condition, len(*in))

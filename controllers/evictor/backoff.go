@@ -16,12 +16,13 @@ const watchLag = 30 * time.Second
 type backoffs struct {
 	mu       sync.Mutex
 	until    map[types.UID]time.Time
-	refusals map[types.UID]string // reasons of the last refusals
-	failed   map[types.UID]int32  // numbers of requests that got no response
+	refusals map[types.UID]string    // reasons of the last refusals
+	failed   map[types.UID]int32     // numbers of requests that got no response
+	failures map[types.UID]time.Time // times of the last evictions that were refused or got no response
 }
 
 func newBackoffs() *backoffs {
-	return &backoffs{until: map[types.UID]time.Time{}, refusals: map[types.UID]string{}, failed: map[types.UID]int32{}}
+	return &backoffs{until: map[types.UID]time.Time{}, refusals: map[types.UID]string{}, failed: map[types.UID]int32{}, failures: map[types.UID]time.Time{}}
 }
 
 // prune deletes the records of the Pods that are not live and whose backoff has ended. A Pod whose Machine is paused is not live, but must not be
@@ -34,6 +35,7 @@ func (b *backoffs) prune(live map[types.UID]bool, now time.Time) {
 			delete(b.until, uid)
 			delete(b.failed, uid)
 			delete(b.refusals, uid)
+			delete(b.failures, uid)
 		}
 	}
 }
@@ -53,20 +55,36 @@ func (b *backoffs) endFailures(pod types.UID) {
 	delete(b.failed, pod)
 }
 
-// backOff defers the next eviction of a Pod after an eviction that was accepted or got no response.
+// backOff defers the next eviction of a Pod after an eviction that was accepted.
 func (b *backoffs) backOff(pod types.UID, until time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.until[pod] = until
 	delete(b.refusals, pod)
+	delete(b.failures, pod)
+}
+
+// fail defers the next eviction of a Pod after an eviction that got no response.
+func (b *backoffs) fail(pod types.UID, until, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.until[pod], b.failures[pod] = until, now
+	delete(b.refusals, pod)
 }
 
 // refuse defers the next eviction of a Pod after an eviction that was refused.
-func (b *backoffs) refuse(pod types.UID, until time.Time, reason string) {
+func (b *backoffs) refuse(pod types.UID, until time.Time, reason string, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.until[pod] = until
+	b.until[pod], b.failures[pod] = until, now
 	b.refusals[pod] = reason
+}
+
+// failure returns the time of the last eviction of a Pod, zero unless it was refused or got no response.
+func (b *backoffs) failure(pod types.UID) time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.failures[pod]
 }
 
 // refusal returns the reason why the last eviction of a Pod was refused, "" if it was not refused.

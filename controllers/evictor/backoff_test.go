@@ -34,8 +34,8 @@ func TestBackoffs(t *testing.T) {
 	})
 	t.Run("M29: keeps the reason of a refusal until a later eviction is accepted, or the Pod is gone", func(t *testing.T) {
 		b := newBackoffs()
-		b.refuse("a", now, "AdmissionRefused")
-		b.refuse("b", now, "AdmissionRefused")
+		b.refuse("a", now, "AdmissionRefused", now)
+		b.refuse("b", now, "AdmissionRefused", now)
 		if got := b.refusal("a"); got != "AdmissionRefused" {
 			t.Errorf("got %q", got)
 		}

@@ -60,7 +60,7 @@ func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budget
 		switch {
 		case each.Budget != nil:
 			byBudget[each.Budget] = append(byBudget[each.Budget], each)
-		case v.begin(p, each.Pod):
+		case v.begin(ctx, p, each.Pod):
 			go func() {
 				v.evict(ctx, p, each)
 				v.end(p, each.Pod)
@@ -84,7 +84,7 @@ func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budget
 // evictSequentially evicts the Pods of one budget, each after the response to the one before, or after slowEviction.
 func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
 	for _, each := range pods {
-		if !v.begin(p, each.Pod) {
+		if !v.begin(ctx, p, each.Pod) {
 			continue
 		}
 		begun, ended := v.Clock.Now(), make(chan struct{})
@@ -110,7 +110,7 @@ func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budget
 // begin adds an in-flight eviction. It returns false if the manager shuts down, a limit is reached, or the Pod has a backoff or has lost a budget:
 // another eviction of it may have ended since the pass collected it, and its budget may have been deleted. If begin returns true, the caller must
 // call end after the response.
-func (v *Evictor) begin(p *pass, pod budgets.Pod) bool {
+func (v *Evictor) begin(ctx context.Context, p *pass, pod budgets.Pod) bool {
 	if !v.shutdown.begin() {
 		return false
 	}
@@ -119,11 +119,11 @@ func (v *Evictor) begin(p *pass, pod budgets.Pod) bool {
 		v.shutdown.end()
 		return false
 	}
-	if now.Before(p.state.backoffs.of(pod.UID)) { // the backoff is set before an eviction ends
+	if now.Before(p.backoffOf(ctx, p.subjects[pod.UID])) { // the backoff is set before an eviction ends
 		v.end(p, pod)
 		return false
 	}
-	if _, until := p.pausedBy(pod, now); !until.IsZero() { // the event of the budget or the Pod enqueues the workload cluster
+	if _, until := p.pausedBy(ctx, pod, now); !until.IsZero() { // the event of the budget or the Pod enqueues the workload cluster
 		v.end(p, pod)
 		return false
 	}
@@ -199,7 +199,7 @@ func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err e
 	if !answered {
 		evictions.WithLabelValues(resultError).Inc()
 		log.Error(err, "Failed to evict Pod")
-		p.state.backoffs.backOff(s.pod.UID, now.Add(evacuation.Backoff(p.state.backoffs.countFailed(s.pod.UID))))
+		p.state.backoffs.fail(s.pod.UID, now.Add(evacuation.Backoff(p.state.backoffs.countFailed(s.pod.UID))), now)
 		return
 	}
 	log.V(2).Info("Eviction was refused", "reason", why.reason, "message", why.message)
@@ -233,9 +233,9 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 	latest, _ = p.written.Latest(p.cluster, latest)
 	changed := latest.DeepCopy()
 	s.action.Apply(changed, now)
-	evacuation.Refused(changed, why.reason, why.message)
+	evacuation.Refused(changed, why.reason, why.message, now)
 	until := now.Add(evacuation.WithJitter(evacuation.Backoff(changed.Status.FailedEvictionCounter), rand.Float64())) //nolint:gosec // jitter is not security-relevant
-	p.state.backoffs.refuse(s.pod.UID, until, why.reason)
+	p.state.backoffs.refuse(s.pod.UID, until, why.reason, now)
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
 	if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(latest)); err != nil {
 		if client.IgnoreNotFound(err) != nil {

@@ -167,7 +167,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if known {
 		var admitted []budgets.Admitted
 		index := budgets.NewIndex(pdbs, p.state.inFlight.isStale)
-		candidates, paused = p.separatePaused(candidates)
+		candidates, paused = p.separatePaused(ctx, candidates)
 		admitted, waiting = index.AdmitWithin(budgets.OldestFirst(append(candidates, p.expected()...)), p.state.inFlight.freeOn)
 		p.state.reactions.observePass(p.now, admitted, waiting)
 		granted, others, retryAt := index.Granted(waiting, p.now)

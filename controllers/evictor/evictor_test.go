@@ -5,6 +5,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -39,12 +40,12 @@ func TestBegin(t *testing.T) {
 	pod := budgets.Pod{UID: "web", Namespace: "ns", Name: "web", Node: "one"}
 	t.Run("E38: does not evict a Pod again whose eviction has ended since the pass collected it", func(t *testing.T) {
 		g := NewWithT(t)
-		v, p := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}}, &pass{state: newState(), observation: onePod{}}
-		g.Expect(v.begin(p, pod)).To(BeTrue())
-		g.Expect(v.begin(p, pod)).To(BeFalse(), "the eviction is in flight")
+		v, p := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}}, &pass{state: newState(), observation: onePod{}, subjects: map[types.UID]*subject{pod.UID: {pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: pod.UID}}}}}
+		g.Expect(v.begin(t.Context(), p, pod)).To(BeTrue())
+		g.Expect(v.begin(t.Context(), p, pod)).To(BeFalse(), "the eviction is in flight")
 		p.state.backoffs.backOff(pod.UID, now.Add(watchLag))
 		v.end(p, pod)
-		g.Expect(v.begin(p, pod)).To(BeFalse(), "the Pod was evicted")
+		g.Expect(v.begin(t.Context(), p, pod)).To(BeFalse(), "the Pod was evicted")
 		g.Expect(p.state.inFlight.all()).To(BeEmpty())
 	})
 }

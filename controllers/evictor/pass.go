@@ -23,6 +23,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -100,7 +101,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	for _, s := range p.due(evacuations.Items) {
 		uid := s.pod.UID
 		live[uid] = true
-		backoffUntil := p.state.backoffs.of(uid)
+		backoffUntil := p.backoffOf(ctx, s)
 		cordonsUntil, awaitsCordons := cordon.Waits(s.evacuation.CreationTimestamp.Time, p.now)
 		switch {
 		case p.now.Before(backoffUntil):
@@ -108,7 +109,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 			p.countRefusal(uid)
 		case p.state.inFlight.has(uid):
 			p.countRefusal(uid)
-		case p.cordoning && awaitsCordons: // otherwise its replacement may be scheduled onto one of these Nodes and evicted again
+		case p.cordoning && awaitsCordons && !p.isAtFinalAttempt(ctx, s): // otherwise its replacement may be scheduled onto one of these Nodes and evicted again
 			p.requeueAt(cordonsUntil)
 		default:
 			p.subjects[uid] = s
@@ -119,6 +120,40 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	p.state.reports.prune(live, p.now)
 	p.state.pauses.prune(p.now)
 	return candidates, nil
+}
+
+// backoffOf returns the time until which the eviction of a Pod is deferred. The backoff of an eviction that was refused or got no response
+// ends at the final eviction attempt of the Pod.
+func (p *pass) backoffOf(ctx context.Context, s *subject) time.Time {
+	until, failed := p.state.backoffs.of(s.pod.UID), p.state.backoffs.failure(s.pod.UID)
+	if failed.IsZero() || until.Before(p.now) {
+		return until
+	}
+	if final := p.finalAttemptAfter(ctx, s.pod, failed); !final.IsZero() && final.Before(until) {
+		return final
+	}
+	return until
+}
+
+// isAtFinalAttempt reports whether the final eviction attempt of a Pod is due.
+func (p *pass) isAtFinalAttempt(ctx context.Context, s *subject) bool {
+	final := p.finalAttemptAfter(ctx, s.pod, time.Time{})
+	return !final.IsZero() && !p.now.Before(final)
+}
+
+// finalAttemptAfter returns when a Pod gets its first final eviction attempt after a failed attempt, zero if there is none.
+func (p *pass) finalAttemptAfter(ctx context.Context, pod *corev1.Pod, failed time.Time) time.Time {
+	terms := p.terms[pod.Spec.NodeName]
+	if len(terms.Timeouts) == 0 {
+		return time.Time{}
+	}
+	return draintimeout.NextFinalAttempt(terms, p.timeToTerminate(ctx, pod), failed)
+}
+
+// timeToTerminate returns the grace period that an eviction gives a Pod.
+func (p *pass) timeToTerminate(ctx context.Context, pod *corev1.Pod) time.Duration {
+	period, _ := daemonset.GracePeriod(pod, p.gracePeriod(ctx, pod) != nil)
+	return period
 }
 
 // countRefusal counts a Pod whose last eviction was refused as blocked, until a later attempt succeeds.
@@ -315,9 +350,9 @@ func (p *pass) expected() []budgets.Candidate {
 }
 
 // separatePaused separates the candidates that are not evicted yet because they have lost a budget.
-func (p *pass) separatePaused(all []budgets.Candidate) (candidates []budgets.Candidate, waiting []budgets.Waiting) {
+func (p *pass) separatePaused(ctx context.Context, all []budgets.Candidate) (candidates []budgets.Candidate, waiting []budgets.Waiting) {
 	for _, c := range all {
-		loss, until := p.pausedBy(c.Pod, p.now)
+		loss, until := p.pausedBy(ctx, c.Pod, p.now)
 		if c.InFlight || until.IsZero() {
 			candidates = append(candidates, c)
 			continue
@@ -329,23 +364,13 @@ func (p *pass) separatePaused(all []budgets.Candidate) (candidates []budgets.Can
 }
 
 // pausedBy returns the loss of a budget because of which a Pod is not evicted yet, and until when. The time is zero if there is none.
-func (p *pass) pausedBy(pod budgets.Pod, now time.Time) (budgets.Loss, time.Time) {
+func (p *pass) pausedBy(ctx context.Context, pod budgets.Pod, now time.Time) (budgets.Loss, time.Time) {
 	loss, lost := p.observation.LossOf(pod)
 	s := p.subjects[pod.UID]
 	if !lost || s == nil {
 		return budgets.Loss{}, time.Time{}
 	}
-	return loss, p.state.pauses.after(pod.UID, loss, p.finalAttemptAt(s.pod), now)
-}
-
-// finalAttemptAt returns when a Pod gets its final eviction attempt before the drain timeout, zero if its drain has no timeout.
-func (p *pass) finalAttemptAt(pod *corev1.Pod) time.Time {
-	terms := p.terms[pod.Spec.NodeName]
-	if terms.DrainStart == nil || terms.DrainEnds == nil {
-		return time.Time{}
-	}
-	gracePeriod := rules.GracePeriod(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds))
-	return draintimeout.Drain{Start: *terms.DrainStart, Ends: *terms.DrainEnds}.FinalAttemptAt(gracePeriod)
+	return loss, p.state.pauses.after(pod.UID, loss, p.finalAttemptAfter(ctx, s.pod, time.Time{}), now)
 }
 
 func (p *pass) requeueAt(t time.Time) {

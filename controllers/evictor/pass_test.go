@@ -258,7 +258,7 @@ func TestPauseAfterLoss(t *testing.T) {
 		Spec:       corev1.PodSpec{NodeName: "one", TerminationGracePeriodSeconds: ptr.To[int64](10)},
 	}
 	drain := func(started, ends time.Duration) evacuation.Terms {
-		return evacuation.Terms{DrainStart: ptr.To(now.Add(started)), DrainEnds: ptr.To(now.Add(ends))}
+		return evacuation.Terms{Timeouts: []evacuation.Timeout{{Start: now.Add(started), Ends: now.Add(ends), Observed: now.Add(started)}}}
 	}
 	for _, tc := range []struct {
 		name   string
@@ -278,10 +278,10 @@ func TestPauseAfterLoss(t *testing.T) {
 			p := passOver(t, now, onePod{pod: pod, loss: tc.loss})
 			p.subjects[pod.UID], p.terms = &subject{pod: pod}, map[string]evacuation.Terms{"one": tc.terms}
 			v := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}}
-			g.Expect(v.begin(p, budgets.PodOf(pod))).To(Equal(tc.starts), "a budget may be deleted after the pass has admitted the Pod")
+			g.Expect(v.begin(t.Context(), p, budgets.PodOf(pod))).To(Equal(tc.starts), "a budget may be deleted after the pass has admitted the Pod")
 
 			inFlight := budgets.Candidate{Pod: budgets.Pod{UID: "other"}, InFlight: true}
-			candidates, waiting := p.separatePaused([]budgets.Candidate{{Pod: budgets.PodOf(pod)}, inFlight})
+			candidates, waiting := p.separatePaused(t.Context(), []budgets.Candidate{{Pod: budgets.PodOf(pod)}, inFlight})
 			g.Expect(candidates).To(ContainElement(inFlight))
 			if tc.waits == 0 {
 				g.Expect(candidates).To(HaveLen(2))
@@ -382,6 +382,55 @@ func TestInFlight(t *testing.T) {
 			g.Expect(candidates[0].InFlight).To(BeTrue())
 			g.Expect(candidates[0].Pod).To(Equal(admitted))
 			g.Expect(p.nextTry).To(BeTemporally("==", begun.Add(unansweredTimeout)), "if it hangs, no event follows")
+		})
+	}
+}
+
+func TestFinalAttempt(t *testing.T) {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one", TerminationGracePeriodSeconds: ptr.To[int64](5)}}
+	e := evacuation.New(pod, nil, 0)
+	e.UID, e.CreationTimestamp = "evacuation", metav1.NewTime(start)
+	evacuation.Request(e)
+	drain := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "drain"}}
+	drain.Spec.Stage, drain.Spec.Evacuation.DrainTimeoutSeconds = v1alpha1.StageDrain, ptr.To[int32](200)
+	drain.Spec.NodeSelector = v1alpha1.SelectNodes("one")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+	drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
+	drain.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}}
+	drain.Status.DrainTimeout = &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(at(200)), ObservedTime: metav1.NewTime(start)}
+	for _, tc := range []struct {
+		name    string
+		backOff func(*backoffs)
+		now     int
+		evicted bool
+		next    int
+	}{
+		{"E36: waits for Nodes that are about to be cordoned", nil, 20, false, 30},
+		{"E52: does not wait for Nodes that are about to be cordoned at the final eviction attempt", nil, 165, true, 0},
+		{"E52: a backoff ends at the final eviction attempt", func(b *backoffs) { b.refuse("web", at(260), "AdmissionRefused", at(127)) }, 164, false, 165},
+		{"E52: makes the final eviction attempt regardless of the backoff", func(b *backoffs) { b.refuse("web", at(260), "AdmissionRefused", at(127)) }, 165, true, 0},
+		{"E52: makes it regardless of the backoff of requests without a response", func(b *backoffs) { b.fail("web", at(260), at(127)) }, 165, true, 0},
+		{"E52: makes it once", func(b *backoffs) { b.refuse("web", at(260), "AdmissionRefused", at(165)) }, 170, false, 260},
+		{"E38: does not evict a Pod again whose eviction was accepted", func(b *backoffs) { b.backOff("web", at(190)) }, 170, false, 190},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			requested := e.DeepCopy()
+			if tc.backOff == nil && tc.evicted {
+				requested.CreationTimestamp = metav1.NewTime(at(tc.now - 1))
+			}
+			p := passOver(t, at(tc.now), onePod{pod: pod}, requested, drain.DeepCopy(), node.DeepCopy())
+			if p.cordoning = tc.backOff == nil; !p.cordoning {
+				tc.backOff(p.state.backoffs)
+			}
+			candidates, err := p.collect(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(candidates).To(HaveLen(map[bool]int{true: 1}[tc.evicted]))
+			if !tc.evicted {
+				g.Expect(p.nextTry).To(BeTemporally("==", at(tc.next)))
+			}
 		})
 	}
 }

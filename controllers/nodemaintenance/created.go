@@ -35,18 +35,23 @@ type creations struct {
 type creation struct {
 	sent     *v1alpha1.Evacuation // identifies an Evacuation that may exist but was not observed; nil: there is none
 	observed bool                 // the Evacuation was observed
+	at       time.Time            // time of a refused attempt
 	until    time.Time            // time of the next attempt
 	backoff  time.Duration
 	refused  error // nil: the Evacuation was not refused
 }
 
 // awaited returns the time of the next attempt to create the Evacuation of a Pod. It returns false if there was no attempt or the next one
-// is due.
-func (c *creations) awaited(request workload.Request, pod types.UID, now time.Time) (time.Time, bool) {
+// is due. The backoff of a refused attempt ends at the final eviction attempt of the Pod, whose time is zero if there is none.
+func (c *creations) awaited(request workload.Request, pod types.UID, finalAttempt, now time.Time) (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last, known := c.last[request][pod]
-	return last.until, known && now.Before(last.until)
+	until := last.until
+	if last.refused != nil && last.at.Before(finalAttempt) && finalAttempt.Before(until) {
+		until = finalAttempt
+	}
+	return until, known && now.Before(until)
 }
 
 // recordCreated records that an Evacuation was created.
@@ -96,7 +101,7 @@ func (c *creations) recordRefused(request workload.Request, pod types.UID, err e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	backoff := min(max(2*c.last[request][pod].backoff, minRefusedRetry), maxRefusedRetry)
-	c.set(request, pod, creation{until: now.Add(backoff), backoff: backoff, refused: err})
+	c.set(request, pod, creation{at: now, until: now.Add(backoff), backoff: backoff, refused: err})
 }
 
 func (c *creations) set(request workload.Request, pod types.UID, last creation) {

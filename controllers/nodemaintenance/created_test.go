@@ -23,7 +23,7 @@ func TestCreations(t *testing.T) {
 	sent := evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}}, nil, 0)
 	sent.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "one"}
 	awaited := func(pod types.UID, after time.Duration) bool {
-		_, waits := created.awaited(request, pod, start.Add(after))
+		_, waits := created.awaited(request, pod, time.Time{}, start.Add(after))
 		return waits
 	}
 	g.Expect(awaited("pod", 0)).To(BeFalse(), "nothing has been created")
@@ -67,13 +67,19 @@ func TestCreationsThatAreRefused(t *testing.T) {
 		refused, retryAt := created.refusals(request, there)
 		g.Expect(refused).To(Equal(map[types.UID]error{"pod": refusal}))
 		g.Expect(retryAt).To(Equal(now.Add(backoff)))
-		until, awaited := created.awaited(request, "pod", now)
+		until, awaited := created.awaited(request, "pod", time.Time{}, now)
 		g.Expect(awaited).To(BeTrue())
 		g.Expect(until).To(Equal(retryAt))
 		now = until
-		_, awaited = created.awaited(request, "pod", now)
+		_, awaited = created.awaited(request, "pod", time.Time{}, now)
 		g.Expect(awaited).To(BeFalse(), "the creation is retried after the backoff")
 	}
+	created.recordRefused(request, "pod", refusal, now)
+	until, awaited := created.awaited(request, "pod", now.Add(10*time.Second), now)
+	g.Expect(awaited).To(BeTrue())
+	g.Expect(until).To(Equal(now.Add(10*time.Second)), "E52: the backoff ends at the final eviction attempt of the Pod")
+	_, awaited = created.awaited(request, "pod", now, now.Add(20*time.Second))
+	g.Expect(awaited).To(BeTrue(), "E52: once")
 	created.recordCreated(request, evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}}, nil, 0), now)
 	refused, _ := created.refusals(request, there)
 	g.Expect(refused).To(BeEmpty(), "a created Evacuation is no longer refused")

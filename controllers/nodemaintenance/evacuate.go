@@ -45,6 +45,8 @@ type drainState struct {
 	ruleProblems []rules.Problem
 	budgets      func() *budgets.Index // nil: the PodDisruptionBudgets are not known
 	finalAttempt draintimeout.Progress
+
+	finalAttempts map[types.UID]time.Time // times of the final eviction attempts that are due, by Pod
 }
 
 // drainedPod is a Pod on a selected Node.
@@ -78,7 +80,8 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 			s.drain.pods[node] = append(s.drain.pods[node], pod)
 		}
 	}
-	targets := decision.Targets.Union(finalAttempts(s))
+	s.drain.finalAttempts = finalAttempts(s)
+	targets := decision.Targets.Union(sets.KeySet(s.drain.finalAttempts))
 	r.record(s, targets)
 	return true, r.applyTargets(ctx, s, targets, decision.Kept)
 }
@@ -215,7 +218,7 @@ func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets, kept s
 func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, pod drainedPod, targeted bool, after time.Time) func() error {
 	e := pod.evacuation
 	if e == nil {
-		until, awaited := r.created.awaited(s.request, pod.object.UID, s.now)
+		until, awaited := r.created.awaited(s.request, pod.object.UID, s.drain.finalAttempts[pod.object.UID], s.now)
 		switch {
 		case !targeted:
 			return nil

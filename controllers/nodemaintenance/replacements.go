@@ -55,7 +55,7 @@ func (r *Reconciler) unscheduled(s *scope, targets sets.Set[types.UID]) []replac
 				continue
 			}
 			at, deletes := deleteAt(draintimeout.DrainOf(s.maintenance, s.now), node, pod)
-			_, awaited := r.created.awaited(s.request, pod.object.UID, s.now)
+			_, awaited := r.created.awaited(s.request, pod.object.UID, s.drain.finalAttempts[pod.object.UID], s.now)
 			if targets.Has(pod.object.UID) && !awaited || deletes && !s.now.Before(at) {
 				pods = append(pods, replacements.PodOf(pod.object))
 			}

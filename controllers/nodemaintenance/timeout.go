@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,10 +23,10 @@ import (
 // deleteRetry is the delay before retrying a deletion that the API server has refused, for example because of an admission webhook.
 const deleteRetry = 5 * time.Second
 
-// finalAttempts returns the Pods that get their final eviction attempt now, regardless of their step. It records the progress of the
-// attempts.
-func finalAttempts(s *scope) sets.Set[types.UID] {
-	due := sets.New[types.UID]()
+// finalAttempts returns the Pods whose final eviction attempt is due, regardless of their step, with its time. It records the progress of
+// the attempts.
+func finalAttempts(s *scope) map[types.UID]time.Time {
+	due := map[types.UID]time.Time{}
 	drain := draintimeout.DrainOf(s.maintenance, s.now)
 	if drain == nil {
 		return due
@@ -52,13 +51,14 @@ func finalAttempts(s *scope) sets.Set[types.UID] {
 			if !attempts {
 				continue
 			}
-			if at := drain.FinalAttemptAt(period); s.now.Before(at) {
+			at := drain.FinalAttemptAt(period)
+			if s.now.Before(at) {
 				s.requeueBy(at)
 				progress.AllDue = false
 				continue
 			}
-			due.Insert(pod.object.UID)
-			if !draintimeout.Attempted(pod.object.DeletionTimestamp != nil, pod.evacuation) {
+			due[pod.object.UID] = at
+			if !draintimeout.Attempted(pod.object.DeletionTimestamp != nil, pod.evacuation, at) {
 				progress.Missing++
 			}
 		}

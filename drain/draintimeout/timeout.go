@@ -9,7 +9,6 @@ package draintimeout
 import (
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -54,7 +53,8 @@ func Observe(m *v1alpha1.NodeMaintenance, now time.Time) *v1alpha1.DrainTimeoutS
 	if recorded := m.Status.DrainTimeout; recorded != nil && recorded.Deadline.Time.Equal(*ends) {
 		return recorded.DeepCopy()
 	}
-	return &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(*ends), ObservedTime: metav1.NewTime(now.Truncate(time.Second))}
+	observed := now.Add(time.Second - time.Nanosecond).Truncate(time.Second) // an attempt in the same second may have been made before
+	return &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(*ends), ObservedTime: metav1.NewTime(observed)}
 }
 
 // Progress is the progress of the final eviction attempts of a drain, and of its deletions if onTimeout is Delete.
@@ -146,8 +146,22 @@ func GetsFinalAttempt(podType v1alpha1.PodType, own rules.Verdict, others []rule
 	return own.Behavior == v1alpha1.DrainBehaviorDrain && DeletedAtTimeout(podType, own, others)
 }
 
-// Attempted reports whether the final eviction attempt of a Pod was made: the Pod is terminating, or its Evacuation reports what the eviction
-// waits for.
-func Attempted(terminating bool, e *v1alpha1.Evacuation) bool {
-	return terminating || e != nil && meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting) != nil
+// Attempted reports whether the final eviction attempt of a Pod, which is due, was made: the Pod is terminating, or its Evacuation says
+// that its eviction was attempted since then.
+func Attempted(terminating bool, e *v1alpha1.Evacuation, due time.Time) bool {
+	return terminating || e != nil && evacuation.IsAttempted(e, due)
+}
+
+// NextFinalAttempt returns the time of the first final eviction attempt of a Pod after a failed attempt, zero if there is none. From then on,
+// the eviction does not wait for anything but its PodDisruptionBudget: the backoff of a refused eviction ends, for example. Each drain of the
+// Node with a timeout has one.
+func NextFinalAttempt(terms evacuation.Terms, gracePeriod time.Duration, failed time.Time) time.Time {
+	var next time.Time
+	for _, timeout := range terms.Timeouts {
+		at := Drain{Start: timeout.Start, Ends: timeout.Ends, Observed: timeout.Observed}.FinalAttemptAt(gracePeriod)
+		if failed.Before(at) && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -53,6 +54,8 @@ func TestObserve(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(observe(time.Second)).To(Equal(&draintimeout.Drain{Start: start, Ends: start.Add(time.Minute), Observed: start.Add(time.Second)}))
 	g.Expect(observe(time.Minute).Observed).To(Equal(start.Add(time.Second)), "M96: keeps the time of the observation")
+	m.Status.DrainTimeout = nil
+	g.Expect(observe(300*time.Millisecond).Observed).To(Equal(start.Add(time.Second)), "E52: an attempt in the same second may have been made before")
 
 	m.Spec.Evacuation.DrainTimeoutSeconds = ptr.To[int32](30)
 	late := observe(time.Hour)
@@ -108,6 +111,18 @@ func TestAddTerminating(t *testing.T) {
 	progress.AddTerminating(start.Add(time.Second), start)
 	g.Expect(progress.TerminatingUntil).To(Equal(start.Add(time.Minute+draintimeout.Margin)), "the last one counts")
 	g.Expect(progress.Done()).To(BeFalse())
+}
+
+func TestNextFinalAttempt(t *testing.T) {
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	terms := evacuation.Terms{Timeouts: []evacuation.Timeout{{Start: start, Ends: at(600), Observed: start}, {Start: start, Ends: at(200), Observed: start}}}
+	late := evacuation.Terms{Timeouts: []evacuation.Timeout{{Start: start, Ends: at(10), Observed: at(50)}}}
+	g := NewWithT(t)
+	g.Expect(draintimeout.NextFinalAttempt(evacuation.Terms{}, 0, start)).To(BeZero(), "E52: there is none without a timeout")
+	g.Expect(draintimeout.NextFinalAttempt(terms, 5*time.Second, start)).To(Equal(at(165)))
+	g.Expect(draintimeout.NextFinalAttempt(terms, 5*time.Second, at(165))).To(Equal(at(565)), "E52: each drain of the Node has one")
+	g.Expect(draintimeout.NextFinalAttempt(terms, 5*time.Second, at(565))).To(BeZero(), "E52: once")
+	g.Expect(draintimeout.NextFinalAttempt(late, time.Minute, at(31))).To(Equal(at(50)), "E52: when a timeout is observed that is set late")
 }
 
 func TestDeleteAt(t *testing.T) {
@@ -205,7 +220,7 @@ func TestAsked(t *testing.T) {
 		"M13: a terminating Pod counts as attempted":                          {true, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := draintimeout.Attempted(tc.terminating, tc.evacuation); got != tc.want {
+			if got := draintimeout.Attempted(tc.terminating, tc.evacuation, start); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})

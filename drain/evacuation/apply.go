@@ -7,8 +7,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -126,12 +128,35 @@ func Waiting(e *v1alpha1.Evacuation, reason, why string) {
 	evicting.Reason, evicting.Message, e.Status.Message = reason, why, why
 }
 
-// Refused counts a refused eviction, and records the reason like Waiting.
-func Refused(e *v1alpha1.Evacuation, reason, why string) {
+// Refused counts a refused eviction, and records its time, and the reason like Waiting.
+func Refused(e *v1alpha1.Evacuation, reason, why string, now time.Time) {
 	if e.Status.FailedEvictionCounter < math.MaxInt32 {
 		e.Status.FailedEvictionCounter++
 	}
+	e.Status.FailedEvictionTime = timestamp(now)
 	Waiting(e, reason, why)
+}
+
+// refusals are the reasons of an eviction that is attempted later without an event: it was refused, or a budget was deleted a moment ago. Not
+// among them are the reasons that the evictor also finds without a request.
+var refusals = sets.New(
+	v1alpha1.ReasonNamespaceTerminating, v1alpha1.ReasonBudgetRefused, v1alpha1.ReasonBudgetUpdating, v1alpha1.ReasonAdmissionRefused,
+	v1alpha1.ReasonAdmissionFailed, v1alpha1.ReasonNoResponse, v1alpha1.ReasonEvictionRefused, string(budgets.BudgetRemoved),
+)
+
+// IsAttempted reports whether the eviction of the Pod of an Evacuation was attempted at a time or later. An eviction that a
+// PodDisruptionBudget does not allow counts as attempted, since the evictor evaluates the budget at each of its events. One that was
+// refused counts if it was refused at that time or later.
+func IsAttempted(e *v1alpha1.Evacuation, since time.Time) bool {
+	evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting)
+	if evicting == nil {
+		return false
+	}
+	if !refusals.Has(evicting.Reason) {
+		return true
+	}
+	refused := e.Status.FailedEvictionTime
+	return refused != nil && !refused.Time.Before(since.Truncate(time.Second)) // the API stores seconds
 }
 
 // setCondition sets a condition, and reports whether that changed anything. Evacuators write conditions too. If they have filled

@@ -193,7 +193,7 @@ func TestApplyEnds(t *testing.T) {
 func TestRefused(t *testing.T) { // E14
 	g := anEvacuation()
 	g.apply(t)
-	evacuation.Refused(g.Evacuation, "Exhausted", "PDB a is exhausted")
+	evacuation.Refused(g.Evacuation, "Exhausted", "PDB a is exhausted", noon)
 	evacuation.Waiting(g.Evacuation, "Exhausted", strings.Repeat("ß", 40000))
 	status := g.Evacuation.Status
 	if status.FailedEvictionCounter != 1 || status.Message != status.Conditions[0].Message || len([]rune(status.Message)) != 32768 {
@@ -202,7 +202,7 @@ func TestRefused(t *testing.T) { // E14
 	mustBeValid(t, g.Evacuation, nil)
 
 	g.Evacuation.Status.FailedEvictionCounter = math.MaxInt32
-	evacuation.Refused(g.Evacuation, "Exhausted", "PDB a is exhausted")
+	evacuation.Refused(g.Evacuation, "Exhausted", "PDB a is exhausted", noon)
 	if got := g.Evacuation.Status.FailedEvictionCounter; got != math.MaxInt32 {
 		t.Errorf("the counter has overflowed: got %d", got)
 	}
@@ -241,5 +241,37 @@ func TestWrites(t *testing.T) {
 	}
 	if want := []string{"status", "delete", "finalizers"}; !slices.Equal(writes, want) {
 		t.Errorf("got %v, want %v", writes, want)
+	}
+}
+
+func TestIsAttempted(t *testing.T) {
+	due := noon.Add(1500 * time.Millisecond)
+	refused := func(at time.Time) *given {
+		g := anEvacuation()
+		g.apply(t)
+		evacuation.Refused(g.Evacuation, v1alpha1.ReasonAdmissionRefused, "not now", at)
+		return g
+	}
+	waiting := refused(noon)
+	evacuation.Waiting(waiting.Evacuation, "BudgetExhausted", "PDB a is exhausted")
+	untimed := refused(due)
+	untimed.Evacuation.Status.FailedEvictionTime = nil
+	for _, tc := range []struct {
+		name string
+		of   *given
+		want bool
+	}{
+		{"E52: an Evacuation without the condition Evicting is not an attempt", anEvacuation(), false},
+		{"E52: a refusal before the attempt is due is not an attempt", refused(noon), false},
+		{"E52: a refusal in the second in which the attempt is due is an attempt", refused(due), true},
+		{"E52: a refusal later is an attempt", refused(noon.Add(time.Minute)), true},
+		{"E52: a refusal without a time, by an earlier manager, is not an attempt", untimed, false},
+		{"E52: a budget that allows no disruption is an attempt, since its events are evaluated", waiting, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := evacuation.IsAttempted(tc.of.Evacuation, due); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
 	}
 }

@@ -153,7 +153,7 @@ func (w *world) budgetIsExhausted(r *rapid.T) {
 func (w *world) evictionIsRefused(r *rapid.T) {
 	w.evicts(r, func(e *v1alpha1.Evacuation) {
 		before := e.Status.FailedEvictionCounter
-		evacuation.Refused(e, v1alpha1.ReasonAdmissionRefused, "not now")
+		evacuation.Refused(e, v1alpha1.ReasonAdmissionRefused, "not now", w.now)
 		if e.Status.FailedEvictionCounter != before+1 {
 			r.Fatalf("E14: counted %d, then %d", before, e.Status.FailedEvictionCounter)
 		}

@@ -20,6 +20,8 @@ import (
 type Terms struct {
 	// DrainEnds is when the first of its drains times out. Nil: never.
 	DrainEnds *time.Time
+	// Timeouts are the drain timeouts that are observed, of each drain.
+	Timeouts []Timeout
 	// DrainStart is when the first of its drains started. Nil: no drain has started.
 	DrainStart *time.Time
 	// Unordered is true if all of its drains evict the Pods of StatefulSets in any order.
@@ -33,6 +35,9 @@ type Terms struct {
 	// Suspended is true if no NodeMaintenance drains the Pod, see NodeTerms.For.
 	Suspended bool
 }
+
+// Timeout is the drain timeout of a drain, which started at Start. It was observed at Observed.
+type Timeout struct{ Start, Ends, Observed time.Time }
 
 // DefersEvacuation reports whether the Evacuation of a Pod is deferred: only NodeMaintenances are its instigators, and none of them drains the Pod.
 // Instigators other than NodeMaintenances are never suspended.
@@ -162,6 +167,9 @@ func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
 		BuiltInOnly:    m.Spec.Evacuation.Evacuators == v1alpha1.EvacuatorsBuiltIn,
 		DeletesUnready: m.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride,
 	}
+	if observed := m.Status.DrainTimeout; terms.DrainEnds != nil && observed != nil && observed.Deadline.Time.Equal(*terms.DrainEnds) {
+		terms.Timeouts = []Timeout{{Start: *m.DrainStart(), Ends: *terms.DrainEnds, Observed: observed.ObservedTime.Time}}
+	}
 	if terms.BuiltInOnly {
 		terms.ProgressDeadline = time.Duration(m.Spec.Evacuation.ProgressDeadlineSeconds) * time.Second
 	}
@@ -173,6 +181,7 @@ func sameNode(a, b v1alpha1.NodeMaintenanceNodeStatus) bool { return a.NodeRef =
 func (t Terms) and(more Terms) Terms {
 	both := Terms{
 		DrainEnds:      earlier(t.DrainEnds, more.DrainEnds),
+		Timeouts:       slices.Concat(t.Timeouts, more.Timeouts),
 		DrainStart:     earlier(t.DrainStart, more.DrainStart),
 		Unordered:      t.Unordered && more.Unordered,
 		BuiltInOnly:    t.BuiltInOnly || more.BuiltInOnly,

@@ -19,6 +19,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -41,7 +42,7 @@ func TestEvictions(t *testing.T) {
 		{"E20: names a PodDisruptionBudget that selects only Pods without a controller", budgetOfBarePods},
 		{"E21: deletes only Pods that are not ready with unhealthyBudget Override", unhealthyIsDeleted},
 		{"E18: reports that the namespace is being deleted", terminatingNamespace},
-		{"E18: reports that an admission policy denies the eviction, and retries", admissionRefuses},
+		{"E18, E52: reports that an admission policy denies the eviction, retries, and makes the final eviction attempt regardless of the backoff", admissionRefuses},
 		{"E22: evicts Pods of an unreachable Node with a grace period of one second", unreachableNode},
 		{"E18: does not evict a replacement of the same name on another Node", sameNameElsewhere},
 		{"E23: evicts Pods of one Node while the evictions of another Node hang", hangingNode},
@@ -268,8 +269,19 @@ func admissionRefuses(s *scene) {
 	s.Expect(s.existing(kept).Status.Message).To(ContainSubstring("not before the end of the quarter"))
 	s.expectDeleted(free)
 	s.expectEventOn(s.existing(kept).Name, "EvictionRefused", "not before the end of the quarter")
+
+	s.Eventually(func() int32 { return s.existing(kept).Status.FailedEvictionCounter }, soon, pace).Should(BeNumerically(">=", 4))
+	refused := s.existing(kept).Status
 	s.Expect(s.workload.Client.Delete(s.Context(), binding)).To(Succeed())
+	s.Eventually(func() error { // the API server observes the deletion after a moment
+		dryRun := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}}
+		return client.IgnoreNotFound(s.workload.Client.SubResource("eviction").Create(s.Context(), kept, dryRun))
+	}, soon, pace).Should(Succeed())
+	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("e18-keep"), drainTimeout(time.Second))).To(Succeed())
 	s.expectDeleted(kept)
+	evicted := s.first(s.evictions().Succeeded().Named(namespace, kept.Name))
+	backoff := evacuation.WithJitter(evacuation.Backoff(refused.FailedEvictionCounter), 1)
+	s.Expect(evicted.Requested).To(BeTemporally("<", refused.FailedEvictionTime.Add(backoff)), "the final eviction attempt does not wait for the backoff")
 	s.deleteMaintenances("e18-keep")
 }
 
