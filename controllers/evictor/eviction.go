@@ -81,10 +81,11 @@ func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budget
 	}
 }
 
-// evictSequentially evicts the Pods of one budget, each after the response to the one before, or after slowEviction.
+// evictSequentially evicts the Pods of one budget, each after the response to the one before, or after slowEviction. For many Pods, this may take
+// long after the pass: those that are no longer to be evicted are left out.
 func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
 	for _, each := range pods {
-		if !v.begin(ctx, p, each.Pod) {
+		if !p.isStillDue(ctx, p.subjects[each.Pod.UID], v.Clock.Now()) || !v.begin(ctx, p, each.Pod) {
 			continue
 		}
 		begun, ended := v.Clock.Now(), make(chan struct{})

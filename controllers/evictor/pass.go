@@ -167,7 +167,7 @@ func (p *pass) countRefusal(pod types.UID) {
 func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 	var due []*subject
 	for i := range evacuations {
-		s := p.subjectOf(&evacuations[i])
+		s := p.subjectOf(&evacuations[i], p.drains, p.now)
 		if s == nil {
 			continue
 		}
@@ -192,7 +192,7 @@ func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 }
 
 // subjectOf returns the Pod of an Evacuation with the next action. It returns nil if the Pod or its type is not known.
-func (p *pass) subjectOf(observed *v1alpha1.Evacuation) *subject {
+func (p *pass) subjectOf(observed *v1alpha1.Evacuation, drains func(node string) evacuation.NodeTerms, now time.Time) *subject {
 	e, removed := p.written.Latest(p.cluster, observed)
 	pod, found := workload.PodOf(p.observation, e)
 	if removed || !found {
@@ -202,8 +202,28 @@ func (p *pass) subjectOf(observed *v1alpha1.Evacuation) *subject {
 	if !known {
 		return nil
 	}
-	terms := p.drains(pod.Spec.NodeName).For(planinput.RulePod(p.observation, pod))
-	return &subject{evacuation: e, pod: pod, action: evacuation.Next(evacuation.InputOf(e, pod, podType, terms, p.now))}
+	terms := drains(pod.Spec.NodeName).For(planinput.RulePod(p.observation, pod))
+	return &subject{evacuation: e, pod: pod, action: evacuation.Next(evacuation.InputOf(e, pod, podType, terms, now))}
+}
+
+// isStillDue reports whether eviction is still the next action for a Pod. The pass has decided that, but the NodeMaintenance or the Evacuation may
+// have ended since. It returns false if that cannot be read.
+func (p *pass) isStillDue(ctx context.Context, s *subject, now time.Time) bool {
+	latest := &v1alpha1.Evacuation{}
+	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest, client.UnsafeDisableDeepCopy); err != nil {
+		return false
+	}
+	maintenances, err := workload.MaintenancesOf(ctx, p.client, s.pod.Spec.NodeName)
+	if err != nil {
+		return false
+	}
+	node, err := workload.NodeNamed(ctx, p.client, s.pod.Spec.NodeName)
+	if err != nil {
+		return false
+	}
+	drains := evacuation.DrainersOf(maintenances, p.suspended).On(node)
+	again := p.subjectOf(latest, func(string) evacuation.NodeTerms { return drains }, now)
+	return again != nil && again.action.Kind == evacuation.Evict
 }
 
 // nodeRetry is the delay before a Node that cannot be read is read again.

@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +24,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 // passOver returns a pass over a workload cluster with these objects.
@@ -36,7 +38,8 @@ func passOver(t *testing.T, now time.Time, observation workload.Observation, obj
 		drains: func(node string) evacuation.NodeTerms {
 			return evacuation.DrainersOf([]v1alpha1.NodeMaintenance{draining}, nil).On(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 		},
-		client:      fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).Build(),
+		client:      fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).
+			WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(object client.Object) []string { return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance)) }).Build(),
 		observation: observation, state: newState(), written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim), now: now,
 		subjects: map[types.UID]*subject{}, requested: map[string]requested{}, blocked: map[string]int{},
 		suspended: func(*v1alpha1.NodeMaintenance) bool { return false },
@@ -431,6 +434,56 @@ func TestFinalAttempt(t *testing.T) {
 			if !tc.evicted {
 				g.Expect(p.nextTry).To(BeTemporally("==", at(tc.next)))
 			}
+		})
+	}
+}
+
+func TestEvictSequentially(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}}
+	for _, tc := range []struct {
+		name   string
+		change func(p *pass, m *v1alpha1.NodeMaintenance, e *v1alpha1.Evacuation) error // after the pass has admitted the Pod
+		evicts bool
+	}{
+		{name: "evicts an admitted Pod", evicts: true},
+		{name: "E57: evicts no Pod whose NodeMaintenance was completed meanwhile", change: func(p *pass, m *v1alpha1.NodeMaintenance, _ *v1alpha1.Evacuation) error {
+			m.Spec.Stage = v1alpha1.StageComplete
+			return p.client.Update(t.Context(), m)
+		}},
+		{name: "E57: evicts no Pod whose NodeMaintenance was deleted meanwhile", change: func(p *pass, m *v1alpha1.NodeMaintenance, _ *v1alpha1.Evacuation) error {
+			return p.client.Delete(t.Context(), m)
+		}},
+		{name: "E57: evicts no Pod from whose Evacuation all have withdrawn meanwhile", change: func(p *pass, _ *v1alpha1.NodeMaintenance, e *v1alpha1.Evacuation) error {
+			evacuation.Withdraw(e)
+			return p.client.Update(t.Context(), e)
+		}},
+		{name: "E58: evicts no Pod whose Machine was paused meanwhile", change: func(p *pass, _ *v1alpha1.NodeMaintenance, _ *v1alpha1.Evacuation) error {
+			p.suspended = func(*v1alpha1.NodeMaintenance) bool { return true }
+			return nil
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("one")}}
+			e := evacuation.New(pod, nil, 0)
+			e.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
+			evacuation.Request(e)
+			p := passOver(t, now, onePod{pod: pod}, m, e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: true}})
+			candidates, err := p.collect(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(candidates).To(HaveLen(1))
+			if tc.change != nil {
+				g.Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+				g.Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
+				g.Expect(tc.change(p, m, e)).To(Succeed())
+			}
+			clock := clocktesting.NewFakeClock(now)
+			unreachable := fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build()
+			v := &Evictor{Clock: clock, shutdown: &shutdownGate{}, Clusters: workload.NewClusters(unreachable, nil, nil, workload.Limits{}, clock)}
+			budget := budgets.New(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}})
+			v.evictSequentially(t.Context(), p, budget, []budgets.Admitted{{Candidate: candidates[0], Budget: budget}})
+			g.Expect(p.state.backoffs.failure(pod.UID).IsZero()).To(Equal(!tc.evicts), "an eviction that is sent gets no response here")
 		})
 	}
 }
