@@ -132,7 +132,7 @@ func hasCordoned() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, request.Name)))
 	p := &pass{
-		cluster: request.NamespacedName, now: v.Clock.Now(), written: v.Written,
+		cluster: request.NamespacedName, clock: v.Clock, now: v.Clock.Now(), written: v.Written,
 		subjects: map[types.UID]*subject{}, requested: map[string]requested{}, blocked: map[string]int{},
 	}
 	if p.observation = v.Clusters.CurrentObservation(p.cluster); p.observation == nil {

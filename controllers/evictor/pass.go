@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -35,6 +36,9 @@ import (
 // parallelReports is the maximum number of concurrent status patches.
 const parallelReports = 16
 
+// reportsLast is how long a pass starts status patches. On a busy API server, hundreds of them may take a minute.
+const reportsLast = time.Second
+
 // reportBackoff returns how long to wait after a number of failed patches of a status.
 func reportBackoff(failed int32) time.Duration { return min(evacuation.Backoff(failed), time.Minute) }
 
@@ -50,7 +54,8 @@ type pass struct {
 	observation workload.Observation
 	state       *state
 	written     *expectations.Objects[*v1alpha1.Evacuation]
-	now         time.Time
+	clock       clock.PassiveClock
+	now         time.Time // when the pass began
 	subjects    map[types.UID]*subject
 	requested   map[string]requested // by Node
 	suspended   func(*v1alpha1.NodeMaintenance) bool
@@ -401,10 +406,12 @@ func (p *pass) requeueAt(t time.Time) {
 
 // report patches the status of each Evacuation whose reason to wait has changed, and updates the metric of blocked Pods. Short waits are not
 // worth a patch: until the watch delivers our own evictions, and for a new Evacuation until the disruption controller processes a change. A
-// patch that fails delays no other: tenants write Evacuations, and one may be so large that its status cannot grow.
+// patch that fails delays no other: tenants write Evacuations, and one may be so large that its status cannot grow. Evictions wait for the patches,
+// so report leaves to the next pass what takes longer than reportsLast.
 func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 	var group errgroup.Group
 	group.SetLimit(parallelReports)
+	begun := p.clock.Now()
 	for _, each := range waiting {
 		p.blocked[string(each.Reason)]++
 		s := p.subjects[each.Pod.UID]
@@ -419,6 +426,9 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 			continue
 		case each.Reason == budgets.BudgetNotObserved && p.now.Before(reportAt):
 			p.requeueAt(reportAt)
+			continue
+		case p.clock.Since(begun) >= reportsLast:
+			p.requeueAt(p.now)
 			continue
 		}
 		group.Go(func() error {

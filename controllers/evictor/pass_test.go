@@ -2,6 +2,8 @@ package evictor
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,9 +40,10 @@ func passOver(t *testing.T, now time.Time, observation workload.Observation, obj
 		drains: func(node string) evacuation.NodeTerms {
 			return evacuation.DrainersOf([]v1alpha1.NodeMaintenance{draining}, nil).On(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 		},
-		client:      fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).
+		client: fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).
 			WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(object client.Object) []string { return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance)) }).Build(),
-		observation: observation, state: newState(), written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim), now: now,
+		observation: observation, state: newState(), written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim),
+		clock: clocktesting.NewFakePassiveClock(now), now: now,
 		subjects: map[types.UID]*subject{}, requested: map[string]requested{}, blocked: map[string]int{},
 		suspended: func(*v1alpha1.NodeMaintenance) bool { return false },
 	}
@@ -136,6 +139,38 @@ func TestReportThatFails(t *testing.T) {
 	p.blocked = map[string]int{}
 	p.report(t.Context(), waiting)
 	g.Expect(p.blocked).To(HaveKeyWithValue(string(budgets.BudgetExhausted), 4))
+}
+
+func TestReportsThatTakeLong(t *testing.T) {
+	g := NewWithT(t)
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	p := passOver(t, now, onePod{})
+	clock := clocktesting.NewFakeClock(now)
+	p.clock = clock
+	var waiting []budgets.Waiting
+	const pods = 200
+	for i := range pods {
+		name := fmt.Sprint("web-", i)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "one"}}
+		e := evacuation.New(pod, nil, 0)
+		e.UID = types.UID("evacuation-" + name)
+		g.Expect(p.client.Create(t.Context(), e)).To(Succeed())
+		p.observation = onePod{pod: pod}
+		p.subjects[pod.UID] = p.due([]v1alpha1.Evacuation{*e})[0]
+		waiting = append(waiting, budgets.Waiting{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Message: "waiting for a budget"})
+	}
+	var patches atomic.Int32
+	p.client = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			patches.Add(1)
+			clock.Step(100 * time.Millisecond)
+			return c.SubResource(subResource).Patch(ctx, object, patch, options...)
+		},
+	})
+	p.report(t.Context(), waiting)
+	g.Expect(patches.Load()).To(BeNumerically("<=", 10+parallelReports), "E23: the next evictions wait for them")
+	g.Expect(p.nextTry).To(Equal(now), "the next pass continues")
+	g.Expect(p.blocked).To(HaveKeyWithValue(string(budgets.BudgetExhausted), pods))
 }
 
 func TestAwaitCordons(t *testing.T) {
