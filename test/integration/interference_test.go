@@ -31,7 +31,7 @@ func TestInterference(t *testing.T) {
 	t.Run("M54: releases the Machine when another actor deletes its Node during the drain", func(t *testing.T) { all.sub(t).nodeDeleted() })
 	t.Run("M55: continues a drain whose NodeMaintenance another actor deleted without its finalizer", func(t *testing.T) { all.sub(t).finalizerRemoved() })
 	t.Run("M55: keeps the Node cordoned if that happens while no manager runs", func(t *testing.T) { all.sub(t).finalizerRemovedWithoutManager() })
-	t.Run("M56: continues drains without a MachineDrainPolicy while the CRD is missing, and follows the policy when it is created again", func(t *testing.T) { all.sub(t).policyCRDDeleted() })
+	t.Run("M56, K35: continues drains without a MachineDrainPolicy while the CRD is missing, plan predicts without a gap, and the manager follows the policy when it is created again", func(t *testing.T) { all.sub(t).policyCRDDeleted() })
 	t.Run("E40: deletes a Pod whose disruption was granted to an eviction that was cut off, and does not wait for two minutes", func(t *testing.T) { all.sub(t).evictionCutOff() })
 	t.Run("E40: deletes the Pod if the API server was killed between its write of the budget and the deletion", func(t *testing.T) { all.sub(t).apiServerKilledInEviction() })
 	t.Run("M54: releases the Machine when its Cluster is deleted during the drain", func(t *testing.T) { all.sub(t).clusterDeleted() })
@@ -138,6 +138,7 @@ func (s *scene) policyCRDDeleted() {
 		ContainSubstring("No MachineDrainPolicy selects the Machine any more: the drain continues with the defaults"), ContainSubstring("Waiting for PodDisruptionBudget")))
 	s.Eventually(func() map[string]string { return s.machine("spare").Annotations }, soon, pace).ShouldNot(HaveKey(v1alpha1.PreDrainHookAnnotation))
 	s.expectGone("limited")
+	s.plansWithoutProvider("spare")
 
 	crd.ObjectMeta = metav1.ObjectMeta{Name: crd.Name, Annotations: crd.Annotations, Labels: crd.Labels}
 	crd.Status = apiextensionsv1.CustomResourceDefinitionStatus{}
@@ -150,6 +151,15 @@ func (s *scene) policyCRDDeleted() {
 	s.openBudget()
 	s.expectGone("unruled")
 	s.Expect(s.evictions().Succeeded()).To(HaveLen(3))
+}
+
+// plansWithoutProvider expects that the kubectl plugin predicts the drain of a Machine, without a gap, in a management cluster that does not
+// serve MachineDrainPolicies.
+func (s *scene) plansWithoutProvider(machine string) {
+	s.Helper()
+	predicted, code := s.predict("machine", machine)
+	s.Expect(predicted.Policy).To(BeEmpty())
+	s.Expect(code).NotTo(Equal(3), "nothing is unknown")
 }
 
 // evictionCutOff sets the status of a PodDisruptionBudget that an eviction leaves behind when the API server is killed after it has used the

@@ -67,8 +67,10 @@ func (c *Cluster) MachineOf(ctx context.Context, key types.NamespacedName, propo
 		return nil, errors.Wrapf(err, "getting Cluster %s", m.ClusterKey())
 	}
 	policies, rules := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineDrainRuleList{}
-	if _, err := c.tolerate(c.List(ctx, policies, client.InNamespace(key.Namespace)), "list", "machinedrainpolicies.maintenance.cluster.x-k8s.io"); err != nil {
-		return nil, errors.Wrap(err, "listing MachineDrainPolicies")
+	if c.hasPolicies {
+		if _, err := c.tolerate(c.List(ctx, policies, client.InNamespace(key.Namespace)), "list", "machinedrainpolicies.maintenance.cluster.x-k8s.io"); err != nil {
+			return nil, errors.Wrap(err, "listing MachineDrainPolicies")
+		}
 	}
 	if _, err := c.tolerate(c.List(ctx, rules, client.InNamespace(key.Namespace)), "list", "machinedrainrules.cluster.x-k8s.io"); err != nil {
 		return nil, errors.Wrap(err, "listing MachineDrainRules")

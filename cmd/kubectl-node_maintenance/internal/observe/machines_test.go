@@ -30,7 +30,7 @@ func TestMachineOf(t *testing.T) {
 		forbidden := interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 			return apierrors.NewForbidden(schema.GroupResource{}, "", nil)
 		}}
-		c := &Cluster{Name: "management", gaps: &Gaps{}, WithWatch: fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(forbidden).
+		c := &Cluster{Name: "management", hasPolicies: true, gaps: &Gaps{}, WithWatch: fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(forbidden).
 			WithObjects(machine, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}}).Build()}
 		read, err := c.MachineOf(t.Context(), types.NamespacedName{Namespace: "default", Name: "w1"}, Proposed{})
 		g.Expect(err).NotTo(HaveOccurred())
