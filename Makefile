@@ -10,6 +10,11 @@ include hack/tools/tools.mk
 .PHONY: demo sandbox bench bench-smoke
 SCENARIO ?= drain
 
+# Without cgo, as the control plane programs are built: so Go compiles the packages that they share once.
+demo sandbox: export CGO_ENABLED := 0
+# Programs of setup-envtest and in PATH are used if they are of the pinned minor release.
+demo sandbox: export CAPNM_INSTALLED_PROGRAMS := 1
+
 demo: tools-controlplane ## Delete a Machine on local control planes and show how its Node is drained.
 	go run ./test/demo
 
@@ -45,14 +50,14 @@ STRESS_SCENES ?= 50
 SCALE_NODES   ?= 5000
 
 .PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos test-e2e test-report
-test: tools-controlplane ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
+test: tools-test ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
 	@go run -exec true ./cmd/manager >/dev/null # builds it before tests need it
 	go test -p $(TEST_PACKAGES) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./...
 	cd hack/release && go test ./...
 	@$(MAKE) --no-print-directory test-differential
 	@$(MAKE) --no-print-directory test-fuzz
 
-test-race: tools-controlplane ## Run all tests with the race detector, also in the manager. Needs a C compiler, and twice the time.
+test-race: tools-test ## Run all tests with the race detector, also in the manager. Needs a C compiler, and twice the time.
 	@go run -race -exec true ./cmd/manager
 	go test -race -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
 
@@ -76,17 +81,17 @@ test-oldest: tools-controlplane tools-oldest ## Run the tests of admission again
 test-scale: tools-controlplane ## Run the test of a NodeMaintenance with SCALE_NODES Nodes (default: 5000).
 	go test -count=1 -timeout 60m -run '^TestManyNodes$$' -v ./test/integration -nodes $(SCALE_NODES)
 
-test-stress: tools-controlplane tools-oldest ## Find flaky tests: STRESS_SUITES (5) runs of the integration suite, STRESS_SCENES (50) of each scene.
+test-stress: tools-test tools-oldest ## Find flaky tests: STRESS_SUITES (5) runs of the integration suite, STRESS_SCENES (50) of each scene.
 	@CAPNM_TEST_OLDEST=1 TEST_PARALLEL=$(TEST_PARALLEL) hack/stress.sh $(STRESS_SUITES) $(STRESS_SCENES)
 
 # The seed of the first run, and how many runs follow; each adds one to the seed.
 SEED ?= 1
 RUNS ?= 5
 
-test-chaos: tools-controlplane ## Drain under random faults, RUNS (5) times from SEED (1), and check what happened. CHAOS_FLAGS: see test/chaos.
+test-chaos: tools-test ## Drain under random faults, RUNS (5) times from SEED (1), and check what happened. CHAOS_FLAGS: see test/chaos.
 	CAPNM_TEST_CHAOS=1 go test -count=1 -timeout 0 -run '^TestChaos$$' -v ./test/chaos -seed $(SEED) -runs $(RUNS) $(CHAOS_FLAGS)
 
-test-clusterctl: tools-controlplane ## Install, upgrade, move and remove the provider with the real clusterctl.
+test-clusterctl: tools-test ## Install, upgrade, move and remove the provider with the real clusterctl.
 	@go run ./hack/tools/install kustomize
 	CAPNM_TEST_CLUSTERCTL=1 go test -count=1 -timeout $(TEST_TIMEOUT) ./test/clusterctl
 
@@ -103,7 +108,7 @@ test-e2e: ## Run the end-to-end tests on kind and Cluster API's docker provider 
 	elif [ -n "$$missing" ]; then \
 		echo "SKIPPED: make test-e2e needs the programs" $$missing"; test/e2e/README.md lists the packages."; \
 	else \
-		$(MAKE) --no-print-directory tools-controlplane tools-e2e release VERSION=v0.1.0 && \
+		$(MAKE) --no-print-directory tools-test tools-e2e release VERSION=v0.1.0 && \
 		(cd hack/tools/cert-manager && go mod download github.com/cert-manager/cert-manager) && \
 		$(if $(E2E_UPGRADES),$(MAKE) --no-print-directory tools-next release-previous && )\
 		cd test/e2e && go test -c -o ../../out/e2e.test . && \
@@ -210,6 +215,10 @@ verify-modules: ## Check that go.mod and go.sum are complete and tidy.
 	cd hack/release && go mod tidy -diff
 	cd test/e2e && go mod tidy -diff
 	cd test/browser && go mod tidy -diff
+	@awk '$$1 == "require" {$$1 = ""; $$0 = $$0} $$2 ~ /^v[0-9]/ && $$2 != "v0.0.0" { \
+			if (NR == FNR) version[$$1] = $$2; \
+			else if ($$1 in version && version[$$1] != $$2) {print $$1 ": " version[$$1] " in go.mod, " $$2 " in hack/tools/controlplane"; differs = 1}} \
+		END {exit differs}' go.mod hack/tools/controlplane/go.mod || { echo "Go compiles such modules twice: require the same versions."; exit 1; }
 	@if grep -q '^replace' go.mod; then echo "go.mod replaces modules: other modules could not require it."; exit 1; fi
 
 # promtool reads files of rules, which are the last field of the object of the Prometheus operator.

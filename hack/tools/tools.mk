@@ -16,12 +16,15 @@ CRD_REF_DOCS   = $(eval CRD_REF_DOCS := $$(call installed,crd-ref-docs))$(CRD_RE
 KUBECTL        = $(eval KUBECTL := $$(call installed,kubectl))$(KUBECTL)
 CLUSTERCTL     = $(eval CLUSTERCTL := $$(call installed,clusterctl))$(CLUSTERCTL)
 
-.PHONY: tools tools-controlplane tools-oldest tools-dev tools-node tools-e2e tools-next
+.PHONY: tools tools-controlplane tools-test tools-oldest tools-dev tools-node tools-e2e tools-next
 tools: ## Build the pinned tools and control plane programs that are missing.
 	@go run ./hack/tools/install
 
-tools-controlplane: ## Build the control plane programs the tests run on.
+tools-controlplane: ## Build the programs of a control plane, kwok and Cluster API: the demo runs them.
 	@go run ./hack/tools/install controlplane
+
+tools-test: ## Build the programs that the tests run: those of the demo, clusterctl and Jaeger.
+	@go run ./hack/tools/install controlplane test
 
 tools-dev: ## Build the tools that generate and check.
 	@go run ./hack/tools/install dev

@@ -44,7 +44,7 @@ func newRepository(ctx context.Context) *repository {
 	Expect(err).NotTo(HaveOccurred())
 	r.capi, err = core.Version(root)
 	Expect(err).NotTo(HaveOccurred())
-	capi, err := toolchain.ModuleDir(ctx, "capi", "sigs.k8s.io/cluster-api")
+	capi, err := toolchain.ModuleDir(ctx, "controlplane", "sigs.k8s.io/cluster-api")
 	Expect(err).NotTo(HaveOccurred())
 	test, err := toolchain.ModuleDir(ctx, "capd", "sigs.k8s.io/cluster-api/test")
 	Expect(err).NotTo(HaveOccurred())

@@ -3,13 +3,13 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/pkg/errors"
 
@@ -42,6 +42,9 @@ func install(root string, programs []toolchain.Program) error {
 func missing(root string, programs []toolchain.Program) []toolchain.Program {
 	var absent []toolchain.Program
 	for _, program := range programs {
+		if program.Installed(root) != "" {
+			continue
+		}
 		file, err := program.Path(root)
 		if err == nil {
 			_, err = os.Stat(file)
@@ -71,48 +74,71 @@ func lock(cache, pin string) (unlock func(), err error) {
 
 // build builds into a scratch directory and renames the results, so that an interrupted build leaves no incomplete program.
 func build(root, cache string, programs []toolchain.Program) error {
-	version, err := programs[0].Version(root)
-	if err != nil {
-		return err
-	}
 	scratch, err := os.MkdirTemp(cache, ".build-"+programs[0].Pin+"-")
 	if err != nil {
 		return errors.Wrap(err, "creating a directory to build in")
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
 
-	for _, program := range programs {
-		if err := buildOne(root, filepath.Join(scratch, program.Name), version, program); err != nil {
+	for number, together := range batches(programs) {
+		dir := filepath.Join(scratch, strconv.Itoa(number))
+		if err := buildTogether(root, dir, together); err != nil {
 			return err
 		}
-	}
-	for _, program := range programs {
-		if err := keep(root, scratch, program); err != nil {
-			return err
+		for _, program := range together {
+			if err := keep(root, filepath.Join(dir, program.Executable()), program); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func buildOne(root, to, version string, program toolchain.Program) error {
-	fmt.Fprintf(os.Stderr, "building %s %s … ", program.Name, version)
-	cgo := "0"
-	if program.NeedsCompiler() {
-		cgo = "1"
+// batches divides programs of a module into those that one command can build: with the same build settings, and with different names of
+// executables.
+func batches(programs []toolchain.Program) [][]toolchain.Program {
+	var all [][]toolchain.Program
+	for _, program := range programs {
+		at := slices.IndexFunc(all, func(batch []toolchain.Program) bool {
+			return !slices.ContainsFunc(batch, func(other toolchain.Program) bool {
+				return other.Executable() == program.Executable() || other.Tags() != program.Tags() || other.NeedsCompiler() != program.NeedsCompiler()
+			})
+		})
+		if at < 0 {
+			all = append(all, []toolchain.Program{program})
+		} else {
+			all[at] = append(all[at], program)
+		}
 	}
-	start := time.Now()
-	command := exec.Command("go", "build", "-tags", program.Tags(), "-ldflags", ldflags(program, version), "-o", to, program.Package)
-	command.Dir = program.Dir(root)
-	command.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=-buildvcs=false", "GOWORK=off")
-	if output, err := command.CombinedOutput(); err != nil {
-		fmt.Fprintln(os.Stderr, "failed")
-		return errors.Wrapf(err, "building %s %s in %s: %s", program.Name, version, command.Dir, output)
+	return all
+}
+
+// buildTogether builds programs with one command, so that packages that they share are compiled once, and one program is linked while another
+// one is compiled.
+func buildTogether(root, dir string, programs []toolchain.Program) error {
+	flags, err := ldflags(root, programs)
+	if err != nil {
+		return err
 	}
-	fmt.Fprintf(os.Stderr, "%.0fs\n", time.Since(start).Seconds())
+	first := programs[0]
+	environment := append(os.Environ(), "CGO_ENABLED="+map[bool]string{false: "0", true: "1"}[first.NeedsCompiler()], "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	arguments := []string{"build", "-v", "-tags", first.Tags(), "-ldflags", flags, "-o", dir + string(filepath.Separator)}
+	names, packages := []string{}, []string{}
+	for _, program := range programs {
+		names, packages = append(names, program.Name), append(packages, program.Package)
+	}
+	progress := newProgress(os.Stderr, strings.Join(names, ", "), first.Dir(root), environment, packages)
+	defer progress.end()
+	command := exec.Command("go", append(arguments, packages...)...)
+	command.Dir, command.Env, command.Stderr = first.Dir(root), environment, progress
+	if err := command.Run(); err != nil {
+		return errors.Wrapf(err, "building %s in %s: %s", strings.Join(names, ", "), command.Dir, progress.messages())
+	}
+	progress.done()
 	return nil
 }
 
-func keep(root, scratch string, program toolchain.Program) error {
+func keep(root, built string, program toolchain.Program) error {
 	file, err := program.Path(root)
 	if err != nil {
 		return err
@@ -120,23 +146,30 @@ func keep(root, scratch string, program toolchain.Program) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return errors.Wrapf(err, "creating the directory of %s", program.Name)
 	}
-	return errors.Wrapf(os.Rename(filepath.Join(scratch, program.Name), file), "moving %s into place", program.Name)
+	return errors.Wrapf(os.Rename(built, file), "moving %s into place", program.Name)
 }
 
 // ldflags strips symbols, which halves the size, and sets the versions of Kubernetes and Cluster
 // API as their release builds do. Without them they report v0.0.0-master, which other programs
 // refuse as too old.
-func ldflags(program toolchain.Program, version string) string {
+func ldflags(root string, programs []toolchain.Program) (string, error) {
 	flags := []string{"-s", "-w"}
-	switch program.Module {
-	case "k8s.io/kubernetes":
-		numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
-		flags = append(flags,
-			"-X k8s.io/component-base/version.gitVersion="+version,
-			"-X k8s.io/component-base/version.gitMajor="+numbers[0],
-			"-X k8s.io/component-base/version.gitMinor="+numbers[1])
-	case "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/test":
-		flags = append(flags, "-X sigs.k8s.io/cluster-api/version.gitVersion="+version)
+	for _, program := range programs {
+		version, err := program.Version(root)
+		if err != nil {
+			return "", err
+		}
+		switch program.Module {
+		case "k8s.io/kubernetes":
+			numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+			flags = append(flags,
+				"-X k8s.io/component-base/version.gitVersion="+version,
+				"-X k8s.io/component-base/version.gitMajor="+numbers[0],
+				"-X k8s.io/component-base/version.gitMinor="+numbers[1])
+		case "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/test":
+			flags = append(flags, "-X sigs.k8s.io/cluster-api/version.gitVersion="+version)
+		}
 	}
-	return strings.Join(flags, " ")
+	slices.Sort(flags[2:])
+	return strings.Join(slices.Compact(flags), " "), nil
 }

@@ -2,12 +2,12 @@
 
 // Command install builds the programs that hack/tools pins into a cache directory.
 //
-//	go run ./hack/tools/install                   # controlplane and dev
-//	go run ./hack/tools/install controlplane      # a group: controlplane, dev, e2e, next, node or oldest
+//	go run ./hack/tools/install                   # controlplane, test and dev
+//	go run ./hack/tools/install controlplane      # a group: controlplane, dev, e2e, next, node, oldest or test
 //	go run ./hack/tools/install kustomize kwok    # single programs
 //	go run ./hack/tools/install path kustomize    # build if missing, print the path
 //
-// Existing programs are not rebuilt. Programs of one module share their packages by Go's build cache.
+// Existing programs are not rebuilt. The programs of a module are built by one command, which compiles the packages that they share once.
 package main
 
 import (
@@ -43,13 +43,18 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
+	for _, program := range programs {
+		if file := program.Installed(root); file != "" {
+			fmt.Fprintf(os.Stderr, "using %s for %s\n", file, program.Name)
+		}
+	}
 	for _, sameModule := range byPin(programs) {
 		if err := install(root, sameModule); err != nil {
 			return err
 		}
 	}
 	if printPath {
-		path, err := programs[0].Path(root)
+		path, _, err := toolchain.Path(programs[0].Name)
 		if err != nil {
 			return err
 		}
@@ -59,10 +64,10 @@ func run(args []string) error {
 }
 
 // selection resolves names of programs and groups. Without names it returns the groups
-// controlplane and dev; the others take minutes to build, or need a C compiler.
+// controlplane, test and dev; the others take minutes to build, or need a C compiler.
 func selection(names []string) ([]toolchain.Program, error) {
 	if len(names) == 0 {
-		names = []string{string(toolchain.ControlPlane), string(toolchain.Dev)}
+		names = []string{string(toolchain.ControlPlane), string(toolchain.Test), string(toolchain.Dev)}
 	}
 	var selected []toolchain.Program
 	for _, name := range names {

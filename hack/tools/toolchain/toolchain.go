@@ -20,6 +20,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -31,8 +32,10 @@ import (
 type Group string
 
 const (
-	// ControlPlane programs run in tests.
+	// ControlPlane programs are a control plane, simulated kubelets and Cluster API: the demo needs nothing else.
 	ControlPlane Group = "controlplane"
+	// Test programs are what the tests need besides a control plane.
+	Test Group = "test"
 	// Dev programs generate, check and render what is in the repository.
 	Dev Group = "dev"
 	// Node programs are a kubelet and its container runtime. Only the tests of the node agent need
@@ -48,7 +51,7 @@ const (
 )
 
 // Groups lists all groups.
-var Groups = []Group{ControlPlane, Dev, E2E, Next, Node, Oldest}
+var Groups = []Group{ControlPlane, Dev, E2E, Next, Node, Oldest, Test}
 
 // Program is one executable built from a pinned Go module.
 type Program struct {
@@ -65,15 +68,15 @@ type Program struct {
 
 // Programs lists all programs.
 var Programs = []Program{
-	{"etcd", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", ControlPlane},
-	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", ControlPlane},
-	{"kube-controller-manager", "kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", ControlPlane},
-	{"kube-scheduler", "kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", ControlPlane},
-	{"kubectl", "kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubectl", ControlPlane},
-	{"kwok", "kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok", ControlPlane},
-	{"capi-core", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/core", ControlPlane},
-	{"clusterctl", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/cmd/clusterctl", ControlPlane},
-	{"jaeger", "jaeger", "github.com/jaegertracing/jaeger", "github.com/jaegertracing/jaeger/cmd/all-in-one", ControlPlane},
+	{"etcd", "controlplane", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3", ControlPlane},
+	{"kube-apiserver", "controlplane", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", ControlPlane},
+	{"kube-controller-manager", "controlplane", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", ControlPlane},
+	{"kube-scheduler", "controlplane", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", ControlPlane},
+	{"kubectl", "controlplane", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubectl", ControlPlane},
+	{"kwok", "controlplane", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok", ControlPlane},
+	{"capi-core", "controlplane", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/core", ControlPlane},
+	{"clusterctl", "controlplane", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/cmd/clusterctl", Test},
+	{"jaeger", "jaeger", "github.com/jaegertracing/jaeger", "github.com/jaegertracing/jaeger/cmd/all-in-one", Test},
 	{"kube-apiserver-oldest", "kubernetes-oldest", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", Oldest},
 	{"kubelet", "kubelet", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubelet", Node},
 	{"containerd", "containerd", "github.com/containerd/containerd/v2", "github.com/containerd/containerd/v2/cmd/containerd", Node},
@@ -84,8 +87,8 @@ var Programs = []Program{
 	{"kube-proxy", "kubelet", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", E2E},
 	{"crictl", "cri-tools", "sigs.k8s.io/cri-tools", "sigs.k8s.io/cri-tools/cmd/crictl", E2E},
 	{"coredns", "coredns", "github.com/coredns/coredns", "github.com/capnm/cluster-api-node-maintenance/hack/tools/coredns", E2E},
-	{"capi-kubeadm-bootstrap", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/bootstrap/kubeadm", E2E},
-	{"capi-kubeadm-control-plane", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/controlplane/kubeadm", E2E},
+	{"capi-kubeadm-bootstrap", "controlplane", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/bootstrap/kubeadm", E2E},
+	{"capi-kubeadm-control-plane", "controlplane", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/controlplane/kubeadm", E2E},
 	{"kube-apiserver-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", Next},
 	{"kube-controller-manager-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", Next},
 	{"kube-scheduler-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", Next},
@@ -121,11 +124,14 @@ func findWithRoot(name string) (program Program, root string, err error) {
 }
 
 // Path returns where the named program of the pinned version is kept, and whether it has
-// been built.
+// been built. It returns an installed program instead if there is one, see InstalledVariable.
 func Path(name string) (file string, built bool, err error) {
 	program, root, err := findWithRoot(name)
 	if err != nil {
 		return "", false, err
+	}
+	if file := program.Installed(root); file != "" {
+		return file, true, nil
 	}
 	file, err = program.Path(root)
 	if err != nil {
@@ -191,6 +197,17 @@ func (p Program) Path(root string) (string, error) {
 	key := hex.EncodeToString(hash.Sum(nil))[:10]
 	return filepath.Join(cache, p.Name+"-"+version+"-"+key, p.Name), nil
 }
+
+// Executable returns the name that `go build` gives the program.
+func (p Program) Executable() string {
+	name := path.Base(p.Package)
+	if majorVersion.MatchString(name) {
+		name = path.Base(path.Dir(p.Package))
+	}
+	return name
+}
+
+var majorVersion = regexp.MustCompile(`^v[0-9]+$`)
 
 // NeedsCompiler reports whether the program is built with a C compiler. runc enters namespaces in C.
 func (p Program) NeedsCompiler() bool {
