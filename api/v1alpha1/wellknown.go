@@ -111,7 +111,8 @@ const (
 	// The following annotations on a Machine that drains and has a timeout record the course of its drain, in the format of RFC 3339. The manager
 	// decides from them while it cannot observe the drain. It removes them when the maintenance is complete.
 
-	// WaitingForTurnAnnotation is the time since which the Machine has waited for a turn, because of maxParallelDrains.
+	// WaitingForTurnAnnotation is the time since which the Machine has waited for a turn, because of maxParallelDrains. It is also recorded if
+	// the Machine has no timeout, since one may be set while the workload cluster is unreachable.
 	WaitingForTurnAnnotation = "maintenance.cluster.x-k8s.io/waiting-for-turn"
 
 	// DrainBlockedAnnotation is the time since which something has prevented the drain from beginning, or kept the manager from observing

@@ -306,7 +306,7 @@ func (c Clock) Record(m *clusterv1.Machine) (changed bool) {
 	if c.Volumes != nil && hasTimeout {
 		set(v1alpha1.VolumeWaitStartedAnnotation, c.Volumes)
 	}
-	keep(v1alpha1.WaitingForTurnAnnotation, c.Waiting, hasDrainTimeout)
+	keep(v1alpha1.WaitingForTurnAnnotation, c.Waiting, true) // a timeout may be set while the workload cluster is unreachable
 	keep(v1alpha1.DrainBlockedAnnotation, c.Blocked, hasDrainTimeout)
 	return changed
 }
