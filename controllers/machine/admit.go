@@ -48,14 +48,14 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 	}
 	remoteClient, err := r.Clusters.Client(ctx, s.clusterKey())
 	if err != nil {
-		deadline, hasTried := machinedrain.NodeLookupDeadline(s.machine), r.hasTriedToConnect(ctx, s)
+		deadline, hasTried := s.now.Add(contactRetry), r.hasTriedToConnect(ctx, s)
+		if hasTried {
+			deadline = machinedrain.NodeLookupDeadline(s.machine, r.blockSince(s))
+		}
 		if workload.IsNotConnected(err) && hasTried && s.exceeds(&deadline) {
 			return outcome{}, nil
 		}
 		waiting, err := r.unreachable(ctx, s, err)
-		if !hasTried {
-			deadline = s.now.Add(contactRetry)
-		}
 		waiting.message += ". The Node is unknown: the Machine has a provider ID and no nodeRef"
 		return s.requeueBy(&deadline, waiting), err
 	}

@@ -51,9 +51,11 @@ func TestWithoutConnection(t *testing.T) {
 		records               map[string]string
 		reason                string // of the Machine's condition
 		fails                 bool   // the infrastructure machine cannot be read
+		brief                 bool   // it fails for the first time
 		inPlace               bool
 		nodeUnknown           bool
-		withoutInfrastructure bool // of the Cluster
+		withoutInfrastructure bool          // of the Cluster
+		blindFor              time.Duration // for how long this process has not been able to observe the drain
 		released              bool
 		wants                 string // the reason of the Machine's condition then
 	}{
@@ -67,10 +69,20 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M92: keeps a Machine whose drain has begun, while its Cluster has no status after a move", state: notTried, withoutInfrastructure: true, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
 		{name: "M92: keeps it after the first failed attempt to connect", state: hasFailed},
 		{name: "M92: keeps a Machine whose Node is unknown, after a restart", state: notTried, nodeUnknown: true},
-		{name: "M87: releases a Machine whose Node is unknown, a minute after its deletion, once an attempt to connect has failed", state: hasFailed, nodeUnknown: true, released: true},
-		{name: "M92: releases it a drain timeout after the recorded attempt", state: hasFailed, records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, released: true},
+		{name: "M87: keeps a Machine whose Node is unknown, after the first failed attempt to connect", state: hasFailed, nodeUnknown: true},
+		{name: "M87: releases it a minute after the first failed attempt", state: hasFailed, nodeUnknown: true, blindFor: time.Minute, released: true},
+		{name: "M92: keeps a Machine beyond its recorded drain timeout, after the first failed attempt", state: hasFailed, records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}},
+		{
+			name: "M92: releases it a minute after the first failed attempt", state: hasFailed, records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, blindFor: time.Minute,
+			released: true,
+		},
+		{name: "M92: a step that fails in between does not start this minute again", state: wasLost, records: waits, fails: true, brief: true, blindFor: 50 * time.Second},
 		{name: "M92: keeps a Machine whose drain has begun, after a restart", state: notTried, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
-		{name: "M15: releases a Machine whose drain has begun, at its drain timeout", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, released: true},
+		{name: "M92: keeps a Machine whose drain has begun beyond its drain timeout, after the first failed attempt", state: hasFailed, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
+		{
+			name: "M15: releases a Machine whose drain has begun, at its drain timeout", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(time.Minute)}, blindFor: time.Minute,
+			released: true,
+		},
 		{name: "M94: keeps a Machine whose drain has ended and that waits for volumes without a timeout", state: wasLost, records: map[string]string{
 			v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute), v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
 		}},
@@ -121,9 +133,14 @@ func TestWithoutConnection(t *testing.T) {
 				r.APIReader = interceptor.NewClient(management, interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 					return errors.New("the conversion webhook does not answer")
 				}})
-				r.failures.Record(client.ObjectKeyFromObject(machine), errors.New("as before"), now.Add(-time.Minute))
+				if !tc.brief {
+					r.failures.Record(client.ObjectKeyFromObject(machine), errors.New("as before"), now.Add(-time.Minute))
+				}
 			} else {
 				r.references.Set(types.NamespacedName{Namespace: machine.Namespace}, machine.UID, referenced{}, time.Hour)
+			}
+			if tc.blindFor > 0 {
+				r.blocked.Store(client.ObjectKeyFromObject(machine), now.Add(-tc.blindFor))
 			}
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			if !tc.fails {
@@ -135,6 +152,10 @@ func TestWithoutConnection(t *testing.T) {
 				return
 			}
 			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+			if tc.blindFor > 0 {
+				since, _ := r.blocked.Load(client.ObjectKeyFromObject(machine))
+				g.Expect(since).To(Equal(now.Add(-tc.blindFor)))
+			}
 			for annotation := range machine.Annotations {
 				g.Expect(annotation == clusterv1.ExcludeNodeDrainingAnnotation || strings.HasSuffix(annotation, "/update-allowed")).To(BeFalse(), annotation)
 			}

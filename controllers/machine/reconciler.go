@@ -114,7 +114,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if machinedrain.IsDraining(s.machine) {
 		result, err = r.reportFailure(ctx, s, result, err)
 	}
-	if !s.blind {
+	if !s.blind && err == nil { // a failure says nothing about the drain
 		r.endBlock(s)
 	}
 	if !s.unconfirmed {

@@ -69,18 +69,14 @@ func (r *Reconciler) blockSince(s *scope) time.Time {
 	return since.(time.Time) //nolint:forcetypeassert // nothing else is stored
 }
 
-// noInfrastructureTimeout is how long the infrastructure of a Cluster must not have been provisioned before that counts as a failed attempt to connect.
-// After clusterctl move, the status of a Cluster is empty for a moment.
-const noInfrastructureTimeout = time.Minute
-
-// hasTriedToConnect reports whether this process has tried to connect to the workload cluster, or could not for some time: without infrastructure,
-// the ClusterCache does not try.
+// hasTriedToConnect reports whether this process has tried to connect to the workload cluster, or could not for BlindPeriod: without infrastructure, the
+// ClusterCache does not try. After clusterctl move, the status of a Cluster is empty for a moment.
 func (r *Reconciler) hasTriedToConnect(ctx context.Context, s *scope) bool {
 	if !r.Clusters.HealthState(ctx, s.nameOfCluster()).LastProbeTime.IsZero() {
 		return true
 	}
 	isProvisioned := s.cluster == nil || ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false)
-	return !isProvisioned && s.now.Sub(r.blockSince(s)) >= noInfrastructureTimeout
+	return !isProvisioned && s.now.Sub(r.blockSince(s)) >= machinedrain.BlindPeriod
 }
 
 // endBlock ends what has prevented the drain from beginning, or kept the manager from observing it. What follows is another block.
@@ -89,10 +85,10 @@ func (r *Reconciler) endBlock(s *scope) {
 	s.BlockedSince, s.BlockEnded = time.Time{}, true
 }
 
-// untilDeadline limits a wait. If a deadline is exceeded, the drain timeout, or the volume detach timeout once the drain is over, it returns the
-// outcome that releases the Machine regardless of what it waits for.
+// untilDeadline limits a wait during which the drain cannot be observed. If a deadline is exceeded, the drain timeout, or the volume detach timeout once
+// the drain is over, it returns the outcome that releases the Machine regardless of what it waits for.
 func (s *scope) untilDeadline(waiting outcome) outcome {
-	switch deadline, part := s.clock().Deadline(s.machine); {
+	switch deadline, part := s.clock().BlindDeadline(s.machine, s.BlockedSince); {
 	case !s.exceeds(deadline):
 		return s.requeueBy(deadline, waiting)
 	case part == machinedrain.PartVolumes:

@@ -136,7 +136,7 @@ func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeM
 		return *c.Volumes
 	}
 	start := now
-	if deadline := c.DrainDeadline(m); deadline != nil && deadline.Before(start) && !isOverdue(m, *deadline) { // else the drain has just ended
+	if deadline := c.DrainDeadline(m); deadline != nil && deadline.Before(start) && !isOverdue(m, *deadline, now) { // else the drain has just ended
 		start = *deadline
 	}
 	drained := meta.FindStatusCondition(maintenance.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
@@ -217,7 +217,7 @@ func (c Clock) UpdateOverdue(m *clusterv1.Machine, maintenance *v1alpha1.NodeMai
 		return false
 	case deadline == nil || now.Before(*deadline):
 		return removeAnnotations(m, v1alpha1.DrainOverdueAnnotation)
-	case !c.awaitsFinalAttempts(deadline, maintenance, now) || isOverdue(m, *deadline):
+	case !c.awaitsFinalAttempts(deadline, maintenance, now) || isOverdue(m, *deadline, now):
 		return false
 	}
 	metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.DrainOverdueAnnotation, now.UTC().Truncate(time.Second).Format(time.RFC3339))
@@ -239,24 +239,26 @@ func allAttempted(m *v1alpha1.NodeMaintenance) bool {
 
 // overdueSince returns since when a Machine waits for the final eviction attempts: the recorded time or else now.
 func overdueSince(m *clusterv1.Machine, deadline, now time.Time) time.Time {
-	if isOverdue(m, deadline) {
-		if since := recorded(m, v1alpha1.DrainOverdueAnnotation); since.Before(now) {
-			return *since
-		}
+	if isOverdue(m, deadline, now) {
+		return *credible(m, v1alpha1.DrainOverdueAnnotation, now)
 	}
 	return now
 }
 
 // isOverdue reports whether a Machine has a record of DrainOverdueAnnotation. One that is older than the deadline was for an earlier
-// deadline.
-func isOverdue(m *clusterv1.Machine, deadline time.Time) bool {
-	since := recorded(m, v1alpha1.DrainOverdueAnnotation)
+// deadline. One in the future is replaced: the wait would not end before.
+func isOverdue(m *clusterv1.Machine, deadline, now time.Time) bool {
+	since := credible(m, v1alpha1.DrainOverdueAnnotation, now)
 	return since != nil && !since.Before(deadline.Truncate(time.Second))
 }
 
 // VolumeDeadline returns when the wait for volumes times out, nil if it has no timeout or has not started.
 func (c Clock) VolumeDeadline(m *clusterv1.Machine) *time.Time {
-	return deadline(c.Volumes, seconds(m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds))
+	return deadline(c.Volumes, volumeTimeout(m))
+}
+
+func volumeTimeout(m *clusterv1.Machine) time.Duration {
+	return seconds(m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds)
 }
 
 // DrainTimeout returns the drain timeout of a Machine, 0 if it has none.
@@ -312,7 +314,7 @@ func (c Clock) Record(m *clusterv1.Machine) (changed bool) {
 }
 
 func hasTimeout(m *clusterv1.Machine) bool {
-	return DrainTimeout(m) > 0 || ptr.Deref(m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds, 0) > 0
+	return DrainTimeout(m) > 0 || volumeTimeout(m) > 0
 }
 
 // EndVolumeWait removes the end of the drain and the start of the wait for volumes from a Machine. The drain timeout applies again: to the Pods of

@@ -174,6 +174,7 @@ func TestUpdateOverdue(t *testing.T) {
 		{"M96: records since when the Machine waits after its drain timeout", machine(isDeleted, timeouts(30, 0)), draining(60), "2026-01-01T00:01:40Z"},
 		{"M96: keeps the record", machine(isDeleted, timeouts(30, 0), at(95)), draining(60), "2026-01-01T00:01:35Z"},
 		{"M96: replaces the record for an earlier deadline", machine(isDeleted, timeouts(30, 0), at(80)), draining(60), "2026-01-01T00:01:40Z"},
+		{"M96: replaces a record in the future, so that the wait ends", machine(isDeleted, timeouts(30, 0), at(5000)), draining(60), "2026-01-01T00:01:40Z"},
 		{"M96: keeps the record while the NodeMaintenance is unknown", machine(isDeleted, timeouts(30, 0), at(95)), nil, "2026-01-01T00:01:35Z"},
 		{"M96: removes the record when the timeout is extended", machine(isDeleted, timeouts(300, 0), at(95)), draining(60), ""},
 		{"M96: removes the record when the timeout is removed", machine(isDeleted, at(95)), draining(60), ""},

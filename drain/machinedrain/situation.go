@@ -71,3 +71,21 @@ func (c Clock) Deadline(m *clusterv1.Machine) (at *time.Time, of Part) {
 	}
 	return c.DrainDeadline(m), PartDrain
 }
+
+// BlindPeriod is for how long a process must have been unable to observe a drain before it ends it. After a restart, the deadline may have passed without
+// final eviction attempts, and a first attempt to connect fails easily. The ClusterCache makes the next ones after 10 to 30 s.
+const BlindPeriod = time.Minute
+
+// BlindDeadline returns when a Machine is released whose drain this process has been unable to observe since a time, nil if it is not. This is the
+// deadline, but not before BlindPeriod has passed, or the timeout if that is shorter.
+func (c Clock) BlindDeadline(m *clusterv1.Machine, since time.Time) (at *time.Time, of Part) {
+	at, of = c.Deadline(m)
+	timeout := DrainTimeout(m)
+	if of == PartVolumes {
+		timeout = volumeTimeout(m)
+	}
+	if earliest := since.Add(min(BlindPeriod, timeout)); at != nil && at.Before(earliest) {
+		at = &earliest
+	}
+	return at, of
+}

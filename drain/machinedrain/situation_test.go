@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -272,4 +273,44 @@ func TestVolumeWaitAfterADrainInPlace(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestBlindDeadline(t *testing.T) {
+	started := func(second int) func(*clusterv1.Machine) {
+		return annotated(v1alpha1.DrainStartedAnnotation, after(second).Format(time.RFC3339))
+	}
+	waits := annotated(v1alpha1.VolumeWaitStartedAnnotation, after(100).Format(time.RFC3339))
+	for _, tc := range []struct {
+		name    string
+		machine *clusterv1.Machine
+		since   int
+		want    *time.Time
+	}{
+		{"M92: is a minute after the first failed attempt to connect, if the drain timeout has passed before", machine(isDeleted, timeouts(300, 0), started(100)), 900, ptr.To(after(960))},
+		{"M92: is the drain timeout if this process has failed for a minute by then", machine(isDeleted, timeouts(300, 0), started(700)), 930, ptr.To(after(1000))},
+		{"M92: is not later than a short drain timeout after the first failed attempt", machine(isDeleted, timeouts(20, 0), started(100)), 900, ptr.To(after(920))},
+		{"M92: is a minute after the first failed attempt, if the volume detach timeout has passed before", machine(isDeleted, timeouts(0, 300), waits), 900, ptr.To(after(960))},
+		{"M92: does not exist without a timeout", machine(isDeleted, started(100)), 900, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			at, _ := machinedrain.ClockOf(tc.machine, unread, after(present)).BlindDeadline(tc.machine, after(tc.since))
+			expectTime(t, at, tc.want)
+		})
+	}
+}
+
+func TestNodeLookupDeadline(t *testing.T) {
+	m := machine(isDeleted)
+	for _, tc := range []struct {
+		name        string
+		since, want int
+	}{
+		{"M87: is a minute after the deletion", -100, 60},
+		{"M87: is a minute after the first failed attempt to connect of this process", 500, 560},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			at := machinedrain.NodeLookupDeadline(m, after(tc.since))
+			expectTime(t, &at, ptr.To(after(tc.want)))
+		})
+	}
 }

@@ -96,14 +96,12 @@ func WaitsForVolumes(m *clusterv1.Machine, node *corev1.Node) bool {
 	return !excluded && !rules.Unreachable(node)
 }
 
-// nodeLookupTimeout is how long a deleted Machine waits for the connection to its workload cluster to look up its Node.
-const nodeLookupTimeout = time.Minute
-
-// NodeLookupDeadline returns until when a deleted Machine that has a provider ID and no nodeRef waits for the connection to its workload cluster.
-// clusterctl move loses the nodeRef, so that its Node is known only after a lookup. The wait is limited because the Machine may never have had a
-// Node, and may be the reason that there is no connection: the first control plane Machine of a Cluster. Cluster API does not wait.
-func NodeLookupDeadline(m *clusterv1.Machine) time.Time {
-	return m.DeletionTimestamp.Add(nodeLookupTimeout)
+// NodeLookupDeadline returns until when a deleted Machine that has a provider ID and no nodeRef waits for the connection to its workload cluster: until
+// BlindPeriod has passed since its deletion, and since this process first failed to connect. clusterctl move loses the nodeRef, so that its Node is known
+// only after a lookup. The wait is limited because the Machine may never have had a Node, and may be the reason that there is no connection: the first
+// control plane Machine of a Cluster. Cluster API does not wait.
+func NodeLookupDeadline(m *clusterv1.Machine, since time.Time) time.Time {
+	return notBeforeRequest(m, since).Add(BlindPeriod)
 }
 
 // NodeNameOf returns the name of the Node with a provider ID. It is empty if no Node has it, or more than one.
