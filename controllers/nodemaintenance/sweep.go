@@ -31,9 +31,9 @@ import (
 // sweepRetry is the interval at which a Node is reconciled again while its NodeMaintenance is expected to be recreated, or its Machine is paused.
 const sweepRetry = 10 * time.Second
 
-// Sweeper cleans up what NodeMaintenances that no longer exist have left behind on Nodes: see package drain/orphan. It looks for that when the watch of
-// Nodes starts, when a NodeMaintenance no longer exists, and when an Evacuation is observed that NodeMaintenances request. The DaemonSet evacuator
-// removes its taint itself.
+// Sweeper cleans up what NodeMaintenances that no longer exist have left behind on Nodes: see package drain/orphan. It looks for that when the
+// watch of Nodes starts, when a NodeMaintenance no longer exists, when a Node gets traces of one, and when an Evacuation is observed that
+// NodeMaintenances request. The DaemonSet evacuator removes its taint itself.
 type Sweeper struct {
 	Clusters *workload.Clusters
 	Clock    clock.PassiveClock
@@ -65,6 +65,11 @@ func (r *Sweeper) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 			CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*corev1.Node], queue workload.Queue) {
 				if e.IsInInitialList && orphan.Possible(e.Object) {
 					enqueue(queue, e.Object.Name)
+				}
+			},
+			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*corev1.Node], queue workload.Queue) {
+				if orphan.Appeared(e.ObjectOld, e.ObjectNew) {
+					enqueue(queue, e.ObjectNew.Name)
 				}
 			},
 		}),
@@ -121,7 +126,7 @@ func (r *Sweeper) nodesOf(ctx context.Context, cluster types.NamespacedName, m *
 //
 //	find leftovers in the caches ─► confirm them with the NodeMaintenances from the API server ─► clean up
 //
-// While the NodeMaintenance of the Node's Machine is expected to be recreated, it waits.
+// While the NodeMaintenance of the Node's Machine is expected to be recreated, it waits with what that one will adopt.
 func (r *Sweeper) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
 	cached, err := r.Clusters.Client(ctx, request.Cluster)
@@ -138,8 +143,12 @@ func (r *Sweeper) Reconcile(ctx context.Context, request workload.Request) (reco
 	if err := r.observeMachine(ctx, request, &observed); err != nil {
 		return reconcile.Result{}, err
 	}
+	result := reconcile.Result{}
 	if observed.IsAwaited() {
-		return reconcile.Result{RequeueAfter: sweepRetry}, nil
+		result.RequeueAfter = sweepRetry
+	}
+	if orphan.Find(observed).Empty() {
+		return result, nil
 	}
 	// The cache may not contain the newest NodeMaintenances.
 	live, err := r.Clusters.UncachedClient(ctx, request.Cluster)
@@ -151,7 +160,10 @@ func (r *Sweeper) Reconcile(ctx context.Context, request workload.Request) (reco
 		return workload.Result(err)
 	}
 	confirmed.Machine, confirmed.Wanted = observed.Machine, observed.Wanted
-	return workload.Result(r.sweep(ctx, cached, confirmed.Node, orphan.Find(confirmed)))
+	if err := r.sweep(ctx, cached, confirmed.Node, orphan.Find(confirmed)); err != nil {
+		return workload.Result(err)
+	}
+	return result, nil
 }
 
 // observeOwners reads a Node and the NodeMaintenances that concern it from the cache.

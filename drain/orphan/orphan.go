@@ -57,14 +57,21 @@ func Possible(node *corev1.Node) bool {
 		node.Annotations[v1alpha1.StaticPodTargetsAnnotation] != ""
 }
 
-// Find returns what is left behind on a Node. It returns nothing while the NodeMaintenance of its Machine is going to be recreated, or the Machine is
-// paused. The Node of a deleted Machine stays cordoned.
+// Appeared reports whether a change of a Node has added traces that may be orphaned: a NodeMaintenance may vanish while its Node is being
+// cordoned.
+func Appeared(before, after *corev1.Node) bool {
+	conditions := func(node *corev1.Node) bool { return nodecondition.HasMaintenanceConditions(node.Status.Conditions) }
+	return cordon.Recorded(after) && !cordon.Recorded(before) || conditions(after) && !conditions(before)
+}
+
+// Find returns what is left behind on a Node. While the NodeMaintenance of its Machine is going to be recreated, it returns nothing that this one
+// will be responsible for, and while the Machine is paused, nothing. The Node of a deleted Machine stays cordoned.
 func Find(o Observation) Orphans {
-	if o.IsAwaited() {
+	if o.IsAwaited() && o.Wanted != v1alpha1.StageCordon || o.isPaused() {
 		return Orphans{}
 	}
 	left := Orphans{}
-	if o.Node != nil && !slices.ContainsFunc(o.Maintenances, o.isManaged) {
+	if o.Node != nil && !o.IsAwaited() && !slices.ContainsFunc(o.Maintenances, o.isManaged) {
 		left.Record = cordon.Recorded(o.Node) && !machinedrain.KeepsNodeCordoned(o.Machine)
 		_, left.Conditions = nodecondition.Changes(o.Node.Status.Conditions, nodecondition.Wanted(o.planned()), time.Time{})
 	}
@@ -87,7 +94,11 @@ func (o Observation) HasOwners() bool {
 // IsAwaited reports whether the NodeMaintenance of the Machine is going to change the Node, although it may not exist now: in stage Cordon or Drain. For a
 // paused Machine that is not known.
 func (o Observation) IsAwaited() bool {
-	return o.Wanted == v1alpha1.StageCordon || o.Wanted == v1alpha1.StageDrain || o.Machine != nil && machinedrain.HasPauseAnnotation(o.Machine)
+	return o.Wanted == v1alpha1.StageCordon || o.Wanted == v1alpha1.StageDrain || o.isPaused()
+}
+
+func (o Observation) isPaused() bool {
+	return o.Machine != nil && machinedrain.HasPauseAnnotation(o.Machine)
 }
 
 // isManaged reports whether a maintenance is responsible for the Node: in every stage but Idle, until the maintenance no longer exists.

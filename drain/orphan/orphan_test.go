@@ -64,6 +64,26 @@ func TestExcludedFromLoadBalancers(t *testing.T) {
 	g.Expect(orphan.Find(orphan.Observation{Name: "one", Node: excluded}).Empty()).To(BeTrue(), "R49: a label without our record belongs to another actor")
 }
 
+func TestAppeared(t *testing.T) {
+	recorded, conditions := node(), node()
+	recorded.Status.Conditions, conditions.Annotations = nil, nil
+	for _, tc := range []struct {
+		name          string
+		before, after *corev1.Node
+		appeared      bool
+	}{
+		{name: "R64: a record", before: &corev1.Node{}, after: recorded, appeared: true},
+		{name: "R64: conditions", before: &corev1.Node{}, after: conditions, appeared: true},
+		{name: "R64: a record after conditions", before: conditions, after: node(), appeared: true},
+		{name: "R64: nothing new", before: node(), after: node()},
+		{name: "R64: the end of a maintenance", before: node(), after: &corev1.Node{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			NewWithT(t).Expect(orphan.Appeared(tc.before, tc.after)).To(Equal(tc.appeared))
+		})
+	}
+}
+
 func TestOn(t *testing.T) {
 	mentions := maintenance(v1alpha1.StageCordon, "two")
 	mentions.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}}
@@ -98,7 +118,12 @@ func TestOn(t *testing.T) {
 		},
 		{name: "R43: Evacuations of a deleted Node are orphaned without a maintenance", gone: true, left: []string{"ours", "shared"}},
 		{name: "M55: nothing is orphaned while the Machine of the Node drains", machine: deletedMachine(v1alpha1.PreDrainHookAnnotation), wanted: v1alpha1.StageDrain},
-		{name: "R64: nothing is orphaned while a cordon of the Node is wanted", machine: runningMachine(""), wanted: v1alpha1.StageCordon},
+		{name: "R64: only Evacuations are orphaned while a cordon of the Node is wanted", machine: runningMachine(""), wanted: v1alpha1.StageCordon, left: []string{"ours", "shared"}},
+		{
+			name: "E57: Evacuations are orphaned while the Node is cordoned for its Machine", machine: runningMachine(""), wanted: v1alpha1.StageCordon,
+			maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageCordon, "one")}, left: []string{"ours", "shared"},
+		},
+		{name: "M16: nothing is orphaned while the Machine is paused and a cordon is wanted", machine: runningMachine(clusterv1.PausedAnnotation), wanted: v1alpha1.StageCordon},
 		{name: "R64: everything is orphaned if no maintenance is wanted", machine: runningMachine(""), left: everything},
 		{name: "R64: everything is orphaned if only an announcement is wanted", machine: runningMachine(""), wanted: v1alpha1.StageIdle, left: everything},
 		{name: "M16: nothing is orphaned while the Machine of the Node is paused", machine: runningMachine(clusterv1.PausedAnnotation)},
