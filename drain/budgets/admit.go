@@ -258,8 +258,8 @@ const (
 	expectAtMost = 30 * time.Second
 )
 
-// ExpectsMore reports whether more Evacuations are expected on a Node, and until when. requested is when the last one was created, zero if there is
-// none: a time of the workload cluster, whose clock may be ahead.
+// ExpectsMore reports whether more Evacuations are expected on a Node, and until when. requested is when the last one was created, or zero if the
+// Node has no Evacuation: a time of the workload cluster, whose clock may be ahead.
 func ExpectsMore(start, requested, now time.Time) (until time.Time, expects bool) {
 	until = earliest(latest(start, requested).Add(expectFor), start.Add(expectAtMost))
 	return until, now.Before(until) && start.Sub(now) < expectFor

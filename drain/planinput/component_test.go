@@ -70,7 +70,7 @@ func TestTurnsOfSuspended(t *testing.T) {
 			g.Expect(sets.List(turns.Waiting)).To(Equal(tc.waiting))
 		})
 	}
-	t.Run("E58: a Node that only a suspended NodeMaintenance has started waits for its turn in others, and keeps its Evacuations", func(t *testing.T) {
+	t.Run("E58: a Node that only a suspended NodeMaintenance has started waits in others while their limit is reached, and keeps its Evacuations", func(t *testing.T) {
 		g := NewWithT(t)
 		paused := drain("paused", nil, "b")
 		paused.Suspended = true
