@@ -84,10 +84,14 @@ func (e Event) UIDPrecondition() types.UID {
 	return body.Preconditions.UID
 }
 
+// cutOffMessages are those of golang.org/x/net/http2 for a request whose body ends early. Its version decides which: errClientDisconnected or
+// errClosedBody.
+var cutOffMessages = []string{"client disconnected", "body closed by handler"}
+
 // IsCutOff returns whether the client disconnected before the API server had read the request, so that the request had no effect. That
 // happens when a program is killed while it sends.
 func (e Event) IsCutOff() bool {
-	return e.RequestObject == nil && e.Message == "client disconnected" // golang.org/x/net/http2: errClientDisconnected
+	return e.RequestObject == nil && slices.Contains(cutOffMessages, e.Message)
 }
 
 // String returns one line for a failure message.
