@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -282,14 +283,28 @@ func (m *NodeMaintenance) StageStart(stage NodeMaintenanceStage) *time.Time {
 }
 
 // DrainStart returns the time from which the drain timeout counts, nil until stage Drain has started: the time in DrainStartedAnnotation, or
-// else the start of stage Drain.
+// else OwnDrainStart.
 func (m *NodeMaintenance) DrainStart() *time.Time {
-	start := m.StageStart(StageDrain)
+	start := m.OwnDrainStart()
 	if start == nil {
 		return nil
 	}
 	if recorded, err := time.Parse(time.RFC3339, m.Annotations[DrainStartedAnnotation]); err == nil {
 		return &recorded
+	}
+	return start
+}
+
+// OwnDrainStart returns when the drain started as far as the NodeMaintenance knows, nil until then: the start of stage Drain, or the time at
+// which Pods had to be drained again after the drain had ended.
+func (m *NodeMaintenance) OwnDrainStart() *time.Time {
+	start := m.StageStart(StageDrain)
+	if start == nil {
+		return nil
+	}
+	drained := meta.FindStatusCondition(m.Status.Conditions, NodeMaintenanceDrained)
+	if drained != nil && drained.Status == metav1.ConditionFalse && drained.LastTransitionTime.After(*start) { // it was True
+		return &drained.LastTransitionTime.Time
 	}
 	return start
 }

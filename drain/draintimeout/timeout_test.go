@@ -6,6 +6,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
@@ -41,6 +42,28 @@ func TestDrainOf(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestResumedDrain: Pods that must be drained again after a drain has ended get the whole drain timeout, and none is deleted at once.
+func TestResumedDrain(t *testing.T) {
+	g := NewWithT(t)
+	m := &v1alpha1.NodeMaintenance{}
+	m.Spec.Stage, m.Spec.Evacuation.OnTimeout, m.Spec.Evacuation.DrainTimeoutSeconds = v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)
+	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
+	report := func(after time.Duration, drained metav1.ConditionStatus) {
+		meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{Type: v1alpha1.NodeMaintenanceDrained, Status: drained, Reason: "x", LastTransitionTime: metav1.NewTime(start.Add(after))})
+		m.Status.DrainTimeout = draintimeout.Observe(m, start.Add(after))
+	}
+	report(0, metav1.ConditionFalse)
+	g.Expect(m.Status.DrainTimeout.Deadline.Time).To(Equal(start.Add(time.Minute)), "M13")
+	report(10*time.Second, metav1.ConditionTrue)
+	g.Expect(draintimeout.DrainOf(m, start.Add(time.Hour))).To(BeNil(), "M94: nothing is due when Pods appear")
+	report(time.Hour, metav1.ConditionFalse)
+	drain := draintimeout.DrainOf(m, start.Add(time.Hour))
+	g.Expect(drain.Ends).To(Equal(start.Add(time.Hour+time.Minute)), "M94")
+	g.Expect(drain.DeleteAt(0)).To(Equal(start.Add(time.Hour+50*time.Second)), "M94")
+	m.Annotations = map[string]string{v1alpha1.DrainStartedAnnotation: start.Add(time.Hour + time.Second).Format(time.RFC3339)}
+	g.Expect(draintimeout.DrainOf(m, start.Add(time.Hour)).Ends).To(Equal(start.Add(time.Hour+61*time.Second)), "M97: the Machine's record counts")
 }
 
 func TestObserve(t *testing.T) {

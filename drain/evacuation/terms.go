@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
@@ -199,14 +200,14 @@ func earlier(a, b *time.Time) *time.Time {
 }
 
 // DrainEnds returns when the drain of a maintenance times out, counted from its start, see NodeMaintenance.DrainStart. Nil: never, or the
-// stage has not started.
+// stage has not started, or the drain has ended. If Pods must be drained again, it counts from then.
 func DrainEnds(m *v1alpha1.NodeMaintenance) *time.Time {
 	timeout := m.Spec.Evacuation.DrainTimeoutSeconds
 	if timeout == nil || *timeout <= 0 {
 		return nil
 	}
 	start := m.DrainStart()
-	if start == nil {
+	if start == nil || meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained) {
 		return nil
 	}
 	ends := start.Add(time.Duration(*timeout) * time.Second)

@@ -45,7 +45,7 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 		Volumes: credible(m, v1alpha1.VolumeWaitStartedAnnotation, now),
 	}
 	if present, found := maintenance.Get(); found && c.Drain == nil {
-		c.Drain = present.StageStart(v1alpha1.StageDrain)
+		c.Drain = present.OwnDrainStart()
 	}
 	switch {
 	case c.Drain != nil && c.Drained == nil, c.Volumes != nil:

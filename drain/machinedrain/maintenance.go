@@ -74,7 +74,8 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 		},
 	}
 	m.Spec.DrainPlan, m.Spec.DrainPlanDefaults = drainPlan(r.Policy)
-	if start := recorded(r.Machine, v1alpha1.DrainStartedAnnotation); start != nil && DrainTimeout(r.Machine) > 0 {
+	hasEnded := recorded(r.Machine, v1alpha1.DrainEndedAnnotation) != nil // if it continues, it has another start
+	if start := recorded(r.Machine, v1alpha1.DrainStartedAnnotation); start != nil && DrainTimeout(r.Machine) > 0 && !hasEnded {
 		m.Annotations[v1alpha1.DrainStartedAnnotation] = start.UTC().Format(time.RFC3339)
 	}
 	return m
@@ -146,7 +147,7 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 func updateStart(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 	wanted := desired.Annotations[v1alpha1.DrainStartedAnnotation]
 	recorded, err := time.Parse(time.RFC3339, wanted)
-	switch own := present.StageStart(v1alpha1.StageDrain); {
+	switch own := present.OwnDrainStart(); {
 	case err != nil, own != nil && recorded.Equal(*own), own == nil && !recorded.Before(present.CreationTimestamp.Time):
 		wanted = ""
 	}

@@ -93,3 +93,28 @@ func TestMaintenanceStart(t *testing.T) {
 		})
 	}
 }
+
+// TestResumedStart: a Machine was drained in place from second 60 to 70, and Pods must be drained again since second 500.
+func TestResumedStart(t *testing.T) { // M94, M97
+	at := func(second int) string { return after(second).Format(time.RFC3339) }
+	present := draining(60)
+	present.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(after(500))}}
+	owner := machine(isDeleted, timeouts(60, 0), annotated(v1alpha1.DrainStartedAnnotation, at(60), v1alpha1.DrainEndedAnnotation, at(70)))
+	update := func() {
+		machinedrain.Update(present, machinedrain.Maintenance(machinedrain.Request{Machine: owner, Node: &corev1.Node{}}))
+	}
+	g := NewWithT(t)
+	update()
+	g.Expect(*present.DrainStart()).To(BeTemporally("==", after(500)), "before the Machine records it")
+	g.Expect(machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(present), IsResumed: true}, owner, after(502)).Record(owner)).To(BeTrue())
+	update()
+	g.Expect(*present.DrainStart()).To(BeTemporally("==", after(502)))
+	g.Expect(*machinedrain.ClockOf(owner, read(present), after(600)).Drain).To(BeTemporally("==", after(502)))
+
+	owner = machine(isDeleted, timeouts(60, 0), annotated(v1alpha1.DrainStartedAnnotation, at(60)))
+	update()
+	g.Expect(*present.DrainStart()).To(BeTemporally("==", after(60)), "the Machine has not observed the end of the drain")
+
+	delete(present.Annotations, v1alpha1.DrainStartedAnnotation)
+	g.Expect(*machinedrain.ClockOf(machine(isDeleted, timeouts(60, 0)), read(present), after(600)).Drain).To(BeTemporally("==", after(500)), "a timeout that is set late")
+}
