@@ -100,7 +100,8 @@ type EvacuationPolicy struct {
 	// +default="Respect"
 	UnhealthyBudget UnhealthyBudgetPolicy `json:"unhealthyBudget,omitempty"`
 
-	// drainTimeoutSeconds is the drain timeout, counted from the start of stage Drain. If it is not set or 0, there is no timeout.
+	// drainTimeoutSeconds is the drain timeout, counted from the start of stage Drain or, for a Node that is selected later, from then. If
+	// it is not set or 0, there is no timeout.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	DrainTimeoutSeconds *int32 `json:"drainTimeoutSeconds,omitempty"`

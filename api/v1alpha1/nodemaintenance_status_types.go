@@ -157,6 +157,12 @@ type NodeMaintenanceNodeStatus struct {
 	// +required
 	NodeRef NodeReference `json:"nodeRef,omitempty,omitzero"`
 
+	// drainStartTime is the time at which the drain of the Node began, if the Node joined after the start of stage Drain. The drain timeout
+	// of the Node counts from it. It is not set on the Node of a Machine.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="drainStartTime must be a time as in RFC 3339, from 1970 to 9998"
+	DrainStartTime *metav1.Time `json:"drainStartTime,omitempty"`
+
 	// drainTargetsIndex is the index of this Node's drain targets in status.drainTargetSets. It is set instead of drainTargets
 	// when many Nodes are selected, to keep the object small.
 	// +optional

@@ -608,6 +608,10 @@ func (in *NodeMaintenanceList) DeepCopyObject() runtime.Object {
 func (in *NodeMaintenanceNodeStatus) DeepCopyInto(out *NodeMaintenanceNodeStatus) {
 	*out = *in
 	out.NodeRef = in.NodeRef
+	if in.DrainStartTime != nil {
+		in, out := &in.DrainStartTime, &out.DrainStartTime
+		*out = (*in).DeepCopy()
+	}
 	if in.DrainTargetsIndex != nil {
 		in, out := &in.DrainTargetsIndex, &out.DrainTargetsIndex
 		*out = new(int32)

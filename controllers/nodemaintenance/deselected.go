@@ -7,12 +7,14 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 )
@@ -61,8 +63,8 @@ func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 	return deselected, nil
 }
 
-// recordSelectedNodes makes the nodeStatuses list exactly the selected Nodes. It keeps the existing entries. deselectedNodes depends on
-// this list.
+// recordSelectedNodes makes the nodeStatuses list exactly the selected Nodes, with the start of the drain of those that joined later. It
+// keeps the existing entries. deselectedNodes depends on this list.
 func recordSelectedNodes(s *scope) {
 	m, selected := s.maintenance, sets.New(nodeNames(s.nodes)...)
 	m.Status.NodeStatuses = slices.DeleteFunc(slices.Clone(m.Status.NodeStatuses), func(status v1alpha1.NodeMaintenanceNodeStatus) bool {
@@ -71,7 +73,25 @@ func recordSelectedNodes(s *scope) {
 	for name := range selected.Difference(nodesInStatus(m)) {
 		m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: name}})
 	}
+	for i := range m.Status.NodeStatuses {
+		m.Status.NodeStatuses[i].DrainStartTime = s.joinedAt()[m.Status.NodeStatuses[i].NodeRef.Name]
+	}
 	slices.SortFunc(m.Status.NodeStatuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
+}
+
+// joinedAt returns when the drains of those Nodes began that joined after the start of stage Drain, by name.
+func (s *scope) joinedAt() map[string]*metav1.Time {
+	if s.joined != nil {
+		return s.joined
+	}
+	listed := nodeselection.NodeStatuses(s.before)
+	s.joined = map[string]*metav1.Time{}
+	for _, node := range s.nodes {
+		if at := draintimeout.Joined(s.before, listed[node.Name], node, s.now); at != nil {
+			s.joined[node.Name] = at
+		}
+	}
+	return s.joined
 }
 
 func nodesInStatus(m *v1alpha1.NodeMaintenance) sets.Set[string] {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -95,9 +96,10 @@ type scope struct {
 	others    []v1alpha1.NodeMaintenance           // a superset of those that share Nodes with this one, read-only
 	drainedBy map[string][]*corev1.Node            // Nodes of the others that are in stage Drain, by NodeMaintenance name
 
-	turns        nodeselection.Turns // which Nodes wait because of maxParallelNodes
-	cordonErrors map[string]error    // of Nodes that could not be cordoned, by Node name
-	drain        *drainState         // nil: the NodeMaintenance does not drain, or the Pods are not observed yet
+	turns        nodeselection.Turns     // which Nodes wait because of maxParallelNodes
+	cordonErrors map[string]error        // of Nodes that could not be cordoned, by Node name
+	joined       map[string]*metav1.Time // see joinedAt
+	drain        *drainState             // nil: the NodeMaintenance does not drain, or the Pods are not observed yet
 }
 
 func (s *scope) requeueBy(t time.Time) {

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
 )
@@ -54,7 +53,7 @@ func (r *Reconciler) unscheduled(s *scope, targets sets.Set[types.UID]) []replac
 			if pod.object.DeletionTimestamp != nil || pod.evacuation != nil || !mayReplace(s, node, pod) {
 				continue
 			}
-			at, deletes := deleteAt(draintimeout.DrainOf(s.maintenance, s.now), node, pod)
+			at, deletes := deleteAt(drainOf(s, node), node, pod)
 			_, awaited := r.created.awaited(s.request, pod.object.UID, s.drain.finalAttempts[pod.object.UID], s.now)
 			if targets.Has(pod.object.UID) && !awaited || deletes && !s.now.Before(at) {
 				pods = append(pods, replacements.PodOf(pod.object))

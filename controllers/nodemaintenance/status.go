@@ -12,6 +12,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,7 +49,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	}
 	matters := !apiequality.Semantic.DeepEqual(before.Status.Conditions, m.Status.Conditions) ||
 		!apiequality.Semantic.DeepEqual(before.Status.StageStatuses, m.Status.StageStatuses) ||
-		!nodesInStatus(before).Equal(nodesInStatus(m))
+		!nodesInStatus(before).Equal(nodesInStatus(m)) || !joinedInStatus(before).Equal(joinedInStatus(m))
 	if due := r.statuses.NextWrite(s.request, s.now, r.interval(s)); !matters && s.now.Before(due) {
 		s.requeueBy(due)
 		return true, nil
@@ -74,6 +75,17 @@ func (r *Reconciler) confirm(_ context.Context, s *scope) (bool, error) {
 		r.Clusters.WithdrawDrained(s.request)
 	}
 	return true, nil
+}
+
+// joinedInStatus returns the starts of the drains of Nodes that joined later, with the names of the Nodes.
+func joinedInStatus(m *v1alpha1.NodeMaintenance) sets.Set[string] {
+	joined := sets.New[string]()
+	for i := range m.Status.NodeStatuses {
+		if status := &m.Status.NodeStatuses[i]; status.DrainStartTime != nil {
+			joined.Insert(status.NodeRef.Name + " " + status.DrainStartTime.UTC().Format(time.RFC3339))
+		}
+	}
+	return joined
 }
 
 // interval returns the minimum time between two status patches that only report progress. It does not grow if the drain targets have
@@ -179,6 +191,7 @@ func nodeStatus(s *scope, node string) v1alpha1.NodeMaintenanceNodeStatus {
 	decided := s.drain.decision.Nodes[node]
 	status := v1alpha1.NodeMaintenanceNodeStatus{
 		NodeRef:               v1alpha1.NodeReference{Name: node},
+		DrainStartTime:        s.joinedAt()[node],
 		DrainTargets:          decided.Targets,
 		DrainMessage:          decided.Message,
 		Waiting:               decided.Waiting,
@@ -192,7 +205,11 @@ func nodeStatus(s *scope, node string) v1alpha1.NodeMaintenanceNodeStatus {
 	}
 	if !decided.Waiting {
 		pods := progressOf(s, node)
-		status.Blocked = progress.Blocked(pods, metav1.NewTime(ptr.Deref(s.maintenance.StageStart(v1alpha1.StageDrain), s.now)), s.now)
+		start := metav1.NewTime(ptr.Deref(s.maintenance.StageStart(v1alpha1.StageDrain), s.now))
+		if joined := status.DrainStartTime; joined != nil {
+			start = *joined
+		}
+		status.Blocked = progress.Blocked(pods, start, s.now)
 		if at := progress.NextOverdue(pods, s.now); !at.IsZero() {
 			s.requeueBy(at)
 		}

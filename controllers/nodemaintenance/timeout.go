@@ -27,12 +27,12 @@ const deleteRetry = 5 * time.Second
 // the attempts.
 func finalAttempts(s *scope) map[types.UID]time.Time {
 	due := map[types.UID]time.Time{}
-	drain := draintimeout.DrainOf(s.maintenance, s.now)
-	if drain == nil {
-		return due
-	}
 	progress := draintimeout.Progress{AllDue: true}
 	for _, node := range s.nodes {
+		drain := drainOf(s, node)
+		if drain == nil {
+			return due
+		}
 		unreachable := rules.Unreachable(node)
 		for _, pod := range s.drain.pods[node.Name] {
 			attempts := draintimeout.GetsFinalAttempt(pod.Type, pod.verdict, pod.others)
@@ -70,15 +70,15 @@ func finalAttempts(s *scope) map[types.UID]time.Time {
 // deleteRemainingPods deletes the remaining Pods shortly before the drain timeout, if the policy says so. It ignores PodDisruptionBudgets. A
 // Pod that cannot be deleted does not delay the others: the status names it.
 func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, error) {
-	drain := draintimeout.DrainOf(s.maintenance, s.now)
-	if drain == nil || !drain.Deletes || s.drain == nil { // nil: the Pods are not observed yet
+	if s.drain == nil { // the Pods are not observed yet
 		return true, nil
 	}
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	var mu sync.Mutex // protects deleteErrors
 	for _, node := range s.nodes {
-		if s.cordonErrors[node.Name] != nil { // replacements could be scheduled onto a Node that is not cordoned
+		drain := drainOf(s, node)
+		if drain == nil || !drain.Deletes || s.cordonErrors[node.Name] != nil { // replacements could be scheduled onto a Node that is not cordoned
 			continue
 		}
 		for _, pod := range s.drain.pods[node.Name] {
@@ -111,6 +111,11 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 		s.requeueBy(s.now.Add(deleteRetry))
 	}
 	return true, nil
+}
+
+// drainOf returns the time limits of the drain of a Node, nil if there are none.
+func drainOf(s *scope, node *corev1.Node) *draintimeout.Drain {
+	return draintimeout.DrainOf(s.maintenance, s.joinedAt()[node.Name], s.now)
 }
 
 // deleteAt returns the time at which a drain that deletes the remaining Pods before its timeout deletes this one. It returns false if the

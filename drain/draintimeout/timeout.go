@@ -9,6 +9,7 @@ package draintimeout
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -33,14 +34,33 @@ type Drain struct {
 	Deletes bool
 }
 
-// DrainOf returns the time limits of the drain of a NodeMaintenance, nil if the drain has no timeout or has not started. Limits that its
-// status does not have yet are observed now.
-func DrainOf(m *v1alpha1.NodeMaintenance, now time.Time) *Drain {
+// DrainOf returns the time limits of the drain of a Node by a NodeMaintenance, nil if the drain has no timeout or has not started. joined
+// is the start of the drain of the Node if the Node joined later, see Joined. Limits that the status does not have yet are observed now.
+func DrainOf(m *v1alpha1.NodeMaintenance, joined *metav1.Time, now time.Time) *Drain {
 	status := Observe(m, now)
 	if status == nil {
 		return nil
 	}
-	return &Drain{Start: *m.DrainStart(), Ends: status.Deadline.Time, Observed: status.ObservedTime.Time, Deletes: m.Spec.Evacuation.OnTimeout == v1alpha1.OnTimeoutDelete}
+	drain := &Drain{Start: *m.DrainStart(), Ends: status.Deadline.Time, Observed: status.ObservedTime.Time}
+	drain.Deletes = m.Spec.Evacuation.OnTimeout == v1alpha1.OnTimeoutDelete
+	if joined != nil && joined.After(drain.Start) {
+		drain.Start, drain.Ends = joined.Time, drain.Ends.Add(joined.Sub(drain.Start))
+	}
+	return drain
+}
+
+// Joined returns when the drain of a Node began, nil if it began with stage Drain, see evacuation.Joined. m is the NodeMaintenance as stored
+// before this reconciliation, and listed the entry of the Node in its status, nil if it has none. A Node that the status cannot list joins
+// in each reconciliation, so it never times out.
+func Joined(m *v1alpha1.NodeMaintenance, listed *v1alpha1.NodeMaintenanceNodeStatus, node *corev1.Node, now time.Time) *metav1.Time {
+	if at, recorded := evacuation.Joined(m, listed, node); recorded {
+		return at
+	}
+	now = now.Truncate(time.Second)
+	if node.CreationTimestamp.After(now) { // clocks differ
+		now = node.CreationTimestamp.Time
+	}
+	return ptr.To(metav1.NewTime(now))
 }
 
 // Observe returns the status of the drain timeout of a NodeMaintenance, nil if its drain has no timeout or has not started. It keeps the

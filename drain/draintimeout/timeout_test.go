@@ -6,6 +6,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -37,7 +38,7 @@ func TestDrainOf(t *testing.T) {
 		"M13: a maintenance that ends deletes nothing": {drain(v1alpha1.StageComplete, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := draintimeout.DrainOf(tc.m, start); (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
+			if got := draintimeout.DrainOf(tc.m, nil, start); (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
@@ -57,13 +58,13 @@ func TestResumedDrain(t *testing.T) {
 	report(0, metav1.ConditionFalse)
 	g.Expect(m.Status.DrainTimeout.Deadline.Time).To(Equal(start.Add(time.Minute)), "M13")
 	report(10*time.Second, metav1.ConditionTrue)
-	g.Expect(draintimeout.DrainOf(m, start.Add(time.Hour))).To(BeNil(), "M94: nothing is due when Pods appear")
+	g.Expect(draintimeout.DrainOf(m, nil, start.Add(time.Hour))).To(BeNil(), "M94: nothing is due when Pods appear")
 	report(time.Hour, metav1.ConditionFalse)
-	drain := draintimeout.DrainOf(m, start.Add(time.Hour))
+	drain := draintimeout.DrainOf(m, nil, start.Add(time.Hour))
 	g.Expect(drain.Ends).To(Equal(start.Add(time.Hour+time.Minute)), "M94")
 	g.Expect(drain.DeleteAt(0)).To(Equal(start.Add(time.Hour+50*time.Second)), "M94")
 	m.Annotations = map[string]string{v1alpha1.DrainStartedAnnotation: start.Add(time.Hour + time.Second).Format(time.RFC3339)}
-	g.Expect(draintimeout.DrainOf(m, start.Add(time.Hour)).Ends).To(Equal(start.Add(time.Hour+61*time.Second)), "M97: the Machine's record counts")
+	g.Expect(draintimeout.DrainOf(m, nil, start.Add(time.Hour)).Ends).To(Equal(start.Add(time.Hour+61*time.Second)), "M97: the Machine's record counts")
 }
 
 func TestObserve(t *testing.T) {
@@ -72,7 +73,7 @@ func TestObserve(t *testing.T) {
 	m.Spec.Stage, m.Spec.Evacuation.DrainTimeoutSeconds = v1alpha1.StageDrain, ptr.To[int32](60)
 	observe := func(after time.Duration) *draintimeout.Drain {
 		m.Status.DrainTimeout = draintimeout.Observe(m, start.Add(after))
-		return draintimeout.DrainOf(m, start.Add(after))
+		return draintimeout.DrainOf(m, nil, start.Add(after))
 	}
 	g := NewWithT(t)
 	g.Expect(observe(time.Second)).To(Equal(&draintimeout.Drain{Start: start, Ends: start.Add(time.Minute), Observed: start.Add(time.Second)}))
@@ -92,6 +93,57 @@ func TestObserve(t *testing.T) {
 	g.Expect(observe(2*time.Hour).Ends).To(Equal(start.Add(30*time.Second+time.Hour)), "M97: counts from the resumption of a drain that had ended")
 	m.Spec.Evacuation.DrainTimeoutSeconds = nil
 	g.Expect(observe(2 * time.Hour)).To(BeNil())
+}
+
+func TestJoined(t *testing.T) {
+	at := func(seconds int) *metav1.Time {
+		return ptr.To(metav1.NewTime(start.Add(time.Duration(seconds) * time.Second)))
+	}
+	for _, tc := range []struct {
+		name    string
+		change  func(*v1alpha1.NodeMaintenance)
+		listed  bool
+		joined  *metav1.Time
+		created int
+		want    *metav1.Time
+	}{
+		{name: "R59: a Node that the status lists began with the stage", listed: true, created: -100},
+		{name: "R59: a Node that the status does not list joins now", created: -100, want: at(60)},
+		{name: "R59: keeps the time at which a Node joined", listed: true, created: -100, joined: at(30), want: at(30)},
+		{name: "R59: a Node that was registered again under the same name joins now", listed: true, created: 40, want: at(60)},
+		{name: "R59: also if the previous one had joined later", listed: true, created: 40, joined: at(30), want: at(60)},
+		{name: "R59: keeps the time at which a Node joined that was registered before", listed: true, created: 40, joined: at(45), want: at(45)},
+		{name: "R59: does not change the time if the clock of the workload cluster is ahead", created: 100, want: at(100)},
+		{name: "M97: the Node of a Machine has the timeout of the Machine", created: -100, change: func(m *v1alpha1.NodeMaintenance) {
+			m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: "default/m"}
+		}},
+		{name: "R59: no Node joins before the stage", created: -100, change: func(m *v1alpha1.NodeMaintenance) { m.Status.StageStatuses = nil }},
+		{name: "R59: no Node joins in stage Cordon", created: -100, change: func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageCordon }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
+			if tc.change != nil {
+				tc.change(m)
+			}
+			var listed *v1alpha1.NodeMaintenanceNodeStatus
+			if tc.listed {
+				listed = &v1alpha1.NodeMaintenanceNodeStatus{DrainStartTime: tc.joined}
+			}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: *at(tc.created)}}
+			if got := draintimeout.Joined(m, listed, node, start.Add(60*time.Second+300*time.Millisecond)); !got.Equal(tc.want) {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+	t.Run("R59: the drain of a Node that joined later has its whole timeout", func(t *testing.T) {
+		m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
+		m.Spec.Evacuation.DrainTimeoutSeconds = ptr.To[int32](20)
+		NewWithT(t).Expect(draintimeout.DrainOf(m, at(60), start)).To(Equal(&draintimeout.Drain{Start: at(60).Time, Ends: at(80).Time, Observed: start}))
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, LastTransitionTime: *at(70)}}
+		NewWithT(t).Expect(draintimeout.DrainOf(m, at(60), start)).To(Equal(&draintimeout.Drain{Start: at(70).Time, Ends: at(90).Time, Observed: start}), "M94")
+	})
 }
 
 func TestRecord(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
@@ -56,10 +57,12 @@ type Drainers struct {
 
 // drainer is a NodeMaintenance that drains Nodes.
 type drainer struct {
-	terms     Terms
-	suspended bool
-	selects   func(*corev1.Node) bool
-	matcher   func() *rules.Matcher
+	terms      Terms      // of the Nodes whose drain began with the stage
+	countsFrom *time.Time // the time from which their drain timeout counts, not nil if they have one
+	suspended  bool
+	selects    func(*corev1.Node) bool
+	joined     func(*corev1.Node) (at *metav1.Time, recorded bool) // see Joined
+	matcher    func() *rules.Matcher
 }
 
 // DrainersOf returns those of the NodeMaintenances that drain Nodes. suspended reports whether nothing is done for a NodeMaintenance, see
@@ -73,7 +76,7 @@ func DrainersOf(maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha
 			continue
 		}
 		each := &drainer{
-			terms: terms, suspended: suspended != nil && suspended(m), selects: nodeselection.Of(m),
+			terms: terms, countsFrom: m.DrainStart(), suspended: suspended != nil && suspended(m), selects: nodeselection.Of(m), joined: joinedOf(m),
 			matcher: sync.OnceValue(func() *rules.Matcher { return rules.NewMatcher(rules.InEffect(&m.Spec)) }),
 		}
 		d.known.Insert(nodeselection.KnownNodes(m)...)
@@ -100,7 +103,7 @@ func (d *Drainers) On(node *corev1.Node) NodeTerms {
 	}
 	for _, each := range slices.Concat(d.byName[node.Name], d.byLabels) {
 		if each.selects(node) {
-			terms = append(terms, each)
+			terms = append(terms, each.on(node))
 		}
 	}
 	return terms
@@ -177,7 +180,59 @@ func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
 	return terms, true
 }
 
-func sameNode(a, b v1alpha1.NodeMaintenanceNodeStatus) bool { return a.NodeRef == b.NodeRef }
+func sameNode(a, b v1alpha1.NodeMaintenanceNodeStatus) bool {
+	return a.NodeRef == b.NodeRef && a.DrainStartTime.Equal(b.DrainStartTime)
+}
+
+// Joined returns when the drain of a Node by a maintenance began, nil if it began with stage Drain. It begins later if the Node has joined
+// since, or was registered again under the same name; recorded is false until the status of the maintenance says so. listed is the entry of
+// the Node in this status, nil if it has none. The Node of a Machine never joins later: it has the timeout of the Machine.
+func Joined(m *v1alpha1.NodeMaintenance, listed *v1alpha1.NodeMaintenanceNodeStatus, node *corev1.Node) (at *metav1.Time, recorded bool) {
+	start := m.StageStart(v1alpha1.StageDrain)
+	_, servesMachine := m.Annotations[v1alpha1.OwnerMachineAnnotation]
+	if m.Spec.Stage != v1alpha1.StageDrain || start == nil || servesMachine {
+		return nil, true
+	}
+	if listed == nil {
+		return nil, false
+	}
+	if listed.DrainStartTime != nil {
+		start = &listed.DrainStartTime.Time
+	}
+	return listed.DrainStartTime, !node.CreationTimestamp.After(*start)
+}
+
+// joinedOf returns Joined for the Nodes of a maintenance.
+func joinedOf(m *v1alpha1.NodeMaintenance) func(*corev1.Node) (at *metav1.Time, recorded bool) {
+	listed := sync.OnceValue(func() map[string]*v1alpha1.NodeMaintenanceNodeStatus { return nodeselection.NodeStatuses(m) })
+	return func(node *corev1.Node) (*metav1.Time, bool) { return Joined(m, listed()[node.Name], node) }
+}
+
+// on returns the drain of one Node, which may have begun later than the stage, see Joined: its timeout counts from then. Until that is
+// recorded, it does not time out.
+func (d drainer) on(node *corev1.Node) *drainer {
+	at, recorded := d.joined(node)
+	if !recorded {
+		d.terms.DrainEnds, d.terms.Timeouts = nil, nil
+	}
+	if at == nil || !recorded {
+		return &d
+	}
+	if d.terms.DrainStart != nil && at.After(*d.terms.DrainStart) {
+		d.terms.DrainStart = &at.Time
+	}
+	if d.terms.DrainEnds == nil || !at.After(*d.countsFrom) {
+		return &d
+	}
+	later := at.Sub(*d.countsFrom)
+	d.terms.DrainEnds = ptr.To(d.terms.DrainEnds.Add(later))
+	d.terms.Timeouts = slices.Clone(d.terms.Timeouts)
+	for i := range d.terms.Timeouts {
+		timeout := &d.terms.Timeouts[i]
+		timeout.Start, timeout.Ends = timeout.Start.Add(later), timeout.Ends.Add(later)
+	}
+	return &d
+}
 
 func (t Terms) and(more Terms) Terms {
 	both := Terms{

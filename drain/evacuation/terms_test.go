@@ -2,6 +2,7 @@ package evacuation_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -26,6 +27,21 @@ func drain(change func(*v1alpha1.NodeMaintenance), nodes ...string) v1alpha1.Nod
 
 func within(seconds int32) func(*v1alpha1.NodeMaintenance) {
 	return func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.DrainTimeoutSeconds = &seconds }
+}
+
+// joinedAfter makes the last Node join that long after noon.
+func joinedAfter(later time.Duration) func(*v1alpha1.NodeMaintenance) {
+	return func(m *v1alpha1.NodeMaintenance) {
+		at := metav1.NewTime(noon.Add(later))
+		m.Status.NodeStatuses[len(m.Status.NodeStatuses)-1].DrainStartTime = &at
+	}
+}
+
+// resumedAfter makes Pods appear that long after noon, after the drain had ended.
+func resumedAfter(later time.Duration) func(*v1alpha1.NodeMaintenance) {
+	return func(m *v1alpha1.NodeMaintenance) {
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(noon.Add(later))}}
+	}
 }
 
 func overriding(m *v1alpha1.NodeMaintenance) {
@@ -56,6 +72,10 @@ func skipping(m *v1alpha1.NodeMaintenance) {
 
 func awaiting(m *v1alpha1.NodeMaintenance) {
 	m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "jobs", Behavior: v1alpha1.DrainBehaviorWaitCompleted}}
+}
+
+func ofMachine(m *v1alpha1.NodeMaintenance) {
+	m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: "default/m"}
 }
 
 func ofUID(uid string) func(*v1alpha1.NodeMaintenance) {
@@ -92,6 +112,13 @@ func TestTerms(t *testing.T) {
 		want string // for a Pod of Node "one"
 	}{
 		{"E14: the drain timeout counts from the start of the stage", list{drain(within(600), "one")}, "until 10m0s"},
+		{"R59: the drain timeout of a Node that joined later counts from then", list{drain(all(within(600), joinedAfter(time.Minute)), "two", "one")}, "until 11m0s"},
+		{"R59: a Node never joins before the start of the stage", list{drain(all(within(600), joinedAfter(-time.Minute)), "one")}, "until 10m0s"},
+		{"R59: each drain of a Node counts from its own start", list{drain(all(within(600), joinedAfter(time.Minute)), "one"), drain(within(630), "one")}, "until 10m30s"},
+		{"M94: a drain that resumes after a Node has joined counts from then", list{drain(all(within(600), joinedAfter(time.Minute), resumedAfter(2*time.Minute)), "one")}, "until 12m0s"},
+		{"R59: a Node that joins a drain that had resumed has the whole time", list{drain(all(within(600), joinedAfter(3*time.Minute), resumedAfter(2*time.Minute)), "one")}, "until 13m0s"},
+		{"R59: the Node of a Machine never joins later", list{drain(all(within(600), ofMachine, joinedAfter(time.Minute)), "one")}, "until 10m0s"},
+		{"R59: a Node that joins has no timeout before its start is recorded", list{drain(all(within(600), labelled("a")))}, "never"},
 		{"E14: a drain without a timeout never times out", list{drain(unlimited, "one"), drain(within(0), "one")}, "never"},
 		{"E14: the earliest of several drain timeouts applies", list{drain(unlimited, "one"), drain(within(900), "one"), drain(within(600), "two", "one"), drain(within(1200), "one")}, "until 10m0s"},
 		{"E14: drains of other Nodes don't apply", list{drain(within(600), "two"), drain(unlimited, "one")}, "never"},
@@ -136,6 +163,19 @@ func TestTerms(t *testing.T) {
 			}
 		})
 	}
+	t.Run("R59: a Node that was registered again has no timeout before its start is recorded", func(t *testing.T) {
+		again := node.DeepCopy()
+		again.CreationTimestamp = metav1.NewTime(noon.Add(time.Minute))
+		for want, m := range map[string]v1alpha1.NodeMaintenance{
+			"never":       drain(all(within(600), joinedAfter(time.Second)), "one"),
+			"until 12m0s": drain(all(within(600), joinedAfter(2*time.Minute)), "one"),
+			"until 10m0s": drain(all(within(600), ofMachine), "one"),
+		} {
+			if got := describe(evacuation.DrainersOf(list{m}, nil).On(again).Combined()); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+	})
 	t.Run("M54: no Pod of a Node that does not exist is evacuated", func(t *testing.T) {
 		if terms := evacuation.DrainersOf(list{drain(unlimited, "one")}, nil).On(nil).For(rules.Pod{}); !terms.Suspended {
 			t.Error("not suspended")
@@ -146,6 +186,35 @@ func TestTerms(t *testing.T) {
 			t.Error("suspended")
 		}
 	})
+}
+
+func TestTimeoutsOfTerms(t *testing.T) {
+	observed := func(seconds int32, deadline time.Duration) func(*v1alpha1.NodeMaintenance) {
+		return all(within(seconds), func(m *v1alpha1.NodeMaintenance) {
+			m.Status.DrainTimeout = &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(noon.Add(deadline)), ObservedTime: metav1.NewTime(noon.Add(time.Second))}
+		})
+	}
+	of := func(start, ends time.Duration) evacuation.Timeout {
+		return evacuation.Timeout{Start: noon.Add(start), Ends: noon.Add(ends), Observed: noon.Add(time.Second)}
+	}
+	for _, test := range []struct {
+		name string
+		all  []v1alpha1.NodeMaintenance
+		want []evacuation.Timeout
+	}{
+		{"E52: a timeout that is observed", []v1alpha1.NodeMaintenance{drain(observed(600, 10*time.Minute), "one")}, []evacuation.Timeout{of(0, 10*time.Minute)}},
+		{"E52: no timeout before it is observed", []v1alpha1.NodeMaintenance{drain(observed(600, time.Hour), "one")}, nil},
+		{"E52: no timeout", []v1alpha1.NodeMaintenance{drain(unlimited, "one")}, nil},
+		{"R59: of a Node that joined later", []v1alpha1.NodeMaintenance{drain(all(observed(600, 10*time.Minute), joinedAfter(time.Minute)), "two", "one"), drain(observed(60, time.Minute), "one")},
+			[]evacuation.Timeout{of(time.Minute, 11*time.Minute), of(0, time.Minute)}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+			if got := evacuation.DrainersOf(test.all, nil).On(node).Combined().Timeouts; !slices.Equal(got, test.want) {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
 }
 
 func describe(terms evacuation.Terms) string {
@@ -179,6 +248,10 @@ func TestTermsChanged(t *testing.T) {
 		{"M89: the drain continues in another management cluster", of(drain(unlimited, "one")), of(drain(func(m *v1alpha1.NodeMaintenance) {
 			m.Annotations = map[string]string{v1alpha1.OwnerManagementClusterAnnotation: "here"}
 		}, "one")), true},
+		{"R59: a Node joins again", of(drain(joinedAfter(time.Minute), "one")), of(drain(joinedAfter(time.Hour), "one")), true},
+		{"E52: a timeout is observed", of(drain(within(600), "one")), of(drain(all(within(600), func(m *v1alpha1.NodeMaintenance) {
+			m.Status.DrainTimeout = &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(noon.Add(10 * time.Minute)), ObservedTime: metav1.NewTime(noon)}
+		}), "one")), true},
 		{"only the progress changes", of(drain(within(600), "one")), of(drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Status.NodeStatuses[0].PodsEvacuating = 3 }, "one")), false},
 		{"E50: a drain is completed", of(drain(unlimited, "one")), of(drain(completed, "one")), true},
 		{"E58: a drain rule is edited", of(drain(unlimited, "one")), of(drain(func(m *v1alpha1.NodeMaintenance) { skipping(m); m.Generation++ }, "one")), true},

@@ -217,7 +217,7 @@ func (w *drainWorld) reconcileMaintenance() {
 	if status == nil {
 		return
 	}
-	drain, progress := draintimeout.DrainOf(m, w.now), draintimeout.Progress{AllDue: true}
+	drain, progress := draintimeout.DrainOf(m, nil, w.now), draintimeout.Progress{AllDue: true}
 	for _, pod := range w.pods {
 		if !pod.deletion.IsZero() {
 			if pod.gone = pod.gone || !w.now.Before(pod.deletion); !pod.gone {

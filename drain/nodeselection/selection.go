@@ -107,3 +107,12 @@ func KnownNodes(m *v1alpha1.NodeMaintenance) []string {
 func HasNodeStatus(m *v1alpha1.NodeMaintenance, node string) bool {
 	return slices.ContainsFunc(m.Status.NodeStatuses, func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == node })
 }
+
+// NodeStatuses returns the entries of the Nodes that the status of a maintenance lists, by the name of the Node.
+func NodeStatuses(m *v1alpha1.NodeMaintenance) map[string]*v1alpha1.NodeMaintenanceNodeStatus {
+	statuses := make(map[string]*v1alpha1.NodeMaintenanceNodeStatus, len(m.Status.NodeStatuses))
+	for i := range m.Status.NodeStatuses {
+		statuses[m.Status.NodeStatuses[i].NodeRef.Name] = &m.Status.NodeStatuses[i]
+	}
+	return statuses
+}

@@ -47,6 +47,7 @@ var stageActs = []act{
 	{"R12: does not change a Node of the recorded name with another UID", otherUID},
 	{"R13: keeps Nodes unschedulable in stages Cordon and Drain", keepsCordoned},
 	{"R15: releases a Node that leaves the selection, and drains a Node that joins from the current step", labelDrift},
+	{"R59: counts the drain timeout of a Node that joins from then, and not from the start of stage Drain", joinsAfterTimeout},
 	{"R15: releases a Node that left the selection while the manager was stopped", labelDriftUnseen},
 	{"R15: keeps a Node cordoned that left one selection while another NodeMaintenance selects it", labelDriftShared},
 	{"R16: uncordons a Node when no other NodeMaintenance cordons it", uncordonedByTheLast},
@@ -208,6 +209,26 @@ func labelDrift(s *scene) {
 	s.expectReleased("r15-leaves", "r15-joins", "r15-stays")
 	s.expectTargets(0, leaves, joins, stays)
 	s.deleteMaintenances("r15")
+}
+
+func joinsAfterTimeout(s *scene) {
+	s.withNodes("r59-first pool=r59", "r59-joins")
+	s.create(s.workload.Client, budget("r59", 0))
+	first, joins := bare("r59-first", "r59-first", withApp("r59")), bare("r59-joined", "r59-joins", withApp("r59"))
+	s.run(first, joins)
+	deletes := func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.OnTimeout = v1alpha1.OnTimeoutDelete }
+	s.maintain(nm("r59", draining, ofNodesLabelled("pool", "r59"), endsAfter(6), deletes))
+	s.expectDeleted(first)
+	joined := time.Now().Truncate(time.Second)
+	s.relabel("r59-joins", "pool", "r59")
+	s.expectDeleted(joins)
+	deleted := s.first(s.ours().Verb("delete").Resource("pods").Named(namespace, joins.Name))
+	s.Expect(deleted.Requested).To(BeTemporally(">=", joined.Add(3*time.Second)), "not in the first half of its drain")
+	s.Expect(s.nodeStatus("r59", "r59-joins").DrainStartTime.Time).To(BeTemporally(">=", joined))
+	s.Expect(s.nodeStatus("r59", "r59-first").DrainStartTime).To(BeNil())
+	s.Expect(s.workload.Client.Delete(s.Context(), budget("r59", 0))).To(Succeed())
+	s.setStage("r59", complete)
+	s.deleteMaintenances("r59")
 }
 
 func labelDriftUnseen(s *scene) {
