@@ -236,7 +236,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	sweeper := &nodemaintenance.Sweeper{Clusters: clusters, Machines: local, Maintenances: requester, Clock: now}
 	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Written: written, Clock: now}
 	evictions := &evictor.Evictor{Clusters: clusters, Machines: served, Written: written, Recorder: recorder, Clock: now}
-	daemonSets := &daemonset.Reconciler{Clusters: clusters, Clock: now}
+	daemonSets := &daemonset.Reconciler{Clusters: clusters, Machines: served, Clock: now}
 	deployments := &deployment.Reconciler{Clusters: clusters, Clock: now}
 	statefulSets := &statefulset.Reconciler{Clusters: clusters, Clock: now}
 	workloads := &workloadcluster.Reconciler{

@@ -61,7 +61,7 @@ func TestSetTaint(t *testing.T) { // R40: the taints of others stay
 // draining returns a maintenance in stage Drain that has reached DaemonSet Pods up to priority 5000 on Node n1.
 func draining(name string, changes ...func(*v1alpha1.NodeMaintenance)) v1alpha1.NodeMaintenance {
 	m := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 1}}
-	m.Spec.Stage, m.Spec.Reason = v1alpha1.StageDrain, "new kernel"
+	m.Spec.Stage, m.Spec.Reason, m.Spec.NodeSelector = v1alpha1.StageDrain, "new kernel", v1alpha1.SelectNodes("n1")
 	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{
 		NodeRef:      v1alpha1.NodeReference{Name: "n1"},
 		DrainTargets: []v1alpha1.DrainTarget{{PodType: "Default", PodPriority: 2147483647}, {PodType: "DaemonSet", PodPriority: 5000}},
@@ -112,7 +112,7 @@ func TestTaintWanted(t *testing.T) { // R40
 		"created for an earlier Node of this name": {"n1", []v1alpha1.NodeMaintenance{draining("m", forNode("uid-0"))}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := daemonset.TaintWanted(daemonset.On(node(test.node), test.maintenances)); got != test.want {
+			if got := daemonset.TaintWanted(daemonset.On(node(test.node), test.maintenances, nil)); got != test.want {
 				t.Errorf("wanted: %t", got)
 			}
 		})
@@ -124,6 +124,9 @@ func TestAffected(t *testing.T) {
 	defaults, complete := draining("m", defaultPodsOnly), draining("m", stage(v1alpha1.StageComplete))
 	table := draining("m", shared)
 	edited := draining("m", func(m *v1alpha1.NodeMaintenance) { m.Generation = 2 })
+	adopted := draining("m", func(m *v1alpha1.NodeMaintenance) {
+		m.Annotations = map[string]string{v1alpha1.OwnerManagementClusterAnnotation: "another"}
+	})
 	for name, test := range map[string]struct {
 		before, after *v1alpha1.NodeMaintenance
 		want          []string
@@ -133,6 +136,7 @@ func TestAffected(t *testing.T) {
 		"complete":                        {&m, &complete, []string{"n1"}},
 		"reaches DaemonSets":              {&defaults, &m, []string{"n1"}},
 		"its rules are edited":            {&m, &edited, []string{"n1"}},
+		"E58: continued after a move":     {&m, &adopted, []string{"n1"}},
 		"progress of other Pods":          {&m, &same, nil},
 		"the same, in the shared table":   {&m, &table, nil},
 		"has not reached DaemonSets":      {&defaults, nil, nil},
@@ -156,7 +160,7 @@ func subject(changes ...func(*daemonset.Input)) daemonset.Input {
 		},
 		Pod:  &corev1.Pod{Spec: corev1.PodSpec{Priority: ptr.To[int32](5000)}},
 		Type: v1alpha1.PodTypeDaemonSet, TypeKnown: true,
-		Draining: daemonset.On(node("n1"), []v1alpha1.NodeMaintenance{m}),
+		Draining: daemonset.On(node("n1"), []v1alpha1.NodeMaintenance{m}, nil),
 		Verdicts: []rules.Verdict{{Behavior: v1alpha1.DrainBehaviorDrain}},
 	}
 	for _, change := range changes {
@@ -205,6 +209,40 @@ func TestDecide(t *testing.T) { // R38
 			by, refusal := daemonset.Decide(subject(test.change))
 			if refusal != test.want || (by != nil) != (test.want == daemonset.NotRefused) {
 				t.Errorf("refusal: %q, by %v", refusal, by)
+			}
+		})
+	}
+}
+
+func TestSuspended(t *testing.T) {
+	deleted := func(m *v1alpha1.NodeMaintenance) { m.DeletionTimestamp = &metav1.Time{Time: time.Now()} }
+	selectsAnother := func(m *v1alpha1.NodeMaintenance) { m.Spec.NodeSelector = v1alpha1.SelectNodes("n2") }
+	paused := func(m *v1alpha1.NodeMaintenance) bool { return m.Name == "paused" }
+	waits := rules.Verdict{Behavior: v1alpha1.DrainBehaviorWaitCompleted}
+	for name, test := range map[string]struct {
+		maintenances []v1alpha1.NodeMaintenance
+		verdict      rules.Verdict // of the first one
+		want         daemonset.Refusal
+	}{
+		"E58: a suspended maintenance deletes no Pod": {[]v1alpha1.NodeMaintenance{draining("paused")}, rules.Verdict{Behavior: "Drain"}, daemonset.NotTargeted},
+		"E57: one that is being deleted does not":     {[]v1alpha1.NodeMaintenance{draining("m", deleted)}, rules.Verdict{Behavior: "Drain"}, daemonset.NotTargeted},
+		"E57: one that no longer selects the Node does not": {
+			[]v1alpha1.NodeMaintenance{draining("m", selectsAnother)}, rules.Verdict{Behavior: "Drain"}, daemonset.NotTargeted,
+		},
+		"E58: another one deletes it":           {[]v1alpha1.NodeMaintenance{draining("paused"), draining("m")}, rules.Verdict{Behavior: "Drain"}, daemonset.NotRefused},
+		"E58: a suspended one still forbids it": {[]v1alpha1.NodeMaintenance{draining("paused"), draining("m")}, waits, daemonset.NotTargeted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := subject()
+			in.Draining, in.Verdicts = daemonset.On(node("n1"), test.maintenances, paused), []rules.Verdict{test.verdict}
+			for range test.maintenances[1:] {
+				in.Verdicts = append(in.Verdicts, rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain})
+			}
+			if _, refusal := daemonset.Decide(in); refusal != test.want {
+				t.Errorf("refusal: %q", refusal)
+			}
+			if !daemonset.TaintWanted(in.Draining) {
+				t.Error("the Node keeps the taint until the maintenance has withdrawn")
 			}
 		})
 	}
@@ -262,7 +300,7 @@ func TestMaintenanceOfOneNode(t *testing.T) {
 			{"complete", draining("m", stage(v1alpha1.StageComplete)), false, false},
 		} {
 			in := subject(func(in *daemonset.Input) {
-				in.Draining = daemonset.On(n, []v1alpha1.NodeMaintenance{step.maintenance})
+				in.Draining = daemonset.On(n, []v1alpha1.NodeMaintenance{step.maintenance}, nil)
 			})
 			in.Verdicts = in.Verdicts[:len(in.Draining)]
 			daemonset.SetTaint(n, daemonset.TaintWanted(in.Draining))

@@ -70,7 +70,7 @@ func Decide(in Input) (*v1alpha1.NodeMaintenance, Refusal) {
 	return nil, NotTargeted
 }
 
-// targetedBy returns the first maintenance that drains the Pod and whose drain has reached it. It returns nil if another
+// targetedBy returns the first maintenance that drains the Pod, is not suspended, and whose drain has reached it. It returns nil if another
 // maintenance forbids the deletion: then the Evacuation is about to be withdrawn.
 //
 // It uses the published drain targets, which every client can read. If a maintenance that skips the Pod limits the rows of the
@@ -87,7 +87,7 @@ func (in Input) targetedBy() *v1alpha1.NodeMaintenance {
 		pod.Priority = *in.Pod.Spec.Priority
 	}
 	for i, d := range in.Draining {
-		if in.Verdicts[i].Behavior == v1alpha1.DrainBehaviorDrain && plan.CoversPod(d.Targets, pod, in.Verdicts[i].Order) {
+		if !d.Suspended && in.Verdicts[i].Behavior == v1alpha1.DrainBehaviorDrain && plan.CoversPod(d.Targets, pod, in.Verdicts[i].Order) {
 			return d.Maintenance
 		}
 	}

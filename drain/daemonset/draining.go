@@ -8,6 +8,8 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 )
 
@@ -15,11 +17,13 @@ import (
 type Draining struct {
 	Maintenance *v1alpha1.NodeMaintenance
 	Targets     []v1alpha1.DrainTarget
+	// Suspended means that no Pod is deleted for it: it is suspended or being deleted, or no longer selects the Node.
+	Suspended bool
 }
 
 // On returns the maintenances in stage Drain that have a status for the Node. It omits those that were created for another Node
-// of the same name.
-func On(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) []Draining {
+// of the same name. suspended reports whether nothing is done for a maintenance, see machinedrain.IsSuspended; nil: none is suspended.
+func On(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) []Draining {
 	var draining []Draining
 	for i := range maintenances {
 		m := &maintenances[i]
@@ -28,7 +32,10 @@ func On(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) []Draining {
 		}
 		for _, status := range m.Status.NodeStatuses {
 			if status.NodeRef.Name == node.Name {
-				draining = append(draining, Draining{Maintenance: m, Targets: plan.Published(&m.Status, status)})
+				ends := !m.DeletionTimestamp.IsZero() || !nodeselection.Selects(m, node)
+				draining = append(draining, Draining{
+					Maintenance: m, Targets: plan.Published(&m.Status, status), Suspended: ends || suspended != nil && suspended(m),
+				})
 			}
 		}
 	}
@@ -46,7 +53,7 @@ func TaintWanted(draining []Draining) bool {
 // maintenance, and after for a deleted one. Most changes of maintenances do not concern DaemonSets.
 func Affected(before, after *v1alpha1.NodeMaintenance) []string {
 	was, is := rowsByNode(before), rowsByNode(after)
-	rulesChanged := before != nil && after != nil && before.Generation != after.Generation
+	rulesChanged := before != nil && after != nil && evacuation.TermsChanged(before, after)
 	affected := map[string]bool{}
 	for node, rows := range was {
 		if rulesChanged || !apiequality.Semantic.DeepEqual(rows, is[node]) {

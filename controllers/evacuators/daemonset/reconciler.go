@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
@@ -27,6 +28,7 @@ import (
 // Reconciler evacuates the Pods of DaemonSets, one Node at a time.
 type Reconciler struct {
 	Clusters *workload.Clusters
+	Machines *evacuationcontroller.Machines
 	Clock    clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
@@ -60,7 +62,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if err != nil {
 		return workload.Result(err)
 	}
-	s.draining = daemonset.On(s.node, maintenances)
+	s.draining = daemonset.On(s.node, maintenances, r.Machines.Suspended(ctx, request.Cluster))
 	kept, err := r.keepAway(ctx, s)
 	if err != nil || !kept {
 		return workload.Result(err)
