@@ -93,6 +93,9 @@ func (c *Core) Start(ctx context.Context, args ...string) error {
 func (c *Core) Stop() error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
+	if c.process == nil { // Start has failed
+		return nil
+	}
 	return c.process.Stop()
 }
 

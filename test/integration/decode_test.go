@@ -88,6 +88,8 @@ status:
     podsEvacuating: 1
     podsSkipped: 1
     blocked: [{pod: a/b, reason: r, why: w, since: "2026-01-01T00:00:00Z"}]
+  drainTimeout:
+    {deadline: "2026-01-01T00:00:00Z", observedTime: "2026-01-01T00:00:00Z", finalAttemptTime: "2026-01-01T00:00:00Z", finalAttemptEndTime: "2026-01-01T00:00:00Z"}
   replacements:
   - node: one
     controller: c
@@ -124,6 +126,7 @@ status:
   expectedEvacuationFinishTime: "2026-01-01T00:00:00Z"
   evacuationCancellationPolicy: Allow
   failedEvictionCounter: 1
+  failedEvictionTime: "2026-01-01T00:00:00Z"
   message: m
   conditions: [{type: Failed, status: "True", reason: Failed, message: m, observedGeneration: 1, lastTransitionTime: "2026-01-01T00:00:00Z"}]
 `}},

@@ -31,7 +31,7 @@ func TestInterference(t *testing.T) {
 	t.Run("M54: releases the Machine when another actor deletes its Node during the drain", func(t *testing.T) { all.sub(t).nodeDeleted() })
 	t.Run("M55: continues a drain whose NodeMaintenance another actor deleted without its finalizer", func(t *testing.T) { all.sub(t).finalizerRemoved() })
 	t.Run("M55: keeps the Node cordoned if that happens while no manager runs", func(t *testing.T) { all.sub(t).finalizerRemovedWithoutManager() })
-	t.Run("M56, K35: continues drains without a MachineDrainPolicy while the CRD is missing, plan predicts without a gap, and the manager follows the policy when it is created again", func(t *testing.T) { all.sub(t).policyCRDDeleted() })
+	t.Run("M56: continues drains without a MachineDrainPolicy while the CRD is missing, and follows the policy when it is created again (K35: plan has no gap meanwhile)", func(t *testing.T) { all.sub(t).policyCRDDeleted() })
 	t.Run("E40: deletes a Pod whose disruption was granted to an eviction that was cut off, and does not wait for two minutes", func(t *testing.T) { all.sub(t).evictionCutOff() })
 	t.Run("E40: deletes the Pod if the API server was killed between its write of the budget and the deletion", func(t *testing.T) { all.sub(t).apiServerKilledInEviction() })
 	t.Run("M54: releases the Machine when its Cluster is deleted during the drain", func(t *testing.T) { all.sub(t).clusterDeleted() })
