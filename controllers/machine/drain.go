@@ -210,6 +210,7 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 	if err != nil {
 		return outcome{}, err
 	}
+	course := s.course()
 	if err := r.patchMachine(ctx, s, "ending the wait for volumes", machinedrain.EndVolumeWait); err != nil {
 		return outcome{}, err
 	}
@@ -222,7 +223,7 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 	}
 	ctrl.LoggerFrom(ctx).Info("All other Pods are drained and the volumes detached, draining the Pods of DaemonSets")
 	if !s.machine.DeletionTimestamp.IsZero() {
-		r.Recorder.BeginDaemonSets(s.maintenanceRequest(), s.trace(), s.course(), s.now)
+		r.Recorder.BeginDaemonSets(s.maintenanceRequest(), s.trace(), course, s.now)
 	}
 	waiting := outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, message: "Draining the Pods of DaemonSets, after all other Pods and the volumes"}
 	return s.requeueBy(s.clock().DrainDeadline(s.machine), waiting), nil
