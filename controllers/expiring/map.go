@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 )
 
 // Limit is the maximum number of values of each workload cluster.
@@ -23,6 +24,7 @@ const sweepInterval = 10 * time.Second
 type Map[K comparable, V any] struct {
 	mu       sync.Mutex
 	clusters map[types.NamespacedName]map[K]item[V]
+	clock    clock.WithTicker
 }
 
 type item[V any] struct {
@@ -32,14 +34,14 @@ type item[V any] struct {
 
 // NewMap returns an empty Map. It removes expired values until ctx ends.
 func NewMap[K comparable, V any](ctx context.Context) *Map[K, V] {
-	m := &Map[K, V]{clusters: map[types.NamespacedName]map[K]item[V]{}}
+	m := &Map[K, V]{clusters: map[types.NamespacedName]map[K]item[V]{}, clock: clock.RealClock{}}
 	go func() {
-		for ticker := time.NewTicker(sweepInterval); ; {
+		for ticker := m.clock.NewTicker(sweepInterval); ; {
 			select {
 			case <-ctx.Done():
 				ticker.Stop()
 				return
-			case <-ticker.C:
+			case <-ticker.C():
 				m.sweep()
 			}
 		}
@@ -80,7 +82,7 @@ func (m *Map[K, V]) Update(cluster types.NamespacedName, key K, change func(pres
 	if _, replaces := values[key]; !replaces && len(values) >= Limit {
 		removeFirst(values)
 	}
-	values[key] = item[V]{value: next, expires: time.Now().Add(expiresAfter)}
+	values[key] = item[V]{value: next, expires: m.clock.Now().Add(expiresAfter)}
 }
 
 // Len returns the number of values in memory.
@@ -97,7 +99,7 @@ func (m *Map[K, V]) Len() int {
 // get reads a value. The caller holds the lock.
 func (m *Map[K, V]) get(cluster types.NamespacedName, key K, value *V) (found bool) {
 	known, found := m.clusters[cluster][key]
-	if !found || !time.Now().Before(known.expires) {
+	if !found || !m.clock.Now().Before(known.expires) {
 		return false
 	}
 	*value = known.value
@@ -107,7 +109,7 @@ func (m *Map[K, V]) get(cluster types.NamespacedName, key K, value *V) (found bo
 func (m *Map[K, V]) sweep() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := time.Now()
+	now := m.clock.Now()
 	for cluster, values := range m.clusters {
 		for key, each := range values {
 			if !now.Before(each.expires) {

@@ -64,17 +64,8 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine); err != nil {
 		return r.unreachable(ctx, s, err)
 	}
-	skip := machinedrain.SkipNode(s.node)
-	switch m := s.found.Maintenance; {
-	case s.node == nil && s.machine.DeletionTimestamp.IsZero():
-		return outcome{action: wait, reason: v1alpha1.ReasonMachineCordoning, message: "Waiting for the Node of the Machine", at: s.now.Add(pollInterval)}, nil
-	case skip != machinedrain.NotSkipped && !s.machine.DeletionTimestamp.IsZero():
-		return s.skip(skip), nil
-	case s.found.Name == "":
-		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
-	case m != nil && m.Spec.Stage == v1alpha1.StageComplete: // stages only move forward
-		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "NodeMaintenance " + m.Name + " was completed by another actor; recreating it"},
-			machinemaintenance.CompleteAndDelete(ctx, s.client, m, r.Maintenances.ManagementCluster)
+	if result, err := r.refuseFound(ctx, s); err != nil || result.action != proceed {
+		return result, err
 	}
 	s.observe(s.found.Maintenance)
 	if err := r.observeTurn(ctx, s); err != nil {
@@ -84,23 +75,46 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if err != nil {
 		return outcome{}, err
 	}
-	if problem != nil { // a running drain continues with the last valid rules
-		waiting := outcome{action: wait, reason: problem.Reason, message: problem.Message}
-		switch clock := s.clock(); {
-		case clock.Drained != nil && s.maintenance != nil:
-			return outcome{}, nil
-		case clock.Drain == nil || s.maintenance == nil:
-			waiting.blind = true
-			return waiting, nil
-		case s.maintenance.Spec.Stage == v1alpha1.StageDrain: // timeouts and other settings still follow edits
-			desired.Spec.DrainRules = s.maintenance.Spec.DrainRules
-			if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
-				return result, err
-			}
-		}
-		return s.untilDrainDeadline(waiting), nil
+	if problem != nil {
+		return r.keepRules(ctx, s, desired, problem)
 	}
 	return r.apply(ctx, s, desired)
+}
+
+// refuseFound returns why the Node and the NodeMaintenance that were found permit no drain now, and proceeds otherwise.
+func (r *Reconciler) refuseFound(ctx context.Context, s *scope) (outcome, error) {
+	isRunning, skip := s.machine.DeletionTimestamp.IsZero(), machinedrain.SkipNode(s.node)
+	switch m := s.found.Maintenance; {
+	case s.node == nil && isRunning:
+		return outcome{action: wait, reason: v1alpha1.ReasonMachineCordoning, message: "Waiting for the Node of the Machine", at: s.now.Add(pollInterval)}, nil
+	case skip != machinedrain.NotSkipped && isRunning:
+		return s.skip(skip), nil
+	case s.found.Name == "":
+		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
+	case m != nil && m.Spec.Stage == v1alpha1.StageComplete: // stages only move forward
+		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "NodeMaintenance " + m.Name + " was completed by another actor; recreating it"},
+			machinemaintenance.CompleteAndDelete(ctx, s.client, m, r.Maintenances.ManagementCluster)
+	}
+	return outcome{}, nil
+}
+
+// keepRules continues a running drain with the last valid rules while a MachineDrainRule is invalid: timeouts and other settings still follow edits.
+// Another drain waits until the rule is fixed.
+func (r *Reconciler) keepRules(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance, problem *machinemaintenance.Problem) (outcome, error) {
+	waiting := outcome{action: wait, reason: problem.Reason, message: problem.Message}
+	switch clock := s.clock(); {
+	case clock.Drained != nil && s.maintenance != nil:
+		return outcome{}, nil
+	case clock.Drain == nil || s.maintenance == nil:
+		waiting.blind = true
+		return waiting, nil
+	case s.maintenance.Spec.Stage == v1alpha1.StageDrain:
+		desired.Spec.DrainRules = s.maintenance.Spec.DrainRules
+		if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
+			return result, err
+		}
+	}
+	return s.untilDrainDeadline(waiting), nil
 }
 
 // desired returns the NodeMaintenance that drains the Machine's Node.

@@ -26,7 +26,7 @@ import (
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinedeployments,verbs=list;watch
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager, options controller.Options) error {
 	var err error
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).
 		Named("rollout").

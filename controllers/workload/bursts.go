@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 )
 
 // The interval between two notifications about the same workload cluster doubles during a burst of events, from the first one to the longest.
@@ -45,7 +46,7 @@ func (b *bursts) add(cluster types.NamespacedName) {
 // run returns when an interval has passed without an event.
 func (b *bursts) run(cluster types.NamespacedName) {
 	for interval := b.first; ; interval = min(2*interval, longestBurstInterval) {
-		time.Sleep(interval)
+		clock.RealClock{}.Sleep(interval)
 		if !b.take(cluster) {
 			return
 		}

@@ -333,7 +333,7 @@ const budgetsKept = time.Minute
 // shows which of them were deleted meanwhile.
 func (c *Clusters) keepBudgets(cluster types.NamespacedName, kept *observedBudgets) {
 	c.budgets[cluster] = kept
-	time.AfterFunc(budgetsKept, func() {
+	clock.RealClock{}.AfterFunc(budgetsKept, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.budgets[cluster] == kept {

@@ -64,7 +64,7 @@ func (b *observedBudgets) record(event func(now time.Time)) {
 	event(b.clock.Now())
 	if !b.expires && b.observed.HasLosses() {
 		b.expires = true
-		time.AfterFunc(budgets.LossCounts, b.expire)
+		clock.RealClock{}.AfterFunc(budgets.LossCounts, b.expire)
 	}
 }
 
@@ -73,6 +73,6 @@ func (b *observedBudgets) expire() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.expires = b.observed.Expire(b.clock.Now()); b.expires {
-		time.AfterFunc(budgets.LossCounts, b.expire)
+		clock.RealClock{}.AfterFunc(budgets.LossCounts, b.expire)
 	}
 }

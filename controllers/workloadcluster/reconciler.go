@@ -68,7 +68,7 @@ type Reconciler struct {
 }
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager, options controller.Options) error {
 	r.recorder = mgr.GetEventRecorderFor("node-maintenance-cluster") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
 	clusters := func(_ context.Context, cluster client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(cluster)}}

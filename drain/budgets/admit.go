@@ -137,27 +137,18 @@ func (i *Index) Admit(candidates []Candidate) (admitted []Admitted, waiting []Wa
 func (i *Index) AdmitWithin(candidates []Candidate, free func(node string) int) (admitted []Admitted, waiting []Waiting) {
 	used := map[*Budget]int{} // disruptions
 	seen := map[identity]bool{}
-	for _, c := range candidates {
-		if !c.InFlight || seen[c.Pod.identity()] {
-			continue
-		}
-		seen[c.Pod.identity()] = true
+	for _, c := range unseen(candidates, seen, func(c Candidate) bool { return c.InFlight }) {
 		if decision := i.decide(c.Pod, used); decision.needsDisruption {
 			used[decision.budget]++
 		}
 	}
 	left := map[string]int{} // by Node
-	for _, c := range candidates {
-		if seen[c.Pod.identity()] {
-			continue
-		}
-		seen[c.Pod.identity()] = true
+	for _, c := range unseen(candidates, seen, func(Candidate) bool { return true }) {
 		if _, known := left[c.Pod.Node]; !known {
 			left[c.Pod.Node] = free(c.Pod.Node)
 		}
-
 		decision := i.decide(c.Pod, used)
-		deletes := decision.wait != nil && c.DeleteUnready && !c.Pod.Ready && decision.isFutile()
+		deletes := decision.deletes(c)
 		switch {
 		case decision.wait != nil && !deletes:
 			if !c.Expected {
@@ -182,6 +173,18 @@ func (i *Index) AdmitWithin(candidates []Candidate, free func(node string) int) 
 	return admitted, waiting
 }
 
+// unseen returns the candidates to which include applies and whose Pods were not seen yet, and adds these Pods to seen.
+func unseen(candidates []Candidate, seen map[identity]bool, include func(Candidate) bool) []Candidate {
+	var first []Candidate
+	for _, c := range candidates {
+		if id := c.Pod.identity(); include(c) && !seen[id] {
+			seen[id] = true
+			first = append(first, c)
+		}
+	}
+	return first
+}
+
 // identity identifies a Pod. A recreated Pod has the same name and another UID.
 type identity struct {
 	uid             types.UID
@@ -195,6 +198,11 @@ type decision struct {
 	budget          *Budget
 	needsDisruption bool
 	wait            *Waiting
+}
+
+// deletes reports whether the candidate is deleted although its budget does not allow a disruption, because it is not ready and would wait forever.
+func (d decision) deletes(c Candidate) bool {
+	return d.wait != nil && c.DeleteUnready && !c.Pod.Ready && d.isFutile()
 }
 
 // isFutile reports whether a Pod that is not ready would wait forever: the status of its budget is up to date, and the budget can never

@@ -121,7 +121,7 @@ func (w *world) allows(app *worldApp) int { return max(0, app.unavailable-len(ap
 func (w *world) observe(name string) {
 	app := w.apps[name]
 	ready, desired := app.replicas-len(app.pending), app.replicas-app.unavailable
-	counts := healthy(int32(ready), int32(app.replicas), int32(desired)) //nolint:gosec // small numbers
+	counts := healthy(int32(ready), int32(app.replicas), int32(desired))
 	app.status = budget(name, coversApp(name), wants("", fmt.Sprint(app.unavailable)), counts)
 	app.stale = false
 }

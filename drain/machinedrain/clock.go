@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
@@ -60,7 +59,8 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 // has recorded this in the condition only. The record counts even if its time is not credible: the error delays a release, and causes none.
 func waitsForTurn(m *clusterv1.Machine) bool {
 	_, recorded := m.Annotations[v1alpha1.WaitingForTurnAnnotation]
-	return recorded || conditions.GetReason(m, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonWaitingForTurn
+	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	return recorded || condition != nil && condition.Reason == v1alpha1.ReasonWaitingForTurn
 }
 
 // hasBegun reports whether the drain has begun, in this or in an earlier maintenance of the Node.

@@ -210,7 +210,7 @@ type drainPod struct {
 // reconcileMaintenance does what the controller of NodeMaintenances does. Attempts are observed in the next reconciliation.
 func (w *drainWorld) reconcileMaintenance() {
 	m := w.maintenance
-	m.Generation = int64(w.machine.Generation)
+	m.Generation = w.machine.Generation
 	m.Spec.Evacuation.DrainTimeoutSeconds = w.machine.Spec.Deletion.NodeDrainTimeoutSeconds
 	status := draintimeout.Observe(m, w.now)
 	m.Status.DrainTimeout, m.Status.ObservedGeneration = status, m.Generation
@@ -366,7 +366,7 @@ func TestRecord(t *testing.T) {
 		{"M15: records nothing without a timeout", machine(isDeleted), func(m *clusterv1.Machine) machinedrain.Clock {
 			return machinedrain.ClockOf(m, read(draining(60)), after(100))
 		}, nil},
-		{"M15: records the start of the wait for volumes also if only the drain has a timeout", machine(isDeleted, timeouts(30, 0)), func(m *clusterv1.Machine) machinedrain.Clock {
+		{"M15: records the start of the wait for volumes also if only the drain has a timeout", machine(isDeleted, timeouts(30, 0)), func(*clusterv1.Machine) machinedrain.Clock {
 			return machinedrain.Clock{Drain: ptr.To(after(60)), Drained: ptr.To(after(70)), Volumes: ptr.To(after(70))}
 		}, map[string]string{v1alpha1.DrainStartedAnnotation: at(60), v1alpha1.DrainEndedAnnotation: at(70), v1alpha1.VolumeWaitStartedAnnotation: at(70)}},
 		{"M92: records that the Machine waits for a turn", machine(isDeleted, timeouts(30, 0)), func(m *clusterv1.Machine) machinedrain.Clock {

@@ -99,7 +99,7 @@ func markingOf(d metav1.Object) (m marking, labelled bool) {
 	if beforeErr != nil || surgedErr != nil || before < 1 || surged <= before || surged-before > maxPods || !strings.HasPrefix(parts[0], idPrefix(d.GetUID())) {
 		return marking{}, labelled
 	}
-	return marking{id: parts[0], replicas: int32(before), surged: int32(surged)}, labelled //nolint:gosec // parsed with 32 bits
+	return marking{id: parts[0], replicas: int32(before), surged: int32(surged)}, labelled
 }
 
 // newID returns the ID of a surge that begins now. It starts with a hash of the UID, so that a copy of the Deployment with its labels is
@@ -110,7 +110,7 @@ func newID(deployment types.UID, now time.Time) string {
 
 func idPrefix(deployment types.UID) string {
 	hash := fnv.New64a()
-	hash.Write([]byte(deployment)) //nolint:errcheck // it never fails
+	hash.Write([]byte(deployment))
 	return strconv.FormatUint(hash.Sum64(), 36) + "-"
 }
 

@@ -83,6 +83,7 @@ status:
       podSelector: {matchLabels: {a: b}, matchExpressions: [{key: a, operator: In, values: [b]}]}
     drainMessage: m
     waiting: true
+    drainStartTime: "2026-01-01T00:00:00Z"
     drained: true
     podsPendingEvacuation: 1
     podsEvacuating: 1
@@ -376,19 +377,19 @@ func (f field) schemaKey() string {
 }
 
 func withoutDescriptions(schema apiextensionsv1.JSONSchemaProps) string {
-	var clear func(any)
-	clear = func(value any) {
+	var removeDescriptions func(any)
+	removeDescriptions = func(value any) {
 		switch value := value.(type) {
 		case []any:
 			for _, each := range value {
-				clear(each)
+				removeDescriptions(each)
 			}
 		case map[string]any:
 			if _, is := value["description"].(string); is {
 				delete(value, "description")
 			}
 			for _, each := range value {
-				clear(each)
+				removeDescriptions(each)
 			}
 		}
 	}
@@ -396,7 +397,7 @@ func withoutDescriptions(schema apiextensionsv1.JSONSchemaProps) string {
 	if err := json.Unmarshal([]byte(asJSON(schema)), &values); err != nil {
 		panic(err) // a schema of this project
 	}
-	clear(values)
+	removeDescriptions(values)
 	return asJSON(values)
 }
 
