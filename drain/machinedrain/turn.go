@@ -3,10 +3,12 @@ package machinedrain
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -28,6 +30,8 @@ type Contender struct {
 	Began time.Time
 	// Timeout is the drain timeout of the Machine, 0 if it has none.
 	Timeout time.Duration
+	// Stuck means that the drain would not begin if maxParallelDrains permitted it: its reconciliation fails persistently.
+	Stuck bool
 }
 
 // ContenderOf returns the contender of a Machine whose drain has not started.
@@ -88,8 +92,14 @@ func RequestedDrains(all []clusterv1.Machine) []*clusterv1.Machine {
 	return requested
 }
 
+// stuckReasons are the reasons of the conditions of Machines whose drains do not begin.
+var stuckReasons = []string{v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonMaintenanceNameTaken, v1alpha1.ReasonCRDNotServed}
+
 func contenderOf(m *clusterv1.Machine, drain *v1alpha1.NodeMaintenance) Contender {
 	c := ContenderOf(m)
+	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {
+		c.Stuck = slices.Contains(stuckReasons, condition.Reason)
+	}
 	if drain != nil {
 		c.Draining, c.Began = true, DrainBegan(drain)
 	} else if began := recorded(m, v1alpha1.DrainStartedAnnotation); began != nil { // its NodeMaintenance is recreated
@@ -132,7 +142,8 @@ type Turn struct {
 	Settles time.Time
 	// Latest is when the drain starts regardless of the limit unless another drain starts before, zero if the Machine has no drain timeout.
 	Latest time.Time
-	// Overdue means that Latest has passed.
+	// Overdue means that Latest has passed, and that the drains in progress use the limit, or that a Machine which has waited longer does not
+	// begin although it could. When a drain ends, the next one begins: until then no other Machine is overdue.
 	Overdue bool
 }
 
@@ -186,6 +197,7 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 		return !latest.IsZero() && !now.Before(latest)
 	}
 	turn.Latest, turn.Overdue = self.latest(lastBegan), overdue(self)
+	isStuck := false
 	for _, other := range all {
 		switch {
 		case other.Name == self.Name:
@@ -194,8 +206,10 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 		case compareContenders(other, self) < 0:
 			turn.Before++
 			turn.Overdue = turn.Overdue && !overdue(other)
+			isStuck = isStuck || other.Stuck
 		}
 	}
+	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isStuck)
 	return turn
 }
 

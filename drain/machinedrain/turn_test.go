@@ -38,6 +38,11 @@ func within(seconds int, c machinedrain.Contender) machinedrain.Contender {
 	return c
 }
 
+func stuck(c machinedrain.Contender) machinedrain.Contender {
+	c.Stuck = true
+	return c
+}
+
 func TestTurnOf(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -64,6 +69,8 @@ func TestTurnOf(t *testing.T) {
 		{"M37: starts the older deletion of two that are overdue", within(10, contender("b", 2)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, contender("c", 3))}, 1, 50, true},
 		{"M37: makes the later deletion of two that are overdue wait", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, contender("b", 2))}, 1, 50, false},
 		{"M37: does not wait for an older deletion without a drain timeout", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), contender("b", 2)}, 1, 50, true},
+		{"M37: waits for an older deletion that begins now, after a drain has ended", within(10, contender("c", 3)), []machinedrain.Contender{contender("b", 2)}, 1, 50, false},
+		{"M37: does not wait for an older deletion whose reconciliation fails", within(10, contender("c", 3)), []machinedrain.Contender{stuck(contender("b", 2))}, 1, 50, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := machinedrain.TurnOf(test.self, test.all, test.limit, time.Unix(int64(test.at), 0)); got.Now() != test.now {
