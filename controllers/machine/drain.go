@@ -87,7 +87,7 @@ func (r *Reconciler) refuseFound(ctx context.Context, s *scope) (outcome, error)
 	switch m := s.found.Maintenance; {
 	case s.node == nil && isRunning:
 		return outcome{action: wait, reason: v1alpha1.ReasonMachineCordoning, message: "Waiting for the Node of the Machine", at: s.now.Add(pollInterval)}, nil
-	case skip != machinedrain.NotSkipped && isRunning:
+	case skip != machinedrain.NotSkipped && !isRunning:
 		return s.skip(skip), nil
 	case s.found.Name == "":
 		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
