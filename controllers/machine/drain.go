@@ -224,7 +224,7 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 	if err != nil {
 		return outcome{}, err
 	}
-	course := s.course()
+	course := s.course() // with the wait for volumes, which ends now
 	if err := r.patchMachine(ctx, s, "ending the wait for volumes", machinedrain.EndVolumeWait); err != nil {
 		return outcome{}, err
 	}

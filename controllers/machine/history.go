@@ -50,9 +50,12 @@ func (s *scope) trace() history.Trace {
 // course returns the times of the Machine's deletion so far.
 func (s *scope) course() history.Course {
 	course := history.Course{
-		Deleted: s.machine.DeletionTimestamp.Time, DrainEnd: s.now, Releasing: s.now,
+		DrainEnd: s.now, Releasing: s.now,
 		DrainTimedOut: s.drainTimeoutMessage, VolumesTimedOut: s.volumesTimeoutMessage,
 		Limited: s.policy != nil && s.policy.Spec.MaxParallelDrains != nil && !util.IsControlPlaneMachine(s.machine),
+	}
+	if s.machine.DeletionTimestamp != nil {
+		course.Deleted = s.machine.DeletionTimestamp.Time
 	}
 	if s.maintenance == nil {
 		return course
