@@ -186,12 +186,7 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if settles := self.Requested.Add(settling); now.Before(settles) && settles.Sub(now) <= 2*settling { // else the clock of this manager is behind
 		turn.Settles = settles
 	}
-	var lastBegan time.Time
-	for _, other := range all {
-		if other.Name != self.Name && other.Draining && other.Began.After(lastBegan) {
-			lastBegan = other.Began
-		}
-	}
+	lastBegan := lastDrainBegan(self, all)
 	overdue := func(c Contender) bool {
 		latest := c.latest(lastBegan)
 		return !latest.IsZero() && !now.Before(latest)
@@ -211,6 +206,16 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	}
 	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isStuck)
 	return turn
+}
+
+// lastDrainBegan returns when the last drain of another contender began, zero if none drains.
+func lastDrainBegan(self Contender, all []Contender) (last time.Time) {
+	for _, other := range all {
+		if other.Name != self.Name && other.Draining && other.Began.After(last) {
+			last = other.Began
+		}
+	}
+	return last
 }
 
 // BlindTurn decides whether a Machine that waits for a turn gets it while its NodeMaintenance cannot be read, from the records of the Machines of its
