@@ -285,10 +285,10 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	}
 	pod, found := workload.PodOf(observation, s.evacuation)
 	if !found {
-		if _, s.gone = observation.PodsOn(node); s.gone { // the Evacuation may exist for long, with a finalizer of another actor
-			r.Clusters.Release(s.request.Cluster, watchOwner(s.request))
+		if _, listed := observation.PodsOn(node); !listed {
+			return nil
 		}
-		return nil
+		return r.confirmGone(ctx, s)
 	}
 	podType, known := rules.PodTypeOf(pod, observation.DaemonSetExists)
 	if !known {
@@ -310,6 +310,24 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 			r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, workload.EventInvalidEvacuator, problem.Message)
 		}
 	}
+	return nil
+}
+
+// confirmGone decides whether a Pod that is not among those of its Node does not exist. If it has not been observed before, the watch may not have
+// delivered it yet, so it is read.
+func (r *Reconciler) confirmGone(ctx context.Context, s *scope) error {
+	_, known := r.goneSince.Get(s.request.Cluster, s.evacuation.UID)
+	if !known && !evacuation.PodWasObserved(s.evacuation) {
+		pod, err := r.livePod(ctx, s)
+		if err != nil || pod != nil && pod.Spec.NodeName == s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation] {
+			return err
+		}
+		if pod != nil {
+			return r.recordNode(ctx, s, pod)
+		}
+	}
+	s.gone = true
+	r.Clusters.Release(s.request.Cluster, watchOwner(s.request)) // the Evacuation may exist for long, with a finalizer of another actor
 	return nil
 }
 

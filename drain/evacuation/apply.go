@@ -93,7 +93,7 @@ func (a Action) evict(e *v1alpha1.Evacuation, now time.Time) {
 func (a Action) awaitTermination(e *v1alpha1.Evacuation, now time.Time) {
 	switch a.Reason {
 	case ReasonTerminating:
-		if !podWasObserved(e) {
+		if !PodWasObserved(e) {
 			e.Status.Message = a.Message
 		}
 		return

@@ -189,7 +189,7 @@ func end(in Input) Action {
 	switch {
 	case in.Pod.Exists:
 		action.Message = "The Pod has finished."
-	case e.DeletionTimestamp == nil && !podWasObserved(e):
+	case e.DeletionTimestamp == nil && !PodWasObserved(e):
 		action.Kind, action.Reason = Fail, v1alpha1.ReasonPodNotFound
 		action.Message = fmt.Sprintf("There is no Pod %s with the UID %s.", quote(e.Spec.PodRef.Name), quote(e.Spec.PodRef.UID))
 	}
@@ -299,9 +299,9 @@ func undecided(e *v1alpha1.Evacuation) bool {
 	return e.Status.ActiveEvacuatorClass == nil && !e.Status.ActiveEvacuatorCompleted
 }
 
-// podWasObserved reports whether the Pod has been observed: the Evacuation has its ownerReference, see Adopt, or a status. All actions but Fail
+// PodWasObserved reports whether the Pod has been observed: the Evacuation has its ownerReference, see Adopt, or a status. All actions but Fail
 // set the status for an observed Pod only.
-func podWasObserved(e *v1alpha1.Evacuation) bool {
+func PodWasObserved(e *v1alpha1.Evacuation) bool {
 	return ownedByPod(e) || !undecided(e) || e.Status.Message != "" || len(e.Status.Conditions) > 0
 }
 

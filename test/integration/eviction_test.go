@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -53,6 +54,7 @@ func TestEvictions(t *testing.T) {
 		{"E30: does not wait for a replica of a StatefulSet that was pending before the drain", pendingReplica},
 		{"E30: names and counts the replica that a Pod waits for, and stops waiting with Unordered", namedReplica},
 		{"E2: fails and deletes an Evacuation of a Pod that does not exist", podNotFound},
+		{"E2: does not fail the Evacuations of Pods that the watch delivers later than their Evacuations", podsOfAMoment},
 		{"E4: reports an invalid evacuator annotation in an event on the Pod", invalidAnnotation},
 		{"E43: writes the Evacuations of Pods that are evicted at once two times", evictedAtOnce},
 		{"E41: leaves no Evacuation behind while the manager or the garbage collector is stopped", nothingLeftBehind},
@@ -516,6 +518,36 @@ func podNotFound(s *scene) {
 	failed := s.ours().Resource("evacuations", "status").Named(namespace, e.Name).Where(contains(v1alpha1.ReasonPodNotFound))
 	removed := s.ours().Resource("evacuations").Named(namespace, e.Name).Verb("delete")
 	s.expectOrder(s.first(failed), s.first(removed))
+}
+
+// podsOfAMoment creates Evacuations immediately after their Pods, on a Node whose Pods are watched.
+func podsOfAMoment(s *scene) {
+	s.withNodes("e2")
+	watched := bare("e2", "e2", withEvacuator)
+	s.run(watched)
+	s.create(s.workload.Client, requestFor(watched))
+	s.Eventually(func() string { return s.activeClass(watched) }, soon, pace).Should(Equal(evacuatorClass))
+	var pods []*corev1.Pod
+	for i := range 100 {
+		pods = append(pods, bare(fmt.Sprintf("e2-%d", i), "e2"))
+	}
+	var creations errgroup.Group
+	creations.SetLimit(10)
+	for _, pod := range pods {
+		creations.Go(func() error {
+			if err := s.workload.Client.Create(s.Context(), pod); err != nil {
+				return err
+			}
+			e := requestFor(pod)
+			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "e2"}
+			return s.workload.Client.Create(s.Context(), e)
+		})
+	}
+	s.Expect(creations.Wait()).To(Succeed())
+	s.expectDeleted(pods...)
+	s.Expect(s.ours().Resource("evacuations", "status").Where(contains(v1alpha1.ReasonPodNotFound)).Where(contains("e2-"))).To(BeEmpty())
+	s.completeEvacuator(watched)
+	s.expectDeleted(watched)
 }
 
 // forgedNodes creates Evacuations whose annotations name Nodes that do not exist: some of Pods that do not exist, and one of a Pod that runs on
