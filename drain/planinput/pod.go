@@ -77,7 +77,7 @@ func (c *Component) Pod(s Surroundings, pod *corev1.Pod, e *v1alpha1.Evacuation,
 		Type: subject.Type, Priority: ptr.Deref(pod.Spec.Priority, 0), Labels: pod.Labels,
 		Finished:    subject.Finished || overdue,
 		Evacuating:  e != nil && evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
-		IsRecreated: subject.Type == v1alpha1.PodTypeDaemonSet && daemonset.Tolerated(pod.Spec.Tolerations),
+		IsRecreated: subject.TypeKnown && subject.Type == v1alpha1.PodTypeDaemonSet && daemonset.Tolerated(pod.Spec.Tolerations),
 		Verdicts:    make(map[string]plan.Verdict, len(selecting)),
 	}}
 	if subject.TypeKnown {

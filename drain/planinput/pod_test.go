@@ -60,6 +60,37 @@ func podOn(node, namespace, name string) *corev1.Pod {
 	}
 }
 
+// unread is a workload cluster whose DaemonSets have not been listed yet.
+type unread struct{ surroundings }
+
+func (unread) DaemonSetExists(string, string, types.UID) (exists, known bool) { return false, false }
+
+// existing is a workload cluster in which each DaemonSet exists.
+type existing struct{ surroundings }
+
+func (existing) DaemonSetExists(string, string, types.UID) (exists, known bool) { return true, true }
+
+func TestPodsOfDaemonSets(t *testing.T) {
+	for name, tc := range map[string]struct {
+		surroundings planinput.Surroundings
+		drained      bool
+	}{
+		"M6: a drain waits until it is known whether the DaemonSet of a Pod exists, also if the Pod tolerates every taint": {unread{}, false},
+		"M8: a drain waits for a Pod that tolerates every taint and whose DaemonSet no longer exists":                      {surroundings{}, false},
+		"R40: a drain does not wait for a Pod that its DaemonSet would recreate":                                           {existing{}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			pod := podOn("one", metav1.NamespaceSystem, "proxy")
+			pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "proxy", UID: "set", Controller: ptr.To(true)}}
+			c := planinput.ComponentOf("m", []planinput.Drain{drain("m", "one")}, now)
+			planned := []plan.Pod{c.Pod(tc.surroundings, pod, nil, false, now).Planned}
+			g.Expect(c.Decide(planned, c.Turns(planned)).Maintenances["m"].Drained).To(Equal(tc.drained))
+		})
+	}
+}
+
 func TestVerdicts(t *testing.T) {
 	t.Run("E60: evaluates the drain rules of the NodeMaintenances that select the Node of a Pod, and no others", func(t *testing.T) {
 		g := NewWithT(t)
