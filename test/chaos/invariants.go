@@ -42,6 +42,7 @@ var invariants = []invariant{
 	{"R10: Pods are removed only from Nodes under a maintenance in stage Drain", evictedInStageDrain},
 	{"M1, M5, R45: no Pod is removed that a rule or label skips or waits for", protectedStay},
 	{"E18: no Pod is removed without a disruption that its PodDisruptionBudget allows", budgetsRespected},
+	{"E55: no Pod is evicted just after its PodDisruptionBudget was deleted", replacementsAwaited},
 	{"M4: Pods with a lower drain order are removed first", orderRespected},
 	{"M13, M39, M92, M93: no hook is removed before the Pods are, unless the drain timed out", hookHeld},
 	{"M19: no hook is removed before the volumes are detached", volumesDetached},
@@ -208,6 +209,48 @@ func (l *limits) deletesBeforeTimeout(r removal) bool {
 		return false
 	}
 	return !r.Requested.Add(l.ClockOff).Add(rounding).Before(end.Add(-l.timeout(node, r.Requested, drainTimeout) / 2))
+}
+
+// replacement is how long evictions wait for the replacement of a budget that was deleted.
+const replacement = 3 * time.Second
+
+// replacementsAwaited checks that no more Pods are evicted in this time than the deleted budget allowed: the manager may not have observed its deletion.
+func replacementsAwaited(h *History) []string {
+	budgets, limited := timelines[*policyv1.PodDisruptionBudget](&h.Workload, budgetKeys), h.machinesWithTimeout()
+	all := slices.DeleteFunc(h.carriedOut(), func(r removal) bool {
+		node, _ := r.pod.boundSince()
+		pod, exists := r.pod.versions.at(r.at - 1)
+		return limited[node] || !r.isEviction() || !exists || !isReady(pod) || isOfDaemonSet(pod) // a final eviction attempt does not wait
+	})
+	var found []string
+	for name, versions := range budgets {
+		for i, version := range versions {
+			if version.exists || i == 0 || !versions[i-1].exists {
+				continue
+			}
+			budget := versions[i-1].object
+			from, until := h.Workload.Clock.period(version.revision)
+			if h.managerStarted(from.Add(-lag), until.Add(replacement)) { // it does not know of the budget
+				continue
+			}
+			evicted := slices.DeleteFunc(slices.Clone(all), func(r removal) bool {
+				pod, _ := r.pod.versions.at(r.at - 1)
+				return r.Requested.Before(until) || !r.Requested.Before(from.Add(replacement)) || !selectsPod(budget, pod) || h.isSelected(budgets, r)
+			})
+			if len(evicted) > int(budget.Status.DisruptionsAllowed) {
+				found = append(found, fmt.Sprintf("PodDisruptionBudget %s allowed %d disruptions when it was deleted at %s: %v", name, budget.Status.DisruptionsAllowed, until.Format("15:04:05.000"), evicted))
+			}
+		}
+	}
+	return found
+}
+
+// isSelected returns whether a budget selected the Pod of a removal.
+func (h *History) isSelected(budgets map[string]timeline[*policyv1.PodDisruptionBudget], r removal) bool {
+	pod, _ := r.pod.versions.at(r.at - 1)
+	return slices.ContainsFunc(slices.Collect(maps.Values(budgets)), func(budget timeline[*policyv1.PodDisruptionBudget]) bool {
+		return alwaysSelects(budget, pod, h.Workload.Clock.Before(r.Requested), r.at)
+	})
 }
 
 // orderRespected considers Pods that were on a Node when its drain began, and whose verdicts did not change since. Nodes whose Machine has a

@@ -178,6 +178,25 @@ func TestInvariants(t *testing.T) {
 			s.evict("a", "uid-a")
 		}, nil},
 
+		{"E55: a Pod is evicted just after its budget was deleted", func(s *story) {
+			s.storePod("a")
+			s.storeBudget("b", "a", 0)
+			s.store(&s.Workload, budgetKeys+"default/b", nil)
+			s.evict("a", "uid-a")
+		}, replacementsAwaited},
+		{"E55: a Pod is evicted just after a budget was deleted that allowed its disruption", func(s *story) {
+			s.storePod("a")
+			s.storeBudget("b", "a", 1)
+			s.store(&s.Workload, budgetKeys+"default/b", nil)
+			s.evict("a", "uid-a")
+		}, nil},
+		{"E55: a Pod is evicted three seconds after its budget was deleted", func(s *story) {
+			s.storePod("a")
+			s.storeBudget("b", "a", 0)
+			s.store(&s.Workload, budgetKeys+"default/b", nil)
+			s.now = s.now.Add(replacement)
+			s.evict("a", "uid-a")
+		}, nil},
 		{"a Pod is evicted before a Pod with a lower drain order is gone", func(s *story) {
 			lowAndHigh(s)
 			s.evict("low", "uid-low")
