@@ -103,7 +103,8 @@ func faults() []fault {
 // admitFailing is the fault during which the first step of the deletion of a Machine fails.
 const admitFailing = "admit-failing"
 
-// forbidInfrastructure forbids the managers to read infrastructure and control plane objects. What they have read is valid for fifteen seconds.
+// forbidInfrastructure forbids the managers to read infrastructure and control plane objects. What they have read is valid for fifteen
+// seconds.
 func forbidInfrastructure(ctx context.Context, r *run, _ uint64) (heal, error) {
 	set := func(ctx context.Context, rules []rbacv1.PolicyRule) (before []rbacv1.PolicyRule, err error) {
 		role := &rbacv1.ClusterRole{}

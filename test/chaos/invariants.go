@@ -214,7 +214,8 @@ func (l *limits) deletesBeforeTimeout(r removal) bool {
 // replacement is how long evictions wait for the replacement of a budget that was deleted.
 const replacement = 3 * time.Second
 
-// replacementsAwaited checks that no more Pods are evicted in this time than the deleted budget allowed: the manager may not have observed its deletion.
+// replacementsAwaited checks that no more Pods are evicted in this time than the deleted budget allowed: the manager may not have observed
+// its deletion.
 func replacementsAwaited(h *History) []string {
 	budgets, limited := timelines[*policyv1.PodDisruptionBudget](&h.Workload, budgetKeys), h.machinesWithTimeout()
 	all := slices.DeleteFunc(h.carriedOut(), func(r removal) bool {
@@ -238,7 +239,8 @@ func replacementsAwaited(h *History) []string {
 				return r.Requested.Before(until) || !r.Requested.Before(from.Add(replacement)) || !selectsPod(budget, pod) || h.isSelected(budgets, r)
 			})
 			if len(evicted) > int(budget.Status.DisruptionsAllowed) {
-				found = append(found, fmt.Sprintf("PodDisruptionBudget %s allowed %d disruptions when it was deleted at %s: %v", name, budget.Status.DisruptionsAllowed, until.Format("15:04:05.000"), evicted))
+				allowed, at := budget.Status.DisruptionsAllowed, until.Format("15:04:05.000")
+				found = append(found, fmt.Sprintf("PodDisruptionBudget %s allowed %d disruptions when it was deleted at %s: %v", name, allowed, at, evicted))
 			}
 		}
 	}
@@ -327,8 +329,8 @@ func (h *History) machinesWithTimeout() map[string]bool {
 // appearance is how long a Pod may be on a Node before the drain of the Node notices it.
 const appearance = 5 * time.Second
 
-// hookHeld checks each release: the Pods of the Node were drained or skipped, or the drain timeout had passed. A Machine and its Node have the same
-// name.
+// hookHeld checks each release: the Pods of the Node were drained or skipped, or the drain timeout had passed. A Machine and its Node have
+// the same name.
 func hookHeld(h *History) []string {
 	v, l := h.verdicts(), h.limits()
 	lives := h.Workload.lives()
@@ -360,8 +362,8 @@ func hookHeld(h *History) []string {
 	return found
 }
 
-// volumesDetached checks that no volume is attached to the Node of a Machine when the hook is removed, unless a Pod that stays uses the volume, or the
-// timeout for volumes had passed.
+// volumesDetached checks that no volume is attached to the Node of a Machine when the hook is removed, unless a Pod that stays uses the
+// volume, or the timeout for volumes had passed.
 func volumesDetached(h *History) []string {
 	l := h.limits()
 	lives := h.Workload.lives()

@@ -480,7 +480,8 @@ func (s *story) withTimeout(seconds int32) {
 	s.now = s.now.Add(30 * time.Second)
 }
 
-// waitForTurn has a Machine with a drain timeout of 20 s, which waits for the turns of the Machines before it, and a Pod on its Node. Machine n1 drains.
+// waitForTurn has a Machine with a drain timeout of 20 s, which waits for the turns of the Machines before it, and a Pod on its Node.
+// Machine n1 drains.
 func waitForTurn(s *story, name string) {
 	s.MaxParallelDrains = 1
 	s.storeNode(func(node *corev1.Node) { node.Name = name })

@@ -34,8 +34,8 @@ func (r release) String() string {
 	return fmt.Sprintf("%s release of Machine %s (%s)", r.stored.Format("15:04:05.000"), r.machine, message)
 }
 
-// allReleases returns the removals of the hook by any actor, by the versions of the Machines: the audit log has no request that was cut off by the
-// death of its API server.
+// allReleases returns the removals of the hook by any actor, by the versions of the Machines: the audit log has no request that was cut off
+// by the death of its API server.
 func (h *History) allReleases() []release {
 	requests := h.Management.Audit.WithUserAgent(fleet.ManagerAgent).Resource("machines").Where(fleet.ReleasesHook)
 	var all []release
@@ -94,8 +94,8 @@ func (h *History) releases() []release {
 	})
 }
 
-// limits says when the time limits of Machines end at the earliest, by what was stored. What the manager records about starts does not count: a
-// wrong record must not excuse a release.
+// limits says when the time limits of Machines end at the earliest, by what was stored. What the manager records about starts does not
+// count: a wrong record must not excuse a release.
 type limits struct {
 	*History
 	machines     map[string]timeline[*clusterv1.Machine] // of namespace default
@@ -139,8 +139,8 @@ const (
 	rounding = 2 * time.Second
 )
 
-// turns finds the earliest time at which the drain of each deleted Machine may have begun. From then on its drain timeout counts, whatever the drain
-// waits for (M6, M36, M39, M52), but no wait for a turn (M37) and no time without a running manager.
+// turns finds the earliest time at which the drain of each deleted Machine may have begun. From then on its drain timeout counts, whatever
+// the drain waits for (M6, M36, M39, M52), but no wait for a turn (M37) and no time without a running manager.
 func (l *limits) turns() {
 	if len(l.Management.Clock) == 0 {
 		return
@@ -176,10 +176,9 @@ type moment struct {
 }
 
 func (l *limits) momentAt(at time.Time) moment {
-	m := moment{
-		at: at, management: [2]int64{l.Management.Clock.Before(at), l.Management.Clock.After(at)}, workload: [2]int64{l.Workload.Clock.Before(at), l.Workload.Clock.After(at)},
-		recent: l.Workload.Clock.Before(at.Add(-lag)), requested: map[string]time.Time{},
-	}
+	m := moment{at: at, recent: l.Workload.Clock.Before(at.Add(-lag)), requested: map[string]time.Time{}}
+	m.management = [2]int64{l.Management.Clock.Before(at), l.Management.Clock.After(at)}
+	m.workload = [2]int64{l.Workload.Clock.Before(at), l.Workload.Clock.After(at)}
 	for name, versions := range l.machines {
 		for _, state := range versions.during(m.management[0], m.management[1]) {
 			if isHeld(state) {
@@ -218,14 +217,14 @@ func (l *limits) mayBegin(m moment, name string) bool {
 	return before < l.MaxParallelDrains || timeout > 0 && !m.at.Add(l.ClockOff).Before(latest.Add(timeout))
 }
 
-// contends returns whether a Machine counts for the turn of another one: it is held, its Node is reachable and has been for some time, and the manager
-// has observed its deletion if it has observed that of the other one.
+// contends returns whether a Machine counts for the turn of another one: it is held, its Node is reachable and has been for some time, and
+// the manager has observed its deletion if it has observed that of the other one.
 func (l *limits) contends(m moment, name, other string) bool {
 	if wasUnreachable(l.nodes[other], m.recent, m.workload[1]) {
 		return false
 	}
 	known := l.heldSince(other) <= max(l.heldSince(name), l.Management.Clock.Before(m.at.Add(-appearance)))
-	return known && !slices.ContainsFunc(l.machines[other].during(m.management[0], m.management[1]), func(s stored[*clusterv1.Machine]) bool { return !isHeld(s) })
+	return known && !slices.ContainsFunc(l.machines[other].during(m.management[0], m.management[1]), isNotHeld)
 }
 
 // heldSince returns the revision of the deletion of a Machine.
@@ -249,7 +248,8 @@ func (l *limits) drains(m moment, name string) bool {
 	})
 }
 
-// wasReconciled returns whether the manager has reconciled a NodeMaintenance of a Machine by a time, and so may know that the Machine waits for a turn.
+// wasReconciled returns whether the manager has reconciled a NodeMaintenance of a Machine by a time, and so may know that the Machine waits
+// for a turn.
 func (l *limits) wasReconciled(name string, at time.Time) bool {
 	until := l.Workload.Clock.Before(at)
 	return slices.ContainsFunc(l.maintenances[name], func(versions timeline[*v1alpha1.NodeMaintenance]) bool {
@@ -260,6 +260,7 @@ func (l *limits) wasReconciled(name string, at time.Time) bool {
 }
 
 func drainTimeout(m *clusterv1.Machine) *int32 { return m.Spec.Deletion.NodeDrainTimeoutSeconds }
+
 func volumeTimeout(m *clusterv1.Machine) *int32 {
 	return m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds
 }
@@ -278,7 +279,8 @@ func (l *limits) timeout(name string, at time.Time, of func(*clusterv1.Machine) 
 	return shortest
 }
 
-// drainMayEnd returns when the drain of a Machine may time out at the earliest, as observed at a time. Before that, it may not: not has the reason.
+// drainMayEnd returns when the drain of a Machine may time out at the earliest, as observed at a time. Before that, it may not: not has the
+// reason.
 func (l *limits) drainMayEnd(name string, at time.Time) (end time.Time, not string) {
 	timeout := l.timeout(name, at, drainTimeout)
 	began, has := l.began[name]
@@ -314,8 +316,8 @@ func (l *limits) volumesMayEnd(name string, at time.Time) (end time.Time, not st
 	return drained.Add(timeout), not
 }
 
-// excuse returns why a release is not excused by a limit that has ended, "" if it is. The condition must name the wait that has timed out, which is not a
-// wait for a turn: such a wait ends with the turn.
+// excuse returns why a release is not excused by a limit that has ended, "" if it is. The condition must name the wait that has timed out,
+// which is not a wait for a turn: such a wait ends with the turn.
 func (l *limits) excuse(r release, end time.Time, not string) string {
 	if early := end.Sub(r.stored.Add(l.ClockOff).Add(rounding)); not == "" && early > 0 {
 		not = fmt.Sprintf("its limit could not end before %s", end.Format("15:04:05.000"))
@@ -342,3 +344,5 @@ func isHooked(m *clusterv1.Machine) bool {
 func isHeld(m stored[*clusterv1.Machine]) bool {
 	return m.exists && m.object.DeletionTimestamp != nil && isHooked(m.object)
 }
+
+func isNotHeld(m stored[*clusterv1.Machine]) bool { return !isHeld(m) }
