@@ -97,6 +97,7 @@ func faults() []fault {
 		fault{admitFailing, "roles", forbidInfrastructure},
 		fault{"timeout-set", "timeouts", setTimeout},
 		fault{"budget-replaced", "budgets", replaceBudget},
+		fault{"user-maintenance-vanished", "user maintenance", vanishUserMaintenance},
 	)
 }
 
@@ -139,6 +140,15 @@ func setTimeout(ctx context.Context, r *run, pick uint64) (heal, error) {
 // timeouts is a patch that sets the drain timeout, and that for volumes, of a Machine.
 func timeouts(seconds int32) string {
 	return fmt.Sprintf(`{"spec":{"deletion":{"nodeDrainTimeoutSeconds":%[1]d,"nodeVolumeDetachTimeoutSeconds":%[1]d}}}`, seconds)
+}
+
+// vanishUserMaintenance removes the NodeMaintenance of the user, which cannot complete then.
+func vanishUserMaintenance(ctx context.Context, r *run, _ uint64) (heal, error) {
+	m := r.userMaintenance()
+	if err := r.workload.Client.Get(ctx, client.ObjectKeyFromObject(m), m); err != nil {
+		return nil, errors.Wrap(err, "getting the NodeMaintenance of the user")
+	}
+	return nil, deleteWithFinalizers(ctx, r.workload.Client, m)
 }
 
 // replaceBudget replaces a budget as some operators do: the Pods have none for a moment.
