@@ -73,6 +73,8 @@ func (c Clock) WithTurn(turn Turn, m *clusterv1.Machine, now time.Time) Clock {
 	case c.hasBegun():
 	case !turn.Now():
 		c.Waiting, c.Blocked = cmp.Or(c.Waiting, notBeforeRequest(m, now)), nil
+	case turn.Overdue: // Machines that have waited longer must know, even if the NodeMaintenance cannot be updated, and several must not begin
+		return Clock{Drain: &now}
 	case c.Waiting != nil: // the turn has come
 		c.Waiting, c.Blocked = nil, nil
 	}

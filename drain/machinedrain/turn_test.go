@@ -219,6 +219,40 @@ func TestContenders(t *testing.T) {
 	})
 }
 
+func TestOverdueTurn(t *testing.T) {
+	t.Run("M37: when a drain ends, no other one begins beside an overdue one whose NodeMaintenance cannot be updated", func(t *testing.T) {
+		now := time.Now()
+		deleted := func(name string, ago time.Duration) clusterv1.Machine {
+			m := inDeletion(name)
+			m.DeletionTimestamp, m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(metav1.NewTime(now.Add(-ago))), ptr.To[int32](10)
+			return m
+		}
+		overdue, next := deleted("overdue", 10*time.Second), deleted("next", 11*time.Second)
+		next.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](20)
+		turnOf := func(m *clusterv1.Machine, draining ...machinedrain.Contender) machinedrain.Turn {
+			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{overdue, next}, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				return machinedrain.ObservedDrain{Node: nodeThatIs(false)}, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return machinedrain.TurnOf(machinedrain.ContenderOf(m), append(contenders, draining...), 1, now)
+		}
+		first := began(machinedrain.Contender{Name: "first"}, 0)
+		if turn := turnOf(&next, first); turn.Now() {
+			t.Errorf("the next Machine has the turn %v", turn)
+		}
+		turn := turnOf(&overdue, first)
+		if !turn.Overdue {
+			t.Fatalf("the overdue Machine has the turn %v", turn)
+		}
+		machinedrain.ClockOf(&overdue, read(nil), now).WithTurn(turn, &overdue, now).Record(&overdue)
+		if turn := turnOf(&next); turn.Now() {
+			t.Errorf("the next Machine has the turn %v", turn)
+		}
+	})
+}
+
 func TestHasTurn(t *testing.T) {
 	limited := func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1)) }
 	for _, test := range []struct {
