@@ -356,10 +356,31 @@ func TestInvariants(t *testing.T) {
 			s.now = s.now.Add(21 * time.Second)
 			s.timeOut("n2", "Drain not completed yet")
 		}, nil},
-		{"M93: of two Machines that wait for longer than their drain timeouts, the second one gets a turn after the first one", func(s *story) {
+		{"M93: two Machines get a turn at once while the manager cannot observe turns", func(s *story) {
 			waitForTurn(s, "n2")
 			waitForTurn(s, "n3")
-			s.now = s.now.Add(45 * time.Second)
+			s.now = s.now.Add(20 * time.Second)
+			getTurn(s, "n2")
+			getTurn(s, "n3")
+			s.now = s.now.Add(25 * time.Second)
+			s.timeOut("n3", "Waiting for a connection to the workload cluster")
+		}, hookHeld},
+		{"M93: the second one of two Machines gets a turn a drain timeout after the first one", func(s *story) {
+			waitForTurn(s, "n2")
+			waitForTurn(s, "n3")
+			s.now = s.now.Add(20 * time.Second)
+			getTurn(s, "n2")
+			s.now = s.now.Add(20 * time.Second)
+			getTurn(s, "n3")
+			s.now = s.now.Add(25 * time.Second)
+			s.timeOut("n3", "Waiting for a connection to the workload cluster")
+		}, nil},
+		{"M93: the hook is removed a drain timeout after the Machine had a turn, but another drain began meanwhile", func(s *story) {
+			waitForTurn(s, "n2")
+			waitForTurn(s, "n3")
+			s.now = s.now.Add(5 * time.Second)
+			getTurn(s, "n2")
+			s.now = s.now.Add(32 * time.Second)
 			s.timeOut("n3", "Waiting for a connection to the workload cluster")
 		}, hookHeld},
 		{"M54: the hook is removed while a Pod runs, after the Cluster was deleted", func(s *story) {
@@ -489,6 +510,13 @@ func waitForTurn(s *story, name string) {
 	s.storePod("on-"+name, func(pod *corev1.Pod) { pod.Spec.NodeName = name })
 	s.storeMaintenance(v1alpha1.StageCordon, func(m *v1alpha1.NodeMaintenance) {
 		m.Name, m.Annotations[v1alpha1.OwnerMachineAnnotation], m.Spec.NodeSelector = "of-"+name, "default/"+name, v1alpha1.SelectNodes(name)
+	})
+}
+
+// getTurn records that the drain of a Machine has begun.
+func getTurn(s *story, name string) {
+	s.storeNamedMachine(name, func(m *clusterv1.Machine) {
+		m.Annotations[v1alpha1.DrainStartedAnnotation] = s.now.UTC().Format(time.RFC3339)
 	})
 }
 

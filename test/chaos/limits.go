@@ -105,12 +105,18 @@ type limits struct {
 	deleted map[string]time.Time
 	// began is when the drain of a Machine may have begun at the earliest: see turns. It has no entry if it may not have begun.
 	began map[string]time.Time
+	// started is when the drain of a Machine began according to the first version of its NodeMaintenance in stage Drain or the manager's record. The
+	// drains of other Machines begin later because of it, so a wrong record excuses no release.
+	started map[string]time.Time
+	// recorded has the Machines of which only the manager's record says that the drain has begun.
+	recorded map[string]bool
 }
 
 func (h *History) limits() *limits {
 	l := &limits{
 		History: h, machines: map[string]timeline[*clusterv1.Machine]{}, nodes: timelines[*corev1.Node](&h.Workload, nodeKeys),
 		maintenances: map[string][]timeline[*v1alpha1.NodeMaintenance]{}, deleted: map[string]time.Time{}, began: map[string]time.Time{},
+		started: map[string]time.Time{}, recorded: map[string]bool{},
 	}
 	for key, versions := range timelines[*clusterv1.Machine](&h.Management, machineKeys) {
 		l.machines[strings.TrimPrefix(key, metav1.NamespaceDefault+"/")] = versions
@@ -126,8 +132,31 @@ func (h *History) limits() *limits {
 			l.maintenances[machine] = append(l.maintenances[machine], versions)
 		}
 	}
+	for name := range l.machines {
+		l.start(name)
+	}
 	l.turns()
 	return l
+}
+
+// start finds the start of the drain of a Machine.
+func (l *limits) start(name string) {
+	earlier := func(at time.Time) bool { return l.started[name].IsZero() || at.Before(l.started[name]) }
+	for _, version := range l.machines[name] {
+		if at := l.Management.Clock.timeOf(version.revision); version.exists && version.object.Annotations[v1alpha1.DrainStartedAnnotation] != "" && earlier(at) {
+			l.started[name], l.recorded[name] = at, true
+		}
+	}
+	for _, versions := range l.maintenances[name] {
+		for _, version := range versions {
+			if version.exists && version.object.Spec.Stage == v1alpha1.StageDrain {
+				if at := l.Workload.Clock.timeOf(version.revision); earlier(at) {
+					l.started[name] = at
+				}
+				l.recorded[name] = false
+			}
+		}
+	}
 }
 
 const (
@@ -209,8 +238,8 @@ func (l *limits) mayBegin(m moment, name string) bool {
 			continue
 		}
 		before++
-		if began, has := l.began[other]; has && began.After(latest) {
-			latest = began
+		if start, has := l.started[other]; has && start.After(latest) && !start.After(m.at.Add(-appearance)) {
+			latest = start
 		}
 	}
 	timeout := l.timeout(name, m.at, drainTimeout)
@@ -292,8 +321,29 @@ func (l *limits) drainMayEnd(name string, at time.Time) (end time.Time, not stri
 		return end, "the Machine has no drain timeout"
 	case !has:
 		return end, "its drain could not begin, since other Machines were before it (maxParallelDrains)"
+	case l.tooSoonAfter(name, timeout) != "":
+		return end, "it got a turn less than its drain timeout after Machine " + l.tooSoonAfter(name, timeout)
 	}
 	return began.Add(timeout), ""
+}
+
+// tooSoonAfter returns another Machine that got a turn within the drain timeout before a Machine did, while the drains of neither could be observed
+// to begin, "" if there is none.
+func (l *limits) tooSoonAfter(name string, timeout time.Duration) string {
+	if l.MaxParallelDrains == 0 || !l.recorded[name] {
+		return ""
+	}
+	at := l.started[name]
+	for other, start := range l.started {
+		isEarlier := cmp.Or(start.Compare(at), cmp.Compare(other, name)) < 0
+		if !isEarlier || !l.recorded[other] || !at.Before(start.Add(timeout-rounding)) {
+			continue
+		}
+		if last, exists := l.machines[other].at(l.Management.Clock.Before(at.Add(-appearance))); exists && last.DeletionTimestamp != nil && isHooked(last) {
+			return other
+		}
+	}
+	return ""
 }
 
 // volumesMayEnd returns when the wait for volumes may time out at the earliest: the timeout counts from the end of the drain.
