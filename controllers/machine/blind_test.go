@@ -54,6 +54,7 @@ func TestWithoutConnection(t *testing.T) {
 		brief                 bool   // it fails for the first time
 		inPlace               bool
 		nodeUnknown           bool
+		volumeTimeout         *int32
 		withoutInfrastructure bool          // of the Cluster
 		blindFor              time.Duration // for how long this process has not been able to observe the drain
 		released              bool
@@ -92,6 +93,13 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M94: a drain in place that has ended does not time out in an outage", state: wasLost, inPlace: true, records: map[string]string{
 			v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute),
 		}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
+		{
+			name: "M93: a Machine that was drained in place without a drain timeout, and waits for a turn now, gets the turn and is kept", state: wasLost, blindFor: 2 * time.Minute,
+			records: map[string]string{v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute)}, reason: v1alpha1.ReasonWaitingForTurn,
+		},
+		{name: "M106: keeps a Machine that waits for volumes and whose drain timeout was extended meanwhile", state: wasLost, blindFor: 2 * time.Minute, records: map[string]string{
+			v1alpha1.DrainStartedAnnotation: ago(50 * time.Second), v1alpha1.VolumeWaitStartedAnnotation: ago(40 * time.Second),
+		}, volumeTimeout: ptr.To[int32](30)},
 		{name: "M84: allows no update in place of a Machine that waits for a turn", state: wasLost, records: waits, inPlace: true},
 		{name: "M84: allows no update in place of a Machine whose drain cannot be observed", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, inPlace: true},
 	} {
@@ -106,6 +114,7 @@ func TestWithoutConnection(t *testing.T) {
 				Spec:       clusterv1.MachineSpec{ClusterName: "c", Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](60)}},
 				Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
 			}
+			machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = tc.volumeTimeout
 			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner)
 			if tc.inPlace {
 				metav1.SetMetaDataAnnotation(&machine.ObjectMeta, clusterv1.UpdateInProgressAnnotation, "")
@@ -162,7 +171,7 @@ func TestWithoutConnection(t *testing.T) {
 			if tc.wants != "" {
 				g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(tc.wants))
 			}
-			if tc.reason != "" {
+			if tc.reason != "" && tc.blindFor == 0 { // else it gets a turn
 				g.Expect(machine.Annotations).To(HaveKey("maintenance.cluster.x-k8s.io/waiting-for-turn"))
 			}
 		})

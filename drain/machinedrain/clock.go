@@ -31,7 +31,7 @@ type Clock struct {
 	// Volumes is the start of the wait for volumes.
 	Volumes *time.Time
 
-	resumed bool // the drain began again after it had ended
+	resumed bool // the end of an earlier drain does not count any more
 }
 
 // ClockOf reads the clock from the Machine, where it is recorded in case the workload cluster becomes unreachable or the manager restarts, and from
@@ -43,16 +43,33 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 		Drained: credible(m, v1alpha1.DrainEndedAnnotation, now),
 		Volumes: credible(m, v1alpha1.VolumeWaitStartedAnnotation, now),
 	}
+	if c.continuesAfterTimeout(m, now) {
+		c.Volumes = nil
+	}
 	if present, found := maintenance.Get(); found && c.Drain == nil {
 		c.Drain = present.OwnDrainStart()
 	}
 	switch {
+	case c.Drain == nil && waitsForTurn(m):
+		c = c.waitingSince(cmp.Or(credible(m, v1alpha1.WaitingForTurnAnnotation, now), RequestedAt(m), &now))
 	case c.Drain != nil && c.Drained == nil, c.Volumes != nil:
 		c.Blocked = nil
-	case c.Drained == nil && waitsForTurn(m):
-		c.Waiting = cmp.Or(credible(m, v1alpha1.WaitingForTurnAnnotation, now), RequestedAt(m), &now)
 	}
 	return c
+}
+
+// continuesAfterTimeout reports whether a drain had timed out and continues, because its timeout was extended or removed during the wait for volumes.
+func (c Clock) continuesAfterTimeout(m *clusterv1.Machine, now time.Time) bool {
+	if c.Volumes == nil || c.Drain == nil || c.Drained != nil {
+		return false
+	}
+	deadline := c.DrainDeadline(m)
+	return deadline == nil || now.Before(*deadline)
+}
+
+// waitingSince returns the clock of a Machine that waits for a turn. The end of an earlier drain does not count: Pods must be drained again.
+func (c Clock) waitingSince(since *time.Time) Clock {
+	return Clock{Waiting: since, Blocked: c.Blocked, resumed: true}
 }
 
 // waitsForTurn reports whether the Machine waited for a turn when the manager last observed its NodeMaintenance. An earlier version of the manager
@@ -70,11 +87,11 @@ func (c Clock) hasBegun() bool { return c.Drain != nil || c.Drained != nil || c.
 // drain time.
 func (c Clock) WithTurn(turn Turn, m *clusterv1.Machine, now time.Time) Clock {
 	switch {
-	case c.hasBegun():
+	case c.Drain != nil:
 	case !turn.Now():
-		c.Waiting, c.Blocked = cmp.Or(c.Waiting, notBeforeRequest(m, now)), nil
+		c = Clock{}.waitingSince(cmp.Or(c.Waiting, notBeforeRequest(m, now)))
 	case turn.Overdue: // Machines that have waited longer must know, even if the NodeMaintenance cannot be updated, and several must not begin
-		return Clock{Drain: &now}
+		return c.WithResumption(now)
 	case c.Waiting != nil: // the turn has come
 		c.Waiting, c.Blocked = nil, nil
 	}
@@ -97,7 +114,7 @@ func (c Clock) WithGrantedTurn(now time.Time) Clock {
 	if c.Waiting == nil {
 		return c
 	}
-	return Clock{Drain: &now}
+	return c.WithResumption(now)
 }
 
 // WithResumption starts the clocks again for a drain that had ended: Pods must be drained again, for example because the drain rules were edited or
@@ -299,7 +316,7 @@ func (c Clock) Record(m *clusterv1.Machine) (changed bool) {
 		}
 	}
 	if c.resumed {
-		changed = removeAnnotations(m, v1alpha1.DrainEndedAnnotation, v1alpha1.VolumeWaitStartedAnnotation)
+		changed = removeAnnotations(m, v1alpha1.DrainEndedAnnotation)
 	}
 	if c.Drain != nil && hasDrainTimeout {
 		set(v1alpha1.DrainStartedAnnotation, c.Drain)
@@ -307,9 +324,7 @@ func (c Clock) Record(m *clusterv1.Machine) (changed bool) {
 	if c.Drained != nil && hasTimeout {
 		set(v1alpha1.DrainEndedAnnotation, c.Drained)
 	}
-	if c.Volumes != nil && hasTimeout {
-		set(v1alpha1.VolumeWaitStartedAnnotation, c.Volumes)
-	}
+	keep(v1alpha1.VolumeWaitStartedAnnotation, c.Volumes, hasTimeout)
 	keep(v1alpha1.WaitingForTurnAnnotation, c.Waiting, true) // a timeout may be set while the workload cluster is unreachable
 	keep(v1alpha1.DrainBlockedAnnotation, c.Blocked, hasDrainTimeout)
 	return changed

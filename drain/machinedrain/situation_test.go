@@ -41,6 +41,11 @@ var matrixRecords = map[string]map[string]string{
 	"drained, with volumes":     {v1alpha1.DrainStartedAnnotation: "300", v1alpha1.DrainEndedAnnotation: "320", v1alpha1.VolumeWaitStartedAnnotation: "320"},
 	"drained":                   {v1alpha1.DrainStartedAnnotation: "300", v1alpha1.DrainEndedAnnotation: "320"},
 	"drained and blocked":       {v1alpha1.DrainStartedAnnotation: "300", v1alpha1.DrainEndedAnnotation: "320", v1alpha1.DrainBlockedAnnotation: "400"},
+	"drained, waiting":          {v1alpha1.DrainEndedAnnotation: "320", v1alpha1.WaitingForTurnAnnotation: "400"},
+	"drained, without a start":  {v1alpha1.DrainEndedAnnotation: "320"},
+	"volumes, without a start":  {v1alpha1.DrainEndedAnnotation: "320", v1alpha1.VolumeWaitStartedAnnotation: "320"},
+	"volumes, waiting":          {v1alpha1.DrainEndedAnnotation: "320", v1alpha1.VolumeWaitStartedAnnotation: "320", v1alpha1.WaitingForTurnAnnotation: "400"},
+	"extended, with volumes":    {v1alpha1.DrainStartedAnnotation: "970", v1alpha1.VolumeWaitStartedAnnotation: "980"},
 	"drained before the future": {v1alpha1.DrainStartedAnnotation: "300", v1alpha1.DrainEndedAnnotation: "5000"},
 }
 
@@ -124,11 +129,16 @@ func (tc matrixCase) has(annotation string) bool {
 	return found
 }
 
-// hasBegun reports whether a record or the NodeMaintenance shows that the drain has begun.
-func (tc matrixCase) hasBegun() bool {
+// isDraining reports whether a record of the start or the NodeMaintenance shows that the drain has begun.
+func (tc matrixCase) isDraining() bool {
 	m, found := tc.situation.Maintenance.Get()
-	return tc.has(v1alpha1.DrainStartedAnnotation) || tc.has(v1alpha1.DrainEndedAnnotation) || tc.has(v1alpha1.VolumeWaitStartedAnnotation) ||
+	return tc.has(v1alpha1.DrainStartedAnnotation) ||
 		found && m.StageStart(v1alpha1.StageDrain) != nil || tc.situation.TurnGranted || tc.situation.IsDrained || tc.situation.IsResumed
+}
+
+// hasBegun reports whether the drain has begun, in this or in an earlier maintenance of the Node.
+func (tc matrixCase) hasBegun() bool {
+	return tc.isDraining() || tc.has(v1alpha1.DrainEndedAnnotation) || tc.has(v1alpha1.VolumeWaitStartedAnnotation)
 }
 
 func TestDeadlines(t *testing.T) {
@@ -183,7 +193,19 @@ func TestDeadlines(t *testing.T) {
 			t.Helper()
 			_, isRecorded := tc.machine.Annotations[v1alpha1.WaitingForTurnAnnotation]
 			waits := isRecorded && tc.situation.Turn == nil || tc.situation.Turn != nil && !tc.situation.Turn.Now()
-			if at, _ := tc.deadline(); at != nil && waits && !tc.hasBegun() {
+			if at, _ := tc.deadline(); at != nil && waits && !tc.isDraining() {
+				t.Errorf("times out at %s", at)
+			}
+		})
+	})
+	t.Run("M106: the wait for volumes does not end a drain whose timeout was extended or removed", func(t *testing.T) {
+		eachCase(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			started, isRecorded := tc.recorded(v1alpha1.DrainStartedAnnotation)
+			ended := tc.has(v1alpha1.DrainEndedAnnotation) || tc.situation.IsDrained || tc.situation.VolumeWaitStart != nil
+			timeout := time.Duration(*tc.machine.Spec.Deletion.NodeDrainTimeoutSeconds) * time.Second
+			timesOutLater := timeout == 0 || now.Before(started.Add(timeout))
+			if at, part := tc.deadline(); at != nil && part == machinedrain.PartVolumes && isRecorded && !ended && timesOutLater {
 				t.Errorf("times out at %s", at)
 			}
 		})
@@ -192,7 +214,8 @@ func TestDeadlines(t *testing.T) {
 		eachCase(t, func(t *testing.T, tc matrixCase) {
 			t.Helper()
 			at, part := tc.deadline()
-			ended := (tc.has(v1alpha1.DrainEndedAnnotation) || tc.situation.IsDrained) && !tc.situation.IsResumed && !tc.situation.TurnGranted
+			waited := tc.has(v1alpha1.WaitingForTurnAnnotation) && !tc.has(v1alpha1.DrainStartedAnnotation) // for the turn to drain it again
+			ended := (tc.has(v1alpha1.DrainEndedAnnotation) && !waited || tc.situation.IsDrained) && !tc.situation.IsResumed && !tc.situation.TurnGranted
 			isBlocked := tc.has(v1alpha1.DrainBlockedAnnotation) || !tc.situation.BlockedSince.IsZero()
 			if at != nil && part == machinedrain.PartDrain && ended && (tc.request != "deletion" || !isBlocked) {
 				t.Errorf("times out at %s", at)
