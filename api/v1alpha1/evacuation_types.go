@@ -89,8 +89,7 @@ const (
 	// waits for.
 	EvacuationEvicting = "Evicting"
 
-	// EvacuationSurged is False if no replica is added before the Pod is evicted, although a NodeMaintenance requests it. Its reasons are
-	// in package drain/surge.
+	// EvacuationSurged is False if no replica is added before the Pod is evicted, although a NodeMaintenance requests it.
 	EvacuationSurged = "Surged"
 
 	// EvacuationOrdered is False while the Pod waits for another Pod of its StatefulSet. The message names that Pod.

@@ -161,7 +161,7 @@ type MachineDrainPolicySpec struct {
 	NodeAgent NodeAgentPolicy `json:"nodeAgent,omitempty"`
 }
 
-// Conditions of a MachineDrainPolicy.
+// Condition types of MachineDrainPolicies, and their reasons.
 const (
 	// MachineDrainPolicyMachinePoolsManaged is False if the policy selects Clusters with MachinePools whose infrastructure provider creates no
 	// Machines. Their Nodes are not drained. Otherwise the policy does not have the condition.

@@ -55,9 +55,10 @@ const (
 	ReasonCordoned = "Cordoned"
 	// ReasonNotCordoned means that the stage does not cordon Nodes.
 	ReasonNotCordoned = "NotCordoned"
-	// ReasonCordonFailed means that the API server rejects the cordon of a Node. The message has the error and what to do about it.
+	// ReasonCordonFailed means that the API server rejects the cordon of a Node. The message has the error and what to do about it. It is
+	// also a reason of Machines.
 	ReasonCordonFailed = "CordonFailed"
-	// ReasonInvalidDrainRule means that a drain rule is invalid. The message has the rule and the error.
+	// ReasonInvalidDrainRule means that a drain rule is invalid. The message has the rule and the error. It is also a reason of Machines.
 	ReasonInvalidDrainRule = "InvalidDrainRule"
 
 	// ReasonNodesSelected means that the selection is plausible.

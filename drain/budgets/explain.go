@@ -11,8 +11,9 @@ import (
 // Reason is why a Pod waits.
 type Reason string
 
+// Reasons of the condition Evicting of Evacuations, before the eviction is attempted.
 const (
-	// BudgetExhausted means that the budget allows no disruption, or that other Pods use the disruptions that it allows.
+	// BudgetExhausted means that the budget allows no disruption, or other Pods use the disruptions that it allows.
 	BudgetExhausted Reason = "BudgetExhausted"
 	// BudgetNotObserved means that the status of the budget is not up to date. The disruption controller updates it.
 	BudgetNotObserved Reason = "BudgetNotObserved"
@@ -22,7 +23,7 @@ const (
 	MultipleBudgets Reason = "MultipleBudgets"
 	// BudgetUnreadable means that the selector of the budget is invalid, so that the budget may be meant for the Pod.
 	BudgetUnreadable Reason = "BudgetUnreadable"
-	// BlockedByUnhealthyPods means that the budget would allow a disruption if all its Pods were ready, or that the waiting Pod itself is
+	// BlockedByUnhealthyPods means that the budget would allow a disruption if all its Pods were ready, or the waiting Pod itself is
 	// not ready.
 	BlockedByUnhealthyPods Reason = "BlockedByUnhealthyPods"
 	// BudgetRemoved means that the Pod has lost a budget a moment ago: the budget was deleted, or does not select the Pod any more.

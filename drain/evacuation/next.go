@@ -34,15 +34,20 @@ const (
 	defaultProgressDeadline = 30 * time.Minute
 )
 
-// Reasons of actions, in addition to those of v1alpha1.
+// Reasons of the condition Evicting of Evacuations, in addition to those of v1alpha1.
 const (
-	// ReasonDrainEnds: the time until the drain timeout is too short for evacuators.
+	// ReasonDrainEnds means that the Pod is evicted because the time until the drain timeout is too short for evacuators.
 	ReasonDrainEnds = "DrainEndsSoon"
-	// ReasonNeverEvicted: no evacuator is left, but Pods of DaemonSets and mirror Pods of static Pods are never evicted.
+	// ReasonNeverEvicted is the reason of Evicting=False: no evacuator is left, but Pods of DaemonSets and mirror Pods of static Pods are never
+	// evicted.
 	ReasonNeverEvicted = "PodTypeNeverEvicted"
-	// ReasonTerminating: the Pod is terminating.
+)
+
+// Reasons of AwaitTermination that are no reasons of conditions.
+const (
+	// ReasonTerminating means that the Pod is terminating.
 	ReasonTerminating = "PodTerminating"
-	// ReasonStillTerminating: the Pod has been terminating for longer than ReportTermination.
+	// ReasonStillTerminating means that the Pod has been terminating for longer than ReportTermination.
 	ReasonStillTerminating = "PodStillTerminating"
 )
 

@@ -17,23 +17,39 @@ import (
 // Refusal is why no replica is added for a Pod: the reason of the condition Surged of its Evacuation. The Pod is evicted instead.
 type Refusal string
 
-// Reasons against a surge.
+// Reasons of the condition Surged of Evacuations: why no replica is added.
 const (
-	NoDeployment        Refusal = "NoDeployment"
-	NotRequested        Refusal = "NotRequested"
-	TooManyReplicas     Refusal = "MoreThanOneReplica"
-	PodNotReady         Refusal = "PodNotReady"
-	NotChosen           Refusal = "AnotherPodWasDeleted"
-	NotAvailable        Refusal = "NewPodsNotAvailable"
-	Edited              Refusal = "EditedDuringSurge"
-	Recreated           Refusal = "RecreateStrategy"
-	Paused              Refusal = "RolloutPaused"
-	Progressing         Refusal = "RolloutInProgress"
-	Unavailable         Refusal = "ReplicasUnavailable"
-	ExclusiveVolume     Refusal = "ExclusiveVolume"
-	NoVolume            Refusal = "VolumeMissing"
-	SeveralAutoscalers  Refusal = "SeveralAutoscalers"
-	ForeignAutoscaler   Refusal = "AutoscalerManaged"
+	// NoDeployment means that the Deployment does not exist, is being deleted or does not control the Pod.
+	NoDeployment Refusal = "NoDeployment"
+	// NotRequested means that no NodeMaintenance of the Pod's Node requests a surge any more.
+	NotRequested Refusal = "NotRequested"
+	// TooManyReplicas means that the policy is IfSingleReplica, and the Deployment declares another number of replicas.
+	TooManyReplicas Refusal = "MoreThanOneReplica"
+	// PodNotReady means that the Pod is not ready, so that its eviction does not reduce the available replicas.
+	PodNotReady Refusal = "PodNotReady"
+	// NotChosen means that the ReplicaSet deleted another Pod when the Deployment was scaled back.
+	NotChosen Refusal = "AnotherPodWasDeleted"
+	// NotAvailable means that the new Pods did not become available in time.
+	NotAvailable Refusal = "NewPodsNotAvailable"
+	// Edited means that another actor changed the Deployment or its HorizontalPodAutoscaler during the surge.
+	Edited Refusal = "EditedDuringSurge"
+	// Recreated means that the strategy of the Deployment is Recreate.
+	Recreated Refusal = "RecreateStrategy"
+	// Paused means that the rollout of the Deployment is paused.
+	Paused Refusal = "RolloutPaused"
+	// Progressing means that a rollout of the Deployment is in progress.
+	Progressing Refusal = "RolloutInProgress"
+	// Unavailable means that the Deployment has fewer available replicas than it declares.
+	Unavailable Refusal = "ReplicasUnavailable"
+	// ExclusiveVolume means that a PersistentVolumeClaim of the Pods cannot be mounted on two Nodes.
+	ExclusiveVolume Refusal = "ExclusiveVolume"
+	// NoVolume means that a PersistentVolumeClaim of the Pods does not exist.
+	NoVolume Refusal = "VolumeMissing"
+	// SeveralAutoscalers means that more than one HorizontalPodAutoscaler scales the Deployment.
+	SeveralAutoscalers Refusal = "SeveralAutoscalers"
+	// ForeignAutoscaler means that another object controls the HorizontalPodAutoscaler and would revert a change of minReplicas.
+	ForeignAutoscaler Refusal = "AutoscalerManaged"
+	// AutoscalerAtMaximum means that the HorizontalPodAutoscaler is at its maxReplicas.
 	AutoscalerAtMaximum Refusal = "AutoscalerAtMaximum"
 )
 

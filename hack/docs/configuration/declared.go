@@ -120,28 +120,52 @@ func events() ([][]string, error) {
 	return slices.CompactFunc(rows, slices.Equal), nil
 }
 
-// conditionTypesOf is how the comment of a block of condition types and reasons begins.
-var conditionTypesOf = regexp.MustCompile(`^Condition types of (\w+)s\b`)
+// conditionsOf is how the comment of a block of condition types or reasons begins.
+var conditionsOf = regexp.MustCompile(`^(?:Condition types|Reasons of the condition \w+) of (\w+)s\b`)
 
-// conditions returns the constants of the API that name condition types and reasons.
+// alsoOf is the end of the comment of a reason that objects of another kind have, too.
+var alsoOf = regexp.MustCompile(` It is also a reason of (\w+)s\.$`)
+
+// conditions returns the constants that name condition types and reasons, each once for a kind.
 func conditions() ([][]string, error) {
 	var rows [][]string
-	err := eachFile("api", func(_ string, file *ast.File) {
+	known := map[string]bool{}
+	add := func(_ string, file *ast.File) {
 		for _, block := range constants(file) {
-			kinds := conditionTypesOf.FindStringSubmatch(block.comment)
-			if kinds == nil {
+			of := conditionsOf.FindStringSubmatch(block.comment)
+			if of == nil {
 				continue
 			}
 			for _, c := range block.constants {
-				is := "type"
-				if strings.HasPrefix(c.name, "Reason") {
+				is, kind, text := "type", singular(of[1]), sentence(c)
+				if strings.HasPrefix(c.name, "Reason") || strings.HasPrefix(block.comment, "Reasons") {
 					is = "reason"
 				}
-				rows = append(rows, []string{code(c.value), is, kinds[1], sentence(c)})
+				if also := alsoOf.FindStringSubmatch(text); also != nil {
+					kind, text = kind+", "+singular(also[1]), strings.TrimSuffix(text, also[0])
+				}
+				if id := is + c.value + kind; !known[id] {
+					known[id] = true
+					rows = append(rows, []string{code(c.value), is, kind, text})
+				}
 			}
 		}
-	})
-	return rows, err
+	}
+	for _, root := range []string{"api", "drain"} {
+		if err := eachFile(root, add); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b []string) int { return strings.Compare(a[2], b[2]) })
+	return rows, nil
+}
+
+// singular returns the kind of a plural without its last s.
+func singular(kind string) string {
+	if stem, plural := strings.CutSuffix(kind, "ie"); plural {
+		return stem + "y"
+	}
+	return kind
 }
 
 type constant struct{ name, value, comment string }
