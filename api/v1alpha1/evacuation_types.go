@@ -146,7 +146,7 @@ type EvacuationStatus struct {
 	ActiveEvacuatorClass *string `json:"activeEvacuatorClass,omitempty"`
 
 	// activeEvacuatorCompleted is true when the active evacuator has finished or declined, which the evacuator reports itself. It is
-	// also true if there is no evacuator. Then the Pod is evicted.
+	// also true if there is no evacuator. Then the Pod is evicted. An Evacuation whose Pod is evicted at once may have no status.
 	// +optional
 	ActiveEvacuatorCompleted bool `json:"activeEvacuatorCompleted,omitempty"`
 

@@ -42,9 +42,10 @@ const (
 	ReasonMachineCordoned = "Cordoned"
 	// ReasonMachineCordoning means that the Node is not cordoned yet, although the stage annotation requests it.
 	ReasonMachineCordoning = "Cordoning"
-	// ReasonMachineCompleting means that the stage annotation is Complete or was removed, but the NodeMaintenance is not completed yet.
+	// ReasonMachineCompleting means that the stage annotation is Complete or was removed, but the NodeMaintenance is not completed yet. When it is, a removed
+	// annotation leaves no condition.
 	ReasonMachineCompleting = "Completing"
-	// ReasonMachineCompleted means that the stage annotation is Complete or was removed, and the NodeMaintenance is completed.
+	// ReasonMachineCompleted means that the stage annotation is Complete, and the NodeMaintenance is completed.
 	ReasonMachineCompleted = "Completed"
 	// ReasonInvalidStage means that the value of the stage annotation is not a stage, or is a stage before the present one.
 	ReasonInvalidStage = "InvalidStage"

@@ -204,7 +204,7 @@ type MachineDrainPolicyStatus struct {
 	// +optional
 	ActiveDrains int32 `json:"activeDrains"`
 
-	// longestWaits are the blocked drains, starting with that of the Machine that was deleted first. The list has at most five entries,
+	// longestWaits are the blocked drains, starting with the one that was requested first. The list has at most five entries,
 	// which can be several seconds old.
 	// +optional
 	// +listType=atomic
@@ -226,7 +226,7 @@ type DrainWait struct {
 	// +kubebuilder:validation:MaxLength=63
 	Cluster string `json:"cluster,omitempty"`
 
-	// since is the time at which the Machine was deleted.
+	// since is the time at which the drain was requested: the deletion of the Machine, or the request for a drain in place.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="since must be a time as in RFC 3339, from 1970 to 9998"
 	Since metav1.Time `json:"since,omitempty,omitzero"`

@@ -16,7 +16,7 @@ import (
 var (
 	drainsInProgress = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capnm_drains_in_progress",
-		Help: "Deleted Machines whose Nodes are being drained.",
+		Help: "Machines whose Nodes are being drained, for their deletion or in place.",
 	})
 	drainDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "capnm_drain_duration_seconds",

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	. "github.com/onsi/gomega"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
@@ -155,10 +156,17 @@ func (w *world) kind(group, kind string) clusterv1.ContractVersionedObjectRefere
 // with that of an unauthorized user, are rejected.
 func (w *world) scrape() (metrics string) {
 	w.Helper()
-	scraper := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "scraper"}}
-	w.Expect(w.at.client.Create(w.Context(), scraper)).To(Succeed())
-	token := &authenticationv1.TokenRequest{}
-	w.Expect(w.at.client.SubResource("token").Create(w.Context(), scraper, token)).To(Succeed())
+	scraper := w.scraper()
+	for _, object := range scraper[:2] {
+		w.Expect(w.at.client.Create(w.Context(), object)).To(Succeed())
+	}
+	var token string
+	w.Eventually(func(g Gomega) {
+		secret := &corev1.Secret{}
+		g.Expect(w.at.client.Get(w.Context(), client.ObjectKeyFromObject(scraper[1]), secret)).To(Succeed())
+		token = string(secret.Data[corev1.ServiceAccountTokenKey])
+		g.Expect(token).NotTo(BeEmpty())
+	}, eventually, pace).Should(Succeed())
 	running, err := w.at.kubelet.Running()
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(running).To(HaveLen(1))
@@ -181,16 +189,28 @@ func (w *world) scrape() (metrics string) {
 		return func() int { code, _ := get(path, token); return code }
 	}
 	w.Expect(status("/metrics", "")()).To(Equal(http.StatusUnauthorized))
-	w.Expect(status("/metrics", token.Status.Token)()).To(Equal(http.StatusForbidden))
+	w.Expect(status("/metrics", token)()).To(Equal(http.StatusForbidden))
 
-	w.Expect(w.at.client.Create(w.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "scraper"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "scraper"}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "capnm-metrics-reader"},
-	})).To(Succeed())
-	w.Eventually(status("/metrics", token.Status.Token), eventually, pace).Should(Equal(http.StatusOK))
-	_, metrics = get("/metrics", token.Status.Token)
+	w.Expect(w.at.client.Create(w.Context(), scraper[2])).To(Succeed())
+	w.Eventually(status("/metrics", token), eventually, pace).Should(Equal(http.StatusOK))
+	_, metrics = get("/metrics", token)
 	w.Expect(metrics).To(ContainSubstring(fmt.Sprintf("capnm_evictions_total{result=%q}", "evicted")))
-	w.Expect(status("/debug/pprof/heap", token.Status.Token)()).To(Equal(http.StatusOK))
+	w.Expect(status("/debug/pprof/heap", token)()).To(Equal(http.StatusOK))
 	return metrics
+}
+
+// scraper returns the ServiceAccount, its token and its ClusterRoleBinding with which Prometheus scrapes the manager.
+func (w *world) scraper() []*unstructured.Unstructured {
+	w.Helper()
+	var objects []*unstructured.Unstructured
+	for document := range strings.SplitSeq(w.at.repository.read(filepath.Join(w.at.repository.root, "config", "monitoring", "scraper.yaml")), "\n---\n") {
+		object := &unstructured.Unstructured{}
+		w.Expect(yaml.Unmarshal([]byte(document), object)).To(Succeed())
+		if object.GetKind() != "ClusterRoleBinding" {
+			object.SetNamespace("capnm-system") // as kustomize does
+		}
+		objects = append(objects, object)
+	}
+	w.Expect(objects).To(HaveLen(3))
+	return objects
 }
