@@ -107,10 +107,10 @@ func (r *Reconciler) referenced(ctx context.Context, by client.Object, ref clust
 	}
 	var facts referenced
 	switch object, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, ref, by.GetNamespace()); {
-	case client.IgnoreNotFound(errors.Cause(err)) != nil:
-		return facts, errors.Wrapf(err, "getting %s %s", ref.Kind, ref.Name)
-	case err != nil:
+	case workload.DoesNotExist(err):
 		facts.missing = true
+	case err != nil:
+		return facts, errors.Wrapf(err, "getting %s %s", ref.Kind, ref.Name)
 	default:
 		facts.deleting, facts.external = !object.GetDeletionTimestamp().IsZero(), util.IsExternalManagedControlPlane(object)
 	}

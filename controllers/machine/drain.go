@@ -33,6 +33,8 @@ const (
 	// createRetry is the delay before retrying to create a NodeMaintenance whose name exists in the API server but not in the cache. A
 	// NodeMaintenance of another author triggers no event for the Machine.
 	createRetry = time.Second
+	// observeRetry is the interval of checks whether the cache contains an object that the API server has.
+	observeRetry = time.Second
 	// contactRetry is the interval at which a lost contact is checked. A successful probe triggers no event.
 	contactRetry = 5 * time.Second
 	// probeFailureWindow is the maximum age of the last successful probe. Probes run every 10 s, and a single failed probe may be a short
@@ -61,7 +63,7 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if waiting, lost := r.checkContact(ctx, s); lost {
 		return waiting, nil
 	}
-	if s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine); err != nil {
+	if err := r.find(ctx, s); err != nil {
 		return r.unreachable(ctx, s, err)
 	}
 	if result, err := r.refuseFound(ctx, s); err != nil || result.action != proceed {
@@ -79,6 +81,21 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 		return r.keepRules(ctx, s, desired, problem)
 	}
 	return r.apply(ctx, s, desired)
+}
+
+// find finds the Node and the NodeMaintenance of the Machine. It looks for a Node that is not in the cache at the API server: the watch may not have
+// delivered it yet, and the Machine of a Node that does not exist is released.
+func (r *Reconciler) find(ctx context.Context, s *scope) (err error) {
+	s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine)
+	if err != nil || s.node != nil {
+		return err
+	}
+	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
+	if err != nil {
+		return err
+	}
+	s.found, s.node, err = machinemaintenance.Find(ctx, live, s.clusterKey(), s.machine)
+	return err
 }
 
 // refuseFound returns why the Node and the NodeMaintenance that were found permit no drain now, and proceeds otherwise.

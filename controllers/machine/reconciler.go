@@ -14,6 +14,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
@@ -132,10 +133,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 		if !apierrors.IsNotFound(errors.Cause(err)) {
 			return reconcile.Result{}, errors.Wrapf(err, "getting the Cluster of Machine %s", klog.KObj(machine))
 		}
-		if !machinedrain.HasHook(machine) || machine.DeletionTimestamp.IsZero() {
-			return reconcile.Result{}, nil
-		}
-		return reconcile.Result{}, r.patchMachine(ctx, s, "removing the hook", machinedrain.RemoveHook) // without a Cluster, no controller could ever remove it
+		return r.reconcileWithoutCluster(ctx, s)
 	}
 	if machinedrain.IsPaused(s.cluster, machine) {
 		return reconcile.Result{}, nil
@@ -159,6 +157,23 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	default:
 		return r.reconcileDelete(ctx, s)
 	}
+}
+
+// reconcileWithoutCluster removes the hook of a deleted Machine whose Cluster does not exist: no controller could ever remove it. It asks the API server,
+// because the watch of Clusters may lag behind that of Machines.
+func (r *Reconciler) reconcileWithoutCluster(ctx context.Context, s *scope) (reconcile.Result, error) {
+	if !machinedrain.HasHook(s.machine) || s.machine.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	clusters := &clusterv1.ClusterList{}
+	named := client.MatchingFields{metav1.ObjectNameField: s.machine.Spec.ClusterName}
+	if err := r.APIReader.List(ctx, clusters, client.InNamespace(s.machine.Namespace), named); err != nil {
+		return reconcile.Result{}, errors.Wrapf(err, "looking for the Cluster of Machine %s", klog.KObj(s.machine))
+	}
+	if len(clusters.Items) > 0 {
+		return reconcile.Result{RequeueAfter: observeRetry}, nil
+	}
+	return reconcile.Result{}, r.patchMachine(ctx, s, "removing the hook", machinedrain.RemoveHook)
 }
 
 // reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it if none does. It then carries out

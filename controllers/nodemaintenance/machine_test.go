@@ -13,7 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -88,6 +91,49 @@ func TestStepsOfOtherManagementClusters(t *testing.T) {
 				g.Expect(got).To(ContainElement(tc.want))
 				g.Expect(slices.Contains(got, restores)).To(Equal(tc.want == restores))
 			}
+		})
+	}
+}
+
+func TestNodeThatIsNotInTheCache(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stored  *corev1.Node
+		deleted bool
+	}{
+		"M109: keeps the NodeMaintenance of a Node that the watch has not delivered":              {&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}, false},
+		"M18: deletes the NodeMaintenance of a Node that does not exist":                          {nil, true},
+		"M18: deletes the NodeMaintenance of a Node that was registered again with the same name": {&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "2"}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, scheme, cluster := NewWithT(t), apiruntime.NewScheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			for _, add := range []func(*apiruntime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
+				g.Expect(add(scheme)).To(Succeed())
+			}
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"}}
+			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: cluster, Machine: machine, Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}})
+			m.UID = "m"
+			builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(m).
+				WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil })
+			cached := builder.Build()
+			g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+			stored := fake.NewClientBuilder().WithScheme(scheme)
+			if tc.stored != nil {
+				stored.WithObjects(tc.stored)
+			}
+			r := &Reconciler{
+				ManagementCluster: "here",
+				Clusters:          workload.NewClusters(fake.NewClientBuilder().WithScheme(scheme).Build(), clustercache.NewFakeClusterCache(stored.Build(), cluster), scheme, workload.Limits{}, clock.RealClock{}),
+			}
+			s := &scope{request: workload.Request{Cluster: cluster}, client: cached, maintenance: m, before: m.DeepCopy(), now: time.Now()}
+			for _, step := range r.steps(s) {
+				if done, err := step(t.Context(), s); !done {
+					g.Expect(err).NotTo(HaveOccurred())
+					break
+				}
+			}
+			g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed(), "it has a finalizer")
+			g.Expect(m.DeletionTimestamp != nil).To(Equal(tc.deleted))
+			g.Expect(s.requeueAt.IsZero()).To(Equal(tc.deleted))
 		})
 	}
 }

@@ -167,7 +167,7 @@ func (r *Reconciler) steps(s *scope) []step {
 	case !s.maintenance.DeletionTimestamp.IsZero():
 		return r.deletionSteps(s)
 	case s.isNodeDeleted() && !s.isPaused(): // the Machine may be released before its drain continues here
-		return []step{r.withdrawFromDeletedNodes, r.moveToComplete, r.deleteMaintenance}
+		return []step{r.confirmNodeDeleted, r.withdrawFromDeletedNodes, r.moveToComplete, r.deleteMaintenance}
 	case s.suspended: // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
 		return nil
 	}
@@ -253,6 +253,25 @@ func (r *Reconciler) moveToComplete(ctx context.Context, s *scope) (bool, error)
 func (s *scope) isNodeDeleted() bool {
 	_, served := machinedrain.OwnerMachineOfAnyManager(s.maintenance, s.request.Cluster)
 	return served && s.maintenance.Annotations[v1alpha1.NodeUIDAnnotation] != "" && len(s.nodes) == 0
+}
+
+// observeRetry is the interval of checks whether the watch has delivered a Node that exists.
+const observeRetry = time.Second
+
+// confirmNodeDeleted asks the API server whether the Node no longer exists. The watch may not have delivered it yet.
+func (r *Reconciler) confirmNodeDeleted(ctx context.Context, s *scope) (bool, error) {
+	live, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
+	if err != nil {
+		return false, err
+	}
+	nodes, err := selectedNodes(ctx, live, s.maintenance)
+	if err != nil {
+		return false, err
+	}
+	if len(nodes) > 0 {
+		s.requeueBy(s.now.Add(observeRetry))
+	}
+	return len(nodes) == 0, nil
 }
 
 // deleteMaintenance deletes the NodeMaintenance of a Node that no longer exists.

@@ -91,7 +91,7 @@ func (c *Clusters) evictionClient(ctx context.Context, cluster types.NamespacedN
 // IsGone reports whether an eviction failed because the Pod no longer exists, or was replaced by another Pod with the same name. A conflict that
 // does not name the Pod is a refusal: of an admission webhook, or after the API server could not update a PodDisruptionBudget.
 func IsGone(err error) bool {
-	return apierrors.IsConflict(err) && slices.Contains(podKinds, conflictKind(err)) || apierrors.IsNotFound(err) && !NotServed(err)
+	return apierrors.IsConflict(err) && slices.Contains(podKinds, conflictKind(err)) || DoesNotExist(err)
 }
 
 // podKinds are what conflicts of a Pod name: its resource, or its kind if the UID differs.
@@ -111,20 +111,25 @@ func conflictKind(err error) string {
 }
 
 // NotServed reports whether the API server does not serve the resource of a request, or its version, such as policy/v1. An unknown resource and a
-// missing object both result in 404; only the latter names the object.
+// missing object both result in 404. Only the answer about the latter is a Status that names the object; to any other answer, the client adds a cause
+// and the name in the request.
 func NotServed(err error) bool {
 	var status apierrors.APIStatus
 	switch {
 	case !errors.As(err, &status):
 		return false
 	case apierrors.IsNotFound(err):
-		return status.Status().Details == nil || status.Status().Details.Name == ""
+		return status.Status().Details == nil || status.Status().Details.Name == "" || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 	case apierrors.IsBadRequest(err):
 		return strings.Contains(err.Error(), `no kind "Eviction" is registered for version`)
 	default:
 		return false
 	}
 }
+
+// DoesNotExist reports whether the API server has answered that the object of a request does not exist. If it does not serve the kind, it is not known
+// whether the object exists.
+func DoesNotExist(err error) bool { return apierrors.IsNotFound(err) && !NotServed(err) }
 
 // KindNotServed reports whether a request for an object failed because the API server does not serve its kind, or refuses new objects since the
 // CRD is being deleted. A timeout counts too: a cached read times out while the informer of a kind that is not served retries.

@@ -47,6 +47,7 @@ func TestNotServed(t *testing.T) {
 			"E19: the version of the eviction is not served", status(400, metav1.StatusReasonBadRequest,
 				`Eviction in version "v1" cannot be handled as a Eviction: no kind "Eviction" is registered for version "policy/v1" in scheme "pkg/runtime/scheme.go:111"`, nil), true, false,
 		},
+		{"M109: the kind of a named object is not served", apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, schema.GroupResource{Resource: "pods"}, "p", "404 page not found", 0, true), true, false},
 		{"E18: the Pod does not exist", status(404, metav1.StatusReasonNotFound, `pods "p" not found`, &metav1.StatusDetails{Kind: "pods", Name: "p"}), false, true},
 		{"E18: the Pod was replaced by another Pod with the same name", apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("UID")), false, true},
 		{"E18: the UID of the Pod differs", apierrors.NewConflict(schema.GroupResource{Resource: "Pod"}, "p", errors.New("the UID in the precondition does not match")), false, true},

@@ -1,0 +1,120 @@
+package machine
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+)
+
+// deletedMachine is a Machine that is being deleted and has the hook.
+func deletedMachine() *clusterv1.Machine {
+	return &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "fleet", Name: "m", UID: "m", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{clusterv1.MachineFinalizer},
+			Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner},
+		},
+		Spec:   clusterv1.MachineSpec{ClusterName: "c"},
+		Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
+	}
+}
+
+func TestNodeThatIsNotInTheCache(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+	for name, tc := range map[string]struct {
+		stored []client.Object
+		want   action
+	}{
+		"M109: does not release the Machine of a Node that the watch has not delivered": {[]client.Object{node}, proceed},
+		"M54: releases the Machine of a Node that does not exist":                       {nil, release},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			management, cached := fake.NewClientBuilder().WithScheme(newScheme()).Build(), fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			stored := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.stored...).Build()
+			r := &Reconciler{Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, key), newScheme(), workload.Limits{}, clock.RealClock{})}
+			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: cached}
+			g.Expect(r.find(t.Context(), s)).To(Succeed())
+			result, err := r.refuseFound(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.action).To(Equal(tc.want))
+		})
+	}
+}
+
+func TestClusterThatIsNotInTheCache(t *testing.T) {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}
+	for name, tc := range map[string]struct {
+		stored   []client.Object
+		released bool
+	}{
+		"M109: does not release the Machine of a Cluster that the watch has not delivered": {[]client.Object{cluster}, false},
+		"M54: releases the Machine of a Cluster that does not exist":                       {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, machine := NewWithT(t), deletedMachine()
+			byName := func(object client.Object) []string { return []string{object.GetName()} }
+			cached := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
+			r := &Reconciler{
+				Client: cached, Recorder: tracing.NewRecorder(t.Context(), nil), Clock: clock.RealClock{},
+				APIReader: fake.NewClientBuilder().WithScheme(newScheme()).WithIndex(cluster, "metadata.name", byName).WithObjects(tc.stored...).Build(),
+				Clusters:  workload.NewClusters(cached, clustercache.NewFakeEmptyClusterCache(), newScheme(), workload.Limits{}, clock.RealClock{}),
+			}
+			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.IsZero()).To(Equal(tc.released), "it is reconciled again")
+			g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			_, hasHook := machine.Annotations[v1alpha1.PreDrainHookAnnotation]
+			g.Expect(hasHook).NotTo(Equal(tc.released))
+		})
+	}
+}
+
+func TestInfrastructureThatCannotBeRead(t *testing.T) {
+	kind := schema.GroupResource{Group: "infrastructure.cluster.x-k8s.io", Resource: "dockermachines"}
+	for name, tc := range map[string]struct {
+		answer  error
+		missing bool
+	}{
+		"M109: an infrastructure machine whose kind the API server does not serve is not missing": {apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, kind, "m", "404 page not found", 0, true), false},
+		"M10: one that does not exist is": {apierrors.NewNotFound(kind, "m"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, scheme := NewWithT(t), newScheme()
+			g.Expect(apiextensionsv1.AddToScheme(scheme)).To(Succeed())
+			crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: kind.String(), Labels: map[string]string{clusterv1.GroupVersion.Group + "/v1beta2": "v1beta2"}}}
+			r := &Reconciler{references: expiring.NewMap[types.UID, referenced](t.Context())}
+			r.APIReader = interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(crd).Build(), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+					if _, is := object.(*unstructured.Unstructured); is {
+						return tc.answer
+					}
+					return c.Get(ctx, key, object, options...)
+				},
+			})
+			got, err := r.referenced(t.Context(), deletedMachine(), clusterv1.ContractVersionedObjectReference{APIGroup: kind.Group, Kind: "DockerMachine", Name: "m"})
+			g.Expect(err != nil).NotTo(Equal(tc.missing), "%v", err)
+			g.Expect(got.missing).To(Equal(tc.missing))
+		})
+	}
+}
