@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -270,6 +271,12 @@ func TestInvariants(t *testing.T) {
 			s.storePod("a")
 			s.store(&s.Workload, nodeKeys+"n1", nil)
 			s.now = s.now.Add(lag)
+			s.releaseHook()
+		}, nil},
+		{"the hook is removed a moment after the Node was deleted", func(s *story) {
+			s.storePod("a")
+			s.now = s.now.Add(lag)
+			s.request(&s.Workload, controlplane.Event{Verb: "delete", Resource: "nodes", Name: "n1", Code: http.StatusOK, UserAgent: "kubectl"})
 			s.releaseHook()
 		}, nil},
 		{"the hook is removed while a Pod of an unreachable Node terminates in its grace period", func(s *story) {

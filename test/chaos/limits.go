@@ -16,6 +16,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
@@ -69,7 +70,7 @@ var exceptions = []struct {
 	}},
 	{"M10, M54: the Node does not exist", func(h *History, r release) bool {
 		_, exists := h.nodeAt(r)
-		return !exists
+		return !exists || h.wasDeleted(r)
 	}},
 	{"M81: the Node is out of service", func(h *History, r release) bool {
 		node, _ := h.nodeAt(r)
@@ -80,6 +81,14 @@ var exceptions = []struct {
 // nodeAt returns the Node of a Machine, which has the same name, at the time of its release.
 func (h *History) nodeAt(r release) (*corev1.Node, bool) {
 	return timelines[*corev1.Node](&h.Workload, nodeKeys)[r.machine].at(h.Workload.Clock.Before(r.requested))
+}
+
+// wasDeleted returns whether the Node of a Machine was deleted before the release was requested. The audit log knows that at once, the revisions after
+// a moment.
+func (h *History) wasDeleted(r release) bool {
+	return slices.ContainsFunc(h.Workload.Audit.Verb("delete").Resource("nodes").Named("", r.machine).Succeeded(), func(e controlplane.Event) bool {
+		return e.Requested.Before(r.requested)
+	})
 }
 
 // releases returns the releases that none of the exceptions concerns: by our manager, from Machines whose Nodes must be drained.
