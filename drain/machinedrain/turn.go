@@ -221,14 +221,18 @@ func lastDrainBegan(self Contender, all []Contender) (last time.Time) {
 // BlindTurn decides whether a Machine that waits for a turn gets it while its NodeMaintenance cannot be read, from the records of the Machines of its
 // Cluster. clock is that of the Machine. Otherwise, at is when the Machine gets a turn, unless another one does before; the zero time means that
 // it has no timeout. Turns are one drain timeout apart: the Machine must not have been able to observe the turn for that time, and no drain of
-// the Cluster must have begun in that time. Of several such Machines, only the oldest request gets a turn. So an outage does not start all drains
-// at once, and none of these Machines is released before another drain timeout has passed.
+// the Cluster must have begun in that time. Of several such Machines, only the oldest request gets a turn. One that has not recorded yet since when it
+// cannot observe the turn counts as if that was when the Machine could not. So an outage does not start all drains at once, and none of these
+// Machines is released before another drain timeout has passed.
 func BlindTurn(self *clusterv1.Machine, clock Clock, all []clusterv1.Machine, now time.Time) (at time.Time, granted bool) {
 	var lastBegan time.Time
 	clocks := map[string]Clock{}
 	requested := RequestedDrains(all)
 	for _, m := range requested {
 		c := ClockOf(m, lookup.Result[v1alpha1.NodeMaintenance]{}, now)
+		if c.Waiting != nil { // it may not have recorded yet that its turn cannot be observed
+			c.Blocked = cmp.Or(c.Blocked, clock.Blocked)
+		}
 		if clocks[m.Name] = c; m.Name != self.Name && c.Drain != nil && c.Drain.After(lastBegan) {
 			lastBegan = *c.Drain
 		}
@@ -258,7 +262,8 @@ func (c Clock) EarliestBlindTurn(m *clusterv1.Machine, lastBegan time.Time) time
 			since = t
 		}
 	}
-	return since.Add(DrainTimeout(m))
+	// Whole seconds, as recorded: Machines that lose the connection together get turns together, or the manager observes the turn of one before.
+	return since.Truncate(time.Second).Add(DrainTimeout(m))
 }
 
 func compareContenders(a, b Contender) int {
