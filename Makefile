@@ -7,7 +7,7 @@ include hack/tools/tools.mk
 
 ##@ See it work
 
-.PHONY: demo sandbox bench bench-smoke
+.PHONY: demo docs-picture sandbox bench bench-smoke
 SCENARIO ?= drain
 
 # Without cgo, as the control plane programs are built: so Go compiles the packages that they share once.
@@ -17,6 +17,9 @@ demo sandbox: export CAPNM_INSTALLED_PROGRAMS := 1
 
 demo: tools-controlplane ## Delete a Machine on local control planes and show how its Node is drained.
 	go run ./test/demo
+
+docs-picture: demo ## Rebuild the picture of the guide: the report of the demo (needs chromium).
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1200,1000 --screenshot=$(CURDIR)/docs/guide/report.png out/demo/report.html
 
 sandbox: tools-controlplane ## Start the clusters of the demo and a shell with kubectl and its plugin to try them.
 	go run ./test/demo sandbox
