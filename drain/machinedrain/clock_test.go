@@ -429,7 +429,7 @@ func TestBlindTurn(t *testing.T) {
 		{"M93: not before a drain timeout after the last drain of the Cluster began", []clusterv1.Machine{waiting("b", 100, 500), started("a", 970)}, after(1030), false},
 		{"M93: regardless of an older drain", []clusterv1.Machine{waiting("b", 100, 500), started("a", 600)}, after(660), true},
 		{"M93: only to the oldest request", []clusterv1.Machine{waiting("b", 100, 500), waiting("a", 100, 500)}, after(560), false},
-		{"M93: only to the oldest request, also if the Machine has not recorded yet that its turn cannot be observed", []clusterv1.Machine{waiting("b", 100, 500), member("a", v1alpha1.WaitingForTurnAnnotation, at(100))}, after(560), false},
+		{"M93: only to the oldest request, also if that Machine has not recorded yet that it cannot observe turns", []clusterv1.Machine{waiting("b", 100, 500), member("a", v1alpha1.WaitingForTurnAnnotation, at(100))}, after(560), false},
 		{"M93: only to the oldest request, also if it lost the connection some milliseconds later", []clusterv1.Machine{waiting("b", 100, 940), member("a", v1alpha1.WaitingForTurnAnnotation, at(100), v1alpha1.DrainBlockedAnnotation, after(940).Add(200*time.Millisecond).Format(time.RFC3339Nano))}, after(1000), false},
 		{"M93: regardless of younger requests", []clusterv1.Machine{waiting("a", 100, 500), waiting("b", 100, 500)}, after(560), true},
 		{"M93: regardless of a Machine that has not waited long enough", []clusterv1.Machine{waiting("b", 100, 500), waiting("a", 100, 990)}, after(560), true},

@@ -230,7 +230,7 @@ func BlindTurn(self *clusterv1.Machine, clock Clock, all []clusterv1.Machine, no
 	requested := RequestedDrains(all)
 	for _, m := range requested {
 		c := ClockOf(m, lookup.Result[v1alpha1.NodeMaintenance]{}, now)
-		if c.Waiting != nil { // it may not have recorded yet that its turn cannot be observed
+		if c.Waiting != nil { // it may not have recorded yet that turns cannot be observed
 			c.Blocked = cmp.Or(c.Blocked, clock.Blocked)
 		}
 		if clocks[m.Name] = c; m.Name != self.Name && c.Drain != nil && c.Drain.After(lastBegan) {
