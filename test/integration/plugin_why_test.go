@@ -317,7 +317,32 @@ func (s *scene) readsWithRoles() {
 
 	_, stderr, code = s.plugin(workload, "plan", "node", "explained")
 	s.Expect(code).To(BeZero(), stderr)
+	s.readsWithoutNodes()
 	_, stderr, code = s.plugin(management, "plan", "machine", "explained")
 	s.Expect(code).To(Equal(3))
 	s.Expect(stderr).To(ContainSubstring("--workload-kubeconfig"))
+}
+
+// readsWithoutNodes runs the plugin in the workload cluster as the owner of an application, who may read Namespace default and nothing else.
+func (s *scene) readsWithoutNodes() {
+	s.Helper()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "owner"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"", "apps", "autoscaling", "policy", v1alpha1.GroupVersion.Group}, Resources: []string{"*"}, Verbs: []string{"get", "list"}},
+	}}
+	s.create(s.workload.Client, role, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: role.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "owner"}},
+	})
+	config, err := s.workload.ConfigFor("owner")
+	s.Expect(err).NotTo(HaveOccurred())
+	output, stderr, code := s.plugin(config, "why", "pod", s.podsOf("web")[0].Name, "-n", namespace)
+	s.Expect(code).To(BeZero(), stderr)
+	s.Expect(output).To(ContainSubstring("Whether a NodeMaintenance drains the Node is not known"))
+	s.Expect(output).To(ContainSubstring(namespace + "/web allows 1 disruptions"))
+	for _, gap := range []string{"No right to get nodes", "No right to list nodemaintenances", "only those of Namespace " + namespace + " are considered"} {
+		s.Expect(output).To(ContainSubstring(gap))
+	}
+	_, stderr, code = s.plugin(config, "plan", "node", "explained")
+	s.Expect(code).To(Equal(3), "without its Pods, the drain of a Node cannot be predicted")
+	s.Expect(stderr).To(ContainSubstring("listing the Pods of Node explained"))
 }

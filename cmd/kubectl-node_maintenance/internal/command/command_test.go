@@ -15,9 +15,12 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
@@ -117,24 +120,36 @@ func TestWarnings(t *testing.T) {
 	})
 }
 
+func clusters(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	NewWithT(t).Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
+	return scheme
+}
+
 func TestPlanEach(t *testing.T) {
-	unreachable, missing := errors.New("connection refused"), apierrors.NewNotFound(schema.GroupResource{}, "c")
+	unreachable, missing := errors.New("connection refused"), apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "c")
+	_, deleted := (&observe.Cluster{WithWatch: fake.NewClientBuilder().WithScheme(clusters(t)).Build()}).MachineOf(t.Context(), types.NamespacedName{Namespace: "default", Name: "b"}, observe.Proposed{})
 	for name, test := range map[string]struct {
-		errs    map[string]error
-		drains  int
-		gaps    []string
-		failure error
+		selected bool // by label
+		errs     map[string]error
+		drains   int
+		gaps     []string
+		failure  error
 	}{
-		"all":                                   {nil, 2, nil, nil},
-		"the others if one cannot be predicted": {map[string]error{"a": unreachable}, 1, []string{"Machine default/a is not predicted: connection refused"}, nil},
-		"none if none can be":                   {map[string]error{"a": unreachable, "b": unreachable}, 0, []string{"Machine default/a is not predicted: connection refused", "Machine default/b is not predicted: connection refused"}, unreachable},
-		"none if a Machine does not exist":      {map[string]error{"b": missing}, 0, nil, missing},
-		"none after Ctrl-C":                     {map[string]error{"a": context.Canceled}, 0, nil, context.Canceled},
+		"all":                                   {false, nil, 2, nil, nil},
+		"the others if one cannot be predicted": {false, map[string]error{"a": unreachable}, 1, []string{"Machine default/a is not predicted: connection refused"}, nil},
+		"none if none can be":                   {false, map[string]error{"a": unreachable, "b": unreachable}, 0, []string{"Machine default/a is not predicted: connection refused", "Machine default/b is not predicted: connection refused"}, unreachable},
+		"the others if a Cluster has no kubeconfig":     {true, map[string]error{"b": missing}, 1, []string{"Machine default/b is not predicted: secrets \"c\" not found"}, nil},
+		"the others if a Machine was deleted meanwhile": {true, map[string]error{"b": deleted}, 1, nil, nil},
+		"none if all were deleted meanwhile":            {true, map[string]error{"a": deleted, "b": deleted}, 0, nil, deleted},
+		"none if a named Machine does not exist":        {false, map[string]error{"b": deleted}, 0, nil, deleted},
+		"none after Ctrl-C":                             {true, map[string]error{"a": context.Canceled}, 0, nil, context.Canceled},
 	} {
 		t.Run("K33: plan predicts "+name, func(t *testing.T) {
 			g := NewWithT(t)
 			gaps := &observe.Gaps{}
-			drains, err := planEach([]types.NamespacedName{{Namespace: "default", Name: "a"}, {Namespace: "default", Name: "b"}}, gaps, func(key types.NamespacedName) (report.Drain, error) {
+			drains, err := planEach([]types.NamespacedName{{Namespace: "default", Name: "a"}, {Namespace: "default", Name: "b"}}, !test.selected, gaps, func(key types.NamespacedName) (report.Drain, error) {
 				return report.Drain{}, test.errs[key.Name]
 			})
 			g.Expect(drains).To(HaveLen(test.drains))

@@ -9,7 +9,6 @@ import (
 
 	"github.com/pkg/errors"
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -107,13 +106,13 @@ func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t target
 	if err != nil {
 		return nil, err
 	}
-	plan.Drains, err = planEach(machines, c.Gaps, func(key types.NamespacedName) (report.Drain, error) { return p.planMachine(ctx, c, key, proposed) })
+	plan.Drains, err = planEach(machines, t.namesMachines(), c.Gaps, func(key types.NamespacedName) (report.Drain, error) { return p.planMachine(ctx, c, key, proposed) })
 	return plan, err
 }
 
 // planEach predicts the drains of Machines. If some of several cannot be predicted, for example because a workload cluster cannot be reached, that
-// is a gap: the others are predicted. A Machine that does not exist is an error.
-func planEach(machines []types.NamespacedName, gaps *observe.Gaps, plan func(types.NamespacedName) (report.Drain, error)) ([]report.Drain, error) {
+// is a gap: the others are predicted. A Machine that does not exist is an error if the command line names it; else it was deleted meanwhile.
+func planEach(machines []types.NamespacedName, named bool, gaps *observe.Gaps, plan func(types.NamespacedName) (report.Drain, error)) ([]report.Drain, error) {
 	var drains []report.Drain
 	var last error
 	for _, key := range machines {
@@ -121,8 +120,10 @@ func planEach(machines []types.NamespacedName, gaps *observe.Gaps, plan func(typ
 		switch {
 		case err == nil:
 			drains = append(drains, drain)
-		case len(machines) == 1, apierrors.IsNotFound(err), errors.Is(err, context.Canceled):
+		case len(machines) == 1, named && observe.IsNoMachine(err), errors.Is(err, context.Canceled):
 			return nil, err
+		case observe.IsNoMachine(err):
+			last = err
 		default:
 			last = err
 			gaps.Add("Machine " + key.String() + " is not predicted: " + err.Error())

@@ -65,6 +65,9 @@ func (t targets) nameFor(machine *clusterv1.Machine) string {
 	}
 }
 
+// namesMachines reports whether the command line names each Machine.
+func (t targets) namesMachines() bool { return t.kind == "machine" && len(t.names) > 0 }
+
 // selects reports whether the command line selects an object, by its name or else by its labels.
 func (t targets) selects(name string, objectLabels map[string]string) bool {
 	if len(t.names) > 0 {
@@ -76,7 +79,7 @@ func (t targets) selects(name string, objectLabels map[string]string) bool {
 // machines returns the Machines that the command line names. A Node names its Machine.
 func (t targets) machines(ctx context.Context, c *observe.Connections) ([]types.NamespacedName, error) {
 	var keys []types.NamespacedName
-	if t.kind == "machine" && len(t.names) > 0 {
+	if t.namesMachines() {
 		for _, name := range t.names {
 			keys = append(keys, types.NamespacedName{Namespace: t.namespace, Name: name})
 		}

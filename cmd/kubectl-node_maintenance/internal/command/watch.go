@@ -113,7 +113,7 @@ func (s *statusOptions) explain(ctx context.Context, target live.Target) (string
 	if err != nil {
 		return "", err
 	}
-	why.Gaps = connections.Gaps.List()
+	why.Gaps, why.Context = connections.Gaps.List(), contextOf(connections)
 	var text bytes.Buffer
 	report.WriteWhy(&text, why, s.clock.Now(), s.style())
 	return text.String(), nil

@@ -13,7 +13,6 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
-	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -89,37 +88,49 @@ func (y *whyOptions) explain(ctx context.Context, c *observe.Connections, kind s
 		}
 		return y.explainMachine(ctx, c, machine)
 	case kind == "node":
-		return y.explainNode(ctx, c.CurrentWorkload(), key.Name)
+		return y.explainNode(ctx, c, key.Name)
 	default:
 		return y.explainPod(ctx, c, key)
 	}
 }
 
-// drain is what is known of the drain of a Node.
-type drain struct {
-	intent   report.Intent
-	observed forecast.Observation
+// unread turns an error of what is read after the subject of the explanation into a gap: the rest is explained. Only Ctrl-C ends the command.
+func unread(c *observe.Connections, err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	c.Gaps.Add(err.Error())
+	return nil
 }
 
-func (y *whyOptions) machineDrain(ctx context.Context, w *observe.Workload, machine *observe.Machine, node *corev1.Node) (*drain, error) {
+// seeMachineDrain reads the drain of the Node of a Machine.
+func (y *whyOptions) seeMachineDrain(ctx context.Context, w *observe.Workload, machine *observe.Machine, node *corev1.Node) (report.Seen, error) {
 	maintenances, _, err := w.Maintenances(ctx)
 	if err != nil {
-		return nil, err
+		return report.Seen{Unread: true}, err
 	}
-	d := &drain{intent: report.IntentOf(machine, node, maintenances, nil, y.clock.Now())}
-	d.observed, err = w.Forecast(ctx, d.intent.Maintenance, node, y.clock.Now())
-	d.observed.Then = d.intent.Then
-	return d, err
+	intent := report.IntentOf(machine, node, maintenances, nil, y.clock.Now())
+	return y.observed(ctx, w, report.Seen{Node: node, Maintenances: maintenances, Intent: &intent, Unread: w.MaintenancesUnread()})
 }
 
-func (y *whyOptions) nodeDrain(ctx context.Context, w *observe.Workload, node *corev1.Node) (*drain, error) {
+// seeDrain reads the drain of a Node.
+func (y *whyOptions) seeDrain(ctx context.Context, w *observe.Workload, node *corev1.Node) (report.Seen, error) {
 	maintenances, _, err := w.Maintenances(ctx)
 	if err != nil {
-		return nil, err
+		return report.Seen{Node: node, Unread: true}, err
 	}
-	d := &drain{intent: report.NodeIntentOf(node, maintenances)}
-	d.observed, err = w.Forecast(ctx, d.intent.Maintenance, node, y.clock.Now())
-	return d, err
+	intent := report.NodeIntentOf(node, maintenances)
+	return y.observed(ctx, w, report.Seen{Node: node, Maintenances: maintenances, Intent: &intent, Unread: w.MaintenancesUnread()})
+}
+
+// observed adds what the drain depends on.
+func (y *whyOptions) observed(ctx context.Context, w *observe.Workload, seen report.Seen) (report.Seen, error) {
+	observed, err := w.Forecast(ctx, seen.Intent.Maintenance, seen.Node, y.clock.Now())
+	if err == nil {
+		observed.Then = seen.Intent.Then
+		seen.Observed = &observed
+	}
+	return seen, err
 }
 
 func (y *whyOptions) explainMachine(ctx context.Context, c *observe.Connections, key types.NamespacedName) (*report.Why, error) {
@@ -127,29 +138,34 @@ func (y *whyOptions) explainMachine(ctx context.Context, c *observe.Connections,
 	if err != nil {
 		return nil, err
 	}
+	seen, err := y.seeMachine(ctx, c, machine)
+	if err != nil {
+		err = unread(c, err)
+	}
+	return report.MachineWhy(machine, seen), err
+}
+
+// seeMachine reads what the workload cluster of a Machine has about its drain.
+func (y *whyOptions) seeMachine(ctx context.Context, c *observe.Connections, machine *observe.Machine) (report.Seen, error) {
 	if skip := machinedrain.Skip(machine.Facts); skip != machinedrain.NotSkipped && machinedrain.HasHook(machine.Machine) || !machine.Status.NodeRef.IsDefined() {
-		return report.MachineWhy(machine, nil, nil, nil, nil, skip), nil
+		return report.Seen{Skip: skip}, nil
 	}
 	w, err := c.Workload(ctx, machine.ClusterKey())
 	if err != nil {
-		return nil, err
+		return report.Seen{Unread: true}, err
 	}
 	node, err := w.Node(ctx, machine.Status.NodeRef.Name)
 	if err != nil {
-		return nil, err
+		return report.Seen{Unread: true}, err
 	}
 	if skip := machinedrain.SkipNode(node); node == nil || skip != machinedrain.NotSkipped && !machine.DeletionTimestamp.IsZero() {
-		return report.MachineWhy(machine, nil, nil, nil, nil, skip), nil
+		return report.Seen{Skip: skip}, nil
 	}
-	d, err := y.machineDrain(ctx, w, machine, node)
-	if err != nil {
-		return nil, err
-	}
-	maintenances, _, err := w.Maintenances(ctx)
-	return report.MachineWhy(machine, node, maintenances, &d.intent, &d.observed, machinedrain.NotSkipped), err
+	return y.seeMachineDrain(ctx, w, machine, node)
 }
 
-func (y *whyOptions) explainNode(ctx context.Context, w *observe.Workload, name string) (*report.Why, error) {
+func (y *whyOptions) explainNode(ctx context.Context, c *observe.Connections, name string) (*report.Why, error) {
+	w := c.CurrentWorkload()
 	node, err := w.Node(ctx, name)
 	if err != nil {
 		return nil, err
@@ -157,12 +173,11 @@ func (y *whyOptions) explainNode(ctx context.Context, w *observe.Workload, name 
 	if node == nil {
 		return nil, errors.Errorf("there is no Node %s in %s", name, w.Name)
 	}
-	d, err := y.nodeDrain(ctx, w, node)
+	seen, err := y.seeDrain(ctx, w, node)
 	if err != nil {
-		return nil, err
+		err = unread(c, err)
 	}
-	maintenances, _, err := w.Maintenances(ctx)
-	return report.NodeWhy(node, maintenances, &d.intent, &d.observed), err
+	return report.NodeWhy(seen), err
 }
 
 func (y *whyOptions) explainPod(ctx context.Context, c *observe.Connections, key types.NamespacedName) (*report.Why, error) {
@@ -171,7 +186,7 @@ func (y *whyOptions) explainPod(ctx context.Context, c *observe.Connections, key
 		return nil, err
 	}
 	pod := &corev1.Pod{}
-	if err := w.Get(ctx, key, pod); err != nil {
+	if err := w.In(key.Namespace).Get(ctx, key, pod); err != nil {
 		return nil, errors.Wrapf(err, "getting Pod %s of %s", key, w.Name)
 	}
 	if pod.Spec.NodeName == "" {
@@ -184,28 +199,49 @@ func (y *whyOptions) explainPod(ctx context.Context, c *observe.Connections, key
 	if node == nil {
 		return &report.Why{Subject: "Pod " + key.String(), Answer: "The Node of the Pod does not exist. Kubernetes garbage-collects the Pod."}, nil
 	}
-	d, err := y.drainOf(ctx, c, w, cluster, node)
+	seen, err := y.seeDrainOf(ctx, c, w, cluster, node)
 	if err != nil {
 		return nil, err
 	}
-	why, found := report.ExplainPod(key.Namespace, key.Name, d.intent, d.observed)
+	why, found := report.ExplainPod(key.Namespace, key.Name, *seen.Intent, *seen.Observed, seen.Unread)
 	if !found {
 		return nil, errors.Errorf("Pod %s was deleted meanwhile", key)
 	}
 	return why, nil
 }
 
-// drainOf returns the drain of a Node: that of its Machine, with a context of the management cluster.
-func (y *whyOptions) drainOf(ctx context.Context, c *observe.Connections, w *observe.Workload, cluster types.NamespacedName, node *corev1.Node) (*drain, error) {
-	name := node.Annotations[clusterv1.MachineAnnotation]
-	if cluster.Name == "" || name == "" {
-		return y.nodeDrain(ctx, w, node)
+// seeDrainOf reads the drain of a Node: that of its Machine, with a context of the management cluster.
+func (y *whyOptions) seeDrainOf(ctx context.Context, c *observe.Connections, w *observe.Workload, cluster types.NamespacedName, node *corev1.Node) (report.Seen, error) {
+	if cluster.Name == "" {
+		return y.seeDrain(ctx, w, node)
 	}
-	machine, err := c.Current.MachineOf(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: name}, observe.Proposed{})
-	if err != nil {
-		return nil, err
+	machine, err := machineOf(ctx, c.Current, cluster, node)
+	switch {
+	case err != nil: // the rules of the Machine are not known
+		if err := unread(c, err); err != nil {
+			return report.Seen{}, err
+		}
+		return y.seeDrain(ctx, w, node)
+	case machine == nil:
+		return y.seeDrain(ctx, w, node)
+	default:
+		return y.seeMachineDrain(ctx, w, machine, node)
 	}
-	return y.machineDrain(ctx, w, machine, node)
+}
+
+// machineOf reads the Machine of a Node of a Cluster, nil if it has none. Where the Node was not read, the Machines name their Nodes.
+func machineOf(ctx context.Context, c *observe.Cluster, cluster types.NamespacedName, node *corev1.Node) (*observe.Machine, error) {
+	key := types.NamespacedName{Namespace: cluster.Namespace, Name: node.Annotations[clusterv1.MachineAnnotation]}
+	if observe.IsUnread(node) {
+		var err error
+		if key, err = machineOfNode(ctx, c, cluster.Namespace, node.Name, client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}); err != nil {
+			return nil, err
+		}
+	}
+	if key.Name == "" {
+		return nil, nil
+	}
+	return c.MachineOf(ctx, key, observe.Proposed{})
 }
 
 // workload returns the workload cluster of a Pod, and its Cluster if the context is that of a management cluster.
@@ -230,8 +266,8 @@ func (y *whyOptions) workload(ctx context.Context, c *observe.Connections) (*obs
 }
 
 // machineOfNode returns the Machine of a Node.
-func machineOfNode(ctx context.Context, c *observe.Cluster, namespace, node string) (types.NamespacedName, error) {
-	machines, err := c.Machines(ctx, namespace)
+func machineOfNode(ctx context.Context, c *observe.Cluster, namespace, node string, options ...client.ListOption) (types.NamespacedName, error) {
+	machines, err := c.Machines(ctx, namespace, options...)
 	if err != nil {
 		return types.NamespacedName{}, err
 	}

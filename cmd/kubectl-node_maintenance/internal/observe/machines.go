@@ -6,6 +6,7 @@ import (
 
 	"github.com/pkg/errors"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -57,14 +58,27 @@ func (c *Cluster) Machines(ctx context.Context, namespace string, options ...cli
 	return all, errors.Wrapf(err, "listing the Machines of %s", c.Name)
 }
 
+// noMachineError means that a Machine does not exist.
+type noMachineError struct{ key types.NamespacedName }
+
+// Error implements error.
+func (e noMachineError) Error() string { return "there is no Machine " + e.key.String() }
+
+// IsNoMachine reports whether the Machine that was to be read does not exist.
+func IsNoMachine(err error) bool { return errors.As(err, &noMachineError{}) }
+
 // MachineOf reads a Machine and its surroundings.
 func (c *Cluster) MachineOf(ctx context.Context, key types.NamespacedName, proposed Proposed) (*Machine, error) {
 	m := &Machine{Machine: &clusterv1.Machine{}, Cluster: &clusterv1.Cluster{}}
-	if err := c.Get(ctx, key, m.Machine); err != nil {
+	if err := c.Get(ctx, key, m.Machine); apierrors.IsNotFound(err) {
+		return nil, noMachineError{key}
+	} else if err != nil {
 		return nil, errors.Wrapf(err, "getting Machine %s", key)
 	}
-	if err := c.Get(ctx, m.ClusterKey(), m.Cluster); err != nil {
+	if read, err := c.tolerate(c.Get(ctx, m.ClusterKey(), m.Cluster), "get", "clusters.cluster.x-k8s.io"); err != nil {
 		return nil, errors.Wrapf(err, "getting Cluster %s", m.ClusterKey())
+	} else if !read {
+		m.Cluster = &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: m.Spec.ClusterName}}
 	}
 	policies, rules := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineDrainRuleList{}
 	if c.hasPolicies {

@@ -21,6 +21,9 @@ import (
 // Volumes returns which volumes of a Node must detach after its drain. It reads the claims of the Node's Pods and their volumes, and not
 // VolumeAttachments: those of one Node cannot be selected. It returns nil if a right is missing.
 func (w *Workload) Volumes(ctx context.Context, node *corev1.Node, m *v1alpha1.NodeMaintenance) (*volumes.Decision, error) {
+	if IsUnread(node) {
+		return nil, nil
+	}
 	attached := sets.New[string]()
 	for _, volume := range node.Status.VolumesAttached {
 		attached.Insert(string(volume.Name))

@@ -25,7 +25,7 @@ func TestVolumes(t *testing.T) {
 	volume.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "default", Name: "data"}
 	skipped := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", Labels: map[string]string{clusterv1.PodDrainLabel: "skip"}}}
 	skipped.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}}
 	node.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "kubernetes.io/csi/csi.example.com^vol-1"}}
 	workload := func(funcs interceptor.Funcs) *Workload {
 		w := newWorkload(&Cluster{WithWatch: fake.NewClientBuilder().WithObjects(claim, volume).WithInterceptorFuncs(funcs).Build(), gaps: &Gaps{}})

@@ -58,6 +58,10 @@ type Workload struct {
 	evacuations  []v1alpha1.Evacuation
 
 	maintenancesListed, evacuationsListed bool
+	// maintenancesUnread means that the user may not list NodeMaintenances.
+	maintenancesUnread bool
+	// namespace is read if the user may not read all Namespaces, see In. It is empty for commands that need all.
+	namespace string
 
 	namespaces map[string]map[string]string
 	daemonSets map[types.UID]bool // exists
@@ -73,7 +77,25 @@ func newWorkload(c *Cluster) *Workload {
 	}
 }
 
-// Node returns a Node, nil if it does not exist.
+// In lets the reads of Pods and Evacuations fall back to one Namespace, where the user may not list them in all. The missing right is a gap.
+func (w *Workload) In(namespace string) *Workload {
+	w.namespace = namespace
+	return w
+}
+
+// IsUnread reports whether the user may not read a Node, of which only the name is known then.
+func IsUnread(node *corev1.Node) bool { return node.UID == "" }
+
+// Selects reports whether a NodeMaintenance selects a Node. Where the Node was not read, its name or the status of the NodeMaintenance decides.
+func Selects(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
+	if !IsUnread(node) {
+		return nodeselection.Selects(m, node)
+	}
+	names, byName := nodeselection.Names(m)
+	return byName && slices.Contains(names, node.Name) || nodeselection.HasNodeStatus(m, node.Name)
+}
+
+// Node returns a Node, nil if it does not exist. If the user may not read it, that is a gap, and the Node has only its name: see IsUnread.
 func (w *Workload) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	if node, known := w.nodes[name]; known || w.allNodes {
 		return node, nil
@@ -106,12 +128,16 @@ func (w *Workload) SomeNodes(ctx context.Context, names []string) map[string]*co
 	return nodes
 }
 
-// readNode reads a Node, nil if it does not exist.
+// readNode reads a Node, nil if it does not exist. It has only its name if the user may not read it.
 func (w *Workload) readNode(ctx context.Context, name string) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	err := w.Get(ctx, types.NamespacedName{Name: name}, node)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
+	}
+	read, err := w.tolerate(err, "get", "nodes")
+	if !read {
+		node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	}
 	return node, errors.Wrapf(err, "getting Node %s of %s", name, w.Name)
 }
@@ -143,7 +169,9 @@ func (w *Workload) Maintenances(ctx context.Context) ([]v1alpha1.NodeMaintenance
 		return w.maintenances, w.evacuations, nil
 	}
 	list := &v1alpha1.EvacuationList{}
-	_, err := w.tolerate(w.listAll(ctx, list, func() { w.evacuations = append(w.evacuations, list.Items...) }), "list", "evacuations.maintenance.cluster.x-k8s.io")
+	_, err := w.tolerate(w.visible("evacuations.maintenance.cluster.x-k8s.io", func(in ...client.ListOption) error {
+		return w.listAll(ctx, list, func() { w.evacuations = append(w.evacuations, list.Items...) }, in...)
+	}), "list", "evacuations.maintenance.cluster.x-k8s.io")
 	w.evacuationsListed = err == nil
 	return w.maintenances, w.evacuations, errors.Wrapf(err, "listing the Evacuations of %s", w.Name)
 }
@@ -154,10 +182,13 @@ func (w *Workload) MaintenancesOnly(ctx context.Context) ([]v1alpha1.NodeMainten
 		return w.maintenances, nil
 	}
 	list := &v1alpha1.NodeMaintenanceList{}
-	_, err := w.tolerate(w.listAll(ctx, list, func() { w.maintenances = append(w.maintenances, list.Items...) }), "list", "nodemaintenances.maintenance.cluster.x-k8s.io")
-	w.maintenancesListed = err == nil
+	read, err := w.tolerate(w.listAll(ctx, list, func() { w.maintenances = append(w.maintenances, list.Items...) }), "list", "nodemaintenances.maintenance.cluster.x-k8s.io")
+	w.maintenancesListed, w.maintenancesUnread = err == nil, !read
 	return w.maintenances, errors.Wrapf(err, "listing the NodeMaintenances of %s", w.Name)
 }
+
+// MaintenancesUnread reports whether the user may not list the NodeMaintenances, so that there may be others than those that Maintenances returns.
+func (w *Workload) MaintenancesUnread() bool { return w.maintenancesUnread }
 
 // Forecast reads what the forecast of the drain of a Node by a NodeMaintenance depends on. now is the time of the observation.
 func (w *Workload) Forecast(ctx context.Context, maintenance *v1alpha1.NodeMaintenance, node *corev1.Node, now time.Time) (forecast.Observation, error) {
@@ -206,7 +237,7 @@ func (w *Workload) drainsBeside(ctx context.Context, maintenance *v1alpha1.NodeM
 		found = false
 		for i := range all {
 			m := &all[i]
-			if seen.Has(m.Name) || !planinput.Drains(m) || !slices.ContainsFunc(slices.Collect(maps.Values(known)), nodeselection.Of(m)) {
+			if seen.Has(m.Name) || !planinput.Drains(m) || !slices.ContainsFunc(slices.Collect(maps.Values(known)), func(node *corev1.Node) bool { return Selects(m, node) }) {
 				continue
 			}
 			nodes, err := w.selected(ctx, m)
@@ -224,27 +255,31 @@ func (w *Workload) drainsBeside(ctx context.Context, maintenance *v1alpha1.NodeM
 	return drains, nil
 }
 
-// selected returns the Nodes that a NodeMaintenance selects.
+// selected returns the Nodes that a NodeMaintenance selects: those that its status lists, if it selects by label and the user may not list Nodes.
 func (w *Workload) selected(ctx context.Context, m *v1alpha1.NodeMaintenance) ([]*corev1.Node, error) {
-	var candidates []*corev1.Node
-	if names, byName := nodeselection.Names(m); byName && len(names) <= maxNodes {
-		for _, name := range names {
-			node, err := w.Node(ctx, name)
-			if err != nil {
-				return nil, err
-			}
-			if node != nil {
-				candidates = append(candidates, node)
-			}
+	selects := nodeselection.Of(m)
+	names, byName := nodeselection.Names(m)
+	if !byName || len(names) > maxNodes {
+		all, err := w.Nodes(ctx)
+		if read, err := w.tolerate(err, "list", "nodes"); read || err != nil {
+			return slices.DeleteFunc(all, func(node *corev1.Node) bool { return !selects(node) }), err
 		}
-	} else {
-		var err error
-		if candidates, err = w.Nodes(ctx); err != nil {
-			return nil, err
+		names = nil
+		for i := range m.Status.NodeStatuses[:min(len(m.Status.NodeStatuses), maxNodes+1)] {
+			names = append(names, m.Status.NodeStatuses[i].NodeRef.Name)
 		}
 	}
-	selects := nodeselection.Of(m)
-	return slices.DeleteFunc(candidates, func(node *corev1.Node) bool { return !selects(node) }), nil
+	var nodes []*corev1.Node
+	for _, name := range names {
+		node, err := w.Node(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if node != nil && Selects(m, node) {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes, nil
 }
 
 // readPods reads the Pods of Nodes, by a field selector.
@@ -252,11 +287,15 @@ func (w *Workload) readPods(ctx context.Context, nodes []string) error {
 	missing := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool { _, known := w.pods[node]; return known })
 	return each(ctx, missing, func(ctx context.Context, node string) error {
 		list := &corev1.PodList{}
-		err := w.List(ctx, list, client.MatchingFields{"spec.nodeName": node})
+		if err := w.visible("pods", func(in ...client.ListOption) error {
+			return w.List(ctx, list, append(in, client.MatchingFields{"spec.nodeName": node})...)
+		}); err != nil {
+			return errors.Wrapf(err, "listing the Pods of Node %s of %s", node, w.Name)
+		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.pods[node] = list.Items
-		return errors.Wrapf(err, "listing the Pods of Node %s of %s", node, w.Name)
+		return nil
 	})
 }
 
@@ -306,7 +345,11 @@ func (w *Workload) readNamespaces(ctx context.Context, names sets.Set[string]) e
 	}
 	return each(ctx, sets.List(names), func(ctx context.Context, name string) error {
 		namespace := metadata(kind)
-		read, err := w.tolerate(w.Get(ctx, types.NamespacedName{Name: name}, namespace), "get", "namespaces")
+		err := w.Get(ctx, types.NamespacedName{Name: name}, namespace)
+		if apierrors.IsNotFound(err) {
+			return nil // deleted meanwhile: its labels are not known
+		}
+		read, err := w.tolerate(err, "get", "namespaces")
 		if read {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -380,6 +423,19 @@ func each[K any](ctx context.Context, keys []K, read func(context.Context, K) er
 		group.Go(func() error { return read(ctx, key) })
 	}
 	return group.Wait()
+}
+
+// visible lists objects of all Namespaces. If the user may not, and In has named a Namespace, it lists those of that Namespace.
+func (w *Workload) visible(resource string, list func(in ...client.ListOption) error) error {
+	err := list()
+	if !apierrors.IsForbidden(err) || w.namespace == "" {
+		return err
+	}
+	if err := list(client.InNamespace(w.namespace)); err != nil {
+		return err
+	}
+	w.gaps.Add(fmt.Sprintf("No right to list %s of all Namespaces in %s: only those of Namespace %s are considered", resource, w.Name, w.namespace))
+	return nil
 }
 
 // listAll lists in pages and calls add for each.

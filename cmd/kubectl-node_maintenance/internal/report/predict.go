@@ -14,7 +14,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
-	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -35,6 +34,8 @@ type Intent struct {
 	Turn machinedrain.Turn
 	// Paused are what keeps the manager from reconciling the Machine.
 	Paused []Problem
+	// Waits says why no NodeMaintenance drains the Node yet. It is empty if nothing requests a drain.
+	Waits string
 }
 
 // drains reports whether the NodeMaintenance exists and drains the Node.
@@ -43,6 +44,7 @@ func (i Intent) drains() bool { return i.Present != nil && planinput.Drains(i.Pr
 // IntentOf returns what the manager would request for a deleted Machine. nodes are those of TurnNodes that were read, nil for one that does not exist.
 func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, nodes map[string]*corev1.Node, now time.Time) Intent {
 	intent := Intent{Policy: m.Policy(), Paused: pauses(m)}
+	node = withUID(m, node, maintenances)
 	named := map[string]*v1alpha1.NodeMaintenance{}
 	for i := range maintenances {
 		named[maintenances[i].Name] = &maintenances[i]
@@ -64,7 +66,38 @@ func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.Nod
 		intent.Then = desired(intent.Maintenance, request, len(intent.Problems) > 0)
 	}
 	intent.Turn = turnOf(m, node, intent, maintenances, nodes, now)
+	intent.Waits = waits(m, node, intent)
 	return intent
+}
+
+// withUID returns a Node that was not read with the UID in the NodeMaintenance of its Machine, if there is one.
+func withUID(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) *corev1.Node {
+	if !observe.IsUnread(node) {
+		return node
+	}
+	for i := range maintenances {
+		machine, served := machinedrain.OwnerMachineOfAnyManager(&maintenances[i], m.ClusterKey())
+		if served && machine.Name == m.Name && observe.Selects(&maintenances[i], node) {
+			node = node.DeepCopy()
+			node.UID = types.UID(maintenances[i].Annotations[v1alpha1.NodeUIDAnnotation])
+		}
+	}
+	return node
+}
+
+// waits says why no NodeMaintenance drains the Node of a Machine whose drain is requested. It is empty if none is.
+func waits(m *observe.Machine, node *corev1.Node, intent Intent) string {
+	if intent.drains() {
+		return ""
+	}
+	seen := Seen{Node: node, Intent: &intent, Skip: machinedrain.SkipNode(node)}
+	if machinedrain.HasHook(m.Machine) {
+		seen.Skip = cmp.Or(machinedrain.Skip(m.Facts), seen.Skip)
+	}
+	if answer, requested := machineAnswer(m, seen); requested {
+		return answer
+	}
+	return ""
 }
 
 func compile(cluster *clusterv1.Cluster, m *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy, all []clusterv1.MachineDrainRule) ([]v1alpha1.DrainRule, []rules.Problem) {
@@ -145,11 +178,17 @@ func isControlPlane(m *clusterv1.Machine) bool {
 // drain.
 func NodeIntentOf(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) Intent {
 	for i := range maintenances {
-		if m := &maintenances[i]; planinput.Drains(m) && nodeselection.Selects(m, node) {
+		if m := &maintenances[i]; planinput.Drains(m) && observe.Selects(m, node) {
 			return Intent{Maintenance: m, Present: m}
 		}
 	}
-	return ManualIntent(node, maintenances)
+	intent := ManualIntent(node, maintenances)
+	for i := range maintenances {
+		if m := &maintenances[i]; m.Spec.Stage != v1alpha1.StageComplete && observe.Selects(m, node) {
+			intent.Waits = "NodeMaintenance " + m.Name + " in stage " + string(m.Spec.Stage) + " selects the Node, and does not drain it in this stage."
+		}
+	}
+	return intent
 }
 
 // ManualIntent returns the NodeMaintenance that the command drain creates for a Node, or the present one of that name. Its rules are the

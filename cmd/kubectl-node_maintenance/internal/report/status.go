@@ -206,7 +206,11 @@ func WriteStatus(w io.Writer, s *Status, wide bool, now time.Time, style termina
 	for i := range s.Maintenances {
 		t.progress("", &s.Maintenances[i], now)
 	}
-	if len(s.Clusters) == 0 && len(s.Maintenances) == 0 {
+	switch {
+	case len(s.Clusters) > 0 || len(s.Maintenances) > 0:
+	case len(s.Gaps) > 0:
+		t.line("No Machines and no NodeMaintenances were read.")
+	default:
 		t.line("There are no Machines and no NodeMaintenances.")
 	}
 	if len(s.Gaps) > 0 {

@@ -81,3 +81,19 @@ NOT READ
 `))
 	})
 }
+
+func TestNothingRead(t *testing.T) {
+	for name, test := range map[string]struct {
+		gaps []string
+		want string
+	}{
+		"says that there are none":                               {nil, "There are no Machines and no NodeMaintenances.\n"},
+		"does not say so of a user who may not read any of them": {[]string{"No right"}, "No Machines and no NodeMaintenances were read.\n"},
+	} {
+		t.Run("K4: status "+name, func(t *testing.T) {
+			var out bytes.Buffer
+			report.WriteStatus(&out, &report.Status{Gaps: test.gaps}, false, now, terminal.Style{})
+			NewWithT(t).Expect(out.String()).To(HavePrefix(test.want))
+		})
+	}
+}

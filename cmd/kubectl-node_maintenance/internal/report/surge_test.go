@@ -68,7 +68,7 @@ func TestSurge(t *testing.T) {
 	t.Run("K30: why says whether the Deployment of the Pod surges", func(t *testing.T) {
 		g := NewWithT(t)
 		_, intent, observed := surging(2)
-		why, found := report.ExplainPod("shop", "web-abc-0", intent, observed)
+		why, found := report.ExplainPod("shop", "web-abc-0", intent, observed, false)
 		g.Expect(found).To(BeTrue())
 		var out bytes.Buffer
 		report.WriteWhy(&out, why, observed.Now, terminal.Style{})

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -112,74 +113,113 @@ type EvacuationView struct {
 	Conditions      []Condition `json:"conditions,omitempty"`
 }
 
-// MachineWhy explains a Machine. observed is nil if its Node is not drained or does not exist; skip then says why.
-func MachineWhy(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, intent *Intent, observed *forecast.Observation, skip machinedrain.SkipReason) *Why {
-	w := &Why{Subject: "Machine " + m.Namespace + "/" + m.Name}
-	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {
-		c := conditionOf(*condition)
-		w.Condition = &c
-		w.link(condition.Reason)
+// Seen is what was read of a workload cluster about the Node of a Machine, or about a Node.
+type Seen struct {
+	// Node is nil if it does not exist, or if Unread is true.
+	Node         *corev1.Node
+	Maintenances []v1alpha1.NodeMaintenance
+	// Intent is nil if the Node is not drained, or if Unread is true.
+	Intent *Intent
+	// Observed is nil if the Node is not drained, or if what the drain depends on could not be read.
+	Observed *forecast.Observation
+	// Skip is why the Node of a Machine is not drained.
+	Skip machinedrain.SkipReason
+	// Unread means that the NodeMaintenances could not be read: whether one selects the Node is not known.
+	Unread bool
+}
+
+// MachineWhy explains a Machine.
+func MachineWhy(m *observe.Machine, seen Seen) *Why {
+	w := &Why{Subject: "Machine " + m.Namespace + "/" + m.Name, Condition: conditionOfMachine(m)}
+	if w.Condition != nil {
+		w.link(w.Condition.Reason)
 	}
-	drains := !m.DeletionTimestamp.IsZero() || intent != nil && intent.Present != nil
-	w.answerMachine(m, drains, skip)
-	if drains {
+	var requested bool
+	if w.Answer, requested = machineAnswer(m, seen); requested {
 		w.Problems = pauses(m)
 	}
-	if node != nil {
-		w.fill(node, maintenances, intent, observed)
+	if w.Answer == notReported {
+		w.Guide = append(w.Guide, advice.Guide+"#the-machine-has-the-hook-but-no-condition")
+	}
+	if seen.Node != nil {
+		w.fill(seen)
 	}
 	return w
 }
 
-// answerMachine answers why a Machine is not drained yet. drains is true if it is being deleted or a NodeMaintenance of its Node exists.
-func (w *Why) answerMachine(m *observe.Machine, drains bool, skip machinedrain.SkipReason) {
+const notReported = "The manager has not reported on the Machine yet."
+
+func conditionOfMachine(m *observe.Machine) *Condition {
+	found := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	if found == nil {
+		return nil
+	}
+	condition := conditionOf(*found)
+	return &condition
+}
+
+// machineAnswer says why the Node of a Machine is not drained yet. requested is false if nothing requests a drain: the Machine is not being deleted,
+// no NodeMaintenance of its Node exists, and its condition says that it waits for nothing.
+func machineAnswer(m *observe.Machine, seen Seen) (answer string, requested bool) {
+	deleted, condition := !m.DeletionTimestamp.IsZero(), conditionOfMachine(m)
+	present := seen.Intent != nil && seen.Intent.Present != nil
 	switch {
-	case !drains:
-		w.Answer = "The Machine is not being deleted, and nothing drains its Node. The command plan predicts what a deletion would do."
-	case skip != machinedrain.NotSkipped:
-		w.Answer = "The Node is not drained: " + string(skip) + "."
-	case !m.DeletionTimestamp.IsZero() && !machinedrain.HasHook(m.Machine) && w.Condition == nil:
-		w.Answer = "The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting says what it waits for."
-	case !m.DeletionTimestamp.IsZero() && !machinedrain.HasHook(m.Machine):
-		w.Answer = "The hook is released: Cluster API completes the deletion. Its condition Deleting says what it waits for."
-	case w.Condition == nil:
-		w.Answer = "The manager has not reported on the Machine yet."
-		w.Guide = append(w.Guide, advice.Guide+"#the-machine-has-the-hook-but-no-condition")
+	case !deleted && !present && condition != nil && (condition.Status != metav1.ConditionTrue || seen.Unread):
+		return condition.Message, true
+	case !deleted && seen.Unread:
+		return "The Machine is not being deleted. Whether a NodeMaintenance drains its Node is not known: the NodeMaintenances could not be read.", false
+	case !deleted && !present:
+		return "The Machine is not being deleted, and nothing drains its Node. The command plan predicts what a deletion would do.", false
+	case seen.Skip != machinedrain.NotSkipped:
+		return "The Node is not drained: " + string(seen.Skip) + ".", true
+	case deleted && !machinedrain.HasHook(m.Machine) && condition == nil:
+		return "The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting says what it waits for.", true
+	case deleted && !machinedrain.HasHook(m.Machine):
+		return "The hook is released: Cluster API completes the deletion. Its condition Deleting says what it waits for.", true
+	case condition == nil:
+		return notReported, true
 	default:
-		w.Answer = w.Condition.Message
+		return condition.Message, true
 	}
 }
 
 // NodeWhy explains a Node.
-func NodeWhy(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, intent *Intent, observed *forecast.Observation) *Why {
-	w := &Why{Subject: "Node " + node.Name}
-	w.fill(node, maintenances, intent, observed)
+func NodeWhy(seen Seen) *Why {
+	w := &Why{Subject: "Node " + seen.Node.Name}
+	w.fill(seen)
 	switch {
-	case len(w.Maintenances) == 0 && node.Spec.Unschedulable:
-		w.Answer = "No NodeMaintenance selects the Node. Another actor has cordoned it."
-	case len(w.Maintenances) == 0:
-		w.Answer = "No NodeMaintenance selects the Node. The command plan predicts what a drain would do."
-	default:
+	case len(w.Maintenances) > 0:
 		w.Answer = w.Maintenances[0].Message
+	case seen.Unread:
+		w.Answer = "Whether a NodeMaintenance selects the Node is not known: the NodeMaintenances could not be read."
+	case observe.IsUnread(seen.Node):
+		w.Answer = "No NodeMaintenance selects the Node. The Node could not be read."
+	case seen.Node.Spec.Unschedulable:
+		w.Answer = "No NodeMaintenance selects the Node. Another actor has cordoned it."
+	default:
+		w.Answer = "No NodeMaintenance selects the Node. The command plan predicts what a drain would do."
 	}
 	return w
 }
 
 // fill adds the NodeMaintenances of a Node and, if one drains it, what the drain waits for.
-func (w *Why) fill(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, intent *Intent, observed *forecast.Observation) {
-	for i := range maintenances {
-		if m := &maintenances[i]; nodeselection.Selects(m, node) || nodeselection.HasNodeStatus(m, node.Name) {
-			w.Maintenances = append(w.Maintenances, maintenanceOf(m, node.Name))
+func (w *Why) fill(seen Seen) {
+	for i := range seen.Maintenances {
+		if m := &seen.Maintenances[i]; observe.Selects(m, seen.Node) || nodeselection.HasNodeStatus(m, seen.Node.Name) {
+			w.Maintenances = append(w.Maintenances, maintenanceOf(m, seen.Node.Name))
 		}
 	}
-	if intent == nil || observed == nil || !intent.drains() {
+	if seen.Intent == nil || !seen.Intent.drains() {
 		return
 	}
-	for _, problem := range intent.Problems {
+	for _, problem := range seen.Intent.Problems {
 		w.Problems = append(w.Problems, problemOf(v1alpha1.ReasonInvalidDrainRule, problem.String()))
 	}
-	predicted := forecast.Of(*observed)
-	for _, obstacle := range predicted.Obstacles(observed.Now) {
+	if seen.Observed == nil {
+		return
+	}
+	predicted := forecast.Of(*seen.Observed)
+	for _, obstacle := range predicted.Obstacles(seen.Observed.Now) {
 		problem := problemOf(obstacle.Reason, obstacle.Message)
 		problem.Pods, problem.Budget = obstacle.Pods, obstacle.Budget
 		if obstacle.NeverAllows {
@@ -234,8 +274,8 @@ func stamp(t metav1.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// ExplainPod explains a Pod of a Node.
-func ExplainPod(namespace, name string, intent Intent, observed forecast.Observation) (*Why, bool) {
+// ExplainPod explains a Pod of a Node. unread means that the NodeMaintenances could not be read.
+func ExplainPod(namespace, name string, intent Intent, observed forecast.Observation, unread bool) (*Why, bool) {
 	predicted := forecast.Of(observed)
 	at := slices.IndexFunc(predicted.Pods, func(p forecast.Pod) bool { return p.Namespace == namespace && p.Name == name })
 	if at < 0 {
@@ -275,7 +315,7 @@ func ExplainPod(namespace, name string, intent Intent, observed forecast.Observa
 		}
 		w.Problems = append(w.Problems, problem)
 	}
-	w.Answer = w.podAnswer(p, intent, predicted.Waiting)
+	w.Answer = w.podAnswer(p, intent, predicted.Waiting, unread)
 	return w, true
 }
 
@@ -310,8 +350,8 @@ func evacuationView(p *forecast.Pod) *EvacuationView {
 }
 
 // podAnswer says in one sentence how a Pod stands. The Evacuation's message is what the manager says.
-// waiting is Forecast.Waiting.
-func (w *Why) podAnswer(p *forecast.Pod, intent Intent, waiting string) string {
+// waiting is Forecast.Waiting, and unread means that the NodeMaintenances could not be read.
+func (w *Why) podAnswer(p *forecast.Pod, intent Intent, waiting string, unread bool) string {
 	switch {
 	case p.Outcome == forecast.Finished:
 		return "The Pod has finished and does not block a drain."
@@ -319,6 +359,12 @@ func (w *Why) podAnswer(p *forecast.Pod, intent Intent, waiting string) string {
 		return "The Pod is terminating."
 	case p.Outcome == forecast.Stays:
 		return "A drain leaves the Pod on its Node (" + w.Pod.Reason + ") and does not wait for it."
+	case !intent.drains() && p.Evacuation != nil && p.Evacuation.Status.Message != "":
+		return p.Evacuation.Status.Message
+	case !intent.drains() && unread:
+		return cmp.Or(intent.Waits, "Whether a NodeMaintenance drains the Node is not known: the NodeMaintenances could not be read. In a drain, the Pod would be handled as described below.")
+	case !intent.drains() && intent.Waits != "":
+		return "No NodeMaintenance drains the Node. " + intent.Waits
 	case !intent.drains():
 		return "Nothing drains the Node. In a drain, the Pod would be handled as described below."
 	case len(intent.Paused) > 0:

@@ -1,6 +1,7 @@
 package report_test
 
 import (
+	"bytes"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -10,8 +11,10 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -38,12 +41,109 @@ func TestMachineWhy(t *testing.T) {
 				w1.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 			}
 			var messages []string
-			for _, problem := range report.MachineWhy(m, nil, nil, nil, nil, machinedrain.NotSkipped).Problems {
+			for _, problem := range report.MachineWhy(m, report.Seen{}).Problems {
 				messages = append(messages, problem.Message)
 			}
 			NewWithT(t).Expect(messages).To(Equal(test.want))
 		})
 	}
+}
+
+// asked returns a Machine with a condition of the reason, if that is not empty.
+func asked(status metav1.ConditionStatus, reason string, changes ...func(*clusterv1.Machine)) *observe.Machine {
+	w1 := machine("w1", nil)
+	if reason != "" {
+		w1.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: status, Reason: reason, Message: "The condition says why", LastTransitionTime: metav1.NewTime(now)}}
+	}
+	for _, change := range changes {
+		change(&w1)
+	}
+	return &observe.Machine{Machine: &w1, Cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}}, Facts: machinedrain.Facts{Machine: &w1, ControlPlaneMachines: 1}}
+}
+
+func isDeleted(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.NewTime(now)) }
+
+func isHooked(m *clusterv1.Machine) {
+	isDeleted(m)
+	m.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: ""}
+}
+
+func TestAnswers(t *testing.T) {
+	const nothing = "The Machine is not being deleted, and nothing drains its Node. The command plan predicts what a deletion would do."
+	const condition = "The condition says why"
+	unread := report.Seen{Unread: true}
+	for name, test := range map[string]struct {
+		machine *observe.Machine
+		seen    report.Seen
+		want    string
+	}{
+		"the condition of a deleted Machine whose workload cluster cannot be reached": {asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForWorkloadCluster, isHooked), unread, condition},
+		"the condition of a Machine whose workload cluster cannot be reached":         {asked(metav1.ConditionTrue, v1alpha1.ReasonMachineCordoned), unread, condition},
+		"that a stage is invalid":                                  {asked(metav1.ConditionFalse, v1alpha1.ReasonInvalidStage), report.Seen{}, condition},
+		"that no policy selects a Machine with a stage":            {asked(metav1.ConditionFalse, v1alpha1.ReasonNotManaged), report.Seen{}, condition},
+		"that nothing drains the Node of a Machine":                {asked("", ""), report.Seen{}, nothing},
+		"that nothing drains the Node after a maintenance":         {asked(metav1.ConditionTrue, v1alpha1.ReasonMachineCompleted), report.Seen{}, nothing},
+		"that it is not known what drains the Node of a Machine":   {asked("", ""), unread, "The Machine is not being deleted. Whether a NodeMaintenance drains its Node is not known: the NodeMaintenances could not be read."},
+		"that the manager has not reported on a deleted Machine":   {asked("", "", isHooked), unread, "The manager has not reported on the Machine yet."},
+		"that Cluster API drains the Node of an unmanaged Machine": {asked("", "", isDeleted), unread, "The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting says what it waits for."},
+	} {
+		t.Run("K36: why machine answers "+name, func(t *testing.T) {
+			NewWithT(t).Expect(report.MachineWhy(test.machine, test.seen).Answer).To(Equal(test.want))
+		})
+	}
+
+	t.Run("K36: why machine says what to do about a workload cluster that cannot be reached, and prints the condition beside another answer", func(t *testing.T) {
+		g := NewWithT(t)
+		why := report.MachineWhy(asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForWorkloadCluster, isHooked), unread)
+		g.Expect(why.Guide).To(ConsistOf(HaveSuffix("#the-workload-cluster-cant-be-reached")))
+		var out bytes.Buffer
+		report.WriteWhy(&out, report.MachineWhy(asked(metav1.ConditionFalse, v1alpha1.ReasonHookRemoved, isDeleted), report.Seen{}), now, terminal.Style{})
+		g.Expect(out.String()).To(ContainSubstring("The hook is released"))
+		g.Expect(out.String()).To(ContainSubstring("\n  The condition says why\n"))
+	})
+
+	t.Run("K4: why node claims nothing of a Node and of NodeMaintenances that could not be read", func(t *testing.T) {
+		g := NewWithT(t)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+		g.Expect(report.NodeWhy(report.Seen{Node: node, Unread: true}).Answer).To(HavePrefix("Whether a NodeMaintenance selects the Node is not known"))
+		g.Expect(report.NodeWhy(report.Seen{Node: node}).Answer).To(Equal("No NodeMaintenance selects the Node. The Node could not be read."))
+	})
+}
+
+func TestPodsThatWait(t *testing.T) {
+	const nothing = "Nothing drains the Node. In a drain, the Pod would be handled as described below."
+	const waiting = "No NodeMaintenance drains the Node. The condition says why"
+	for name, test := range map[string]struct {
+		machine *observe.Machine
+		unread  bool
+		want    string
+	}{
+		"that a deleted Machine waits for other Machines": {asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForTurn, isHooked), false, waiting},
+		"that a MachineDrainRule is invalid":              {asked(metav1.ConditionFalse, v1alpha1.ReasonInvalidDrainRule, isHooked), false, waiting},
+		"that Cluster API drains the Node":                {asked("", "", isDeleted), false, "No NodeMaintenance drains the Node. The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting says what it waits for."},
+		"that nothing drains the Node":                    {asked("", ""), false, nothing},
+		"what the Machine says without NodeMaintenances":  {asked(metav1.ConditionFalse, v1alpha1.ReasonMachineDraining, isHooked), true, "The condition says why"},
+		"that it is not known what drains the Node":       {asked("", ""), true, "Whether a NodeMaintenance drains the Node is not known: the NodeMaintenances could not be read. In a drain, the Pod would be handled as described below."},
+	} {
+		t.Run("K36: why pod answers "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			node, _, observed := surging(2)
+			intent := report.IntentOf(test.machine, node, nil, nil, now)
+			observed.Maintenance = intent.Maintenance
+			why, found := report.ExplainPod("shop", "web-abc-0", intent, observed, test.unread)
+			g.Expect(found).To(BeTrue())
+			g.Expect(why.Answer).To(Equal(test.want))
+		})
+	}
+
+	t.Run("K36: why pod names a NodeMaintenance that does not drain the Node yet", func(t *testing.T) {
+		g := NewWithT(t)
+		node, _, observed := surging(2)
+		cordons := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "cordons"}}
+		cordons.Spec.Stage, cordons.Spec.NodeSelector = v1alpha1.StageCordon, v1alpha1.SelectNodes(node.Name)
+		why, _ := report.ExplainPod("shop", "web-abc-0", report.NodeIntentOf(node, []v1alpha1.NodeMaintenance{cordons}), observed, false)
+		g.Expect(why.Answer).To(Equal("No NodeMaintenance drains the Node. NodeMaintenance cordons in stage Cordon selects the Node, and does not drain it in this stage."))
+	})
 }
 
 func TestExplainPod(t *testing.T) {
@@ -66,7 +166,7 @@ func TestExplainPod(t *testing.T) {
 			intent.Maintenance.Spec.MaxParallelNodes = ptr.To(intstr.FromInt(test.limit))
 			intent.Present, intent.Paused = intent.Maintenance, test.paused
 			g := NewWithT(t)
-			why, found := report.ExplainPod("shop", "web-abc-0", intent, observed)
+			why, found := report.ExplainPod("shop", "web-abc-0", intent, observed, false)
 			g.Expect(found).To(BeTrue())
 			g.Expect(why.Answer).To(Equal(test.want))
 			if test.problem != "" {

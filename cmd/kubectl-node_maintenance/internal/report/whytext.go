@@ -27,6 +27,11 @@ func WriteWhy(w io.Writer, y *Why, now time.Time, style terminal.Style) {
 	if c := y.Condition; c != nil {
 		t.heading("CONDITION NodeMaintenance")
 		t.line("  %s %s for %s", string(c.Status), c.Reason, age(c.Since, now))
+		if c.Message != y.Answer {
+			for _, line := range terminal.Lines(c.Message, maxMessageLines, maxLine) {
+				fmt.Fprintln(t, "  "+line)
+			}
+		}
 	}
 	for i := range y.Maintenances {
 		t.maintenance(&y.Maintenances[i], now)

@@ -1,0 +1,121 @@
+package observe
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+)
+
+// visibleTo returns a workload cluster with Node n, its Pods in the Namespaces shop and bank, and NodeMaintenances that drain it: one by name, one by
+// label. The user may read no Nodes, and only the Namespace shop if that is true.
+func visibleTo(t *testing.T, onlyShop bool) *Workload {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	NewWithT(t).Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
+	NewWithT(t).Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+	byName := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "by-name", Annotations: map[string]string{v1alpha1.NodeUIDAnnotation: "uid"}}}
+	byName.Spec.Stage, byName.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("n")
+	byLabel := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "by-label"}}
+	byLabel.Spec.Stage = v1alpha1.StageDrain
+	byLabel.Spec.NodeSelector.NodeSelectorTerms = []v1alpha1.NodeSelectorTerm{{
+		MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}},
+	}}
+	byLabel.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "n"}}, {NodeRef: v1alpha1.NodeReference{Name: "other"}}}
+	pod := func(namespace string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Spec: corev1.PodSpec{NodeName: "n"}}
+	}
+	refused := func(namespace string, object any) error {
+		_, nodes := object.(*corev1.NodeList)
+		_, node := object.(*corev1.Node)
+		if nodes || node || onlyShop && namespace != "shop" {
+			return apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+		}
+		return nil
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string {
+		return []string{object.(*corev1.Pod).Spec.NodeName} //nolint:forcetypeassert // a Pod
+	}).WithObjects(byName, byLabel, pod("shop"), pod("bank")).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+			if err := refused(key.Namespace, object); err != nil {
+				return err
+			}
+			return c.Get(ctx, key, object, options...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if err := refused((&client.ListOptions{}).ApplyOptions(options).Namespace, list); err != nil {
+				return err
+			}
+			return c.List(ctx, list, options...)
+		},
+	}).Build()
+	return newWorkload(&Cluster{Name: "c", HasMaintenances: true, gaps: &Gaps{}, WithWatch: c})
+}
+
+func forecastPods(g Gomega, t *testing.T, w *Workload) []string {
+	t.Helper()
+	node, err := w.Node(t.Context(), "n")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(IsUnread(node)).To(BeTrue())
+	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("n")
+	observed, err := w.Forecast(t.Context(), m, node, time.Now())
+	g.Expect(err).NotTo(HaveOccurred())
+	var pods []string
+	for _, pod := range forecast.Of(observed).Pods {
+		pods = append(pods, pod.Namespace+"/"+pod.Name)
+	}
+	return pods
+}
+
+func TestUnreadNodes(t *testing.T) {
+	t.Run("K4: a Node that may not be read is a gap, and the rest is read", func(t *testing.T) {
+		g := NewWithT(t)
+		w := visibleTo(t, false)
+		g.Expect(forecastPods(g, t, w)).To(ConsistOf("shop/web", "bank/web"))
+		g.Expect(w.gaps.List()).To(ConsistOf("No right to get nodes in c", "No right to list nodes in c"))
+		decision, err := w.Volumes(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, &v1alpha1.NodeMaintenance{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(decision).To(BeNil(), "which volumes are attached is not known")
+	})
+
+	t.Run("K4: the status of NodeMaintenances says which Nodes they select if these may not be read", func(t *testing.T) {
+		g := NewWithT(t)
+		maintenances, _, err := visibleTo(t, false).Maintenances(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		for i := range maintenances {
+			g.Expect(Selects(&maintenances[i], &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})).To(BeTrue(), maintenances[i].Name)
+			g.Expect(Selects(&maintenances[i], &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "another"}})).To(BeFalse(), maintenances[i].Name)
+		}
+	})
+
+	t.Run("K4: a user who may read one Namespace gets an explanation of its Pods", func(t *testing.T) {
+		g := NewWithT(t)
+		w := visibleTo(t, true).In("shop")
+		g.Expect(forecastPods(g, t, w)).To(ConsistOf("shop/web"))
+		g.Expect(w.MaintenancesUnread()).To(BeTrue())
+		g.Expect(w.gaps.List()).To(ContainElements(
+			"No right to get nodes in c", "No right to list nodemaintenances.maintenance.cluster.x-k8s.io in c",
+			"No right to list pods of all Namespaces in c: only those of Namespace shop are considered",
+		))
+	})
+
+	t.Run("K4: Pods that may not be read are not said to be none", func(t *testing.T) {
+		g := NewWithT(t)
+		_, err := visibleTo(t, true).Forecast(t.Context(), &v1alpha1.NodeMaintenance{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, time.Now())
+		g.Expect(apierrors.IsForbidden(err)).To(BeTrue())
+	})
+}
