@@ -190,7 +190,8 @@ func (b *builder) machine(m *Machine, now time.Time) {
 	if m.Gone {
 		d.Gone = now
 	}
-	d.Phases = proceed(d.Phases, Wait{Reason: m.Reason, Message: m.Message, Start: startOf(m.Since, now, len(d.Phases) == 0)}, now, m.Gone)
+	// The condition may have had other reasons before the first observation, so m.Since is not the start of the first phase.
+	d.Phases = proceed(d.Phases, Wait{Reason: m.Reason, Message: m.Message, Start: now}, now, m.Gone)
 }
 
 func (b *builder) drainOfMachine(cluster, name string) *Drain {
@@ -231,7 +232,7 @@ func (b *builder) maintenance(m *Maintenance, now time.Time) {
 		d.Nodes = m.Nodes
 	}
 	if m.Stage == string(v1alpha1.StageDrain) && d.Start.IsZero() {
-		d.Start = startOf(m.Since, now, true)
+		d.Start = startOf(m.Since, now)
 	}
 	if m.Drained && d.End.IsZero() {
 		d.End = now
@@ -255,7 +256,7 @@ func (b *builder) pod(p *Pod, now time.Time) {
 			b.history.Incomplete = "the recording has more than " + itoa(maxPods) + " Pods; the others are missing"
 			return
 		}
-		course = &podBuilder{PodCourse{Name: p.Name, Node: p.Node, Start: startOf(p.Since, now, true)}, p.Cluster}
+		course = &podBuilder{PodCourse{Name: p.Name, Node: p.Node, Start: startOf(p.Since, now)}, p.Cluster}
 		b.pods[id] = course
 		b.allPods = append(b.allPods, course)
 	}
@@ -284,9 +285,9 @@ func proceed(waits []Wait, next Wait, now time.Time, gone bool) []Wait {
 }
 
 // startOf returns when something started that the API records in whole seconds. The time of the observation is closer, unless it is older.
-func startOf(recorded *time.Time, now time.Time, first bool) time.Time {
+func startOf(recorded *time.Time, now time.Time) time.Time {
 	const resolution = 1500 * time.Millisecond
-	if !first || recorded == nil || recorded.After(now) || now.Sub(*recorded) < resolution {
+	if recorded == nil || recorded.After(now) || now.Sub(*recorded) < resolution {
 		return now
 	}
 	return *recorded

@@ -200,6 +200,17 @@ func TestHistory(t *testing.T) {
 		}))
 	})
 
+	t.Run("K26, K37: the wait of a Machine counts from when its reason was observed, and not from the transition of its condition", func(t *testing.T) {
+		s := newScene()
+		s.observed.Machines[0].Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForVolumeDetach, LastTransitionTime: metav1.NewTime(begin),
+		}}
+		s.observe(3000, nil)
+		s.observed.Machines = nil
+		s.observe(3120, nil)
+		NewWithT(t).Expect(read(t, s.file()).Drains[0].Summary()).To(ContainElement("The Machine waited 2 min for volumes to detach."))
+	})
+
 	t.Run("K25: a recording that was cut off, or is damaged, is read as far as possible", func(t *testing.T) {
 		g := NewWithT(t)
 		file := drained().file()

@@ -29,7 +29,7 @@ const (
 
 // byReason has the advice about each reason of forecast, budgets, and the conditions of Machines and Evacuations.
 var byReason = map[string]advice{
-	string(budgets.BudgetExhausted):              {"Check why Pods of the budget are not ready. The drain continues when the budget allows a disruption.", sectionBudget},
+	string(budgets.BudgetExhausted):              {"If Pods of the budget are not ready, check why. Otherwise the drain continues when replacements are ready; more replicas or a larger maxUnavailable make it faster.", sectionBudget},
 	string(budgets.BlockedByUnhealthyPods):       {"Fix the Pods that are not ready, or set unhealthyPodEvictionPolicy: AlwaysAllow in the budget.", "pods-that-are-not-ready-block-their-budget"},
 	string(budgets.MultipleBudgets):              {"Delete one of the budgets, or change its selector.", "two-budgets-select-one-pod"},
 	string(budgets.BudgetNotObserved):            {"Check that the workload cluster's kube-controller-manager runs.", "a-budget-is-not-computed"},

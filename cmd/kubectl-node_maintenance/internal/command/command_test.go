@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -223,4 +224,14 @@ func TestK9s(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestWhere(t *testing.T) {
+	t.Run("K17: the commands that are suggested after the wait concern the same cluster and namespace", func(t *testing.T) {
+		g := NewWithT(t)
+		o := &options{config: genericclioptions.NewConfigFlags(true)}
+		g.Expect(o.where()).To(BeEmpty())
+		*o.config.Context, *o.config.Namespace = "it's prod", "team-a"
+		g.Expect(o.where()).To(Equal(` --context='it'\''s prod' --namespace=team-a`))
+	})
 }

@@ -106,7 +106,9 @@ func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t target
 	if err != nil {
 		return nil, err
 	}
-	plan.Drains, err = planEach(machines, t.namesMachines(), c.Gaps, func(key types.NamespacedName) (report.Drain, error) { return p.planMachine(ctx, c, key, proposed) })
+	plan.Drains, err = planEach(machines, t.namesMachines(), c.Gaps, func(key types.NamespacedName) (report.Drain, error) {
+		return p.planMachine(ctx, c, key, proposed)
+	})
 	return plan, err
 }
 

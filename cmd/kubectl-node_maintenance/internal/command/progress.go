@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"golang.org/x/term"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/maintain"
@@ -37,7 +36,7 @@ func (m *maintainOptions) confirm(ctx context.Context, c *observe.Connections, t
 		return exit{report.ExitInterrupted}
 	}
 	switch {
-	case apierrors.IsNotFound(err):
+	case observe.IsNoMachine(err):
 		return err
 	case err != nil: // the drain needs no right to read what the plan needs
 		fmt.Fprintln(m.ErrOut, terminal.Clean("The plan cannot be predicted: "+err.Error(), maxError))
@@ -127,10 +126,10 @@ func (p progress) stopped(why string, run *maintain.Run) {
 	active, queued := run.Active(), run.Queued()
 	if len(active) > 0 {
 		what := map[v1alpha1.NodeMaintenanceStage]string{v1alpha1.StageCordon: "cordon", v1alpha1.StageDrain: "drain", v1alpha1.StageComplete: "completion"}[p.stage]
-		p.say(fmt.Sprintf("The %s of %s continues. To follow it: kubectl node-maintenance status", what, targetNames(active)))
+		p.say(fmt.Sprintf("The %s of %s continues. To follow it: kubectl node-maintenance status", what, targetNames(active)) + p.where())
 	}
 	if p.stage == v1alpha1.StageDrain && len(active) > 0 {
-		p.say(fmt.Sprintf("To end the drain: kubectl node-maintenance complete %s %s", active[0].Resource, active[0].Name))
+		p.say(fmt.Sprintf("To end the drain: kubectl node-maintenance complete %s %s", active[0].Resource, active[0].Name) + p.where())
 	}
 	switch {
 	case len(queued) == 0:
@@ -139,6 +138,30 @@ func (p progress) stopped(why string, run *maintain.Run) {
 	default:
 		p.say("Not requested for " + targetNames(queued) + ". To continue, run the command again.")
 	}
+}
+
+// where returns the flags by which the command line has selected a kubeconfig, a context and a namespace.
+func (o *options) where() string {
+	var flags string
+	for _, flag := range []struct {
+		name  string
+		value *string
+	}{{"kubeconfig", o.config.KubeConfig}, {"context", o.config.Context}, {"namespace", o.config.Namespace}} {
+		if flag.value != nil && *flag.value != "" {
+			flags += " --" + flag.name + "=" + quoted(*flag.value)
+		}
+	}
+	return flags
+}
+
+// quoted quotes a text for a shell, if that is necessary.
+func quoted(text string) string {
+	if strings.ContainsFunc(text, func(r rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@+=,", r)
+	}) {
+		return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+	}
+	return text
 }
 
 func targetNames(targets []maintain.Target) string {

@@ -211,7 +211,9 @@ func (y *whyOptions) explainPod(ctx context.Context, c *observe.Connections, key
 }
 
 // seeDrainOf reads the drain of a Node: that of its Machine, with a context of the management cluster.
-func (y *whyOptions) seeDrainOf(ctx context.Context, c *observe.Connections, w *observe.Workload, cluster types.NamespacedName, node *corev1.Node) (report.Seen, error) {
+func (y *whyOptions) seeDrainOf(
+	ctx context.Context, c *observe.Connections, w *observe.Workload, cluster types.NamespacedName, node *corev1.Node,
+) (report.Seen, error) {
 	if cluster.Name == "" {
 		return y.seeDrain(ctx, w, node)
 	}

@@ -97,8 +97,11 @@ func (h *history) record(cluster string, m *report.MaintenanceStatus, seen map[s
 	}
 	c := h.drains[id]
 	if c == nil {
-		c = &course{done: m.Evacuated, start: parse(m.Since)}
+		c = &course{done: m.Evacuated}
 		h.drains[id] = c
+	}
+	if c.start.IsZero() { // the status follows the spec: at first it has no start of the stage
+		c.start = parse(m.Since)
 	}
 	if m.Evacuated > c.done {
 		c.lastDone = now
@@ -147,10 +150,10 @@ func (h *history) progressOf(cluster string, m *report.MaintenanceStatus, now ti
 	return p
 }
 
-// estimate returns the remaining time at the mean rate so far. It returns zero until some Pods have terminated, at least one of them while the
-// view is open, and while no Pod terminates: then the rate says nothing about the remaining Pods.
+// estimate returns the remaining time at the mean rate so far. It returns zero until the start is known and some Pods have terminated, at least
+// one of them while the view is open, and while no Pod terminates: then the rate says nothing about the remaining Pods.
 func (c *course) estimate(now time.Time) time.Duration {
-	if c.done < leastDone || c.remaining == 0 || c.lastDone.IsZero() {
+	if c.done < leastDone || c.remaining == 0 || c.lastDone.IsZero() || c.start.IsZero() {
 		return 0
 	}
 	mean := c.lastDone.Sub(c.start) / time.Duration(c.done)

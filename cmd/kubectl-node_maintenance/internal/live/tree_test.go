@@ -96,6 +96,19 @@ func TestProgress(t *testing.T) {
 		t.Run(name, func(t *testing.T) { NewWithT(t).Expect(tc.is).To(Equal(tc.expected)) })
 	}
 
+	t.Run("K8: the estimate of a drain that begins while the view is open counts from its start, which its status has only later", func(t *testing.T) {
+		g := NewWithT(t)
+		h := newHistory()
+		m := report.MaintenanceStatus{Name: "m", Stage: "Drain", Nodes: 1, Evacuating: 6}
+		h.observe(&report.Status{Maintenances: []report.MaintenanceStatus{m}}, start)
+		m.Evacuated, m.Evacuating = 3, 3
+		h.observe(&report.Status{Maintenances: []report.MaintenanceStatus{m}}, start.Add(30*time.Second))
+		g.Expect(h.progressOf("", &m, start.Add(30*time.Second)).left).To(BeZero())
+		m.Since = before(0)
+		h.observe(&report.Status{Maintenances: []report.MaintenanceStatus{m}}, start.Add(30*time.Second))
+		g.Expect(h.progressOf("", &m, start.Add(30*time.Second)).left).To(Equal(30 * time.Second))
+	})
+
 	t.Run("K24: the first status of a drain in progress has the Pods that terminated before, and no estimate", func(t *testing.T) {
 		h := newHistory()
 		m := report.MaintenanceStatus{Name: "m", Stage: "Drain", Since: before(time.Minute), Nodes: 1, Evacuating: 4, Evacuated: 6}

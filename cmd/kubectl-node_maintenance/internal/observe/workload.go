@@ -182,7 +182,8 @@ func (w *Workload) MaintenancesOnly(ctx context.Context) ([]v1alpha1.NodeMainten
 		return w.maintenances, nil
 	}
 	list := &v1alpha1.NodeMaintenanceList{}
-	read, err := w.tolerate(w.listAll(ctx, list, func() { w.maintenances = append(w.maintenances, list.Items...) }), "list", "nodemaintenances.maintenance.cluster.x-k8s.io")
+	err := w.listAll(ctx, list, func() { w.maintenances = append(w.maintenances, list.Items...) })
+	read, err := w.tolerate(err, "list", "nodemaintenances.maintenance.cluster.x-k8s.io")
 	w.maintenancesListed, w.maintenancesUnread = err == nil, !read
 	return w.maintenances, errors.Wrapf(err, "listing the NodeMaintenances of %s", w.Name)
 }
@@ -237,7 +238,8 @@ func (w *Workload) drainsBeside(ctx context.Context, maintenance *v1alpha1.NodeM
 		found = false
 		for i := range all {
 			m := &all[i]
-			if seen.Has(m.Name) || !planinput.Drains(m) || !slices.ContainsFunc(slices.Collect(maps.Values(known)), func(node *corev1.Node) bool { return Selects(m, node) }) {
+			selects := func(node *corev1.Node) bool { return Selects(m, node) }
+			if seen.Has(m.Name) || !planinput.Drains(m) || !slices.ContainsFunc(slices.Collect(maps.Values(known)), selects) {
 				continue
 			}
 			nodes, err := w.selected(ctx, m)

@@ -43,11 +43,12 @@ type GroupStatus struct {
 
 // MachineStatus is a Machine that is being deleted or whose Node is under maintenance.
 type MachineStatus struct {
-	Machine      string              `json:"machine"`
-	Node         string              `json:"node,omitempty"`
-	Deleted      string              `json:"deleted,omitempty"`
-	Reason       string              `json:"reason,omitempty"`
-	Message      string              `json:"message,omitempty"`
+	Machine string `json:"machine"`
+	Node    string `json:"node,omitempty"`
+	Deleted string `json:"deleted,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Since is when the condition got its status. It may have had other reasons since then.
 	Since        string              `json:"since,omitempty"`
 	Maintenances []MaintenanceStatus `json:"nodeMaintenances,omitempty"`
 }
@@ -236,7 +237,7 @@ func (t text) cluster(c *ClusterStatus, now time.Time) {
 				line += ", deleted " + age(m.Deleted, now) + " ago"
 			}
 			if m.Reason != "" {
-				line += ", " + m.Reason + " for " + age(m.Since, now)
+				line += ", " + m.Reason // m.Since is older: the condition may have had its status with other reasons
 			}
 			fmt.Fprintln(t, t.style.Warning("    "+terminal.Clean(line, maxLine)))
 			for k := range m.Maintenances {

@@ -41,7 +41,7 @@ func TestWriteStatus(t *testing.T) {
 		{Pod: "shop/web-2", Why: "waiting\x1b[2J", Since: ptr.To(metav1.NewTime(now.Add(-10 * time.Second)))},
 	}}}
 
-	t.Run("K6, K7: drains are shown below their owners, with what blocks them", func(t *testing.T) {
+	t.Run("K6, K7, K37: drains are shown below their owners, with what blocks them", func(t *testing.T) {
 		machines := []clusterv1.Machine{machine("cp", map[string]string{clusterv1.MachineControlPlaneLabel: "", clusterv1.MachineControlPlaneNameLabel: "cp"}), machine("w2", workers), deleted, machine("p1", map[string]string{clusterv1.MachinePoolNameLabel: "pool"})}
 		status := &report.Status{Clusters: report.StatusOf(machines, map[string]report.Drains{"default/prod": {Maintenances: []v1alpha1.NodeMaintenance{m}}}), Gaps: []string{"Cluster default/other: timeout"}}
 		var out bytes.Buffer
@@ -49,7 +49,7 @@ func TestWriteStatus(t *testing.T) {
 		NewWithT(t).Expect(out.String()).To(Equal(`Cluster default/prod
   ControlPlane cp: 0 under maintenance of 1
   MachineDeployment workers: 1 under maintenance of 2
-    Machine default/w1, deleted 5m ago, Draining for 60s
+    Machine default/w1, deleted 5m ago, Draining
       NodeMaintenance w1-abc, stage Drain for 60s: ████░░░░ 4 of 7 Pods evacuated, 2 evacuating, 1 pending, 0 skipped; 0 of 1 Nodes drained
         Pods shop/web-1, shop/web-2 for 30s: waiting�[2J
   MachinePool pool: 0 under maintenance of 1
@@ -73,7 +73,7 @@ NOT READ
 		report.WriteStatus(&out, status, true, now, terminal.Style{})
 		NewWithT(t).Expect(out.String()).To(Equal(`Cluster default/prod
   MachineDeployment workers: 1 under maintenance of 1
-    Machine default/w1, Node w1, deleted 5m ago, Draining for 60s
+    Machine default/w1, Node w1, deleted 5m ago, Draining
       NodeMaintenance w1-abc, stage Drain for 60s: ████░░░░ 4 of 7 Pods evacuated, 2 evacuating, 1 pending, 0 skipped; 0 of 1 Nodes drained
         Pod shop/web-0 for 40s: Evacuation requested
         Pod shop/web-1 for 30s: waiting�[2J

@@ -44,7 +44,8 @@ type Condition struct {
 	Status  metav1.ConditionStatus `json:"status"`
 	Reason  string                 `json:"reason"`
 	Message string                 `json:"message,omitempty"`
-	Since   string                 `json:"since,omitempty"`
+	// Since is when the condition got its status. It may have had other reasons and messages since then.
+	Since string `json:"since,omitempty"`
 }
 
 // Maintenance is a NodeMaintenance of a Node.

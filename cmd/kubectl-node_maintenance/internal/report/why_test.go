@@ -3,6 +3,7 @@ package report_test
 import (
 	"bytes"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -53,12 +54,17 @@ func TestMachineWhy(t *testing.T) {
 func asked(status metav1.ConditionStatus, reason string, changes ...func(*clusterv1.Machine)) *observe.Machine {
 	w1 := machine("w1", nil)
 	if reason != "" {
-		w1.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: status, Reason: reason, Message: "The condition says why", LastTransitionTime: metav1.NewTime(now)}}
+		w1.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.MachineNodeMaintenance, Status: status, Reason: reason, Message: "The condition says why", LastTransitionTime: metav1.NewTime(now),
+		}}
 	}
 	for _, change := range changes {
 		change(&w1)
 	}
-	return &observe.Machine{Machine: &w1, Cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}}, Facts: machinedrain.Facts{Machine: &w1, ControlPlaneMachines: 1}}
+	return &observe.Machine{
+		Machine: &w1, Cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}},
+		Facts: machinedrain.Facts{Machine: &w1, ControlPlaneMachines: 1},
+	}
 }
 
 func isDeleted(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.NewTime(now)) }
@@ -100,6 +106,12 @@ func TestAnswers(t *testing.T) {
 		report.WriteWhy(&out, report.MachineWhy(asked(metav1.ConditionFalse, v1alpha1.ReasonHookRemoved, isDeleted), report.Seen{}), now, terminal.Style{})
 		g.Expect(out.String()).To(ContainSubstring("The hook is released"))
 		g.Expect(out.String()).To(ContainSubstring("\n  The condition says why\n"))
+	})
+
+	t.Run("K37: why gives the age of the status of a condition, and not of its reason", func(t *testing.T) {
+		var out bytes.Buffer
+		report.WriteWhy(&out, report.MachineWhy(asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForVolumeDetach, isHooked), unread), now.Add(52*time.Minute), terminal.Style{})
+		NewWithT(t).Expect(out.String()).To(ContainSubstring("  False for 52m, now WaitingForVolumeDetach\n"))
 	})
 
 	t.Run("K4: why node claims nothing of a Node and of NodeMaintenances that could not be read", func(t *testing.T) {

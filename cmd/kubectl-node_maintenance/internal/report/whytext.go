@@ -26,7 +26,7 @@ func WriteWhy(w io.Writer, y *Why, now time.Time, style terminal.Style) {
 	}
 	if c := y.Condition; c != nil {
 		t.heading("CONDITION NodeMaintenance")
-		t.line("  %s %s for %s", string(c.Status), c.Reason, age(c.Since, now))
+		t.line("  %s for %s, now %s", string(c.Status), age(c.Since, now), c.Reason)
 		if c.Message != y.Answer {
 			for _, line := range terminal.Lines(c.Message, maxMessageLines, maxLine) {
 				fmt.Fprintln(t, "  "+line)
@@ -160,7 +160,7 @@ func (t text) evacuation(e *EvacuationView, now time.Time) {
 		t.line("  Active evacuator: %s", e.ActiveEvacuator)
 	}
 	for _, c := range e.Conditions {
-		t.line("  %s %s %s for %s: %s", c.Type, string(c.Status), c.Reason, age(c.Since, now), c.Message)
+		t.line("  %s %s for %s, now %s: %s", c.Type, string(c.Status), age(c.Since, now), c.Reason, c.Message)
 	}
 }
 
