@@ -138,12 +138,20 @@ func machineStatus(m *clusterv1.Machine, drains Drains) MachineStatus {
 	return status
 }
 
+// counted returns a number of Pods or Nodes that a status has. A user of a workload cluster may write any: the result is not negative, and sums of
+// such numbers do not overflow.
+func counted(n int32) int32 {
+	const most = 1_000_000
+	return min(max(n, 0), most)
+}
+
 // MaintenanceStatusOf returns the progress of a NodeMaintenance. evacuations are those of the workload cluster, if they were read.
 func MaintenanceStatusOf(m *v1alpha1.NodeMaintenance, evacuations []v1alpha1.Evacuation) MaintenanceStatus {
 	summary := m.Status.Summary
 	status := MaintenanceStatus{
-		Name: m.Name, Stage: string(m.Spec.Stage), Nodes: summary.Nodes, DrainedNodes: summary.DrainedNodes,
-		Pending: summary.PodsPending, Evacuating: summary.PodsEvacuating, Skipped: summary.PodsSkipped, Evacuated: summary.PodsEvacuated, Blocking: summary.Blocking,
+		Name: m.Name, Stage: string(m.Spec.Stage), Nodes: counted(summary.Nodes), DrainedNodes: counted(summary.DrainedNodes),
+		Pending: counted(summary.PodsPending), Evacuating: counted(summary.PodsEvacuating), Skipped: counted(summary.PodsSkipped),
+		Evacuated: counted(summary.PodsEvacuated), Blocking: summary.Blocking,
 	}
 	for _, stage := range m.Status.StageStatuses {
 		if stage.Name == m.Spec.Stage {

@@ -2,6 +2,7 @@ package report_test
 
 import (
 	"bytes"
+	"math"
 	"testing"
 	"time"
 
@@ -94,6 +95,19 @@ func TestNothingRead(t *testing.T) {
 			var out bytes.Buffer
 			report.WriteStatus(&out, &report.Status{Gaps: test.gaps}, false, now, terminal.Style{})
 			NewWithT(t).Expect(out.String()).To(HavePrefix(test.want))
+		})
+	}
+}
+
+func TestCounts(t *testing.T) {
+	for _, n := range []int32{-5, math.MinInt32, math.MaxInt32} {
+		t.Run("K38: status shows a drain whose numbers another actor has written", func(t *testing.T) {
+			m := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+			m.Spec.Stage = v1alpha1.StageDrain
+			m.Status.Summary = v1alpha1.NodeMaintenanceSummary{PodsEvacuated: n, PodsPending: 17, PodsEvacuating: max(n, 0)}
+			var out bytes.Buffer
+			report.WriteStatus(&out, &report.Status{Maintenances: []report.MaintenanceStatus{report.MaintenanceStatusOf(&m, nil)}}, false, now, terminal.Style{})
+			NewWithT(t).Expect(out.String()).To(ContainSubstring("Pods evacuated"))
 		})
 	}
 }
