@@ -15,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -234,4 +235,21 @@ func TestWhere(t *testing.T) {
 		*o.config.Context, *o.config.Namespace = "it's prod", "team-a"
 		g.Expect(o.where()).To(Equal(` --context='it'\''s prod' --namespace=team-a`))
 	})
+}
+
+func TestConcernsMachines(t *testing.T) {
+	for name, test := range map[string]struct {
+		namespace string
+		concerns  bool
+	}{
+		"rejects a rule of a namespace without these Machines": {"other", false},
+		"accepts a rule of the namespace of a Machine":         {"default", true},
+		"accepts a rule without a namespace":                   {"", true},
+	} {
+		t.Run("K3: plan "+name, func(t *testing.T) {
+			proposed := observe.Proposed{Rules: []clusterv1.MachineDrainRule{{ObjectMeta: metav1.ObjectMeta{Namespace: test.namespace, Name: "web"}}}}
+			err := concernsMachines(proposed, []types.NamespacedName{{Namespace: "default", Name: "a"}})
+			NewWithT(t).Expect(err == nil).To(Equal(test.concerns))
+		})
+	}
 }

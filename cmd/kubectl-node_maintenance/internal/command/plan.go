@@ -6,12 +6,14 @@ import (
 	"context"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -106,10 +108,31 @@ func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t target
 	if err != nil {
 		return nil, err
 	}
+	if err := concernsMachines(proposed, machines); err != nil {
+		return nil, err
+	}
 	plan.Drains, err = planEach(machines, t.namesMachines(), c.Gaps, func(key types.NamespacedName) (report.Drain, error) {
 		return p.planMachine(ctx, c, key, proposed)
 	})
 	return plan, err
+}
+
+// concernsMachines returns an error if a file has an object of a namespace in which none of the Machines is: it would have no effect.
+func concernsMachines(proposed observe.Proposed, machines []types.NamespacedName) error {
+	var objects []client.Object
+	for i := range proposed.Rules {
+		objects = append(objects, &proposed.Rules[i])
+	}
+	for i := range proposed.Policies {
+		objects = append(objects, &proposed.Policies[i])
+	}
+	for _, object := range objects {
+		inNamespace := func(machine types.NamespacedName) bool { return machine.Namespace == object.GetNamespace() }
+		if object.GetNamespace() != "" && !slices.ContainsFunc(machines, inNamespace) {
+			return usagef("%s in a file has namespace %s, in which no Machine is named", object.GetName(), object.GetNamespace())
+		}
+	}
+	return nil
 }
 
 // planEach predicts the drains of Machines. If some of several cannot be predicted, for example because a workload cluster cannot be reached, that

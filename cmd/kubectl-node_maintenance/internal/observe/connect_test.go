@@ -10,6 +10,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -31,6 +32,17 @@ func TestConfined(t *testing.T) {
 	}
 	t.Run("K4: a kubeconfig from a Secret with embedded credentials is used", func(t *testing.T) {
 		NewWithT(t).Expect(confined(&rest.Config{BearerToken: "x"}, types.NamespacedName{})).To(Succeed())
+	})
+}
+
+func TestTolerate(t *testing.T) {
+	t.Run("K4: rejected credentials are not reported as a missing right", func(t *testing.T) {
+		g := NewWithT(t)
+		c := &Cluster{Name: "Cluster default/prod", gaps: &Gaps{}}
+		read, err := c.tolerate(apierrors.NewUnauthorized("expired"), "list", "pods")
+		g.Expect(read).To(BeFalse())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(c.gaps.List()).To(ConsistOf("Cluster default/prod rejects the credentials, which may have expired: pods cannot be read"))
 	})
 }
 

@@ -36,7 +36,10 @@ func (c *Cluster) tolerate(err error, verb, resource string) (read bool, _ error
 	switch {
 	case err == nil:
 		return true, nil
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+	case apierrors.IsUnauthorized(err):
+		c.gaps.Add(fmt.Sprintf("%s rejects the credentials, which may have expired: %s cannot be read", c.Name, resource))
+		return false, nil
+	case apierrors.IsForbidden(err):
 		c.gaps.Add(fmt.Sprintf("No right to %s %s in %s", verb, resource, c.Name))
 		return false, nil
 	case meta.IsNoMatchError(err):

@@ -137,7 +137,7 @@ func MachineWhy(m *observe.Machine, seen Seen) *Why {
 	}
 	var requested bool
 	if w.Answer, requested = machineAnswer(m, seen); requested {
-		w.Problems = pauses(m)
+		w.Problems = append(pauses(m), w.conditionProblem()...)
 	}
 	if w.Answer == notReported {
 		w.Guide = append(w.Guide, advice.Guide+"#the-machine-has-the-hook-but-no-condition")
@@ -146,6 +146,17 @@ func MachineWhy(m *observe.Machine, seen Seen) *Why {
 		w.fill(seen)
 	}
 	return w
+}
+
+// conditionProblem returns what to do about the condition, if it says what the Machine waits for and there is something to do.
+func (w *Why) conditionProblem() []Problem {
+	if w.Condition == nil || w.Condition.Status == metav1.ConditionTrue {
+		return nil
+	}
+	if problem := problemOf(w.Condition.Reason, w.Condition.Message); problem.Fix != "" {
+		return []Problem{problem}
+	}
+	return nil
 }
 
 const notReported = "The manager has not reported on the Machine yet."
@@ -363,7 +374,7 @@ func (w *Why) podAnswer(p *forecast.Pod, intent Intent, waiting string, unread b
 	case !intent.drains() && p.Evacuation != nil && p.Evacuation.Status.Message != "":
 		return p.Evacuation.Status.Message
 	case !intent.drains() && unread:
-		return cmp.Or(intent.Waits, "Whether a NodeMaintenance drains the Node is not known: the NodeMaintenances could not be read. In a drain, the Pod would be handled as described below.")
+		return cmp.Or(intent.Waits, "Whether a NodeMaintenance drains the Node is not known: the NodeMaintenances could not be read. A drain with these rules would handle the Pod as described below.")
 	case !intent.drains() && intent.Waits != "":
 		return "No NodeMaintenance drains the Node. " + intent.Waits
 	case !intent.drains():

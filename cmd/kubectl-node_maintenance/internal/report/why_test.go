@@ -101,7 +101,9 @@ func TestAnswers(t *testing.T) {
 	t.Run("K36: why machine says what to do about a workload cluster that cannot be reached, and prints the condition beside another answer", func(t *testing.T) {
 		g := NewWithT(t)
 		why := report.MachineWhy(asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForWorkloadCluster, isHooked), unread)
-		g.Expect(why.Guide).To(ConsistOf(HaveSuffix("#the-workload-cluster-cant-be-reached")))
+		g.Expect(why.Problems).To(ConsistOf(And(
+			HaveField("Fix", "Check the API server and the kubeconfig Secret of the Cluster."), HaveField("Guide", HaveSuffix("#the-workload-cluster-cant-be-reached")),
+		)))
 		var out bytes.Buffer
 		report.WriteWhy(&out, report.MachineWhy(asked(metav1.ConditionFalse, v1alpha1.ReasonHookRemoved, isDeleted), report.Seen{}), now, terminal.Style{})
 		g.Expect(out.String()).To(ContainSubstring("The hook is released"))
@@ -135,7 +137,7 @@ func TestPodsThatWait(t *testing.T) {
 		"that Cluster API drains the Node":                {asked("", "", isDeleted), false, "No NodeMaintenance drains the Node. The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting says what it waits for."},
 		"that nothing drains the Node":                    {asked("", ""), false, nothing},
 		"what the Machine says without NodeMaintenances":  {asked(metav1.ConditionFalse, v1alpha1.ReasonMachineDraining, isHooked), true, "The condition says why"},
-		"that it is not known what drains the Node":       {asked("", ""), true, "Whether a NodeMaintenance drains the Node is not known: the NodeMaintenances could not be read. In a drain, the Pod would be handled as described below."},
+		"that it is not known what drains the Node":       {asked("", ""), true, "Whether a NodeMaintenance drains the Node is not known: the NodeMaintenances could not be read. A drain with these rules would handle the Pod as described below."},
 	} {
 		t.Run("K36: why pod answers "+name, func(t *testing.T) {
 			g := NewWithT(t)
