@@ -237,8 +237,8 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Written: written, Clock: now}
 	evictions := &evictor.Evictor{Clusters: clusters, Machines: served, Written: written, Recorder: recorder, Clock: now}
 	daemonSets := &daemonset.Reconciler{Clusters: clusters, Machines: served, Clock: now}
-	deployments := &deployment.Reconciler{Clusters: clusters, Clock: now}
-	statefulSets := &statefulset.Reconciler{Clusters: clusters, Clock: now}
+	deployments := &deployment.Reconciler{Clusters: clusters, Machines: served, Clock: now}
+	statefulSets := &statefulset.Reconciler{Clusters: clusters, Machines: served, Clock: now}
 	workloads := &workloadcluster.Reconciler{
 		Client: local, Clock: now, Clusters: clusters, Filter: filter,
 		Watches: []workload.Watches{

@@ -2,6 +2,7 @@ package evacuation
 
 import (
 	"context"
+	"sync"
 
 	"github.com/pkg/errors"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,21 +45,51 @@ func (m *Machines) Deleted(ctx context.Context, cluster types.NamespacedName) ([
 	return list.Items, errors.Wrapf(err, "listing the deleted Machines of Cluster %s", cluster)
 }
 
-// Suspended returns a function that reports whether a NodeMaintenance in a workload cluster is suspended, see machinedrain.IsSuspended. When its
-// Machine is resumed, workload.Clusters.Resume enqueues all affected objects.
-func (m *Machines) Suspended(ctx context.Context, cluster types.NamespacedName) func(*v1alpha1.NodeMaintenance) bool {
-	return func(maintenance *v1alpha1.NodeMaintenance) bool {
-		var machine *clusterv1.Machine
-		if key, served := machinedrain.OwnerMachineOfAnyManager(maintenance, cluster); served {
-			machine = &clusterv1.Machine{}
-			switch err := m.Reader.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); {
-			case apierrors.IsNotFound(err):
-				machine = nil
-			case err != nil:
-				ctrl.LoggerFrom(ctx).Error(err, "Failed to get the Machine that a NodeMaintenance serves", "Machine", key)
-				return false
-			}
-		}
-		return machinedrain.IsSuspended(maintenance, machine, m.ManagementCluster)
+// Suspension decides which NodeMaintenances of a workload cluster are suspended, see machinedrain.IsSuspended. When a Machine is resumed,
+// workload.Clusters.Resume enqueues all affected objects.
+type Suspension struct {
+	decide func(*v1alpha1.NodeMaintenance) (bool, error)
+
+	mu  sync.Mutex
+	err error
+}
+
+// Suspension returns the Suspension of a workload cluster.
+func (m *Machines) Suspension(ctx context.Context, cluster types.NamespacedName) *Suspension {
+	return &Suspension{decide: func(maintenance *v1alpha1.NodeMaintenance) (bool, error) {
+		return m.isSuspended(ctx, cluster, maintenance)
+	}}
+}
+
+// Of reports whether a NodeMaintenance is suspended. One whose Machine cannot be read counts as suspended: it may be paused. See Err.
+func (s *Suspension) Of(maintenance *v1alpha1.NodeMaintenance) bool {
+	suspended, err := s.decide(maintenance)
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.err = err
+		return true
 	}
+	return suspended
+}
+
+// Err returns why Of could not read a Machine, nil if it could read all of them. No event follows when it can be read: the caller must decide again.
+func (s *Suspension) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func (m *Machines) isSuspended(ctx context.Context, cluster types.NamespacedName, maintenance *v1alpha1.NodeMaintenance) (bool, error) {
+	var machine *clusterv1.Machine
+	if key, served := machinedrain.OwnerMachineOfAnyManager(maintenance, cluster); served {
+		machine = &clusterv1.Machine{}
+		switch err := m.Reader.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); {
+		case apierrors.IsNotFound(err):
+			machine = nil
+		case err != nil:
+			return false, errors.Wrapf(err, "getting Machine %s, which NodeMaintenance %s serves", key, maintenance.Name)
+		}
+	}
+	return machinedrain.IsSuspended(maintenance, machine, m.ManagementCluster), nil
 }

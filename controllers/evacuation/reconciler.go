@@ -303,7 +303,11 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	s.terms = evacuation.DrainersOf(maintenances, r.Machines.Suspended(ctx, s.request.Cluster)).On(drained).For(planinput.RulePod(observation, pod))
+	suspension := r.Machines.Suspension(ctx, s.request.Cluster)
+	s.terms = evacuation.DrainersOf(maintenances, suspension.Of).On(drained).For(planinput.RulePod(observation, pod))
+	if err := suspension.Err(); err != nil {
+		return err
+	}
 	if len(s.evacuation.Spec.Evacuators) == 0 {
 		_, problems := evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType))
 		for _, problem := range problems {

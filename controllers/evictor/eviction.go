@@ -218,7 +218,7 @@ func (p *pass) because(ctx context.Context, s *subject) string {
 	var draining []*v1alpha1.NodeMaintenance
 	for i := range maintenances {
 		m := &maintenances[i]
-		if evacuation.Drains(m, node) && rules.NewMatcher(rules.InEffect(&m.Spec)).Decide(planinput.RulePod(p.observation, s.pod)).Behavior == v1alpha1.DrainBehaviorDrain {
+		if evacuation.Drains(m, node) && !p.suspended(m) && rules.NewMatcher(rules.InEffect(&m.Spec)).Decide(planinput.RulePod(p.observation, s.pod)).Behavior == v1alpha1.DrainBehaviorDrain {
 			draining = append(draining, m)
 		}
 	}

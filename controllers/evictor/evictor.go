@@ -154,13 +154,18 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return workload.Result(err)
 	}
 	p.state.inFlight.observeBudgets(pdbs)
-	p.suspended = v.Machines.Suspended(ctx, p.cluster)
+	suspension := v.Machines.Suspension(ctx, p.cluster)
+	p.suspended = suspension.Of
 	if p.deleted, err = v.Machines.Deleted(ctx, p.cluster); err != nil {
 		return reconcile.Result{}, err
 	}
 	candidates, err := p.collect(ctx)
 	if err != nil {
 		return workload.Result(err)
+	}
+	if err := suspension.Err(); err != nil { // it delays no Pods of other Machines
+		klog.FromContext(ctx).Error(err, "Failed to find out whether the Machine of a drained Node is paused")
+		p.requeueAt(p.now.Add(nodeRetry))
 	}
 	waiting := budgets.Unserved(candidates)
 	var paused []budgets.Waiting

@@ -135,7 +135,7 @@ func (s *scope) drains() []planinput.Drain {
 	drains := []planinput.Drain{{Maintenance: s.maintenance, Nodes: s.nodes}}
 	for i := range s.others {
 		if other := &s.others[i]; planinput.Drains(other) {
-			drains = append(drains, planinput.Drain{Maintenance: other, Nodes: s.drainedBy[other.Name], Suspended: s.suspends(other)})
+			drains = append(drains, planinput.Drain{Maintenance: other, Nodes: s.drainedBy[other.Name], Suspended: s.suspends.Has(other.Name)})
 		}
 	}
 	return drains

@@ -33,7 +33,22 @@ func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (err error) {
 	for i := range s.nodes {
 		s.nodes[i] = r.latest(s, s.nodes[i])
 	}
-	return findNeighbours(ctx, s)
+	if err := findNeighbours(ctx, s); err != nil {
+		return err
+	}
+	return r.findSuspended(ctx, s)
+}
+
+// findSuspended finds those of the other NodeMaintenances for which nothing is done.
+func (r *Reconciler) findSuspended(ctx context.Context, s *scope) error {
+	suspension := r.Served.Suspension(ctx, s.request.Cluster)
+	s.suspends = sets.New[string]()
+	for i := range s.others {
+		if other := &s.others[i]; planinput.Drains(other) && suspension.Of(other) {
+			s.suspends.Insert(other.Name)
+		}
+	}
+	return suspension.Err()
 }
 
 // findNeighbours finds the NodeMaintenances that share Nodes with this one and, transitively through those in stage Drain, all that share

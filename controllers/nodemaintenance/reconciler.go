@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -88,13 +89,13 @@ type scope struct {
 	now         time.Time
 	requeueAt   time.Time // zero: an event starts the next reconciliation
 
-	owner     *ownerMachine                        // nil: the NodeMaintenance serves no Machine of this management cluster
-	suspended bool                                 // nothing is done, see machinedrain.IsSuspended
-	recreated bool                                 // the NodeMaintenance is being deleted, and is recreated at once
-	suspends  func(*v1alpha1.NodeMaintenance) bool // reports whether nothing is done for another NodeMaintenance
-	nodes     []*corev1.Node                       // the selected Nodes, read-only
-	others    []v1alpha1.NodeMaintenance           // a superset of those that share Nodes with this one, read-only
-	drainedBy map[string][]*corev1.Node            // Nodes of the others that are in stage Drain, by NodeMaintenance name
+	owner     *ownerMachine              // nil: the NodeMaintenance serves no Machine of this management cluster
+	suspended bool                       // nothing is done, see machinedrain.IsSuspended
+	recreated bool                       // the NodeMaintenance is being deleted, and is recreated at once
+	nodes     []*corev1.Node             // the selected Nodes, read-only
+	others    []v1alpha1.NodeMaintenance // a superset of those that share Nodes with this one, read-only
+	drainedBy map[string][]*corev1.Node  // Nodes of the others that are in stage Drain, by NodeMaintenance name
+	suspends  sets.Set[string]           // those of the others in stage Drain for which nothing is done
 
 	turns        nodeselection.Turns     // which Nodes wait because of maxParallelNodes
 	cordonErrors map[string]error        // of Nodes that could not be cordoned, by Node name
@@ -122,7 +123,7 @@ type step func(context.Context, *scope) (done bool, err error)
 // Reconcile reconciles one NodeMaintenance: see steps.
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
-	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now(), suspends: r.Served.Suspended(ctx, request.Cluster)}
+	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
 	err := r.reconcile(ctx, s)
 	if err != nil {
 		r.Clusters.WithdrawDrained(request)

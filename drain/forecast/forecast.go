@@ -114,7 +114,7 @@ func DeploymentsOf(o Observation) []types.NamespacedName {
 	found, maintenances := map[types.NamespacedName]bool{}, maintenancesOf(o)
 	for i := range o.Pods {
 		pod := &o.Pods[i]
-		if pod.Spec.NodeName == o.Node.Name && surge.DeploymentOf(pod) != "" && surge.PolicyFor(pod, maintenances) != v1alpha1.SurgeNever {
+		if pod.Spec.NodeName == o.Node.Name && surge.DeploymentOf(pod) != "" && surge.PolicyFor(pod, maintenances, nil) != v1alpha1.SurgeNever {
 			found[deploymentOf(pod)] = true
 		}
 	}
@@ -230,7 +230,7 @@ func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenanc
 	if surge.DeploymentOf(p.Pod) == "" || !slices.ContainsFunc(p.Evacuators, isForDeployments) {
 		return
 	}
-	policy := surge.PolicyFor(p.Pod, maintenances)
+	policy := surge.PolicyFor(p.Pod, maintenances, nil)
 	deployment, known := o.Surges[deploymentOf(p.Pod)]
 	if !known && policy != v1alpha1.SurgeNever {
 		return

@@ -35,6 +35,8 @@ type Leaving struct {
 	Policy v1alpha1.SurgePolicy
 	// Asked means that a NodeMaintenance is an instigator of the Evacuation.
 	Asked bool
+	// Suspended means that no NodeMaintenance drains the Pod now, for example because its Machine is paused.
+	Suspended bool
 	// Owned means that the Deployment controls the Pod.
 	Owned         bool
 	Ready, Marked bool
@@ -85,10 +87,38 @@ const (
 	chosenTime = 10 * time.Second
 	// lastMargin is how long before the progress deadline a surge is cancelled, so that the reason can be reported.
 	lastMargin = 10 * time.Second
+	// HeldInterval is the interval of reconciliations while a Pod is suspended.
+	HeldInterval = 10 * time.Second
 )
 
-// Decide returns the next write.
+// Decide returns the next write. While a Pod of its baseline is suspended, a surge stays as it is: to complete or to cancel it could delete the Pod.
+// A surge begins for the other Pods only.
 func Decide(o Observation) Decision {
+	held, leaving := partition(o.Leaving, func(l Leaving) bool { return l.Suspended })
+	if len(held) == 0 {
+		return decide(o)
+	}
+	d := Decision{}
+	if !o.holds(held) {
+		o.Leaving = leaving
+		d = decide(o)
+	}
+	if at := o.Now.Add(HeldInterval); d.RequeueAt.IsZero() || at.Before(d.RequeueAt) {
+		d.RequeueAt = at
+	}
+	return d
+}
+
+// holds reports whether the present surge of the Deployment may concern one of these Pods.
+func (o Observation) holds(held []Leaving) bool {
+	if o.Deployment == nil {
+		return false
+	}
+	b, err := BaselineOf(o.Deployment)
+	return err != nil || slices.ContainsFunc(held, func(l Leaving) bool { return l.Marked || b != nil && b.includes(l.UID) })
+}
+
+func decide(o Observation) Decision {
 	if o.Deployment == nil {
 		return orphaned(o, NoDeployment, "The Deployment of the Pod does not exist")
 	}
@@ -222,7 +252,7 @@ func (s *surging) supersede(way way, what string) Decision {
 func (s *surging) serving() (serving []Leaving, late []Report) {
 	for _, pod := range s.Leaving {
 		switch {
-		case !s.includes(pod.UID):
+		case !s.b.includes(pod.UID):
 		case s.b.Returning == nil && !s.Now.Before(pod.Deadline.Add(-lastMargin)):
 			late = append(late, refuse(pod, NotAvailable, "The new Pods of Deployment "+s.name()+" did not become available in time"))
 		default:
@@ -232,13 +262,8 @@ func (s *surging) serving() (serving []Leaving, late []Report) {
 	return serving, late
 }
 
-func (s *surging) includes(uid types.UID) bool {
-	for _, pod := range s.b.Pods {
-		if pod.UID == uid {
-			return true
-		}
-	}
-	return false
+func (b *Baseline) includes(uid types.UID) bool {
+	return slices.ContainsFunc(b.Pods, func(pod PodRef) bool { return pod.UID == uid })
 }
 
 // available reports whether all replicas are available, including the added ones: when a ReplicaSet is scaled down, it deletes Pods

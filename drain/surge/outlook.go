@@ -27,7 +27,7 @@ func OutlookOf(o Observation, pod Leaving) Outlook {
 		return outlookOf(begin(o))
 	}
 	inProgress := &surging{Observation: o, b: b}
-	if !inProgress.includes(pod.UID) {
+	if !inProgress.b.includes(pod.UID) {
 		return Outlook{Message: inProgress.laterRoundMessage()}
 	}
 	return Outlook{Message: inProgress.scalingMessage()}

@@ -92,13 +92,14 @@ func requested(pod *corev1.Pod) bool {
 }
 
 // PolicyFor returns the most permissive surge policy for a Pod among the maintenances that drain its Node: Always, IfSingleReplica
-// or Never. OnRequest counts as Always for a Pod that requests a surge, and as Never for others.
-func PolicyFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance) v1alpha1.SurgePolicy {
+// or Never. OnRequest counts as Always for a Pod that requests a surge, and as Never for others. Suspended maintenances do not count, see
+// machinedrain.IsSuspended; nil: none is suspended.
+func PolicyFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) v1alpha1.SurgePolicy {
 	policy := v1alpha1.SurgeNever
 	for i := range maintenances {
 		m := &maintenances[i]
 		here := func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == pod.Spec.NodeName }
-		if m.Spec.Stage != v1alpha1.StageDrain || !slices.ContainsFunc(m.Status.NodeStatuses, here) || !Allows(m.Spec.Evacuation.Surge, pod) {
+		if m.Spec.Stage != v1alpha1.StageDrain || !slices.ContainsFunc(m.Status.NodeStatuses, here) || !Allows(m.Spec.Evacuation.Surge, pod) || suspended != nil && suspended(m) {
 			continue
 		}
 		if m.Spec.Evacuation.Surge != v1alpha1.SurgeIfSingleReplica {

@@ -35,11 +35,14 @@ func TestPolicyFor(t *testing.T) {
 				pod.Annotations["evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io"] = test.annotation
 			}
 			elsewhere, announced := maintaining("two", always, v1alpha1.StageDrain), maintaining("one", always, v1alpha1.StageCordon)
-			all := []v1alpha1.NodeMaintenance{elsewhere, announced}
+			suspended := maintaining("one", always, v1alpha1.StageDrain)
+			suspended.Name = "suspended"
+			isSuspended := func(m *v1alpha1.NodeMaintenance) bool { return m.Name == "suspended" }
+			all := []v1alpha1.NodeMaintenance{elsewhere, announced, suspended}
 			for _, policy := range test.policies {
 				all = append(all, maintaining("one", policy, v1alpha1.StageDrain))
 			}
-			if got := surge.PolicyFor(pod, all); got != test.want {
+			if got := surge.PolicyFor(pod, all, isSuspended); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})

@@ -68,7 +68,7 @@ func (s *surging) renew() []Report {
 	message := s.laterRoundMessage()
 	for _, pod := range s.Leaving {
 		after := time.Duration(float64(pod.Deadline.Sub(pod.Progress)) * renewShare)
-		if !s.includes(pod.UID) && !s.Now.Before(pod.Progress.Add(after)) {
+		if !s.b.includes(pod.UID) && !s.Now.Before(pod.Progress.Add(after)) {
 			reports = append(reports, Report{Pod: pod.UID, Message: message})
 		}
 	}

@@ -46,6 +46,7 @@ type evacuation struct {
 	since     time.Time // when the evacuator became active, or last reported progress
 	message   string
 	completed bool
+	suspended bool
 }
 
 // deployed returns a world with a Deployment whose replicas are available.
@@ -105,7 +106,7 @@ func (w *world) observed() surge.Observation {
 		ref := surge.PodRef{Name: p.Name, UID: p.UID}
 		if e := w.evacuations[p.UID]; e != nil && !e.completed && w.now.Before(e.since.Add(progressDeadline)) {
 			o.Leaving = append(o.Leaving, surge.Leaving{
-				PodRef: ref, Policy: e.policy, Asked: true, Owned: true, Ready: p.ready, Marked: surge.Marked(&p.Pod),
+				PodRef: ref, Policy: e.policy, Asked: true, Suspended: e.suspended, Owned: true, Ready: p.ready, Marked: surge.Marked(&p.Pod),
 				Progress: e.since, Deadline: e.since.Add(progressDeadline), Message: e.message,
 			})
 		}
@@ -305,4 +306,17 @@ func (w *world) run() (decisions []surge.Decision) {
 func (w *world) baseline() *surge.Baseline {
 	b, _ := surge.BaselineOf(w.deployment)
 	return b
+}
+
+// baselineOf returns the Pods of the baseline of a Deployment.
+func (w *world) baselineOf(d *appsv1.Deployment) (pods []types.UID) {
+	if d == nil {
+		return nil
+	}
+	if b, _ := surge.BaselineOf(d); b != nil {
+		for _, ref := range b.Pods {
+			pods = append(pods, ref.UID)
+		}
+	}
+	return pods
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
 // UnknownInterval is the requeue interval while Pods are not observed yet. It is a safety net, since an event follows when they are.
@@ -28,6 +30,8 @@ type Assignment struct {
 	Terms evacuation.Terms
 	// FirstDrain is when the first of the workload cluster's drains in progress began, or nil if no drain is in progress.
 	FirstDrain *time.Time
+	// Suspended means that no NodeMaintenance drains the Pod now, see evacuation.NodeTerms.For: the evacuator does nothing for the Pod.
+	Suspended bool
 	// Expired means that the evacuator has completed or missed its deadline, and that the Pod is to be evicted.
 	Expired bool
 	// Progress is the time of the last report of the evacuator, Deadline its progress deadline.
@@ -41,8 +45,19 @@ type Finder struct {
 	// Observation contains the Pods. It is nil while no Pods are watched.
 	Observation workload.Observation
 	Class       string
-	Now         time.Time
+	// Suspension decides which NodeMaintenances are suspended.
+	Suspension Suspension
+	Now        time.Time
 }
+
+// Suspension decides which NodeMaintenances are suspended, see controllers/evacuation.
+type Suspension interface {
+	Of(*v1alpha1.NodeMaintenance) bool
+	Err() error
+}
+
+// HeldInterval is the requeue interval while Pods are suspended: no event follows when a NodeMaintenance is continued after clusterctl move.
+const HeldInterval = surge.HeldInterval
 
 // Find returns the Assignments of a Namespace whose Pods satisfy belongs, the oldest Evacuations first. It includes expired ones whose
 // Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet. The Pods of an Evacuation that has ended
@@ -56,7 +71,10 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 	if err := f.Watched.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, false, errors.Wrap(err, "listing NodeMaintenances")
 	}
-	drainers := evacuation.DrainersOf(maintenances.Items, nil)
+	drainers := evacuation.DrainersOf(maintenances.Items, f.Suspension.Of)
+	if err := f.Suspension.Err(); err != nil {
+		return nil, false, err
+	}
 	firstDrain := evacuation.FirstDrain(maintenances.Items)
 	for i := range evacuations.Items {
 		e := &evacuations.Items[i]
@@ -75,11 +93,12 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 			return nil, false, err
 		}
 		action := evacuation.Next(evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, terms, f.Now))
-		over := action.Kind == evacuation.Evict
-		if !over && action.Kind != evacuation.AwaitEvacuator {
+		suspended := action.Kind == evacuation.AwaitResume && IsActive(e, f.Class)
+		over := action.Kind == evacuation.Evict || action.Kind == evacuation.AwaitResume && !suspended
+		if !over && !suspended && action.Kind != evacuation.AwaitEvacuator {
 			continue
 		}
-		assigned := Assignment{Evacuation: e, Pod: pod, Terms: terms, FirstDrain: firstDrain, Expired: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
+		assigned := Assignment{Evacuation: e, Pod: pod, Terms: terms, FirstDrain: firstDrain, Suspended: suspended, Expired: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
 		if e.Status.EvacuationProgressTimestamp != nil {
 			assigned.Progress = e.Status.EvacuationProgressTimestamp.Time
 		}
@@ -91,11 +110,10 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 	return found, true, nil
 }
 
-// terms returns the terms of the Node of a Pod. They are never suspended: an evacuator that is active stays active until the NodeMaintenances have
-// withdrawn.
+// terms returns the terms for the evacuation of a Pod.
 func (f Finder) terms(ctx context.Context, drainers *evacuation.Drainers, pod *corev1.Pod) (evacuation.Terms, error) {
 	node, err := workload.NodeNamed(ctx, f.Watched, pod.Spec.NodeName)
-	return drainers.On(node).Combined(), err
+	return drainers.On(node).For(planinput.RulePod(f.Observation, pod)), err
 }
 
 // IsActive reports whether the status of the Evacuation says that the evacuator is active and has not completed.

@@ -8,9 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 )
 
 func TestFindWithUnknownPods(t *testing.T) {
@@ -29,7 +31,7 @@ func TestFindWithUnknownPods(t *testing.T) {
 			_ = v1alpha1.AddToScheme(scheme)
 			e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Finalizers: tc.finalizers, DeletionTimestamp: new(metav1.NewTime(now))}}
 			e.Status.ActiveEvacuatorClass = new(v1alpha1.EvacuatorClassStatefulSet)
-			f := Finder{Watched: fake.NewClientBuilder().WithScheme(scheme).WithObjects(e).Build(), Class: v1alpha1.EvacuatorClassStatefulSet, Now: now}
+			f := Finder{Watched: fake.NewClientBuilder().WithScheme(scheme).WithObjects(e).Build(), Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspension(false), Now: now}
 			found, known, err := f.Find(t.Context(), "default", func(*corev1.Pod) bool { return true })
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(found).To(BeEmpty())
@@ -37,3 +39,56 @@ func TestFindWithUnknownPods(t *testing.T) {
 		})
 	}
 }
+
+func TestFindSuspended(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, tc := range []struct {
+		name                 string
+		suspended, completed bool
+		want                 Assignment
+	}{
+		{name: "a Pod that is drained"},
+		{name: "a Pod that only a suspended NodeMaintenance drains", suspended: true, want: Assignment{Suspended: true}},
+		{name: "a Pod for which the evacuator has completed", completed: true, want: Assignment{Expired: true}},
+		{name: "a Pod for which the evacuator has completed before", suspended: true, completed: true, want: Assignment{Expired: true}},
+	} {
+		t.Run("M16: finds "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			scheme := runtime.NewScheme()
+			g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+			g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "n"}}
+			e := &v1alpha1.Evacuation{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pod-web", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}, CreationTimestamp: metav1.NewTime(now)},
+				Spec:       v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "web", UID: "pod"}, Evacuators: []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet}}},
+			}
+			e.Status.ActiveEvacuatorClass, e.Status.ActiveEvacuatorCompleted = new(v1alpha1.EvacuatorClassStatefulSet), tc.completed
+			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("n")}}
+			f := Finder{
+				Watched:     fake.NewClientBuilder().WithScheme(scheme).WithObjects(e, m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}).Build(),
+				Observation: onlyPod{pod: pod}, Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspension(tc.suspended), Now: now,
+			}
+			found, known, err := f.Find(t.Context(), "default", func(*corev1.Pod) bool { return true })
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(known).To(BeTrue())
+			g.Expect(found).To(HaveLen(1))
+			g.Expect(Assignment{Suspended: found[0].Suspended, Expired: found[0].Expired}).To(Equal(tc.want))
+		})
+	}
+}
+
+// onlyPod is the Observation of one Pod.
+type onlyPod struct {
+	workload.Observation
+	pod *corev1.Pod
+}
+
+func (o onlyPod) PodByUID(types.UID) (*corev1.Pod, bool)                       { return o.pod, true }
+func (onlyPod) DaemonSetExists(string, string, types.UID) (exists, known bool) { return false, true }
+func (onlyPod) NamespaceLabels(string) (map[string]string, bool)               { return nil, true }
+
+// suspension suspends all NodeMaintenances or none.
+type suspension bool
+
+func (s suspension) Of(*v1alpha1.NodeMaintenance) bool { return bool(s) }
+func (suspension) Err() error                          { return nil }

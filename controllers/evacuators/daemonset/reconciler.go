@@ -62,7 +62,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if err != nil {
 		return workload.Result(err)
 	}
-	s.draining = daemonset.On(s.node, maintenances, r.Machines.Suspended(ctx, request.Cluster))
+	suspension := r.Machines.Suspension(ctx, request.Cluster)
+	s.draining = daemonset.On(s.node, maintenances, suspension.Of)
+	if err := suspension.Err(); err != nil {
+		return workload.Result(err)
+	}
 	kept, err := r.keepAway(ctx, s)
 	if err != nil || !kept {
 		return workload.Result(err)

@@ -36,7 +36,7 @@ func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 		pod, e := assigned.Pod, assigned.Evacuation
 		s.assignments[pod.UID] = assigned
 		s.observed.Leaving = append(s.observed.Leaving, surge.Leaving{
-			PodRef: surge.PodRef{Name: pod.Name, UID: pod.UID}, Policy: surge.PolicyFor(pod, maintenances.Items),
+			PodRef: surge.PodRef{Name: pod.Name, UID: pod.UID}, Policy: surge.PolicyFor(pod, maintenances.Items, s.finder.Suspension.Of), Suspended: assigned.Suspended,
 			Asked: evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 			Ready: rules.Ready(pod), Marked: surge.Marked(pod),
 			Progress: assigned.Progress, Deadline: assigned.Deadline, Message: e.Status.Message,

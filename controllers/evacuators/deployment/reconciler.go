@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
@@ -22,6 +23,7 @@ import (
 // Reconciler surges Deployments before their Pods are removed. One reconciliation covers one Deployment.
 type Reconciler struct {
 	Clusters *workload.Clusters
+	Machines *evacuationcontroller.Machines
 	Clock    clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
@@ -51,7 +53,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if s.live, err = r.Clusters.UncachedClient(ctx, request.Cluster); err != nil {
 		return workload.Result(err)
 	}
-	s.finder = assignment.Finder{Watched: s.client, Observation: r.Clusters.CurrentObservation(s.cluster), Class: v1alpha1.EvacuatorClassDeployment, Now: s.observed.Now}
+	s.finder = assignment.Finder{Watched: s.client, Observation: r.Clusters.CurrentObservation(s.cluster), Class: v1alpha1.EvacuatorClassDeployment, Suspension: r.Machines.Suspension(ctx, s.cluster), Now: s.observed.Now}
 	known, err := s.findPodsToReplace(ctx)
 	if err != nil {
 		return workload.Result(err)

@@ -4,6 +4,7 @@ package statefulset
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/pkg/errors"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
@@ -30,6 +32,7 @@ import (
 // Reconciler orders the evictions of the Pods of StatefulSets, one StatefulSet at a time.
 type Reconciler struct {
 	Clusters *workload.Clusters
+	Machines *evacuationcontroller.Machines
 	Clock    clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
@@ -87,7 +90,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if err != nil {
 		return workload.Result(err)
 	}
-	finder := assignment.Finder{Watched: watched, Observation: r.Clusters.CurrentObservation(request.Cluster), Class: v1alpha1.EvacuatorClassStatefulSet, Now: r.Clock.Now()}
+	finder := assignment.Finder{
+		Watched: watched, Observation: r.Clusters.CurrentObservation(request.Cluster), Class: v1alpha1.EvacuatorClassStatefulSet,
+		Suspension: r.Machines.Suspension(ctx, request.Cluster), Now: r.Clock.Now(),
+	}
 	found, known, err := finder.Find(ctx, request.Object.Namespace, func(pod *corev1.Pod) bool { return statefulset.SetOf(pod) == request.Object.Name })
 	switch {
 	case err != nil:
@@ -107,6 +113,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 			return workload.Result(err)
 		}
 	}
+	if decision.RequeueAt.IsZero() && slices.ContainsFunc(found, func(a assignment.Assignment) bool { return a.Suspended }) {
+		return reconcile.Result{RequeueAfter: assignment.HeldInterval}, nil
+	}
 	return workload.RequeueAt(decision.RequeueAt, finder.Now), nil
 }
 
@@ -123,6 +132,9 @@ func observe(now time.Time, found []assignment.Assignment) (statefulset.Observat
 		}
 		if assigned.Expired {
 			observed.Evicting[assigned.Pod.UID] = assigned.Progress
+			continue
+		}
+		if assigned.Suspended {
 			continue
 		}
 		byPod[assigned.Pod.UID] = assigned
