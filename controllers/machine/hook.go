@@ -2,10 +2,12 @@ package machine
 
 import (
 	"context"
+	"time"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -31,11 +33,33 @@ func (r *Reconciler) patchMachine(ctx context.Context, s *scope, doing string, c
 	if !change(changed) {
 		return nil
 	}
+	if !r.mayPatch(s) {
+		return errors.Wrapf(errRestored, "%s of Machine %s", doing, klog.KObj(s.machine))
+	}
 	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{})); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "%s of Machine %s", doing, klog.KObj(s.machine))
 	}
 	s.machine = changed
 	return nil
+}
+
+const (
+	// patchBurst is how often the manager may change the annotations of a running Machine at once, and patchInterval how often on average.
+	patchBurst    = 30
+	patchInterval = 10 * time.Second
+)
+
+// errRestored means that the manager has changed the annotations of a Machine too often: probably, another actor restores them each time.
+var errRestored = errors.New("another actor restores the annotations of this provider each time; remove them from the template of the MachineSet or MachineDeployment, or from where else they come")
+
+// mayPatch limits how often the annotations of a Machine that is not being deleted are changed. Cluster API copies those of the template of a MachineSet
+// to its Machines again and again, and at once after each change. It does not for a deleted Machine.
+func (r *Reconciler) mayPatch(s *scope) bool {
+	if !s.machine.DeletionTimestamp.IsZero() {
+		return true
+	}
+	limiter, _ := r.patches.LoadOrStore(client.ObjectKeyFromObject(s.machine), flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(float32(1/patchInterval.Seconds()), patchBurst, r.Clock))
+	return limiter.(flowcontrol.PassiveRateLimiter).TryAccept() //nolint:forcetypeassert // nothing else is stored
 }
 
 // leave ends the responsibility for a Machine that the watch filter no longer selects. Cluster API or another manager drains the Node.

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"time"
 
@@ -10,14 +11,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 )
 
@@ -51,6 +58,51 @@ func TestReconcileWithoutHookReturnsErrors(t *testing.T) {
 				},
 			}
 			NewWithT(t).Expect(r.reconcileWithoutHook(t.Context(), s) != nil).To(Equal(tc.retried))
+		})
+	}
+}
+
+func TestAnnotationsThatAreRestored(t *testing.T) {
+	for name, template := range map[string]map[string]string{
+		"a record of a drain":   {v1alpha1.DrainStartedAnnotation: "2020-01-01T00:00:00Z"},
+		"an exclude annotation": {clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner},
+	} {
+		t.Run("M107: the manager does not remove "+name+" again and again that the template of a MachineSet has, and carries out what else the Machine requests", func(t *testing.T) {
+			g, now := NewWithT(t), clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			machine := &clusterv1.Machine{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", UID: "m", Annotations: maps.Clone(template), Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}},
+				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
+			}
+			patches := 0
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine).WithStatusSubresource(machine).WithInterceptorFuncs(interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					patches++
+					if err := c.Patch(ctx, object, patch, options...); err != nil {
+						return err
+					}
+					restored := object.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a Machine
+					annotations := restored.GetAnnotations()
+					maps.Copy(annotations, template)
+					restored.SetAnnotations(annotations)
+					return c.Patch(ctx, restored, client.MergeFrom(object))
+				},
+			}).Build()
+			r := &Reconciler{
+				Client: management, Clock: now, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+				Clusters: workload.NewClusters(management, disconnected{clustercache.NewFakeEmptyClusterCache(), clustercache.HealthCheckingState{}}, newScheme(), workload.Limits{}, now),
+				Recorder: tracing.NewRecorder(t.Context(), nil), events: record.NewFakeRecorder(1000), references: expiring.NewMap[types.UID, referenced](t.Context()),
+				ConnectNow: func(types.NamespacedName) {}, retryAfter: func(types.NamespacedName, time.Duration) {},
+			}
+			for range 5 * patchBurst {
+				_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+				g.Expect(err).NotTo(HaveOccurred())
+				now.Step(10 * time.Millisecond)
+			}
+			g.Expect(patches).To(BeNumerically("<=", patchBurst+1))
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
 		})
 	}
 }

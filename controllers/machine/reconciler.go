@@ -71,6 +71,7 @@ type Reconciler struct {
 	conditions  writelimit.Limiter[types.NamespacedName] // of conditions that report progress only
 	failures    workload.Failures[types.NamespacedName]
 	blocked     sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
+	patches     sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
 	unconfirmed sync.Map                                  // since when Machines have waited for the confirmation of their drains, by namespace and name: see mayBeConfirmed
 	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
@@ -102,6 +103,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.Client.Get(ctx, request.NamespacedName, machine); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.forget(request.NamespacedName)
+			r.patches.Delete(request.NamespacedName)
 			r.Recorder.ForgetMachine(request.NamespacedName)
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
@@ -187,7 +189,15 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.
 	case s.policy != nil:
 		doing, change = "setting the hook", r.Filter.SetHook
 	}
-	if err := r.patchMachine(ctx, s, doing, change); err != nil {
+	switch err := r.patchMachine(ctx, s, doing, change); {
+	case errors.Is(err, errRestored):
+		ctrl.LoggerFrom(ctx).Info("Not changing the annotations of the Machine for now", "reason", err.Error())
+		result, err := r.reconcileStage(ctx, s)
+		if result.RequeueAfter == 0 {
+			result.RequeueAfter = patchInterval
+		}
+		return result, err
+	case err != nil:
 		return reconcile.Result{}, err
 	}
 	return r.reconcileStage(ctx, s)

@@ -34,6 +34,9 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	if overdue := clock.UpdateOverdue(changed, s.maintenance, s.now); !recorded && !overdue {
 		return nil
 	}
+	if !r.mayPatch(s) {
+		return errors.Wrapf(errRestored, "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
+	}
 	if err := r.Client.Patch(ctx, changed, client.MergeFrom(s.machine)); err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
 	}

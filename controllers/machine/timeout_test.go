@@ -64,7 +64,11 @@ func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) {
 func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 	now := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
-	inPlace := map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(49 * time.Minute)}
+	staged := func(records map[string]string) map[string]string { // before the deletion
+		records[v1alpha1.MachineStageAnnotation], records[v1alpha1.DrainRequestedAnnotation] = string(v1alpha1.StageDrain), ago(50*time.Minute)
+		return records
+	}
+	inPlace := staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(49 * time.Minute)})
 	for _, tc := range []struct {
 		name      string
 		records   map[string]string
@@ -84,11 +88,11 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 		{name: "M94: resumes the drain if Pods must be drained again", status: metav1.ConditionFalse, observed: 2, action: wait, reason: v1alpha1.ReasonMachineDraining, started: now.Format(time.RFC3339), records: inPlace},
 		{
 			name: "M96: waits for the final eviction attempts of a drain that has not ended", status: metav1.ConditionFalse, observed: 2, action: wait, reason: v1alpha1.ReasonMachineDraining,
-			started: ago(50 * time.Minute), records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)},
+			started: ago(50 * time.Minute), records: staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)}),
 		},
 		{
 			name: "M13: times out a drain that has not ended", status: metav1.ConditionFalse, observed: 2, action: proceed, timedOut: true, started: ago(50 * time.Minute),
-			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute), v1alpha1.DrainOverdueAnnotation: ago(time.Minute)},
+			records: staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute), v1alpha1.DrainOverdueAnnotation: ago(time.Minute)}),
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

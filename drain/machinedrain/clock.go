@@ -47,7 +47,7 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 		c.Volumes = nil
 	}
 	if present, found := maintenance.Get(); found && c.Drain == nil {
-		c.Drain = present.OwnDrainStart()
+		c.Drain = notBefore(present.OwnDrainStart(), recordsFrom(m))
 	}
 	switch {
 	case c.Drain == nil && waitsForTurn(m):
@@ -123,16 +123,40 @@ func (Clock) WithResumption(now time.Time) Clock {
 	return Clock{Drain: &now, resumed: true}
 }
 
-// notBeforeRequest returns t, but not a time before the request for the drain: the clock of this manager may be behind.
-func notBeforeRequest(m *clusterv1.Machine, t time.Time) *time.Time {
-	if requested := RequestedAt(m); requested != nil && t.Before(*requested) {
-		return requested
+// notBefore returns the later of two times. It returns nil if t is nil.
+func notBefore(t, earliest *time.Time) *time.Time {
+	if t != nil && earliest != nil && t.Before(*earliest) {
+		return earliest
 	}
-	return &t
+	return t
 }
 
-// recorded returns the time in an annotation, nil if it has none.
+// notBeforeRequest returns t, but not a time before the request for the drain: the clock of this manager may be behind.
+func notBeforeRequest(m *clusterv1.Machine, t time.Time) *time.Time {
+	return notBefore(&t, RequestedAt(m))
+}
+
+// recorded returns the time that the present drain of a Machine has recorded, nil if it has recorded none. A time before the request for the drain is
+// not its own: an earlier drain has recorded it, before clusterctl move, or another actor has copied it, for example from the template of a MachineSet.
 func recorded(m *clusterv1.Machine, annotation string) *time.Time {
+	t, from := timeIn(m, annotation), recordsFrom(m)
+	if t == nil || from != nil && t.Before(from.Truncate(time.Second)) {
+		return nil
+	}
+	return t
+}
+
+// recordsFrom returns the time from which on the present drain of a Machine may have recorded something. If its drain in place continues after its
+// deletion, this is before the deletion.
+func recordsFrom(m *clusterv1.Machine) *time.Time {
+	if requested := timeIn(m, v1alpha1.DrainRequestedAnnotation); requested != nil && mayDrainInPlace(m) {
+		return requested
+	}
+	return RequestedAt(m)
+}
+
+// timeIn returns the time in an annotation, nil if it has none.
+func timeIn(m *clusterv1.Machine, annotation string) *time.Time {
 	t, err := time.Parse(time.RFC3339, m.Annotations[annotation])
 	if err != nil {
 		return nil
@@ -140,7 +164,7 @@ func recorded(m *clusterv1.Machine, annotation string) *time.Time {
 	return &t
 }
 
-// credible returns the time in an annotation, nil if it has none or if that time is in the future.
+// credible returns the time that the present drain has recorded, nil if there is none or if it is in the future.
 func credible(m *clusterv1.Machine, annotation string, now time.Time) *time.Time {
 	if t := recorded(m, annotation); t != nil && !t.After(now) {
 		return t

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -309,7 +311,8 @@ func TestDrainDeadline(t *testing.T) {
 		{"M15: counts from the recorded start if the workload cluster is unreachable", machine(isDeleted, timeouts(30, 0), recorded), unread, ptr.To(after(90))},
 		{"M17: keeps the recorded start if the NodeMaintenance is recreated", machine(isDeleted, timeouts(30, 0), recorded), read(draining(300)), ptr.To(after(90))},
 		{"M92: counts from the recorded block", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainBlockedAnnotation, "2026-01-01T00:01:00Z")), unread, ptr.To(after(90))},
-		{"M92: counts from the deletion if the record precedes it", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainBlockedAnnotation, "2025-01-01T00:01:00Z")), unread, ptr.To(after(30))},
+		{"M107: does not count from a record that precedes the deletion", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainBlockedAnnotation, "2025-01-01T00:01:00Z")), unread, nil},
+		{"M94: a NodeMaintenance that drains for longer than the Machine is being deleted counts from the deletion", machine(isDeleted, timeouts(30, 0)), read(draining(-60)), ptr.To(after(30))},
 		{"M13: ignores an invalid record", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, "soon")), read(draining(60)), ptr.To(after(90))},
 		{"M92: ignores a record in the future", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, "2027-01-01T00:01:00Z")), read(draining(60)), ptr.To(after(90))},
 	} {
@@ -490,6 +493,59 @@ func TestDaemonSetPods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := machinedrain.DaemonSetPods(tc.policy, tc.present); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// Another actor may copy the annotations of a Machine: the template of a MachineSet may have them, from which Cluster API copies them to all of its
+// Machines again and again, and so may a backup.
+func TestCopiedRecords(t *testing.T) { // M107
+	records := map[string]string{
+		v1alpha1.DrainStartedAnnotation: "-500", v1alpha1.DrainEndedAnnotation: "-400", v1alpha1.VolumeWaitStartedAnnotation: "-400",
+		v1alpha1.DrainBlockedAnnotation: "-450", v1alpha1.DrainOverdueAnnotation: "-300",
+	}
+	requestedAt := func(m *clusterv1.Machine, second int) *clusterv1.Machine {
+		m.Annotations[v1alpha1.DrainRequestedAnnotation] = after(second).Format(time.RFC3339)
+		return m
+	}
+	staged := func(m *clusterv1.Machine) *clusterv1.Machine {
+		m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+		return m
+	}
+	for _, tc := range []struct {
+		name    string
+		machine *clusterv1.Machine
+		own     bool
+	}{
+		{"records from before the deletion do not count", matrixMachine(records, "deletion", limit, limit), false},
+		{"neither do they with a copied request that nothing on the Machine explains", requestedAt(matrixMachine(records, "deletion", limit, limit), -600), false},
+		{"records from before the request of a drain in place do not count", matrixMachine(records, "stage", limit, limit), false},
+		{"neither do those from before the request of an update in place", matrixMachine(records, "update in place", limit, limit), false},
+		{"the records of a drain in place count after the deletion of the Machine", staged(requestedAt(matrixMachine(records, "deletion", limit, limit), -600)), true},
+		{"records from the second of the request count", requestedAt(matrixMachine(records, "stage", limit, limit), -500), true},
+	} {
+		t.Run("M107: "+tc.name, func(t *testing.T) {
+			clock := machinedrain.ClockOf(tc.machine, unread, after(10))
+			if got := clock != (machinedrain.Clock{}); got != tc.own {
+				t.Errorf("got %+v", clock)
+			}
+			policy := &v1alpha1.MachineDrainPolicy{Spec: v1alpha1.MachineDrainPolicySpec{MaxParallelDrains: ptr.To(intstr.FromInt32(1))}}
+			if got := machinedrain.NeedsTurn(tc.machine, policy, &corev1.Node{}, nil); got == tc.own {
+				t.Errorf("needs a turn: %t", got)
+			}
+			without := tc.machine.DeepCopy() // a NodeMaintenance that continues has the start, one that begins again has not
+			delete(without.Annotations, v1alpha1.DrainEndedAnnotation)
+			request := machinedrain.Request{Cluster: types.NamespacedName{Namespace: "default", Name: "c"}, Machine: without, Node: &corev1.Node{}}
+			if _, got := machinedrain.Maintenance(request).Annotations[v1alpha1.DrainStartedAnnotation]; got != tc.own {
+				t.Errorf("the NodeMaintenance has the start: %t", got)
+			}
+			observed := machinedrain.ObservedDrain{Node: &corev1.Node{}}
+			tc.machine.Status.NodeRef.Name = "node"
+			metav1.SetMetaDataAnnotation(&tc.machine.ObjectMeta, v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner)
+			all, _, err := machinedrain.Contenders([]clusterv1.Machine{*tc.machine}, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) { return observed, nil })
+			if err != nil || len(all) != 1 || all[0].Draining != tc.own {
+				t.Errorf("contenders %+v, %v", all, err)
 			}
 		})
 	}

@@ -79,7 +79,7 @@ func StageCondition(requested v1alpha1.NodeMaintenanceStage, m *v1alpha1.NodeMai
 func RequestDrain(now time.Time) func(*clusterv1.Machine) (changed bool) {
 	return func(m *clusterv1.Machine) bool {
 		changed := SetRemediation(m)
-		if recorded(m, v1alpha1.DrainRequestedAnnotation) == nil {
+		if timeIn(m, v1alpha1.DrainRequestedAnnotation) == nil {
 			metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.DrainRequestedAnnotation, now.UTC().Format(time.RFC3339))
 			changed = true
 		}

@@ -275,12 +275,14 @@ func (s *scene) deletedAtTimeout() {
 	s.Expect(s.evictions()).To(BeEmpty())
 }
 
-// makeOverdue sets a drain timeout of a Machine that passed 50 minutes ago, as if its drain had been blocked for an hour and its
-// NodeMaintenance recreated.
+// makeOverdue sets a drain timeout of a Machine that passed 50 minutes ago, as if its drain had begun in place an hour ago, had been blocked since, and
+// its NodeMaintenance had been recreated: a record from before the deletion counts only for a drain in place (M107).
 func (s *scene) makeOverdue(machine string) {
 	s.Helper()
 	s.change(machine, func(m *clusterv1.Machine) {
-		m.Annotations[v1alpha1.DrainStartedAnnotation] = time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+		hourAgo := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+		m.Annotations[v1alpha1.MachineStageAnnotation], m.Annotations[v1alpha1.DrainRequestedAnnotation] = string(v1alpha1.StageDrain), hourAgo
+		m.Annotations[v1alpha1.DrainStartedAnnotation] = hourAgo
 		m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](600)
 	})
 }
