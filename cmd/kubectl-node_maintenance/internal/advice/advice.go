@@ -56,6 +56,7 @@ var byReason = map[string]advice{
 	v1alpha1.ReasonTimedOut:                      {"", "the-drain-timed-out"},
 	v1alpha1.ReasonSkipped:                       {"", "the-node-was-not-drained"},
 	v1alpha1.ReasonHookRemoved:                   {"", "another-actor-removed-the-hook"},
+	v1alpha1.ReasonHandedOver:                    {"Check that the manager that is named runs, or restore the label cluster.x-k8s.io/watch-filter.", "another-manager-must-drain-the-machine"},
 	v1alpha1.ReasonReconcileFailed:               {"Change what refuses the request.", "the-api-server-refuses-a-request"},
 	v1alpha1.ReasonCordonFailed:                  {"Change what refuses the request.", "the-api-server-refuses-a-request"},
 	v1alpha1.ReasonReplacementReturned:           {"Change tolerations, node affinity or nodeName in the Pod template.", "replacements-return-to-the-cordoned-node"},
