@@ -21,6 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 const (
@@ -140,9 +141,28 @@ func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alph
 	if s.machine.DeletionTimestamp.IsZero() {
 		purpose = v1alpha1.RequestedForStage
 	}
-	return r.Maintenances.Desired(ctx, machinemaintenance.Request{
+	desired, problem, err := r.Maintenances.Desired(ctx, machinemaintenance.Request{
 		Cluster: s.cluster, Machine: s.machine, Policy: s.policy, Stage: stageAt(*s.Turn), For: purpose, DaemonSetPods: daemonSetPods,
 	}, s.found, s.node)
+	if err == nil && problem == nil {
+		r.awaitReplacement(s, desired)
+	}
+	return desired, problem, err
+}
+
+// awaitReplacement keeps the rules of a drain in progress for a moment if one of them is gone. The time at which it was found to be gone is kept in memory:
+// a restart makes the moment longer.
+func (r *Reconciler) awaitReplacement(s *scope, desired *v1alpha1.NodeMaintenance) {
+	key, present := client.ObjectKeyFromObject(s.machine), s.maintenance
+	if present == nil || present.Spec.Stage != v1alpha1.StageDrain || !rules.IsAnyGone(present.Spec.DrainRules, desired.Spec.DrainRules) {
+		r.rulesGone.Delete(key)
+		return
+	}
+	gone, _ := r.rulesGone.LoadOrStore(key, s.now)
+	if until := rules.AwaitReplacement(present.Spec.DrainRules, desired.Spec.DrainRules, gone.(time.Time), s.now); !until.IsZero() { //nolint:forcetypeassert // nothing else is stored
+		desired.Spec.DrainRules = present.Spec.DrainRules
+		r.retryAfter(key, until.Sub(s.now))
+	}
 }
 
 // apply creates the NodeMaintenance, or updates it to the desired state.

@@ -71,6 +71,7 @@ type Reconciler struct {
 	conditions  writelimit.Limiter[types.NamespacedName] // of conditions that report progress only
 	failures    workload.Failures[types.NamespacedName]
 	blocked     sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
+	rulesGone   sync.Map                                  // since when MachineDrainRules of drains are gone, by the Machine's namespace and name: see awaitReplacement
 	patches     sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
 	unconfirmed sync.Map                                  // since when Machines have waited for the confirmation of their drains, by namespace and name: see mayBeConfirmed
 	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
@@ -315,6 +316,7 @@ func (r *Reconciler) forget(machine types.NamespacedName) {
 	r.conditions.Remove(machine)
 	r.failures.Record(machine, nil, time.Time{})
 	r.blocked.Delete(machine)
+	r.rulesGone.Delete(machine)
 	r.unconfirmed.Delete(machine)
 	r.Clusters.ReleaseAll(watchOwner(machine))
 }
