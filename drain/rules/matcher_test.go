@@ -96,6 +96,8 @@ func TestUndecided(t *testing.T) {
 		{"R22: a Pod whose DaemonSet is not known is not static", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Static"})}, pod(nil, typeUnknown), ""},
 		{"M6: an invalid selector", []v1alpha1.DrainRule{rule("r", "Skip", entry{Selector: brokenSelector()})}, pod(nil),
 			`cannot evaluate rule r: the selector is invalid: "Resembles" is not a valid label selector operator`},
+		{"M6: an invalid key of matchLabels, which the API server accepts", []v1alpha1.DrainRule{rule("r", "Skip", entry{Selector: matching("not a key", "x")})}, pod(nil),
+			`cannot evaluate rule r: the selector is invalid: key: Invalid value: "not a key": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`},
 		{"M6: an invalid selector does not affect Pods that an earlier rule matches", []v1alpha1.DrainRule{rule("q", "Drain"), rule("r", "Skip", entry{Selector: brokenSelector()})}, pod(nil), ""},
 		{"M6: an invalid selector does not affect Pods that another part of the entry excludes", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Static", Selector: brokenSelector()})}, pod(nil), ""},
 		{"M6: decides without a rule if the next matching rule has the same behavior and order", []v1alpha1.DrainRule{rule("r", "Skip", entry{NamespaceSelector: matching("team", "x")}), rule("s", "Skip")}, pod(nil, namespaceUnknown), ""},
