@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -25,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 )
@@ -252,4 +254,43 @@ func TestConcernsMachines(t *testing.T) {
 			NewWithT(t).Expect(err == nil).To(Equal(test.concerns))
 		})
 	}
+}
+
+func TestUnreadNode(t *testing.T) {
+	for _, command := range [][]string{{"drain", "--yes"}, {"cordon"}} {
+		t.Run("K18: "+command[0]+" names the missing right to read a Node, which may not exist, and writes nothing", func(t *testing.T) {
+			g := NewWithT(t)
+			var writes atomic.Int32
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodGet {
+					writes.Add(1)
+				}
+				answer, found := map[string]any{
+					"/api":  metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}},
+					"/apis": metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList"}, Groups: []metav1.APIGroup{group}},
+					"/apis/" + v1alpha1.GroupVersion.String(): metav1.APIResourceList{
+						TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: v1alpha1.GroupVersion.String(),
+						APIResources: []metav1.APIResource{{Name: "nodemaintenances", Kind: "NodeMaintenance"}},
+					},
+				}[r.URL.Path]
+				w.Header().Set("Content-Type", "application/json")
+				if !found {
+					w.WriteHeader(http.StatusForbidden)
+				}
+				_ = json.NewEncoder(w).Encode(answer)
+			}))
+			defer server.Close()
+			_, stderr, code := run(append(command, "node", "x", "--wait=false", "--server", server.URL, "--kubeconfig", os.DevNull)...)
+			g.Expect(code).To(Equal(3))
+			g.Expect(stderr).To(ContainSubstring("no right to get Node x in"))
+			g.Expect(writes.Load()).To(BeZero())
+		})
+	}
+}
+
+// group is the API group of NodeMaintenances, as an API server serves it.
+var group = metav1.APIGroup{
+	Name:             v1alpha1.GroupVersion.Group,
+	Versions:         []metav1.GroupVersionForDiscovery{{GroupVersion: v1alpha1.GroupVersion.String(), Version: v1alpha1.GroupVersion.Version}},
+	PreferredVersion: metav1.GroupVersionForDiscovery{GroupVersion: v1alpha1.GroupVersion.String(), Version: v1alpha1.GroupVersion.Version},
 }

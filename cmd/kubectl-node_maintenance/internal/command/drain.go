@@ -189,6 +189,9 @@ func (m *maintainOptions) nodeNames(ctx context.Context, w *observe.Workload, t 
 	nodes, err := t.nodes(ctx, w)
 	var names []string
 	for _, node := range nodes {
+		if observe.IsUnread(node) { // it may not exist, and the wait would not end
+			return nil, errors.Errorf("no right to get Node %s in %s", node.Name, w.Name)
+		}
 		names = append(names, node.Name)
 	}
 	return names, err
