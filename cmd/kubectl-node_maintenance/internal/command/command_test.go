@@ -22,11 +22,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/live"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 )
@@ -256,41 +258,62 @@ func TestConcernsMachines(t *testing.T) {
 	}
 }
 
+// forbidding returns the address of an API server that serves Nodes, Pods and NodeMaintenances, and forbids each request, and the number of writes.
+func forbidding(t *testing.T) (address string, writes *atomic.Int32) {
+	t.Helper()
+	version := metav1.GroupVersionForDiscovery{GroupVersion: v1alpha1.GroupVersion.String(), Version: v1alpha1.GroupVersion.Version}
+	answers := map[string]any{
+		"/api": metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}},
+		"/api/v1": metav1.APIResourceList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "nodes", Kind: "Node"}, {Name: "pods", Kind: "Pod"}},
+		},
+		"/apis": metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList"}, Groups: []metav1.APIGroup{
+			{Name: v1alpha1.GroupVersion.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version},
+		}},
+		"/apis/" + version.GroupVersion: metav1.APIResourceList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: version.GroupVersion,
+			APIResources: []metav1.APIResource{{Name: "nodemaintenances", Kind: "NodeMaintenance"}},
+		},
+	}
+	writes = &atomic.Int32{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			writes.Add(1)
+		}
+		answer, served := answers[r.URL.Path]
+		w.Header().Set("Content-Type", "application/json")
+		if !served {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, writes
+}
+
 func TestUnreadNode(t *testing.T) {
 	for _, command := range [][]string{{"drain", "--yes"}, {"cordon"}} {
 		t.Run("K18: "+command[0]+" names the missing right to read a Node, which may not exist, and writes nothing", func(t *testing.T) {
 			g := NewWithT(t)
-			var writes atomic.Int32
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Method != http.MethodGet {
-					writes.Add(1)
-				}
-				answer, found := map[string]any{
-					"/api":  metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}},
-					"/apis": metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList"}, Groups: []metav1.APIGroup{group}},
-					"/apis/" + v1alpha1.GroupVersion.String(): metav1.APIResourceList{
-						TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: v1alpha1.GroupVersion.String(),
-						APIResources: []metav1.APIResource{{Name: "nodemaintenances", Kind: "NodeMaintenance"}},
-					},
-				}[r.URL.Path]
-				w.Header().Set("Content-Type", "application/json")
-				if !found {
-					w.WriteHeader(http.StatusForbidden)
-				}
-				_ = json.NewEncoder(w).Encode(answer)
-			}))
-			defer server.Close()
-			_, stderr, code := run(append(command, "node", "x", "--wait=false", "--server", server.URL, "--kubeconfig", os.DevNull)...)
+			address, writes := forbidding(t)
+			_, stderr, code := run(append(command, "node", "x", "--wait=false", "--server", address, "--kubeconfig", os.DevNull)...)
 			g.Expect(code).To(Equal(3))
 			g.Expect(stderr).To(ContainSubstring("no right to get Node x in"))
 			g.Expect(writes.Load()).To(BeZero())
 		})
 	}
-}
 
-// group is the API group of NodeMaintenances, as an API server serves it.
-var group = metav1.APIGroup{
-	Name:             v1alpha1.GroupVersion.Group,
-	Versions:         []metav1.GroupVersionForDiscovery{{GroupVersion: v1alpha1.GroupVersion.String(), Version: v1alpha1.GroupVersion.Version}},
-	PreferredVersion: metav1.GroupVersionForDiscovery{GroupVersion: v1alpha1.GroupVersion.String(), Version: v1alpha1.GroupVersion.Version},
+	t.Run("K4, K9: the page of a Node in the live view says what could not be read, and of which cluster", func(t *testing.T) {
+		g := NewWithT(t)
+		s := &statusOptions{options: &options{config: genericclioptions.NewConfigFlags(true), warnings: newWarnings(io.Discard), clock: clock.RealClock{}}}
+		address, _ := forbidding(t)
+		*s.config.APIServer, *s.config.KubeConfig = address, os.DevNull
+		page, err := s.explain(t.Context(), live.Target{Kind: "node", Name: "x"})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(page).To(ContainSubstring("Whether a NodeMaintenance selects the Node is not known"))
+		for _, gap := range []string{"No right to get nodes", "No right to list nodemaintenances", "listing the Pods of Node x"} {
+			g.Expect(page).To(ContainSubstring(gap))
+		}
+		g.Expect(page).To(ContainSubstring("Read from workload cluster, "))
+	})
 }
