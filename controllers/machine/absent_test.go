@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -58,6 +60,43 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 			result, err := r.refuseFound(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(result.action).To(Equal(tc.want))
+		})
+	}
+}
+
+func TestPodThatIsNotInTheCache(t *testing.T) {
+	on := func(node, name string) client.Object { // the label stands for spec.nodeName, because the fake client passes only metadata to the index
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{"node": node}}}
+	}
+	pod, elsewhere := func(name string) client.Object { return on("node", name) }, on("two", "elsewhere")
+	for name, tc := range map[string]struct {
+		stored   []client.Object
+		timedOut bool
+		want     action
+	}{
+		"M110: does not release a Machine whose Node has a Pod that the watch has not delivered": {[]client.Object{pod("skipped"), pod("web")}, false, wait},
+		"M110: releases it if all Pods of the Node were observed":                                {[]client.Object{pod("skipped"), elsewhere}, false, proceed},
+		"M110: releases it if the drain has timed out":                                           {[]client.Object{pod("skipped"), pod("web")}, true, proceed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			stored := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.stored...).
+				WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string { return []string{object.GetLabels()["node"]} }).Build()
+			r := &Reconciler{Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, key), newScheme(), workload.Limits{}, clock.RealClock{})}
+			s := &scope{
+				machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}},
+				node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, now: time.Now(),
+			}
+			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}})
+			r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, "node", sets.New[types.UID]("skipped"))
+			if tc.timedOut {
+				s.drainTimedOut("a budget")
+			}
+			result, err := r.confirmPods(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.action).To(Equal(tc.want))
+			g.Expect(result.at.IsZero()).To(Equal(tc.want == proceed), "it is reconciled again")
 		})
 	}
 }

@@ -280,6 +280,29 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 	return s.requeueBy(s.clock().DrainDeadline(s.machine), waiting), nil
 }
 
+// confirmPods waits until each Pod that the API server lists on the drained Node was observed when the NodeMaintenance was found to be drained. The watch
+// may lag: without this, the Machine of a Pod that was scheduled just before the Node was cordoned would be released.
+func (r *Reconciler) confirmPods(ctx context.Context, s *scope) (outcome, error) {
+	if len(s.timedOut) > 0 {
+		return outcome{}, nil
+	}
+	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
+	if err != nil {
+		return r.unreachable(ctx, s, err)
+	}
+	pods := &metav1.PartialObjectMetadataList{}
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	if err := live.List(ctx, pods, client.MatchingFields{"spec.nodeName": s.node.Name}); err != nil {
+		return r.unreachable(ctx, s, err)
+	}
+	observed := r.Clusters.ConfirmedPods(s.maintenanceRequest(), s.maintenance)
+	message := machinedrain.UnobservedPodsMessage(pods.Items, observed)
+	if message == "" {
+		return outcome{}, nil
+	}
+	return outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, message: message, at: s.now.Add(observeRetry)}, nil
+}
+
 // checkContact reports whether contact with the workload cluster is lost, with the outcome that waits for it: the workload cluster does not
 // answer the health probes of the ClusterCache. The ClusterCache closes such a connection within about a minute. Until then, watches deliver
 // no events and their caches are stale. When contact is restored, checkContact restarts the drain watch.

@@ -265,9 +265,9 @@ const (
 
 // reconcileDelete runs the steps of the deletion of a Machine in order, up to the first that waits:
 //
-//	admit ─► request the drain ─► await the turn ─► await the drain ─► await the volumes ─► drain the Pods of DaemonSets ─► remove the hook
+//	admit ─► request the drain ─► await the turn ─► await the drain ─► await the volumes ─► drain the Pods of DaemonSets ─► confirm the Pods ─► remove the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
-	return r.runSteps(ctx, s, r.admit, r.awaitServed, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets)
+	return r.runSteps(ctx, s, r.admit, r.awaitServed, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets, r.confirmPods)
 }
 
 type step func(context.Context, *scope) (outcome, error)

@@ -156,7 +156,7 @@ func (r *Reconciler) drainInPlace(ctx context.Context, s *scope) (reconcile.Resu
 	if err := r.patchRemediation(ctx, s, machinedrain.RequestDrain(s.now)); err != nil {
 		return reconcile.Result{}, err
 	}
-	return r.runSteps(ctx, s, r.awaitServed, r.requestMaintenance, r.skipIfDrained, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets)
+	return r.runSteps(ctx, s, r.awaitServed, r.requestMaintenance, r.skipIfDrained, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets, r.confirmPods)
 }
 
 // skipIfDrained ends the steps of a Machine whose Node has been drained before, unless Pods must be drained again.
@@ -165,6 +165,11 @@ func (r *Reconciler) skipIfDrained(ctx context.Context, s *scope) (outcome, erro
 	case !machinedrain.WasDrained(s.machine):
 		return outcome{}, nil
 	case state == machinedrain.DrainComplete:
+		if machinedrain.AllowUpdate(s.policy, v1alpha1.ReasonMachineDrained)(s.machine.DeepCopy()) {
+			if waiting, err := r.confirmPods(ctx, s); err != nil || waiting.action == wait {
+				return waiting, err
+			}
+		}
 		return s.result(), nil
 	case state == machinedrain.DrainUnconfirmed && r.mayBeConfirmed(s, r.maintenanceFailure(ctx, s)):
 		return awaitConfirmation(s), nil

@@ -114,7 +114,7 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 			s.observe(m)
 			s.Turn = &machinedrain.Turn{}
 			if tc.confirmed {
-				r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node")
+				r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node", nil)
 			}
 			if tc.since > 0 {
 				r.unconfirmed.Store(client.ObjectKeyFromObject(machine), now.Add(-tc.since))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
@@ -20,9 +21,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 func TestStepsOfOtherManagementClusters(t *testing.T) {
@@ -134,6 +138,63 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 			g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed(), "it has a finalizer")
 			g.Expect(m.DeletionTimestamp != nil).To(Equal(tc.deleted))
 			g.Expect(s.requeueAt.IsZero()).To(Equal(tc.deleted))
+		})
+	}
+}
+
+func TestConfirmationDuringAPause(t *testing.T) {
+	for name, paused := range map[string]bool{
+		"M95: a NodeMaintenance that is reconciled while its Machine is paused is not found to be drained": true,
+		"M95: keeps the confirmation of one that is not suspended":                                         false,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, scheme, cluster := NewWithT(t), apiruntime.NewScheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			for _, add := range []func(*apiruntime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
+				g.Expect(add(scheme)).To(Succeed())
+			}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Annotations: map[string]string{}}}
+			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: cluster, Machine: machine, Node: node, Stage: v1alpha1.StageIdle})
+			m.UID = "m"
+			if paused {
+				machine.Annotations[clusterv1.PausedAnnotation] = ""
+			}
+			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(machine).Build()
+			remote := fake.NewClientBuilder().WithScheme(scheme).WithObjects(m, node).WithStatusSubresource(m).
+				WithIndex(m, "node", func(object client.Object) []string { return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance)) }).Build()
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+			r := &Reconciler{
+				ManagementCluster: "here", Machines: management, Clock: clock.RealClock{},
+				Served: &evacuationcontroller.Machines{Reader: management, ManagementCluster: "here"}, written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), scheme, workload.Limits{}, clock.RealClock{}),
+			}
+			request := workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}
+			r.Clusters.ConfirmDrained(request, m, "one", nil)
+			_, err := r.Reconcile(t.Context(), request)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(r.Clusters.IsConfirmed(request, m)).NotTo(Equal(paused))
+		})
+	}
+}
+
+func TestConfirmationOfAnUncordonedNode(t *testing.T) {
+	for name, tc := range map[string]struct {
+		errors map[string]error
+		want   bool
+	}{
+		"M110: a Node without Pods that could not be cordoned is not found to be drained": {map[string]error{"one": errors.New("denied")}, false},
+		"M110: a cordoned Node without Pods is":                                           {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &Reconciler{Clusters: workload.NewClusters(nil, nil, nil, workload.Limits{}, clock.RealClock{})}
+			s := &scope{maintenance: &v1alpha1.NodeMaintenance{}, nodes: []*corev1.Node{{}}, cordonErrors: tc.errors, drain: &drainState{}}
+			s.maintenance.UID, s.drain.decision.Drained = "m", true
+			if _, err := r.confirm(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.Clusters.IsConfirmed(s.request, s.maintenance); got != tc.want {
+				t.Errorf("got %t", got)
+			}
 		})
 	}
 }

@@ -125,7 +125,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
 	err := r.reconcile(ctx, s)
-	if err != nil {
+	if err != nil || s.suspended { // the Pods have not been evaluated
 		r.Clusters.WithdrawDrained(request)
 	}
 	if !workload.IsNotConnected(err) && !workload.IsPaused(err) {

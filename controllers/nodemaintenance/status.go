@@ -12,6 +12,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -67,14 +68,29 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// confirm tells the machine controller whether this process has found the Nodes to be drained.
+// confirm tells the machine controller whether this process has found the Nodes to be drained. A Node that could not be cordoned is not: its next Pod
+// may be about to start.
 func (r *Reconciler) confirm(_ context.Context, s *scope) (bool, error) {
-	if len(s.nodes) > 0 && s.drain != nil && s.drain.decision.Drained {
-		r.Clusters.ConfirmDrained(s.request, s.maintenance, s.nodes[0].Name)
+	if len(s.nodes) > 0 && s.drain != nil && s.drain.decision.Drained && len(s.cordonErrors) == 0 {
+		r.Clusters.ConfirmDrained(s.request, s.maintenance, s.nodes[0].Name, s.podsOfMachine())
 	} else {
 		r.Clusters.WithdrawDrained(s.request)
 	}
 	return true, nil
+}
+
+// podsOfMachine returns the Pods on the Node of the Machine that the NodeMaintenance serves.
+func (s *scope) podsOfMachine() sets.Set[types.UID] {
+	pods := sets.New[types.UID]()
+	if s.owner == nil {
+		return pods
+	}
+	for _, onNode := range s.drain.pods {
+		for _, pod := range onNode {
+			pods.Insert(pod.object.UID)
+		}
+	}
+	return pods
 }
 
 // joinedInStatus returns the starts of the drains of Nodes that joined later, with the names of the Nodes.

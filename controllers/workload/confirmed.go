@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -14,7 +15,14 @@ import (
 // NodeMaintenance has been reconciled.
 type confirmations struct {
 	mu        sync.Mutex
-	byRequest map[Request]confirmation
+	byRequest map[Request]confirmed
+}
+
+// confirmed is a confirmation with the Pods on the Nodes that it is about.
+type confirmed struct {
+	confirmation
+
+	pods sets.Set[types.UID]
 }
 
 type confirmation struct {
@@ -26,9 +34,10 @@ func confirmationOf(m *v1alpha1.NodeMaintenance) confirmation {
 	return confirmation{uid: m.UID, generation: m.Generation}
 }
 
-// ConfirmDrained records that a reconciliation has found a NodeMaintenance to be drained. The Pods of its Nodes are watched.
-func (c *Clusters) ConfirmDrained(request Request, m *v1alpha1.NodeMaintenance, node string) {
-	if c.confirmed.set(request, confirmationOf(m)) {
+// ConfirmDrained records that a reconciliation has found a NodeMaintenance to be drained. The Pods of its Nodes are watched; pods are those that
+// the watch has delivered, none of which must be drained any more.
+func (c *Clusters) ConfirmDrained(request Request, m *v1alpha1.NodeMaintenance, node string, pods sets.Set[types.UID]) {
+	if c.confirmed.set(request, confirmed{confirmationOf(m), pods}) {
 		c.notify(Change{Cluster: request.Cluster, Type: DrainConfirmed, Node: node})
 	}
 }
@@ -41,23 +50,29 @@ func (c *Clusters) WithdrawDrained(request Request) {
 // IsConfirmed reports whether this process has found the NodeMaintenance to be drained under its present spec, since the Pods of its Nodes have been
 // watched.
 func (c *Clusters) IsConfirmed(request Request, m *v1alpha1.NodeMaintenance) bool {
-	return c.confirmed.get(request) == confirmationOf(m)
+	return c.confirmed.get(request).confirmation == confirmationOf(m)
 }
 
-func (c *confirmations) set(request Request, confirmed confirmation) (changed bool) {
+// ConfirmedPods returns the Pods with which IsConfirmed is true, none if it is false.
+func (c *Clusters) ConfirmedPods(request Request, m *v1alpha1.NodeMaintenance) sets.Set[types.UID] {
+	if last := c.confirmed.get(request); last.confirmation == confirmationOf(m) {
+		return last.pods
+	}
+	return nil
+}
+
+func (c *confirmations) set(request Request, last confirmed) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.byRequest[request] == confirmed {
-		return false
-	}
 	if c.byRequest == nil {
-		c.byRequest = map[Request]confirmation{}
+		c.byRequest = map[Request]confirmed{}
 	}
-	c.byRequest[request] = confirmed
-	return true
+	changed = c.byRequest[request].confirmation != last.confirmation
+	c.byRequest[request] = last
+	return changed
 }
 
-func (c *confirmations) get(request Request) confirmation {
+func (c *confirmations) get(request Request) confirmed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.byRequest[request]
@@ -66,5 +81,5 @@ func (c *confirmations) get(request Request) confirmation {
 func (c *confirmations) remove(matches func(Request) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.byRequest, func(request Request, _ confirmation) bool { return matches(request) })
+	maps.DeleteFunc(c.byRequest, func(request Request, _ confirmed) bool { return matches(request) })
 }

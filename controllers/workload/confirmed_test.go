@@ -6,6 +6,7 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -22,19 +23,21 @@ func TestConfirmDrained(t *testing.T) {
 		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", Generation: 1}}
 		g.Expect(c.IsConfirmed(request, m)).To(BeFalse())
 
-		c.ConfirmDrained(request, m, "node")
-		c.ConfirmDrained(request, m, "node")
+		c.ConfirmDrained(request, m, "node", sets.New[types.UID]("skipped"))
+		c.ConfirmDrained(request, m, "node", sets.New[types.UID]("skipped", "finished"))
 		g.Expect(c.IsConfirmed(request, m)).To(BeTrue())
+		g.Expect(c.ConfirmedPods(request, m)).To(HaveLen(2))
 		g.Expect(changes).To(Equal([]Change{{Cluster: cluster, Type: DrainConfirmed, Node: "node"}}), "only the first confirmation reconciles the Machine")
 
 		edited, recreated := m.DeepCopy(), m.DeepCopy()
 		edited.Generation, recreated.UID = 2, "2"
 		g.Expect(c.IsConfirmed(request, edited)).To(BeFalse())
+		g.Expect(c.ConfirmedPods(request, edited)).To(BeEmpty())
 		g.Expect(c.IsConfirmed(request, recreated)).To(BeFalse())
 
 		c.WithdrawDrained(request)
 		g.Expect(c.IsConfirmed(request, m)).To(BeFalse())
-		c.ConfirmDrained(request, m, "node")
+		c.ConfirmDrained(request, m, "node", nil)
 		c.Disconnect(cluster)
 		g.Expect(c.IsConfirmed(request, m)).To(BeFalse())
 	})

@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
@@ -164,16 +166,32 @@ const (
 )
 
 // DrainStateOf returns the state of the drain of a NodeMaintenance. isConfirmed means that this process has found it to be drained under the present
-// spec, in the present connection.
+// spec, in the present connection. A Node that cannot be cordoned is not drained, although no Pod must be drained now: another one may start.
 func DrainStateOf(m *v1alpha1.NodeMaintenance, isConfirmed bool) DrainState {
 	switch {
-	case m.Spec.Stage != v1alpha1.StageDrain || !meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained):
+	case m.Spec.Stage != v1alpha1.StageDrain || !meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained), cordonFailure(m) != "":
 		return DrainInProgress
 	case !isConfirmed || !Drained(m):
 		return DrainUnconfirmed
 	default:
 		return DrainComplete
 	}
+}
+
+// UnobservedPodsMessage returns what the Machine of a drained Node waits for, empty if for nothing. listed are the Pods of the Node as the API server
+// lists them; with the observed ones, the NodeMaintenance was found to be drained. A Pod that was not observed may have to be drained: it may have
+// been scheduled just before the Node was cordoned, and the watch may lag.
+func UnobservedPodsMessage(listed []metav1.PartialObjectMetadata, observed sets.Set[types.UID]) string {
+	var unobserved []string
+	for i := range listed {
+		if pod := &listed[i]; !observed.Has(pod.UID) {
+			unobserved = append(unobserved, pod.Namespace+"/"+pod.Name)
+		}
+	}
+	if len(unobserved) == 0 {
+		return ""
+	}
+	return "Waiting for the watch of the Node's Pods to deliver " + podList(unobserved)
 }
 
 // isTrue reports whether a condition of the NodeMaintenance is True for the current spec.
