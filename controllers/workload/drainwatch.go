@@ -39,6 +39,7 @@ type drainWatch struct {
 	stop    context.CancelFunc
 
 	budgets, namespaces, daemonSets cache.SharedIndexInformer
+	absences                        *absences // of DaemonSets
 	observedBudgets                 *observedBudgets
 	unserved                        atomic.Bool // the API server does not serve PodDisruptionBudgets of policy/v1
 
@@ -76,6 +77,7 @@ func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify fun
 		cluster: cluster, client: client, notify: notify, clock: now, ctx: ctx, stop: stop, observedBudgets: newObservedBudgets(earlier, now),
 		nodes: map[string]*nodePods{}, needs: map[string]sets.Set[string]{}, neededBy: map[string]sets.Set[string]{}, byUID: map[types.UID]*corev1.Pod{}, settled: sets.New[string](),
 	}
+	w.absences = newAbsences(ctx, daemonSetReader(metadataClient), func() { w.notify(Change{Cluster: w.cluster, Type: AllPodsAffected}) })
 	pdbs := cache.NewListWatchFromClient(client.PolicyV1().RESTClient(), "poddisruptionbudgets", "", fields.Everything())
 	w.budgets = cache.NewSharedIndexInformer(w.recordFailures(listedBudgets, pdbs), &policyv1.PodDisruptionBudget{}, 0, cache.Indexers{})
 	if err := w.budgets.SetWatchErrorHandlerWithContext(w.budgetsFailed); err != nil {
@@ -406,8 +408,10 @@ func (w *drainWatch) DaemonSetExists(namespace, name string, uid types.UID) (exi
 	if err != nil {
 		return false, false
 	}
-	metadata, ok := object.(*metav1.PartialObjectMetadata)
-	return found && ok && metadata.UID == uid, true
+	if metadata, ok := object.(*metav1.PartialObjectMetadata); found && ok && metadata.UID == uid {
+		return true, true
+	}
+	return false, w.absences.has(types.NamespacedName{Namespace: namespace, Name: name}, uid)
 }
 
 // metadataInformer watches the metadata of all objects of a resource.

@@ -1,11 +1,14 @@
 package workload
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +30,45 @@ func TestLateEventsOfAStoppedWatch(t *testing.T) {
 	w.podChanged(PodChanged, "one", present, running)
 	w.podChanged(PodDeleted, "one", former, running)
 	g.Expect(w.byUID).To(HaveKey(running.UID))
+}
+
+func TestDaemonSetsThatAreNotInTheCache(t *testing.T) {
+	g := NewWithT(t)
+	changed := make(chan any, 10)
+	answers := map[string]chan types.UID{"agent": make(chan types.UID), "deleted": make(chan types.UID), "recreated": make(chan types.UID)}
+	source := cachetesting.NewFakeControllerSource()
+	w := &drainWatch{daemonSets: cache.NewSharedIndexInformer(source, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})}
+	w.absences = newAbsences(t.Context(), func(_ context.Context, daemonSet types.NamespacedName) (types.UID, error) {
+		if uid := <-answers[daemonSet.Name]; uid != "unreadable" {
+			return uid, nil
+		}
+		return "", errors.New("overloaded")
+	}, func() { changed <- nil })
+	go w.daemonSets.RunWithContext(t.Context())
+	state := func(name string) string {
+		exists, known := w.DaemonSetExists("ns", name, types.UID("uid-of-"+name))
+		return fmt.Sprintf("exists: %t, known: %t", exists, known)
+	}
+	const unknown, absent, present = "exists: false, known: false", "exists: false, known: true", "exists: true, known: true"
+	g.Expect(state("agent")).To(Equal(unknown), "before the first list")
+	g.Eventually(w.daemonSets.HasSynced).Should(BeTrue())
+
+	g.Expect(state("agent")).To(Equal(unknown), "E66: the watch may not have delivered it yet")
+	answers["agent"] <- "uid-of-agent"
+	g.Eventually(changed).WithTimeout(time.Minute).Should(Receive(), "to ask again")
+	g.Expect(state("agent")).To(Equal(unknown), "E66: it exists")
+	answers["agent"] <- "unreadable"
+	g.Eventually(changed).WithTimeout(time.Minute).Should(Receive(), "to ask again")
+	g.Expect(state("agent")).To(Equal(unknown), "E66: it could not be read")
+	source.Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "agent", UID: "uid-of-agent"}})
+	g.Eventually(func() string { return state("agent") }).Should(Equal(present))
+
+	for former, answer := range map[string]types.UID{"deleted": "", "recreated": "another"} {
+		g.Expect(state(former)).To(Equal(unknown))
+		answers[former] <- answer
+		g.Eventually(changed).Should(Receive())
+		g.Expect(state(former)).To(Equal(absent), "M8: the API server says that it no longer exists: %s", former)
+	}
 }
 
 func TestUpdatesThatAffectDecisions(t *testing.T) {
