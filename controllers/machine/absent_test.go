@@ -43,16 +43,21 @@ func deletedMachine() *clusterv1.Machine {
 
 func TestNodeThatIsNotInTheCache(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+	outOfService := node.DeepCopy()
+	outOfService.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
+	outOfService.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
 	for name, tc := range map[string]struct {
-		stored []client.Object
-		want   action
+		cached, stored []client.Object
+		want           action
 	}{
-		"M109: does not release the Machine of a Node that the watch has not delivered": {[]client.Object{node}, proceed},
-		"M54: releases the Machine of a Node that does not exist":                       {nil, release},
+		"M109: does not release the Machine of a Node that the watch has not delivered": {nil, []client.Object{node}, proceed},
+		"M54: releases the Machine of a Node that does not exist":                       {nil, nil, release},
+		"M109: does not release the Machine of a Node that was out of service":          {[]client.Object{outOfService}, []client.Object{node}, proceed},
+		"M81: releases the Machine of a Node that is out of service":                    {[]client.Object{outOfService}, []client.Object{outOfService}, release},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			management, cached := fake.NewClientBuilder().WithScheme(newScheme()).Build(), fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			management, cached := fake.NewClientBuilder().WithScheme(newScheme()).Build(), fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.cached...).Build()
 			stored := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.stored...).Build()
 			r := &Reconciler{Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, key), newScheme(), workload.Limits{}, clock.RealClock{})}
 			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: cached}

@@ -84,11 +84,11 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	return r.apply(ctx, s, desired)
 }
 
-// find finds the Node and the NodeMaintenance of the Machine. It looks for a Node that is not in the cache at the API server: the watch may not have
-// delivered it yet, and the Machine of a Node that does not exist is released.
+// find finds the Node and the NodeMaintenance of the Machine. If the Machine would be released because of its Node, the API server decides: the watch may
+// not have delivered the Node yet, or may not have delivered that it is reachable again.
 func (r *Reconciler) find(ctx context.Context, s *scope) (err error) {
 	s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine)
-	if err != nil || s.node != nil {
+	if err != nil || machinedrain.SkipNode(s.node) == machinedrain.NotSkipped {
 		return err
 	}
 	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
