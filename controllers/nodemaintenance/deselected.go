@@ -17,6 +17,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
 // releaseDeselectedNodes completes the NodeMaintenance for Nodes that it no longer selects because their labels have changed. As in stage
@@ -61,6 +62,29 @@ func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 		}
 	}
 	return deselected, nil
+}
+
+// listNodes stores the selected Nodes in the status before the first side effect on them: a Node that is no longer selected is restored only if the status
+// lists it. It removes no Node; report does when the Node was released. A NodeMaintenance that selects by name needs no such list.
+func (r *Reconciler) listNodes(ctx context.Context, s *scope) (bool, error) {
+	_, byName := nodeselection.Names(s.maintenance)
+	missing := sets.New(nodeNames(s.nodes)...).Difference(nodesInStatus(s.before))
+	if byName || missing.Len() == 0 || len(s.before.Status.NodeStatuses)+missing.Len() > progress.MaxNodes {
+		return true, nil
+	}
+	changed := s.before.DeepCopy()
+	for _, name := range sets.List(missing) {
+		changed.Status.NodeStatuses = append(changed.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{
+			NodeRef: v1alpha1.NodeReference{Name: name}, DrainStartTime: s.joinedAt()[name],
+		})
+	}
+	slices.SortFunc(changed.Status.NodeStatuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
+	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return false, errors.Wrapf(client.IgnoreNotFound(err), "listing the selected Nodes in the status of NodeMaintenance %s", s.maintenance.Name)
+	}
+	s.before = changed
+	s.maintenance.Status.NodeStatuses, s.maintenance.ResourceVersion = slices.Clone(changed.Status.NodeStatuses), changed.ResourceVersion
+	return true, nil
 }
 
 // recordSelectedNodes makes the nodeStatuses list exactly the selected Nodes, with the start of the drain of those that joined later. It

@@ -176,9 +176,9 @@ func (r *Reconciler) steps(s *scope) []step {
 	case v1alpha1.StageComplete:
 		return r.completionSteps(s)
 	case v1alpha1.StageDrain:
-		return []step{r.addFinalizer, r.takeTurns, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.confirm, r.report, r.updateNodeConditions}
+		return []step{r.addFinalizer, r.listNodes, r.takeTurns, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.confirm, r.report, r.updateNodeConditions}
 	case v1alpha1.StageCordon:
-		return []step{r.addFinalizer, r.cordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions}
+		return []step{r.addFinalizer, r.listNodes, r.cordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions}
 	default:
 		return []step{r.report, r.updateNodeConditions}
 	}

@@ -1,0 +1,65 @@
+package nodemaintenance
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+)
+
+func TestNodeIsListedBeforeItIsCordoned(t *testing.T) {
+	t.Run("R66: the status lists a cordoned Node, although the writes of another Node get no answer", func(t *testing.T) {
+		g := NewWithT(t)
+		scheme := runtime.NewScheme()
+		g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+		g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
+		node := func(name string) *corev1.Node {
+			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid", Labels: map[string]string{"pool": "x"}}}
+		}
+		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon, NodeSelector: v1alpha1.NodeSelector{
+			NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "pool", Operator: "In", Values: []string{"x"}}}}},
+		}}}
+		server := fake.NewClientBuilder().WithScheme(scheme).WithObjects(m, node("a"), node("b")).WithStatusSubresource(m).WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				if object.GetName() == "b" {
+					return errors.New("context deadline exceeded")
+				}
+				return c.Patch(ctx, object, patch, options...)
+			},
+		}).Build()
+		s := &scope{client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now()}
+		g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), s.before)).To(Succeed())
+		s.maintenance = s.before.DeepCopy()
+		for _, name := range []string{"a", "b"} {
+			found := node(name)
+			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(found), found)).To(Succeed())
+			s.nodes = append(s.nodes, found)
+		}
+		r := &Reconciler{written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode)}
+		var err error
+		for _, step := range r.steps(s) {
+			if done, failed := step(t.Context(), s); failed != nil || !done {
+				err = failed
+				break
+			}
+		}
+		g.Expect(err).To(HaveOccurred())
+		cordoned, stored := node("a"), &v1alpha1.NodeMaintenance{}
+		g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(cordoned), cordoned)).To(Succeed())
+		g.Expect(cordoned.Spec.Unschedulable).To(BeTrue())
+		g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+		g.Expect(nodesInStatus(stored).UnsortedList()).To(ConsistOf("a", "b"))
+	})
+}
