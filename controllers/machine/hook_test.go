@@ -82,7 +82,7 @@ func TestAnnotationsThatAreRestored(t *testing.T) {
 					if err := c.Patch(ctx, object, patch, options...); err != nil {
 						return err
 					}
-					restored := object.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a Machine
+					restored := object.DeepCopyObject().(client.Object)
 					annotations := restored.GetAnnotations()
 					maps.Copy(annotations, template)
 					restored.SetAnnotations(annotations)

@@ -92,22 +92,30 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 		if err != nil {
 			return nil, false, err
 		}
-		action := evacuation.Next(evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, terms, f.Now))
-		suspended := action.Kind == evacuation.AwaitResume && IsActive(e, f.Class)
-		over := action.Kind == evacuation.Evict || action.Kind == evacuation.AwaitResume && !suspended
-		if !over && !suspended && action.Kind != evacuation.AwaitEvacuator {
-			continue
+		if assigned, is := f.assignment(e, pod, terms); is {
+			assigned.FirstDrain = firstDrain
+			found = append(found, assigned)
 		}
-		assigned := Assignment{Evacuation: e, Pod: pod, Terms: terms, FirstDrain: firstDrain, Suspended: suspended, Expired: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
-		if e.Status.EvacuationProgressTimestamp != nil {
-			assigned.Progress = e.Status.EvacuationProgressTimestamp.Time
-		}
-		found = append(found, assigned)
 	}
 	slices.SortFunc(found, func(a, b Assignment) int {
 		return cmp.Or(a.Evacuation.CreationTimestamp.Compare(b.Evacuation.CreationTimestamp.Time), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
 	return found, true, nil
+}
+
+// assignment returns the Assignment of an Evacuation. It returns is = false if the evacuator neither acts on the Pod nor has expired.
+func (f Finder) assignment(e *v1alpha1.Evacuation, pod *corev1.Pod, terms evacuation.Terms) (assigned Assignment, is bool) {
+	action := evacuation.Next(evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, terms, f.Now))
+	suspended := action.Kind == evacuation.AwaitResume && IsActive(e, f.Class)
+	over := action.Kind == evacuation.Evict || action.Kind == evacuation.AwaitResume && !suspended
+	if !over && !suspended && action.Kind != evacuation.AwaitEvacuator {
+		return Assignment{}, false
+	}
+	assigned = Assignment{Evacuation: e, Pod: pod, Terms: terms, Suspended: suspended, Expired: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
+	if e.Status.EvacuationProgressTimestamp != nil {
+		assigned.Progress = e.Status.EvacuationProgressTimestamp.Time
+	}
+	return assigned, true
 }
 
 // terms returns the terms for the evacuation of a Pod.

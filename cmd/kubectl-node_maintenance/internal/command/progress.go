@@ -142,16 +142,16 @@ func (p progress) stopped(why string, run *maintain.Run) {
 
 // where returns the flags by which the command line has selected a kubeconfig, a context and a namespace.
 func (o *options) where() string {
-	var flags string
+	var flags strings.Builder
 	for _, flag := range []struct {
 		name  string
 		value *string
 	}{{"kubeconfig", o.config.KubeConfig}, {"context", o.config.Context}, {"namespace", o.config.Namespace}} {
 		if flag.value != nil && *flag.value != "" {
-			flags += " --" + flag.name + "=" + quoted(*flag.value)
+			flags.WriteString(" --" + flag.name + "=" + quoted(*flag.value))
 		}
 	}
-	return flags
+	return flags.String()
 }
 
 // quoted quotes a text for a shell, if that is necessary.

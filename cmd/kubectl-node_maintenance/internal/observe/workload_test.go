@@ -47,7 +47,7 @@ func visibleTo(t *testing.T, onlyShop bool) *Workload {
 		return nil
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string {
-		return []string{object.(*corev1.Pod).Spec.NodeName} //nolint:forcetypeassert // a Pod
+		return []string{object.(*corev1.Pod).Spec.NodeName}
 	}).WithObjects(byName, byLabel, pod("shop"), pod("bank")).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 			if err := refused(key.Namespace, object); err != nil {
@@ -65,8 +65,9 @@ func visibleTo(t *testing.T, onlyShop bool) *Workload {
 	return newWorkload(&Cluster{Name: "c", HasMaintenances: true, gaps: &Gaps{}, WithWatch: c})
 }
 
-func forecastPods(g Gomega, t *testing.T, w *Workload) []string {
+func forecastPods(t *testing.T, w *Workload) []string {
 	t.Helper()
+	g := NewWithT(t)
 	node, err := w.Node(t.Context(), "n")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(IsUnread(node)).To(BeTrue())
@@ -85,7 +86,7 @@ func TestUnreadNodes(t *testing.T) {
 	t.Run("K4: a Node that may not be read is a gap, and the rest is read", func(t *testing.T) {
 		g := NewWithT(t)
 		w := visibleTo(t, false)
-		g.Expect(forecastPods(g, t, w)).To(ConsistOf("shop/web", "bank/web"))
+		g.Expect(forecastPods(t, w)).To(ConsistOf("shop/web", "bank/web"))
 		g.Expect(w.gaps.List()).To(ConsistOf("No right to get nodes in c", "No right to list nodes in c"))
 		decision, err := w.Volumes(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, &v1alpha1.NodeMaintenance{})
 		g.Expect(err).NotTo(HaveOccurred())
@@ -105,7 +106,7 @@ func TestUnreadNodes(t *testing.T) {
 	t.Run("K4: a user who may read one Namespace gets an explanation of its Pods", func(t *testing.T) {
 		g := NewWithT(t)
 		w := visibleTo(t, true).In("shop")
-		g.Expect(forecastPods(g, t, w)).To(ConsistOf("shop/web"))
+		g.Expect(forecastPods(t, w)).To(ConsistOf("shop/web"))
 		g.Expect(w.MaintenancesUnread()).To(BeTrue())
 		g.Expect(w.gaps.List()).To(ContainElements(
 			"No right to get nodes in c", "No right to list nodemaintenances.maintenance.cluster.x-k8s.io in c",

@@ -175,13 +175,10 @@ func conditionOfMachine(m *observe.Machine) *Condition {
 func machineAnswer(m *observe.Machine, seen Seen) (answer string, requested bool) {
 	deleted, condition := !m.DeletionTimestamp.IsZero(), conditionOfMachine(m)
 	present := seen.Intent != nil && seen.Intent.Present != nil
+	if !deleted && (!present || seen.Unread) {
+		return runningAnswer(condition, present, seen.Unread)
+	}
 	switch {
-	case !deleted && !present && condition != nil && (condition.Status != metav1.ConditionTrue || seen.Unread):
-		return condition.Message, true
-	case !deleted && seen.Unread:
-		return "The Machine is not being deleted. Whether a NodeMaintenance drains its Node is not known: the NodeMaintenances could not be read.", false
-	case !deleted && !present:
-		return "The Machine is not being deleted, and nothing drains its Node. The command plan predicts what a deletion would do.", false
 	case seen.Skip != machinedrain.NotSkipped:
 		return "The Node is not drained: " + string(seen.Skip) + ".", true
 	case deleted && !machinedrain.HasHook(m.Machine) && condition == nil:
@@ -192,6 +189,18 @@ func machineAnswer(m *observe.Machine, seen Seen) (answer string, requested bool
 		return notReported, true
 	default:
 		return condition.Message, true
+	}
+}
+
+// runningAnswer is machineAnswer for a Machine that is not being deleted and whose Node no NodeMaintenance drains, as far as they could be read.
+func runningAnswer(condition *Condition, present, unread bool) (answer string, requested bool) {
+	switch {
+	case !present && condition != nil && (condition.Status != metav1.ConditionTrue || unread):
+		return condition.Message, true
+	case unread:
+		return "The Machine is not being deleted. Whether a NodeMaintenance drains its Node is not known: the NodeMaintenances could not be read.", false
+	default:
+		return "The Machine is not being deleted, and nothing drains its Node. The command plan predicts what a deletion would do.", false
 	}
 }
 
@@ -361,6 +370,20 @@ func evacuationView(p *forecast.Pod) *EvacuationView {
 	return view
 }
 
+// undrainedAnswer is podAnswer for a Pod whose Node no NodeMaintenance drains, as far as they could be read.
+func undrainedAnswer(p *forecast.Pod, intent Intent, unread bool) string {
+	switch {
+	case p.Evacuation != nil && p.Evacuation.Status.Message != "":
+		return p.Evacuation.Status.Message
+	case unread:
+		return cmp.Or(intent.Waits, "Whether a NodeMaintenance drains the Node is not known: the NodeMaintenances could not be read. A drain with these rules would handle the Pod as described below.")
+	case intent.Waits != "":
+		return "No NodeMaintenance drains the Node. " + intent.Waits
+	default:
+		return "Nothing drains the Node. In a drain, the Pod would be handled as described below."
+	}
+}
+
 // podAnswer says in one sentence how a Pod stands. The Evacuation's message is what the manager says.
 // waiting is Forecast.Waiting, and unread means that the NodeMaintenances could not be read.
 func (w *Why) podAnswer(p *forecast.Pod, intent Intent, waiting string, unread bool) string {
@@ -371,14 +394,8 @@ func (w *Why) podAnswer(p *forecast.Pod, intent Intent, waiting string, unread b
 		return "The Pod is terminating."
 	case p.Outcome == forecast.Stays:
 		return "A drain leaves the Pod on its Node (" + w.Pod.Reason + ") and does not wait for it."
-	case !intent.drains() && p.Evacuation != nil && p.Evacuation.Status.Message != "":
-		return p.Evacuation.Status.Message
-	case !intent.drains() && unread:
-		return cmp.Or(intent.Waits, "Whether a NodeMaintenance drains the Node is not known: the NodeMaintenances could not be read. A drain with these rules would handle the Pod as described below.")
-	case !intent.drains() && intent.Waits != "":
-		return "No NodeMaintenance drains the Node. " + intent.Waits
 	case !intent.drains():
-		return "Nothing drains the Node. In a drain, the Pod would be handled as described below."
+		return undrainedAnswer(p, intent, unread)
 	case len(intent.Paused) > 0:
 		return "The drain is suspended: " + intent.Paused[0].Message + "."
 	case waiting != "":
