@@ -12,6 +12,8 @@ const (
 	// ReasonCRDNotServed means that the workload cluster does not serve a CRD that the manager installs, or refuses the bundle. The message says
 	// which and why.
 	ReasonCRDNotServed = "CRDNotServed"
+	// ReasonPolicyNotDecodable means that the manager cannot decode a MachineDrainPolicy that may select the Machine. The message names it.
+	ReasonPolicyNotDecodable = "PolicyNotDecodable"
 	// ReasonWaitingForTurn means that as many other Nodes of the Cluster are being drained as maxParallelDrains allows.
 	ReasonWaitingForTurn = "WaitingForTurn"
 	// ReasonMachineDraining means that the Node is being drained. The message says what the drain waits for.

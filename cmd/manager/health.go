@@ -30,17 +30,17 @@ func addChecks(ctx context.Context, mgr ctrl.Manager) error {
 		if err != nil {
 			return errors.Wrapf(err, "watching %s", name)
 		}
-		if err := mgr.AddReadyzCheck(name, synced(informer)); err != nil {
+		if err := mgr.AddReadyzCheck(name, synced(name, informer)); err != nil {
 			return errors.Wrap(err, "adding the readiness check")
 		}
 	}
 	return nil
 }
 
-func synced(informer ctrlcache.Informer) healthz.Checker {
+func synced(name string, informer ctrlcache.Informer) healthz.Checker {
 	return func(*http.Request) error {
 		if !informer.HasSynced() {
-			return errors.New("the cache has not synced")
+			return errors.Errorf("the %s of the management cluster have not been listed", name)
 		}
 		return nil
 	}

@@ -50,6 +50,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinedrainpolicy"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workloadcluster"
@@ -123,6 +124,11 @@ func run(ctx context.Context, o *options) error {
 		return errors.Wrap(err, "reading the diagnostics flags")
 	}
 	scheme := newScheme()
+	unread, report := newUnread()
+	cacheOptions, err := o.cacheOptions(restConfig, scheme, unread)
+	if err != nil {
+		return err
+	}
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme:                     scheme,
 		Controller:                 config.Controller{UsePriorityQueue: ptr.To(true)},
@@ -139,12 +145,13 @@ func run(ctx context.Context, o *options) error {
 		HealthProbeBindAddress:        o.healthAddr,
 		PprofBindAddress:              o.profilerAddr,
 		Metrics:                       *metricsOptions,
-		Cache:                         o.cacheOptions(),
+		Cache:                         cacheOptions,
 		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}}}},
 	})
 	if err != nil {
 		return errors.Wrap(err, "creating the manager")
 	}
+	report.on(mgr.GetEventRecorderFor("node-maintenance")) //nolint:staticcheck // core events, as of the other controllers
 	if err := addChecks(ctx, mgr); err != nil {
 		return err
 	}
@@ -157,7 +164,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	defer exporter.Shutdown()
-	if err := setupControllers(ctx, mgr, o, managementCluster, tracing.NewRecorder(ctx, exporter)); err != nil {
+	if err := setupControllers(ctx, mgr, o, managementCluster, tracing.NewRecorder(ctx, exporter), unread); err != nil {
 		return err
 	}
 	log.Info("Starting manager", "version", version, "managementCluster", managementCluster)
@@ -195,22 +202,16 @@ func setupClusterCache(ctx context.Context, mgr ctrl.Manager, o *options, order 
 		SecretClient: secrets,
 		// Unlike the filter of events, this one closes the connection to a Cluster whose label is changed.
 		ClusterFilter: func(cluster *clusterv1.Cluster) bool { return machinedrain.WatchFilter(o.watchFilter).Selects(cluster) },
-		Cache: clustercache.CacheOptions{
-			DefaultTransform: workload.Trim,
-			ByObject:         cachedByObject(),
-		},
 		Client: clustercache.ClientOptions{
 			QPS: o.clusterCacheQPS, Burst: o.clusterCacheBurst,
 			UserAgent: userAgent(),
-			// A read of these kinds must not start an informer for all of their objects.
-			Cache: clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}}},
 		},
 	}, order.Options(o.clusterCacheConcurrency))
 	return cache, errors.Wrap(err, "setting up the cluster cache")
 }
 
-func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string, recorder *tracing.Recorder) error {
-	now, local := clock.RealClock{}, mgr.GetClient()
+func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string, recorder *tracing.Recorder, unread *setaside.Objects) error {
+	now, local := clock.RealClock{}, unread.Client(mgr.GetClient())
 	order := &workload.ConnectOrder{Machines: local, Clock: now}
 	cache, err := setupClusterCache(ctx, mgr, o, order)
 	if err != nil {
@@ -219,15 +220,20 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	clusters := workload.NewClusters(local, cache, mgr.GetScheme(), workload.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, now)
 	filter := machinedrain.WatchFilter(o.watchFilter)
 	clusters.Filter = filter
-	requester := &machinemaintenance.Requester{Client: local, ManagementCluster: managementCluster}
+	requester := &machinemaintenance.Requester{Client: local, Unread: unread, ManagementCluster: managementCluster}
+	clusters.UseCaches(workload.CacheOptions{
+		Transform: workload.Trim, ByObject: cachedByObject(),
+		// A read of these kinds must not start an informer for all of their objects.
+		Uncached: []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}},
+	})
 	served := &evacuation.Machines{Reader: local, ManagementCluster: managementCluster}
 	written := expectations.New[*v1alpha1.Evacuation](ctx, workload.Trim)
 
 	machines := &machine.Reconciler{
 		Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Recorder: recorder, Clock: now,
-		Filter: filter, ConnectNow: order.ConnectNow,
+		Filter: filter, ConnectNow: order.ConnectNow, Unread: unread,
 	}
-	rollouts := &machinedeployment.Reconciler{Client: local, Clusters: clusters, Maintenances: requester, Clock: now, Filter: filter}
+	rollouts := &machinedeployment.Reconciler{Client: local, Unread: unread, Clusters: clusters, Maintenances: requester, Clock: now, Filter: filter}
 	policies := &machinedrainpolicy.Reconciler{Client: local, Clusters: clusters, Clock: now}
 	maintenances := &nodemaintenance.Reconciler{
 		Clusters: clusters, Recorder: recorder, Clock: now, ManagementCluster: managementCluster, Machines: local, Maintenances: requester, Served: served,
@@ -240,7 +246,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	deployments := &deployment.Reconciler{Clusters: clusters, Machines: served, Clock: now}
 	statefulSets := &statefulset.Reconciler{Clusters: clusters, Machines: served, Clock: now}
 	workloads := &workloadcluster.Reconciler{
-		Client: local, Clock: now, Clusters: clusters, Filter: filter,
+		Client: local, Clock: now, Clusters: clusters, Filter: filter, Unread: unread,
 		Watches: []workload.Watches{
 			daemonSets.Watches, deployments.Watches, statefulSets.Watches, machines.Watches, rollouts.Watches,
 			maintenances.Watches, evacuations.Watches, evictions.Watches, sweeper.Watches,

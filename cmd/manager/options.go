@@ -1,16 +1,24 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
+	"github.com/pkg/errors"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/featuregate"
 	"k8s.io/component-base/logs"
 	logsv1 "k8s.io/component-base/logs/api/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/flags"
+	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 )
 
 // nodeAgentGate enables spec.nodeAgent of MachineDrainPolicies, which runs the node agent on Nodes: see exp/nodeagent.
@@ -88,10 +96,22 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.clusterCacheConcurrency, "clustercache-concurrency", 100, "Number of workload clusters to connect to concurrently.")
 }
 
-func (o *options) cacheOptions() ctrlcache.Options {
-	options := ctrlcache.Options{SyncPeriod: &o.syncPeriod, DefaultTransform: ctrlcache.TransformStripManagedFields()}
+// cacheOptions returns the options of the cache of the management cluster. unread gets the objects that cannot be decoded.
+func (o *options) cacheOptions(config *rest.Config, scheme *runtime.Scheme, unread *setaside.Objects) (ctrlcache.Options, error) {
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return ctrlcache.Options{}, errors.Wrap(err, "creating an HTTP client")
+	}
+	options := ctrlcache.Options{
+		NewInformer: unread.NewInformer(setaside.Source{Config: config, HTTPClient: httpClient, Scheme: scheme, Namespace: o.watchNamespace, Kinds: setAsideKinds}),
+		DefaultWatchErrorHandler: func(ctx context.Context, reflector *toolscache.Reflector, err error) {
+			ctrl.Log.WithName("cache").Error(err, "Failed to list or watch objects of the management cluster", "kind", reflector.TypeDescription())
+			toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
+		},
+		SyncPeriod: &o.syncPeriod, DefaultTransform: ctrlcache.TransformStripManagedFields(),
+	}
 	if o.watchNamespace != "" {
 		options.DefaultNamespaces = map[string]ctrlcache.Config{o.watchNamespace: {}}
 	}
-	return options
+	return options, nil
 }

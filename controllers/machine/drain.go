@@ -44,12 +44,25 @@ const (
 )
 
 // awaitServed waits until the workload cluster serves the CRDs that the manager installs.
-func (r *Reconciler) awaitServed(_ context.Context, s *scope) (outcome, error) {
+func (r *Reconciler) awaitServed(ctx context.Context, s *scope) (outcome, error) {
 	unserved := r.Clusters.Unserved(s.clusterKey())
 	if unserved == "" {
-		return outcome{}, nil
+		return r.awaitLists(ctx, s), nil
 	}
 	return outcome{action: wait, blind: true, reason: v1alpha1.ReasonCRDNotServed, message: unserved, at: s.now.Add(unservedRetry)}, nil
+}
+
+// awaitLists waits while the first list of NodeMaintenances or Evacuations fails: a step that reads the cache would wait for the list.
+func (r *Reconciler) awaitLists(ctx context.Context, s *scope) outcome {
+	failure := r.Clusters.FirstListFailure(s.clusterKey())
+	if failure.Err == nil || r.Clusters.HealthState(ctx, s.clusterKey()).ConsecutiveFailures > 0 { // checkContact reports the latter
+		return outcome{}
+	}
+	waiting := outcome{action: wait, blind: true, at: failure.ReportAt()}
+	if failure.Persists(s.now) {
+		waiting.reason, waiting.message, waiting.at = v1alpha1.ReasonReconcileFailed, machinedrain.FailureMessage(failure.Err), s.now.Add(contactRetry)
+	}
+	return waiting
 }
 
 // unservedRetry is the interval of checks whether the CRDs are served.
@@ -73,6 +86,9 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	s.observe(s.found.Maintenance)
 	if err := r.observeTurn(ctx, s); err != nil {
 		return r.unreachable(ctx, s, err)
+	}
+	if s.unread != nil { // a drain that has begun continues in the workload cluster, and ends when the policy is fixed
+		return s.held(), nil
 	}
 	desired, problem, err := r.desired(ctx, s, machinedrain.DaemonSetPods(s.policy, s.maintenance))
 	if err != nil {

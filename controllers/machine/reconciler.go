@@ -34,6 +34,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
@@ -59,7 +60,9 @@ type Reconciler struct {
 	Clusters     *workload.Clusters
 	Maintenances *machinemaintenance.Requester
 	Recorder     *tracing.Recorder
-	Clock        clock.PassiveClock
+	// Unread are the MachineDrainPolicies that cannot be decoded.
+	Unread *setaside.Objects
+	Clock  clock.PassiveClock
 	// ConnectNow requests the connection to a workload cluster with a deleted Machine.
 	ConnectNow func(cluster types.NamespacedName)
 
@@ -148,6 +151,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	selection := machinedrain.PolicyFor(machine, s.cluster.Labels, policies.Items)
 	s.policy, s.undecided = selection.Settings(machine), selection.Undecided
 	s.unselected = s.policy == nil
+	s.unread = unreadPolicy(s.policy, r.Unread.List("MachineDrainPolicy", machine.Namespace))
 	s.isWatched = slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
 		return machinedrain.PolicyMaySelectCluster(&policy, s.cluster.Labels)
 	})
@@ -182,6 +186,9 @@ func (r *Reconciler) reconcileWithoutCluster(ctx context.Context, s *scope) (rec
 // reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it if none does. It then carries out
 // what the stage annotation or an in-place update requests.
 func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
+	if s.unread != nil {
+		return r.holdRunning(ctx, s)
+	}
 	doing, change := "removing the hook", machinedrain.RemoveHook
 	switch {
 	case !s.cluster.DeletionTimestamp.IsZero(), !r.Filter.Selects(s.cluster): // without a connection, the Node could not be drained
@@ -214,8 +221,9 @@ type scope struct {
 	// undecided is the policy of which it is not known whether it selects the Machine, because a selector is invalid. It is nil if that is known.
 	undecided *v1alpha1.MachineDrainPolicy
 
-	unselected bool // no policy selects the Machine
-	isWatched  bool // a policy selects the Cluster, so that its NodeMaintenances are watched
+	unselected bool            // no policy selects the Machine
+	unread     *setaside.Error // the policy that may select the Machine and cannot be decoded; nil: it is known which policy the Machine follows
+	isWatched  bool            // a policy selects the Cluster, so that its NodeMaintenances are watched
 
 	// The following fields are set once the workload cluster has been read.
 	client      client.Client

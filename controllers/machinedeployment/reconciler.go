@@ -19,6 +19,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rollout"
@@ -31,6 +32,8 @@ type Reconciler struct {
 	Maintenances *machinemaintenance.Requester
 	Clock        clock.PassiveClock
 	Filter       machinedrain.WatchFilter
+	// Unread are the MachineDrainPolicies that cannot be decoded.
+	Unread *setaside.Objects
 
 	controller controller.Controller
 }
@@ -60,6 +63,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return workload.Result(client.IgnoreNotFound(errors.Cause(err)))
 	}
 	if machinedrain.IsClusterPaused(s.cluster) {
+		return reconcile.Result{}, nil
+	}
+	if len(r.Unread.List("MachineDrainPolicy", s.deployment.Namespace)) > 0 { // it may select the Machines: what is announced or cordoned stays so
 		return reconcile.Result{}, nil
 	}
 	now := r.Clock.Now()

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -20,7 +21,9 @@ import (
 // Requester requests NodeMaintenances for Machines.
 type Requester struct {
 	// Client reads the MachineDrainRules of the management cluster.
-	Client            client.Client
+	Client client.Client
+	// Unread are the MachineDrainRules that cannot be decoded.
+	Unread            *setaside.Objects
 	ManagementCluster string
 }
 
@@ -46,7 +49,9 @@ func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.F
 		return nil, nil, err
 	}
 	compiled := compile(r.Cluster, r.Machine, r.DaemonSetPods, all)
-	if len(compiled.Problems) > 0 {
+	if unread := q.Unread.List("MachineDrainRule", r.Machine.Namespace); len(unread) > 0 {
+		problem = &Problem{Reason: v1alpha1.ReasonInvalidDrainRule, Message: "Waiting for a MachineDrainRule that may select the Machine to be fixed: " + unread[0].Error()}
+	} else if len(compiled.Problems) > 0 {
 		problem = &Problem{Reason: v1alpha1.ReasonInvalidDrainRule, Message: machinedrain.InvalidRuleMessage(r.Machine.Namespace, compiled.Problems[0])}
 	}
 	return machinedrain.Maintenance(machinedrain.Request{
@@ -63,6 +68,9 @@ func (q *Requester) HasInvalidRules(ctx context.Context, cluster *clusterv1.Clus
 	})
 	return func(machine *clusterv1.Machine) (bool, error) {
 		all, err := list()
+		if len(q.Unread.List("MachineDrainRule", cluster.Namespace)) > 0 {
+			return true, err
+		}
 		return err == nil && len(compile(cluster, machine, v1alpha1.DaemonSetPodsSkip, all).Problems) > 0, err
 	}
 }

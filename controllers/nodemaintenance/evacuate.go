@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
@@ -267,11 +268,15 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 	if index := s.drain.budgets(); index != nil && evacuation.EvictedAtOnce(e, pod.Type, len(index.Covering(budgets.PodOf(pod.object)))) {
 		evacuation.RequestByAnnotation(e)
 	}
-	if err := s.client.Create(ctx, e); err != nil && !apierrors.IsAlreadyExists(err) {
+	err := s.client.Create(ctx, e)
+	if apierrors.IsAlreadyExists(err) {
+		err = r.notDecodable(ctx, s, e)
+	}
+	if err != nil {
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			return nil // the namespace controller deletes its Pods
 		}
-		if !isAnswer(err) {
+		if !isAnswer(err) && !setaside.Is(err) {
 			r.created.recordUnanswered(s.request, e)
 			return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod.object))
 		}
@@ -286,6 +291,14 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 	}
 	r.reportInvalid(s, pod.object, problems)
 	ctrl.LoggerFrom(ctx).V(4).Info("Created Evacuation", "Pod", klog.KObj(pod.object))
+	return nil
+}
+
+// notDecodable returns an error if the Evacuation that exists cannot be decoded, so that no cache contains it.
+func (r *Reconciler) notDecodable(ctx context.Context, s *scope, e *v1alpha1.Evacuation) error {
+	if err := s.client.Get(ctx, client.ObjectKeyFromObject(e), &v1alpha1.Evacuation{}); setaside.Is(err) {
+		return err //nolint:wrapcheck // it names the Evacuation
+	}
 	return nil
 }
 

@@ -48,6 +48,7 @@ type Clusters struct {
 	subscribers []func(Change)
 	unserved    map[types.NamespacedName]string // see SetUnserved
 	check       func(types.NamespacedName)      // see OnCheckRequested
+	caches      *CacheOptions                   // see UseCaches
 }
 
 // connectedWatch is a drain watch and the connection that it belongs to.
@@ -91,7 +92,7 @@ func (c *Clusters) Source(controller string, requests handler.MapFunc, options .
 // Client returns a client that reads NodeMaintenances and Evacuations from a cache, and Nodes, too, while they are watched. It fails without a
 // connection (IsNotConnected), for a Cluster that Filter does not select (IsNotConnected), and while the Cluster is paused (IsPaused).
 func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
-	cached, err := c.clientFrom(ctx, cluster, c.cache.GetClient)
+	cached, err := c.clientFrom(ctx, cluster, c.cachedClient)
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +101,18 @@ func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (cl
 		return nil, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
 	}
 	return &onDemandClient{Client: cached, live: live, onDemand: c.informers.onDemandOf(cluster)}, nil
+}
+
+// cachedClient returns the client that reads from the cache of the connection.
+func (c *Clusters) cachedClient(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
+	connection, err := c.connection(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	if connection == nil {
+		return c.cache.GetClient(ctx, cluster) //nolint:wrapcheck // clientFrom does
+	}
+	return connection.client, nil
 }
 
 // UncachedClient returns a client without a cache. It fails as Client does.
@@ -303,6 +316,13 @@ func (c *Clusters) Disconnect(cluster types.NamespacedName) {
 	c.Failures.Remove(func(request Request) bool { return request.Cluster == cluster })
 	if c.removeWatch(cluster) {
 		c.notify(Change{Cluster: cluster, Type: WatchEnded})
+	}
+}
+
+// EndLost ends the cache of a connection that was lost.
+func (c *Clusters) EndLost(ctx context.Context, cluster types.NamespacedName) {
+	if _, err := c.cache.GetRESTConfig(ctx, cluster); IsNotConnected(err) {
+		c.informers.remove(cluster)
 	}
 }
 

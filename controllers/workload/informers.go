@@ -8,13 +8,16 @@ import (
 	"sync"
 
 	"github.com/pkg/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 )
 
 // sharedInformers shares one event handler of each informer among all controllers that watch its kind. Each handler of an informer has two
@@ -30,15 +33,21 @@ func newSharedInformers() *sharedInformers {
 	return &sharedInformers{caches: map[types.NamespacedName]*sharingCache{}, restarts: map[types.NamespacedName]int{}}
 }
 
-// share returns a watcher that does what w does, with the shared informers of the connection.
-func (s *sharedInformers) share(cluster types.NamespacedName, w clustercache.Watcher) clustercache.Watcher {
+// share returns a watcher that does what w does, with the shared informers of the connection: those of Clusters.connection, or without one those of the
+// cache that the ClusterCache passes.
+func (s *sharedInformers) share(cluster types.NamespacedName, own *sharingCache, w clustercache.Watcher) clustercache.Watcher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := w.Name()
 	if restarts := s.restarts[cluster]; restarts > 0 && isInstalledKind(w.Object()) {
 		name = fmt.Sprintf("%s-%d", name, restarts) // the ClusterCache adds a name only once to a connection
 	}
-	return watcher{name, w.Object(), func(cache ctrlcache.Cache) error { return w.Watch(s.cacheOf(cluster, cache)) }}
+	return watcher{name, w.Object(), func(cache ctrlcache.Cache) error {
+		if own != nil {
+			return w.Watch(own)
+		}
+		return w.Watch(s.cacheOf(cluster, cache))
+	}}
 }
 
 // cacheOf returns the shared informers of the connection that the cache belongs to.
@@ -65,6 +74,9 @@ func (s *sharedInformers) remove(cluster types.NamespacedName) {
 func (s *sharedInformers) end(cluster types.NamespacedName) {
 	if cache := s.caches[cluster]; cache != nil {
 		cache.end()
+		if cache.aside != nil {
+			cache.aside.Close()
+		}
 		delete(s.caches, cluster)
 	}
 }
@@ -134,6 +146,13 @@ type sharingCache struct {
 	end      context.CancelFunc
 	onDemand *onDemand // guarded by sharedInformers.mu
 
+	// The following fields are set with UseCaches.
+	config   *rest.Config  // of the connection
+	client   client.Client // reads from the cache
+	scheme   *runtime.Scheme
+	aside    *setaside.Objects
+	failures Failures[string] // of lists and watches, by what they list
+
 	mu     sync.Mutex
 	shared map[ctrlcache.Informer]*sharedInformer // by the informer of the cache
 }
@@ -151,9 +170,22 @@ func (c *sharingCache) GetInformer(ctx context.Context, object client.Object, op
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.shared[informer] == nil {
-		c.shared[informer] = &sharedInformer{listableInformer: listable, kind: object}
+		c.shared[informer] = &sharedInformer{listableInformer: listable, kind: object, delivered: c.delivered(object)}
 	}
 	return c.shared[informer], nil
+}
+
+// delivered returns a function that records that an object is not set aside any more.
+func (c *sharingCache) delivered(kind client.Object) func(any) {
+	if c.aside == nil || !isInstalledKind(kind) {
+		return nil
+	}
+	name := kindOf(kind, c.scheme)
+	return func(object any) {
+		if object, is := object.(client.Object); is {
+			c.aside.Delivered(name, object)
+		}
+	}
 }
 
 func (c *sharingCache) all() []*sharedInformer {
@@ -167,6 +199,8 @@ type sharedInformer struct {
 	listableInformer
 
 	kind client.Object
+	// delivered is called for each object that the informer adds or updates. It may be nil.
+	delivered func(any)
 
 	mu           sync.RWMutex
 	registration toolscache.ResourceEventHandlerRegistration
@@ -207,6 +241,9 @@ func (i *sharedInformer) resend() {
 
 // OnAdd implements toolscache.ResourceEventHandler.
 func (i *sharedInformer) OnAdd(object any, isInInitialList bool) {
+	if i.delivered != nil {
+		i.delivered(object)
+	}
 	for _, handler := range i.all() {
 		handler.OnAdd(object, isInInitialList)
 	}
@@ -214,6 +251,9 @@ func (i *sharedInformer) OnAdd(object any, isInInitialList bool) {
 
 // OnUpdate implements toolscache.ResourceEventHandler.
 func (i *sharedInformer) OnUpdate(before, after any) {
+	if i.delivered != nil {
+		i.delivered(after)
+	}
 	for _, handler := range i.all() {
 		handler.OnUpdate(before, after)
 	}

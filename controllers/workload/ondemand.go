@@ -342,6 +342,7 @@ func (c *sharingCache) removeInformer(ctx context.Context, kind client.Object) *
 	if informer == nil || c.RemoveInformer(ctx, kind) != nil {
 		return nil
 	}
+	c.forgetFailures(kind)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, each := range c.shared {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 )
 
 // Request names an object in a workload cluster.
@@ -146,5 +147,8 @@ func (r conflictRetrier[R]) Reconcile(ctx context.Context, request R) (reconcile
 		return reconcile.Result{RequeueAfter: r.intervals.When(request)}, nil
 	}
 	r.intervals.Forget(request)
+	if setaside.Is(err) { // the next version of the object that can be decoded triggers a reconciliation
+		return reconcile.Result{}, nil
+	}
 	return result, err //nolint:wrapcheck // it is that reconciler to its controller
 }

@@ -57,12 +57,16 @@ func (c *Clusters) AddWatches(ctx context.Context, cluster types.NamespacedName,
 			}
 		}
 	}
+	own, err := c.connection(ctx, cluster)
+	if err != nil {
+		return err
+	}
 	for _, watcher := range slices.Concat(indexes, installed, []clustercache.Watcher{c.addOnDemand(cluster, installed, demanded)}) {
-		if err := c.cache.Watch(ctx, cluster, c.informers.share(cluster, watcher)); err != nil {
+		if err := c.cache.Watch(ctx, cluster, c.informers.share(cluster, own, watcher)); err != nil {
 			return errors.Wrapf(err, "adding %s to workload Cluster %s", watcher.Name(), cluster)
 		}
 	}
-	return nil
+	return c.confirm(ctx, cluster, own)
 }
 
 // watcher implements clustercache.Watcher.

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -8,9 +9,14 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	testingclock "k8s.io/utils/clock/testing"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
 func TestWatchFailure(t *testing.T) {
@@ -51,5 +57,36 @@ func TestWatchFailure(t *testing.T) {
 		g.Expect(clusters.WatchFailure(cluster, "n2")).To(Succeed())
 		allowed.Store(true)
 		g.Eventually(func() error { return clusters.WatchFailure(cluster, "n1") }).WithTimeout(time.Minute).Should(Succeed())
+	})
+}
+
+func TestListFailure(t *testing.T) {
+	t.Run("M99: reports a failing list of a connection after 10 s, with the kind and the error, until it succeeds or the informer ends", func(t *testing.T) {
+		g := NewWithT(t)
+		now := testingclock.NewFakeClock(time.Now())
+		cluster := types.NamespacedName{Namespace: "default", Name: "c1"}
+		clusters := NewClusters(nil, nil, nil, Limits{}, now)
+		opened := &sharingCache{ctx: t.Context(), config: &rest.Config{}, end: func() {}, shared: map[ctrlcache.Informer]*sharedInformer{}}
+		clusters.informers.caches[cluster] = opened
+		var failing error
+		failed := 0
+		lists := &recordingListerWatcher{
+			ListerWatcherWithContext: toolscache.ToListerWatcherWithContext(&toolscache.ListWatch{ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+				return nil, failing
+			}}),
+			what: "Evacuations", failures: &opened.failures, clock: now, ignores: NotServed, failed: func() { failed++ },
+		}
+		list := func(err error) {
+			failing = err
+			_, _ = lists.ListWithContext(t.Context(), metav1.ListOptions{})
+		}
+		list(errors.New("unknown field"))
+		g.Expect(clusters.WatchFailure(cluster, "n1")).To(Succeed())
+		now.Step(persistAfter)
+		list(errors.New("unknown field"))
+		g.Expect(clusters.WatchFailure(cluster, "n1")).To(MatchError("listing Evacuations: unknown field"))
+		g.Expect(failed).To(Equal(1), "Machines are reconciled once, when the failure is reported")
+		list(nil)
+		g.Expect(clusters.WatchFailure(cluster, "n1")).To(Succeed())
 	})
 }

@@ -20,7 +20,7 @@ import (
 // ensureNodeAgent installs the node agent in the workload cluster if a MachineDrainPolicy that selects the Cluster enables it, and removes
 // it otherwise. While that is not known, because a selector is invalid, it does neither. Without the feature gate there is no image, and it does nothing.
 func (r *Reconciler) ensureNodeAgent(ctx context.Context, live client.Client, cluster *clusterv1.Cluster) error {
-	if r.NodeAgentImage == "" {
+	if r.NodeAgentImage == "" || len(r.Unread.List("MachineDrainPolicy", cluster.Namespace)) > 0 { // a policy that cannot be decoded may enable it
 		return nil
 	}
 	policies := &v1alpha1.MachineDrainPolicyList{}

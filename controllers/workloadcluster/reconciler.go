@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
@@ -62,6 +63,8 @@ type Reconciler struct {
 	Filter   machinedrain.WatchFilter
 	// NodeAgentImage is the image of the node agent. If it is empty, the node agent is never installed.
 	NodeAgentImage string
+	// Unread are the MachineDrainPolicies that cannot be decoded.
+	Unread *setaside.Objects
 
 	recorder record.EventRecorder
 	checks   sync.Map // of check, by the Cluster's namespace and name
@@ -110,6 +113,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	key := req.NamespacedName
 	cluster, err := r.managedCluster(ctx, key)
 	if err != nil || cluster == nil {
+		r.Clusters.EndLost(ctx, key)
 		return reconcile.Result{}, err
 	}
 	live, err := r.Clusters.UncachedClient(ctx, key)
@@ -280,6 +284,9 @@ func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedNam
 		if machinedrain.PolicyMaySelectCluster(&policies.Items[i], cluster.Labels) {
 			return cluster, nil
 		}
+	}
+	if len(r.Unread.List("MachineDrainPolicy", key.Namespace)) > 0 && r.Clusters.IsOpen(key) { // the policy may select the Cluster
+		return cluster, nil
 	}
 	if drains, err := r.hasDrains(ctx, key); err != nil || !drains {
 		return nil, err

@@ -141,3 +141,8 @@ func (c *ControlPlane) requestEtcd(ctx context.Context, path string, body any) (
 	}
 	return response, nil
 }
+
+// Store writes an object to etcd, without the validation of the API server.
+func (c *ControlPlane) Store(ctx context.Context, key string, value []byte) error {
+	return c.callEtcd(ctx, "/v3/kv/put", map[string]any{"key": []byte(key), "value": value}, &struct{}{})
+}

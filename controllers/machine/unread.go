@@ -1,0 +1,44 @@
+package machine
+
+import (
+	"context"
+
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+// unreadPolicy returns the policy that cannot be decoded and may select a Machine that otherwise follows a policy, or none. It returns nil if it is
+// known which policy the Machine follows.
+func unreadPolicy(follows *v1alpha1.MachineDrainPolicy, unread []*setaside.Error) *setaside.Error {
+	byName := map[string]*setaside.Error{}
+	var names []string
+	for _, each := range unread {
+		byName[each.Object.Name], names = each, append(names, each.Object.Name)
+	}
+	return byName[machinedrain.UnreadPolicy(follows, names)]
+}
+
+// holdRunning changes nothing on a Machine that is not being deleted: its hook stays or is absent as before, and so does a maintenance of its Node.
+func (r *Reconciler) holdRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
+	if machinedrain.IsDraining(s.machine) {
+		return r.report(ctx, s, s.held())
+	}
+	return reconcile.Result{RequeueAfter: pollInterval}, nil
+}
+
+// held returns the outcome of a step that waits for the policy to be fixed. No deadline ends the wait: it would release a Machine that is not drained.
+func (s *scope) held() outcome {
+	problem := s.unreadProblem()
+	return outcome{action: wait, reason: problem.Reason, message: problem.Message, at: s.now.Add(pollInterval)}
+}
+
+func (s *scope) unreadProblem() *machinemaintenance.Problem {
+	return &machinemaintenance.Problem{
+		Reason:  v1alpha1.ReasonPolicyNotDecodable,
+		Message: machinedrain.UnreadPolicyMessage(s.machine.Namespace, s.unread.Object.Name, machinedrain.FailureMessage(s.unread.Err)),
+	}
+}
