@@ -231,7 +231,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 
 	machines := &machine.Reconciler{
 		Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Recorder: recorder, Clock: now,
-		Filter: filter, ConnectNow: order.ConnectNow, Unread: unread,
+		Filter: filter, ConnectNow: order.ConnectNow,
 	}
 	rollouts := &machinedeployment.Reconciler{Client: local, Unread: unread, Clusters: clusters, Maintenances: requester, Clock: now, Filter: filter}
 	policies := &machinedrainpolicy.Reconciler{Client: local, Clusters: clusters, Clock: now}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
@@ -488,6 +489,11 @@ func TestEvictSequentially(t *testing.T) {
 		}},
 		{name: "E57: evicts no Pod whose NodeMaintenance was deleted meanwhile", change: func(p *pass, m *v1alpha1.NodeMaintenance, _ *v1alpha1.Evacuation) error {
 			return p.client.Delete(t.Context(), m)
+		}},
+		{name: "E53: evicts no Pod whose NodeMaintenance can no longer be decoded", change: func(p *pass, m *v1alpha1.NodeMaintenance, _ *v1alpha1.Evacuation) error {
+			aside := setaside.New(p.cluster, nil)
+			p.client = aside.Client(p.client)
+			return p.client.Delete(t.Context(), m) // from the cache
 		}},
 		{name: "E57: evicts no Pod from whose Evacuation all have withdrawn meanwhile", change: func(p *pass, _ *v1alpha1.NodeMaintenance, e *v1alpha1.Evacuation) error {
 			evacuation.Withdraw(e)

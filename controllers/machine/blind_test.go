@@ -2,6 +2,9 @@ package machine
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +13,7 @@ import (
 	"github.com/pkg/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -24,6 +28,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 )
@@ -57,6 +62,7 @@ func TestWithoutConnection(t *testing.T) {
 		volumeTimeout         *int32
 		withoutInfrastructure bool          // of the Cluster
 		blindFor              time.Duration // for how long this process has not been able to observe the drain
+		unread                bool          // a policy cannot be decoded
 		released              bool
 		wants                 string // the reason of the Machine's condition then
 	}{
@@ -100,6 +106,11 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M106: keeps a Machine that waits for volumes and whose drain timeout was extended meanwhile", state: wasLost, blindFor: 2 * time.Minute, records: map[string]string{
 			v1alpha1.DrainStartedAnnotation: ago(50 * time.Second), v1alpha1.VolumeWaitStartedAnnotation: ago(40 * time.Second),
 		}, volumeTimeout: ptr.To[int32](30)},
+		{name: "M98: keeps a Machine that has waited for the workload cluster longer than its drain timeout, while its policy cannot be decoded", state: wasLost, unread: true, blindFor: time.Minute,
+			records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
+		{name: "M98: keeps a Machine whose drain has begun, while its policy cannot be decoded", state: wasLost, unread: true, blindFor: time.Minute,
+			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
+		{name: "M98: keeps the record that a Machine waits for a turn, while its policy cannot be decoded", state: wasLost, unread: true, reason: v1alpha1.ReasonWaitingForTurn},
 		{name: "M84: allows no update in place of a Machine that waits for a turn", state: wasLost, records: waits, inPlace: true},
 		{name: "M84: allows no update in place of a Machine whose drain cannot be observed", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, inPlace: true},
 	} {
@@ -136,6 +147,9 @@ func TestWithoutConnection(t *testing.T) {
 				Recorder:   tracing.NewRecorder(t.Context(), nil),
 				ConnectNow: func(types.NamespacedName) {}, events: record.NewFakeRecorder(10), references: expiring.NewMap[types.UID, referenced](t.Context()),
 				retryAfter: func(types.NamespacedName, time.Duration) {},
+			}
+			if tc.unread {
+				r.Maintenances.Unread = unreadPolicy(t, "a-first")
 			}
 			r.references.Set(client.ObjectKeyFromObject(cluster), cluster.UID+"/kubeconfig", referenced{}, time.Hour)
 			if tc.fails {
@@ -176,4 +190,24 @@ func TestWithoutConnection(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unreadPolicy returns a MachineDrainPolicy that cannot be decoded.
+func unreadPolicy(t *testing.T, name string) *setaside.Objects {
+	t.Helper()
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"apiVersion":"maintenance.cluster.x-k8s.io/v1alpha1","kind":"MachineDrainPolicyList","metadata":{"resourceVersion":"1"},"items":[`+
+			`{"apiVersion":"maintenance.cluster.x-k8s.io/v1alpha1","kind":"MachineDrainPolicy","metadata":{"namespace":"fleet","name":%q},"spec":{"maxParallelDrains":3000000000}}]}`, name)
+	}))
+	t.Cleanup(api.Close)
+	unread := setaside.New(types.NamespacedName{}, func(*metav1.PartialObjectMetadata, *setaside.Error) {})
+	policies, err := unread.ListerWatcher(setaside.Source{
+		Config: &rest.Config{Host: api.URL}, HTTPClient: api.Client(), Scheme: newScheme(), Kinds: []client.Object{&v1alpha1.MachineDrainPolicy{}},
+	}, &v1alpha1.MachineDrainPolicy{}, nil)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	_, err = policies.List(metav1.ListOptions{})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(unread.List("MachineDrainPolicy", "fleet")).To(HaveLen(1))
+	return unread
 }

@@ -84,11 +84,11 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 		return result, err
 	}
 	s.observe(s.found.Maintenance)
+	if s.unread != nil { // a drain that has begun continues in the workload cluster; who waits for a turn under that policy is not known
+		return s.held(), nil
+	}
 	if err := r.observeTurn(ctx, s); err != nil {
 		return r.unreachable(ctx, s, err)
-	}
-	if s.unread != nil { // a drain that has begun continues in the workload cluster, and ends when the policy is fixed
-		return s.held(), nil
 	}
 	desired, problem, err := r.desired(ctx, s, machinedrain.DaemonSetPods(s.policy, s.maintenance))
 	if err != nil {

@@ -60,9 +60,7 @@ type Reconciler struct {
 	Clusters     *workload.Clusters
 	Maintenances *machinemaintenance.Requester
 	Recorder     *tracing.Recorder
-	// Unread are the MachineDrainPolicies that cannot be decoded.
-	Unread *setaside.Objects
-	Clock  clock.PassiveClock
+	Clock        clock.PassiveClock
 	// ConnectNow requests the connection to a workload cluster with a deleted Machine.
 	ConnectNow func(cluster types.NamespacedName)
 
@@ -151,7 +149,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	selection := machinedrain.PolicyFor(machine, s.cluster.Labels, policies.Items)
 	s.policy, s.undecided = selection.Settings(machine), selection.Undecided
 	s.unselected = s.policy == nil
-	s.unread = unreadPolicy(s.policy, r.Unread.List("MachineDrainPolicy", machine.Namespace))
+	s.unread = r.Maintenances.UnreadPolicy(machine.Namespace, s.policy)
 	s.isWatched = slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
 		return machinedrain.PolicyMaySelectCluster(&policy, s.cluster.Labels)
 	})
@@ -186,7 +184,7 @@ func (r *Reconciler) reconcileWithoutCluster(ctx context.Context, s *scope) (rec
 // reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it if none does. It then carries out
 // what the stage annotation or an in-place update requests.
 func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
-	if s.unread != nil {
+	if s.unread != nil && s.cluster.DeletionTimestamp.IsZero() && r.Filter.Selects(s.cluster) {
 		return r.holdRunning(ctx, s)
 	}
 	doing, change := "removing the hook", machinedrain.RemoveHook

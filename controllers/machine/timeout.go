@@ -56,6 +56,10 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		return waiting
 	}
 	s.BlockedSince = r.blockSince(s)
+	if s.unread != nil { // its maxParallelDrains may delay the drain: Machines that wait for turns are not released together
+		waiting.message += "\n" + s.unreadProblem().Message
+		return s.requeueBy(nil, waiting)
+	}
 	if clock := s.clock(); clock.Waiting != nil {
 		at, granted := r.blindTurn(ctx, s, clock)
 		if s.TurnGranted = granted; !granted {

@@ -7,20 +7,8 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
-
-// unreadPolicy returns the policy that cannot be decoded and may select a Machine that otherwise follows a policy, or none. It returns nil if it is
-// known which policy the Machine follows.
-func unreadPolicy(follows *v1alpha1.MachineDrainPolicy, unread []*setaside.Error) *setaside.Error {
-	byName := map[string]*setaside.Error{}
-	var names []string
-	for _, each := range unread {
-		byName[each.Object.Name], names = each, append(names, each.Object.Name)
-	}
-	return byName[machinedrain.UnreadPolicy(follows, names)]
-}
 
 // holdRunning changes nothing on a Machine that is not being deleted: its hook stays or is absent as before, and so does a maintenance of its Node.
 func (r *Reconciler) holdRunning(ctx context.Context, s *scope) (reconcile.Result, error) {

@@ -48,6 +48,9 @@ type scope struct {
 	present    map[types.NamespacedName]*v1alpha1.NodeMaintenance
 }
 
+// unreadRetry is how often a MachineDeployment is reconciled while a policy cannot be decoded. The deletion of such a policy causes no event.
+const unreadRetry = time.Minute
+
 // Reconcile creates, updates and withdraws the NodeMaintenances of a MachineDeployment's Machines as drain/rollout decides. It ignores
 // Machines that are being deleted or whose maintenance another actor requests.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
@@ -66,7 +69,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, nil
 	}
 	if len(r.Unread.List("MachineDrainPolicy", s.deployment.Namespace)) > 0 { // it may select the Machines: what is announced or cordoned stays so
-		return reconcile.Result{}, nil
+		return reconcile.Result{RequeueAfter: unreadRetry}, nil
 	}
 	now := r.Clock.Now()
 	decided := rollout.Decide(rollout.Observe(s.cluster, s.deployment, s.machines, s.policyOf), now)

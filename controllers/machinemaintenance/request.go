@@ -22,7 +22,7 @@ import (
 type Requester struct {
 	// Client reads the MachineDrainRules of the management cluster.
 	Client client.Client
-	// Unread are the MachineDrainRules that cannot be decoded.
+	// Unread are the MachineDrainPolicies and MachineDrainRules that cannot be decoded.
 	Unread            *setaside.Objects
 	ManagementCluster string
 }

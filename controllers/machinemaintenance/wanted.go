@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rollout"
 )
@@ -34,7 +35,21 @@ func (q *Requester) Wanted(ctx context.Context, machine *clusterv1.Machine, now 
 		return "", err
 	}
 	policy := machinedrain.PolicyFor(machine, cluster.Labels, policies.Items).Settings(machine)
+	if q.UnreadPolicy(machine.Namespace, policy) != nil {
+		return machinedrain.StageOfUnread(machine, cluster), nil
+	}
 	return machinedrain.WantedStage(machine, cluster, policy, outdated), nil
+}
+
+// UnreadPolicy returns the MachineDrainPolicy of a namespace that cannot be decoded and may select a Machine that otherwise follows a policy, or none. It
+// returns nil if it is known which policy the Machine follows.
+func (q *Requester) UnreadPolicy(namespace string, follows *v1alpha1.MachineDrainPolicy) *setaside.Error {
+	byName := map[string]*setaside.Error{}
+	var names []string
+	for _, each := range q.Unread.List("MachineDrainPolicy", namespace) {
+		byName[each.Object.Name], names = each, append(names, each.Object.Name)
+	}
+	return byName[machinedrain.UnreadPolicy(follows, names)]
 }
 
 // outdatedStage returns the stage that the rollout of a Machine's MachineDeployment requests, empty if it requests none.

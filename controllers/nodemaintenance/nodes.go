@@ -3,6 +3,7 @@ package nodemaintenance
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/pkg/errors"
 	"golang.org/x/sync/errgroup"
@@ -121,8 +122,25 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 	return nodes, nil
 }
 
+// unreadRetry is how often a NodeMaintenance that does not restore its Nodes is reconciled while another one cannot be decoded, and how often the
+// Sweeper reconciles a Node. The deletion of such a NodeMaintenance causes no event.
+const unreadRetry = 30 * time.Second
+
+// holdsNodes reports whether the Nodes are not restored yet, because a NodeMaintenance that cannot be decoded may cordon them. The Sweeper restores
+// those of a NodeMaintenance that is deleted meanwhile.
+func (r *Reconciler) holdsNodes(s *scope) bool {
+	if len(r.Clusters.SetAside(s.request.Cluster, "NodeMaintenance")) == 0 {
+		return false
+	}
+	s.requeueBy(s.now.Add(unreadRetry))
+	return true
+}
+
 // uncordon restores the Nodes, except those that another NodeMaintenance still cordons.
 func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
+	if r.holdsNodes(s) {
+		return true, nil
+	}
 	restore := cordon.Restore
 	if cordon.RestoresUnconditionally(s.maintenance) {
 		restore = cordon.Uncordon

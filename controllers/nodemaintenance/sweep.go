@@ -126,7 +126,8 @@ func (r *Sweeper) nodesOf(ctx context.Context, cluster types.NamespacedName, m *
 //
 //	find leftovers in the caches ─► confirm them with the NodeMaintenances from the API server ─► clean up
 //
-// While the NodeMaintenance of the Node's Machine is expected to be recreated, it waits with what that one will adopt.
+// While the NodeMaintenance of the Node's Machine is expected to be recreated, it waits with what that one will adopt. While a NodeMaintenance cannot be
+// decoded, it waits with everything.
 func (r *Sweeper) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
 	cached, err := r.Clusters.Client(ctx, request.Cluster)
@@ -139,6 +140,9 @@ func (r *Sweeper) Reconcile(ctx context.Context, request workload.Request) (reco
 	}
 	if observed, err = observeLeftovers(ctx, cached, cached, request.Object.Name); err != nil || orphan.Find(observed).Empty() {
 		return workload.Result(err)
+	}
+	if len(r.Clusters.SetAside(request.Cluster, "NodeMaintenance")) > 0 { // it may be responsible for the Node
+		return reconcile.Result{RequeueAfter: unreadRetry}, nil
 	}
 	if err := r.observeMachine(ctx, request, &observed); err != nil {
 		return reconcile.Result{}, err

@@ -68,6 +68,7 @@ type Objects struct {
 
 	mu     sync.RWMutex
 	byKind map[string]map[types.NamespacedName]*Error
+	closed bool
 }
 
 // New returns the objects of a cache that the informers have set aside. cluster is empty for the management cluster. report is called for each object
@@ -112,8 +113,11 @@ func (o *Objects) Delivered(kind string, object client.Object) {
 	o.remove(kind, func(each types.NamespacedName) bool { return each == key })
 }
 
-// Close ends the metric of a cache that has ended.
+// Close ends the metric of a cache that has ended, also if one of its informers is still listing.
 func (o *Objects) Close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
 	undecodable.DeletePartialMatch(prometheus.Labels{"cluster_namespace": o.cluster.Namespace, "cluster": o.cluster.Name})
 }
 
@@ -141,6 +145,9 @@ func (o *Objects) remove(kind string, matches func(types.NamespacedName) bool) {
 }
 
 func (o *Objects) count(kind string) {
+	if o.closed {
+		return
+	}
 	undecodable.WithLabelValues(o.cluster.Namespace, o.cluster.Name, kind).Set(float64(len(o.byKind[kind])))
 }
 

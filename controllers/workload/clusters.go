@@ -319,13 +319,6 @@ func (c *Clusters) Disconnect(cluster types.NamespacedName) {
 	}
 }
 
-// EndLost ends the cache of a connection that was lost.
-func (c *Clusters) EndLost(ctx context.Context, cluster types.NamespacedName) {
-	if _, err := c.cache.GetRESTConfig(ctx, cluster); IsNotConnected(err) {
-		c.informers.remove(cluster)
-	}
-}
-
 // Forget disconnects a workload cluster whose Cluster no longer exists, and has the controllers delete all state about it.
 func (c *Clusters) Forget(cluster types.NamespacedName) {
 	c.Disconnect(cluster)

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -32,8 +33,12 @@ type CacheOptions struct {
 	Uncached []client.Object
 }
 
-// informerTimeout limits the lists of informers. It is the one of the ClusterCache.
-const informerTimeout = 11 * time.Minute
+const (
+	// informerTimeout limits the lists of informers. It is the one of the ClusterCache.
+	informerTimeout = 11 * time.Minute
+	// lostInterval is how often it is checked whether the connection of a cache has ended.
+	lostInterval = 10 * time.Second
+)
 
 // UseCaches makes Clusters create the cache of each connection, instead of using the one of the ClusterCache, which does not say which of its lists
 // fail, and of which one object that cannot be decoded stops the informer. It must be called before the manager starts.
@@ -59,7 +64,14 @@ func (c *Clusters) connection(ctx context.Context, cluster types.NamespacedName)
 	if err != nil {
 		return nil, errors.Wrapf(err, "creating the cache of workload Cluster %s", cluster)
 	}
-	return c.informers.set(cluster, opened), nil
+	return c.informers.set(cluster, opened, func() bool { return c.isLost(cluster, opened) }), nil
+}
+
+// isLost reports whether the connection of a cache has ended. It may end just before the cache is created, and no reconciliation follows if the
+// Cluster no longer exists.
+func (c *Clusters) isLost(cluster types.NamespacedName, opened *sharingCache) bool {
+	config, err := c.cache.GetRESTConfig(opened.ctx, cluster)
+	return err != nil || config != opened.config
 }
 
 // open creates the cache of a connection.
@@ -214,7 +226,6 @@ func (c *Clusters) confirm(ctx context.Context, cluster types.NamespacedName, us
 	if config == used.config {
 		return nil
 	}
-	c.informers.replace(cluster)
 	return errors.Wrapf(clustercache.ErrClusterNotConnected, "workload Cluster %s was connected again while watches were added", cluster)
 }
 
@@ -229,8 +240,8 @@ func (s *sharedInformers) present(cluster types.NamespacedName) *sharingCache {
 }
 
 // set makes a cache the one of the connection and starts it, unless another goroutine has created one for the same connection. It returns that of the
-// connection.
-func (s *sharedInformers) set(cluster types.NamespacedName, opened *sharingCache) *sharingCache {
+// connection. The cache ends when its connection is lost.
+func (s *sharedInformers) set(cluster types.NamespacedName, opened *sharingCache, isLost func() bool) *sharingCache {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if present := s.caches[cluster]; present != nil && present.config == opened.config {
@@ -238,21 +249,36 @@ func (s *sharedInformers) set(cluster types.NamespacedName, opened *sharingCache
 		return present
 	}
 	s.end(cluster)
+	s.opened++
+	opened.number = s.opened
 	s.caches[cluster] = opened
 	go func() {
 		if err := opened.Start(opened.ctx); err != nil {
 			ctrl.Log.WithName("workload").Error(err, "Failed to run the cache of a workload cluster", "Cluster", klog.KRef(cluster.Namespace, cluster.Name))
 		}
 	}()
+	go s.endWhen(cluster, opened, isLost)
 	return opened
 }
 
-// replace ends the cache of a connection whose watches must be added again.
-func (s *sharedInformers) replace(cluster types.NamespacedName) {
+// endWhen ends a cache when its connection is lost. It returns when the cache has ended.
+func (s *sharedInformers) endWhen(cluster types.NamespacedName, opened *sharingCache, isLost func() bool) {
+	_ = wait.PollUntilContextCancel(opened.ctx, lostInterval, false, func(context.Context) (ended bool, _ error) {
+		return s.endIf(cluster, opened, isLost), nil
+	})
+}
+
+// endIf ends a cache if its connection is lost, and reports that.
+func (s *sharedInformers) endIf(cluster types.NamespacedName, opened *sharingCache, isLost func() bool) bool {
+	if !isLost() {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.end(cluster)
-	s.restarts[cluster]++
+	if s.caches[cluster] == opened {
+		s.end(cluster)
+	}
+	return true
 }
 
 // limitedReader limits the time for which a read waits for the first list of an informer.

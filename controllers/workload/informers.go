@@ -27,6 +27,7 @@ type sharedInformers struct {
 	mu       sync.RWMutex
 	caches   map[types.NamespacedName]*sharingCache // of the connections, by Cluster
 	restarts map[types.NamespacedName]int           // how often the informers of installedKinds were restarted
+	opened   int                                    // how many caches were opened by Clusters.connection
 }
 
 func newSharedInformers() *sharedInformers {
@@ -39,6 +40,9 @@ func (s *sharedInformers) share(cluster types.NamespacedName, own *sharingCache,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := w.Name()
+	if own != nil { // another cache of the same connection gets all watches
+		name = fmt.Sprintf("%s-%d", name, own.number)
+	}
 	if restarts := s.restarts[cluster]; restarts > 0 && isInstalledKind(w.Object()) {
 		name = fmt.Sprintf("%s-%d", name, restarts) // the ClusterCache adds a name only once to a connection
 	}
@@ -148,6 +152,7 @@ type sharingCache struct {
 
 	// The following fields are set with UseCaches.
 	config   *rest.Config  // of the connection
+	number   int           // unique in this process
 	client   client.Client // reads from the cache
 	scheme   *runtime.Scheme
 	aside    *setaside.Objects

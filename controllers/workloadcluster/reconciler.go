@@ -113,7 +113,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	key := req.NamespacedName
 	cluster, err := r.managedCluster(ctx, key)
 	if err != nil || cluster == nil {
-		r.Clusters.EndLost(ctx, key)
 		return reconcile.Result{}, err
 	}
 	live, err := r.Clusters.UncachedClient(ctx, key)

@@ -148,7 +148,7 @@ func TestTerms(t *testing.T) {
 			m.Status.StageStatuses = append(m.Status.StageStatuses, v1alpha1.StageStatus{Name: v1alpha1.StageComplete, StartTimestamp: metav1.NewTime(noon)})
 		}, "one")}, "never, suspended"},
 		{"E57: a deleted drain without the manager's finalizer evacuates no Pod", list{drain(func(m *v1alpha1.NodeMaintenance) { deleted(m); m.Finalizers = []string{"example.com/other"} }, "one")}, "never, suspended"},
-		{"E57: without a NodeMaintenance no Pod is evacuated", nil, "never, suspended"},
+		{"E53, E57: without a NodeMaintenance, for example because it cannot be decoded, no Pod is evacuated", nil, "never, suspended"},
 		{"E57: a NodeMaintenance in stage Cordon evacuates no Pod", list{drain(cordoning, "one")}, "never, suspended"},
 		{"E57: a drain evacuates Pods before its status lists the Node", list{drain(withoutStatus, "one")}, "never"},
 		{"E57: a drain of a Node with another UID evacuates no Pod", list{drain(ofUID("another"), "one")}, "never, suspended"},

@@ -1,0 +1,120 @@
+package workload
+
+import (
+	"context"
+	"net/http/httptest"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// connections is a ClusterCache with one connection, nil: not connected.
+type connections struct {
+	clustercache.ClusterCache
+	config  *rest.Config
+	client  client.Client
+	watches sets.Set[string] // of the connection
+}
+
+func (c *connections) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
+	if c.config == nil {
+		return nil, clustercache.ErrClusterNotConnected
+	}
+	return c.config, nil
+}
+
+func (c *connections) GetUncachedClient(context.Context, client.ObjectKey) (client.Client, error) {
+	return c.client, nil
+}
+
+func (c *connections) Watch(_ context.Context, _ client.ObjectKey, w clustercache.Watcher) error {
+	if c.watches.Has(w.Name()) {
+		return nil
+	}
+	c.watches.Insert(w.Name())
+	return w.Watch(nil)
+}
+
+func TestConnection(t *testing.T) {
+	api := httptest.NewServer(nil)
+	t.Cleanup(api.Close)
+	scheme := runtime.NewScheme()
+	NewWithT(t).Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+	cluster := types.NamespacedName{Namespace: "default", Name: "c1"}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{v1alpha1.GroupVersion})
+	mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+	mapper.Add(v1alpha1.GroupVersion.WithKind("Evacuation"), meta.RESTScopeNamespace)
+	connect := func(t *testing.T) (*Clusters, *connections, *sharingCache) {
+		t.Helper()
+		g := NewWithT(t)
+		remote := &connections{config: &rest.Config{Host: api.URL}, client: fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).Build(), watches: sets.New[string]()}
+		clusters := NewClusters(nil, remote, scheme, Limits{}, clock.RealClock{})
+		clusters.UseCaches(CacheOptions{})
+		opened, err := clusters.connection(t.Context(), cluster)
+		g.Expect(err).NotTo(HaveOccurred())
+		t.Cleanup(func() { clusters.informers.remove(cluster) })
+		return clusters, remote, opened
+	}
+
+	t.Run("M99: the cache of a connection is created once, and ends when the connection is lost, also if no reconciliation notices that", func(t *testing.T) {
+		g := NewWithT(t)
+		clusters, remote, opened := connect(t)
+		again, err := clusters.connection(t.Context(), cluster)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(again).To(BeIdenticalTo(opened))
+		isLost := func() bool { return clusters.isLost(cluster, opened) }
+		g.Expect(clusters.informers.endIf(cluster, opened, isLost)).To(BeFalse())
+		remote.config = nil
+		g.Expect(clusters.informers.endIf(cluster, opened, isLost)).To(BeTrue())
+		g.Expect(opened.ctx.Err()).To(HaveOccurred())
+		g.Expect(clusters.IsOpen(cluster)).To(BeFalse())
+	})
+	t.Run("M99: the cache of a lost connection does not end that of the next one", func(t *testing.T) {
+		g := NewWithT(t)
+		clusters, remote, opened := connect(t)
+		remote.config = &rest.Config{Host: api.URL}
+		next, err := clusters.connection(t.Context(), cluster)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(next).NotTo(BeIdenticalTo(opened))
+		g.Expect(opened.ctx.Err()).To(HaveOccurred())
+		g.Expect(clusters.informers.endIf(cluster, opened, func() bool { return clusters.isLost(cluster, opened) })).To(BeTrue())
+		g.Expect(next.ctx.Err()).NotTo(HaveOccurred())
+		g.Expect(clusters.IsOpen(cluster)).To(BeTrue())
+	})
+	t.Run("M99: another cache of the same connection gets all watches", func(t *testing.T) {
+		g := NewWithT(t)
+		clusters, remote, opened := connect(t)
+		g.Expect(clusters.AddWatches(t.Context(), cluster, nil)).To(Succeed())
+		g.Expect(opened.shared).NotTo(BeEmpty())
+		g.Expect(clusters.AddWatches(t.Context(), cluster, nil)).To(Succeed())
+		g.Expect(remote.watches).To(HaveLen(len(indexes) + 1))
+		clusters.Disconnect(cluster)
+		g.Expect(clusters.AddWatches(t.Context(), cluster, nil)).To(Succeed())
+		present := clusters.informers.present(cluster)
+		g.Expect(present).NotTo(BeIdenticalTo(opened))
+		for _, kind := range installedKinds {
+			g.Expect(present.informerOf(kind)).NotTo(BeNil())
+		}
+		g.Expect(present.onDemand).NotTo(BeNil())
+	})
+	t.Run("M99: watches that were added while the connection changed are added again", func(t *testing.T) {
+		g := NewWithT(t)
+		clusters, remote, opened := connect(t)
+		remote.config = &rest.Config{Host: api.URL}
+		g.Expect(clusters.confirm(t.Context(), cluster, opened)).To(MatchError(clustercache.ErrClusterNotConnected))
+		g.Expect(clusters.AddWatches(t.Context(), cluster, nil)).To(Succeed())
+		g.Expect(clusters.informers.present(cluster).config).To(BeIdenticalTo(remote.config))
+	})
+}
