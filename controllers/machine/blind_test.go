@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -206,7 +207,7 @@ func unreadPolicy(t *testing.T, name string) *setaside.Objects {
 		Config: &rest.Config{Host: api.URL}, HTTPClient: api.Client(), Scheme: newScheme(), Kinds: []client.Object{&v1alpha1.MachineDrainPolicy{}},
 	}, &v1alpha1.MachineDrainPolicy{}, nil)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	_, err = policies.List(metav1.ListOptions{})
+	_, err = toolscache.ToListerWatcherWithContext(policies).ListWithContext(t.Context(), metav1.ListOptions{})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	NewWithT(t).Expect(unread.List("MachineDrainPolicy", "fleet")).To(HaveLen(1))
 	return unread

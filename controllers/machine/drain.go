@@ -84,7 +84,7 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 		return result, err
 	}
 	s.observe(s.found.Maintenance)
-	if s.unread != nil { // a drain that has begun continues in the workload cluster; who waits for a turn under that policy is not known
+	if s.hasUnreadPolicy() { // a drain that has begun continues in the workload cluster; who waits for a turn under that policy is not known
 		return s.held(), nil
 	}
 	if err := r.observeTurn(ctx, s); err != nil {

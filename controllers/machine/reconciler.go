@@ -146,10 +146,9 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	if err := r.Client.List(ctx, policies, client.InNamespace(machine.Namespace)); err != nil {
 		return reconcile.Result{}, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
 	}
-	selection := machinedrain.PolicyFor(machine, s.cluster.Labels, policies.Items)
-	s.policy, s.undecided = selection.Settings(machine), selection.Undecided
+	selection, unread := r.Maintenances.PolicyFor(machine, s.cluster, policies.Items)
+	s.policy, s.undecided, s.unread = selection.Settings(machine), selection.Undecided, unread
 	s.unselected = s.policy == nil
-	s.unread = r.Maintenances.UnreadPolicy(machine.Namespace, s.policy)
 	s.isWatched = slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
 		return machinedrain.PolicyMaySelectCluster(&policy, s.cluster.Labels)
 	})
@@ -184,7 +183,7 @@ func (r *Reconciler) reconcileWithoutCluster(ctx context.Context, s *scope) (rec
 // reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it if none does. It then carries out
 // what the stage annotation or an in-place update requests.
 func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
-	if s.unread != nil && s.cluster.DeletionTimestamp.IsZero() && r.Filter.Selects(s.cluster) {
+	if s.hasUnreadPolicy() && s.cluster.DeletionTimestamp.IsZero() && r.Filter.Selects(s.cluster) {
 		return r.holdRunning(ctx, s)
 	}
 	doing, change := "removing the hook", machinedrain.RemoveHook

@@ -56,7 +56,7 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		return waiting
 	}
 	s.BlockedSince = r.blockSince(s)
-	if s.unread != nil { // its maxParallelDrains may delay the drain: Machines that wait for turns are not released together
+	if s.hasUnreadPolicy() { // its maxParallelDrains may delay the drain: Machines that wait for turns are not released together
 		waiting.message += "\n" + s.unreadProblem().Message
 		return s.requeueBy(nil, waiting)
 	}

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -10,18 +11,23 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
+// unreadRetry is how often a Machine is reconciled while its policy cannot be decoded. The deletion of such a policy causes no event.
+const unreadRetry = time.Minute
+
 // holdRunning changes nothing on a Machine that is not being deleted: its hook stays or is absent as before, and so does a maintenance of its Node.
 func (r *Reconciler) holdRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
 	if machinedrain.IsDraining(s.machine) {
 		return r.report(ctx, s, s.held())
 	}
-	return reconcile.Result{RequeueAfter: pollInterval}, nil
+	return reconcile.Result{RequeueAfter: unreadRetry}, nil
 }
+
+func (s *scope) hasUnreadPolicy() bool { return s.unread != nil }
 
 // held returns the outcome of a step that waits for the policy to be fixed. No deadline ends the wait: it would release a Machine that is not drained.
 func (s *scope) held() outcome {
 	problem := s.unreadProblem()
-	return outcome{action: wait, reason: problem.Reason, message: problem.Message, at: s.now.Add(pollInterval)}
+	return outcome{action: wait, reason: problem.Reason, message: problem.Message, at: s.now.Add(unreadRetry)}
 }
 
 func (s *scope) unreadProblem() *machinemaintenance.Problem {

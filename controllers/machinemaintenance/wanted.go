@@ -2,6 +2,8 @@ package machinemaintenance
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/pkg/errors"
@@ -34,22 +36,21 @@ func (q *Requester) Wanted(ctx context.Context, machine *clusterv1.Machine, now 
 	if err != nil {
 		return "", err
 	}
-	policy := machinedrain.PolicyFor(machine, cluster.Labels, policies.Items).Settings(machine)
-	if q.UnreadPolicy(machine.Namespace, policy) != nil {
+	selection, _ := q.PolicyFor(machine, cluster, policies.Items)
+	if selection.Unread != "" {
 		return machinedrain.StageOfUnread(machine, cluster), nil
 	}
-	return machinedrain.WantedStage(machine, cluster, policy, outdated), nil
+	return machinedrain.WantedStage(machine, cluster, selection.Settings(machine), outdated), nil
 }
 
-// UnreadPolicy returns the MachineDrainPolicy of a namespace that cannot be decoded and may select a Machine that otherwise follows a policy, or none. It
-// returns nil if it is known which policy the Machine follows.
-func (q *Requester) UnreadPolicy(namespace string, follows *v1alpha1.MachineDrainPolicy) *setaside.Error {
+// PolicyFor is machinedrain.PolicyFor. unread says why the policy cannot be decoded that may select the Machine, nil if the selection has none.
+func (q *Requester) PolicyFor(machine *clusterv1.Machine, cluster *clusterv1.Cluster, policies []v1alpha1.MachineDrainPolicy) (selection machinedrain.PolicySelection, unread *setaside.Error) {
 	byName := map[string]*setaside.Error{}
-	var names []string
-	for _, each := range q.Unread.List("MachineDrainPolicy", namespace) {
-		byName[each.Object.Name], names = each, append(names, each.Object.Name)
+	for _, each := range q.Unread.List("MachineDrainPolicy", machine.Namespace) {
+		byName[each.Object.Name] = each
 	}
-	return byName[machinedrain.UnreadPolicy(follows, names)]
+	selection = machinedrain.PolicyFor(machine, cluster.Labels, policies, slices.Collect(maps.Keys(byName))...)
+	return selection, byName[selection.Unread]
 }
 
 // outdatedStage returns the stage that the rollout of a Machine's MachineDeployment requests, empty if it requests none.

@@ -22,7 +22,7 @@ import (
 
 // releaseDeselectedNodes completes the NodeMaintenance for Nodes that it no longer selects because their labels have changed. As in stage
 // Complete, it withdraws from Evacuations and restores the Nodes, unless other NodeMaintenances hold them. These Nodes are known from the
-// status, which lists them until they are released.
+// status, which lists them until they are released and restored.
 func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool, error) {
 	nodes, err := deselectedNodes(ctx, s)
 	if err != nil {
@@ -35,7 +35,9 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 				return false, err
 			}
 		}
-		if err := r.uncordonNode(ctx, s, node, cordon.Restore); err != nil {
+		if r.holdsNodes(s) {
+			s.unrestored = append(s.unrestored, node.Name)
+		} else if err := r.uncordonNode(ctx, s, node, cordon.Restore); err != nil {
 			return false, err
 		}
 	}
@@ -87,12 +89,12 @@ func (r *Reconciler) listNodes(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// recordSelectedNodes makes the nodeStatuses list exactly the selected Nodes, with the start of the drain of those that joined later. It
+// recordSelectedNodes makes the nodeStatuses list exactly the selected Nodes and those that must still be restored, with the start of the drain of those that joined later. It
 // keeps the existing entries. deselectedNodes depends on this list.
 func recordSelectedNodes(s *scope) {
 	m, selected := s.maintenance, sets.New(nodeNames(s.nodes)...)
 	m.Status.NodeStatuses = slices.DeleteFunc(slices.Clone(m.Status.NodeStatuses), func(status v1alpha1.NodeMaintenanceNodeStatus) bool {
-		return !selected.Has(status.NodeRef.Name)
+		return !selected.Has(status.NodeRef.Name) && !slices.Contains(s.unrestored, status.NodeRef.Name)
 	})
 	for name := range selected.Difference(nodesInStatus(m)) {
 		m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: name}})

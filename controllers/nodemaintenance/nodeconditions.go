@@ -60,12 +60,16 @@ func (r *Reconciler) setNodeConditions(ctx context.Context, s *scope, latest ...
 	return r.patchNodeConditions(ctx, s, nodes, viewsOf(maintenances.Items))
 }
 
-// patchNodeConditions patches the maintenance conditions of Nodes where they must change. It does not modify the given objects.
+// patchNodeConditions patches the maintenance conditions of Nodes where they must change. It does not modify the given objects. While a NodeMaintenance
+// cannot be decoded, which may require them, it removes none.
 func (r *Reconciler) patchNodeConditions(ctx context.Context, s *scope, nodes []*corev1.Node, views []*maintenanceView) error {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	for _, node := range nodes {
 		set, remove := nodecondition.Changes(node.Status.Conditions, nodecondition.Wanted(selecting(node, views)), s.now)
+		if len(remove) > 0 && r.holdsNodes(s) {
+			remove = nil
+		}
 		if len(set)+len(remove) > 0 {
 			group.Go(func() error {
 				patched, err := patchConditions(ctx, s.client, node, set, remove)

@@ -122,12 +122,11 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 	return nodes, nil
 }
 
-// unreadRetry is how often a NodeMaintenance that does not restore its Nodes is reconciled while another one cannot be decoded, and how often the
-// Sweeper reconciles a Node. The deletion of such a NodeMaintenance causes no event.
-const unreadRetry = 30 * time.Second
+// unreadRetry is how often what waits for a NodeMaintenance that cannot be decoded is tried again. The deletion of such a NodeMaintenance causes no event.
+const unreadRetry = 20 * time.Second
 
-// holdsNodes reports whether the Nodes are not restored yet, because a NodeMaintenance that cannot be decoded may cordon them. The Sweeper restores
-// those of a NodeMaintenance that is deleted meanwhile.
+// holdsNodes reports whether Nodes are not restored, and keep their conditions, because a NodeMaintenance that cannot be decoded may select them. If the
+// NodeMaintenance of s is deleted meanwhile, the Sweeper restores its Nodes.
 func (r *Reconciler) holdsNodes(s *scope) bool {
 	if len(r.Clusters.SetAside(s.request.Cluster, "NodeMaintenance")) == 0 {
 		return false

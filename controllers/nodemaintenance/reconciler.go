@@ -97,6 +97,7 @@ type scope struct {
 	drainedBy map[string][]*corev1.Node  // Nodes of the others that are in stage Drain, by NodeMaintenance name
 	suspends  sets.Set[string]           // those of the others in stage Drain for which nothing is done
 
+	unrestored   []string                // Nodes that are no longer selected and must still be restored
 	turns        nodeselection.Turns     // which Nodes wait because of maxParallelNodes
 	cordonErrors map[string]error        // of Nodes that could not be cordoned, by Node name
 	joined       map[string]*metav1.Time // see joinedAt

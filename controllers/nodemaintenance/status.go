@@ -193,6 +193,11 @@ func reportNodes(s *scope) {
 	if longest != nil && !s.drain.decision.Drained {
 		summary.Blocking = text.Cut(longest.Pod+": "+longest.Why, text.MaxMessage)
 	}
+	for _, status := range m.Status.NodeStatuses {
+		if slices.Contains(s.unrestored, status.NodeRef.Name) {
+			statuses = append(statuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: status.NodeRef})
+		}
+	}
 	summary.PodsEvacuated = progress.Evacuated(m.Status.Summary, summary)
 	summary.Progress = fmt.Sprintf("%d/%d", summary.DrainedNodes, summary.Nodes)
 	next := s.turns.Next(m.Name)

@@ -174,7 +174,7 @@ type standIn struct {
 
 // DeepCopyObject implements runtime.Object.
 func (s *standIn) DeepCopyObject() runtime.Object {
-	return &standIn{*s.PartialObjectMetadata.DeepCopy(), s.err}
+	return &standIn{*s.DeepCopy(), s.err}
 }
 
 // negotiated decodes what the kind's decoder refuses as a standIn, or as a list without the object.

@@ -121,7 +121,7 @@ capnm_undecodable_objects{cluster="c1",cluster_namespace="default",kind="Evacuat
 		eventually(informer.GetStore().ListKeys).Should(ConsistOf("shop/a", "shop/b", "shop/d"))
 		older := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "b", ResourceVersion: "1"}}
 		aside.Delivered("Evacuation", older)
-		g.Expect(aside.Get("Evacuation", key)).NotTo(BeNil())
+		g.Expect(aside.Get("Evacuation", key)).NotTo(Succeed())
 		newer := older.DeepCopy()
 		newer.ResourceVersion = "14"
 		aside.Delivered("Evacuation", newer)

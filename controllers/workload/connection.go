@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
@@ -122,7 +123,7 @@ func (c *Clusters) recordLists(cluster types.NamespacedName, opened *sharingCach
 		ignores: NotServed, // Unserved reports the CRDs
 		failed: func() {
 			ctrl.Log.WithName("workload").Info("A list or watch of a workload cluster fails", "Cluster", klog.KRef(cluster.Namespace, cluster.Name), "what", what)
-			time.AfterFunc(persistAfter, func() {
+			clock.RealClock{}.AfterFunc(persistAfter, func() {
 				if opened.ctx.Err() == nil {
 					c.notify(Change{Cluster: cluster, Type: WatchesAdded})
 				}
@@ -163,12 +164,19 @@ func (c *Clusters) SetAside(cluster types.NamespacedName, kind string) []*setasi
 	return nil
 }
 
-// ListFailure returns the failure of a list or watch of a connection, its Err is nil if none fails. Of several, it returns the first by name.
-func (c *Clusters) ListFailure(cluster types.NamespacedName) Failure {
-	if connection := c.informers.present(cluster); connection != nil {
-		return connection.failures.first()
+// listFailure returns the longest failure of a list or watch of a connection, its Err is nil if none fails.
+func (c *Clusters) listFailure(cluster types.NamespacedName) (longest Failure) {
+	connection := c.informers.present(cluster)
+	if connection == nil {
+		return Failure{}
 	}
-	return Failure{}
+	all := connection.failures.all()
+	for _, doing := range slices.Sorted(maps.Keys(all)) {
+		if failure := all[doing]; longest.Err == nil || failure.Since.Before(longest.Since) {
+			longest = Failure{Since: failure.Since, Err: errors.Wrap(failure.Err, doing)}
+		}
+	}
+	return longest
 }
 
 // FirstListFailure returns the failure of a first list of NodeMaintenances or Evacuations, without which nothing is known about the drains of a
@@ -195,22 +203,6 @@ func (c *sharingCache) forgetFailures(kind client.Object) {
 	}
 	what := kindOf(kind, c.scheme) + "s"
 	c.failures.Remove(func(doing string) bool { return doing == listing+what || doing == watching+what })
-}
-
-// first returns the first failure by key, with the key in its error.
-func (f *Failures[K]) first() Failure {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	byName := map[string]Failure{}
-	for key, failure := range f.byKey {
-		if name, is := any(key).(string); is {
-			byName[name] = failure
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		return Failure{Since: byName[name].Since, Err: errors.Wrap(byName[name].Err, name)}
-	}
-	return Failure{}
 }
 
 // confirm checks that the connection is still the present one. The ClusterCache adds each watch to a connection once; after a new connection in the
@@ -257,6 +249,7 @@ func (s *sharedInformers) set(cluster types.NamespacedName, opened *sharingCache
 			ctrl.Log.WithName("workload").Error(err, "Failed to run the cache of a workload cluster", "Cluster", klog.KRef(cluster.Namespace, cluster.Name))
 		}
 	}()
+	opened.WaitForCacheSync(opened.ctx) // until it is started; it has no informers yet
 	go s.endWhen(cluster, opened, isLost)
 	return opened
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -14,8 +15,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -117,4 +122,35 @@ func TestConnection(t *testing.T) {
 		g.Expect(clusters.AddWatches(t.Context(), cluster, nil)).To(Succeed())
 		g.Expect(clusters.informers.present(cluster).config).To(BeIdenticalTo(remote.config))
 	})
+	t.Run("M99: the cache of a connection can be read at once, and what waits for its lists ends with it", func(t *testing.T) {
+		g := NewWithT(t)
+		clusters, _, opened := connect(t)
+		err := opened.client.Get(t.Context(), types.NamespacedName{Name: "any"}, &v1alpha1.NodeMaintenance{})
+		g.Expect(err).To(MatchError(ContainSubstring("failed waiting for")))
+		waiting := make(chan context.Context, 1)
+		opened.Cache = awaited{opened.Cache, waiting}
+		g.Expect(Watch("watch", running(t.Context), &v1alpha1.NodeMaintenance{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.NodeMaintenance]{}).Watch(opened)).To(Succeed())
+		source := <-waiting
+		g.Expect(source.Err()).NotTo(HaveOccurred())
+		clusters.Disconnect(cluster)
+		g.Eventually(source.Done()).WithTimeout(time.Minute).Should(BeClosed())
+	})
+}
+
+// awaited is a cache that sends the context of each request for an informer.
+type awaited struct {
+	ctrlcache.Cache
+	waiting chan context.Context
+}
+
+func (a awaited) GetInformer(ctx context.Context, object client.Object, options ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+	a.waiting <- ctx
+	return a.Cache.GetInformer(ctx, object, options...)
+}
+
+// running is a controller that runs until its context ends.
+type running func() context.Context
+
+func (r running) Watch(source source.TypedSource[reconcile.Request]) error {
+	return source.Start(r(), nil)
 }

@@ -56,6 +56,12 @@ func (f *Failures[K]) Get(key K) Failure {
 	return f.byKey[key]
 }
 
+func (f *Failures[K]) all() map[K]Failure {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.byKey)
+}
+
 // Remove ends the failures of all matching objects, for example those of a deleted Cluster.
 func (f *Failures[K]) Remove(matches func(K) bool) {
 	f.mu.Lock()

@@ -126,6 +126,9 @@ const (
 	maxConflictRetry = time.Second
 )
 
+// setAsideRetry is how often a reconciliation is repeated that needs an object which cannot be decoded.
+const setAsideRetry = 30 * time.Second
+
 // conflictRetrier is the type of RetryConflicts.
 type conflictRetrier[R comparable] struct {
 	reconcile.TypedReconciler[R]
@@ -147,8 +150,8 @@ func (r conflictRetrier[R]) Reconcile(ctx context.Context, request R) (reconcile
 		return reconcile.Result{RequeueAfter: r.intervals.When(request)}, nil
 	}
 	r.intervals.Forget(request)
-	if setaside.Is(err) { // the next version of the object that can be decoded triggers a reconciliation
-		return reconcile.Result{}, nil
+	if setaside.Is(err) { // it was reported when it was set aside; an event follows when it can be decoded, and none when it is deleted
+		return reconcile.Result{RequeueAfter: setAsideRetry}, nil
 	}
 	return result, err //nolint:wrapcheck // it is that reconciler to its controller
 }

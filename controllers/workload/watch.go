@@ -6,6 +6,7 @@ import (
 
 	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
@@ -41,7 +42,19 @@ type Watches func(cluster types.NamespacedName) []clustercache.Watcher
 // Watch returns a watch of the objects of a kind. enqueue maps their events to requests, and matters selects the events (default: all).
 // Names must be unique in a connection, because they identify watches that already exist.
 func Watch[T client.Object, R comparable](name string, controller clustercache.SourceWatcher[R], kind T, enqueue handler.TypedEventHandler[T, R], matters ...predicate.TypedPredicate[T]) clustercache.Watcher {
-	return clustercache.NewWatcher(clustercache.TypedWatcherOptions[T, R]{Name: name, Watcher: controller, Kind: kind, EventHandler: enqueue, Predicates: matters})
+	return watcher{name, kind, func(cache ctrlcache.Cache) error {
+		events := source.TypedKind(cache, kind, enqueue, matters...)
+		shared, is := cache.(*sharingCache)
+		if !is {
+			return controller.Watch(events) //nolint:wrapcheck // the caller does
+		}
+		// A source that waits for a list of a connection that has ended would wait until the process ends.
+		return controller.Watch(source.TypedFunc[R](func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[R]) error {
+			ctx, cancel := context.WithCancel(ctx)
+			context.AfterFunc(shared.ctx, cancel)
+			return events.Start(ctx, queue) //nolint:wrapcheck // it is that source to its controller
+		})) //nolint:wrapcheck // the caller does
+	}}
 }
 
 // AddWatches adds the missing watches to a connection, after the indexes that their controllers use. Those of the installed kinds run as long

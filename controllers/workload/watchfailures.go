@@ -28,7 +28,7 @@ func (c *Clusters) WatchFailure(cluster types.NamespacedName, node string) error
 	c.mu.RLock()
 	watch := c.watches[cluster]
 	c.mu.RUnlock()
-	if failure := c.ListFailure(cluster); failure.Persists(c.clock.Now()) {
+	if failure := c.listFailure(cluster); failure.Persists(c.clock.Now()) {
 		return failure.Err
 	}
 	if watch == nil {

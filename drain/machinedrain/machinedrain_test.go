@@ -57,6 +57,7 @@ func TestPolicyFor(t *testing.T) {
 		policies []v1alpha1.MachineDrainPolicy
 		// want is the policy that selects the Machine, undecided the one that may, and settings the one whose settings apply if the Machine has the hook.
 		want, undecided, settings string
+		unread, wantUnread        string // unread are names that are separated by spaces
 	}{
 		{name: "selects no policy if there is none"},
 		{name: "selects an empty policy for all Machines of its namespace", policies: []v1alpha1.MachineDrainPolicy{policy("all")}, want: "all"},
@@ -88,6 +89,11 @@ func TestPolicyFor(t *testing.T) {
 		}},
 		{name: "M103: a valid policy precedes an invalid one", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid()), policy("b")}, want: "b", settings: "b"},
 		{name: "M103: the first of two invalid policies applies", policies: []v1alpha1.MachineDrainPolicy{ofMachines("b", invalid()), ofMachines("a", invalid())}, undecided: "a", settings: "a"},
+		{name: "M98: a policy that cannot be read may select the Machine", unread: "d c", wantUnread: "c"},
+		{name: "M98: a policy that cannot be read precedes those that come later by name", policies: []v1alpha1.MachineDrainPolicy{policy("b")}, unread: "c a", wantUnread: "a"},
+		{name: "M98: a policy that comes first by name precedes one that cannot be read", policies: []v1alpha1.MachineDrainPolicy{policy("b")}, unread: "c", want: "b"},
+		{name: "M98: a policy that cannot be read precedes one with an invalid selector", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid())}, unread: "b", wantUnread: "b"},
+		{name: "M98: a policy that has just been fixed is known", policies: []v1alpha1.MachineDrainPolicy{policy("a")}, unread: "a", want: "a"},
 		{name: "ignores a policy that is being deleted", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.DeletionTimestamp = ptr.To(metav1.Now()) })}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -97,8 +103,11 @@ func TestPolicyFor(t *testing.T) {
 				}
 				return p.Name
 			}
-			selection := machinedrain.PolicyFor(machine(), map[string]string{"env": "prod"}, tc.policies)
+			selection := machinedrain.PolicyFor(machine(), map[string]string{"env": "prod"}, tc.policies, strings.Fields(tc.unread)...)
 			hooked := machine(func(m *clusterv1.Machine) { machinedrain.SetHook(m) })
+			if selection.Unread != tc.wantUnread {
+				t.Errorf("got unread policy %q, want %q", selection.Unread, tc.wantUnread)
+			}
 			if got := nameOf(selection.Policy); got != tc.want {
 				t.Errorf("got policy %q, want %q", got, tc.want)
 			}

@@ -16,31 +16,41 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// PolicySelection says which policy selects a Machine. If both fields are nil, no policy does, and Cluster API drains the Machine.
+// PolicySelection says which policy selects a Machine. At most one field is set. If none is, no policy does, and Cluster API drains the Machine.
 type PolicySelection struct {
 	// Policy is the policy that the Machine follows.
 	Policy *v1alpha1.MachineDrainPolicy
 	// Undecided is set instead of Policy if it is not known whether this policy selects the Machine, because one of its selectors is invalid. The
 	// Machine then keeps the hook if it has it, and does not get it otherwise.
 	Undecided *v1alpha1.MachineDrainPolicy
+	// Unread is the name of a policy that may select the Machine and cannot be read. Not even its settings are known, so the Machine waits.
+	Unread string
 }
 
 // PolicyFor returns the policy that a Machine follows: the first by name, in the Machine's namespace, that selects its Cluster and the
 // Machine. A policy with an invalid selector selects no Machine. If no other policy selects the Machine, the first one by name that might is
-// undecided.
-func PolicyFor(machine *clusterv1.Machine, clusterLabels map[string]string, policies []v1alpha1.MachineDrainPolicy) PolicySelection {
+// undecided. unread are the names of the policies of the namespace that cannot be read. Each may select the Machine, unless the policy that it follows
+// comes first by name.
+func PolicyFor(machine *clusterv1.Machine, clusterLabels map[string]string, policies []v1alpha1.MachineDrainPolicy, unread ...string) PolicySelection {
 	var selection PolicySelection
+	mayPrecede := sets.New(unread...)
 	for i := range policies {
 		policy := &policies[i]
 		if policy.Namespace != machine.Namespace || !policy.DeletionTimestamp.IsZero() {
 			continue
 		}
+		mayPrecede.Delete(policy.Name) // it has just been fixed
 		switch min(matchOf(policy.Spec.ClusterSelector, clusterLabels), matchOf(policy.Spec.MachineSelector, machine.Labels)) {
 		case matches:
 			selection.Policy = firstByName(selection.Policy, policy)
 		case mayMatch:
 			selection.Undecided = firstByName(selection.Undecided, policy)
 		case matchesNot:
+		}
+	}
+	for _, name := range sets.List(mayPrecede) {
+		if selection.Policy == nil || name < selection.Policy.Name {
+			return PolicySelection{Unread: name}
 		}
 	}
 	if selection.Policy != nil {

@@ -56,7 +56,7 @@ func TestTenantRestored(t *testing.T) {
 
 func (s *scene) testTenant() {
 	t, all := s.T, s
-	all.withMachines("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9", "spare")
+	all.withMachines("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9", "m10", "spare")
 	tenant := all.newTenant()
 
 	t.Run("E10: denies a tenant to cordon or maintain Nodes", func(t *testing.T) {
@@ -96,7 +96,7 @@ func (s *scene) testTenant() {
 	t.Run("M37: starts the drain of a waiting Machine after its drain timeout at the latest", func(t *testing.T) { all.sub(t).turnTimesOut("m6", "m7") })
 
 	t.Run("E53, M98: drains beside objects that cannot be decoded, also after a restart, and waits for a policy that cannot be decoded", func(t *testing.T) {
-		all.sub(t).undecodable(tenant, "m8", "m9")
+		all.sub(t).undecodable(tenant, "m8", "m9", "m10")
 	})
 
 	t.Run("E10: processes a thousand Evacuations, some at the limits of all fields, with few writes and without blocking a drain", func(t *testing.T) {

@@ -32,20 +32,24 @@ func (s *scene) edit(cp *controlplane.ControlPlane, resource string, value any, 
 }
 
 // undecodable drains Machines beside an Evacuation and a NodeMaintenance that cannot be decoded, before and after a restart of the manager. The
-// second Machine waits for a policy that cannot be decoded.
-func (s *scene) undecodable(tenant client.Client, first, second string) {
+// second Machine waits for a policy that cannot be decoded. The third is deselected meanwhile, and is not restored until the NodeMaintenance is deleted.
+func (s *scene) undecodable(tenant client.Client, first, second, third string) {
 	pod := bare("odd", "spare")
 	pod.Namespace, pod.Annotations = tenantNamespace, map[string]string{v1alpha1.EvacuatorPriorityAnnotationPrefix + "slow.example.com": "1"}
 	s.create(s.workload.Client, pod)
 	odd := requestFor(pod)
 	s.Expect(tenant.Create(s.Context(), odd)).To(Succeed())
 	s.create(s.workload.Client, nm("odd", v1alpha1.StageIdle, ofNodes("spare")))
-	s.expectObserved("odd")
+	s.expectNodeConditions("spare", v1alpha1.NodeMaintenancePlanned)
+	s.relabel(third, "pool", "x")
+	s.create(s.workload.Client, nm("pool", v1alpha1.StageCordon, ofNodesLabelled("pool", "x")))
+	s.expectNodeConditions(third, v1alpha1.NodeMaintenanceInProgress)
 	s.edit(s.workload.ControlPlane, "evacuations/"+tenantNamespace+"/"+odd.Name, "2026-01-01t00:00:00z", "status", "evacuationProgressTimestamp")
 	s.edit(s.workload.ControlPlane, "nodemaintenances/odd", int64(3000000000), "spec", "maxParallelNodes")
 	s.expectNotDecodable(s.workload.Client, "Evacuation", odd.Name)
 	s.expectNotDecodable(s.workload.Client, "NodeMaintenance", "odd")
 
+	s.relabel(third, "pool", "")
 	s.runOn(first, "web", 2, deployment("web", 2), budget("web", 1))
 	s.expectDisruptionsAllowed("web", 1)
 	s.deleteMachine(first)
@@ -65,7 +69,17 @@ func (s *scene) undecodable(tenant client.Client, first, second string) {
 	s.Expect(s.fleet.Client.Delete(s.Context(), policy)).To(Succeed())
 	s.Eventually(func() bool { return s.isGone(second) }, eventually, pace).Should(BeTrue())
 
+	s.Expect(s.node(third).Spec.Unschedulable).To(BeTrue())
+	s.expectNodeConditions(third, v1alpha1.NodeMaintenanceInProgress)
+	s.expectNodeConditions("spare", v1alpha1.NodeMaintenancePlanned)
 	s.Expect(s.workload.Client.Delete(s.Context(), nm("odd", v1alpha1.StageIdle))).To(Succeed())
+	s.Eventually(func() bool { return s.node(third).Spec.Unschedulable }, eventually, pace).Should(BeFalse())
+	s.Eventually(func() []corev1.NodeCondition {
+		return append(s.node("spare").Status.Conditions, s.node(third).Status.Conditions...)
+	}, eventually, pace).
+		ShouldNot(ContainElement(HaveField("Reason", v1alpha1.ReasonNodeMaintenance)))
+	s.Expect(s.workload.Client.Delete(s.Context(), nm("pool", v1alpha1.StageCordon))).To(Succeed())
+	s.edit(s.workload.ControlPlane, "evacuations/"+tenantNamespace+"/"+odd.Name, "2026-01-01T00:00:00Z", "status", "evacuationProgressTimestamp")
 	s.Expect(s.workload.Client.Delete(s.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
 	s.removeWorkloads()
 }
