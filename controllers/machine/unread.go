@@ -11,7 +11,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// unreadRetry is how often a Machine is reconciled while its policy cannot be decoded. The deletion of such a policy causes no event.
+// unreadRetry is how often a Machine is reconciled while its policy cannot be decoded, if no event triggers it.
 const unreadRetry = time.Minute
 
 // holdRunning changes nothing on a Machine that is not being deleted: its hook stays or is absent as before, and so does a maintenance of its Node.

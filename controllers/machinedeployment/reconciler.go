@@ -48,7 +48,7 @@ type scope struct {
 	present    map[types.NamespacedName]*v1alpha1.NodeMaintenance
 }
 
-// unreadRetry is how often a MachineDeployment is reconciled while a policy cannot be decoded. The deletion of such a policy causes no event.
+// unreadRetry is how often a MachineDeployment is reconciled while a policy cannot be decoded, if no event triggers it.
 const unreadRetry = time.Minute
 
 // Reconcile creates, updates and withdraws the NodeMaintenances of a MachineDeployment's Machines as drain/rollout decides. It ignores

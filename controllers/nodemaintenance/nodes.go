@@ -122,7 +122,7 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 	return nodes, nil
 }
 
-// unreadRetry is how often what waits for a NodeMaintenance that cannot be decoded is tried again. The deletion of such a NodeMaintenance causes no event.
+// unreadRetry is how often what waits for a NodeMaintenance that cannot be decoded is tried again. It is not known which Nodes it selects.
 const unreadRetry = 20 * time.Second
 
 // holdsNodes reports whether Nodes are not restored, and keep their conditions, because a NodeMaintenance that cannot be decoded may select them. If the

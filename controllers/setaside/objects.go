@@ -148,6 +148,10 @@ func (o *Objects) count(kind string) {
 	if o.closed {
 		return
 	}
+	if len(o.byKind[kind]) == 0 {
+		undecodable.DeleteLabelValues(o.cluster.Namespace, o.cluster.Name, kind)
+		return
+	}
 	undecodable.WithLabelValues(o.cluster.Namespace, o.cluster.Name, kind).Set(float64(len(o.byKind[kind])))
 }
 

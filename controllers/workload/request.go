@@ -150,7 +150,7 @@ func (r conflictRetrier[R]) Reconcile(ctx context.Context, request R) (reconcile
 		return reconcile.Result{RequeueAfter: r.intervals.When(request)}, nil
 	}
 	r.intervals.Forget(request)
-	if setaside.Is(err) { // it was reported when it was set aside; an event follows when it can be decoded, and none when it is deleted
+	if setaside.Is(err) { // it was reported when it was set aside; its event may arrive before it can be read
 		return reconcile.Result{RequeueAfter: setAsideRetry}, nil
 	}
 	return result, err //nolint:wrapcheck // it is that reconciler to its controller

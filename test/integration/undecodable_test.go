@@ -64,8 +64,8 @@ func (s *scene) undecodable(tenant client.Client, first, second, third string) {
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.expectNotDecodable(s.fleet.Client, "MachineDrainPolicy", "a-first")
 	s.deleteMachine(second)
-	s.Eventually(func() string { return s.condition(second).Message }, eventually, pace).Should(ContainSubstring("Waiting for MachineDrainPolicy " + namespace + "/a-first"))
-	s.Expect(s.condition(second).Reason).To(Equal(v1alpha1.ReasonPolicyNotDecodable))
+	s.Eventually(func() string { return s.condition(second).Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonPolicyNotDecodable))
+	s.Expect(s.condition(second).Message).To(ContainSubstring("Waiting for MachineDrainPolicy " + namespace + "/a-first"))
 	s.Expect(s.fleet.Client.Delete(s.Context(), policy)).To(Succeed())
 	s.Eventually(func() bool { return s.isGone(second) }, eventually, pace).Should(BeTrue())
 
