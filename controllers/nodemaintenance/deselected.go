@@ -89,8 +89,8 @@ func (r *Reconciler) listNodes(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// recordSelectedNodes makes the nodeStatuses list exactly the selected Nodes and those that must still be restored, with the start of the drain of those that joined later. It
-// keeps the existing entries. deselectedNodes depends on this list.
+// recordSelectedNodes makes the nodeStatuses list exactly the selected Nodes and those that must still be restored, with the start of the drain of those
+// that joined later. It keeps the existing entries. deselectedNodes depends on this list.
 func recordSelectedNodes(s *scope) {
 	m, selected := s.maintenance, sets.New(nodeNames(s.nodes)...)
 	m.Status.NodeStatuses = slices.DeleteFunc(slices.Clone(m.Status.NodeStatuses), func(status v1alpha1.NodeMaintenanceNodeStatus) bool {
