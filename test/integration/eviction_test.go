@@ -545,7 +545,6 @@ func podsOfAMoment(s *scene) {
 	}
 	s.Expect(creations.Wait()).To(Succeed())
 	s.expectDeleted(pods...)
-	s.Expect(s.ours().Resource("evacuations", "status").Where(contains(v1alpha1.ReasonPodNotFound)).Where(contains("e2-"))).To(BeEmpty())
 	s.completeEvacuator(watched)
 	s.expectDeleted(watched)
 }
