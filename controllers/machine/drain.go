@@ -183,6 +183,11 @@ func (r *Reconciler) awaitReplacement(s *scope, desired *v1alpha1.NodeMaintenanc
 
 // apply creates the NodeMaintenance, or updates it to the desired state.
 func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) (outcome, error) {
+	if s.Turn.Overdue { // no other Machine may take the turn while the update takes long
+		if err := r.recordClock(ctx, s); err != nil {
+			return outcome{}, err
+		}
+	}
 	present := s.maintenance
 	applied, err := machinemaintenance.Apply(ctx, s.client, present, desired)
 	if apierrors.IsAlreadyExists(err) { // the cache is stale, or another author has just created it

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -8,11 +9,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 func TestContenders(t *testing.T) {
@@ -64,6 +69,36 @@ func TestContenders(t *testing.T) {
 				names = append(names, contender.Name)
 			}
 			g.Expect(names).To(Equal(tc.count))
+		})
+	}
+}
+
+func TestOverdueTurnIsRecordedFirst(t *testing.T) {
+	for name, overdue := range map[string]bool{
+		"M37: records that an overdue Machine has the turn before its NodeMaintenance is written": true,
+		"M37: records nothing before it for a Machine that is next in line":                       false,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, machine := NewWithT(t), deletedMachine()
+			machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(10))
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			var recorded bool
+			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+					stored := &clusterv1.Machine{}
+					g.Expect(management.Get(ctx, client.ObjectKeyFromObject(machine), stored)).To(Succeed())
+					_, recorded = stored.Annotations[v1alpha1.DrainStartedAnnotation]
+					return c.Create(ctx, object, options...)
+				},
+			}).Build()
+			r := &Reconciler{Client: management, events: record.NewFakeRecorder(10)}
+			s := &scope{machine: machine, client: remote, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, now: time.Now()}
+			s.Turn = &machinedrain.Turn{Limit: 1, Overdue: overdue}
+
+			_, err := r.apply(t.Context(), s, &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(recorded).To(Equal(overdue))
 		})
 	}
 }
