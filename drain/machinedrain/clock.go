@@ -164,7 +164,7 @@ func timeIn(m *clusterv1.Machine, annotation string) *time.Time {
 	return &t
 }
 
-// credible returns the time that the present drain has recorded, nil if there is none or if it is in the future.
+// credible returns the time that the present drain has recorded, nil if it has recorded nothing, or a time in the future.
 func credible(m *clusterv1.Machine, annotation string, now time.Time) *time.Time {
 	if t := recorded(m, annotation); t != nil && !t.After(now) {
 		return t

@@ -337,7 +337,7 @@ func (l *limits) drainMayEnd(name string, at time.Time) (end time.Time, not stri
 }
 
 // tooSoonAfter returns another Machine that got a turn within the drain timeout before a Machine did, while the drains of neither could be observed
-// to begin, "" if there is none.
+// to begin, "" if no other Machine did.
 func (l *limits) tooSoonAfter(name string, timeout time.Duration) string {
 	if l.MaxParallelDrains == 0 || !l.recorded[name] {
 		return ""
