@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -127,9 +128,26 @@ func (p program) saveProfiles(ctx context.Context, dir string, names ...string) 
 // memory is the memory of a program at one point in time, in MB.
 type memory struct{ rss, live float64 }
 
+const (
+	// steadyInterval is the time between two measurements of live memory, which is steady if they differ by less than steadyShare. A manager
+	// that has just become ready still starts controllers, and memory in pools is only released by a second garbage collection.
+	steadyInterval, steadyShare = time.Second, 0.01
+	steadyAttempts              = 30
+)
+
+// memory returns the memory of a program as soon as its live memory is steady.
 func (p program) memory(ctx context.Context) (m memory, err error) {
-	if m.live, err = p.live(ctx); err != nil {
-		return m, err
+	steady := false
+	for attempt := 0; attempt < steadyAttempts && !steady; attempt++ {
+		before := m.live
+		if m.live, err = p.live(ctx); err != nil {
+			return m, err
+		}
+		if steady = math.Abs(m.live-before) < steadyShare*before; !steady {
+			if err = pause(ctx, steadyInterval); err != nil {
+				return m, err
+			}
+		}
 	}
 	m.rss, err = p.rss()
 	return m, err
