@@ -47,9 +47,11 @@ TEST_PARALLEL ?= 4
 # A number of inputs, not seconds: Go sometimes reports the end of the time as a failure (https://go.dev/issue/56238).
 FUZZ_TIME     ?= 1000x
 
-# How often test-stress runs the integration suite, and then each scene of the tests of NodeMaintenances.
+# How often test-stress runs the integration suite, and then each scene of the tests of NodeMaintenances. With STRESS_SINCE=<commit>, it repeats
+# only the tests that a change since then touches.
 STRESS_SUITES ?= 5
 STRESS_SCENES ?= 50
+export STRESS_SINCE
 SCALE_NODES   ?= 5000
 
 .PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos test-e2e test-report
