@@ -295,5 +295,8 @@ func (r limitedReader) List(ctx context.Context, list client.ObjectList, options
 }
 
 func (r limitedReader) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, r.timeout, errors.New("the first list of the kind has not arrived"))
+	return context.WithTimeoutCause(ctx, r.timeout, errFirstList)
 }
+
+// errFirstList is one error for all reads: a new one would record the stack of each.
+var errFirstList = errors.New("the first list of the kind has not arrived")
