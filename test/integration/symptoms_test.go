@@ -9,6 +9,10 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -43,6 +47,36 @@ func TestSymptoms(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestManifests checks the YAML for the management cluster in the guide to draining Machines and in the README: each field exists.
+func TestManifests(t *testing.T) {
+	g := NewWithT(t)
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, clusterv1.AddToScheme, controlplanev1.AddToScheme} {
+		g.Expect(add(scheme)).To(Succeed())
+	}
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	decoded := map[string]int{}
+	for _, page := range []string{guides + "machines.md", "../../README.md"} {
+		content, err := os.ReadFile(page)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, found := range block.FindAllStringSubmatch(string(content), -1) {
+			for document := range strings.SplitSeq(found[2], "---\n") {
+				if found[1] != "yaml" {
+					continue
+				}
+				if strings.HasPrefix(document, "spec:") { // a part of a policy
+					document = "apiVersion: " + v1alpha1.GroupVersion.String() + "\nkind: MachineDrainPolicy\n" + document
+				}
+				_, gvk, err := decoder.Decode([]byte(document), nil, nil)
+				g.Expect(err).NotTo(HaveOccurred(), "%s:\n%s", page, document)
+				decoded[gvk.Kind]++
+			}
+		}
+	}
+	g.Expect(decoded).To(And(HaveKey("Machine"), HaveKey("MachineDeployment"), HaveKey("KubeadmControlPlane"), HaveKey("Cluster"),
+		HaveKey("MachineDrainRule"), HaveKeyWithValue("MachineDrainPolicy", BeNumerically(">", 2))))
 }
 
 // quoted returns the lines of block quotes.
