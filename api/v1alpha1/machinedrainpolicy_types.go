@@ -170,6 +170,10 @@ const (
 	// MachineDrainPolicySelectorsValid is False if a selector of the policy is invalid. Otherwise the policy does not have the condition.
 	MachineDrainPolicySelectorsValid = "SelectorsValid"
 
+	// MachineDrainPolicyStalled is True if a selector of the policy is invalid. Otherwise the policy does not have the condition. Tools that
+	// compute the health of objects with kstatus, such as Flux, read it.
+	MachineDrainPolicyStalled = "Stalled"
+
 	// ReasonInvalidSelector means that a selector cannot be parsed. The message names it.
 	ReasonInvalidSelector = "InvalidSelector"
 
@@ -184,7 +188,7 @@ type MachineDrainPolicyStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions of the policy. MachinePoolsManaged is False if there are MachinePools whose Nodes cannot be drained, because they have no
-	// Machines. SelectorsValid is False if a selector is invalid.
+	// Machines. SelectorsValid is False, and Stalled is True, if a selector is invalid.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -266,8 +270,9 @@ type MachineDrainPolicy struct {
 	// +optional
 	Spec MachineDrainPolicySpec `json:"spec,omitempty"`
 
-	// status is the observed state of the policy.
+	// status is the observed state of the policy. Until a manager has observed the policy, observedGeneration is -1.
 	// +optional
+	// +default={"observedGeneration": -1}
 	Status MachineDrainPolicyStatus `json:"status,omitempty,omitzero"`
 }
 

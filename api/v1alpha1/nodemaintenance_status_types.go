@@ -35,6 +35,14 @@ const (
 	// NodeMaintenance stays in its stage until a user completes it or deletes the Node.
 	NodeMaintenanceMachineDeleted = "MachineDeleted"
 
+	// NodeMaintenanceReconciling is True while selected Nodes are not cordoned or drained yet, although the stage requires it. Otherwise the
+	// NodeMaintenance does not have the condition. Tools that compute the health of objects with kstatus, such as Flux, read it.
+	NodeMaintenanceReconciling = "Reconciling"
+
+	// NodeMaintenanceStalled is True, in place of Reconciling, while the drain waits for an invalid drain rule to be fixed. Otherwise the
+	// NodeMaintenance does not have the condition.
+	NodeMaintenanceStalled = "Stalled"
+
 	// ReasonNodeExists means that the Node of a deleted Machine exists.
 	ReasonNodeExists = "NodeExists"
 
@@ -291,8 +299,8 @@ type NodeMaintenanceStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Cordoned, Drained and SelectionPlausible. When they apply, there are also PodsRemaining, FinalEvictionAttempt and
-	// MachineDeleted.
+	// conditions are Cordoned, Drained and SelectionPlausible. When they apply, there are also Reconciling or Stalled, PodsRemaining,
+	// FinalEvictionAttempt and MachineDeleted.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

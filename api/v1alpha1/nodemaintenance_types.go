@@ -259,8 +259,9 @@ type NodeMaintenance struct {
 	// +required
 	Spec NodeMaintenanceSpec `json:"spec,omitempty,omitzero"`
 
-	// status is the observed progress.
+	// status is the observed progress. Until a manager has observed the NodeMaintenance, observedGeneration is -1.
 	// +optional
+	// +default={"observedGeneration": -1}
 	Status NodeMaintenanceStatus `json:"status,omitempty,omitzero"`
 }
 

@@ -141,6 +141,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	changed.Status.Clusters, changed.Status.Machines, changed.Status.ActiveDrains = tally.Clusters, tally.Machines, int32(len(tally.Draining)) //nolint:gosec // bounded by the number of Machines
 	r.setCondition(changed, v1alpha1.MachineDrainPolicyMachinePoolsManaged, machinedrain.PoolsCondition(policy, pools.Items, all.Items, labels))
 	r.setCondition(changed, v1alpha1.MachineDrainPolicySelectorsValid, machinedrain.SelectorsCondition(policy))
+	r.setCondition(changed, v1alpha1.MachineDrainPolicyStalled, machinedrain.StalledCondition(policy))
 	waits, result, err := r.longestWaits(ctx, tally.Draining, policy.Status.LongestWaits)
 	if err != nil {
 		return reconcile.Result{}, err

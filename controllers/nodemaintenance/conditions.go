@@ -15,6 +15,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -38,6 +39,7 @@ func (r *Reconciler) reportConditions(ctx context.Context, s *scope) error {
 		reportPodsRemaining(s)
 		reportFinalAttempt(s)
 	}
+	progress.SetHealth(s.maintenance, s.now)
 	return nil
 }
 
@@ -173,17 +175,17 @@ func reportFinalAttempt(s *scope) {
 		s.removeCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt)
 		return
 	}
-	progress := s.drain.finalAttempt
-	progress.AllDue = progress.AllDue && !s.drain.decision.Drained
-	draintimeout.Record(status, progress, s.now)
+	attempt := s.drain.finalAttempt
+	attempt.AllDue = attempt.AllDue && !s.drain.decision.Drained
+	draintimeout.Record(status, attempt, s.now)
 	switch {
-	case !progress.AllDue:
+	case !attempt.AllDue:
 		s.removeCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt)
-	case progress.Missing > 0:
+	case attempt.Missing > 0:
 		s.setCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt, false, v1alpha1.ReasonAttemptingPods, "")
-	case !progress.Done():
+	case !attempt.Done():
 		s.setCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt, false, v1alpha1.ReasonPodsTerminating,
-			"Pods that were evicted or deleted have until "+progress.TerminatingUntil.UTC().Format(time.RFC3339)+" to terminate")
+			"Pods that were evicted or deleted have until "+attempt.TerminatingUntil.UTC().Format(time.RFC3339)+" to terminate")
 	default:
 		s.setCondition(v1alpha1.NodeMaintenanceFinalEvictionAttempt, true, v1alpha1.ReasonAllPodsAttempted, "")
 	}

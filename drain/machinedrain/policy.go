@@ -152,6 +152,15 @@ func SelectorsCondition(policy *v1alpha1.MachineDrainPolicy) *metav1.Condition {
 	}
 }
 
+// StalledCondition returns the condition Stalled of a policy, nil if its selectors are valid.
+func StalledCondition(policy *v1alpha1.MachineDrainPolicy) *metav1.Condition {
+	condition := SelectorsCondition(policy)
+	if condition != nil {
+		condition.Type, condition.Status = v1alpha1.MachineDrainPolicyStalled, metav1.ConditionTrue
+	}
+	return condition
+}
+
 // maxSelectorProblems is the maximum number of invalid selectors that a condition names.
 const maxSelectorProblems = 5
 

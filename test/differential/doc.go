@@ -6,4 +6,6 @@
 // and its share of the cases is printed.
 //
 //	make test-differential CASES=100000
+//
+// TestHealth shows what health GitOps tools compute for our kinds. It is here because the main module must not require kstatus.
 package differential

@@ -1,4 +1,4 @@
-// The differential test is a module of its own: it imports what of Cluster API nobody but Cluster API should, its drain.
+// The differential test is a module of its own: it imports what of Cluster API nobody but Cluster API should, its drain, and kstatus.
 module github.com/capnm/cluster-api-node-maintenance/test/differential
 
 go 1.26.0
@@ -7,13 +7,16 @@ require (
 	github.com/capnm/cluster-api-node-maintenance v0.0.0
 	github.com/go-logr/logr v1.4.4
 	github.com/pkg/errors v0.9.1
+	github.com/yuin/gopher-lua v1.1.2
 	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3
 	k8s.io/utils v0.0.0-20260707023825-cf1189d6abe3
 	pgregory.net/rapid v1.3.0
+	sigs.k8s.io/cli-utils v0.37.2
 	sigs.k8s.io/cluster-api v1.14.2
 	sigs.k8s.io/cluster-api/api v1.14.2
 	sigs.k8s.io/controller-runtime v0.24.1
+	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
@@ -103,7 +106,6 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
-	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
 replace github.com/capnm/cluster-api-node-maintenance => ../..

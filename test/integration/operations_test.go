@@ -95,7 +95,7 @@ func TestWatchLimits(t *testing.T) {
 	t.Run("--namespace: ignores Machines in other namespaces", func(t *testing.T) {
 		serves(t, "--namespace=other", "default/labelled", "other/labelled", "other/plain")
 	})
-	t.Run("M103: does not change hooks while a selector of the policy is invalid, and says so", func(t *testing.T) {
+	t.Run("M103, M111: does not change hooks while a selector of the policy is invalid, and says so", func(t *testing.T) {
 		g := NewWithT(t)
 		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}}
 		patch := func(selector string) error {
@@ -113,8 +113,10 @@ func TestWatchLimits(t *testing.T) {
 		condition := func() string {
 			g.Expect(f.Client.Get(t.Context(), client.ObjectKeyFromObject(policy), policy)).To(Succeed())
 			if invalid := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.MachineDrainPolicySelectorsValid); invalid != nil {
+				g.Expect(meta.IsStatusConditionTrue(policy.Status.Conditions, v1alpha1.MachineDrainPolicyStalled)).To(BeTrue())
 				return string(invalid.Status) + " " + invalid.Reason + " " + invalid.Message
 			}
+			g.Expect(meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.MachineDrainPolicyStalled)).To(BeNil())
 			return ""
 		}
 		g.Eventually(condition, eventually, pace).Should(HavePrefix("False InvalidSelector machineSelector is invalid"))

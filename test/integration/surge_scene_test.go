@@ -9,6 +9,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -87,6 +88,25 @@ func (s *scene) runSurging(deployments ...*appsv1.Deployment) {
 func (s *scene) patchDeployment(name, patch string) {
 	s.Helper()
 	s.Expect(s.workload.Client.Patch(s.Context(), &appsv1.Deployment{ObjectMeta: metaNamed(name, name)}, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))).To(Succeed())
+}
+
+// applyAsGitOps applies a Deployment in the pool of its name, as Flux and Argo CD do. Without replicas, it does not set their number.
+func (s *scene) applyAsGitOps(app string, replicas *int32) {
+	s.Helper()
+	labels := map[string]any{"app": app}
+	spec := map[string]any{
+		"selector": map[string]any{"matchLabels": labels},
+		"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": map[string]any{
+			"nodeSelector": map[string]any{"pool": app}, "containers": []any{map[string]any{"name": "c", "image": "none"}},
+		}},
+	}
+	if replicas != nil {
+		spec["replicas"] = int64(*replicas)
+	}
+	d := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"namespace": namespace, "name": app}, "spec": spec,
+	}}
+	s.Expect(s.workload.Client.Apply(s.Context(), client.ApplyConfigurationFromUnstructured(d), client.FieldOwner("gitops"), client.ForceOwnership)).To(Succeed())
 }
 
 func (s *scene) generation(name string) int64 {

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,6 +39,7 @@ func TestSurge(t *testing.T) {
 	t.Run("E32: surges only Deployments whose Pods request it with OnRequest", func(t *testing.T) { all.sub(t).onRequest() })
 	t.Run("E25, E27: restores a Deployment whose new Pods cannot start when the surge is cancelled", func(t *testing.T) { all.sub(t).cancelledSurge() })
 	t.Run("E25: keeps a change of replicas by another actor during a surge, and evicts", func(t *testing.T) { all.sub(t).editedSurge() })
+	t.Run("E25, R67: completes a surge unless another field manager applies another number of replicas, and then evicts", func(t *testing.T) { all.sub(t).appliedSurge() })
 	t.Run("E63: surges after a rollback that brings back the record of an earlier surge, and restores the number of replicas after a rollback during a surge", func(t *testing.T) { all.sub(t).rolledBack() })
 	t.Run("E25: cleans up when a Deployment is deleted during a surge", func(t *testing.T) { all.sub(t).deletedSurge() })
 	t.Run("E26: raises and restores minReplicas of an autoscaler, which scales back", func(t *testing.T) { all.sub(t).autoscaledMoves() })
@@ -348,6 +350,59 @@ func (s *scene) editedSurge() {
 	s.Expect(s.reportsOf(&pod)).To(ContainElement(ContainSubstring(string(surge.Edited))))
 	s.expectEventOn("edit", surge.EventSuperseded, "")
 	s.deleteMaintenances("edit")
+}
+
+// appliedSurge applies Deployments as a GitOps tool does: by server-side apply, which takes over the fields of other managers, again and again
+// during a surge and after it.
+func (s *scene) appliedSurge() {
+	for app, during := range map[string]*int32{"left-out": nil, "ignored": ptr.To[int32](2), "reverted": ptr.To[int32](1)} {
+		first := during
+		if app == "ignored" { // from then on, the tool applies the number of replicas that it finds
+			first = ptr.To[int32](1)
+		}
+		s.withNodes(app + "-1 pool=" + app)
+		s.applyAsGitOps(app, first)
+		s.expectRolledOut(app)
+		pod, generation := s.podsOf(app)[0], s.generation(app)
+		available := s.watchAvailable(app)
+		s.create(s.workload.Client, surging(app, v1alpha1.SurgeIfSingleReplica, app+"-1"))
+		s.expectReplicas(app, 2) // no Node is left for the second replica: the surge does not end before the tool has applied the Deployment
+
+		s.Expect(meta.IsStatusConditionTrue(s.maintenance(app).Status.Conditions, v1alpha1.NodeMaintenanceReconciling)).To(BeTrue())
+		for range 5 {
+			s.applyAsGitOps(app, during)
+		}
+		if app == "reverted" {
+			s.expectEventOn(app, surge.EventSuperseded, "")
+			s.Expect(s.reportsOf(&pod)).To(ContainElement(ContainSubstring(string(surge.Edited))))
+		} else {
+			d := &appsv1.Deployment{}
+			s.Expect(s.workload.Client.Get(s.Context(), keyOf(app), d)).To(Succeed())
+			s.Expect(d.Spec.Replicas).To(HaveValue(BeEquivalentTo(2)))
+			s.Expect(d.Annotations).To(HaveKey(v1alpha1.SurgeAnnotation))
+			s.Expect(d.Labels).To(HaveKey(v1alpha1.SurgingLabel))
+		}
+		s.withNodes(app + "-2 pool=" + app)
+		s.expectDrained(app)
+		s.Expect(meta.FindStatusCondition(s.maintenance(app).Status.Conditions, v1alpha1.NodeMaintenanceReconciling)).To(BeNil())
+		s.expectScaledBack(app, 1)
+		for range 5 {
+			s.applyAsGitOps(app, first)
+		}
+
+		least, most := available()
+		writes, changes := s.ours().Resource("deployments").Named(namespace, app), s.generation(app)-generation
+		s.Expect(writes).To(HaveLen(3), "%s: the baseline, the number of replicas, and the end of the surge: %s", app, writes)
+		if app == "reverted" {
+			s.Expect(s.evictions().Succeeded().Where(ofApp(app)).Names()).To(ConsistOf(pod.Name))
+			s.Expect(changes).To(BeEquivalentTo(4), "those of the manager, and one of the tool")
+		} else {
+			s.Expect(s.evictions().Where(ofApp(app))).To(BeEmpty(), app)
+			s.Expect([]int{least, most}).To(Equal([]int{1, 2}), app)
+			s.Expect(changes).To(BeEquivalentTo(3), "%s: those of the manager", app)
+		}
+		s.deleteMaintenances(app)
+	}
 }
 
 func (s *scene) deletedSurge() {

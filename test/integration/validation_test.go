@@ -100,11 +100,12 @@ func TestNodeMaintenanceValidation(t *testing.T) {
 
 func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 	t.Helper()
-	t.Run("R1: is cluster-scoped, requires a nodeSelector, and defaults to stage Idle", func(t *testing.T) {
+	t.Run("R1, R67: is cluster-scoped, requires a nodeSelector, and defaults to stage Idle", func(t *testing.T) {
 		v := all.sub(t)
 		m := maintenance("r1")
 		v.accepts(m)
 		v.Expect(m.Spec.Stage).To(Equal(v1alpha1.StageIdle))
+		v.Expect(m.Status.ObservedGeneration).To(BeEquivalentTo(-1), "no manager has observed it")
 		v.Expect(m.Namespace).To(BeEmpty())
 		v.refuses(maintenance("r1-none", func(m *v1alpha1.NodeMaintenance) {
 			m.Spec = v1alpha1.NodeMaintenanceSpec{Reason: "the rest of it is there"}
