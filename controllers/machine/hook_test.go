@@ -89,12 +89,7 @@ func TestAnnotationsThatAreRestored(t *testing.T) {
 					return c.Patch(ctx, restored, client.MergeFrom(object))
 				},
 			}).Build()
-			r := &Reconciler{
-				Client: management, Clock: now, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-				Clusters: workload.NewClusters(management, disconnected{clustercache.NewFakeEmptyClusterCache(), clustercache.HealthCheckingState{}}, newScheme(), workload.Limits{}, now),
-				Recorder: tracing.NewRecorder(t.Context(), nil), events: record.NewFakeRecorder(1000), references: expiring.NewMap[types.UID, referenced](t.Context()),
-				ConnectNow: func(types.NamespacedName) {}, retryAfter: func(types.NamespacedName, time.Duration) {},
-			}
+			r := notConnected(t, management, now)
 			for range 5 * patchBurst {
 				_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 				g.Expect(err).NotTo(HaveOccurred())
@@ -103,6 +98,80 @@ func TestAnnotationsThatAreRestored(t *testing.T) {
 			g.Expect(patches).To(BeNumerically("<=", patchBurst+1))
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		})
+	}
+}
+
+// notConnected returns a Reconciler that has not tried to connect to a workload cluster yet.
+func notConnected(t *testing.T, management client.Client, now clock.PassiveClock) *Reconciler {
+	t.Helper()
+	return &Reconciler{
+		Client: management, APIReader: management, Clock: now, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+		Clusters: workload.NewClusters(management, disconnected{clustercache.NewFakeEmptyClusterCache(), clustercache.HealthCheckingState{}}, newScheme(), workload.Limits{}, now),
+		Recorder: tracing.NewRecorder(t.Context(), nil), events: record.NewFakeRecorder(1000), references: expiring.NewMap[types.UID, referenced](t.Context()),
+		ConnectNow: func(types.NamespacedName) {}, retryAfter: func(types.NamespacedName, time.Duration) {},
+	}
+}
+
+func TestCopiedExcludeAnnotation(t *testing.T) {
+	for name, tc := range map[string]struct {
+		value    string
+		released bool
+	}{
+		"M107: does not release a deleted Machine to which the exclude annotation of a release was copied": {v1alpha1.HookOwner, false},
+		"M10: releases one that a user has excluded":                                                       {"", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, machine := NewWithT(t), deletedMachine()
+			machine.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = tc.value // from the template of its MachineSet
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
+			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}}}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, cluster, controlPlane).WithStatusSubresource(machine).Build()
+			r := notConnected(t, management, clock.RealClock{})
+			r.references.Set(types.NamespacedName{Namespace: "fleet"}, machine.UID, referenced{}, time.Hour) // the infrastructure machine exists
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			_, hasHook := machine.Annotations[v1alpha1.PreDrainHookAnnotation]
+			g.Expect(hasHook).NotTo(Equal(tc.released))
+		})
+	}
+}
+
+func TestExcludeAnnotationsAfterMove(t *testing.T) {
+	invalid := &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"in valid": "x"}}
+	for name, tc := range map[string]struct {
+		selector *v1alpha1.LabelSelector
+		unread   bool
+		hasHook  bool
+	}{
+		"a policy selects it":  {hasHook: true},
+		"no policy selects it": {selector: &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"other": "x"}}},
+		"it is not known whether a policy with an invalid selector selects it": {selector: invalid},
+		"its policy cannot be decoded":                                         {unread: true},
+	} {
+		t.Run("M12: a Machine that is no longer being deleted loses the exclude annotations if "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "b"}, Spec: v1alpha1.MachineDrainPolicySpec{MachineSelector: tc.selector}}
+			machine := &clusterv1.Machine{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", UID: "m", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}, Annotations: map[string]string{
+					clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: v1alpha1.HookOwner,
+				}},
+				Spec: clusterv1.MachineSpec{ClusterName: "c"},
+			}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine).WithStatusSubresource(machine).Build()
+			r := notConnected(t, management, clock.RealClock{})
+			if tc.unread {
+				r.Maintenances.Unread = unreadPolicy(t, "a")
+			}
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			g.Expect(machine.Annotations).NotTo(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
+			g.Expect(machine.Annotations).NotTo(HaveKey(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation))
+			_, hasHook := machine.Annotations[v1alpha1.PreDrainHookAnnotation]
+			g.Expect(hasHook).To(Equal(tc.hasHook))
 		})
 	}
 }

@@ -183,21 +183,20 @@ func (r *Reconciler) reconcileWithoutCluster(ctx context.Context, s *scope) (rec
 // reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it if none does. It then carries out
 // what the stage annotation or an in-place update requests.
 func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
-	if s.hasUnreadPolicy() && s.cluster.DeletionTimestamp.IsZero() && r.Filter.Selects(s.cluster) {
-		return r.holdRunning(ctx, s)
-	}
-	doing, change := "removing the hook", machinedrain.RemoveHook
+	doing, change, next := "removing the hook", machinedrain.RemoveHook, r.reconcileStage
 	switch {
 	case !s.cluster.DeletionTimestamp.IsZero(), !r.Filter.Selects(s.cluster): // without a connection, the Node could not be drained
+	case s.hasUnreadPolicy():
+		doing, change, next = "keeping the hook", machinedrain.KeepHook, r.holdRunning
 	case s.undecided != nil:
-		doing, change = "keeping the hook", func(*clusterv1.Machine) bool { return false }
+		doing, change = "keeping the hook", machinedrain.KeepHook
 	case s.policy != nil:
 		doing, change = "setting the hook", r.Filter.SetHook
 	}
 	switch err := r.patchMachine(ctx, s, doing, change); {
 	case errors.Is(err, errRestored):
 		ctrl.LoggerFrom(ctx).Info("Not changing the annotations of the Machine for now", "reason", err.Error())
-		result, err := r.reconcileStage(ctx, s)
+		result, err := next(ctx, s)
 		if result.RequeueAfter == 0 {
 			result.RequeueAfter = patchInterval
 		}
@@ -205,7 +204,7 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.
 	case err != nil:
 		return reconcile.Result{}, err
 	}
-	return r.reconcileStage(ctx, s)
+	return next(ctx, s)
 }
 
 // scope is the state of the reconciliation of one Machine.

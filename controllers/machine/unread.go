@@ -14,7 +14,7 @@ import (
 // unreadRetry is how often a Machine is reconciled while its policy cannot be decoded, if no event triggers it.
 const unreadRetry = time.Minute
 
-// holdRunning changes nothing on a Machine that is not being deleted: its hook stays or is absent as before, and so does a maintenance of its Node.
+// holdRunning changes no maintenance of the Node of a Machine that is not being deleted. Its hook stays or is absent as before.
 func (r *Reconciler) holdRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
 	if machinedrain.IsDraining(s.machine) {
 		return r.report(ctx, s, s.held())

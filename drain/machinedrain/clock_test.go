@@ -462,6 +462,9 @@ func TestWaitsForVolumes(t *testing.T) {
 		"M14: does not wait for volumes of an unreachable Node":                   {machine(), node(corev1.ConditionUnknown), false},
 		"M14: waits for volumes of a Node that is not ready":                      {machine(), node(corev1.ConditionFalse), true},
 		"M10: does not wait for volumes of a Machine with the exclude annotation": {machine(annotated(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, "")), node(corev1.ConditionTrue), false},
+		"M107: waits for volumes of a Machine with the hook to which the exclude annotation of a release was copied": {
+			machine(isDeleted, annotated(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, v1alpha1.HookOwner)), node(corev1.ConditionTrue), true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := machinedrain.WaitsForVolumes(tc.machine, tc.node); got != tc.want {

@@ -69,6 +69,9 @@ func SetHook(m *clusterv1.Machine) (changed bool) {
 	return changed
 }
 
+// KeepHook neither sets nor removes the hook of a running Machine, and removes what an earlier drain and its release have left behind.
+func KeepHook(m *clusterv1.Machine) (changed bool) { return clearReleaseAnnotations(m) }
+
 // RemoveHook removes the hook, and what an earlier drain and its release have left behind.
 func RemoveHook(m *clusterv1.Machine) (changed bool) {
 	changed = clearReleaseAnnotations(m) || HasHook(m)
@@ -82,16 +85,27 @@ var clockAnnotations = []string{
 	v1alpha1.DrainOverdueAnnotation, v1alpha1.DrainEndedAnnotation, v1alpha1.VolumeWaitStartedAnnotation,
 }
 
-// Release removes the hook of a deleted Machine. It excludes the Machine from those parts of Cluster API's own drain that have completed or
-// timed out here. It does not change exclude annotations of other authors.
+// Release removes the hook of a deleted Machine. It excludes the Machine from exactly those parts of Cluster API's own drain that have completed
+// or timed out here: a copied exclude annotation is removed. It does not change exclude annotations of other authors.
 func Release(m *clusterv1.Machine, drainOver, volumesOver bool) {
 	delete(m.Annotations, v1alpha1.PreDrainHookAnnotation)
 	EndDrain(m)
 	for exclude, over := range map[string]bool{clusterv1.ExcludeNodeDrainingAnnotation: drainOver, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: volumesOver} {
-		if _, excluded := m.Annotations[exclude]; over && !excluded {
+		switch by, excluded := m.Annotations[exclude]; {
+		case over && !excluded:
 			m.Annotations[exclude] = v1alpha1.HookOwner
+		case !over && by == v1alpha1.HookOwner:
+			delete(m.Annotations, exclude)
 		}
 	}
+}
+
+// isExcluded reports whether a Machine has one of Cluster API's exclude annotations. One with the value of this provider counts only on a deleted Machine
+// without the hook, because the patch that sets it removes the hook: any other Machine has a copy, or what clusterctl move has left behind.
+func isExcluded(m *clusterv1.Machine, exclude string) bool {
+	by, excluded := m.Annotations[exclude]
+	isReleased := !m.DeletionTimestamp.IsZero() && !HasHook(m)
+	return excluded && (by != v1alpha1.HookOwner || isReleased)
 }
 
 // clearReleaseAnnotations removes the annotations that a drain and its release have set on a Machine.

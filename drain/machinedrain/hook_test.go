@@ -28,6 +28,10 @@ func TestRelease(t *testing.T) {
 		"M12: keeps exclude annotations of a user": {[]string{clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, ""}, true, true, map[string]string{
 			others: "y", clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: "",
 		}},
+		"M12, M107: removes a copied exclude annotation of the part that is not done": {
+			[]string{clusterv1.ExcludeNodeDrainingAnnotation, v1alpha1.HookOwner, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, v1alpha1.HookOwner}, true, false,
+			map[string]string{others: "y", clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := machine(isDeleted, annotated(append(hook, tc.more...)...))

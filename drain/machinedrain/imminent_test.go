@@ -35,6 +35,9 @@ func TestImminentMaintenance(t *testing.T) {
 		{name: "a Machine without a Node", change: func(m *clusterv1.Machine) { m.Status.NodeRef.Name = "" }},
 		{name: "a paused Machine", change: func(m *clusterv1.Machine) { m.Annotations[clusterv1.PausedAnnotation] = "" }},
 		{name: "a Machine whose Node is not drained", change: func(m *clusterv1.Machine) { m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = "" }},
+		{name: "a Machine to which the exclude annotation of a release was copied", change: func(m *clusterv1.Machine) {
+			m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = v1alpha1.HookOwner
+		}, after: time.Second, imminent: true},
 		{name: "a Machine that is not deleted", change: func(m *clusterv1.Machine) { m.DeletionTimestamp = nil }},
 	} {
 		t.Run("E46: "+tc.name, func(t *testing.T) {

@@ -25,8 +25,7 @@ func RequestedStage(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (
 // stage without an update. policy is the one that the Machine follows, nil if no policy selects it. A Machine whose Node users exclude from drains is
 // not drained.
 func InPlaceStage(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) v1alpha1.NodeMaintenanceStage {
-	excludedBy, excluded := m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]
-	if policy == nil || !IsUpdatedInPlace(m) || excluded && excludedBy != v1alpha1.HookOwner {
+	if policy == nil || !IsUpdatedInPlace(m) || isExcluded(m, clusterv1.ExcludeNodeDrainingAnnotation) {
 		return ""
 	}
 	switch policy.Spec.InPlaceUpdates {

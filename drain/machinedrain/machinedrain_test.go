@@ -135,6 +135,10 @@ func TestSkip(t *testing.T) {
 	annotated := func(f *machinedrain.Facts) {
 		f.Machine.Annotations = map[string]string{clusterv1.ExcludeNodeDrainingAnnotation: ""}
 	}
+	copied := func(f *machinedrain.Facts) {
+		machinedrain.SetHook(f.Machine)
+		f.Machine.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = v1alpha1.HookOwner
+	}
 	for _, tc := range []struct {
 		name  string
 		facts machinedrain.Facts
@@ -149,6 +153,7 @@ func TestSkip(t *testing.T) {
 		{"M10: skips if all control plane Machines are being deleted", facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0 }), machinedrain.SkipNoControlPlane},
 		{"M10: drains if the control plane is external and has no Machines", facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0; f.ControlPlaneExternal = true }), machinedrain.NotSkipped},
 		{"M10: skips a Machine with the exclude annotation", facts(annotated), machinedrain.SkipExcluded},
+		{"M107: drains a Machine with the hook to which the exclude annotation of a release was copied", facts(copied), machinedrain.NotSkipped},
 		{"M10: skips if the Machine already waits for pre-terminate hooks", facts(func(f *machinedrain.Facts) {
 			f.Machine.Status.Deletion = &clusterv1.MachineDeletionStatus{WaitForPreTerminateHookStartTime: metav1.Now()}
 		}), machinedrain.SkipPreTerminateStarted},

@@ -54,7 +54,6 @@ func (s SkipReason) Overrules() (drain, volumes bool) {
 // Skip returns why the Node of a deleted Machine is not drained, or NotSkipped. Cluster API would not drain such a Node either.
 func Skip(f Facts) SkipReason {
 	m := f.Machine
-	_, excluded := m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]
 	switch {
 	case f.ClusterDeleting:
 		return SkipClusterDeleting
@@ -64,7 +63,7 @@ func Skip(f Facts) SkipReason {
 		return SkipControlPlaneDeleting
 	case !f.ControlPlaneExternal && f.ControlPlaneMachines == 0:
 		return SkipNoControlPlane
-	case excluded:
+	case isExcluded(m, clusterv1.ExcludeNodeDrainingAnnotation):
 		return SkipExcluded
 	case m.Status.Deletion != nil && !m.Status.Deletion.WaitForPreTerminateHookStartTime.IsZero():
 		return SkipPreTerminateStarted
@@ -92,8 +91,7 @@ func SkipNode(node *corev1.Node) SkipReason {
 // WaitsForVolumes reports whether the volumes of a drained Node must detach. As in Cluster API, they need not if the Machine has the exclude
 // annotation, or if the Node is unreachable: its kubelet unmounts nothing.
 func WaitsForVolumes(m *clusterv1.Machine, node *corev1.Node) bool {
-	_, excluded := m.Annotations[clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation]
-	return !excluded && !rules.Unreachable(node)
+	return !isExcluded(m, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation) && !rules.Unreachable(node)
 }
 
 // NodeLookupDeadline returns until when a deleted Machine that has a provider ID and no nodeRef waits for the connection to its workload cluster: until
