@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -76,12 +77,13 @@ func TestPodThatIsNotInTheCache(t *testing.T) {
 	pod, elsewhere := func(name string) client.Object { return on("node", name) }, on("two", "elsewhere")
 	for name, tc := range map[string]struct {
 		stored   []client.Object
-		timedOut bool
+		timedOut func(s *scope, waitedFor string)
 		want     action
 	}{
-		"M110: does not release a Machine whose Node has a Pod that the watch has not delivered": {[]client.Object{pod("skipped"), pod("web")}, false, wait},
-		"M110: releases it if all Pods of the Node were observed":                                {[]client.Object{pod("skipped"), elsewhere}, false, proceed},
-		"M110: releases it if the drain has timed out":                                           {[]client.Object{pod("skipped"), pod("web")}, true, proceed},
+		"M110: does not release a Machine whose Node has a Pod that the watch has not delivered": {[]client.Object{pod("skipped"), pod("web")}, nil, wait},
+		"M110: releases it if all Pods of the Node were observed":                                {[]client.Object{pod("skipped"), elsewhere}, nil, proceed},
+		"M110: releases it if the drain has timed out":                                           {[]client.Object{pod("skipped"), pod("web")}, (*scope).drainTimedOut, proceed},
+		"M110: does not release it if only the wait for volumes has timed out":                   {[]client.Object{pod("skipped"), pod("web")}, (*scope).volumesTimedOut, wait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -95,13 +97,55 @@ func TestPodThatIsNotInTheCache(t *testing.T) {
 			}
 			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}})
 			r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, "node", sets.New[types.UID]("skipped"))
-			if tc.timedOut {
-				s.drainTimedOut("a budget")
+			if tc.timedOut != nil {
+				tc.timedOut(s, "a budget or volume")
 			}
 			result, err := r.confirmPods(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(result.action).To(Equal(tc.want))
 			g.Expect(result.at.IsZero()).To(Equal(tc.want == proceed), "it is reconciled again")
+		})
+	}
+}
+
+func TestConfirmationThatFails(t *testing.T) {
+	now := time.Now()
+	refused := apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("no rule allows it"))
+	for name, tc := range map[string]struct {
+		answer error
+		reason string
+	}{
+		"a list of its Pods that gets no response": {errors.New("connection refused"), v1alpha1.ReasonWaitingForWorkloadCluster},
+		"a list of its Pods that is refused":       {refused, v1alpha1.ReasonReconcileFailed},
+	} {
+		t.Run("M57, M110: "+name+" holds a drained Machine, also beyond the timeout of the wait for volumes that has ended", func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			remote := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).Build(), interceptor.Funcs{
+				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+					return tc.answer
+				},
+			})
+			reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}}
+			r := &Reconciler{Clusters: workload.NewClusters(management, reachable, newScheme(), workload.Limits{}, clock.RealClock{})}
+			machine := deletedMachine()
+			machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-time.Hour)))
+			machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = new(int32(60))
+			s := &scope{machine: machine, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, now: now}
+			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}})
+			s.IsDrained, s.VolumeWaitStart, s.volumesOver = true, new(now.Add(-50*time.Minute)), true // the volumes have detached
+			r.blocked.Store(client.ObjectKeyFromObject(machine), now.Add(-10*time.Minute))
+
+			result, err := r.confirmPods(t.Context(), s)
+			if err != nil { // as in reportFailure
+				result = outcome{action: wait, blind: true, reason: v1alpha1.ReasonReconcileFailed}
+			}
+			g.Expect(result.blind).To(BeTrue())
+			result = r.limit(t.Context(), s, result)
+			g.Expect(result.action).To(Equal(wait))
+			g.Expect(result.reason).To(Equal(tc.reason))
+			g.Expect(result.at).To(BeTemporally(">", now), "it is reconciled again")
+			g.Expect(s.drainOver).To(BeFalse())
 		})
 	}
 }

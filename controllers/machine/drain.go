@@ -273,7 +273,8 @@ func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 }
 
 // awaitDaemonSets drains the Pods of DaemonSets as the last step, if the policy requires it. It lifts the drain rule that skips them;
-// awaitDrained then waits for them to terminate.
+// awaitDrained then waits for them to terminate. They stay after a timeout, since among them are the node plugins of CSI drivers, without which
+// no volume detaches.
 func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, error) {
 	if !machinedrain.DrainsDaemonSets(s.policy) || machinedrain.DaemonSetRuleLifted(s.maintenance) || len(s.timedOut) > 0 {
 		return outcome{}, nil
@@ -302,11 +303,13 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 }
 
 // confirmPods waits until each Pod that the API server lists on the drained Node was observed when the NodeMaintenance was found to be drained. The watch
-// may lag: without this, the Machine of a Pod that was scheduled just before the Node was cordoned would be released.
+// may lag: without this, the Machine of a Pod that was scheduled just before the Node was cordoned would be released. A timeout of the wait for
+// volumes does not end the drain, and no deadline ends this step.
 func (r *Reconciler) confirmPods(ctx context.Context, s *scope) (outcome, error) {
-	if len(s.timedOut) > 0 {
+	if s.drainTimeoutMessage != "" {
 		return outcome{}, nil
 	}
+	s.confirming = true
 	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
 	if err != nil {
 		return r.unreachable(ctx, s, err)

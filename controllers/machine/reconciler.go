@@ -231,6 +231,7 @@ type scope struct {
 
 	blind       bool // the drain cannot be observed, or something prevents it from beginning
 	unconfirmed bool // the NodeMaintenance was drained when an earlier process or an earlier spec was observed
+	confirming  bool // drain and wait for volumes are over, and the API server is asked whether the watches have delivered everything
 
 	// drainOver and volumesOver mean that this part has completed, timed out or is skipped. Cluster API does not repeat it.
 	drainOver, volumesOver bool

@@ -96,6 +96,8 @@ func (r *Reconciler) endBlock(s *scope) {
 // the drain is over, it returns the outcome that releases the Machine regardless of what it waits for.
 func (s *scope) untilDeadline(waiting outcome) outcome {
 	switch deadline, part := s.clock().BlindDeadline(s.machine, s.BlockedSince); {
+	case s.confirming: // what the deadlines limit is over
+		return s.requeueBy(nil, waiting)
 	case !s.exceeds(deadline):
 		return s.requeueBy(deadline, waiting)
 	case part == machinedrain.PartVolumes:

@@ -61,6 +61,23 @@ func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) {
 	}
 }
 
+func TestDaemonSetsAfterTimeout(t *testing.T) {
+	for part, timedOut := range map[string]func(s *scope, waitedFor string){"drain": (*scope).drainTimedOut, "wait for volumes": (*scope).volumesTimedOut} {
+		t.Run("M21: the Pods of DaemonSets, among them the node plugins of CSI drivers, stay if the "+part+" has timed out", func(t *testing.T) {
+			g := NewWithT(t)
+			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{DrainRules: []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}}}}
+			s := &scope{machine: deletedMachine(), policy: &v1alpha1.MachineDrainPolicy{Spec: v1alpha1.MachineDrainPolicySpec{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}}}
+			s.observe(m)
+			timedOut(s, "a budget or volume")
+			result, err := (&Reconciler{}).awaitDaemonSets(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.action).To(Equal(proceed))
+			g.Expect(machinedrain.DaemonSetRuleLifted(s.maintenance)).To(BeFalse())
+			g.Expect(s.result().reason).To(Equal(v1alpha1.ReasonTimedOut))
+		})
+	}
+}
+
 func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 	now := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
