@@ -12,7 +12,8 @@ type DaemonSetPodsPolicy string
 const (
 	// DaemonSetPodsSkip leaves the Pods of DaemonSets on the Node.
 	DaemonSetPodsSkip DaemonSetPodsPolicy = "Skip"
-	// DaemonSetPodsDrain evicts the Pods of DaemonSets last, after the volumes have been detached. They stay if the drain or the wait for volumes has timed out.
+	// DaemonSetPodsDrain evicts the Pods of DaemonSets last, after the volumes have been detached. They stay if the drain or
+	// the wait for volumes has timed out.
 	DaemonSetPodsDrain DaemonSetPodsPolicy = "Drain"
 )
 

@@ -290,10 +290,20 @@ func (m *NodeMaintenance) DrainStart() *time.Time {
 	if start == nil {
 		return nil
 	}
-	if recorded, err := time.Parse(time.RFC3339, m.Annotations[DrainStartedAnnotation]); err == nil {
-		return &recorded
+	if recorded := m.RecordedDrainStart(); recorded != nil {
+		return recorded
 	}
 	return start
+}
+
+// RecordedDrainStart returns the time in DrainStartedAnnotation, nil if it has none: a NodeMaintenance that was recreated continues a drain that
+// started then.
+func (m *NodeMaintenance) RecordedDrainStart() *time.Time {
+	recorded, err := time.Parse(time.RFC3339, m.Annotations[DrainStartedAnnotation])
+	if err != nil {
+		return nil
+	}
+	return &recorded
 }
 
 // OwnDrainStart returns when the drain started as far as the NodeMaintenance knows, nil until then: the start of stage Drain, or the time at

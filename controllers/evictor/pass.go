@@ -356,8 +356,7 @@ func (p *pass) recordRequested(s *subject) {
 func (p *pass) expected() []budgets.Candidate {
 	var candidates []budgets.Candidate
 	for node, terms := range p.terms {
-		start := ptr.Deref(terms.DrainStart, p.now)
-		until, expects := budgets.ExpectsMore(start, p.requested[node].last, p.now)
+		until, expects := budgets.ExpectsMore(ptr.Deref(terms.StageStart, p.now), p.requested[node].last, p.now)
 		if terms.Suspended || !expects {
 			continue
 		}
@@ -367,7 +366,7 @@ func (p *pass) expected() []budgets.Candidate {
 			if p.requested[node].pods.Has(pod.UID) || !known || podType != v1alpha1.PodTypeDefault {
 				continue
 			}
-			candidates = append(candidates, budgets.Candidate{Pod: budgets.PodOf(pod), DrainStart: start, Expected: true})
+			candidates = append(candidates, budgets.Candidate{Pod: budgets.PodOf(pod), DrainStart: ptr.Deref(terms.DrainStart, p.now), Expected: true})
 			p.requeueAt(until)
 		}
 	}

@@ -344,7 +344,11 @@ func TestExpectedEvacuations(t *testing.T) {
 	mirror := pod.DeepCopy()
 	mirror.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: ""}
 	e := evacuation.New(pod, nil, 0)
-	started := func(ago time.Duration) evacuation.Terms { return evacuation.Terms{DrainStart: ptr.To(now.Add(-ago))} }
+	started := func(ago time.Duration) evacuation.Terms {
+		return evacuation.Terms{DrainStart: ptr.To(now.Add(-ago)), StageStart: ptr.To(now.Add(-ago))}
+	}
+	recreated := started(time.Second)
+	recreated.DrainStart = ptr.To(now.Add(-time.Hour))
 	suspended := started(time.Second)
 	suspended.Suspended = true
 	for _, tc := range []struct {
@@ -356,6 +360,7 @@ func TestExpectedEvacuations(t *testing.T) {
 	}{
 		{name: "expects the Evacuations of a drain that has just started", terms: started(time.Second), pod: pod, expects: true},
 		{name: "expects those of a drain whose start is not recorded yet", pod: pod, expects: true},
+		{name: "expects those of a drain whose NodeMaintenance was just recreated", terms: recreated, pod: pod, expects: true},
 		{name: "expects none three seconds later", terms: started(3 * time.Second), pod: pod},
 		{name: "expects none of a suspended drain", terms: suspended, pod: pod},
 		{name: "expects none of a static Pod", terms: started(time.Second), pod: mirror},

@@ -24,8 +24,10 @@ type Terms struct {
 	DrainEnds *time.Time
 	// Timeouts are the drain timeouts that are observed, of each drain.
 	Timeouts []Timeout
-	// DrainStart is when the first of its drains started. Nil: no drain has started.
+	// DrainStart is when the first of its drains started, also if its NodeMaintenance has been recreated since. Nil: no drain has started.
 	DrainStart *time.Time
+	// StageStart is DrainStart, but later if the NodeMaintenance was recreated: it requests Evacuations from then on.
+	StageStart *time.Time
 	// Unordered is true if all of its drains evict the Pods of StatefulSets in any order.
 	Unordered bool
 	// BuiltInOnly is true if one of its drains allows built-in evacuators only. ProgressDeadline is the shortest of those drains.
@@ -166,7 +168,8 @@ func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
 	}
 	terms = Terms{
 		DrainEnds:      DrainEnds(m),
-		DrainStart:     m.StageStart(v1alpha1.StageDrain),
+		DrainStart:     earlier(m.StageStart(v1alpha1.StageDrain), m.RecordedDrainStart()),
+		StageStart:     m.StageStart(v1alpha1.StageDrain),
 		Unordered:      m.Spec.Evacuation.StatefulSetPods == v1alpha1.StatefulSetPodsUnordered,
 		BuiltInOnly:    m.Spec.Evacuation.Evacuators == v1alpha1.EvacuatorsBuiltIn,
 		DeletesUnready: m.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride,
@@ -219,7 +222,7 @@ func (d drainer) on(node *corev1.Node) *drainer {
 		return &d
 	}
 	if d.terms.DrainStart != nil && at.After(*d.terms.DrainStart) {
-		d.terms.DrainStart = &at.Time
+		d.terms.DrainStart, d.terms.StageStart = &at.Time, &at.Time
 	}
 	if d.terms.DrainEnds == nil || !at.After(*d.countsFrom) {
 		return &d
@@ -239,6 +242,7 @@ func (t Terms) and(more Terms) Terms {
 		DrainEnds:      earlier(t.DrainEnds, more.DrainEnds),
 		Timeouts:       slices.Concat(t.Timeouts, more.Timeouts),
 		DrainStart:     earlier(t.DrainStart, more.DrainStart),
+		StageStart:     earlier(t.StageStart, more.StageStart),
 		Unordered:      t.Unordered && more.Unordered,
 		BuiltInOnly:    t.BuiltInOnly || more.BuiltInOnly,
 		DeletesUnready: t.DeletesUnready && more.DeletesUnready,

@@ -188,6 +188,34 @@ func TestTerms(t *testing.T) {
 	})
 }
 
+// continuing makes a NodeMaintenance continue a drain that began that long after noon.
+func continuing(start time.Duration) func(*v1alpha1.NodeMaintenance) {
+	return func(m *v1alpha1.NodeMaintenance) {
+		m.Annotations = map[string]string{v1alpha1.DrainStartedAnnotation: noon.Add(start).Format(time.RFC3339)}
+	}
+}
+
+func TestDrainStartOfTerms(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		m    v1alpha1.NodeMaintenance
+		want time.Duration
+	}{
+		{"of a drain", drain(unlimited, "one"), 0},
+		{"of a Node that joined later", drain(joinedAfter(time.Minute), "one"), time.Minute},
+		{"of a drain that a recreated NodeMaintenance continues", drain(continuing(-20*time.Minute), "one"), -20 * time.Minute},
+		{"of a recreated NodeMaintenance whose stage has not started yet", drain(all(continuing(-20*time.Minute), withoutStatus), "one"), -20 * time.Minute},
+		{"of a drain that has resumed", drain(all(continuing(time.Hour), resumedAfter(time.Hour)), "one"), 0},
+	} {
+		t.Run("E56: the start "+test.name, func(t *testing.T) {
+			terms := evacuation.DrainersOf([]v1alpha1.NodeMaintenance{test.m}, nil).On(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}).Combined()
+			if terms.DrainStart == nil || !terms.DrainStart.Equal(noon.Add(test.want)) {
+				t.Errorf("got %v, want %v", terms.DrainStart, noon.Add(test.want))
+			}
+		})
+	}
+}
+
 func TestTimeoutsOfTerms(t *testing.T) {
 	observed := func(seconds int32, deadline time.Duration) func(*v1alpha1.NodeMaintenance) {
 		return all(within(seconds), func(m *v1alpha1.NodeMaintenance) {
