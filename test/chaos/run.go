@@ -41,6 +41,8 @@ type run struct {
 	lock     sync.Mutex
 	unhooked map[string]bool
 	lines    []string
+	// unanswered heals the faults whose requests failed. An etcd that was frozen may carry out such a request after it was healed.
+	unanswered []heal
 	// clockOff is how far the clock of a manager was wrong at most.
 	clockOff time.Duration
 	// clusterDeleted is when a fault first deleted the Cluster, zero if none did.
@@ -317,6 +319,11 @@ func (r *run) inject(ctx context.Context, table []fault) error {
 	for err := range failures {
 		return err
 	}
+	for _, undo := range r.unanswered {
+		if err := eventually(ctx, healing, "what was not answered is healed", undo); err != nil {
+			return err
+		}
+	}
 	return eventually(ctx, healing, "the managers run", r.startManagers)
 }
 
@@ -382,6 +389,11 @@ func (r *run) fail(ctx context.Context, f fault, step Step) error {
 	}
 	if undo == nil {
 		return nil
+	}
+	if err != nil {
+		r.lock.Lock()
+		r.unanswered = append(r.unanswered, undo)
+		r.lock.Unlock()
 	}
 	r.waitUntil(ctx, step.At+step.For)
 	err = eventually(ctx, healing, f.name+" is healed", undo)
