@@ -33,7 +33,11 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	if err != nil {
 		return machinedrain.Turn{}, err
 	}
-	return machinedrain.TurnOf(machinedrain.ContenderOf(s.machine), all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
+	self := machinedrain.ContenderOf(s.machine)
+	if self.AwaitsRules, err = r.Maintenances.HasInvalidRules(ctx, s.cluster)(s.machine); err != nil {
+		return machinedrain.Turn{}, err
+	}
+	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
 }
 
 // machinesBeside returns the Machines of the Cluster. They must not be modified.
@@ -53,7 +57,10 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
 		return nil, false
 	}
-	latest, granted := machinedrain.BlindTurn(s.machine, clock, machines, s.now)
+	latest, granted, err := machinedrain.BlindTurn(s.machine, clock, machines, r.isHeld(ctx, s), s.now)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
+	}
 	if latest.After(s.now) {
 		at = &latest
 	}
@@ -67,22 +74,35 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 	if err != nil {
 		return nil, 0, err
 	}
-	hasInvalidRules := r.Maintenances.HasInvalidRules(ctx, s.cluster)
-	return machinedrain.Contenders(all, func(machine *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
-		observed := machinedrain.ObservedDrain{Maintenance: draining[client.ObjectKeyFromObject(machine)]}
+	hasInvalidRules, isHeld := r.Maintenances.HasInvalidRules(ctx, s.cluster), r.isHeld(ctx, s)
+	return machinedrain.Contenders(all, func(machine *clusterv1.Machine) (observed machinedrain.ObservedDrain, err error) {
+		observed = machinedrain.ObservedDrain{Maintenance: draining[client.ObjectKeyFromObject(machine)]}
 		node := &corev1.Node{}
 		if err := s.client.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); err != nil {
 			return observed, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", machine.Status.NodeRef.Name)
 		}
 		observed.Node = node
+		if observed.IsHeld, err = isHeld(machine); err != nil {
+			return observed, err
+		}
 		// The rules are evaluated only if they were invalid when the Machine was last reconciled. They may have just been fixed.
 		if observed.Maintenance == nil && conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonInvalidDrainRule {
-			var err error
 			observed.HasInvalidRules, err = hasInvalidRules(machine)
 			return observed, err
 		}
 		return observed, nil
 	})
+}
+
+// isHeld returns a function that reports whether the drain of a Machine of the Cluster is held, see machinedrain.ObservedDrain.
+func (r *Reconciler) isHeld(ctx context.Context, s *scope) func(*clusterv1.Machine) (bool, error) {
+	hasUnreadPolicy := r.Maintenances.HasUnreadPolicy(ctx, s.cluster)
+	return func(machine *clusterv1.Machine) (bool, error) {
+		if r.Filter.ResponsibilityFor(machine) != machinedrain.Reconciles {
+			return true, nil
+		}
+		return hasUnreadPolicy(machine)
+	}
 }
 
 // observeTurn sets the turn of the Machine. What has kept the manager from observing the turn is over; what prevents the drain although the turn has

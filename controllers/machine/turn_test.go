@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func TestContenders(t *testing.T) {
 		return clusterv1.Machine{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "fleet", Name: name, DeletionTimestamp: new(metav1.NewTime(time.Unix(1, 0))),
-				Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: ""}, Labels: map[string]string{"name": name},
+				Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner + "/a"}, Labels: map[string]string{"name": name, clusterv1.WatchLabel: "a"},
 			},
 			Status: clusterv1.MachineStatus{
 				NodeRef:    clusterv1.MachineNodeReference{Name: name},
@@ -47,25 +48,40 @@ func TestContenders(t *testing.T) {
 		name  string
 		rule  *clusterv1.MachineDrainRule
 		count []string
+		// unread means that a policy which may select Machine one cannot be decoded, and labels are those of this Machine.
+		unread bool
+		labels map[string]string
 	}{
-		{"passes over a Machine that waits for an invalid rule, which does not select the others", rule("Oops"), []string{"two"}},
-		{"counts it as soon as the rule is fixed", rule(metav1.LabelSelectorOpExists), []string{"one", "two"}},
+		{name: "M26: an invalid rule does not delay the Machines that it does not select", rule: rule("Oops"), count: []string{"one awaits rules", "two"}},
+		{name: "M26: counts a Machine as soon as the rule is fixed", rule: rule(metav1.LabelSelectorOpExists), count: []string{"one", "two"}},
+		{name: "M37: passes over a Machine whose policy cannot be decoded", rule: rule(metav1.LabelSelectorOpExists), unread: true, count: []string{"two"}},
+		{name: "M37: passes over a Machine that another manager must drain", rule: rule(metav1.LabelSelectorOpExists), labels: map[string]string{clusterv1.WatchLabel: "b"}, count: []string{"two"}},
 	} {
-		t.Run("M26: "+tc.name, func(t *testing.T) {
+		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			scheme := runtime.NewScheme()
 			_, _, _ = corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)
 			node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
-			r := &Reconciler{Maintenances: &machinemaintenance.Requester{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.rule).Build()}}
+			precedes := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "0"}}
+			precedes.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"name": "two"}}
+			r := &Reconciler{Filter: "a", Maintenances: &machinemaintenance.Requester{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.rule, precedes).Build()}}
+			if tc.unread {
+				r.Maintenances.Unread = unreadPolicy(t, "1")
+			}
 			s := &scope{
 				cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}},
 				client:  fake.NewClientBuilder().WithScheme(scheme).WithObjects(node("one"), node("two")).Build(),
 			}
-			contenders, workers, err := r.contenders(t.Context(), s, []clusterv1.Machine{machine("one", v1alpha1.ReasonInvalidDrainRule), machine("two", v1alpha1.ReasonWaitingForTurn)})
+			one := machine("one", v1alpha1.ReasonInvalidDrainRule)
+			maps.Copy(one.Labels, tc.labels)
+			contenders, workers, err := r.contenders(t.Context(), s, []clusterv1.Machine{one, machine("two", v1alpha1.ReasonWaitingForTurn)})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(workers).To(Equal(2))
 			var names []string
 			for _, contender := range contenders {
+				if contender.AwaitsRules {
+					contender.Name += " awaits rules"
+				}
 				names = append(names, contender.Name)
 			}
 			g.Expect(names).To(Equal(tc.count))

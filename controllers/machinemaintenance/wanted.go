@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pkg/errors"
@@ -51,6 +52,27 @@ func (q *Requester) PolicyFor(machine *clusterv1.Machine, cluster *clusterv1.Clu
 	}
 	selection = machinedrain.PolicyFor(machine, cluster.Labels, policies, slices.Collect(maps.Keys(byName))...)
 	return selection, byName[selection.Unread]
+}
+
+// HasUnreadPolicy returns a function that reports whether a policy that cannot be decoded may select a Machine of the Cluster. cluster is nil if it could
+// not be read: this is not known then, and the function returns false. It lists the policies in its first call, and only if one cannot be decoded.
+func (q *Requester) HasUnreadPolicy(ctx context.Context, cluster *clusterv1.Cluster) func(*clusterv1.Machine) (bool, error) {
+	if cluster == nil || len(q.Unread.List("MachineDrainPolicy", cluster.Namespace)) == 0 {
+		return func(*clusterv1.Machine) (bool, error) { return false, nil }
+	}
+	list := sync.OnceValues(func() ([]v1alpha1.MachineDrainPolicy, error) {
+		policies := &v1alpha1.MachineDrainPolicyList{}
+		err := q.Client.List(ctx, policies, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy)
+		return policies.Items, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", cluster.Namespace)
+	})
+	return func(machine *clusterv1.Machine) (bool, error) {
+		policies, err := list()
+		if err != nil {
+			return false, err
+		}
+		_, unread := q.PolicyFor(machine, cluster, policies)
+		return unread != nil, nil
+	}
 }
 
 // outdatedStage returns the stage that the rollout of a Machine's MachineDeployment requests, empty if it requests none.

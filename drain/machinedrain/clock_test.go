@@ -436,14 +436,16 @@ func TestBlindTurn(t *testing.T) {
 		{"M93: only to the oldest request, also if it lost the connection some milliseconds later", []clusterv1.Machine{waiting("b", 100, 940), member("a", v1alpha1.WaitingForTurnAnnotation, at(100), v1alpha1.DrainBlockedAnnotation, after(940).Add(200*time.Millisecond).Format(time.RFC3339Nano))}, after(1000), false},
 		{"M93: regardless of younger requests", []clusterv1.Machine{waiting("a", 100, 500), waiting("b", 100, 500)}, after(560), true},
 		{"M93: regardless of a Machine that has not waited long enough", []clusterv1.Machine{waiting("b", 100, 500), waiting("a", 100, 990)}, after(560), true},
+		{"M93: regardless of an older request that is held", []clusterv1.Machine{waiting("b", 100, 500), waiting("a-held", 100, 500)}, after(560), true},
 		{"M93: never to a Machine that does not wait", []clusterv1.Machine{started("b", 100)}, time.Time{}, false},
 		{"M93: never to a Machine that was observed to wait a moment ago", []clusterv1.Machine{member("b", v1alpha1.WaitingForTurnAnnotation, at(100))}, time.Time{}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			self := tc.all[0]
-			when, granted := machinedrain.BlindTurn(&self, machinedrain.ClockOf(&self, unread, now), tc.all, now)
-			if !when.Equal(tc.at) || granted != tc.granted {
-				t.Errorf("at %v, granted %t", when, granted)
+			isHeld := func(m *clusterv1.Machine) (bool, error) { return m.Name == "a-held", nil }
+			when, granted, err := machinedrain.BlindTurn(&self, machinedrain.ClockOf(&self, unread, now), tc.all, isHeld, now)
+			if !when.Equal(tc.at) || granted != tc.granted || err != nil {
+				t.Errorf("at %v, granted %t, error %v", when, granted, err)
 			}
 		})
 	}

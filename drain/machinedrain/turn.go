@@ -32,6 +32,9 @@ type Contender struct {
 	Timeout time.Duration
 	// Stuck means that the drain would not begin if maxParallelDrains permitted it: its reconciliation fails persistently.
 	Stuck bool
+	// AwaitsRules means that the drain would not begin either, because invalid MachineDrainRules select the Machine. The drains of Machines that they
+	// do not select do not wait for it. Those that they select get turns in the usual order, so that they do not time out together.
+	AwaitsRules bool
 }
 
 // ContenderOf returns the contender of a Machine whose drain has not started.
@@ -59,6 +62,15 @@ type ObservedDrain struct {
 	Maintenance *v1alpha1.NodeMaintenance
 	// HasInvalidRules means that an invalid MachineDrainRule selects the Machine.
 	HasInvalidRules bool
+	// IsHeld means that the drain does not begin, and that no deadline ends this: the policy of the Machine cannot be decoded, or another manager must
+	// drain the Machine.
+	IsHeld bool
+}
+
+// IsReportedHeld reports whether the condition of a Machine says that its drain is held, see ObservedDrain.
+func IsReportedHeld(m *clusterv1.Machine) bool {
+	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	return condition != nil && (condition.Reason == v1alpha1.ReasonPolicyNotDecodable || condition.Reason == v1alpha1.ReasonHandedOver)
 }
 
 // Contenders returns the contenders among the Machines of a Cluster, and the number of its worker Machines. It calls observe for the Machines of
@@ -75,7 +87,7 @@ func Contenders(all []clusterv1.Machine, observe func(*clusterv1.Machine) (Obser
 			return nil, 0, err
 		}
 		if contends(m, observed) {
-			contenders = append(contenders, contenderOf(m, observed.Maintenance))
+			contenders = append(contenders, contenderOf(m, observed))
 		}
 	}
 	return contenders, workers, nil
@@ -95,12 +107,13 @@ func RequestedDrains(all []clusterv1.Machine) []*clusterv1.Machine {
 // stuckReasons are the reasons of the conditions of Machines whose drains do not begin.
 var stuckReasons = []string{v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonMaintenanceNameTaken, v1alpha1.ReasonCRDNotServed}
 
-func contenderOf(m *clusterv1.Machine, drain *v1alpha1.NodeMaintenance) Contender {
+func contenderOf(m *clusterv1.Machine, observed ObservedDrain) Contender {
 	c := ContenderOf(m)
+	c.AwaitsRules = observed.HasInvalidRules
 	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {
 		c.Stuck = slices.Contains(stuckReasons, condition.Reason)
 	}
-	if drain != nil {
+	if drain := observed.Maintenance; drain != nil {
 		c.Draining, c.Began = true, DrainBegan(drain)
 	} else if began := recorded(m, v1alpha1.DrainStartedAnnotation); began != nil { // its NodeMaintenance is recreated
 		c.Draining, c.Began = true, *began
@@ -108,11 +121,12 @@ func contenderOf(m *clusterv1.Machine, drain *v1alpha1.NodeMaintenance) Contende
 	return c
 }
 
-// contends reports whether a Machine whose drain was requested is a contender: one whose drain continues, or would start if maxParallelDrains
-// permitted it. The drain of a paused Machine, or of one with invalid rules, would block the Machines after it without starting.
+// contends reports whether a Machine whose drain was requested is a contender: one whose drain has begun, or begins when maxParallelDrains permits it.
+// The drain of a Machine that is paused or held would block the Machines after it without starting. One that has begun always counts.
 func contends(m *clusterv1.Machine, observed ObservedDrain) bool {
 	isReachable := observed.Node != nil && !rules.Unreachable(observed.Node)
-	return isReachable && (observed.Maintenance != nil || !HasPauseAnnotation(m) && !observed.HasInvalidRules)
+	hasBegun := observed.Maintenance != nil || recorded(m, v1alpha1.DrainStartedAnnotation) != nil
+	return isReachable && (hasBegun || !HasPauseAnnotation(m) && !observed.IsHeld)
 }
 
 // latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its request, and after the start of the
@@ -142,8 +156,9 @@ type Turn struct {
 	Settles time.Time
 	// Latest is when the drain starts regardless of the limit unless another drain starts before, zero if the Machine has no drain timeout.
 	Latest time.Time
-	// Overdue means that Latest has passed, and that the drains in progress use the limit, or that a Machine which has waited longer does not
-	// begin although it could. When a drain ends, the next one begins: until then no other Machine is overdue.
+	// Overdue means that Latest has passed for this Machine and for none that has waited longer, and that the drains in progress use the limit, or
+	// that a Machine which has waited longer does not begin although it could. When a drain ends, the next one begins: until then no other Machine
+	// is overdue.
 	Overdue bool
 }
 
@@ -199,9 +214,11 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 		case other.Draining:
 			turn.Draining++
 		case compareContenders(other, self) < 0:
-			turn.Before++
 			turn.Overdue = turn.Overdue && !overdue(other)
-			isStuck = isStuck || other.Stuck
+			if !other.AwaitsRules || self.AwaitsRules {
+				turn.Before++
+				isStuck = isStuck || other.Stuck || other.AwaitsRules
+			}
 		}
 	}
 	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isStuck)
@@ -223,8 +240,9 @@ func lastDrainBegan(self Contender, all []Contender) (last time.Time) {
 // it has no timeout. Turns are one drain timeout apart: the Machine must not have been able to observe the turn for that time, and no drain of
 // the Cluster must have begun in that time. Of several such Machines, only the oldest request gets a turn. One that has not recorded yet since when it
 // cannot observe the turn counts as if that was when the Machine could not. So an outage does not start all drains at once, and none of these
-// Machines is released before another drain timeout has passed.
-func BlindTurn(self *clusterv1.Machine, clock Clock, all []clusterv1.Machine, now time.Time) (at time.Time, granted bool) {
+// Machines is released before another drain timeout has passed. isHeld is that of ObservedDrain: such a Machine never gets a turn. BlindTurn returns
+// its first error.
+func BlindTurn(self *clusterv1.Machine, clock Clock, all []clusterv1.Machine, isHeld func(*clusterv1.Machine) (bool, error), now time.Time) (at time.Time, granted bool, _ error) {
 	var lastBegan time.Time
 	clocks := map[string]Clock{}
 	requested := RequestedDrains(all)
@@ -238,16 +256,18 @@ func BlindTurn(self *clusterv1.Machine, clock Clock, all []clusterv1.Machine, no
 		}
 	}
 	if at = clock.EarliestBlindTurn(self, lastBegan); at.IsZero() || now.Before(at) {
-		return at, false
+		return at, false, nil
 	}
 	for _, m := range requested {
-		_, paused := m.Annotations[clusterv1.PausedAnnotation]
 		other := clocks[m.Name].EarliestBlindTurn(m, lastBegan)
-		if m.Name != self.Name && !paused && OldestRequestFirst(m, self) < 0 && !other.IsZero() && !now.Before(other) {
-			return at, false
+		if m.Name == self.Name || HasPauseAnnotation(m) || OldestRequestFirst(m, self) > 0 || other.IsZero() || now.Before(other) {
+			continue
+		}
+		if held, err := isHeld(m); err != nil || !held {
+			return at, false, err
 		}
 	}
-	return at, true
+	return at, true, nil
 }
 
 // EarliestBlindTurn returns when BlindTurn may grant a turn to a Machine, if the last drain of the Cluster began at lastBegan. It is zero if the Machine

@@ -43,6 +43,11 @@ func stuck(c machinedrain.Contender) machinedrain.Contender {
 	return c
 }
 
+func awaitsRules(c machinedrain.Contender) machinedrain.Contender {
+	c.AwaitsRules = true
+	return c
+}
+
 func TestTurnOf(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -71,6 +76,12 @@ func TestTurnOf(t *testing.T) {
 		{"M37: does not wait for an older deletion without a drain timeout", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), contender("b", 2)}, 1, 50, true},
 		{"M37: waits for an older deletion that begins now, after a drain has ended", within(10, contender("c", 3)), []machinedrain.Contender{contender("b", 2)}, 1, 50, false},
 		{"M37: does not wait for an older deletion whose reconciliation fails", within(10, contender("c", 3)), []machinedrain.Contender{stuck(contender("b", 2))}, 1, 50, true},
+		{"M6: does not wait for an older deletion that waits for invalid rules", contender("c", 3), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 9, true},
+		{"M26: waits for an older deletion whose rules are invalid as well", awaitsRules(contender("c", 3)), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 9, false},
+		{"M37: starts the older deletion of two that are overdue and wait for invalid rules", within(10, awaitsRules(contender("b", 2))), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("c", 3)))}, 1, 50, true},
+		{"M37: makes the later one wait", within(10, awaitsRules(contender("c", 3))), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("b", 2)))}, 1, 50, false},
+		{"M37: makes the later deletion of two that are overdue wait, also if the other one waits for invalid rules", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("b", 2)))}, 1, 50, false},
+		{"M6: waits for invalid rules no longer than the drain timeout behind an older deletion that has none", within(10, awaitsRules(contender("c", 3))), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 50, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := machinedrain.TurnOf(test.self, test.all, test.limit, time.Unix(int64(test.at), 0)); got.Now() != test.now {
@@ -171,10 +182,154 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 	})
 }
 
+// simulated is a deleted Machine and the state of its drain.
+type simulated struct {
+	clusterv1.Machine
+	maintenance *v1alpha1.NodeMaintenance // in stage Drain, or nil
+	// invalid means that an invalid rule selects the Machine, and held is IsHeld of ObservedDrain.
+	invalid, held bool
+	blocked       time.Time // since when invalid rules have prevented the drain although the Machine has the turn
+}
+
+func (m *simulated) hasBegun() bool {
+	return m.maintenance != nil || m.Annotations[v1alpha1.DrainStartedAnnotation] != ""
+}
+
+func (m *simulated) timeout() time.Duration { return machinedrain.DrainTimeout(&m.Machine) }
+
+// simulation has the Machines of a Cluster with maxParallelDrains.
+type simulation struct {
+	limit    int
+	now      int // in seconds
+	machines []*simulated
+}
+
+// lastBegan returns how many other drains have begun, and when the last of them did.
+func (s *simulation) lastBegan(self *simulated) (count int, last time.Time) {
+	for _, m := range s.machines {
+		if m == self || !m.hasBegun() {
+			continue
+		}
+		began := *machinedrain.ClockOf(&m.Machine, read(m.maintenance), after(s.now)).Drain
+		if count++; began.After(last) {
+			last = began
+		}
+	}
+	return count, last
+}
+
+// reconcile does for a Machine what the manager does, and returns whether the Machine is released because its drain has timed out.
+func (s *simulation) reconcile(m *simulated) (released bool) {
+	if m.held {
+		return false
+	}
+	policy, node, turn := &v1alpha1.MachineDrainPolicy{}, nodeThatIs(false), machinedrain.Turn{}
+	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+	if machinedrain.NeedsTurn(&m.Machine, policy, node, m.maintenance) {
+		var machines []clusterv1.Machine
+		byName := map[string]*simulated{}
+		for _, each := range s.machines {
+			machines, byName[each.Name] = append(machines, each.Machine), each
+		}
+		contenders, _, _ := machinedrain.Contenders(machines, func(each *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+			other := byName[each.Name]
+			return machinedrain.ObservedDrain{Node: node, Maintenance: other.maintenance, HasInvalidRules: other.invalid, IsHeld: other.held}, nil
+		})
+		self := machinedrain.ContenderOf(&m.Machine)
+		self.AwaitsRules = m.invalid
+		turn = machinedrain.TurnOf(self, contenders, s.limit, after(s.now))
+	}
+	switch {
+	case !m.invalid || !turn.Now():
+		m.blocked = time.Time{}
+	case m.blocked.IsZero():
+		m.blocked = after(s.now)
+	}
+	clock := machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(m.maintenance), Turn: &turn, BlockedSince: m.blocked}, &m.Machine, after(s.now))
+	clock.Record(&m.Machine)
+	if deadline := clock.DrainDeadline(&m.Machine); m.invalid && m.maintenance == nil {
+		return deadline != nil && !after(s.now).Before(*deadline)
+	}
+	if turn.Now() && m.maintenance == nil {
+		m.maintenance = draining(s.now)
+	}
+	return false
+}
+
+// step reconciles a Machine, and fails if its drain begins beside as many others as the limit allows, and sooner than its drain timeout after the last
+// of them.
+func (s *simulation) step(t *rapid.T, m *simulated) {
+	count, last := s.lastBegan(m)
+	had := m.hasBegun()
+	released := s.reconcile(m)
+	if !had && m.hasBegun() && count >= s.limit && (m.timeout() == 0 || after(s.now).Before(last.Add(m.timeout()))) {
+		t.Fatalf("at %d, the drain of Machine %s begins beside %d others, the limit is %d, and the last began at %s", s.now, m.Name, count, s.limit, last)
+	}
+	if released {
+		s.remove(m)
+	}
+}
+
+func (s *simulation) remove(m *simulated) {
+	s.machines = slices.DeleteFunc(s.machines, func(each *simulated) bool { return each == m })
+}
+
+// TestTurnsOfBlockedMachines deletes Machines, of which some are held, and some are selected by invalid rules. A drain begins beside others within the
+// limit, or alone when no other has begun for its drain timeout. No Machine waits for one that does not begin: it has no drain timeout,
+// or the timeout ends the wait.
+func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37
+	rapid.Check(t, func(t *rapid.T) {
+		s := &simulation{limit: rapid.IntRange(1, 2).Draw(t, "limit")}
+		for i := range rapid.IntRange(20, 50).Draw(t, "steps") {
+			step := rapid.IntRange(0, 6).Draw(t, "step")
+			if step == 0 {
+				m := &simulated{Machine: inDeletion(fmt.Sprintf("%c%02d", rapid.ByteRange('a', 'z').Draw(t, "name"), i))}
+				m.DeletionTimestamp = ptr.To(metav1.NewTime(after(s.now)))
+				m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(rapid.SampledFrom([]int32{0, 10, 30}).Draw(t, "timeout"))
+				m.invalid, m.held = rapid.Bool().Draw(t, "invalid"), rapid.IntRange(0, 3).Draw(t, "held") == 0
+				s.machines = append(s.machines, m)
+				continue
+			}
+			if len(s.machines) == 0 {
+				continue
+			}
+			m := rapid.SampledFrom(s.machines).Draw(t, "machine")
+			switch step {
+			case 1:
+				s.step(t, m)
+			case 2, 3:
+				s.now += rapid.SampledFrom([]int{1, 2, 10, 30}).Draw(t, "seconds")
+				for _, each := range slices.Clone(s.machines) {
+					s.step(t, each)
+				}
+			case 4:
+				m.invalid = !m.invalid
+			case 5:
+				m.held = !m.held
+			case 6:
+				if m.maintenance != nil { // it is drained, and its hook is removed
+					s.remove(m)
+				}
+			}
+		}
+		for range (len(s.machines) + 2) * 4 { // each drain that begins delays the next one by at most 30 s
+			s.now += 10
+			for _, each := range slices.Clone(s.machines) {
+				s.step(t, each)
+			}
+		}
+		for _, m := range s.machines {
+			if count, _ := s.lastBegan(nil); !m.held && !m.hasBegun() && (m.timeout() > 0 || !m.invalid && count < s.limit) {
+				t.Fatalf("%d drains have begun, the limit is %d, and Machine %s still waits", count, s.limit, m.Name)
+			}
+		}
+	})
+}
+
 func TestContenders(t *testing.T) {
 	for _, test := range []struct {
-		name                                             string
-		draining, unreachable, gone, paused, invalid, is bool
+		name                                                             string
+		draining, recorded, unreachable, gone, paused, invalid, held, is bool
 	}{
 		{name: "waits", is: true},
 		{name: "drains", draining: true, is: true},
@@ -182,15 +337,22 @@ func TestContenders(t *testing.T) {
 		{name: "its Node does not exist", draining: true, gone: true},
 		{name: "is paused", paused: true},
 		{name: "drains, and was paused then", draining: true, paused: true, is: true},
-		{name: "waits for its rules to be fixed", invalid: true},
+		{name: "waits for its rules to be fixed", invalid: true, is: true},
 		{name: "drains, and its rules are invalid since", draining: true, invalid: true, is: true},
+		{name: "M37: is held", held: true},
+		{name: "M37: drains, and is held since", draining: true, held: true, is: true},
+		{name: "M37: has begun, is held since, and its NodeMaintenance is recreated", recorded: true, held: true, is: true},
+		{name: "M37: has begun, was paused then, and its NodeMaintenance is recreated", recorded: true, paused: true, is: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := inDeletion("one")
 			if test.paused {
 				m.Annotations[clusterv1.PausedAnnotation] = ""
 			}
-			observed := machinedrain.ObservedDrain{Node: nodeThatIs(test.unreachable), HasInvalidRules: test.invalid}
+			observed := machinedrain.ObservedDrain{Node: nodeThatIs(test.unreachable), HasInvalidRules: test.invalid, IsHeld: test.held}
+			if test.recorded {
+				m.Annotations[v1alpha1.DrainStartedAnnotation] = m.DeletionTimestamp.UTC().Format(time.RFC3339)
+			}
 			if test.gone {
 				observed.Node = nil
 			}
@@ -199,7 +361,10 @@ func TestContenders(t *testing.T) {
 			}
 			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{m}, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) { return observed, nil })
 			if err != nil || len(contenders) == 1 != test.is {
-				t.Errorf("Contenders() = %v, %v", contenders, err)
+				t.Fatalf("Contenders() = %v, %v", contenders, err)
+			}
+			if test.is && (contenders[0].Draining != (test.draining || test.recorded) || contenders[0].AwaitsRules != test.invalid) {
+				t.Errorf("Contenders() = %v", contenders)
 			}
 		})
 	}

@@ -152,7 +152,12 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 			draining[machine] = &maintenances[i]
 		}
 	}
+	hasInvalidRules := func(machine *clusterv1.Machine) bool {
+		_, problems := compile(m.Cluster, machine, v1alpha1.DaemonSetPodsSkip, m.Rules)
+		return len(problems) > 0
+	}
 	self := machinedrain.ContenderOf(m.Machine)
+	self.AwaitsRules = hasInvalidRules(m.Machine)
 	if self.Requested.IsZero() {
 		self.Requested, now = now, now.Add(time.Minute) // later than the wait for Machines whose drains are requested in the same second
 	}
@@ -162,8 +167,7 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 		if observed.Node, known = nodes[sibling.Status.NodeRef.Name]; !known {
 			observed.Node = &corev1.Node{} // assumed to be reachable
 		}
-		_, problems := compile(m.Cluster, sibling, v1alpha1.DaemonSetPodsSkip, m.Rules)
-		observed.HasInvalidRules = len(problems) > 0
+		observed.HasInvalidRules, observed.IsHeld = hasInvalidRules(sibling), machinedrain.IsReportedHeld(sibling)
 		return observed, nil
 	})
 	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(intent.Policy.Spec.MaxParallelDrains, workers), now)

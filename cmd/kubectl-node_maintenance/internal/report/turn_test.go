@@ -18,10 +18,11 @@ import (
 )
 
 // planOf returns the plan of Machine w1 of a Cluster with maxParallelDrains: 1, in which the drain of Machine w0 was requested. nodes are the
-// Nodes that were read.
-func planOf(node *corev1.Node, nodes map[string]*corev1.Node) (report.Drain, []string) {
+// Nodes that were read, and reason is that of the condition of w0.
+func planOf(node *corev1.Node, nodes map[string]*corev1.Node, reason string) (report.Drain, []string) {
 	w0, w1 := machine("w0", nil), machine("w1", nil)
 	w0.DeletionTimestamp, w0.Annotations = ptr.To(metav1.NewTime(now.Add(-time.Minute))), map[string]string{v1alpha1.PreDrainHookAnnotation: ""}
+	w0.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: reason}}
 	policy := v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "all"}}
 	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
 	m := &observe.Machine{
@@ -38,19 +39,22 @@ func TestTurn(t *testing.T) {
 	}
 	reachable, unreachable := node(corev1.ConditionTrue), node(corev1.ConditionUnknown)
 	for name, test := range map[string]struct {
-		node  *corev1.Node
-		nodes map[string]*corev1.Node
-		waits bool
+		node   *corev1.Node
+		nodes  map[string]*corev1.Node
+		waits  bool
+		reason string
 	}{
-		"waits for a Machine whose Node is reachable":                   {reachable, map[string]*corev1.Node{"w0": reachable}, true},
-		"waits for a Machine whose Node was not read":                   {reachable, nil, true},
-		"does not wait for a Machine whose Node is unreachable":         {reachable, map[string]*corev1.Node{"w0": unreachable}, false},
-		"does not wait for a Machine whose Node does not exist":         {reachable, map[string]*corev1.Node{"w0": nil}, false},
-		"does not wait with an unreachable Node, whatever others drain": {unreachable, map[string]*corev1.Node{"w0": reachable}, false},
+		"waits for a Machine whose Node is reachable":                   {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, waits: true},
+		"waits for a Machine whose Node was not read":                   {node: reachable, waits: true},
+		"does not wait for a Machine whose Node is unreachable":         {node: reachable, nodes: map[string]*corev1.Node{"w0": unreachable}},
+		"does not wait for a Machine whose Node does not exist":         {node: reachable, nodes: map[string]*corev1.Node{"w0": nil}},
+		"does not wait with an unreachable Node, whatever others drain": {node: unreachable, nodes: map[string]*corev1.Node{"w0": reachable}},
+		"does not wait for a Machine that another manager must drain":   {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, reason: v1alpha1.ReasonHandedOver},
+		"does not wait for a Machine whose policy cannot be decoded":    {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, reason: v1alpha1.ReasonPolicyNotDecodable},
 	} {
 		t.Run("K31: the plan "+name, func(t *testing.T) {
 			g := NewWithT(t)
-			drain, names := planOf(test.node, test.nodes)
+			drain, names := planOf(test.node, test.nodes, test.reason)
 			if test.node == reachable {
 				g.Expect(names).To(Equal([]string{"w0"}))
 			} else {
