@@ -8,6 +8,7 @@ import (
 	"github.com/pkg/errors"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -26,8 +27,42 @@ import (
 // parallelReads is the maximum number of concurrent reads of PersistentVolumes and claims.
 const parallelReads = 8
 
-// awaitVolumesDetached waits until the volumes that must detach from the Node have detached, or the wait times out.
+// awaitVolumesDetached waits until the volumes that must detach from the Node have detached, or the wait times out. The API server is asked
+// before the wait ends otherwise: the watch of Nodes may lag.
 func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcome, error) {
+	result, err := r.awaitVolumes(ctx, s)
+	if err != nil || result.action != proceed || s.volumesTimeoutMessage != "" || machinedrain.DaemonSetRuleLifted(s.maintenance) {
+		return result, err
+	}
+	return r.confirmVolumes(ctx, s)
+}
+
+// confirmVolumes reads the Node from the API server, and waits for its volumes if the cached Node had others, or was unreachable. It does not list the
+// VolumeAttachments, of which a cluster may have tens of thousands: a volume is mounted only while status.volumesAttached has it.
+func (r *Reconciler) confirmVolumes(ctx context.Context, s *scope) (outcome, error) {
+	s.confirming = s.drainTimeoutMessage == ""
+	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
+	if err != nil {
+		return r.unreachable(ctx, s, err)
+	}
+	node := &corev1.Node{}
+	found, err := readOne(ctx, live, client.ObjectKeyFromObject(s.node), node)
+	switch {
+	case err != nil:
+		return r.unreachable(ctx, s, err)
+	case !found, node.UID != s.node.UID:
+		return outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for Node " + s.node.Name + " to be observed", at: s.now.Add(observeRetry)}, nil
+	}
+	known := s.node
+	s.confirming, s.node = false, node
+	if machinedrain.WaitsForVolumes(s.machine, known) && apiequality.Semantic.DeepEqual(known.Status.VolumesAttached, node.Status.VolumesAttached) {
+		return outcome{}, nil
+	}
+	return r.awaitVolumes(ctx, s)
+}
+
+// awaitVolumes waits for the volumes of the Node in scope.
+func (r *Reconciler) awaitVolumes(ctx context.Context, s *scope) (outcome, error) {
 	if !machinedrain.WaitsForVolumes(s.machine, s.node) {
 		return outcome{}, nil
 	}
