@@ -72,7 +72,8 @@ const (
 
 	// UpdateAllowedAnnotation on a Machine that Cluster API updates in place means that the update may begin: the maintenance of the Node has
 	// progressed as far as inPlaceUpdates of the Machine's policy requires. The value is the reason of the condition MachineNodeMaintenance
-	// at that time: Drained, TimedOut, Skipped or Cordoned. The manager removes the annotation before it restores the Node.
+	// at that time, Drained, TimedOut, Skipped or Cordoned, and the UID of the Machine: Drained/6a1ff5c1-…. With another UID, it is a copy and
+	// means nothing. The manager removes the annotation before it restores the Node.
 	UpdateAllowedAnnotation = "maintenance.cluster.x-k8s.io/update-allowed"
 
 	// EvacuationNodeAnnotation on an Evacuation is the name of the Pod's Node. It is empty if the Pod had no Node.
@@ -104,7 +105,8 @@ const (
 	HookOwner = "node-maintenance.cluster.x-k8s.io"
 
 	// DrainRequestedAnnotation on a Machine that is not being deleted is the time at which the manager first observed that
-	// MachineStageAnnotation or an in-place update requests stage Drain, in the format of RFC 3339. The drains that maxParallelDrains delays
+	// MachineStageAnnotation or an in-place update requests stage Drain, in the format of RFC 3339, and the UID of the Machine:
+	// 2026-01-01T00:00:00Z/6a1ff5c1-…. With another UID, it is a copy and means nothing. The drains that maxParallelDrains delays
 	// start in the order of these times and of deletions. The manager removes the annotation when the maintenance is complete.
 	DrainRequestedAnnotation = "maintenance.cluster.x-k8s.io/drain-requested"
 

@@ -130,7 +130,7 @@ func TestWithoutConnection(t *testing.T) {
 			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner)
 			if tc.inPlace {
 				metav1.SetMetaDataAnnotation(&machine.ObjectMeta, clusterv1.UpdateInProgressAnnotation, "")
-				metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.DrainRequestedAnnotation, ago(time.Hour))
+				metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.DrainRequestedAnnotation, ago(time.Hour)+"/m")
 			} else {
 				machine.DeletionTimestamp, machine.Finalizers = ptr.To(metav1.NewTime(now.Add(-time.Hour))), []string{clusterv1.MachineFinalizer}
 			}

@@ -16,6 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -66,6 +67,9 @@ func TestAnnotationsThatAreRestored(t *testing.T) {
 	for name, template := range map[string]map[string]string{
 		"a record of a drain":   {v1alpha1.DrainStartedAnnotation: "2020-01-01T00:00:00Z"},
 		"an exclude annotation": {clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner},
+		"the request of another drain in place": {
+			v1alpha1.DrainRequestedAnnotation: "2020-01-01T00:00:00Z/other", v1alpha1.MachineStageAnnotation: string(v1alpha1.StageDrain), v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner,
+		},
 	} {
 		t.Run("M107: the manager does not remove "+name+" again and again that the template of a MachineSet has, and carries out what else the Machine requests", func(t *testing.T) {
 			g, now := NewWithT(t), clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
@@ -98,6 +102,9 @@ func TestAnnotationsThatAreRestored(t *testing.T) {
 			g.Expect(patches).To(BeNumerically("<=", patchBurst+1))
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+			if template[v1alpha1.MachineStageAnnotation] != "" {
+				g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
+			}
 		})
 	}
 }

@@ -153,7 +153,12 @@ func (r *Reconciler) advanceStage(ctx context.Context, s *scope, stage v1alpha1.
 // drainInPlace drains the Node of a Machine that is not being deleted. When the condition has the reason Drained, the Pods have terminated and
 // the volumes are detached.
 func (r *Reconciler) drainInPlace(ctx context.Context, s *scope) (reconcile.Result, error) {
-	if err := r.patchRemediation(ctx, s, machinedrain.RequestDrain(s.now)); err != nil {
+	request := machinedrain.RequestDrain(s.now)
+	switch err := r.patchRemediation(ctx, s, request); {
+	case errors.Is(err, errRestored): // the drain continues, and its clock starts again
+		s.machine = s.machine.DeepCopy()
+		request(s.machine)
+	case err != nil:
 		return reconcile.Result{}, err
 	}
 	return r.runSteps(ctx, s, r.awaitServed, r.requestMaintenance, r.skipIfDrained, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets, r.confirmPods)

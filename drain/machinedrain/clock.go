@@ -149,7 +149,7 @@ func recorded(m *clusterv1.Machine, annotation string) *time.Time {
 // recordsFrom returns the time from which on the present drain of a Machine may have recorded something. If its drain in place continues after its
 // deletion, this is before the deletion.
 func recordsFrom(m *clusterv1.Machine) *time.Time {
-	if requested := timeIn(m, v1alpha1.DrainRequestedAnnotation); requested != nil && mayDrainInPlace(m) {
+	if requested := drainRequested(m); requested != nil && mayDrainInPlace(m) {
 		return requested
 	}
 	return RequestedAt(m)
@@ -157,7 +157,12 @@ func recordsFrom(m *clusterv1.Machine) *time.Time {
 
 // timeIn returns the time in an annotation, nil if it has none.
 func timeIn(m *clusterv1.Machine, annotation string) *time.Time {
-	t, err := time.Parse(time.RFC3339, m.Annotations[annotation])
+	return parse(m.Annotations[annotation])
+}
+
+// parse returns the time that an annotation records, nil if it is not one.
+func parse(value string) *time.Time {
+	t, err := time.Parse(time.RFC3339, value)
 	if err != nil {
 		return nil
 	}

@@ -503,6 +503,40 @@ func TestDaemonSetPods(t *testing.T) {
 	}
 }
 
+func TestCopiedRequest(t *testing.T) {
+	old, now := after(-72*3600), after(0)
+	for annotation, value := range map[string]string{clusterv1.UpdateInProgressAnnotation: "", v1alpha1.MachineStageAnnotation: string(v1alpha1.StageDrain)} {
+		for name, uid := range map[string]string{"another UID": "/other", "no UID, as of an earlier version of the manager": ""} {
+			t.Run("M107: a copied request with "+name+" makes no copied records count on a Machine with the annotation "+annotation, func(t *testing.T) {
+				m := machine(timeouts(3600, 0), annotated(annotation, value, v1alpha1.UpdateAllowedAnnotation, "Drained"+uid,
+					v1alpha1.DrainRequestedAnnotation, old.Format(time.RFC3339)+uid, v1alpha1.DrainStartedAnnotation, old.Format(time.RFC3339)))
+				m.UID = "m"
+				if machinedrain.IsDraining(m) || machinedrain.RequestedAt(m) != nil || machinedrain.UpdateAllowed(m) {
+					t.Error("the copy counts")
+				}
+				withHook := m.DeepCopy()
+				machinedrain.SetHook(withHook)
+				if _, kept := withHook.Annotations[v1alpha1.DrainStartedAnnotation]; kept {
+					t.Error("the copied start is kept")
+				}
+				if !machinedrain.RequestDrain(now)(m) || machinedrain.RequestDrain(now)(m) || !machinedrain.RequestedAt(m).Equal(now) || !machinedrain.IsDraining(m) {
+					t.Errorf("the Machine's own request is %q", m.Annotations[v1alpha1.DrainRequestedAnnotation])
+				}
+				for _, change := range []func(*clusterv1.Machine){func(*clusterv1.Machine) {}, isDeleted} {
+					change(m)
+					if clock := machinedrain.ClockOf(m, unread, now); clock != (machinedrain.Clock{}) {
+						t.Errorf("got %+v", clock)
+					}
+					wanted := machinedrain.Maintenance(machinedrain.Request{Machine: m, Node: &corev1.Node{}})
+					if start, found := wanted.Annotations[v1alpha1.DrainStartedAnnotation]; found {
+						t.Errorf("the NodeMaintenance counts from %s", start)
+					}
+				}
+			})
+		}
+	}
+}
+
 // Another actor may copy the annotations of a Machine: the template of a MachineSet may have them, from which Cluster API copies them to all of its
 // Machines again and again, and so may a backup.
 func TestCopiedRecords(t *testing.T) { // M107

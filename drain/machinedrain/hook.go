@@ -24,7 +24,7 @@ func IsDraining(m *clusterv1.Machine) bool {
 	if !m.DeletionTimestamp.IsZero() {
 		return HasHook(m)
 	}
-	if !mayDrainInPlace(m) || timeIn(m, v1alpha1.DrainRequestedAnnotation) == nil {
+	if !mayDrainInPlace(m) || drainRequested(m) == nil {
 		return false
 	}
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
@@ -36,7 +36,7 @@ func RequestedAt(m *clusterv1.Machine) *time.Time {
 	if !m.DeletionTimestamp.IsZero() {
 		return &m.DeletionTimestamp.Time
 	}
-	return timeIn(m, v1alpha1.DrainRequestedAnnotation)
+	return drainRequested(m)
 }
 
 // HookRemoved reports whether another actor has removed the hook of a deleted Machine that has none. It has not if the condition of the Machine
@@ -45,7 +45,8 @@ func RequestedAt(m *clusterv1.Machine) *time.Time {
 // nil if no policy selects the Machine.
 func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
-	if condition != nil && slices.Contains(results, condition.Reason) && timeIn(m, v1alpha1.DrainRequestedAnnotation) == nil {
+	_, wasRequested := m.Annotations[v1alpha1.DrainRequestedAnnotation]
+	if condition != nil && slices.Contains(results, condition.Reason) && !wasRequested {
 		return false
 	}
 	if present, found := maintenance.Get(); found && present.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForDeletion {
@@ -116,7 +117,7 @@ func clearReleaseAnnotations(m *clusterv1.Machine) (changed bool) {
 			changed = true
 		}
 	}
-	if m.DeletionTimestamp.IsZero() && timeIn(m, v1alpha1.DrainRequestedAnnotation) != nil {
+	if m.DeletionTimestamp.IsZero() && drainRequested(m) != nil {
 		return changed // the stage annotation or an in-place update requests a drain, whose clock runs
 	}
 	return removeAnnotations(m, clockAnnotations...) || changed

@@ -59,7 +59,7 @@ func AllowUpdate(policy *v1alpha1.MachineDrainPolicy, reason string) func(*clust
 		case UpdateAllowed(m) || !slices.Contains(results, reason) && (required != v1alpha1.StageCordon || reason != v1alpha1.ReasonMachineCordoned):
 			return false
 		default:
-			metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.UpdateAllowedAnnotation, reason)
+			metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.UpdateAllowedAnnotation, bound(m, reason))
 			return true
 		}
 	}
@@ -115,10 +115,9 @@ func MayUpdate(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (allow
 	}
 }
 
-// UpdateAllowed reports whether the manager has allowed the in-place update of a Machine, so that its policy is no longer needed.
+// UpdateAllowed reports whether the manager has allowed the in-place update of this Machine, so that its policy is no longer needed.
 func UpdateAllowed(m *clusterv1.Machine) bool {
-	_, allowed := m.Annotations[v1alpha1.UpdateAllowedAnnotation]
-	return allowed
+	return boundValue(m, v1alpha1.UpdateAllowedAnnotation) != ""
 }
 
 // waitOfUpdate says what the in-place update of a Machine waits for. A condition with status True is that of an earlier or another maintenance.

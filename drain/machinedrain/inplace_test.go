@@ -83,11 +83,19 @@ func TestAllowUpdate(t *testing.T) {
 		"M84: allows nothing where the policy requires nothing":          {updated(), inPlace(""), v1alpha1.ReasonMachineDrained, ""},
 		"M84: allows nothing without an update":                          {&clusterv1.Machine{}, drain, v1alpha1.ReasonMachineDrained, ""},
 		"M84: keeps the permission until the update has completed":       {updated(allowed, "Drained"), drain, v1alpha1.ReasonMachineDraining, "Drained"},
+		"M84: replaces a copy of the permission of another Machine":      {updated(allowed, "Drained/other"), drain, v1alpha1.ReasonMachineDrained, "Drained"},
 		"M84: withdraws the permission when the update has completed":    {annotatedMachine(allowed, "Drained"), drain, v1alpha1.ReasonMachineDrained, ""},
 		"M84: withdraws the permission when the policy requires nothing": {updated(allowed, "Drained"), inPlace(v1alpha1.InPlaceUpdatesIgnore), v1alpha1.ReasonMachineDrained, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
+			test.machine.UID = "uid"
+			if before := test.machine.Annotations[allowed]; before != "" && !strings.Contains(before, "/") {
+				test.machine.Annotations[allowed] += "/uid"
+			}
+			if test.want != "" {
+				test.want += "/uid"
+			}
 			before := test.machine.Annotations[allowed]
 			g.Expect(machinedrain.AllowUpdate(test.policy, test.reason)(test.machine)).To(Equal(before != test.want))
 			g.Expect(test.machine.Annotations[allowed]).To(Equal(test.want))
@@ -159,19 +167,20 @@ func TestMayUpdate(t *testing.T) {
 		policy  *v1alpha1.MachineDrainPolicy
 		want    string // the message; empty if the update may begin
 	}{
-		"M85: allows an update without a policy":                    {updated(), nil, ""},
-		"M85: allows an update that the policy ignores":             {updated(), inPlace(v1alpha1.InPlaceUpdatesIgnore), ""},
-		"M85: allows an update after the drain":                     {updated(allowed, "Drained"), nil, ""},
-		"M85: allows an update of an excluded Machine":              {updated(clusterv1.ExcludeNodeDrainingAnnotation, ""), drain, ""},
-		"M85: waits until the manager has observed the update":      {updated(), drain, "to begin stage Drain"},
-		"M85: does not trust the condition of an earlier drain":     {with(updated(), metav1.ConditionTrue, "Drained", "The Node is drained"), drain, "to begin stage Drain"},
-		"M85: says what the drain waits for":                        {with(updated(), metav1.ConditionFalse, "Draining", "Pod a/b: waits\n* for\x1b[2J it"), drain, "stage Drain of the Node (Draining): Pod a/b: waits\n* for [2J it"},
-		"M85: waits for a cordon":                                   {with(updated(), metav1.ConditionFalse, "Cordoning", "x"), cordon, "stage Cordon of the Node (Cordoning): x"},
-		"M85: names a stage annotation that takes precedence":       {updated(staged, "Cordon"), drain, "the annotation maintenance.cluster.x-k8s.io/stage: Cordon"},
-		"M85: names a stage annotation that completes":              {updated(staged, "Complete"), cordon, "stage: Complete of the Machine takes precedence"},
-		"M85: waits for the drain that a stage annotation requests": {with(updated(staged, "Drain"), metav1.ConditionFalse, "Draining", "x"), cordon, "(Draining): x"},
-		"M85: does not update a Machine that is being deleted":      {deleted, drain, "being deleted"},
-		"M85: does not repeat an update that has completed":         {annotatedMachine(allowed, "Drained"), drain, "has completed"},
+		"M85: allows an update without a policy":                          {updated(), nil, ""},
+		"M85: allows an update that the policy ignores":                   {updated(), inPlace(v1alpha1.InPlaceUpdatesIgnore), ""},
+		"M85: allows an update after the drain":                           {updated(allowed, "Drained"), nil, ""},
+		"M85: does not trust a copy of the permission of another Machine": {updated(allowed, "Drained/other"), drain, "to begin stage Drain"},
+		"M85: allows an update of an excluded Machine":                    {updated(clusterv1.ExcludeNodeDrainingAnnotation, ""), drain, ""},
+		"M85: waits until the manager has observed the update":            {updated(), drain, "to begin stage Drain"},
+		"M85: does not trust the condition of an earlier drain":           {with(updated(), metav1.ConditionTrue, "Drained", "The Node is drained"), drain, "to begin stage Drain"},
+		"M85: says what the drain waits for":                              {with(updated(), metav1.ConditionFalse, "Draining", "Pod a/b: waits\n* for\x1b[2J it"), drain, "stage Drain of the Node (Draining): Pod a/b: waits\n* for [2J it"},
+		"M85: waits for a cordon":                                         {with(updated(), metav1.ConditionFalse, "Cordoning", "x"), cordon, "stage Cordon of the Node (Cordoning): x"},
+		"M85: names a stage annotation that takes precedence":             {updated(staged, "Cordon"), drain, "the annotation maintenance.cluster.x-k8s.io/stage: Cordon"},
+		"M85: names a stage annotation that completes":                    {updated(staged, "Complete"), cordon, "stage: Complete of the Machine takes precedence"},
+		"M85: waits for the drain that a stage annotation requests":       {with(updated(staged, "Drain"), metav1.ConditionFalse, "Draining", "x"), cordon, "(Draining): x"},
+		"M85: does not update a Machine that is being deleted":            {deleted, drain, "being deleted"},
+		"M85: does not repeat an update that has completed":               {annotatedMachine(allowed, "Drained"), drain, "has completed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -3,6 +3,7 @@ package machinedrain
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -79,12 +80,31 @@ func StageCondition(requested v1alpha1.NodeMaintenanceStage, m *v1alpha1.NodeMai
 func RequestDrain(now time.Time) func(*clusterv1.Machine) (changed bool) {
 	return func(m *clusterv1.Machine) bool {
 		changed := SetRemediation(m)
-		if timeIn(m, v1alpha1.DrainRequestedAnnotation) == nil {
-			metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.DrainRequestedAnnotation, now.UTC().Format(time.RFC3339))
+		if drainRequested(m) == nil {
+			metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.DrainRequestedAnnotation, bound(m, now.UTC().Format(time.RFC3339)))
 			changed = true
 		}
 		return changed
 	}
+}
+
+// drainRequested returns since when the drain in place of a Machine has been requested, nil if it is not.
+func drainRequested(m *clusterv1.Machine) *time.Time {
+	return parse(boundValue(m, v1alpha1.DrainRequestedAnnotation))
+}
+
+// bound returns the value of an annotation that counts on one Machine only: it ends with the UID of the Machine. Another actor may copy the annotation,
+// for example from the template of a MachineSet or from a backup.
+func bound(m *clusterv1.Machine, value string) string { return value + "/" + string(m.UID) }
+
+// boundValue returns the value in an annotation that counts on one Machine only. It is empty if the Machine does not have the annotation, or has that
+// of another Machine, or one without a UID, of an earlier version of the manager.
+func boundValue(m *clusterv1.Machine, annotation string) string {
+	value, uid, _ := strings.Cut(m.Annotations[annotation], "/")
+	if uid != string(m.UID) {
+		return ""
+	}
+	return value
 }
 
 // EndMaintenance removes what the maintenance of a running Machine has set on it.

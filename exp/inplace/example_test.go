@@ -58,7 +58,7 @@ func ExampleAwait() {
 
 	machine = &clusterv1.Machine{}
 	_ = management.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: "worker-7"}, machine)
-	machine.Annotations[v1alpha1.UpdateAllowedAnnotation] = v1alpha1.ReasonMachineDrained // as the manager does after the drain
+	machine.Annotations[v1alpha1.UpdateAllowedAnnotation] = v1alpha1.ReasonMachineDrained + "/" + string(machine.UID) // as the manager does after the drain
 	_ = management.Update(context.Background(), machine)
 	call()
 

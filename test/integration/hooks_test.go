@@ -281,7 +281,7 @@ func (s *scene) makeOverdue(machine string) {
 	s.Helper()
 	s.change(machine, func(m *clusterv1.Machine) {
 		hourAgo := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
-		m.Annotations[v1alpha1.MachineStageAnnotation], m.Annotations[v1alpha1.DrainRequestedAnnotation] = string(v1alpha1.StageDrain), hourAgo
+		m.Annotations[v1alpha1.MachineStageAnnotation], m.Annotations[v1alpha1.DrainRequestedAnnotation] = string(v1alpha1.StageDrain), hourAgo+"/"+string(m.UID)
 		m.Annotations[v1alpha1.DrainStartedAnnotation] = hourAgo
 		m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](600)
 	})

@@ -130,7 +130,8 @@ func TestInPlaceUpdates(t *testing.T) {
 		s.expectCondition(failing, metav1.ConditionTrue, v1alpha1.ReasonMachineDrained)
 		s.expectCordoned(failing)
 		s.Expect(s.evictions().Succeeded().Names()).To(ContainElement("on-" + failing))
-		s.Expect(s.machine(failing).Annotations).To(HaveKeyWithValue(v1alpha1.UpdateAllowedAnnotation, v1alpha1.ReasonMachineDrained))
+		allowed := s.machine(failing)
+		s.Expect(allowed.Annotations).To(HaveKeyWithValue(v1alpha1.UpdateAllowedAnnotation, v1alpha1.ReasonMachineDrained+"/"+string(allowed.UID)))
 		s.Expect(s.nodeWrites(failing).Where(setsSchedulable)).To(BeEmpty())
 
 		u.failing.Store(false)
