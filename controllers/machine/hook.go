@@ -7,6 +7,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -69,14 +70,31 @@ func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machine
 		r.forget(client.ObjectKeyFromObject(s.machine))
 		return r.patchMachine(ctx, s, "removing the hook", machinedrain.RemoveHook)
 	case machinedrain.HandsOver:
-		r.forget(client.ObjectKeyFromObject(s.machine))
-		if !conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) { // the other manager overwrites it, and this one does not write it again
-			return r.setCondition(ctx, s, waitingCondition(v1alpha1.ReasonHandedOver, r.Filter.HandedOverMessage(s.machine)))
-		}
-		return nil
+		return r.handOver(ctx, s)
 	default:
 		return nil
 	}
+}
+
+// handOver writes to the condition which manager must drain the Machine: once for each label, and again after a restart, because the other manager
+// overwrites it. The present condition does not show whether that manager runs: it may be from before the label was changed.
+func (r *Reconciler) handOver(ctx context.Context, s *scope) error {
+	key, to := client.ObjectKeyFromObject(s.machine), handedOver{uid: s.machine.UID, label: s.machine.Labels[clusterv1.WatchLabel]}
+	r.forget(key)
+	if before, _ := r.handedOver.Load(key); before == to {
+		return nil
+	}
+	if err := r.setCondition(ctx, s, waitingCondition(v1alpha1.ReasonHandedOver, r.Filter.HandedOverMessage(s.machine))); err != nil {
+		return err
+	}
+	r.handedOver.Store(key, to)
+	return nil
+}
+
+// handedOver is a Machine that another manager must drain, and the label that says which.
+type handedOver struct {
+	uid   types.UID
+	label string
 }
 
 // release removes the hook of a deleted Machine. The same patch prevents Cluster API from repeating a drain that has completed or timed out

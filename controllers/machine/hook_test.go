@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"maps"
+	"strconv"
 	"testing"
 	"time"
 
@@ -141,6 +142,47 @@ func TestCopiedExcludeAnnotation(t *testing.T) {
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 			_, hasHook := machine.Annotations[v1alpha1.PreDrainHookAnnotation]
 			g.Expect(hasHook).NotTo(Equal(tc.released))
+		})
+	}
+}
+
+func TestHandOver(t *testing.T) {
+	for reason, status := range map[string]metav1.ConditionStatus{
+		"": "", v1alpha1.ReasonMachineDraining: metav1.ConditionFalse, v1alpha1.ReasonWaitingForTurn: metav1.ConditionFalse, v1alpha1.ReasonMachineDrained: metav1.ConditionTrue,
+	} {
+		t.Run("M104: reports once which manager must drain a deleted Machine whose label was changed, although its condition has the reason "+strconv.Quote(reason), func(t *testing.T) {
+			g, machine := NewWithT(t), deletedMachine()
+			machine.Labels = map[string]string{clusterv1.WatchLabel: "b", clusterv1.ClusterNameLabel: "c"}
+			machine.Annotations[v1alpha1.PreDrainHookAnnotation] = v1alpha1.HookOwner + "/a"
+			had := func(reason string, status metav1.ConditionStatus) {
+				machine.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: status, Reason: reason, LastTransitionTime: metav1.Now()}}
+			}
+			if reason != "" {
+				had(reason, status)
+			}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).WithStatusSubresource(machine).Build()
+			r := notConnected(t, management, clock.RealClock{})
+			r.Filter = "a"
+			reconciled := func() (reason, message string) {
+				_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+				return conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance), conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)
+			}
+			got, message := reconciled()
+			g.Expect(got).To(Equal(v1alpha1.ReasonHandedOver))
+			g.Expect(message).To(ContainSubstring("--watch-filter=b "))
+
+			had(v1alpha1.ReasonMachineDraining, metav1.ConditionFalse) // the other manager drains it
+			g.Expect(management.Status().Update(t.Context(), machine)).To(Succeed())
+			got, _ = reconciled()
+			g.Expect(got).To(Equal(v1alpha1.ReasonMachineDraining))
+
+			machine.Labels[clusterv1.WatchLabel] = "c"
+			g.Expect(management.Update(t.Context(), machine)).To(Succeed())
+			got, message = reconciled()
+			g.Expect(got).To(Equal(v1alpha1.ReasonHandedOver))
+			g.Expect(message).To(ContainSubstring("--watch-filter=c "))
 		})
 	}
 }

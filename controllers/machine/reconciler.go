@@ -73,6 +73,7 @@ type Reconciler struct {
 	failures    workload.Failures[types.NamespacedName]
 	blocked     sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
 	rulesGone   sync.Map                                  // since when MachineDrainRules of drains are gone, by the Machine's namespace and name: see awaitReplacement
+	handedOver  sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
 	patches     sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
 	unconfirmed sync.Map                                  // since when Machines have waited for the confirmation of their drains, by namespace and name: see mayBeConfirmed
 	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
@@ -106,6 +107,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		if apierrors.IsNotFound(err) {
 			r.forget(request.NamespacedName)
 			r.patches.Delete(request.NamespacedName)
+			r.handedOver.Delete(request.NamespacedName)
 			r.Recorder.ForgetMachine(request.NamespacedName)
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
@@ -115,6 +117,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if responsibility := r.Filter.ResponsibilityFor(machine); responsibility != machinedrain.Reconciles {
 		return reconcile.Result{}, r.leave(ctx, s, responsibility)
 	}
+	r.handedOver.Delete(request.NamespacedName)
 	result, err := r.reconcile(ctx, s)
 	if machinedrain.IsDraining(s.machine) {
 		result, err = r.reportFailure(ctx, s, result, err)
