@@ -287,14 +287,14 @@ func slowNetwork(_ context.Context, r *run, pick uint64) (heal, error) {
 }
 
 func pauseCluster(ctx context.Context, r *run, _ uint64) (heal, error) {
+	return func(ctx context.Context) error { return r.setPaused(ctx, false) }, r.setPaused(ctx, true)
+}
+
+// setPaused pauses or resumes the Cluster, unless it was deleted or moved.
+func (r *run) setPaused(ctx context.Context, paused bool) error {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: clusterName}}
-	set := func(ctx context.Context, paused bool) error {
-		return patch(ctx, r.fleet.Client, cluster, fmt.Sprintf(`{"spec":{"paused":%t}}`, paused))
-	}
-	undo := func(ctx context.Context) error {
-		return client.IgnoreNotFound(errors.Cause(set(ctx, false))) // deleted by another fault
-	}
-	return undo, set(ctx, true)
+	err := patch(ctx, r.fleet.Client, cluster, fmt.Sprintf(`{"spec":{"paused":%t}}`, paused))
+	return client.IgnoreNotFound(errors.Cause(err))
 }
 
 // clusterDeleted is the fault after which the fleet ends.

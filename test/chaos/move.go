@@ -30,8 +30,11 @@ func (r *run) move(ctx context.Context, record *recording) error {
 	}
 	r.logf("the Cluster is moved")
 	err := eventually(ctx, 2*healing, "clusterctl moves the Cluster", func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healing) // an interrupted move may leave the Cluster paused
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healing)
 		defer cancel()
+		if err := r.setPaused(ctx, false); err != nil { // an interrupted move leaves the Cluster paused
+			return err
+		}
 		return r.fleet.MoveTo(ctx, r.next.fleet, metav1.NamespaceDefault)
 	})
 	if err != nil {
