@@ -86,18 +86,20 @@ func TestWithoutConnection(t *testing.T) {
 		},
 		{name: "M92: a step that fails in between does not start this minute again", state: wasLost, records: waits, fails: true, brief: true, blindFor: 50 * time.Second},
 		{name: "M92: keeps a Machine whose drain has begun, after a restart", state: notTried, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
+		{name: "M92: keeps a Machine whose drain has begun as long as this process has not tried to connect", state: notTried, blindFor: 2 * time.Minute, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
+		{name: "M93: a Machine that waits for a turn gets it after its drain timeout in an outage, and is kept", state: wasLost, records: waits, blindFor: 2 * time.Minute},
 		{name: "M92: keeps a Machine whose drain has begun beyond its drain timeout, after the first failed attempt", state: hasFailed, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
 		{
 			name: "M15: releases a Machine whose drain has begun, at its drain timeout", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(time.Minute)}, blindFor: time.Minute,
 			released: true,
 		},
-		{name: "M94: keeps a Machine whose drain has ended and that waits for volumes without a timeout", state: wasLost, records: map[string]string{
+		{name: "M94: keeps a Machine whose drain has ended and that waits for volumes without a timeout", state: wasLost, blindFor: 2 * time.Minute, records: map[string]string{
 			v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute), v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
 		}},
 		{name: "M94: keeps a Machine that was drained in place before it was deleted", state: wasLost, records: map[string]string{
 			v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute),
 		}},
-		{name: "M94: a drain in place that has ended does not time out in an outage", state: wasLost, inPlace: true, records: map[string]string{
+		{name: "M94: a drain in place that has ended does not time out in an outage", state: wasLost, inPlace: true, blindFor: 2 * time.Minute, records: map[string]string{
 			v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute),
 		}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
 		{
@@ -112,8 +114,8 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M98: keeps a Machine whose drain has begun, while its policy cannot be decoded", state: wasLost, unread: true, blindFor: time.Minute,
 			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
 		{name: "M98: keeps the record that a Machine waits for a turn, while its policy cannot be decoded", state: wasLost, unread: true, reason: v1alpha1.ReasonWaitingForTurn},
-		{name: "M84: allows no update in place of a Machine that waits for a turn", state: wasLost, records: waits, inPlace: true},
-		{name: "M84: allows no update in place of a Machine whose drain cannot be observed", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, inPlace: true},
+		{name: "M84: allows no update in place of a Machine that waits for a turn", state: wasLost, records: waits, inPlace: true, blindFor: 2 * time.Minute},
+		{name: "M84: allows no update in place of a Machine whose drain cannot be observed", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, inPlace: true, blindFor: 2 * time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)

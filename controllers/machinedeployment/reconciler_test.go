@@ -3,6 +3,7 @@ package machinedeployment
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -11,13 +12,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// A manager that does not ignore the objects of these tests would use the workload cluster, which is nil.
+// A manager that does not ignore the MachineDeployment would use the workload clusters, which are nil.
 func TestWatchFilter(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := clusterv1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
 	}
 	labelled := func(name, value string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{clusterv1.WatchLabel: value}}
@@ -31,11 +36,27 @@ func TestWatchFilter(t *testing.T) {
 			t.Errorf("got %v, %v", result, err)
 		}
 	})
-	t.Run("M105: neither announces nor cordons the Node of a Machine that the watch filter does not select", func(t *testing.T) {
-		r, s := &Reconciler{Filter: "ours"}, &scope{cluster: &clusterv1.Cluster{}}
-		machine := &clusterv1.Machine{ObjectMeta: labelled("m", "theirs")}
-		if err := r.apply(t.Context(), s, machine, v1alpha1.StageCordon); err != nil {
-			t.Error(err)
-		}
-	})
+	for name, filter := range map[string]string{
+		"M105: neither announces nor cordons the Node of a Machine that the watch filter does not select": "ours",
+		"M105: cordons that of a Machine that it selects":                                                 "theirs",
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}}
+			machine := &clusterv1.Machine{ObjectMeta: labelled("m", "theirs"), Spec: clusterv1.MachineSpec{ClusterName: cluster.Name}}
+			machine.Status.NodeRef.Name = "node"
+			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster, machine).Build()
+			remote := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}).Build()
+			r := &Reconciler{Filter: machinedrain.WatchFilter(filter), Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}}
+			if err := r.apply(t.Context(), &scope{cluster: cluster, remote: remote}, machine, v1alpha1.StageCordon); err != nil {
+				t.Fatal(err)
+			}
+			maintenances := &v1alpha1.NodeMaintenanceList{}
+			if err := remote.List(t.Context(), maintenances); err != nil {
+				t.Fatal(err)
+			}
+			if got := len(maintenances.Items) > 0; got != (filter == "theirs") {
+				t.Errorf("got %d NodeMaintenances", len(maintenances.Items))
+			}
+		})
+	}
 }
