@@ -197,16 +197,8 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if limit == 0 || self.Draining {
 		return Turn{}
 	}
-	turn := Turn{Limit: limit}
-	if settles := self.Requested.Add(settling); now.Before(settles) && settles.Sub(now) <= 2*settling { // else the clock of this manager is behind
-		turn.Settles = settles
-	}
 	lastBegan := lastDrainBegan(self, all)
-	overdue := func(c Contender) bool {
-		latest := c.latest(lastBegan)
-		return !latest.IsZero() && !now.Before(latest)
-	}
-	turn.Latest, turn.Overdue = self.latest(lastBegan), overdue(self)
+	turn := Turn{Limit: limit, Settles: self.settles(now), Latest: self.latest(lastBegan), Overdue: self.isOverdue(lastBegan, now)}
 	isStuck := false
 	for _, other := range all {
 		switch {
@@ -214,7 +206,7 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 		case other.Draining:
 			turn.Draining++
 		case compareContenders(other, self) < 0:
-			turn.Overdue = turn.Overdue && !overdue(other)
+			turn.Overdue = turn.Overdue && !other.isOverdue(lastBegan, now)
 			if !other.AwaitsRules || self.AwaitsRules {
 				turn.Before++
 				isStuck = isStuck || other.Stuck || other.AwaitsRules
@@ -223,6 +215,21 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	}
 	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isStuck)
 	return turn
+}
+
+// settles returns until when the Machine waits for those whose drains were requested in the same second, zero if it does not.
+func (c Contender) settles(now time.Time) time.Time {
+	settles := c.Requested.Add(settling)
+	if !now.Before(settles) || settles.Sub(now) > 2*settling { // the clock of this manager is behind
+		return time.Time{}
+	}
+	return settles
+}
+
+// isOverdue reports whether the drain should have started regardless of the limit.
+func (c Contender) isOverdue(lastBegan, now time.Time) bool {
+	latest := c.latest(lastBegan)
+	return !latest.IsZero() && !now.Before(latest)
 }
 
 // lastDrainBegan returns when the last drain of another contender began, zero if none drains.
@@ -243,18 +250,8 @@ func lastDrainBegan(self Contender, all []Contender) (last time.Time) {
 // Machines is released before another drain timeout has passed. isHeld is that of ObservedDrain: such a Machine never gets a turn. BlindTurn returns
 // its first error.
 func BlindTurn(self *clusterv1.Machine, clock Clock, all []clusterv1.Machine, isHeld func(*clusterv1.Machine) (bool, error), now time.Time) (at time.Time, granted bool, _ error) {
-	var lastBegan time.Time
-	clocks := map[string]Clock{}
 	requested := RequestedDrains(all)
-	for _, m := range requested {
-		c := ClockOf(m, lookup.Result[v1alpha1.NodeMaintenance]{}, now)
-		if c.Waiting != nil { // it may not have recorded yet that turns cannot be observed
-			c.Blocked = cmp.Or(c.Blocked, clock.Blocked)
-		}
-		if clocks[m.Name] = c; m.Name != self.Name && c.Drain != nil && c.Drain.After(lastBegan) {
-			lastBegan = *c.Drain
-		}
-	}
+	clocks, lastBegan := recordedClocks(self, clock, requested, now)
 	if at = clock.EarliestBlindTurn(self, lastBegan); at.IsZero() || now.Before(at) {
 		return at, false, nil
 	}
@@ -268,6 +265,21 @@ func BlindTurn(self *clusterv1.Machine, clock Clock, all []clusterv1.Machine, is
 		}
 	}
 	return at, true, nil
+}
+
+// recordedClocks returns the clocks of the requested drains as the Machines have recorded them, and when the last of another Machine began.
+func recordedClocks(self *clusterv1.Machine, clock Clock, requested []*clusterv1.Machine, now time.Time) (clocks map[string]Clock, lastBegan time.Time) {
+	clocks = make(map[string]Clock, len(requested))
+	for _, m := range requested {
+		c := ClockOf(m, lookup.Result[v1alpha1.NodeMaintenance]{}, now)
+		if c.Waiting != nil { // it may not have recorded yet that turns cannot be observed
+			c.Blocked = cmp.Or(c.Blocked, clock.Blocked)
+		}
+		if clocks[m.Name] = c; m.Name != self.Name && c.Drain != nil && c.Drain.After(lastBegan) {
+			lastBegan = *c.Drain
+		}
+	}
+	return clocks, lastBegan
 }
 
 // EarliestBlindTurn returns when BlindTurn may grant a turn to a Machine, if the last drain of the Cluster began at lastBegan. It is zero if the Machine

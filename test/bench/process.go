@@ -144,7 +144,7 @@ func (p program) memory(ctx context.Context) (m memory, err error) {
 			return m, err
 		}
 		if steady = math.Abs(m.live-before) < steadyShare*before; !steady {
-			if err = pause(ctx, steadyInterval); err != nil {
+			if err := pause(ctx, steadyInterval); err != nil {
 				return m, err
 			}
 		}

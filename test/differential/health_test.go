@@ -195,7 +195,7 @@ func healthCheck(t *testing.T, kind string) string {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("../..", path))
+	content, err := os.ReadFile(filepath.Join("..", "..", path))
 	if err != nil {
 		t.Fatal(err)
 	}
