@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -92,9 +93,21 @@ func (s *scene) run(pods ...*corev1.Pod) {
 		s.create(s.workload.Client, pod)
 	}
 	for _, pod := range pods {
-		s.Eventually(func() corev1.PodPhase { return s.pod(pod.Name).Status.Phase }, eventually, pace).Should(Equal(corev1.PodRunning))
+		changed := time.Now()
+		s.Eventually(func() corev1.PodPhase {
+			present := s.pod(pod.Name)
+			if present.Status.Phase == corev1.PodPending && time.Since(changed) > startInterval {
+				changed = time.Now()
+				s.annotate(present, "capnm.test/changed", changed.Format(time.RFC3339))
+			}
+			return present.Status.Phase
+		}, eventually, pace).Should(Equal(corev1.PodRunning))
 	}
 }
+
+// startInterval is how often a Pod that does not start is changed: kwok v0.8.0 drops the event of a Pod while its cache does not contain the lease of the
+// Node yet, after an outage of the API server for example, and does not look again.
+const startInterval = 10 * time.Second
 
 // annotate sets an annotation of a Pod.
 func (s *scene) annotate(pod *corev1.Pod, key, value string) {
