@@ -159,6 +159,7 @@ func (s *scene) replicaSetOf(deployment string) *appsv1.ReplicaSet {
 	return nil
 }
 
+// expectRolledOut waits until a Deployment has its replicas and no other Pods, such as those of an earlier template that terminate.
 func (s *scene) expectRolledOut(name string) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -166,6 +167,7 @@ func (s *scene) expectRolledOut(name string) {
 		g.Expect(s.workload.Client.Get(s.Context(), keyOf(name), d)).To(Succeed())
 		g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
 		g.Expect([]int32{d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.AvailableReplicas}).To(HaveEach(*d.Spec.Replicas))
+		g.Expect(s.podsOf(name)).To(HaveLen(int(*d.Spec.Replicas)))
 	}, eventually, pace).Should(Succeed())
 }
 
