@@ -51,7 +51,10 @@ func (r *Reconciler) confirmVolumes(ctx context.Context, s *scope) (outcome, err
 	case err != nil:
 		return r.unreachable(ctx, s, err)
 	case !found, node.UID != s.node.UID:
-		return outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for Node " + s.node.Name + " to be observed", at: s.now.Add(observeRetry)}, nil
+		return outcome{
+			action: wait, reason: v1alpha1.ReasonMachineDraining, at: s.now.Add(observeRetry),
+			message: "Waiting for Node " + s.node.Name + " to be observed",
+		}, nil
 	}
 	known := s.node
 	s.confirming, s.node = false, node

@@ -249,7 +249,9 @@ func lastDrainBegan(self Contender, all []Contender) (last time.Time) {
 // cannot observe the turn counts as if that was when the Machine could not. So an outage does not start all drains at once, and none of these
 // Machines is released before another drain timeout has passed. isHeld is that of ObservedDrain: such a Machine never gets a turn. BlindTurn returns
 // its first error.
-func BlindTurn(self *clusterv1.Machine, clock Clock, all []clusterv1.Machine, isHeld func(*clusterv1.Machine) (bool, error), now time.Time) (at time.Time, granted bool, _ error) {
+func BlindTurn(
+	self *clusterv1.Machine, clock Clock, all []clusterv1.Machine, isHeld func(*clusterv1.Machine) (bool, error), now time.Time,
+) (at time.Time, granted bool, _ error) {
 	requested := RequestedDrains(all)
 	clocks, lastBegan := recordedClocks(self, clock, requested, now)
 	if at = clock.EarliestBlindTurn(self, lastBegan); at.IsZero() || now.Before(at) {
