@@ -87,12 +87,21 @@ func (a *AuditLog) Next(mark Mark) (Events, Mark, error) {
 	var events Events
 	for line := range bytes.Lines(content) {
 		var event auditv1.Event
-		if err := json.Unmarshal(line, &event); err != nil {
+		if err := json.Unmarshal(afterTornEvent(line), &event); err != nil {
 			return nil, mark, errors.Wrapf(err, "parsing a line of %s", a.path)
 		}
 		events = append(events, newEvent(&event))
 	}
 	return events, Mark{mark.offset + int64(len(content))}, nil
+}
+
+// afterTornEvent returns a line without the beginning of an event that a killed API server left in it: the next server continues the line.
+// What clients send is not mistaken for an event, since the quotes in it are escaped.
+func afterTornEvent(line []byte) []byte {
+	if last := bytes.LastIndex(line, []byte(`{"kind":"Event",`)); last > 0 && !json.Valid(line) {
+		return line[last:]
+	}
+	return line
 }
 
 // open returns nil if there is no file because nothing has been requested yet.

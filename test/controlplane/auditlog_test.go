@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +58,20 @@ func TestEvictionIsAudited(t *testing.T) {
 	g.Expect(evictions.Succeeded()).To(Equal(evictions[1:]))
 	g.Expect(events.By("evictor").Verb("delete").Resource("pods").Failed(403).Names()).To(Equal([]string{"app"}))
 	g.Expect(events.NotBy("evictor").Resource("pods", "eviction")).To(BeEmpty())
+}
+
+func TestEventThatAKilledServerCutOff(t *testing.T) {
+	g := NewWithT(t)
+	path := filepath.Join(t.TempDir(), auditLogName)
+	event := `{"kind":"Event","verb":"get","user":{"username":"%s"},"requestURI":"{\"kind\":\"Event\","}`
+	g.Expect(os.WriteFile(path, fmt.Appendf(nil, event+"\n"+event[:45]+event+"\n"+event+"\n", "first", "next", "last"), 0o600)).To(Succeed())
+	events, err := (&AuditLog{path}).Since(Mark{})
+	g.Expect(err).NotTo(HaveOccurred())
+	users := make([]string, 0, len(events))
+	for _, event := range events {
+		users = append(users, event.User)
+	}
+	g.Expect(users).To(Equal([]string{"first", "next", "last"}))
 }
 
 func TestCutOffRequestIsAudited(t *testing.T) {
