@@ -210,19 +210,11 @@ func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err e
 
 // because returns the part of the event message on a removed Pod that names the NodeMaintenances or other instigators.
 func (p *pass) because(ctx context.Context, s *subject) string {
-	node := s.pod.Spec.NodeName
-	maintenances, err := workload.MaintenancesOf(ctx, p.client, node)
+	drains, err := p.drainsNow(ctx, s.pod.Spec.NodeName)
 	if err != nil { // the event omits them
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to find the NodeMaintenances of a removed Pod")
 	}
-	var draining []*v1alpha1.NodeMaintenance
-	for i := range maintenances {
-		m := &maintenances[i]
-		if evacuation.Drains(m, node) && !p.suspended(m) && rules.NewMatcher(rules.InEffect(&m.Spec)).Decide(planinput.RulePod(p.observation, s.pod)).Behavior == v1alpha1.DrainBehaviorDrain {
-			draining = append(draining, m)
-		}
-	}
-	return evacuation.Because(s.evacuation, node, draining)
+	return evacuation.Because(s.evacuation, s.pod.Spec.NodeName, drains.Draining(planinput.RulePod(p.observation, s.pod)))
 }
 
 // recordRefusal counts a refused eviction in the status of the Evacuation, reports the reason, and schedules the next attempt after a backoff.

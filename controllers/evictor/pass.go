@@ -218,17 +218,22 @@ func (p *pass) isStillDue(ctx context.Context, s *subject, now time.Time) bool {
 	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest, client.UnsafeDisableDeepCopy); err != nil {
 		return false
 	}
-	maintenances, err := workload.MaintenancesOf(ctx, p.client, s.pod.Spec.NodeName)
+	drains, err := p.drainsNow(ctx, s.pod.Spec.NodeName)
 	if err != nil {
 		return false
 	}
-	node, err := workload.NodeNamed(ctx, p.client, s.pod.Spec.NodeName)
-	if err != nil {
-		return false
-	}
-	drains := evacuation.DrainersOf(maintenances, p.suspended).On(node)
 	again := p.subjectOf(latest, func(string) evacuation.NodeTerms { return drains }, now)
 	return again != nil && again.action.Kind == evacuation.Evict
+}
+
+// drainsNow returns the NodeMaintenances that drain a Node now, which may be long after the pass began.
+func (p *pass) drainsNow(ctx context.Context, name string) (evacuation.NodeTerms, error) {
+	maintenances, err := workload.MaintenancesOf(ctx, p.client, name)
+	if err != nil {
+		return nil, err
+	}
+	node, err := workload.NodeNamed(ctx, p.client, name)
+	return evacuation.DrainersOf(maintenances, p.suspended).On(node), err
 }
 
 // nodeRetry is the delay before a Node that cannot be read is read again.

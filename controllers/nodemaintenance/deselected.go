@@ -16,7 +16,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
-	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
@@ -30,7 +29,7 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 	}
 	for _, node := range nodes {
 		// Another NodeMaintenance that drains the Node decides about all Evacuations there.
-		if !slices.ContainsFunc(s.othersOn(node), planinput.Drains) {
+		if !slices.ContainsFunc(s.othersOn(node), (*v1alpha1.NodeMaintenance).Drains) {
 			if err := r.withdrawAll(ctx, s, node, nil); err != nil {
 				return false, err
 			}

@@ -135,7 +135,7 @@ func (r *Reconciler) takeTurns(ctx context.Context, s *scope) (bool, error) {
 func (s *scope) drains() []planinput.Drain {
 	drains := []planinput.Drain{{Maintenance: s.maintenance, Nodes: s.nodes}}
 	for i := range s.others {
-		if other := &s.others[i]; planinput.Drains(other) {
+		if other := &s.others[i]; other.Drains() {
 			drains = append(drains, planinput.Drain{Maintenance: other, Nodes: s.drainedBy[other.Name], Suspended: s.suspends.Has(other.Name)})
 		}
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
-	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -45,7 +44,7 @@ func (r *Reconciler) findSuspended(ctx context.Context, s *scope) error {
 	suspension := r.Served.Suspension(ctx, s.request.Cluster)
 	s.suspends = sets.New[string]()
 	for i := range s.others {
-		if other := &s.others[i]; planinput.Drains(other) && suspension.Of(other) {
+		if other := &s.others[i]; other.Drains() && suspension.Of(other) {
 			s.suspends.Insert(other.Name)
 		}
 	}
@@ -70,7 +69,7 @@ func findNeighbours(ctx context.Context, s *scope) error {
 			}
 			seen.Insert(other.Name)
 			s.others = append(s.others, *other)
-			if !planinput.Drains(other) {
+			if !other.Drains() {
 				continue
 			}
 			if s.drainedBy[other.Name], err = selectedNodes(ctx, s.client, other); err != nil {
@@ -249,7 +248,7 @@ func (r *Reconciler) maintenancesOf(ctx context.Context, cluster types.Namespace
 	})
 }
 
-// draining returns all NodeMaintenances in stage Drain.
+// draining returns all NodeMaintenances that drain Nodes.
 func (r *Reconciler) draining(ctx context.Context, cluster types.NamespacedName) []types.NamespacedName {
 	remoteClient, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
@@ -260,7 +259,7 @@ func (r *Reconciler) draining(ctx context.Context, cluster types.NamespacedName)
 		logMapError(ctx, errors.Wrap(err, "listing NodeMaintenances"), cluster)
 		return nil
 	}
-	return keysWhere(all.Items, func(m *v1alpha1.NodeMaintenance) bool { return m.Spec.Stage == v1alpha1.StageDrain })
+	return keysWhere(all.Items, (*v1alpha1.NodeMaintenance).Drains)
 }
 
 // logMapError logs that an event could not be mapped to NodeMaintenances. They are reconciled at their next event.

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
 )
 
@@ -100,7 +99,7 @@ func deferredUntil(s *scope, node *corev1.Node, pod drainedPod, at time.Time) ti
 func othersReplacements(s *scope) []v1alpha1.ReplacementStatus {
 	var records []v1alpha1.ReplacementStatus
 	for i := range s.others {
-		if planinput.Drains(&s.others[i]) {
+		if s.others[i].Drains() {
 			records = append(records, s.others[i].Status.Replacements...)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 )
 
-// Draining is a maintenance in stage Drain, with the drain targets that it has published for a Node.
+// Draining is a maintenance in stage Drain, with the drain targets for Pods of DaemonSets that it has published for a Node.
 type Draining struct {
 	Maintenance *v1alpha1.NodeMaintenance
 	Targets     []v1alpha1.DrainTarget
@@ -32,9 +32,9 @@ func On(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, suspended fu
 		}
 		for _, status := range m.Status.NodeStatuses {
 			if status.NodeRef.Name == node.Name {
-				ends := !m.DeletionTimestamp.IsZero() || !nodeselection.Selects(m, node)
 				draining = append(draining, Draining{
-					Maintenance: m, Targets: plan.Published(&m.Status, status), Suspended: ends || suspended != nil && suspended(m),
+					Maintenance: m, Targets: plan.OfType(v1alpha1.PodTypeDaemonSet, plan.Published(&m.Status, status)),
+					Suspended: !m.Drains() || !nodeselection.Selects(m, node) || suspended != nil && suspended(m),
 				})
 			}
 		}
@@ -46,13 +46,13 @@ func On(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, suspended fu
 // Node. Drain targets never move backward, so the Node keeps the taint until the last such maintenance leaves stage Drain, is
 // deleted, or no longer selects the Node.
 func TaintWanted(draining []Draining) bool {
-	return slices.ContainsFunc(draining, func(d Draining) bool { return len(daemonSetRows(d.Targets)) > 0 })
+	return slices.ContainsFunc(draining, func(d Draining) bool { return len(d.Targets) > 0 })
 }
 
 // Affected returns the names of the Nodes whose DaemonSet Pods a change of a maintenance may affect. before is nil for a new
 // maintenance, and after for a deleted one. Most changes of maintenances do not concern DaemonSets.
 func Affected(before, after *v1alpha1.NodeMaintenance) []string {
-	was, is := rowsByNode(before), rowsByNode(after)
+	was, is := plan.PublishedByNode(v1alpha1.PodTypeDaemonSet, before), plan.PublishedByNode(v1alpha1.PodTypeDaemonSet, after)
 	rulesChanged := before != nil && after != nil && evacuation.TermsChanged(before, after)
 	affected := map[string]bool{}
 	for node, rows := range was {
@@ -66,30 +66,6 @@ func Affected(before, after *v1alpha1.NodeMaintenance) []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(affected))
-}
-
-// rowsByNode returns the drain targets of type DaemonSet by Node. It omits Nodes without such targets.
-func rowsByNode(m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTarget {
-	if m == nil || m.Spec.Stage != v1alpha1.StageDrain {
-		return nil
-	}
-	byNode := map[string][]v1alpha1.DrainTarget{}
-	for _, status := range m.Status.NodeStatuses {
-		if rows := daemonSetRows(plan.Published(&m.Status, status)); len(rows) > 0 {
-			byNode[status.NodeRef.Name] = rows
-		}
-	}
-	return byNode
-}
-
-func daemonSetRows(targets []v1alpha1.DrainTarget) []v1alpha1.DrainTarget {
-	var rows []v1alpha1.DrainTarget
-	for _, target := range targets {
-		if target.PodType == v1alpha1.PodTypeDaemonSet {
-			rows = append(rows, target)
-		}
-	}
-	return rows
 }
 
 // taint prevents DaemonSets from creating Pods on the Node. Its effect is NoSchedule, so that the existing Pods stay until the

@@ -15,19 +15,6 @@ const (
 	maxBecause     = 900
 )
 
-// Drains reports whether a maintenance currently drains a Node.
-func Drains(m *v1alpha1.NodeMaintenance, node string) bool {
-	if _, drains := termsOf(m); !drains {
-		return false
-	}
-	for i := range m.Status.NodeStatuses {
-		if m.Status.NodeStatuses[i].NodeRef.Name == node {
-			return true
-		}
-	}
-	return false
-}
-
 // Cause returns a text with a maintenance that drains a Node, and its reason.
 func Cause(m *v1alpha1.NodeMaintenance, node string) string {
 	cause := fmt.Sprintf("NodeMaintenance %s drains Node %s", m.Name, node)

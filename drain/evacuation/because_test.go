@@ -1,11 +1,16 @@
 package evacuation_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 func TestBecause(t *testing.T) {
@@ -41,15 +46,24 @@ func TestBecause(t *testing.T) {
 	}
 }
 
-func TestDrains(t *testing.T) {
-	m := &v1alpha1.NodeMaintenance{}
-	m.Spec.Stage = v1alpha1.StageDrain
-	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}}
-	if !evacuation.Drains(m, "one") || evacuation.Drains(m, "two") {
-		t.Error("E33: a maintenance in stage Drain drains the Nodes of its status")
-	}
-	m.Spec.Stage = v1alpha1.StageCordon
-	if evacuation.Drains(m, "one") {
-		t.Error("E33: a maintenance in stage Cordon drains no Node")
-	}
+func TestDraining(t *testing.T) {
+	t.Run("E33: returns the NodeMaintenances for which the Pod may be evacuated", func(t *testing.T) {
+		named := func(name string, change func(*v1alpha1.NodeMaintenance), nodes ...string) v1alpha1.NodeMaintenance {
+			m := drain(change, nodes...)
+			m.Name = name
+			return m
+		}
+		all := []v1alpha1.NodeMaintenance{
+			named("a", unlimited, "one"), named("elsewhere", unlimited, "two"), named("completed", completed, "one"), named("cordoning", cordoning, "one"),
+			named("skipping", skipping, "one"), named("of-paused", unlimited, "one"), named("b", unlimited, "one", "two"),
+		}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+		var got []string
+		for _, m := range evacuation.DrainersOf(all, isOfPaused).On(node).Draining(rules.Pod{Type: v1alpha1.PodTypeDefault, TypeKnown: true, NamespaceKnown: true}) {
+			got = append(got, m.Name)
+		}
+		if !slices.Equal(got, []string{"a", "b"}) {
+			t.Error(got)
+		}
+	})
 }

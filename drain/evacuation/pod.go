@@ -85,8 +85,7 @@ func (n RecordedNode) NeedsPod() bool {
 		return false
 	}
 	for i := range n.Maintenances {
-		m := &n.Maintenances[i]
-		if n.Node != nil && m.Spec.Stage == v1alpha1.StageDrain && m.DeletionTimestamp.IsZero() && nodeselection.Selects(m, n.Node) {
+		if m := &n.Maintenances[i]; n.Node != nil && m.Drains() && nodeselection.Selects(m, n.Node) {
 			return false
 		}
 	}

@@ -59,6 +59,8 @@ type Drainers struct {
 
 // drainer is a NodeMaintenance that drains Nodes.
 type drainer struct {
+	maintenance *v1alpha1.NodeMaintenance
+
 	terms      Terms      // of the Nodes whose drain began with the stage
 	countsFrom *time.Time // the time from which their drain timeout counts, not nil if they have one
 	suspended  bool
@@ -78,7 +80,7 @@ func DrainersOf(maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha
 			continue
 		}
 		each := &drainer{
-			terms: terms, countsFrom: m.DrainStart(), suspended: suspended != nil && suspended(m), selects: nodeselection.Of(m), joined: joinedOf(m),
+			maintenance: m, terms: terms, countsFrom: m.DrainStart(), suspended: suspended != nil && suspended(m), selects: nodeselection.Of(m), joined: joinedOf(m),
 			matcher: sync.OnceValue(func() *rules.Matcher { return rules.NewMatcher(rules.InEffect(&m.Spec)) }),
 		}
 		d.known.Insert(nodeselection.KnownNodes(m)...)
@@ -119,10 +121,24 @@ type NodeTerms []*drainer
 // Evacuation has: its NodeMaintenance was completed, deleted or has vanished, no longer selects the Node, has skipped the Pod meanwhile, or never existed.
 func (n NodeTerms) For(pod rules.Pod) Terms {
 	terms := n.Combined()
-	terms.Suspended = !slices.ContainsFunc(n, func(d *drainer) bool {
-		return !d.suspended && d.matcher().Decide(pod).Behavior == v1alpha1.DrainBehaviorDrain
-	})
+	terms.Suspended = !slices.ContainsFunc(n, func(d *drainer) bool { return d.drains(pod) })
 	return terms
+}
+
+// Draining returns the NodeMaintenances for which a Pod of the Node may be evacuated.
+func (n NodeTerms) Draining(pod rules.Pod) []*v1alpha1.NodeMaintenance {
+	var draining []*v1alpha1.NodeMaintenance
+	for _, d := range n {
+		if d.drains(pod) {
+			draining = append(draining, d.maintenance)
+		}
+	}
+	return draining
+}
+
+// drains reports whether a Pod of the Node may be evacuated for the NodeMaintenance.
+func (d *drainer) drains(pod rules.Pod) bool {
+	return !d.suspended && d.matcher().Decide(pod).Behavior == v1alpha1.DrainBehaviorDrain
 }
 
 // IsSuspended reports whether all NodeMaintenances that drain the Node are suspended.
@@ -163,7 +179,7 @@ func TermsChanged(before, after *v1alpha1.NodeMaintenance) bool {
 }
 
 func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
-	if m == nil || m.Spec.Stage != v1alpha1.StageDrain || !m.DeletionTimestamp.IsZero() {
+	if m == nil || !m.Drains() {
 		return Terms{}, false
 	}
 	terms = Terms{

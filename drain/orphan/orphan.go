@@ -17,7 +17,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
-	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 )
 
 // Observation is a Node with all objects that may refer to it.
@@ -109,7 +108,7 @@ func (o Observation) isManaged(m v1alpha1.NodeMaintenance) bool {
 // isWithdrawn reports whether a maintenance is responsible for the Evacuations on the Node: it evacuates Pods, or withdraws.
 func (o Observation) isWithdrawn(m v1alpha1.NodeMaintenance) bool {
 	withdraws := m.Spec.Stage == v1alpha1.StageComplete || !m.DeletionTimestamp.IsZero() && slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer)
-	return (withdraws || planinput.Drains(&m)) && o.concerns(&m)
+	return (withdraws || m.Drains()) && o.concerns(&m)
 }
 
 // concerns reports whether a maintenance selects the Node, or has selected it and has not released it yet.

@@ -268,3 +268,24 @@ func Published(status *v1alpha1.NodeMaintenanceStatus, node v1alpha1.NodeMainten
 	}
 	return node.DrainTargets
 }
+
+// OfType returns those of the drain targets that are for Pods of one type.
+func OfType(podType v1alpha1.PodType, targets []v1alpha1.DrainTarget) []v1alpha1.DrainTarget {
+	return slices.DeleteFunc(slices.Clone(targets), func(target v1alpha1.DrainTarget) bool { return target.PodType != podType })
+}
+
+// PublishedByNode returns the drain targets for Pods of one type that a NodeMaintenance in stage Drain has published, by Node, without Nodes that have
+// none. Those of a NodeMaintenance that is being deleted count until it has left the stage: what prevents new Pods must not end before. Whether
+// a Pod may still be removed for it is another decision, see evacuation.NodeTerms. m may be nil.
+func PublishedByNode(podType v1alpha1.PodType, m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTarget {
+	byNode := map[string][]v1alpha1.DrainTarget{}
+	if m == nil || m.Spec.Stage != v1alpha1.StageDrain {
+		return byNode
+	}
+	for _, status := range m.Status.NodeStatuses {
+		if targets := OfType(podType, Published(&m.Status, status)); len(targets) > 0 {
+			byNode[status.NodeRef.Name] = targets
+		}
+	}
+	return byNode
+}

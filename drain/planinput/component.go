@@ -24,11 +24,6 @@ type Drain struct {
 	Suspended bool
 }
 
-// Drains reports whether a NodeMaintenance takes part in the decision about the targets on its Nodes.
-func Drains(m *v1alpha1.NodeMaintenance) bool {
-	return m.Spec.Stage == v1alpha1.StageDrain && m.DeletionTimestamp.IsZero()
-}
-
 // Component contains the NodeMaintenances in stage Drain that are connected, directly or indirectly, by shared Nodes. Their targets are
 // decided together.
 type Component struct {

@@ -7,6 +7,7 @@ package staticpod
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 
@@ -77,7 +78,7 @@ func Targets(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) (string
 	for i := range byName {
 		m := &byName[i]
 		if uid := m.Annotations[v1alpha1.NodeUIDAnnotation]; uid == "" || uid == string(node.UID) {
-			rows = append(rows, targetsOf(m)[node.Name]...)
+			rows = append(rows, plan.PublishedByNode(v1alpha1.PodTypeStatic, m)[node.Name]...)
 		}
 	}
 	if len(rows) == 0 {
@@ -90,31 +91,7 @@ func Targets(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) (string
 
 // Affected returns the names of the Nodes for which a maintenance has published targets of static Pods before or after a change.
 func Affected(before, after *v1alpha1.NodeMaintenance) []string {
-	affected := map[string]bool{}
-	for _, m := range []*v1alpha1.NodeMaintenance{before, after} {
-		for node := range targetsOf(m) {
-			affected[node] = true
-		}
-	}
-	var names []string
-	for name := range affected {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
-func targetsOf(m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTarget {
-	if m == nil || m.Spec.Stage != v1alpha1.StageDrain {
-		return nil
-	}
-	byNode := map[string][]v1alpha1.DrainTarget{}
-	for _, status := range m.Status.NodeStatuses {
-		for _, target := range plan.Published(&m.Status, status) {
-			if target.PodType == v1alpha1.PodTypeStatic {
-				byNode[status.NodeRef.Name] = append(byNode[status.NodeRef.Name], target)
-			}
-		}
-	}
-	return byNode
+	affected := plan.PublishedByNode(v1alpha1.PodTypeStatic, before)
+	maps.Copy(affected, plan.PublishedByNode(v1alpha1.PodTypeStatic, after))
+	return slices.Sorted(maps.Keys(affected))
 }

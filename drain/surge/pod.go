@@ -99,7 +99,7 @@ func PolicyFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspend
 	for i := range maintenances {
 		m := &maintenances[i]
 		here := func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == pod.Spec.NodeName }
-		if m.Spec.Stage != v1alpha1.StageDrain || !slices.ContainsFunc(m.Status.NodeStatuses, here) || !Allows(m.Spec.Evacuation.Surge, pod) || suspended != nil && suspended(m) {
+		if !m.Drains() || !slices.ContainsFunc(m.Status.NodeStatuses, here) || !Allows(m.Spec.Evacuation.Surge, pod) || suspended != nil && suspended(m) {
 			continue
 		}
 		if m.Spec.Evacuation.Surge != v1alpha1.SurgeIfSingleReplica {

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
@@ -37,8 +38,10 @@ func TestPolicyFor(t *testing.T) {
 			elsewhere, announced := maintaining("two", always, v1alpha1.StageDrain), maintaining("one", always, v1alpha1.StageCordon)
 			suspended := maintaining("one", always, v1alpha1.StageDrain)
 			suspended.Name = "suspended"
+			deleted := maintaining("one", always, v1alpha1.StageDrain)
+			deleted.DeletionTimestamp = ptr.To(metav1.Now())
 			isSuspended := func(m *v1alpha1.NodeMaintenance) bool { return m.Name == "suspended" }
-			all := []v1alpha1.NodeMaintenance{elsewhere, announced, suspended}
+			all := []v1alpha1.NodeMaintenance{elsewhere, announced, suspended, deleted}
 			for _, policy := range test.policies {
 				all = append(all, maintaining("one", policy, v1alpha1.StageDrain))
 			}

@@ -239,7 +239,7 @@ func (w *Workload) drainsBeside(ctx context.Context, maintenance *v1alpha1.NodeM
 		for i := range all {
 			m := &all[i]
 			selects := func(node *corev1.Node) bool { return Selects(m, node) }
-			if seen.Has(m.Name) || !planinput.Drains(m) || !slices.ContainsFunc(slices.Collect(maps.Values(known)), selects) {
+			if seen.Has(m.Name) || !m.Drains() || !slices.ContainsFunc(slices.Collect(maps.Values(known)), selects) {
 				continue
 			}
 			nodes, err := w.selected(ctx, m)

@@ -14,7 +14,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
-	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -39,7 +38,7 @@ type Intent struct {
 }
 
 // drains reports whether the NodeMaintenance exists and drains the Node.
-func (i Intent) drains() bool { return i.Present != nil && planinput.Drains(i.Present) }
+func (i Intent) drains() bool { return i.Present != nil && i.Present.Drains() }
 
 // IntentOf returns what the manager would request for a deleted Machine. nodes are those of TurnNodes that were read, nil for one that does not exist.
 func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, nodes map[string]*corev1.Node, now time.Time) Intent {
@@ -182,7 +181,7 @@ func isControlPlane(m *clusterv1.Machine) bool {
 // drain.
 func NodeIntentOf(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) Intent {
 	for i := range maintenances {
-		if m := &maintenances[i]; planinput.Drains(m) && observe.Selects(m, node) {
+		if m := &maintenances[i]; m.Drains() && observe.Selects(m, node) {
 			return Intent{Maintenance: m, Present: m}
 		}
 	}
