@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // EvacuationCancellationPolicy says whether an Evacuation can be cancelled, that is, deleted before its Pod.
@@ -224,4 +225,12 @@ type EvacuationList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []Evacuation `json:"items"`
+}
+
+// ActiveEvacuator returns the class of the evacuator that was activated last, also if it has completed. Empty: none has been activated.
+func (e *Evacuation) ActiveEvacuator() string { return ptr.Deref(e.Status.ActiveEvacuatorClass, "") }
+
+// IsAssignedTo reports whether an evacuator is active and has not completed: it is to act on the Pod.
+func (e *Evacuation) IsAssignedTo(class string) bool {
+	return e.ActiveEvacuator() == class && !e.Status.ActiveEvacuatorCompleted
 }

@@ -22,15 +22,12 @@ func CountEviction() { evacuations.WithLabelValues("eviction").Inc() }
 // observeTransition counts the change of the active evacuator. All classes of third parties count as "other", since tenants can write any
 // class.
 func observeTransition(before, after *v1alpha1.Evacuation) {
-	from, to := before.Status.ActiveEvacuatorClass, after.Status.ActiveEvacuatorClass
-	switch {
-	case to == nil:
-	case from == nil || *from != *to:
-		switch *to {
-		case v1alpha1.EvacuatorClassDeployment, v1alpha1.EvacuatorClassStatefulSet, v1alpha1.EvacuatorClassDaemonSet, v1alpha1.EvacuatorClassKubelet:
-			evacuations.WithLabelValues(*to).Inc()
-		default:
-			evacuations.WithLabelValues("other").Inc()
-		}
+	to := after.ActiveEvacuator()
+	switch to {
+	case "", before.ActiveEvacuator():
+	case v1alpha1.EvacuatorClassDeployment, v1alpha1.EvacuatorClassStatefulSet, v1alpha1.EvacuatorClassDaemonSet, v1alpha1.EvacuatorClassKubelet:
+		evacuations.WithLabelValues(to).Inc()
+	default:
+		evacuations.WithLabelValues("other").Inc()
 	}
 }

@@ -76,7 +76,7 @@ func newOnDemand(cluster types.NamespacedName, cache *sharingCache, watchers []c
 // isSurging reports whether the active evacuator of an Evacuation is that of Deployments.
 func isSurging(object any) bool {
 	e, is := object.(*v1alpha1.Evacuation)
-	return is && e.Status.ActiveEvacuatorClass != nil && *e.Status.ActiveEvacuatorClass == v1alpha1.EvacuatorClassDeployment
+	return is && e.ActiveEvacuator() == v1alpha1.EvacuatorClassDeployment
 }
 
 // OnAdd implements toolscache.ResourceEventHandler for NodeMaintenances and Evacuations.

@@ -53,7 +53,7 @@ type Input struct {
 func Decide(in Input) (*v1alpha1.NodeMaintenance, Refusal) {
 	e := in.Evacuation
 	switch {
-	case e.Status.ActiveEvacuatorClass == nil || *e.Status.ActiveEvacuatorClass != v1alpha1.EvacuatorClassDaemonSet || e.Status.ActiveEvacuatorCompleted:
+	case !e.IsAssignedTo(v1alpha1.EvacuatorClassDaemonSet):
 		return nil, EvacuatorNotActive
 	case !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
 		return nil, NotRequested

@@ -61,7 +61,7 @@ func (a Action) Apply(e *v1alpha1.Evacuation, now time.Time) {
 // activate makes another evacuator active. It keeps the cancellation policy: what the previous evacuator has started may still
 // be irrevocable.
 func (a Action) activate(e *v1alpha1.Evacuation, now time.Time) {
-	if class := e.Status.ActiveEvacuatorClass; class != nil && *class == a.Class {
+	if e.ActiveEvacuator() == a.Class {
 		return
 	}
 	class := a.Class

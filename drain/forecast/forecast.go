@@ -270,7 +270,7 @@ func (p *Pod) expectedEvacuation(o Observation) *v1alpha1.Evacuation {
 		return p.Evacuation
 	}
 	e := p.Evacuation.DeepCopy()
-	if active := e.Status.ActiveEvacuatorClass; active != nil && *active == v1alpha1.EvacuatorClassDeployment {
+	if e.ActiveEvacuator() == v1alpha1.EvacuatorClassDeployment {
 		e.Status.ActiveEvacuatorCompleted = true
 	} else {
 		e.Spec.Evacuators = slices.DeleteFunc(e.Spec.Evacuators, isForDeployments)

@@ -78,12 +78,12 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 	firstDrain := evacuation.FirstDrain(maintenances.Items)
 	for i := range evacuations.Items {
 		e := &evacuations.Items[i]
-		if e.Status.ActiveEvacuatorClass == nil || *e.Status.ActiveEvacuatorClass != f.Class {
+		if e.ActiveEvacuator() != f.Class {
 			continue
 		}
 		pod, known := PodOf(f.Observation, e)
 		switch {
-		case !known && IsActive(e, f.Class) && evacuation.Next(evacuation.Input{Evacuation: e, Now: f.Now}).Kind == evacuation.AwaitPod:
+		case !known && e.IsAssignedTo(f.Class) && evacuation.Next(evacuation.Input{Evacuation: e, Now: f.Now}).Kind == evacuation.AwaitPod:
 			return nil, false, nil
 		case pod == nil || !belongs(pod):
 			continue
@@ -106,7 +106,7 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 // assignment returns the Assignment of an Evacuation. It returns is = false if the evacuator neither acts on the Pod nor has expired.
 func (f Finder) assignment(e *v1alpha1.Evacuation, pod *corev1.Pod, terms evacuation.Terms) (assigned Assignment, is bool) {
 	action := evacuation.Next(evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, terms, f.Now))
-	suspended := action.Kind == evacuation.AwaitResume && IsActive(e, f.Class)
+	suspended := action.Kind == evacuation.AwaitResume && e.IsAssignedTo(f.Class)
 	over := action.Kind == evacuation.Evict || action.Kind == evacuation.AwaitResume && !suspended
 	if !over && !suspended && action.Kind != evacuation.AwaitEvacuator {
 		return Assignment{}, false
@@ -122,11 +122,6 @@ func (f Finder) assignment(e *v1alpha1.Evacuation, pod *corev1.Pod, terms evacua
 func (f Finder) terms(ctx context.Context, drainers *evacuation.Drainers, pod *corev1.Pod) (evacuation.Terms, error) {
 	node, err := workload.NodeNamed(ctx, f.Watched, pod.Spec.NodeName)
 	return drainers.On(node).For(planinput.RulePod(f.Observation, pod)), err
-}
-
-// IsActive reports whether the status of the Evacuation says that the evacuator is active and has not completed.
-func IsActive(e *v1alpha1.Evacuation, class string) bool {
-	return e.Status.ActiveEvacuatorClass != nil && *e.Status.ActiveEvacuatorClass == class && !e.Status.ActiveEvacuatorCompleted
 }
 
 // PodOf returns the Pod of an Evacuation, nil if it does not exist. It returns known = false if that is not known yet.

@@ -56,8 +56,8 @@ func (taintChanged) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return f
 
 // nodeOf returns the Node of an Evacuation whose active evacuator is this one.
 func nodeOf(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
-	node, class := e.Annotations[v1alpha1.EvacuationNodeAnnotation], e.Status.ActiveEvacuatorClass
-	if node == "" || class == nil || *class != v1alpha1.EvacuatorClassDaemonSet {
+	node := e.Annotations[v1alpha1.EvacuationNodeAnnotation]
+	if node == "" || e.ActiveEvacuator() != v1alpha1.EvacuatorClassDaemonSet {
 		return nil
 	}
 	return []types.NamespacedName{{Name: node}}

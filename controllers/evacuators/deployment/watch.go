@@ -107,7 +107,7 @@ func targetOf(_ context.Context, h *metav1.PartialObjectMetadata) []types.Namesp
 // observed or does not exist, it returns all surging Deployments of the Namespace: each of them may be the Pod's.
 func (r *Reconciler) deploymentsOf(cluster types.NamespacedName) func(context.Context, *v1alpha1.Evacuation) []types.NamespacedName {
 	return func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
-		if class := e.Status.ActiveEvacuatorClass; class == nil || *class != v1alpha1.EvacuatorClassDeployment {
+		if e.ActiveEvacuator() != v1alpha1.EvacuatorClassDeployment {
 			return nil
 		}
 		if pod, _ := assignment.PodOf(r.Clusters.CurrentObservation(cluster), e); pod != nil {

@@ -55,7 +55,7 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 // setOf maps an Evacuation whose active evacuator is this one to its StatefulSet, if the Pod is known.
 func (r *Reconciler) setOf(cluster types.NamespacedName) func(context.Context, *v1alpha1.Evacuation) []types.NamespacedName {
 	return func(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
-		if !assignment.IsActive(e, v1alpha1.EvacuatorClassStatefulSet) {
+		if !e.IsAssignedTo(v1alpha1.EvacuatorClassStatefulSet) {
 			return nil
 		}
 		pod, _ := assignment.PodOf(r.Clusters.CurrentObservation(cluster), e)

@@ -113,9 +113,8 @@ func (o Observed) evacuationOf(m Manifest) *v1alpha1.Evacuation {
 	}
 	for i := range o.Evacuations {
 		e := &o.Evacuations[i]
-		class := e.Status.ActiveEvacuatorClass
 		switch {
-		case class == nil || *class != v1alpha1.EvacuatorClassKubelet || e.Status.ActiveEvacuatorCompleted:
+		case !e.IsAssignedTo(v1alpha1.EvacuatorClassKubelet):
 		case e.Annotations[v1alpha1.EvacuationNodeAnnotation] != o.Node:
 		case !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
 		case e.Namespace == m.Namespace && e.Spec.PodRef.Name == MirrorName(m.Name, o.Node):

@@ -361,8 +361,8 @@ func evacuationView(p *forecast.Pod) *EvacuationView {
 		Name: e.Name, Since: stamp(e.CreationTimestamp), Instigators: evacuation.Instigators(e), FailedEvictions: e.Status.FailedEvictionCounter,
 		Message: e.Status.Message, Next: p.Next.Message,
 	}
-	if class := e.Status.ActiveEvacuatorClass; class != nil && !e.Status.ActiveEvacuatorCompleted {
-		view.ActiveEvacuator = *class
+	if !e.Status.ActiveEvacuatorCompleted {
+		view.ActiveEvacuator = e.ActiveEvacuator()
 	}
 	for _, condition := range e.Status.Conditions {
 		view.Conditions = append(view.Conditions, conditionOf(condition))
