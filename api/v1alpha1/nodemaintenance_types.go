@@ -274,7 +274,9 @@ type NodeMaintenanceList struct {
 }
 
 // Drains reports whether the NodeMaintenance drains Nodes: it is in stage Drain and is not being deleted, since deletion completes it.
-func (m *NodeMaintenance) Drains() bool { return m.Spec.Stage == StageDrain && m.DeletionTimestamp.IsZero() }
+func (m *NodeMaintenance) Drains() bool {
+	return m.Spec.Stage == StageDrain && m.DeletionTimestamp.IsZero()
+}
 
 // StageStart returns the start time of a stage, nil if it has not started.
 func (m *NodeMaintenance) StageStart(stage NodeMaintenanceStage) *time.Time {

@@ -10,7 +10,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -144,21 +143,22 @@ func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted)
 		}
 	}
 	s := p.subjects[admitted.Pod.UID]
+	_, seconds := p.gracePeriod(ctx, s.pod)
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName)))
 	if admitted.Delete {
-		v.handleResponse(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventDeletedUnready)
+		v.handleResponse(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, seconds), eventDeletedUnready)
 		return
 	}
 	if admitted.Granted {
-		v.completeEviction(ctx, p, s, admitted)
+		v.completeEviction(ctx, p, s, admitted, seconds)
 		return
 	}
-	v.handleResponse(ctx, p, s, v.Clusters.Evict(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventEvicted)
+	v.handleResponse(ctx, p, s, v.Clusters.Evict(ctx, p.cluster, s.pod, seconds), eventEvicted)
 }
 
 // completeEviction deletes a Pod whose disruption the API server has granted, if its budget still says so: an entry that the disruption
 // controller has dropped permits no deletion.
-func (v *Evictor) completeEviction(ctx context.Context, p *pass, s *subject, admitted budgets.Admitted) {
+func (v *Evictor) completeEviction(ctx context.Context, p *pass, s *subject, admitted budgets.Admitted, seconds *int64) {
 	live := &policyv1.PodDisruptionBudget{}
 	log, err := ctrl.LoggerFrom(ctx), p.live.Get(ctx, nameOf(admitted.Budget), live)
 	if err != nil || !budgets.New(live).Grants(admitted.Pod, v.Clock.Now()) {
@@ -170,7 +170,7 @@ func (v *Evictor) completeEviction(ctx context.Context, p *pass, s *subject, adm
 		p.state.backoffs.backOff(s.pod.UID, v.Clock.Now().Add(evacuation.Backoff(1)))
 		return
 	}
-	v.handleResponse(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, p.gracePeriod(ctx, s.pod)), eventEvictionCompleted)
+	v.handleResponse(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, seconds), eventEvictionCompleted)
 }
 
 // handleResponse processes the response to an eviction, or to the deletion that replaces it.
@@ -239,14 +239,11 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 	p.written.RecordWritten(p.cluster, changed)
 }
 
-// gracePeriod returns 1 s for Pods on an unreachable Node, as Cluster API does: no kubelet would wait for the Pod to terminate. It returns
-// nil for the grace period of the Pod.
-func (p *pass) gracePeriod(ctx context.Context, pod *corev1.Pod) *int64 {
+// gracePeriod returns the time that an evicted Pod has to terminate, and the grace period of the request, see rules.RequestedGracePeriod.
+func (p *pass) gracePeriod(ctx context.Context, pod *corev1.Pod) (period time.Duration, seconds *int64) {
 	node := &corev1.Node{}
-	if err := p.client.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, node); err == nil && rules.Unreachable(node) {
-		return ptr.To(rules.UnreachableGracePeriodSeconds)
-	}
-	return nil
+	err := p.client.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, node)
+	return rules.RequestedGracePeriod(pod, err == nil && rules.Unreachable(node))
 }
 
 // refresh gets a budget after evictions, to record the version from which on its status includes them. If that fails, the API server may

@@ -24,7 +24,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
-	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -152,13 +151,8 @@ func (p *pass) finalAttemptAfter(ctx context.Context, pod *corev1.Pod, failed ti
 	if len(terms.Timeouts) == 0 {
 		return time.Time{}
 	}
-	return draintimeout.NextFinalAttempt(terms, p.timeToTerminate(ctx, pod), failed)
-}
-
-// timeToTerminate returns the grace period that an eviction gives a Pod.
-func (p *pass) timeToTerminate(ctx context.Context, pod *corev1.Pod) time.Duration {
-	period, _ := daemonset.GracePeriod(pod, p.gracePeriod(ctx, pod) != nil)
-	return period
+	period, _ := p.gracePeriod(ctx, pod)
+	return draintimeout.NextFinalAttempt(terms, period, failed)
 }
 
 // countRefusal counts a Pod whose last eviction was refused as blocked, until a later attempt succeeds.

@@ -14,7 +14,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -40,7 +39,7 @@ func finalAttempts(s *scope) map[types.UID]time.Time {
 			if pod.Planned.Finished || !attempts && !deletes {
 				continue
 			}
-			period, _ := daemonset.GracePeriod(pod.object, unreachable)
+			period, _ := rules.RequestedGracePeriod(pod.object, unreachable)
 			if pod.object.DeletionTimestamp != nil {
 				if !unreachable { // no kubelet would wait for the Pod to terminate
 					s.requeueAfter(progress.AddTerminating(pod.object.DeletionTimestamp.Time, s.now))
@@ -94,7 +93,7 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 				continue
 			}
 			s.drain.finalAttempt.Missing++ // until the watch delivers the deletion
-			_, seconds := daemonset.GracePeriod(pod.object, rules.Unreachable(node))
+			_, seconds := rules.RequestedGracePeriod(pod.object, rules.Unreachable(node))
 			group.Go(func() error {
 				if err := r.deletePod(ctx, s, pod.object, seconds); err != nil {
 					ctrl.LoggerFrom(ctx).Error(err, "Failed to delete Pod before the drain timeout", "Pod", klog.KObj(pod.object))
@@ -124,7 +123,7 @@ func deleteAt(drain *draintimeout.Drain, node *corev1.Node, pod drainedPod) (at 
 	if drain == nil || !drain.Deletes || pod.Planned.Finished || pod.object.DeletionTimestamp != nil || !draintimeout.DeletedAtTimeout(pod.Type, pod.verdict, pod.others) {
 		return time.Time{}, false
 	}
-	period, _ := daemonset.GracePeriod(pod.object, rules.Unreachable(node))
+	period, _ := rules.RequestedGracePeriod(pod.object, rules.Unreachable(node))
 	return drain.DeleteAt(period), true
 }
 

@@ -1,7 +1,6 @@
 package daemonset_test
 
 import (
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -252,7 +251,7 @@ func TestReport(t *testing.T) {
 	t.Run("R39: reports once the progress, the end of the Pod's grace period and the reason, and does not complete", func(t *testing.T) {
 		in, m := subject(), draining("m")
 		now := time.Date(2026, 1, 1, 12, 0, 0, 500, time.UTC)
-		period, seconds := daemonset.GracePeriod(&corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](60)}}, false)
+		period, seconds := rules.RequestedGracePeriod(&corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](60)}}, false)
 		if !daemonset.Report(in.Evacuation, &m, period, now) || seconds != nil {
 			t.Fatal("the status must change, and the Pod keeps its own grace period")
 		}
@@ -310,18 +309,4 @@ func TestMaintenanceOfOneNode(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestGracePeriod(t *testing.T) { // E22
-	if period, seconds := daemonset.GracePeriod(&corev1.Pod{}, true); period != time.Second || *seconds != 1 {
-		t.Errorf("on an unreachable Node: %s", period)
-	}
-	if period, _ := daemonset.GracePeriod(&corev1.Pod{}, false); period != 30*time.Second {
-		t.Errorf("by default: %s", period)
-	}
-	for _, seconds := range []int64{math.MaxInt64, math.MaxInt64/int64(time.Second) + 1} {
-		if period, _ := daemonset.GracePeriod(&corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &seconds}}, false); period < time.Hour {
-			t.Errorf("E22: a Pod that declares %d seconds: %s", seconds, period)
-		}
-	}
 }

@@ -127,17 +127,3 @@ func ReportResult(e *v1alpha1.Evacuation, by *v1alpha1.NodeMaintenance, failure 
 	e.Status.Message = message
 	return changed
 }
-
-// GracePeriod returns the time that the Pod has to terminate. seconds is the grace period of the delete request, nil for the
-// Pod's own. On an unreachable Node it is the minimum, since the kubelet does not confirm the termination there.
-func GracePeriod(pod *corev1.Pod, nodeUnreachable bool) (period time.Duration, seconds *int64) {
-	switch {
-	case nodeUnreachable:
-		least := rules.UnreachableGracePeriodSeconds
-		return time.Duration(least) * time.Second, &least
-	case pod.Spec.TerminationGracePeriodSeconds != nil:
-		return rules.GracePeriod(*pod.Spec.TerminationGracePeriodSeconds), nil
-	default:
-		return corev1.DefaultTerminationGracePeriodSeconds * time.Second, nil
-	}
-}

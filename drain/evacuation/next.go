@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
@@ -76,16 +75,8 @@ func InputOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, 
 	resolved, _ := Resolve(SubjectOf(e, pod, podType))
 	return Input{
 		Evacuation: e, Pod: ObservedPod(e, pod, podType), ResolvedEvacuators: resolved, Limits: terms.Limits(e, pod, podType),
-		DrainEnds: terms.DrainEnds, Suspended: terms.DefersEvacuation(e), TerminatingSince: deletionRequested(pod), Now: now,
+		DrainEnds: terms.DrainEnds, Suspended: terms.DefersEvacuation(e), TerminatingSince: rules.DeletionRequested(pod), Now: now,
 	}
-}
-
-// deletionRequested returns when the deletion of a Pod was requested, zero if it was not.
-func deletionRequested(pod *corev1.Pod) time.Time {
-	if pod.DeletionTimestamp == nil {
-		return time.Time{}
-	}
-	return pod.DeletionTimestamp.Add(-rules.GracePeriod(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)))
 }
 
 // Next returns the next action for an Evacuation. It is a pure function of its input; see the diagram in the package comment.

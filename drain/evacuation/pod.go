@@ -4,7 +4,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
@@ -47,11 +46,11 @@ func ObservedPod(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodTy
 		Known:       true,
 		Exists:      true,
 		Terminating: pod.DeletionTimestamp != nil,
-		Finished:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		Finished:    rules.Finished(pod),
 		Type:        podType,
 		Node:        pod.Spec.NodeName,
 		Controller:  replacements.ControllerOf(pod),
-		GracePeriod: rules.GracePeriod(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)),
+		GracePeriod: rules.GracePeriodOf(pod),
 	}
 }
 

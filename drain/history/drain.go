@@ -1,7 +1,6 @@
 package history
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -88,9 +87,6 @@ type Evacuation struct {
 	Outcome         Outcome
 	Attempt         int // how many evacuations of the Pod have ended before in this drain, because they were withdrawn
 }
-
-// maxWaits is the maximum number of waits of one Pod. The last one includes all that follow.
-const maxWaits = 100
 
 // Drain is the state of one drain: the Pods whose evacuation has begun and not ended. The zero value is a drain that has not been observed.
 type Drain struct {
@@ -238,9 +234,9 @@ func (d *Drain) add(pod Pod, now time.Time) *evacuating {
 	e := &evacuating{Evacuation: Evacuation{Step: stepOf(pod), Namespace: pod.Object.Namespace, Name: pod.Object.Name, UID: pod.Object.UID, Node: pod.Object.Spec.NodeName, Start: now, Attempt: d.attempts[pod.Object.UID]}}
 	switch {
 	case pod.Evacuation != nil:
-		e.Start = instant(pod.Evacuation.CreationTimestamp.Time, now)
+		e.Start = Instant(pod.Evacuation.CreationTimestamp.Time, now)
 	case pod.Object.DeletionTimestamp != nil:
-		e.Start = instant(deletedAt(pod.Object), now)
+		e.Start = Instant(rules.DeletionRequested(pod.Object), now)
 	}
 	d.pods[e.UID] = e
 	step := d.steps[e.Step]
@@ -261,13 +257,13 @@ func (d *Drain) update(e *evacuating, pod Pod, wait Wait, o Observation, now tim
 	if pod.Evacuation != nil {
 		e.Refusals = pod.Evacuation.Status.FailedEvictionCounter
 	}
-	if wait.awaitsBudget() && o.Budget != nil && !e.isBlockedBy(wait.Reason) {
+	if wait.AwaitsBudget() && o.Budget != nil && !e.isBlockedBy(wait.Reason) {
 		wait.Object = o.Budget(pod.Object)
 	}
 	start := now
 	switch {
 	case wait.Reason == WaitTermination:
-		start = instant(deletedAt(pod.Object), now)
+		start = Instant(rules.DeletionRequested(pod.Object), now)
 		if evicted := e.sent(o); !evicted.IsZero() {
 			start = evicted
 		}
@@ -299,23 +295,8 @@ func (e *Evacuation) sent(o Observation) time.Time {
 
 // proceed ends the last wait if this one differs, and begins this one.
 func (e *Evacuation) proceed(wait Wait, start time.Time) {
-	if len(e.Waits) == 0 {
-		wait.Start = later(start, e.Start)
-		e.Waits = append(e.Waits, wait)
-		return
-	}
-	last := &e.Waits[len(e.Waits)-1]
-	sameObject := last.Object == wait.Object || last.Object == "" || wait.Object == ""
-	switch {
-	case last.Reason == wait.Reason && sameObject:
-		last.Message, last.Object = cmp.Or(wait.Message, last.Message), cmp.Or(last.Object, wait.Object)
-		return
-	case len(e.Waits) >= maxWaits:
-		return
-	}
-	wait.Start = later(start, last.Start)
-	last.End = wait.Start
-	e.Waits = append(e.Waits, wait)
+	wait.Start = later(start, e.Start)
+	e.Waits = Proceed(e.Waits, wait)
 }
 
 // end ends the evacuation of a Pod.
@@ -360,18 +341,13 @@ func (d *Drain) endSteps(pending []Step) (ended []EndedStep) {
 // resolution is a little more than the resolution of times in the API: one second.
 const resolution = 1500 * time.Millisecond
 
-// instant returns the time of an event that is observed now and that the API records in whole seconds. The time of the observation is closer, unless
-// the event is older.
-func instant(recorded, now time.Time) time.Time {
-	if since := now.Sub(recorded); since >= 0 && since < resolution {
+// Instant returns the time of an event that is observed now and that the API records in whole seconds. The time of the observation is closer, unless
+// the event is older. An event in the future was recorded by another clock.
+func Instant(recorded, now time.Time) time.Time {
+	if now.Sub(recorded) < resolution {
 		return now
 	}
 	return recorded
-}
-
-// deletedAt returns when the deletion of a Pod was requested: its deletionTimestamp is the end of the grace period.
-func deletedAt(pod *corev1.Pod) time.Time {
-	return pod.DeletionTimestamp.Add(-rules.GracePeriod(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)))
 }
 
 func later(a, b time.Time) time.Time {

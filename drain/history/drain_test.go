@@ -182,10 +182,30 @@ func TestSpansFollowFromUIDs(t *testing.T) {
 	g.Expect(parts[0].Parent).To(Equal(trace.DeletionSpan(at(0), at(3), "", "").ID))
 }
 
+func TestInstant(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(Instant(at(3), at(4.4))).To(Equal(at(4.4)), "the API records whole seconds")
+	g.Expect(Instant(at(3), at(4.6))).To(Equal(at(3)))
+	g.Expect(Instant(at(60), at(4))).To(Equal(at(4)), "another clock recorded it")
+}
+
+func TestProceed(t *testing.T) {
+	g := NewWithT(t)
+	waits := Proceed(nil, Wait{Reason: "a", Start: at(0)})
+	waits = Proceed(waits, Wait{Reason: "a", Object: "x", NeverAllows: true, Start: at(1)})
+	g.Expect(waits).To(Equal([]Wait{{Reason: "a", Object: "x", NeverAllows: true, Start: at(0)}}), "the object has become known")
+	waits = Proceed(waits, Wait{Reason: "a", Start: at(2)})
+	g.Expect(waits).To(HaveLen(1))
+	waits = Proceed(waits, Wait{Reason: "a", Object: "y", Start: at(3)})
+	g.Expect(waits).To(HaveLen(2))
+	g.Expect(waits[0].End).To(Equal(at(3)))
+}
+
 func TestEachReasonHasASpanName(t *testing.T) {
 	g := NewWithT(t)
-	for reason, name := range spanNames {
-		g.Expect(name).NotTo(BeEmpty(), reason)
+	for reason, each := range descriptions {
+		g.Expect(each.span).NotTo(BeEmpty(), reason)
+		g.Expect(Kinds).To(ContainElement(each.kind), reason)
 	}
 	for key := range partSpans {
 		g.Expect(partSpans[key]).NotTo(BeEmpty(), key)

@@ -120,8 +120,8 @@ func (t Trace) EvacuationSpans(e *Evacuation) []Span {
 		if wait.Message != "" {
 			attributes = append(attributes, attribute.String(MessageKey, wait.Message))
 		}
-		span := t.span(t.spanID(append(slices.Clone(path), strconv.Itoa(i))...), id, spanNames[wait.Reason], wait.Start, wait.End, attributes...)
-		if span.Name == "eviction refused" {
+		span := t.span(t.spanID(append(slices.Clone(path), strconv.Itoa(i))...), id, descriptions[wait.Reason].span, wait.Start, wait.End, attributes...)
+		if KindOf(wait.Reason) == KindRefused {
 			span.Error = wait.Reason
 		}
 		spans = append(spans, span)

@@ -1,8 +1,11 @@
 package history
 
 import (
+	"cmp"
+	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -27,54 +30,152 @@ const (
 	WaitCompletion = "Completion"
 	// WaitRules is the wait for information that the drain rules depend on.
 	WaitRules = "DrainRules"
+	// WaitOther is the reason in a recording for the wait of a Pod without an Evacuation: it must complete, or terminates late.
+	WaitOther = "Other"
 )
 
-// spanNames are the names of the spans of waits, by reason.
-var spanNames = map[string]string{
-	WaitEviction:    "evict",
-	WaitSurge:       "surge",
-	WaitEvacuator:   "await evacuator",
-	WaitTermination: "terminate",
-	WaitCompletion:  "await completion",
-	WaitRules:       "await drain rules",
+// Kind is what a reason is about.
+type Kind string
 
-	string(budgets.BudgetExhausted):        "await PodDisruptionBudget",
-	string(budgets.BudgetNotObserved):      "await PodDisruptionBudget",
-	string(budgets.BudgetSyncFailed):       "await PodDisruptionBudget",
-	string(budgets.MultipleBudgets):        "await PodDisruptionBudget",
-	string(budgets.BudgetUnreadable):       "await PodDisruptionBudget",
-	string(budgets.BlockedByUnhealthyPods): "await PodDisruptionBudget",
-	string(budgets.BudgetRemoved):          "await PodDisruptionBudget",
-	v1alpha1.ReasonBudgetRefused:           "await PodDisruptionBudget",
-	v1alpha1.ReasonBudgetUpdating:          "await PodDisruptionBudget",
+// The kinds of waits.
+const (
+	KindBudget    Kind = "PodDisruptionBudget"
+	KindRefused   Kind = "eviction refused"
+	KindOrder     Kind = "StatefulSet order"
+	KindEvacuator Kind = "evacuator"
+	KindBackoff   Kind = "backoff"
+	KindOther     Kind = "other"
+	KindEviction  Kind = "eviction"
+	KindTerminate Kind = "termination"
+)
 
-	string(budgets.EvictionNotServed):   "eviction refused",
-	v1alpha1.ReasonNamespaceTerminating: "eviction refused",
-	v1alpha1.ReasonAdmissionRefused:     "eviction refused",
-	v1alpha1.ReasonAdmissionFailed:      "eviction refused",
-	v1alpha1.ReasonNoResponse:           "eviction refused",
-	v1alpha1.ReasonEvictionRefused:      "eviction refused",
+// Kinds are all kinds, in the order of a legend.
+var Kinds = []Kind{KindBudget, KindRefused, KindOrder, KindEvacuator, KindBackoff, KindOther, KindEviction, KindTerminate}
 
-	v1alpha1.ReasonReplacementReturned: "back off",
-
-	v1alpha1.ReasonWaitingForReplica:        "await StatefulSet order",
-	v1alpha1.ReasonWaitingForMissingReplica: "await StatefulSet order",
-	v1alpha1.ReasonWaitingForHigherOrdinals: "await StatefulSet order",
+// description is the kind of a reason, and the name of the spans of its waits.
+type description struct {
+	kind Kind
+	span string
 }
 
-// Wait is one thing that a Pod waited for.
+var (
+	ofBudget  = description{KindBudget, "await PodDisruptionBudget"}
+	ofRefusal = description{KindRefused, "eviction refused"}
+	ofOrder   = description{KindOrder, "await StatefulSet order"}
+
+	descriptions = map[string]description{
+		WaitEviction:    {KindEviction, "evict"},
+		WaitSurge:       {KindEvacuator, "surge"},
+		WaitEvacuator:   {KindEvacuator, "await evacuator"},
+		WaitTermination: {KindTerminate, "terminate"},
+		WaitCompletion:  {KindOther, "await completion"},
+		WaitRules:       {KindOther, "await drain rules"},
+
+		string(budgets.BudgetExhausted):        ofBudget,
+		string(budgets.BudgetNotObserved):      ofBudget,
+		string(budgets.BudgetSyncFailed):       ofBudget,
+		string(budgets.MultipleBudgets):        ofBudget,
+		string(budgets.BudgetUnreadable):       ofBudget,
+		string(budgets.BlockedByUnhealthyPods): ofBudget,
+		string(budgets.BudgetRemoved):          ofBudget,
+		v1alpha1.ReasonBudgetRefused:           ofBudget,
+		v1alpha1.ReasonBudgetUpdating:          ofBudget,
+
+		string(budgets.EvictionNotServed):   ofRefusal,
+		v1alpha1.ReasonNamespaceTerminating: ofRefusal,
+		v1alpha1.ReasonAdmissionRefused:     ofRefusal,
+		v1alpha1.ReasonAdmissionFailed:      ofRefusal,
+		v1alpha1.ReasonNoResponse:           ofRefusal,
+		v1alpha1.ReasonEvictionRefused:      ofRefusal,
+
+		v1alpha1.ReasonReplacementReturned: {KindBackoff, "back off"},
+
+		v1alpha1.ReasonWaitingForReplica:        ofOrder,
+		v1alpha1.ReasonWaitingForMissingReplica: ofOrder,
+		v1alpha1.ReasonWaitingForHigherOrdinals: ofOrder,
+	}
+)
+
+// KindOf returns the kind of a reason.
+func KindOf(reason string) Kind {
+	return cmp.Or(descriptions[reason].kind, KindOther)
+}
+
+// Wait is one thing that a Pod, or in a recording a Machine, waited for.
 type Wait struct {
 	// Reason is one of a limited number of reasons.
 	Reason string
 	// Object is the object that blocked the Pod, as kind and name: "PodDisruptionBudget web/db". It is empty if it is not known.
 	Object string
 	// Message is what the Evacuation said last during the wait.
-	Message    string
-	Start, End time.Time
+	Message string
+	// NeverAllows means that Object is a PodDisruptionBudget that never allows a disruption. It is known in recordings only.
+	NeverAllows bool
+	Start, End  time.Time
 }
 
-// awaitsBudget reports whether the wait is for a PodDisruptionBudget.
-func (w Wait) awaitsBudget() bool { return spanNames[w.Reason] == "await PodDisruptionBudget" }
+// For returns how long the wait lasted.
+func (w Wait) For() time.Duration { return w.End.Sub(w.Start) }
+
+// AwaitsBudget reports whether the wait is for a PodDisruptionBudget.
+func (w Wait) AwaitsBudget() bool { return KindOf(w.Reason) == KindBudget }
+
+// Name names what was waited for, as in "waiting for …".
+func (w Wait) Name() string {
+	switch {
+	case w.Object != "":
+		return w.Object
+	case w.Reason == WaitOther || w.Reason == "":
+		first, _, _ := strings.Cut(w.Message, "\n")
+		return strings.TrimPrefix(first, "Waiting for ")
+	}
+	switch kind := KindOf(w.Reason); kind {
+	case KindOther:
+		return w.Reason
+	case KindBudget:
+		return "a PodDisruptionBudget (" + w.Reason + ")"
+	case KindOrder:
+		return "another replica of the StatefulSet"
+	case KindBackoff:
+		return "the backoff of replacements that returned"
+	case KindRefused:
+		return "the API server to accept the eviction (" + w.Reason + ")"
+	default:
+		return string(kind)
+	}
+}
+
+// usualTermination is how long a termination takes that is not named among what blocked: the default grace period of Pods.
+const usualTermination = corev1.DefaultTerminationGracePeriodSeconds * time.Second
+
+// Blocks reports whether something blocked the Pod during the wait. A termination blocks if it takes longer than the default grace period.
+func (w Wait) Blocks() bool {
+	return w.Reason != WaitEviction && (w.Reason != WaitTermination || w.For() > usualTermination)
+}
+
+// maxWaits is the maximum number of waits of one Pod. The last one includes all that follow.
+const maxWaits = 100
+
+// Proceed ends the last of the waits when the next one starts, and adds the next one. If both are for the same, it continues the last one. An object that
+// is not known may be the same.
+func Proceed(waits []Wait, next Wait) []Wait {
+	if len(waits) == 0 {
+		return append(waits, next)
+	}
+	last := &waits[len(waits)-1]
+	sameObject := last.Object == next.Object || last.Object == "" || next.Object == ""
+	switch {
+	case last.Reason == next.Reason && sameObject:
+		last.Message, last.Object = cmp.Or(next.Message, last.Message), cmp.Or(last.Object, next.Object)
+		last.NeverAllows = last.NeverAllows || next.NeverAllows
+		return waits
+	case len(waits) >= maxWaits:
+		return waits
+	}
+	next.Start = later(next.Start, last.Start)
+	last.End = next.Start
+	return append(waits, next)
+}
 
 // maxMessage is the maximum length of the message of a wait.
 const maxMessage = 256
@@ -104,7 +205,7 @@ func EvacuationWait(e *v1alpha1.Evacuation) Wait {
 	evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting)
 	switch {
 	case evicting != nil && (evicting.Status == metav1.ConditionTrue || evicting.Reason == v1alpha1.ReasonReplacementReturned):
-		if _, known := spanNames[evicting.Reason]; known {
+		if _, known := descriptions[evicting.Reason]; known {
 			return Wait{Reason: evicting.Reason}
 		}
 		return Wait{Reason: WaitEviction}

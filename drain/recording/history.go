@@ -9,15 +9,16 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 )
 
 // The limits of what is read of a recording, which is untrusted.
 const (
 	maxLine  = 1 << 20
 	maxPods  = 20_000
-	maxWaits = 200 // of one Pod; the last one includes all that follow
 	maxSteps = 5_000
 )
 
@@ -45,7 +46,7 @@ type Drain struct {
 	// Gone is when the Machine or NodeMaintenance was observed to be deleted, or zero.
 	Gone time.Time
 	// Phases are the reasons of the condition of the Machine, in turn.
-	Phases []Wait
+	Phases []history.Wait
 	Pods   []PodCourse
 
 	ended time.Time // of the recording
@@ -58,19 +59,8 @@ type PodCourse struct {
 	// Ended is false if the recording ended before the evacuation.
 	Ended    bool
 	Refusals int32
-	Waits    []Wait
+	Waits    []history.Wait
 }
-
-// Wait is what a Pod or Machine waited for.
-type Wait struct {
-	Reason, Object, Message string
-	// NeverAllows means that Object is a PodDisruptionBudget that never allows a disruption.
-	NeverAllows bool
-	Start, End  time.Time
-}
-
-// For returns how long the wait lasted.
-func (w Wait) For() time.Duration { return w.End.Sub(w.Start) }
 
 // BudgetCourse is how the disruptions that a PodDisruptionBudget allows changed.
 type BudgetCourse struct {
@@ -191,7 +181,7 @@ func (b *builder) machine(m *Machine, now time.Time) {
 		d.Gone = now
 	}
 	// The condition may have had other reasons before the first observation, so m.Since is not the start of the first phase.
-	d.Phases = proceed(d.Phases, Wait{Reason: m.Reason, Message: m.Message, Start: now}, now, m.Gone)
+	d.Phases = proceed(d.Phases, history.Wait{Reason: m.Reason, Message: m.Message, Start: now}, now, m.Gone)
 }
 
 func (b *builder) drainOfMachine(cluster, name string) *Drain {
@@ -261,36 +251,28 @@ func (b *builder) pod(p *Pod, now time.Time) {
 		b.allPods = append(b.allPods, course)
 	}
 	course.Node, course.Refusals = cmp.Or(course.Node, p.Node), max(course.Refusals, p.Refusals)
-	course.Waits = proceed(course.Waits, Wait{Reason: p.Reason, Object: p.Object, Message: p.Message, NeverAllows: p.NeverAllows, Start: course.Start}, now, p.Gone)
+	course.Waits = proceed(course.Waits, history.Wait{Reason: p.Reason, Object: p.Object, Message: p.Message, NeverAllows: p.NeverAllows, Start: course.Start}, now, p.Gone)
 	if p.Gone {
 		course.End, course.Ended = now, true
 		delete(b.pods, id)
 	}
 }
 
-// proceed ends the last wait if the next one differs, and begins the next one. The first wait begins at its own start, the others now.
-func proceed(waits []Wait, next Wait, now time.Time, gone bool) []Wait {
-	next.End = now
-	if len(waits) == 0 {
-		return append(waits, next)
+// proceed adds a wait that is observed now, unless its object is gone. The first wait begins at its own start, the others now.
+func proceed(waits []history.Wait, next history.Wait, now time.Time, gone bool) []history.Wait {
+	if len(waits) == 0 || !gone {
+		if len(waits) > 0 {
+			next.Start = now
+		}
+		waits = history.Proceed(waits, next)
 	}
-	last := &waits[len(waits)-1]
-	last.End = now
-	if gone || last.Reason == next.Reason && last.Object == next.Object || len(waits) >= maxWaits {
-		last.Message, last.NeverAllows = cmp.Or(next.Message, last.Message), last.NeverAllows || next.NeverAllows
-		return waits
-	}
-	next.Start = now
-	return append(waits, next)
+	waits[len(waits)-1].End = now
+	return waits
 }
 
-// startOf returns when something started that the API records in whole seconds. The time of the observation is closer, unless it is older.
+// startOf returns when something started, see history.Instant.
 func startOf(recorded *time.Time, now time.Time) time.Time {
-	const resolution = 1500 * time.Millisecond
-	if recorded == nil || recorded.After(now) || now.Sub(*recorded) < resolution {
-		return now
-	}
-	return *recorded
+	return history.Instant(ptr.Deref(recorded, now), now)
 }
 
 func (b *builder) budget(budget *Budget, now time.Time) {

@@ -186,7 +186,7 @@ func (r *Recorder) withoutEvacuation(cluster string, m *v1alpha1.NodeMaintenance
 				continue
 			}
 			present["pod "+cluster+" "+blocked.Pod] = Line{Pod: &Pod{
-				Cluster: cluster, Name: blocked.Pod, Node: node.NodeRef.Name, Since: timeOf(blocked.Since), Reason: WaitOther, Message: text.Cut(blocked.Why, maxMessage),
+				Cluster: cluster, Name: blocked.Pod, Node: node.NodeRef.Name, Since: timeOf(blocked.Since), Reason: history.WaitOther, Message: text.Cut(blocked.Why, maxMessage),
 			}}
 		}
 	}
@@ -213,4 +213,21 @@ func timeOf(t *metav1.Time) *time.Time {
 	}
 	utc := t.UTC()
 	return &utc
+}
+
+// waitOf sets what the status of an Evacuation says.
+func (p *Pod) waitOf(e *v1alpha1.Evacuation, index *budgets.Index) {
+	wait := history.EvacuationWait(e)
+	p.Reason, p.Object = wait.Reason, wait.Object
+	if wait.AwaitsBudget() {
+		p.budgetOf(e, index)
+	}
+}
+
+// budgetOf sets the PodDisruptionBudget of a Pod, if it is known. An Evacuation has the labels of its Pod.
+func (p *Pod) budgetOf(e *v1alpha1.Evacuation, index *budgets.Index) {
+	for _, budget := range index.Covering(budgets.Pod{Namespace: e.Namespace, Name: e.Spec.PodRef.Name, Labels: e.Labels}) {
+		p.Object, p.NeverAllows = "PodDisruptionBudget "+budget.String(), budget.NeverAllowsDisruption()
+		return
+	}
 }

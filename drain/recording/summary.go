@@ -24,7 +24,7 @@ const (
 // Cause is what Pods waited for.
 type Cause struct {
 	Reason, Object, Message string
-	NeverAllows             bool // see Wait
+	NeverAllows             bool // see history.Wait
 	Pods, Drains            int
 	// Blocked is the time during which at least one Pod waited for it, Total the sum over all Pods.
 	Blocked, Total time.Duration
@@ -32,37 +32,7 @@ type Cause struct {
 
 // Name names what was waited for.
 func (c Cause) Name() string {
-	return Wait{Reason: c.Reason, Object: c.Object, Message: c.Message}.Name()
-}
-
-// Name names what was waited for, as in "waiting for …".
-func (w Wait) Name() string {
-	switch {
-	case w.Object != "":
-		return w.Object
-	case w.Reason == WaitOther || w.Reason == "":
-		first, _, _ := strings.Cut(w.Message, "\n")
-		return strings.TrimPrefix(first, "Waiting for ")
-	}
-	switch kind := KindOf(w.Reason); kind {
-	case KindOther:
-		return w.Reason
-	case KindBudget:
-		return "a PodDisruptionBudget (" + w.Reason + ")"
-	case KindOrder:
-		return "another replica of the StatefulSet"
-	case KindBackoff:
-		return "the backoff of replacements that returned"
-	case KindRefused:
-		return "the API server to accept the eviction (" + w.Reason + ")"
-	default:
-		return string(kind)
-	}
-}
-
-// Blocks reports whether something blocked the Pod during the wait. A termination blocks if it takes longer than the default grace period.
-func (w Wait) Blocks() bool {
-	return w.Reason != history.WaitEviction && (w.Reason != history.WaitTermination || w.For() > usualTermination)
+	return history.Wait{Reason: c.Reason, Object: c.Object, Message: c.Message}.Name()
 }
 
 // Causes returns what the Pods of drains waited for, starting with what blocked longest.
@@ -97,12 +67,12 @@ func Causes(drains []Drain) []Cause {
 type cause struct {
 	Cause
 
-	waits              []Wait
+	waits              []history.Wait
 	reasons            map[string]time.Duration
 	lastDrain, lastPod int
 }
 
-func (c *cause) add(wait Wait, drain, pod int) {
+func (c *cause) add(wait history.Wait, drain, pod int) {
 	if len(c.waits) == 0 || c.lastDrain != drain {
 		c.Drains++
 		c.lastPod = -1
@@ -129,9 +99,9 @@ func (c *cause) end() Cause {
 }
 
 // union returns the time that is covered by at least one wait.
-func union(waits []Wait) time.Duration {
+func union(waits []history.Wait) time.Duration {
 	sorted := slices.Clone(waits)
-	slices.SortFunc(sorted, func(a, b Wait) int { return a.Start.Compare(b.Start) })
+	slices.SortFunc(sorted, func(a, b history.Wait) int { return a.Start.Compare(b.Start) })
 	var total time.Duration
 	var end time.Time
 	for _, wait := range sorted {
@@ -216,7 +186,7 @@ func phaseSentence(reason string, took time.Duration) string {
 
 // hadReason reports whether the condition of the Machine had a reason.
 func (d *Drain) hadReason(reason string) bool {
-	return slices.ContainsFunc(d.Phases, func(phase Wait) bool { return phase.Reason == reason })
+	return slices.ContainsFunc(d.Phases, func(phase history.Wait) bool { return phase.Reason == reason })
 }
 
 func (d *Drain) result() string {

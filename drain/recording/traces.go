@@ -28,7 +28,7 @@ func isTraces(file *bufio.Reader) bool {
 // readTraces reads the traces that the manager exports, as OTLP JSON. The OpenTelemetry Collector's file exporter writes one object after another,
 // and version 3 of Jaeger's API wraps them in result. Spans of other programs are ignored.
 func readTraces(file io.Reader) (*History, error) {
-	b := &traceReader{history: &History{}, drains: map[string]*Drain{}, waits: map[string][]Wait{}}
+	b := &traceReader{history: &History{}, drains: map[string]*Drain{}, waits: map[string][]history.Wait{}}
 	decoder := json.NewDecoder(file)
 	for {
 		var object otlp
@@ -106,8 +106,8 @@ func (s *otlpSpan) end() time.Time   { return nanos(s.EndTimeUnixNano) }
 type traceReader struct {
 	spans   []otlpSpan
 	history *History
-	drains  map[string]*Drain // by trace
-	waits   map[string][]Wait // of Pods, by span
+	drains  map[string]*Drain         // by trace
+	waits   map[string][]history.Wait // of Pods, by span
 }
 
 func (b *traceReader) read() {
@@ -182,28 +182,26 @@ func (b *traceReader) part(s *otlpSpan) {
 	}
 	if reason := phases[s.Name]; reason != "" && s.text(history.MachineKey) != "" {
 		d := b.of(s)
-		d.Phases = append(d.Phases, Wait{Reason: reason, Start: s.start(), End: s.end()})
+		d.Phases = append(d.Phases, history.Wait{Reason: reason, Start: s.start(), End: s.end()})
 	}
 	if reason := s.text(history.ReasonKey); reason != "" && s.ParentSpanID != "" {
 		b.of(s)
-		wait := Wait{Reason: reason, Object: s.text(history.ObjectKey), Message: s.text(history.MessageKey), Start: s.start(), End: s.end()}
+		wait := history.Wait{Reason: reason, Object: s.text(history.ObjectKey), Message: s.text(history.MessageKey), Start: s.start(), End: s.end()}
 		b.waits[s.ParentSpanID] = addWait(b.waits[s.ParentSpanID], wait)
 	}
 }
 
 // addWait adds a wait, with the reason and the message that a recording has.
-func addWait(waits []Wait, wait Wait) []Wait {
+func addWait(waits []history.Wait, wait history.Wait) []history.Wait {
 	switch wait.Reason {
 	case history.WaitCompletion:
-		wait.Reason, wait.Message = WaitOther, "completion ("+wait.Message+")"
+		wait.Reason, wait.Message = history.WaitOther, "completion ("+wait.Message+")"
 	case history.WaitRules:
-		wait.Reason = WaitOther
+		wait.Reason = history.WaitOther
 	}
-	if n := len(waits); n > 0 && waits[n-1].Reason == wait.Reason && waits[n-1].Object == wait.Object || len(waits) >= maxWaits {
-		waits[len(waits)-1].End = wait.End
-		return waits
-	}
-	return append(waits, wait)
+	waits = history.Proceed(waits, wait)
+	waits[len(waits)-1].End = wait.End
+	return waits
 }
 
 // pod reads the span of the evacuation of a Pod, whose waits have been read.

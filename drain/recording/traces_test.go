@@ -67,12 +67,12 @@ func TestReadTraces(t *testing.T) {
 		g.Expect(h.Incomplete).To(BeEmpty())
 		g.Expect(h.Drains).To(Equal([]Drain{{
 			Cluster: "ns/c1", Machine: "ns/m", Maintenance: "m-1", Nodes: []string{"n"}, Deleted: at(0), Start: at(2), End: at(50), Gone: at(56), ended: at(56),
-			Phases: []Wait{
+			Phases: []history.Wait{
 				{Reason: v1alpha1.ReasonWaitingForTurn, Start: at(0), End: at(2)},
 				{Reason: v1alpha1.ReasonMachineDraining, Start: at(2), End: at(50)},
 				{Reason: v1alpha1.ReasonWaitingForVolumeDetach, Start: at(50), End: at(55)},
 			},
-			Pods: []PodCourse{{Name: "web/a", Node: "n", Start: at(3), End: at(50), Ended: true, Refusals: 2, Waits: []Wait{
+			Pods: []PodCourse{{Name: "web/a", Node: "n", Start: at(3), End: at(50), Ended: true, Refusals: 2, Waits: []history.Wait{
 				{Reason: string(budgets.BudgetExhausted), Object: "PodDisruptionBudget web/a", Message: "no", Start: at(3), End: at(40)},
 				{Reason: history.WaitEviction, Start: at(40), End: at(41)},
 				{Reason: history.WaitTermination, Start: at(41), End: at(50)},

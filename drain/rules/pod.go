@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -118,6 +119,28 @@ func GracePeriod(seconds int64) time.Duration {
 		return time.Second
 	}
 	return time.Duration(min(seconds, int64(maxGracePeriod/time.Second))) * time.Second
+}
+
+// GracePeriodOf returns the time that a Pod has to terminate by its own spec.
+func GracePeriodOf(pod *corev1.Pod) time.Duration {
+	return GracePeriod(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds))
+}
+
+// RequestedGracePeriod returns the time that a Pod has to terminate when we evict or delete it, and the grace period of that request, nil for the
+// Pod's own. On an unreachable Node it is the minimum, since the kubelet does not confirm the termination there.
+func RequestedGracePeriod(pod *corev1.Pod, nodeUnreachable bool) (period time.Duration, seconds *int64) {
+	if nodeUnreachable {
+		return GracePeriod(UnreachableGracePeriodSeconds), ptr.To(UnreachableGracePeriodSeconds)
+	}
+	return GracePeriodOf(pod), nil
+}
+
+// DeletionRequested returns when the deletion of a Pod was requested, zero if it was not: its deletionTimestamp is the end of the grace period.
+func DeletionRequested(pod *corev1.Pod) time.Time {
+	if pod.DeletionTimestamp == nil {
+		return time.Time{}
+	}
+	return pod.DeletionTimestamp.Add(-GracePeriod(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)))
 }
 
 // UnreachableGracePeriodSeconds is the grace period of Pods on an unreachable Node, where no kubelet waits for them to terminate. Cluster API uses

@@ -1,7 +1,9 @@
 package rules_test
 
 import (
+	"math"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,4 +93,18 @@ func TestDrainLabel(t *testing.T) {
 			t.Errorf("got %q, %q", behavior, unknown)
 		}
 	})
+}
+
+func TestRequestedGracePeriod(t *testing.T) { // E22
+	if period, seconds := rules.RequestedGracePeriod(&corev1.Pod{}, true); period != time.Second || *seconds != 1 {
+		t.Errorf("on an unreachable Node: %s", period)
+	}
+	if period, _ := rules.RequestedGracePeriod(&corev1.Pod{}, false); period != 30*time.Second {
+		t.Errorf("by default: %s", period)
+	}
+	for _, seconds := range []int64{math.MaxInt64, math.MaxInt64/int64(time.Second) + 1} {
+		if period, _ := rules.RequestedGracePeriod(&corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &seconds}}, false); period < time.Hour {
+			t.Errorf("E22: a Pod that declares %d seconds: %s", seconds, period)
+		}
+	}
 }

@@ -288,7 +288,7 @@ func (o Observation) since(next Waiting, message string) time.Time {
 // unavailableSince returns since when an existing replica does not serve, and whether a drain may be the cause.
 func (o Observation) unavailableSince(next Waiting, pod *corev1.Pod) (since time.Time, causedByDrain bool) {
 	if pod.DeletionTimestamp != nil {
-		since = pod.DeletionTimestamp.Add(-rules.GracePeriod(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)))
+		since = rules.DeletionRequested(pod)
 		return since, o.duringDrain(next, since.Add(time.Second)) // a deletion in the second in which the drain began counts as its effect
 	}
 	if since, evicting := o.Evicting[pod.UID]; evicting {

@@ -21,6 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -126,15 +127,10 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 
 // input returns what is known about a Pod.
 func (s *scope) input(observation workload.Observation, e *v1alpha1.Evacuation, pod *corev1.Pod) daemonset.Input {
-	in := daemonset.Input{Evacuation: e, Pod: pod, Draining: s.draining}
-	in.Type, in.TypeKnown = rules.PodTypeOf(pod, observation.DaemonSetExists)
-	namespaceLabels, namespaceKnown := observation.NamespaceLabels(pod.Namespace)
+	described := planinput.RulePod(observation, pod)
+	in := daemonset.Input{Evacuation: e, Pod: pod, Type: described.Type, TypeKnown: described.TypeKnown, Draining: s.draining}
 	for _, matcher := range s.matchers {
-		in.Verdicts = append(in.Verdicts, matcher.Decide(rules.Pod{
-			Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
-			NamespaceLabels: namespaceLabels, NamespaceKnown: namespaceKnown,
-			Type: in.Type, TypeKnown: in.TypeKnown, Finished: rules.Finished(pod),
-		}))
+		in.Verdicts = append(in.Verdicts, matcher.Decide(described))
 	}
 	return in
 }
@@ -142,7 +138,7 @@ func (s *scope) input(observation workload.Observation, e *v1alpha1.Evacuation, 
 // delete reports the deletion of the Pod on its Evacuation, deletes it, and then reports an error of the API server. In this order, the reason
 // is known before the Pod terminates.
 func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuation, pod *corev1.Pod, by *v1alpha1.NodeMaintenance) error {
-	period, seconds := daemonset.GracePeriod(pod, rules.Unreachable(s.node))
+	period, seconds := rules.RequestedGracePeriod(pod, rules.Unreachable(s.node))
 	e, err := patchStatus(ctx, s, e, func(e *v1alpha1.Evacuation) bool { return daemonset.Report(e, by, period, s.now) })
 	if err != nil {
 		return client.IgnoreNotFound(err) // without an Evacuation, the Pod stays

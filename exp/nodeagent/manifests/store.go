@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
@@ -64,10 +63,7 @@ func parse(file string, content []byte) (hold.Manifest, bool) {
 	if m.Namespace == "" {
 		m.Namespace = metav1.NamespaceDefault
 	}
-	m.GracePeriod = corev1.DefaultTerminationGracePeriodSeconds * time.Second
-	if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
-		m.GracePeriod = rules.GracePeriod(*seconds)
-	}
+	m.GracePeriod = rules.GracePeriodOf(pod)
 	return m, true
 }
 

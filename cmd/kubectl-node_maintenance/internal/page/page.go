@@ -17,6 +17,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/advice"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 )
 
@@ -122,7 +123,7 @@ func viewOf(h *recording.History) *view {
 		Period:   h.Start.UTC().Format("2006-01-02 15:04:05") + " to " + h.End.UTC().Format("2006-01-02 15:04:05") + " UTC",
 		Warnings: warnings(h), Advice: adviceOf(h),
 	}
-	for i, kind := range recording.Kinds {
+	for i, kind := range history.Kinds {
 		v.Legend = append(v.Legend, legend{classOf(i), string(kind)})
 	}
 	for i := range h.Drains {
@@ -181,7 +182,7 @@ func count(n int, noun string) string {
 func classOf(kind int) string { return "k" + strconv.Itoa(kind) }
 
 func kindClass(reason string) string {
-	return classOf(slices.Index(recording.Kinds, recording.KindOf(reason)))
+	return classOf(slices.Index(history.Kinds, history.KindOf(reason)))
 }
 
 // drain returns a drain with its Pods by Node.
@@ -263,7 +264,7 @@ func budgetOf(b *recording.BudgetCourse, axis axis, end time.Time) budget {
 func (v *view) waits(h *recording.History) {
 	type podWait struct {
 		pod *recording.PodCourse
-		recording.Wait
+		history.Wait
 	}
 	var all []podWait
 	for i := range h.Drains {
@@ -282,7 +283,7 @@ func (v *view) waits(h *recording.History) {
 	}
 	for _, w := range all {
 		v.Waits = append(v.Waits, wait{
-			Class: kindClass(w.Reason), Kind: string(recording.KindOf(w.Reason)), Pod: terminal.Clean(w.pod.Name, maxName), Node: terminal.Clean(w.pod.Node, maxName),
+			Class: kindClass(w.Reason), Kind: string(history.KindOf(w.Reason)), Pod: terminal.Clean(w.pod.Name, maxName), Node: terminal.Clean(w.pod.Node, maxName),
 			For: recording.Duration(w.For()), Seconds: strconv.FormatFloat(w.For().Seconds(), 'f', 1, 64), Name: clean(w.Name()), Start: w.Start.UTC().Format(time.TimeOnly),
 		})
 	}

@@ -23,7 +23,7 @@ func historyOf(text string, pods int) *recording.History {
 	d := recording.Drain{Cluster: text, Machine: text, Maintenance: text, Nodes: []string{text}, Start: begin, End: begin.Add(time.Hour)}
 	for i := range pods {
 		start := begin.Add(time.Duration(i) * time.Second)
-		d.Pods = append(d.Pods, recording.PodCourse{Name: fmt.Sprintf("%s-%d", text, i), Node: text, Start: start, End: start.Add(time.Minute), Ended: true, Waits: []recording.Wait{
+		d.Pods = append(d.Pods, recording.PodCourse{Name: fmt.Sprintf("%s-%d", text, i), Node: text, Start: start, End: start.Add(time.Minute), Ended: true, Waits: []history.Wait{
 			{Reason: "BudgetExhausted", Object: "PodDisruptionBudget " + text, Message: text, Start: start, End: start.Add(40 * time.Second)},
 			{Reason: text, Message: text, Start: start.Add(40 * time.Second), End: start.Add(50 * time.Second)},
 			{Reason: history.WaitEviction, Start: start.Add(50 * time.Second), End: start.Add(time.Minute)},
@@ -135,7 +135,7 @@ func TestMarkdownLinks(t *testing.T) {
 
 func FuzzWriteHTML(f *testing.F) {
 	f.Add(hostile, "BudgetExhausted", int64(0), int64(60))
-	f.Add("web", recording.WaitOther, int64(-1<<62), int64(1<<62))
+	f.Add("web", history.WaitOther, int64(-1<<62), int64(1<<62))
 	plain := shape(f, written(f, historyOf("web", 1)))
 	f.Fuzz(func(t *testing.T, text, reason string, start, end int64) {
 		h := historyOf("x"+text, 1)
