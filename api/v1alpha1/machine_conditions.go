@@ -14,6 +14,8 @@ const (
 	ReasonCRDNotServed = "CRDNotServed"
 	// ReasonPolicyNotDecodable means that the manager cannot decode a MachineDrainPolicy that may select the Machine. The message names it.
 	ReasonPolicyNotDecodable = "PolicyNotDecodable"
+	// ReasonWaitingForPreDrainHook means that pre-drain hooks of other owners hold the drain. The message names the hooks and their owners.
+	ReasonWaitingForPreDrainHook = "WaitingForPreDrainHook"
 	// ReasonWaitingForTurn means that as many other Nodes of the Cluster are being drained as maxParallelDrains allows.
 	ReasonWaitingForTurn = "WaitingForTurn"
 	// ReasonMachineDraining means that the Node is being drained. The message says what the drain waits for.

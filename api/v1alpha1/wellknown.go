@@ -113,6 +113,11 @@ const (
 	// The following annotations on a Machine that drains and has a timeout record the course of its drain, in the format of RFC 3339. The manager
 	// decides from them while it cannot observe the drain. It removes them when the maintenance is complete.
 
+	// DrainHeldAnnotation is the time since which pre-drain hooks of other owners have held the drain of a deleted Machine. It is also recorded if the
+	// Machine has no timeout. The NodeMaintenance of the Machine is suspended until the manager removes the annotation: when the hooks are gone, the
+	// Machine has a turn, and the NodeMaintenance counts the drain timeout from then.
+	DrainHeldAnnotation = "maintenance.cluster.x-k8s.io/drain-held"
+
 	// WaitingForTurnAnnotation is the time since which the Machine has waited for a turn, because of maxParallelDrains. It is also recorded if
 	// the Machine has no timeout, since one may be set while the workload cluster is unreachable.
 	WaitingForTurnAnnotation = "maintenance.cluster.x-k8s.io/waiting-for-turn"

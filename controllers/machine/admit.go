@@ -17,17 +17,20 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// admit decides whether the Machine's Node is drained at all.
+// admit decides whether the Machine's Node is drained at all, and waits while hooks of other owners hold the drain. Until then, its Node is not looked up:
+// what would be found or not found now does not count later.
 func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 	facts, err := r.facts(ctx, s)
 	if err != nil {
 		return outcome{}, err
 	}
-	waiting, err := r.findNode(ctx, s)
-	if err != nil {
+	var waiting outcome
+	if s.HeldByHooks {
+		waiting = r.awaitHooks(s)
+	} else if waiting, err = r.findNode(ctx, s); err != nil {
 		return outcome{}, err
 	}
-	facts.NodeUnknown = waiting.action == wait
+	facts.NodeUnknown = waiting.action == wait && s.machine.Spec.ProviderID != ""
 	if skip := machinedrain.Skip(facts); skip != machinedrain.NotSkipped {
 		return s.skip(skip), nil
 	}

@@ -64,6 +64,7 @@ func TestWithoutConnection(t *testing.T) {
 		withoutInfrastructure bool          // of the Cluster
 		blindFor              time.Duration // for how long this process has not been able to observe the drain
 		unread                bool          // a policy cannot be decoded
+		held                  bool          // by a hook of another owner
 		released              bool
 		wants                 string // the reason of the Machine's condition then
 	}{
@@ -114,6 +115,16 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M98: keeps a Machine whose drain has begun, while its policy cannot be decoded", state: wasLost, unread: true, blindFor: time.Minute,
 			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
 		{name: "M98: keeps the record that a Machine waits for a turn, while its policy cannot be decoded", state: wasLost, unread: true, reason: v1alpha1.ReasonWaitingForTurn},
+		{name: "M113: keeps a Machine that is held, beyond its drain timeout", state: wasLost, held: true, blindFor: time.Hour,
+			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute), v1alpha1.DrainOverdueAnnotation: ago(time.Minute)}, wants: v1alpha1.ReasonWaitingForPreDrainHook},
+		{name: "M113: keeps it after a restart", state: notTried, held: true, records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour)}, wants: v1alpha1.ReasonWaitingForPreDrainHook},
+		{name: "M113: keeps it while its policy cannot be decoded", state: wasLost, held: true, unread: true, wants: v1alpha1.ReasonWaitingForPreDrainHook},
+		{name: "M113: keeps it while admission fails", state: wasLost, held: true, fails: true, blindFor: time.Hour,
+			records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonReconcileFailed},
+		{name: "M113: keeps it while its Node is unknown", state: hasFailed, held: true, nodeUnknown: true, blindFor: time.Hour, wants: v1alpha1.ReasonWaitingForPreDrainHook},
+		{name: "M115: keeps a Machine whose hold has just ended, in an outage", state: wasLost, records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
+		{name: "M115: releases it at its drain timeout after the hold", state: wasLost, blindFor: time.Minute, released: true,
+			records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour), v1alpha1.DrainBlockedAnnotation: ago(time.Minute)}},
 		{name: "M84: allows no update in place of a Machine that waits for a turn", state: wasLost, records: waits, inPlace: true, blindFor: 2 * time.Minute},
 		{name: "M84: allows no update in place of a Machine whose drain cannot be observed", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, inPlace: true, blindFor: 2 * time.Minute},
 	} {
@@ -135,6 +146,9 @@ func TestWithoutConnection(t *testing.T) {
 				metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.DrainRequestedAnnotation, ago(time.Hour)+"/m")
 			} else {
 				machine.DeletionTimestamp, machine.Finalizers = ptr.To(metav1.NewTime(now.Add(-time.Hour))), []string{clusterv1.MachineFinalizer}
+			}
+			if tc.held {
+				metav1.SetMetaDataAnnotation(&machine.ObjectMeta, clusterv1.PreDrainDeleteHookAnnotationPrefix+"/approval", "sre")
 			}
 			if tc.nodeUnknown {
 				machine.Status.NodeRef, machine.Spec.ProviderID = clusterv1.MachineNodeReference{}, "cloud://m"
@@ -178,7 +192,11 @@ func TestWithoutConnection(t *testing.T) {
 				return
 			}
 			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
-			if tc.blindFor > 0 {
+			if tc.held {
+				_, isBlocked := r.blocked.Load(client.ObjectKeyFromObject(machine))
+				g.Expect(isBlocked).To(BeFalse(), "the time before the end of the hold does not count")
+				g.Expect(machine.Annotations).To(And(HaveKey(v1alpha1.DrainHeldAnnotation), HaveLen(3)))
+			} else if tc.blindFor > 0 {
 				since, _ := r.blocked.Load(client.ObjectKeyFromObject(machine))
 				g.Expect(since).To(Equal(now.Add(-tc.blindFor)))
 			}

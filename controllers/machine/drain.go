@@ -90,6 +90,9 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if err := r.observeTurn(ctx, s); err != nil {
 		return r.unreachable(ctx, s, err)
 	}
+	if result, err := r.resume(ctx, s); err != nil || result.action != proceed {
+		return result, err
+	}
 	desired, problem, err := r.desired(ctx, s, machinedrain.DaemonSetPods(s.policy, s.maintenance))
 	if err != nil {
 		return outcome{}, err
@@ -101,10 +104,11 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 }
 
 // find finds the Node and the NodeMaintenance of the Machine. If the Machine would be released because of its Node, the API server decides: the watch may
-// not have delivered the Node yet, or may not have delivered that it is reachable again.
+// not have delivered the Node yet, or may not have delivered that it is reachable again. It also decides whether a drain that was held had begun.
 func (r *Reconciler) find(ctx context.Context, s *scope) (err error) {
 	s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine)
-	if err != nil || machinedrain.SkipNode(s.node) == machinedrain.NotSkipped {
+	mayHaveBegun := machinedrain.WasHeldByHooks(s.machine) && s.found.Maintenance == nil
+	if err != nil || machinedrain.SkipNode(s.node) == machinedrain.NotSkipped && !mayHaveBegun {
 		return err
 	}
 	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())

@@ -114,6 +114,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(machine.Namespace, machine.Spec.ClusterName), "Machine", klog.KObj(machine)))
 	s := &scope{machine: machine, now: r.Clock.Now()}
+	s.findHooks()
 	if responsibility := r.Filter.ResponsibilityFor(machine); responsibility != machinedrain.Reconciles {
 		return reconcile.Result{}, r.leave(ctx, s, responsibility)
 	}
@@ -220,9 +221,10 @@ type scope struct {
 	// undecided is the policy of which it is not known whether it selects the Machine, because a selector is invalid. It is nil if that is known.
 	undecided *v1alpha1.MachineDrainPolicy
 
-	unselected bool            // no policy selects the Machine
-	unread     *setaside.Error // the policy that may select the Machine and cannot be decoded; nil: it is known which policy the Machine follows
-	isWatched  bool            // a policy selects the Cluster, so that its NodeMaintenances are watched
+	hooks      []machinedrain.Hook // of other owners, which hold the drain
+	unselected bool                // no policy selects the Machine
+	unread     *setaside.Error     // the policy that may select the Machine and cannot be decoded; nil: it is known which policy the Machine follows
+	isWatched  bool                // a policy selects the Cluster, so that its NodeMaintenances are watched
 
 	// The following fields are set once the workload cluster has been read.
 	client      client.Client
@@ -273,7 +275,7 @@ const (
 
 // reconcileDelete runs the steps of the deletion of a Machine in order, up to the first that waits:
 //
-//	admit ─► request the drain ─► await the turn ─► await the drain ─► await the volumes ─► drain the Pods of DaemonSets ─► confirm the Pods ─► remove the hook
+//	admit ─► await other hooks ─► request the drain ─► await the turn ─► await the drain ─► await the volumes ─► drain the Pods of DaemonSets ─► confirm the Pods ─► remove the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
 	return r.runSteps(ctx, s, r.admit, r.awaitServed, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets, r.confirmPods)
 }

@@ -45,9 +45,13 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 }
 
 // limit limits a wait during which the drain cannot be observed, or something prevents it from beginning. A process that has not tried to connect to
-// the workload cluster decides nothing: what it would find there is unknown. A Machine that waits for a turn is never released; see
+// the workload cluster decides nothing: what it would find there is unknown. A Machine whose drain is held, or that waits for a turn, is never released; see
 // machinedrain.BlindTurn.
 func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outcome {
+	if s.HeldByHooks {
+		r.endBlock(s)
+		return s.requeueBy(nil, waiting)
+	}
 	s.blind = true
 	if !r.hasTriedToConnect(ctx, s) {
 		if retry := s.now.Add(contactRetry); waiting.at.IsZero() || waiting.at.After(retry) {

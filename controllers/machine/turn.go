@@ -173,7 +173,7 @@ func mayWaitForTurn(m *clusterv1.Machine) bool {
 	return reason == "" || reason == v1alpha1.ReasonWaitingForTurn
 }
 
-// drainEnded passes events of Machines that have stopped draining.
+// drainEnded passes events of Machines that have stopped draining, or whose drains are held: they have no turn any more.
 type drainEnded struct {
 	predicate.Funcs
 }
@@ -194,5 +194,9 @@ func (drainEnded) Delete(e event.DeleteEvent) bool {
 func (drainEnded) Update(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*clusterv1.Machine)
 	after, alsoOK := e.ObjectNew.(*clusterv1.Machine)
-	return ok && alsoOK && machinedrain.IsDraining(before) && !machinedrain.IsDraining(after)
+	if !ok || !alsoOK {
+		return false
+	}
+	isHeldNow := !machinedrain.IsHeldByHooks(before) && machinedrain.IsHeldByHooks(after)
+	return isHeldNow || machinedrain.IsDraining(before) && !machinedrain.IsDraining(after)
 }

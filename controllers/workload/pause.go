@@ -42,7 +42,7 @@ func (c *Clusters) refuse(ctx context.Context, key types.NamespacedName) error {
 }
 
 // Resume triggers the reconciliation of all objects in a workload cluster, as a new connection does: events during a pause of the Cluster
-// or a Machine were not processed. It returns at once, and merges calls: many Machines may be resumed together.
+// or a Machine, or while its drain was held, were not processed. It returns at once, and merges calls: many Machines may be resumed together.
 func (c *Clusters) Resume(cluster types.NamespacedName) { c.resumed.add(cluster) }
 
 func (c *Clusters) resume(cluster types.NamespacedName) {
@@ -53,7 +53,7 @@ func (c *Clusters) resume(cluster types.NamespacedName) {
 	c.informers.resend(cluster)
 }
 
-// ResumeAfterPause handles the events of Clusters and Machines: it calls Resume when one is no longer paused.
+// ResumeAfterPause handles the events of Clusters and Machines: it calls Resume when one is no longer paused, or when a drain that was held continues.
 func (c *Clusters) ResumeAfterPause() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		switch before := e.ObjectOld.(type) {
@@ -62,7 +62,7 @@ func (c *Clusters) ResumeAfterPause() handler.EventHandler {
 				c.Resume(client.ObjectKeyFromObject(after))
 			}
 		case *clusterv1.Machine:
-			if machinedrain.HasPauseAnnotation(before) && !machinedrain.HasPauseAnnotation(e.ObjectNew) {
+			if after, ok := e.ObjectNew.(*clusterv1.Machine); ok && machinedrain.DrainContinues(before, after) {
 				c.Resume(types.NamespacedName{Namespace: before.Namespace, Name: before.Spec.ClusterName})
 			}
 		}

@@ -19,6 +19,9 @@ import (
 // Clock has the times of the parts of the drain of a Machine's Node. Each is nil before its part, or if it is unknown. Cluster API's own clocks
 // do not run while a hook waits.
 type Clock struct {
+	// Held is since when pre-drain hooks of other owners have held the drain. It is set until the drain continues or begins: then they are gone, the
+	// Machine has a turn, and its NodeMaintenance counts the drain timeout from then. While hooks hold the drain, only this time is set.
+	Held *time.Time
 	// Waiting is since when the Machine has waited for a turn. No timeout applies to this wait.
 	Waiting *time.Time
 	// Blocked is since when the drain has neither begun nor waited for a turn, because something prevents it or keeps the manager from
@@ -31,7 +34,8 @@ type Clock struct {
 	// Volumes is the start of the wait for volumes.
 	Volumes *time.Time
 
-	resumed bool // the end of an earlier drain does not count any more
+	resumed  bool // the end of an earlier drain does not count any more
+	outdated bool // see isOutdated
 }
 
 // ClockOf reads the clock from the Machine, where it is recorded in case the workload cluster becomes unreachable or the manager restarts, and from
@@ -46,8 +50,15 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 	if c.continuesAfterTimeout(m, now) {
 		c.Volumes = nil
 	}
-	if present, found := maintenance.Get(); found && c.Drain == nil {
+	if c.Held = heldSince(m, now); c.Held != nil { // what began before does not count
+		c.Drained, c.Volumes, c.outdated = nil, nil, isOutdated(m, maintenance)
+	}
+	if present, found := maintenance.Get(); found && c.Drain == nil && c.Held == nil {
 		c.Drain = notBefore(present.OwnDrainStart(), recordsFrom(m))
+		// The drain has continued later, and the clock of this manager is behind.
+		if start := present.DrainStart(); start != nil && start.After(now) && !start.Equal(*c.Drain) {
+			c.Drain = &now
+		}
 	}
 	switch {
 	case c.Drain == nil && waitsForTurn(m):
@@ -69,7 +80,7 @@ func (c Clock) continuesAfterTimeout(m *clusterv1.Machine, now time.Time) bool {
 
 // waitingSince returns the clock of a Machine that waits for a turn. The end of an earlier drain does not count: Pods must be drained again.
 func (c Clock) waitingSince(since *time.Time) Clock {
-	return Clock{Waiting: since, Blocked: c.Blocked, resumed: true}
+	return Clock{Held: c.Held, Waiting: since, Blocked: c.Blocked, resumed: true, outdated: c.outdated}
 }
 
 // waitsForTurn reports whether the Machine waited for a turn when the manager last observed its NodeMaintenance. An earlier version of the manager
@@ -84,16 +95,22 @@ func waitsForTurn(m *clusterv1.Machine) bool {
 func (c Clock) hasBegun() bool { return c.Drain != nil || c.Drained != nil || c.Volumes != nil }
 
 // WithTurn sets what the observed Turn of the Machine says. The wait for a turn, and what prevented the manager from observing it, do not count as
-// drain time.
+// drain time. With the turn, a drain that was held continues, with the whole drain timeout.
 func (c Clock) WithTurn(turn Turn, m *clusterv1.Machine, now time.Time) Clock {
 	switch {
 	case c.Drain != nil:
 	case !turn.Now():
-		c = Clock{}.waitingSince(cmp.Or(c.Waiting, notBeforeRequest(m, now)))
+		c.Blocked = nil
+		c = c.waitingSince(cmp.Or(c.Waiting, notBeforeRequest(m, now)))
 	case turn.Overdue: // Machines that have waited longer must know, even if the NodeMaintenance cannot be updated, and several must not begin
-		return c.WithResumption(now)
+		c = c.WithResumption(now)
+	case c.outdated:
+		c = c.WithResumption(*notBeforeRequest(m, now))
 	case c.Waiting != nil: // the turn has come
 		c.Waiting, c.Blocked = nil, nil
+	}
+	if turn.Now() && !c.outdated {
+		c.Held = nil
 	}
 	return c
 }
@@ -119,8 +136,8 @@ func (c Clock) WithGrantedTurn(now time.Time) Clock {
 
 // WithResumption starts the clocks again for a drain that had ended: Pods must be drained again, for example because the drain rules were edited or
 // the Machine was deleted after a drain in place. Without this, the drain would time out because of a start that may be days ago.
-func (Clock) WithResumption(now time.Time) Clock {
-	return Clock{Drain: &now, resumed: true}
+func (c Clock) WithResumption(now time.Time) Clock {
+	return Clock{Held: c.Held, Drain: &now, resumed: true, outdated: c.outdated}
 }
 
 // notBefore returns the later of two times. It returns nil if t is nil.
@@ -347,12 +364,16 @@ func (c Clock) Record(m *clusterv1.Machine) (changed bool) {
 	if c.resumed {
 		changed = removeAnnotations(m, v1alpha1.DrainEndedAnnotation)
 	}
-	if c.Drain != nil && hasDrainTimeout {
+	if c.Held != nil && c.Drain == nil {
+		changed = removeAnnotations(m, v1alpha1.DrainStartedAnnotation, v1alpha1.DrainOverdueAnnotation) || changed
+	}
+	if c.Drain != nil && (hasDrainTimeout || c.Held != nil) { // after a hold also for a timeout that is set later
 		set(v1alpha1.DrainStartedAnnotation, c.Drain)
 	}
 	if c.Drained != nil && hasTimeout {
 		set(v1alpha1.DrainEndedAnnotation, c.Drained)
 	}
+	keep(v1alpha1.DrainHeldAnnotation, c.Held, true)
 	keep(v1alpha1.VolumeWaitStartedAnnotation, c.Volumes, hasTimeout)
 	keep(v1alpha1.WaitingForTurnAnnotation, c.Waiting, true) // a timeout may be set while the workload cluster is unreachable
 	keep(v1alpha1.DrainBlockedAnnotation, c.Blocked, hasDrainTimeout)

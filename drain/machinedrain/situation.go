@@ -13,6 +13,8 @@ import (
 // Situation is what the manager knows about the drain of a Machine's Node, besides what the Machine has recorded. The zero value means that it knows
 // nothing.
 type Situation struct {
+	// HeldByHooks means that hooks of other owners hold the drain, see HoldingHooks. Nothing else counts then.
+	HeldByHooks bool
 	Maintenance lookup.Result[v1alpha1.NodeMaintenance]
 	// Turn is nil until it was observed.
 	Turn *Turn
@@ -30,6 +32,9 @@ type Situation struct {
 
 // ClockIn returns the clock of a Machine in a Situation.
 func ClockIn(s Situation, m *clusterv1.Machine, now time.Time) Clock {
+	if s.HeldByHooks {
+		return Clock{Held: cmp.Or(heldSince(m, now), notBeforeRequest(m, now)), resumed: true}
+	}
 	c := ClockOf(m, s.Maintenance, now)
 	if s.BlockEnded {
 		c.Blocked = nil
@@ -45,6 +50,9 @@ func ClockIn(s Situation, m *clusterv1.Machine, now time.Time) Clock {
 	}
 	if s.IsResumed {
 		c = c.WithResumption(now)
+	}
+	if c.Held != nil { // its NodeMaintenance is suspended, so the rest is not known
+		return c
 	}
 	if s.IsDrained {
 		c.Drained, c.Blocked = cmp.Or(c.Drained, &now), nil

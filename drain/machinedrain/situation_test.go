@@ -46,6 +46,11 @@ var matrixRecords = map[string]map[string]string{
 	"volumes, without a start":  {v1alpha1.DrainEndedAnnotation: "320", v1alpha1.VolumeWaitStartedAnnotation: "320"},
 	"volumes, waiting":          {v1alpha1.DrainEndedAnnotation: "320", v1alpha1.VolumeWaitStartedAnnotation: "320", v1alpha1.WaitingForTurnAnnotation: "400"},
 	"extended, with volumes":    {v1alpha1.DrainStartedAnnotation: "970", v1alpha1.VolumeWaitStartedAnnotation: "980"},
+	"held":                      {v1alpha1.DrainHeldAnnotation: "400"},
+	"held since the future":     {v1alpha1.DrainHeldAnnotation: "5000"},
+	"held, then waiting":        {v1alpha1.DrainHeldAnnotation: "400", v1alpha1.WaitingForTurnAnnotation: "700"},
+	"held, then blocked":        {v1alpha1.DrainHeldAnnotation: "400", v1alpha1.DrainBlockedAnnotation: "700"},
+	"held, then started":        {v1alpha1.DrainHeldAnnotation: "400", v1alpha1.DrainStartedAnnotation: "700"},
 	"drained before the future": {v1alpha1.DrainStartedAnnotation: "300", v1alpha1.DrainEndedAnnotation: "5000"},
 }
 
@@ -55,6 +60,7 @@ func matrixMachine(records map[string]string, request string, drainTimeout, volu
 	switch request {
 	case "deletion":
 		isDeleted(m)
+		m.Annotations[v1alpha1.PreDrainHookAnnotation] = v1alpha1.HookOwner
 	case "stage":
 		m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
 		m.Annotations[v1alpha1.DrainRequestedAnnotation] = deleted.Format(time.RFC3339)
@@ -92,7 +98,7 @@ func matrix() []matrixCase {
 	volumeWait := after(950)
 	parts := map[string]machinedrain.Situation{
 		"nothing": {}, "blocked": {BlockedSince: after(980)}, "blocked again": {BlockedSince: after(980), BlockEnded: true},
-		"granted": {TurnGranted: true}, "drained": {IsDrained: true}, "resumed": {IsResumed: true}, "waits for volumes": {IsDrained: true, VolumeWaitStart: &volumeWait},
+		"granted": {TurnGranted: true}, "held": {HeldByHooks: true, BlockedSince: after(980), IsDrained: true, VolumeWaitStart: &volumeWait}, "drained": {IsDrained: true}, "resumed": {IsResumed: true}, "waits for volumes": {IsDrained: true, VolumeWaitStart: &volumeWait},
 	}
 	var all []matrixCase
 	for recordsName, records := range matrixRecords {
@@ -129,9 +135,19 @@ func (tc matrixCase) has(annotation string) bool {
 	return found
 }
 
+// wasHeld reports whether hooks of other owners hold or have held the drain, so that what began before does not count.
+func (tc matrixCase) wasHeld() bool {
+	return machinedrain.WasHeldByHooks(tc.machine) || tc.situation.HeldByHooks
+}
+
 // isDraining reports whether a record of the start or the NodeMaintenance shows that the drain has begun.
 func (tc matrixCase) isDraining() bool {
 	m, found := tc.situation.Maintenance.Get()
+	if tc.wasHeld() { // then it continues with the turn
+		hasTurn := tc.situation.Turn != nil && tc.situation.Turn.Now() && !tc.situation.HeldByHooks
+		mayDrain := found && m.Spec.Stage == v1alpha1.StageDrain || !tc.situation.Maintenance.IsKnown()
+		return hasTurn && (mayDrain || tc.situation.IsDrained) || tc.has(v1alpha1.DrainStartedAnnotation) || tc.situation.TurnGranted || tc.situation.IsResumed
+	}
 	return tc.has(v1alpha1.DrainStartedAnnotation) ||
 		found && m.StageStart(v1alpha1.StageDrain) != nil || tc.situation.TurnGranted || tc.situation.IsDrained || tc.situation.IsResumed
 }
@@ -215,7 +231,7 @@ func TestDeadlines(t *testing.T) {
 			t.Helper()
 			at, part := tc.deadline()
 			waited := tc.has(v1alpha1.WaitingForTurnAnnotation) && !tc.has(v1alpha1.DrainStartedAnnotation) // for the turn to drain it again
-			ended := (tc.has(v1alpha1.DrainEndedAnnotation) && !waited || tc.situation.IsDrained) && !tc.situation.IsResumed && !tc.situation.TurnGranted
+			ended := (tc.has(v1alpha1.DrainEndedAnnotation) && !waited || tc.situation.IsDrained && !tc.wasHeld()) && !tc.situation.IsResumed && !tc.situation.TurnGranted
 			isBlocked := tc.has(v1alpha1.DrainBlockedAnnotation) || !tc.situation.BlockedSince.IsZero()
 			if at != nil && part == machinedrain.PartDrain && ended && (tc.request != "deletion" || !isBlocked) {
 				t.Errorf("times out at %s", at)
@@ -255,13 +271,14 @@ func TestDeadlines(t *testing.T) {
 			}
 		})
 	})
-	t.Run("M92: without a timeout, only the wait for a turn is recorded", func(t *testing.T) {
+	t.Run("M92, M113: without a timeout, only the wait for a turn and a hold are recorded", func(t *testing.T) {
 		eachCase(t, func(t *testing.T, tc matrixCase) {
 			t.Helper()
 			deletion, m := tc.machine.Spec.Deletion, matrixMachine(nil, tc.request, 0, 0)
 			before := len(m.Annotations)
 			machinedrain.ClockIn(tc.situation, m, now).Record(m)
 			delete(m.Annotations, v1alpha1.WaitingForTurnAnnotation)
+			delete(m.Annotations, v1alpha1.DrainHeldAnnotation)
 			if *deletion.NodeDrainTimeoutSeconds == 0 && *deletion.NodeVolumeDetachTimeoutSeconds == 0 && len(m.Annotations) > before {
 				t.Errorf("records %v", m.Annotations)
 			}

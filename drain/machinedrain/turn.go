@@ -24,7 +24,9 @@ type Contender struct {
 	Name string
 	// Requested is when the drain was requested, see RequestedAt. The zero time means that it was not.
 	Requested time.Time
-	// Draining means that its NodeMaintenance has reached stage Drain. The drain then never pauses.
+	// Resumed is when hooks of other owners no longer held the drain, and the Machine began to wait for a turn; zero if they never held it.
+	Resumed time.Time
+	// Draining means that its NodeMaintenance has reached stage Drain. The drain then never pauses, unless it is held.
 	Draining bool
 	// Began is the start of the drain, if Draining is true.
 	Began time.Time
@@ -43,15 +45,21 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 	if requested := RequestedAt(m); requested != nil {
 		c.Requested = *requested
 	}
+	if waits := recorded(m, v1alpha1.WaitingForTurnAnnotation); WasHeldByHooks(m) && waits != nil {
+		c.Resumed = *waits
+	} else if IsHeldByHooks(m) { // its wait for a turn begins now
+		c.Timeout = 0
+	}
 	return c
 }
 
 // NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because its policy sets maxParallelDrains. present is its NodeMaintenance, nil if it has
 // none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with an unreachable Node never waits. A drain that
-// has begun keeps the turn if its NodeMaintenance must be recreated.
+// has begun keeps the turn if its NodeMaintenance must be recreated. One that was held has no turn any more.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance) bool {
 	isLimited := policy != nil && policy.Spec.MaxParallelDrains != nil && !isControlPlane(m) && !rules.Unreachable(node)
-	return isLimited && (present == nil || present.Spec.Stage != v1alpha1.StageDrain) && recorded(m, v1alpha1.DrainStartedAnnotation) == nil
+	drains := present != nil && present.Spec.Stage == v1alpha1.StageDrain && !WasHeldByHooks(m)
+	return isLimited && !drains && recorded(m, v1alpha1.DrainStartedAnnotation) == nil
 }
 
 // ObservedDrain is what decides whether a worker Machine whose drain was requested is a contender.
@@ -113,34 +121,37 @@ func contenderOf(m *clusterv1.Machine, observed ObservedDrain) Contender {
 	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {
 		c.Stuck = slices.Contains(stuckReasons, condition.Reason)
 	}
-	if drain := observed.Maintenance; drain != nil {
+	if drain := observed.Maintenance; drain != nil && !WasHeldByHooks(m) {
 		c.Draining, c.Began = true, DrainBegan(drain)
-	} else if began := recorded(m, v1alpha1.DrainStartedAnnotation); began != nil { // its NodeMaintenance is recreated
+	} else if began := recorded(m, v1alpha1.DrainStartedAnnotation); began != nil { // its NodeMaintenance is recreated or resumed
 		c.Draining, c.Began = true, *began
 	}
 	return c
 }
 
 // contends reports whether a Machine whose drain was requested is a contender: one whose drain has begun, or begins when maxParallelDrains permits it.
-// The drain of a Machine that is paused or held would block the Machines after it without starting. One that has begun always counts.
+// The drain of a Machine that is paused or held would block the Machines after it without starting. One that has begun always counts, unless hooks of
+// other owners hold it: then it has no turn.
 func contends(m *clusterv1.Machine, observed ObservedDrain) bool {
 	isReachable := observed.Node != nil && !rules.Unreachable(observed.Node)
 	hasBegun := observed.Maintenance != nil || recorded(m, v1alpha1.DrainStartedAnnotation) != nil
-	return isReachable && (hasBegun || !HasPauseAnnotation(m) && !observed.IsHeld)
+	return isReachable && !IsHeldByHooks(m) && (hasBegun || !HasPauseAnnotation(m) && !observed.IsHeld)
 }
 
-// latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its request, and after the start of the
-// last drain of the Cluster. So the limit holds while drains end and start; if none does, the Machine waits no longer than its drain timeout.
+// latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its request, after the end of a hold, and after
+// the start of the last drain of the Cluster. So the limit holds while drains end and start; if none does, the Machine waits no longer than its drain timeout.
 // The zero time means that the Machine has no timeout.
 func (c Contender) latest(lastBegan time.Time) time.Time {
-	switch {
-	case c.Timeout <= 0:
+	if c.Timeout <= 0 {
 		return time.Time{}
-	case lastBegan.After(c.Requested):
-		return lastBegan.Add(c.Timeout)
-	default:
-		return c.Requested.Add(c.Timeout)
 	}
+	since := c.Requested
+	for _, t := range []time.Time{c.Resumed, lastBegan} {
+		if t.After(since) {
+			since = t
+		}
+	}
+	return since.Add(c.Timeout)
 }
 
 // settling is the minimum time between the request for a drain and its start. The time of a request has whole seconds: after that second, and

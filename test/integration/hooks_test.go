@@ -54,7 +54,9 @@ func TestHooks(t *testing.T) {
 	t.Run("M17: recreates a NodeMaintenance that a user completes during the drain, and does not uncordon the Node", func(t *testing.T) { all.sub(t).completedByOthers() })
 	t.Run("M32: excludes the Node from load balancers before the first eviction", func(t *testing.T) { all.sub(t).loadBalancers() })
 	t.Run("M32: includes the Node in load balancers after the maintenance, unless another actor excluded it", func(t *testing.T) { all.sub(t).loadBalancersRestored() })
-	t.Run("M11: does not change the hooks of other actors", func(t *testing.T) { all.sub(t).foreignHooks() })
+	t.Run("M11, M113, M114, M115: a hook of another owner holds the drain before it begins and in the middle", func(t *testing.T) {
+		all.sub(t).heldByHooks()
+	})
 	t.Run("M9: drains a control plane Machine before its pre-terminate hook is handled", func(t *testing.T) { all.sub(t).preTerminate() })
 	t.Run("M9: sets the hook on a Machine of a MachinePool and drains it", func(t *testing.T) { all.sub(t).machinePool() })
 	t.Run("M82: names a MachinePool without Machines in the condition of the policy, until it has one", func(t *testing.T) { all.sub(t).poolWithoutMachines() })
@@ -363,17 +365,58 @@ func (s *scene) loadBalancersRestored() {
 	s.cleanUp()
 }
 
-func (s *scene) foreignHooks() {
+// heldByHooks holds the drain of a Machine by the hook of another owner before it begins, and again while it waits for a PodDisruptionBudget. Then the drain
+// times out only by the time after the hold.
+func (s *scene) heldByHooks() {
 	defer s.removeWorkloads()
 	s.change("foreign", func(m *clusterv1.Machine) { m.Annotations[foreignHook] = "another-actor" })
-	s.runOn("foreign", "web", 2, deployment("web", 2))
+	s.runOn("foreign", "web", 2, deployment("web", 2), budget("web", 0))
 	s.deleteMachine("foreign")
-	s.Eventually(func() map[string]string { return s.machine("foreign").Annotations }, eventually, pace).Should(And(
-		Not(HaveKey(v1alpha1.PreDrainHookAnnotation)), HaveKeyWithValue(foreignHook, "another-actor")))
-	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
+	s.expectHeldByHook("foreign")
+	// Another drain in the same Cluster shows that the manager had enough time.
+	s.create(s.fleet.Client, s.cluster.Machine("unheld")...)
+	s.expectRunning("unheld")
+	s.run(bare("unheld", "unheld"))
+	s.deleteMachine("unheld")
+	s.expectGone("unheld")
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("unheld"))
+	s.Expect(s.maintenanceOf("foreign")).To(BeNil())
+	s.Expect(s.node("foreign").Spec.Unschedulable).To(BeFalse())
+
 	s.change("foreign", func(m *clusterv1.Machine) { delete(m.Annotations, foreignHook) })
-	s.expectGone("foreign")
-	s.expectInvariants()
+	s.Eventually(func() string { return s.condition("foreign").Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget"))
+	s.Expect(s.machine("foreign").Annotations).NotTo(HaveKey(v1alpha1.DrainHeldAnnotation))
+	s.change("foreign", func(m *clusterv1.Machine) { m.Annotations[foreignHook] = "another-actor" })
+	s.expectHeldByHook("foreign")
+	s.openBudget()
+	s.Consistently(func(g Gomega) {
+		g.Expect(s.evictions()).To(HaveLen(1))
+		g.Expect(s.node("foreign").Spec.Unschedulable).To(BeTrue())
+	}, undisturbed, pace).Should(Succeed())
+
+	s.create(s.workload.Client, budget("web", 0))
+	s.expectHealthy("web", 2)
+	const timeout = 2 * time.Second // shorter than the time since the drain began
+	s.change("foreign", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(timeout.Seconds())) })
+	s.expectHeldByHook("foreign")
+	resumed := time.Now().Truncate(time.Second) // as the start of a drain is recorded
+	s.change("foreign", func(m *clusterv1.Machine) { delete(m.Annotations, foreignHook) })
+	s.Eventually(func() *time.Time { return s.maintenanceOf("foreign").DrainStart() }, soon, pace).Should(HaveValue(BeTemporally(">=", resumed)))
+	s.Eventually(func() bool { return s.isGone("foreign") }, eventually, pace).Should(BeTrue())
+	s.Expect(s.released("foreign").Requested).To(BeTemporally(">=", resumed.Add(timeout)))
+	s.Expect(s.evictions()).To(HaveLen(1))
+	s.expectGoneWithPods("foreign")
+}
+
+// expectHeldByHook waits until the condition of a Machine names the hook that holds its drain.
+func (s *scene) expectHeldByHook(machine string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		condition := s.condition(machine)
+		g.Expect(condition.Reason).To(Equal(v1alpha1.ReasonWaitingForPreDrainHook))
+		g.Expect(condition.Message).To(ContainSubstring("foreign (owner another-actor)"))
+		g.Expect(s.machine(machine).Annotations).To(And(HaveKey(v1alpha1.PreDrainHookAnnotation), HaveKeyWithValue(foreignHook, "another-actor"), HaveKey(v1alpha1.DrainHeldAnnotation)))
+	}, soon, pace).Should(Succeed())
 }
 
 func (s *scene) preTerminate() {

@@ -1,0 +1,83 @@
+package machine
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+// TestResume resumes a drain that had begun an hour ago, whose hold has just ended. Each reconciliation has a stale cache of the workload cluster first.
+func TestResume(t *testing.T) {
+	g, now, key := NewWithT(t), time.Now().Truncate(time.Second), types.NamespacedName{Namespace: "fleet", Name: "c"}
+	machine, node := deletedMachine(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+	machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-2 * time.Hour)))
+	machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(60))
+	machine.Annotations[v1alpha1.DrainHeldAnnotation] = now.Add(-30 * time.Minute).Format(time.RFC3339)
+	began := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node})
+	began.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
+	remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, began).Build()
+	r := &Reconciler{
+		Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+		Clusters:   workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
+		retryAfter: func(types.NamespacedName, time.Duration) {},
+	}
+	resume := func(turn machinedrain.Turn, cached client.Client) (*clusterv1.Machine, outcome, error) {
+		stored := &clusterv1.Machine{}
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), stored)).To(Succeed())
+		s := &scope{machine: stored, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: cached, now: now}
+		g.Expect(r.find(t.Context(), s)).To(Succeed())
+		g.Expect(s.found.Maintenance).NotTo(BeNil(), "M115: the API server is asked whether a drain that was held had begun")
+		s.observe(s.found.Maintenance)
+		s.Turn, s.client = &turn, remote
+		result, err := r.resume(t.Context(), s)
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), stored)).To(Succeed())
+		return stored, result, err
+	}
+	maintenance := func() *v1alpha1.NodeMaintenance {
+		stored := &v1alpha1.NodeMaintenance{}
+		g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(began), stored)).To(Succeed())
+		return stored
+	}
+	empty := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build()
+	stale := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, began).Build()
+
+	held, result, err := resume(machinedrain.Turn{Limit: 1, Draining: 1}, empty)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(result.reason).To(Equal(v1alpha1.ReasonWaitingForTurn), "M117")
+	g.Expect(held.Annotations).To(And(HaveKey(v1alpha1.DrainHeldAnnotation), HaveKey(v1alpha1.WaitingForTurnAnnotation)))
+	g.Expect(*maintenance().DrainStart()).To(BeTemporally("==", now.Add(-time.Hour)))
+
+	for attempt := range 2 {
+		held, _, err = resume(machinedrain.Turn{}, stale)
+		g.Expect(apierrors.IsConflict(errors.Cause(err))).To(Equal(attempt > 0)) // the same write again
+		g.Expect(*maintenance().DrainStart()).To(BeTemporally("==", now), "M115: the NodeMaintenance counts from now")
+		g.Expect(machinedrain.IsSuspended(began, held, "here")).To(BeTrue(), "M115: with the old start it is suspended")
+		g.Expect(held.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, now.UTC().Format(time.RFC3339)))
+	}
+
+	held, result, err = resume(machinedrain.Turn{}, remote)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(result.action).To(Equal(wait))
+	g.Expect(machinedrain.IsSuspended(maintenance(), held, "here")).To(BeFalse(), "M115: it continues when the cache has the new start")
+
+	_, result, err = resume(machinedrain.Turn{}, remote)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(result.action).To(Equal(proceed))
+}

@@ -1,0 +1,299 @@
+package machinedrain_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+const hookDomain = clusterv1.PreDrainDeleteHookAnnotationPrefix
+
+func TestHoldingHooks(t *testing.T) {
+	ours := []string{v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner}
+	for _, tc := range []struct {
+		name    string
+		machine *clusterv1.Machine
+		want    string
+	}{
+		{"M113: the hook of this provider holds no drain", machine(isDeleted, annotated(ours...)), ""},
+		{"M113: the hook of another owner does", machine(isDeleted, annotated(append(ours, hookDomain+"/approval", "sre")...)), "approval (owner sre)"},
+		{"M113: its owner may be unknown", machine(isDeleted, annotated(hookDomain+"/approval", "")), "approval"},
+		{"M113: several do, by name", machine(isDeleted, annotated(hookDomain+"/b", "x", hookDomain+"/a", "y")), "a (owner y), b (owner x)"},
+		{"M113: as in Cluster API, every annotation with the prefix is a hook", machine(isDeleted, annotated(hookDomain, "x", hookDomain+"-too/a", "y")),
+			hookDomain + " (owner x), " + hookDomain + "-too/a (owner y)"},
+		{"M113: a pre-terminate hook holds no drain", machine(isDeleted, annotated(clusterv1.PreTerminateDeleteHookAnnotationPrefix+"/a", "")), ""},
+		{"M113: no hook holds the drain of a Machine that is not deleted", machine(annotated(hookDomain+"/approval", "sre")), ""},
+		{"M114: the owner is shortened, and cannot control a terminal", machine(isDeleted, annotated(hookDomain+"/a", "\x1b[31m red\n"+strings.Repeat("x", 1000))),
+			"a (owner [31m red " + strings.Repeat("x", 89) + "…)"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := machinedrain.HooksText(machinedrain.HoldingHooks(tc.machine)); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+	t.Run("M114: at most five hooks are named", func(t *testing.T) {
+		all := annotated(hookDomain+"/a", "", hookDomain+"/b", "", hookDomain+"/c", "", hookDomain+"/d", "", hookDomain+"/e", "", hookDomain+"/f", "", hookDomain+"/g", "")
+		if got, want := machinedrain.HooksText(machinedrain.HoldingHooks(machine(isDeleted, all))), "a, b, c, d, e and 2 more"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+// TestHold tests the clock of Machines whose drains hooks hold, or have held, in all combinations of the matrix.
+func TestHold(t *testing.T) {
+	now, all := after(present), matrix()
+	ofDeleted := func(t *testing.T, check func(*testing.T, matrixCase)) {
+		t.Helper()
+		for _, tc := range all {
+			if tc.request != "deletion" {
+				continue
+			}
+			if check(t, tc); t.Failed() {
+				t.Fatalf("case %s; clock: %+v", tc.name, machinedrain.ClockIn(tc.situation, tc.machine, now))
+			}
+		}
+	}
+	t.Run("M113: nothing times out while hooks hold the drain, and only the hold is recorded", func(t *testing.T) {
+		ofDeleted(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			tc.situation.HeldByHooks = true
+			if at, part := tc.deadline(); at != nil {
+				t.Errorf("part %s times out at %s", part, at)
+			}
+			held := tc.machine.DeepCopy()
+			machinedrain.ClockIn(tc.situation, held, now).Record(held)
+			if !machinedrain.IsHeldByHooks(held) || len(held.Annotations) != 2 {
+				t.Errorf("records %v", held.Annotations)
+			}
+		})
+	})
+	t.Run("M115: the whole drain timeout counts after the hold, whatever was known or recorded before, also after restarts", func(t *testing.T) {
+		ofDeleted(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			held := tc.machine.DeepCopy()
+			machinedrain.ClockIn(machinedrain.Situation{HeldByHooks: true, Maintenance: tc.situation.Maintenance}, held, now).Record(held)
+			s, later := tc.situation, now.Add(10*time.Second)
+			s.HeldByHooks = false
+			if !s.BlockedSince.IsZero() { // the hold ended the former block
+				s.BlockedSince = later
+			}
+			for range 3 {
+				at, part := machinedrain.ClockIn(s, held, later).Deadline(held)
+				if part == machinedrain.PartDrain && at != nil && at.Before(now.Add((10+limit)*time.Second)) {
+					t.Errorf("times out at %s", at)
+				}
+				machinedrain.ClockIn(s, held, later).Record(held)
+				later = later.Add(time.Second)
+			}
+		})
+	})
+	t.Run("M115: a NodeMaintenance that drains is suspended until it counts the drain timeout from the end of the hold", func(t *testing.T) {
+		ofDeleted(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			m, found := tc.situation.Maintenance.Get()
+			if !found {
+				return
+			}
+			m = m.DeepCopy()
+			m.Spec.Evacuation.DrainTimeoutSeconds = tc.machine.Spec.Deletion.NodeDrainTimeoutSeconds
+			held, s := tc.machine.DeepCopy(), tc.situation
+			s.Maintenance = read(m)
+			machinedrain.ClockIn(machinedrain.Situation{HeldByHooks: true, Maintenance: s.Maintenance}, held, now).Record(held)
+			s.HeldByHooks = false
+			machinedrain.ClockIn(s, held, now).Record(held)
+			start := m.DrainStart()
+			counts := m.Spec.Stage == v1alpha1.StageDrain && start != nil && *m.Spec.Evacuation.DrainTimeoutSeconds > 0
+			if counts && start.Before(now) && !machinedrain.IsSuspended(m, held, "") {
+				t.Errorf("not suspended; counts from %s, records %v", start, held.Annotations)
+			}
+		})
+	})
+}
+
+func TestEndOfHold(t *testing.T) {
+	at := func(second int) string { return after(second).Format(time.RFC3339) }
+	held := func(more ...string) *clusterv1.Machine {
+		return machine(isDeleted, timeouts(60, 0), annotated(append([]string{v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, v1alpha1.DrainHeldAnnotation, at(5)}, more...)...))
+	}
+	inStage := func(stage v1alpha1.NodeMaintenanceStage) *v1alpha1.NodeMaintenance {
+		return &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: stage}}
+	}
+	begun := func(annotation string) *v1alpha1.NodeMaintenance {
+		m := draining(1)
+		m.Spec.Evacuation.DrainTimeoutSeconds = ptr.To[int32](60)
+		if annotation != "" {
+			m.Annotations = map[string]string{v1alpha1.DrainStartedAnnotation: annotation}
+		}
+		return m
+	}
+	withoutTimeout := draining(1)
+	come, awaited := &machinedrain.Turn{}, &machinedrain.Turn{Limit: 1, Draining: 1}
+	for _, tc := range []struct {
+		name        string
+		machine     *clusterv1.Machine
+		maintenance *v1alpha1.NodeMaintenance
+		turn        *machinedrain.Turn
+		// The records afterwards: continues is since when the drain timeout counts, waits whether the Machine waits for a turn.
+		held, waits bool
+		continues   string
+	}{
+		{"M113: a drain begins when the hooks are gone", held(), nil, come, false, false, ""},
+		{"M113: a drain begins on a Node that a rollout had cordoned", held(), inStage(v1alpha1.StageCordon), come, false, false, ""},
+		{"M117: it waits for a turn first", held(), inStage(v1alpha1.StageCordon), awaited, true, true, ""},
+		{"M117: it begins with the turn", held(v1alpha1.WaitingForTurnAnnotation, at(90)), inStage(v1alpha1.StageCordon), come, false, false, ""},
+		{"M115: a drain that had begun continues, and stays suspended until its NodeMaintenance has observed that", held(), begun(""), come, true, false, at(100)},
+		{"M117: a drain that had begun waits for a turn, and stays suspended", held(), begun(""), awaited, true, true, ""},
+		{"M117: it continues with the turn", held(v1alpha1.WaitingForTurnAnnotation, at(90)), begun(""), come, true, false, at(100)},
+		{"M115: its NodeMaintenance has not observed the new start yet", held(v1alpha1.DrainStartedAnnotation, at(95)), begun(at(50)), come, true, false, at(95)},
+		{"M115: its NodeMaintenance has observed the new start", held(v1alpha1.DrainStartedAnnotation, at(95)), begun(at(95)), come, false, false, at(95)},
+		{"M115: its NodeMaintenance has no timeout yet", held(v1alpha1.DrainStartedAnnotation, at(95)), withoutTimeout, come, false, false, at(95)},
+		{"M115: it has vanished meanwhile", held(v1alpha1.DrainStartedAnnotation, at(95)), nil, come, false, false, at(95)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := tc.machine
+			machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(tc.maintenance), Turn: tc.turn}, m, after(100)).Record(m)
+			_, waits := m.Annotations[v1alpha1.WaitingForTurnAnnotation]
+			if machinedrain.WasHeldByHooks(m) != tc.held || waits != tc.waits || m.Annotations[v1alpha1.DrainStartedAnnotation] != tc.continues {
+				t.Errorf("records %v", m.Annotations)
+			}
+			isSuspended := tc.maintenance != nil && machinedrain.IsSuspended(tc.maintenance, m, "")
+			if want := tc.held && tc.maintenance.Spec.Stage == v1alpha1.StageDrain; isSuspended != want {
+				t.Errorf("suspended: %t", isSuspended)
+			}
+		})
+	}
+	t.Run("M115: the new start counts although the clock of the manager is behind", func(t *testing.T) {
+		m := held(v1alpha1.DrainStartedAnnotation, at(500))
+		delete(m.Annotations, v1alpha1.DrainHeldAnnotation)
+		deadline := machinedrain.ClockOf(m, read(begun(at(500))), after(100)).DrainDeadline(m)
+		expectTime(t, deadline, ptr.To(after(160)))
+	})
+	t.Run("M113: a timeout that is set after the hold counts from its end", func(t *testing.T) {
+		m := held()
+		m.Spec.Deletion.NodeDrainTimeoutSeconds = nil
+		for range 2 {
+			machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(withoutTimeout), Turn: come}, m, after(100)).Record(m)
+		}
+		m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
+		expectTime(t, machinedrain.ClockOf(m, read(withoutTimeout), after(120)).DrainDeadline(m), ptr.To(after(160)))
+	})
+	t.Run("M113: the record has no effect on a Machine that is not deleted, and is removed there", func(t *testing.T) {
+		m := held()
+		m.DeletionTimestamp = nil
+		if machinedrain.WasHeldByHooks(m) || machinedrain.IsSuspended(begun(""), m, "") {
+			t.Error("held")
+		}
+		if machinedrain.SetHook(m); m.Annotations[v1alpha1.DrainHeldAnnotation] != "" {
+			t.Error("not removed")
+		}
+	})
+	t.Run("M115: the end of the suspension is an event", func(t *testing.T) {
+		continued := held(v1alpha1.DrainStartedAnnotation, at(95))
+		delete(continued.Annotations, v1alpha1.DrainHeldAnnotation)
+		begins := held()
+		delete(begins.Annotations, v1alpha1.DrainHeldAnnotation)
+		paused := machine(annotated(clusterv1.PausedAnnotation, ""))
+		for name, tc := range map[string]struct {
+			before, after *clusterv1.Machine
+			want          bool
+		}{
+			"continues": {held(v1alpha1.DrainStartedAnnotation, at(95)), continued, true},
+			"begins":    {held(), begins, false}, // no NodeMaintenance is suspended
+			"is held":   {held(), held(), false},
+			"resumed":   {paused, machine(), true},
+			"is paused": {paused, paused, false},
+		} {
+			if got := machinedrain.DrainContinues(tc.before, tc.after); got != tc.want {
+				t.Errorf("%s: got %t", name, got)
+			}
+		}
+	})
+}
+
+func TestTurnsOfHeldMachines(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+	named := func(name string, records ...string) clusterv1.Machine {
+		m := *machine(isDeleted, timeouts(60, 0), annotated(append(records, v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner)...))
+		m.Name = name
+		return m
+	}
+	held := []string{v1alpha1.DrainHeldAnnotation, after(5).Format(time.RFC3339)}
+	waits := append([]string{v1alpha1.WaitingForTurnAnnotation, after(500).Format(time.RFC3339)}, held...)
+	continues := append([]string{v1alpha1.DrainStartedAnnotation, after(500).Format(time.RFC3339)}, held...)
+	for _, tc := range []struct {
+		name    string
+		other   clusterv1.Machine
+		drains  *v1alpha1.NodeMaintenance // of the other Machine
+		at      int
+		self    clusterv1.Machine
+		now     bool
+		overdue bool
+	}{
+		{name: "M117: a Machine that is held before its drain has no place in the queue", other: named("a", held...), at: 10, self: named("b"), now: true},
+		{name: "M117: a Machine that is held during its drain does not count", other: named("a", held...), drains: draining(1), at: 10, self: named("b"), now: true},
+		{name: "M117: the oldest deletion is first after the hold", other: named("a", waits...), drains: draining(1), at: 510, self: named("b")},
+		{name: "M117: a Machine whose drain continues counts", other: named("a", continues...), drains: draining(1), at: 510, self: named("b")},
+		{name: "M117: a Machine waits after its hold while another one drains", other: named("b"), drains: draining(1), at: 500, self: named("a", held...)},
+		{name: "M117: its wait is limited from the end of the hold", other: named("b"), drains: draining(1), at: 559, self: named("a", waits...)},
+		{name: "M117: its wait for a turn is limited as that of others", other: named("b"), drains: draining(1), at: 560, self: named("a", waits...), now: true, overdue: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			all, _, err := machinedrain.Contenders([]clusterv1.Machine{tc.other, tc.self}, func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				observed := machinedrain.ObservedDrain{Node: node}
+				if m.Name == tc.other.Name {
+					observed.Maintenance = tc.drains
+				}
+				return observed, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			turn := machinedrain.TurnOf(machinedrain.ContenderOf(&tc.self), all, 1, after(tc.at))
+			if turn.Now() != tc.now || turn.Overdue != tc.overdue {
+				t.Errorf("got %+v", turn)
+			}
+		})
+	}
+	limited := policy("all", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1)) })
+	for name, tc := range map[string]struct {
+		machine clusterv1.Machine
+		want    bool
+	}{
+		"M117: a drain that has begun needs no turn":               {named("a"), false},
+		"M117: it needs one again when it was held":                {named("a", held...), true},
+		"M117: it keeps the turn that it has got since":            {named("a", continues...), false},
+		"M117: it needs a turn until then, also after the restart": {named("a", waits...), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := machinedrain.NeedsTurn(&tc.machine, &limited, node, draining(1)); got != tc.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+	t.Run("M117: a Machine that is held gets no turn in an outage, and delays no other one", func(t *testing.T) {
+		blocked := []string{v1alpha1.WaitingForTurnAnnotation, after(10).Format(time.RFC3339), v1alpha1.DrainBlockedAnnotation, after(20).Format(time.RFC3339)}
+		self := named("b", blocked...)
+		clock := machinedrain.ClockOf(&self, unread, after(80))
+		others := func(*clusterv1.Machine) (bool, error) { return false, nil }
+		if at, granted, err := machinedrain.BlindTurn(&self, clock, []clusterv1.Machine{named("a", held...), self}, others, after(80)); !granted || err != nil {
+			t.Errorf("not granted, but at %s: %v", at, err)
+		}
+	})
+	t.Run("M113: evictions do not wait for the cordon of a Node whose Machine is held", func(t *testing.T) {
+		m := named("a", held...)
+		if node, _ := machinedrain.ImminentMaintenance(&m, types.NamespacedName{Namespace: "ns", Name: "c1"}, nil, after(0)); node != "" {
+			t.Errorf("wait for %s", node)
+		}
+	})
+}
