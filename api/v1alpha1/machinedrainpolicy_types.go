@@ -143,6 +143,18 @@ type MachineDrainPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([1-9][0-9]?|100)%$') : self >= 1 && self <= 2147483647",message="maxParallelDrains must be from 1 to 2147483647, or a percentage from 1% to 100%"
 	MaxParallelDrains *intstr.IntOrString `json:"maxParallelDrains,omitempty"`
 
+	// ignoredPreDrainHooks are pre-drain hooks of other owners that do not hold the drain of a deleted Machine: the names of the annotations
+	// after pre-drain.delete.hook.machine.cluster.x-k8s.io/. Every other pre-drain hook holds the drain until its owner removes it. Ignore the
+	// hook of a controller that waits for this drain itself.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
+	IgnoredPreDrainHooks []string `json:"ignoredPreDrainHooks,omitempty"`
+
 	// rollout says what happens during rollouts of MachineDeployments.
 	// +optional
 	// +kubebuilder:default={}

@@ -503,6 +503,11 @@ func (in *MachineDrainPolicySpec) DeepCopyInto(out *MachineDrainPolicySpec) {
 		*out = new(intstr.IntOrString)
 		**out = **in
 	}
+	if in.IgnoredPreDrainHooks != nil {
+		in, out := &in.IgnoredPreDrainHooks, &out.IgnoredPreDrainHooks
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	out.Rollout = in.Rollout
 }
 

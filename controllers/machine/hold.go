@@ -16,9 +16,9 @@ import (
 // wait and triggers none.
 const holdRetry = time.Minute
 
-// findHooks finds the hooks of other owners that hold the drain.
+// findHooks finds the hooks of other owners that hold the drain. While the policy is not known, it ignores none of them.
 func (s *scope) findHooks() {
-	s.hooks = machinedrain.HoldingHooks(s.machine)
+	s.hooks = machinedrain.HoldingHooks(s.machine, s.policy)
 	s.HeldByHooks = len(s.hooks) > 0
 }
 

@@ -153,6 +153,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	selection, unread := r.Maintenances.PolicyFor(machine, s.cluster, policies.Items)
 	s.policy, s.undecided, s.unread = selection.Settings(machine), selection.Undecided, unread
 	s.unselected = s.policy == nil
+	s.findHooks()
 	s.isWatched = slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
 		return machinedrain.PolicyMaySelectCluster(&policy, s.cluster.Labels)
 	})

@@ -21,23 +21,26 @@ type Hook struct {
 }
 
 // HoldingHooks returns the hooks that hold the drain of a Machine, by name: while a deleted Machine has a pre-drain hook of another owner, its Node is
-// not drained, as by Cluster API.
-func HoldingHooks(m *clusterv1.Machine) []Hook {
+// not drained, as by Cluster API. policy is the one that the Machine follows, nil if it has none or if it is not known: it ignores no hook then.
+func HoldingHooks(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) []Hook {
 	if m.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	return OtherHooks(m)
+	return OtherHooks(m, policy)
 }
 
 // OtherHooks returns the hooks that hold the drain of a Machine as soon as it is deleted, see HoldingHooks. As in Cluster API, every annotation that
 // starts with the domain of pre-drain hooks is one.
-func OtherHooks(m *clusterv1.Machine) []Hook {
+func OtherHooks(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) []Hook {
 	var hooks []Hook
 	for annotation, owner := range m.Annotations {
 		if annotation == v1alpha1.PreDrainHookAnnotation || !strings.HasPrefix(annotation, clusterv1.PreDrainDeleteHookAnnotationPrefix) {
 			continue
 		}
-		hooks = append(hooks, Hook{Name: strings.TrimPrefix(annotation, clusterv1.PreDrainDeleteHookAnnotationPrefix+"/"), Owner: owner})
+		name := strings.TrimPrefix(annotation, clusterv1.PreDrainDeleteHookAnnotationPrefix+"/")
+		if policy == nil || !slices.Contains(policy.Spec.IgnoredPreDrainHooks, name) {
+			hooks = append(hooks, Hook{Name: name, Owner: owner})
+		}
 	}
 	slices.SortFunc(hooks, func(a, b Hook) int { return cmp.Compare(a.Name, b.Name) })
 	return hooks

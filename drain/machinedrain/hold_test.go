@@ -19,32 +19,39 @@ import (
 const hookDomain = clusterv1.PreDrainDeleteHookAnnotationPrefix
 
 func TestHoldingHooks(t *testing.T) {
+	ignores := func(hooks ...string) *v1alpha1.MachineDrainPolicy {
+		return ptr.To(policy("all", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.IgnoredPreDrainHooks = hooks }))
+	}
 	ours := []string{v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner}
 	for _, tc := range []struct {
 		name    string
 		machine *clusterv1.Machine
+		policy  *v1alpha1.MachineDrainPolicy
 		want    string
 	}{
-		{"M113: the hook of this provider holds no drain", machine(isDeleted, annotated(ours...)), ""},
-		{"M113: the hook of another owner does", machine(isDeleted, annotated(append(ours, hookDomain+"/approval", "sre")...)), "approval (owner sre)"},
-		{"M113: its owner may be unknown", machine(isDeleted, annotated(hookDomain+"/approval", "")), "approval"},
-		{"M113: several do, by name", machine(isDeleted, annotated(hookDomain+"/b", "x", hookDomain+"/a", "y")), "a (owner y), b (owner x)"},
-		{"M113: as in Cluster API, every annotation with the prefix is a hook", machine(isDeleted, annotated(hookDomain, "x", hookDomain+"-too/a", "y")),
+		{"M113: the hook of this provider holds no drain", machine(isDeleted, annotated(ours...)), nil, ""},
+		{"M113: the hook of another owner does", machine(isDeleted, annotated(append(ours, hookDomain+"/approval", "sre")...)), nil, "approval (owner sre)"},
+		{"M113: its owner may be unknown", machine(isDeleted, annotated(hookDomain+"/approval", "")), nil, "approval"},
+		{"M113: several do, by name", machine(isDeleted, annotated(hookDomain+"/b", "x", hookDomain+"/a", "y")), nil, "a (owner y), b (owner x)"},
+		{"M113: as in Cluster API, every annotation with the prefix is a hook", machine(isDeleted, annotated(hookDomain, "x", hookDomain+"-too/a", "y")), nil,
 			hookDomain + " (owner x), " + hookDomain + "-too/a (owner y)"},
-		{"M113: a pre-terminate hook holds no drain", machine(isDeleted, annotated(clusterv1.PreTerminateDeleteHookAnnotationPrefix+"/a", "")), ""},
-		{"M113: no hook holds the drain of a Machine that is not deleted", machine(annotated(hookDomain+"/approval", "sre")), ""},
-		{"M114: the owner is shortened, and cannot control a terminal", machine(isDeleted, annotated(hookDomain+"/a", "\x1b[31m red\n"+strings.Repeat("x", 1000))),
+		{"M113: a pre-terminate hook holds no drain", machine(isDeleted, annotated(clusterv1.PreTerminateDeleteHookAnnotationPrefix+"/a", "")), nil, ""},
+		{"M113: no hook holds the drain of a Machine that is not deleted", machine(annotated(hookDomain+"/approval", "sre")), nil, ""},
+		{"M114: the owner is shortened, and cannot control a terminal", machine(isDeleted, annotated(hookDomain+"/a", "\x1b[31m red\n"+strings.Repeat("x", 1000))), nil,
 			"a (owner [31m red " + strings.Repeat("x", 89) + "…)"},
+		{"M116: a policy ignores hooks by name", machine(isDeleted, annotated(hookDomain+"/a", "x", hookDomain+"/b", "y")), ignores("b", "c"), "a (owner x)"},
+		{"M116: a policy that names all hooks", machine(isDeleted, annotated(hookDomain+"/a", "x", hookDomain+"/b", "y")), ignores("b", "a"), ""},
+		{"M116: without a policy, no hook is ignored", machine(isDeleted, annotated(hookDomain+"/a", "x")), nil, "a (owner x)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := machinedrain.HooksText(machinedrain.HoldingHooks(tc.machine)); got != tc.want {
+			if got := machinedrain.HooksText(machinedrain.HoldingHooks(tc.machine, tc.policy)); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
 	}
 	t.Run("M114: at most five hooks are named", func(t *testing.T) {
 		all := annotated(hookDomain+"/a", "", hookDomain+"/b", "", hookDomain+"/c", "", hookDomain+"/d", "", hookDomain+"/e", "", hookDomain+"/f", "", hookDomain+"/g", "")
-		if got, want := machinedrain.HooksText(machinedrain.HoldingHooks(machine(isDeleted, all))), "a, b, c, d, e and 2 more"; got != want {
+		if got, want := machinedrain.HooksText(machinedrain.HoldingHooks(machine(isDeleted, all), nil)), "a, b, c, d, e and 2 more"; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})

@@ -151,6 +151,7 @@ spec:
   onTimeout: Delete
   excludeFromLoadBalancers: true
   maxParallelDrains: 5
+  ignoredPreDrainHooks: [a]
   rollout: {outdatedNodes: Cordon}
   inPlaceUpdates: Drain
   nodeAgent: Enabled

@@ -54,7 +54,7 @@ func TestHooks(t *testing.T) {
 	t.Run("M17: recreates a NodeMaintenance that a user completes during the drain, and does not uncordon the Node", func(t *testing.T) { all.sub(t).completedByOthers() })
 	t.Run("M32: excludes the Node from load balancers before the first eviction", func(t *testing.T) { all.sub(t).loadBalancers() })
 	t.Run("M32: includes the Node in load balancers after the maintenance, unless another actor excluded it", func(t *testing.T) { all.sub(t).loadBalancersRestored() })
-	t.Run("M11, M113, M114, M115: a hook of another owner holds the drain before it begins and in the middle", func(t *testing.T) {
+	t.Run("M11, M113, M114, M115, M116: a hook of another owner holds the drain before it begins and in the middle, unless the policy ignores it", func(t *testing.T) {
 		all.sub(t).heldByHooks()
 	})
 	t.Run("M9: drains a control plane Machine before its pre-terminate hook is handled", func(t *testing.T) { all.sub(t).preTerminate() })
@@ -366,18 +366,25 @@ func (s *scene) loadBalancersRestored() {
 }
 
 // heldByHooks holds the drain of a Machine by the hook of another owner before it begins, and again while it waits for a PodDisruptionBudget. Then the drain
-// times out only by the time after the hold.
+// times out only by the time after the hold. A policy ignores the hook on another Machine.
 func (s *scene) heldByHooks() {
 	defer s.removeWorkloads()
 	s.change("foreign", func(m *clusterv1.Machine) { m.Annotations[foreignHook] = "another-actor" })
 	s.runOn("foreign", "web", 2, deployment("web", 2), budget("web", 0))
 	s.deleteMachine("foreign")
 	s.expectHeldByHook("foreign")
-	// Another drain in the same Cluster shows that the manager had enough time.
+	// Another drain in the same Cluster, whose Machine has a hook that the policy ignores, shows that the manager had enough time.
+	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.IgnoredPreDrainHooks = []string{"ignored"} })
+	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.IgnoredPreDrainHooks = nil })
+	const ignored = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/ignored"
 	s.create(s.fleet.Client, s.cluster.Machine("unheld")...)
 	s.expectRunning("unheld")
+	s.change("unheld", func(m *clusterv1.Machine) { m.Annotations[ignored] = "waits-for-the-drain" })
 	s.run(bare("unheld", "unheld"))
 	s.deleteMachine("unheld")
+	s.Eventually(func() map[string]string { return s.machine("unheld").Annotations }, eventually, pace).Should(And(
+		Not(HaveKey(v1alpha1.PreDrainHookAnnotation)), HaveKeyWithValue(ignored, "waits-for-the-drain")))
+	s.change("unheld", func(m *clusterv1.Machine) { delete(m.Annotations, ignored) })
 	s.expectGone("unheld")
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("unheld"))
 	s.Expect(s.maintenanceOf("foreign")).To(BeNil())
