@@ -48,6 +48,7 @@ var byReason = map[string]advice{
 	v1alpha1.ReasonInvalidDrainRule:              {"Fix or delete the MachineDrainRule.", "a-machinedrainrule-is-invalid"},
 	ReasonPaused:                                 {"Unpause it.", "the-machine-has-the-hook-but-no-condition"},
 	v1alpha1.ReasonMaintenanceNameTaken:          {"Delete the NodeMaintenance that is named.", "the-name-of-its-nodemaintenance-is-taken"},
+	v1alpha1.ReasonWaitingForPreDrainHook:        {"Ask the owner of the hook. If it waits for this drain, name the hook in ignoredPreDrainHooks of the MachineDrainPolicy.", "another-pre-drain-hook-holds-the-drain"},
 	v1alpha1.ReasonWaitingForTurn:                {"Increase maxParallelDrains, or fix what blocks the other drains: the command status shows it.", "the-machine-waits-for-other-machines"},
 	v1alpha1.ReasonWaitingForVolumeDetach:        {"Check the VolumeAttachments of the Node and the CSI driver's controller.", "volumes-are-still-attached"},
 	v1alpha1.ReasonWaitingForWorkloadCluster:     {"Check the API server and the kubeconfig Secret of the Cluster.", "the-workload-cluster-cant-be-reached"},

@@ -206,11 +206,17 @@ func (d *Drain) notes(m *observe.Machine, intent Intent) {
 		d.Notes = append(d.Notes, "The Machine is being deleted and does not have the hook: Cluster API drains the Node, or the drain has ended.")
 	}
 	d.Blockers = append(d.Blockers, intent.Paused...)
+	if hooks := machinedrain.OtherHooks(m.Machine, intent.Policy); len(hooks) > 0 && m.DeletionTimestamp.IsZero() {
+		d.Blockers = append(d.Blockers, problemOf(v1alpha1.ReasonWaitingForPreDrainHook, "The drain of the Machine, when it is deleted, waits for other pre-drain hooks to be removed: "+machinedrain.HooksText(hooks)))
+	}
 }
 
-// pauses returns what keeps the manager from reconciling the Machine.
+// pauses returns what keeps the manager from reconciling the Machine, or holds its drain.
 func pauses(m *observe.Machine) []Problem {
 	var problems []Problem
+	if hooks := machinedrain.HoldingHooks(m.Machine, m.Policy()); len(hooks) > 0 {
+		problems = append(problems, problemOf(v1alpha1.ReasonWaitingForPreDrainHook, machinedrain.HoldMessage(hooks)))
+	}
 	if machinedrain.HasPauseAnnotation(m.Machine) {
 		problems = append(problems, problemOf(advice.ReasonPaused, "The Machine is paused"))
 	}

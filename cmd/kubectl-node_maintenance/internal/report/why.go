@@ -137,7 +137,8 @@ func MachineWhy(m *observe.Machine, seen Seen) *Why {
 	}
 	var requested bool
 	if w.Answer, requested = machineAnswer(m, seen); requested {
-		w.Problems = append(pauses(m), w.conditionProblem()...)
+		w.Problems = pauses(m)
+		w.Problems = append(w.Problems, w.conditionProblem()...)
 	}
 	if w.Answer == notReported {
 		w.Guide = append(w.Guide, advice.Guide+"#the-machine-has-the-hook-but-no-condition")
@@ -148,12 +149,14 @@ func MachineWhy(m *observe.Machine, seen Seen) *Why {
 	return w
 }
 
-// conditionProblem returns what to do about the condition, if it says what the Machine waits for and there is something to do.
+// conditionProblem returns what to do about the condition, if it says what the Machine waits for, there is something to do, and no other problem has the
+// reason: the condition may have been written before the hooks that hold the drain changed.
 func (w *Why) conditionProblem() []Problem {
 	if w.Condition == nil || w.Condition.Status == metav1.ConditionTrue {
 		return nil
 	}
-	if problem := problemOf(w.Condition.Reason, w.Condition.Message); problem.Fix != "" {
+	isKnown := slices.ContainsFunc(w.Problems, func(known Problem) bool { return known.Reason == w.Condition.Reason })
+	if problem := problemOf(w.Condition.Reason, w.Condition.Message); problem.Fix != "" && !isKnown {
 		return []Problem{problem}
 	}
 	return nil

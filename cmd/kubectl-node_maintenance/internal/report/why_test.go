@@ -16,6 +16,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -46,6 +47,41 @@ func TestMachineWhy(t *testing.T) {
 				messages = append(messages, problem.Message)
 			}
 			NewWithT(t).Expect(messages).To(Equal(test.want))
+		})
+	}
+}
+
+func TestOtherHooks(t *testing.T) {
+	const hook = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/approval"
+	hooked := func(m *clusterv1.Machine) { metav1.SetMetaDataAnnotation(&m.ObjectMeta, hook, "sre") }
+	messages := func(problems []report.Problem) (messages []string) {
+		for _, problem := range problems {
+			messages = append(messages, problem.Message)
+		}
+		return messages
+	}
+	held := "Waiting for other pre-drain hooks to be removed: approval (owner sre). Until then, no Pod of the Node is evicted and no drain timeout counts"
+	later := "The drain of the Machine, when it is deleted, waits for other pre-drain hooks to be removed: approval (owner sre)"
+	for name, test := range map[string]struct {
+		machine   *observe.Machine
+		ignored   []string
+		why, plan []string
+	}{
+		"name the hook that holds the drain":     {asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForPreDrainHook, isHooked, hooked), nil, []string{held}, []string{held}},
+		"name the hook before the deletion":      {asked("", "", hooked), nil, nil, []string{later}},
+		"do not name a hook that is ignored":     {asked("", "", hooked), []string{"approval"}, nil, nil},
+		"name nothing if there is no other hook": {asked("", "", isHooked), nil, nil, nil},
+	} {
+		t.Run("M118: why and plan "+name, func(t *testing.T) {
+			g, m := NewWithT(t), test.machine
+			policy := v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: "all"}}
+			policy.Spec.IgnoredPreDrainHooks = test.ignored
+			m.Policies = []v1alpha1.MachineDrainPolicy{policy}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", UID: "w1"}}
+			g.Expect(messages(report.MachineWhy(m, report.Seen{}).Problems)).To(Equal(test.why))
+			intent := report.IntentOf(m, node, nil, nil, now)
+			drain := report.MachineDrain(m, node, intent, forecast.Observation{Maintenance: intent.Maintenance, Node: node, Surroundings: surroundings{}, Now: now}, nil)
+			g.Expect(messages(drain.Blockers)).To(Equal(test.plan))
 		})
 	}
 }
