@@ -226,7 +226,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		// A read of these kinds must not start an informer for all of their objects.
 		Uncached: []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}},
 	})
-	served := &evacuation.Machines{Reader: local, ManagementCluster: managementCluster}
+	served := &evacuation.Machines{Reader: local, Maintenances: requester}
 	written := expectations.New[*v1alpha1.Evacuation](ctx, workload.Trim)
 
 	machines := &machine.Reconciler{

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -19,8 +20,8 @@ import (
 type Machines struct {
 	// Reader reads the management cluster's Machines.
 	Reader client.Reader
-	// ManagementCluster identifies the management cluster, see v1alpha1.OwnerManagementClusterAnnotation.
-	ManagementCluster string
+	// Maintenances decides which NodeMaintenances are suspended.
+	Maintenances *machinemaintenance.Requester
 }
 
 // deletedMachines is the index of deleted Machines by their Cluster.
@@ -45,8 +46,8 @@ func (m *Machines) Deleted(ctx context.Context, cluster types.NamespacedName) ([
 	return list.Items, errors.Wrapf(err, "listing the deleted Machines of Cluster %s", cluster)
 }
 
-// Suspension decides which NodeMaintenances of a workload cluster are suspended, see machinedrain.IsSuspended. When a Machine is resumed,
-// workload.Clusters.Resume enqueues all affected objects.
+// Suspension decides which NodeMaintenances of a workload cluster are suspended, see machinedrain.IsSuspended. When a Machine is resumed, or its drain is
+// no longer held, workload.Clusters.Resume enqueues all affected objects.
 type Suspension struct {
 	decide func(*v1alpha1.NodeMaintenance) (bool, error)
 
@@ -61,7 +62,8 @@ func (m *Machines) Suspension(ctx context.Context, cluster types.NamespacedName)
 	}}
 }
 
-// Of reports whether a NodeMaintenance is suspended. One whose Machine cannot be read counts as suspended: it may be paused. See Err.
+// Of reports whether a NodeMaintenance is suspended. One whose Machine cannot be read counts as suspended: it may be paused or
+// held. See Err.
 func (s *Suspension) Of(maintenance *v1alpha1.NodeMaintenance) bool {
 	suspended, err := s.decide(maintenance)
 	if err != nil {
@@ -91,5 +93,5 @@ func (m *Machines) isSuspended(ctx context.Context, cluster types.NamespacedName
 			return false, errors.Wrapf(err, "getting Machine %s, which NodeMaintenance %s serves", key, maintenance.Name)
 		}
 	}
-	return machinedrain.IsSuspended(maintenance, machine, m.ManagementCluster), nil
+	return m.Maintenances.IsSuspended(ctx, maintenance, machine)
 }

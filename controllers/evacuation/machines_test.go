@@ -3,6 +3,7 @@ package evacuation
 import (
 	"context"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 )
 
 func TestSuspension(t *testing.T) {
@@ -24,36 +26,63 @@ func TestSuspension(t *testing.T) {
 	machine := func(annotations map[string]string) *clusterv1.Machine {
 		return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Annotations: annotations}}
 	}
+	// held returns a deleted Machine that has hooks of another owner. The policy of its Cluster ignores one of them.
+	held := func(hooks ...string) *clusterv1.Machine {
+		m := machine(map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner})
+		m.Spec.ClusterName, m.DeletionTimestamp, m.Finalizers = "c", &metav1.Time{Time: time.Unix(1, 0)}, []string{clusterv1.MachineFinalizer}
+		for _, hook := range hooks {
+			m.Annotations[clusterv1.PreDrainDeleteHookAnnotationPrefix+"/"+hook] = "x"
+		}
+		return m
+	}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+	policy.Spec.IgnoredPreDrainHooks = []string{"ignored"}
 	for _, tc := range []struct {
 		name      string
 		machine   *clusterv1.Machine
 		fails     error
+		listFails error
 		suspended bool
 	}{
-		{name: "a paused Machine suspends its NodeMaintenance", machine: machine(map[string]string{clusterv1.PausedAnnotation: ""}), suspended: true},
-		{name: "another Machine does not", machine: machine(nil)},
-		{name: "neither does a Machine that does not exist"},
-		{name: "a Machine that cannot be read suspends it until it can be read", machine: machine(nil), fails: errors.New("no answer"), suspended: true},
+		{name: "M16: a paused Machine suspends its NodeMaintenance", machine: machine(map[string]string{clusterv1.PausedAnnotation: ""}), suspended: true},
+		{name: "M16: another Machine does not", machine: machine(nil)},
+		{name: "M16: neither does a Machine that does not exist"},
+		{name: "M16: a Machine that cannot be read suspends it until it can be read", machine: machine(nil), fails: errors.New("no answer"), suspended: true},
+		{name: "M113: a hook of another owner suspends it before the hold is recorded", machine: held("approval"), suspended: true},
+		{name: "M113: a deleted Machine without such a hook does not", machine: held()},
+		{name: "M116: a hook that the policy ignores does not", machine: held("ignored")},
+		{name: "M116: one of several that it does not ignore does", machine: held("ignored", "approval"), suspended: true},
+		{name: "M116: while the policies cannot be read, no hook is ignored", machine: held("ignored"), listFails: errors.New("no answer"), suspended: true},
+		{name: "M116: the policies are not read for a Machine without such a hook", machine: held(), listFails: errors.New("no answer")},
 	} {
-		t.Run("M16: "+tc.name, func(t *testing.T) {
+		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			scheme := runtime.NewScheme()
 			g.Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
-			builder := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+			g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+			builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster, policy).WithInterceptorFuncs(interceptor.Funcs{
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 					if tc.fails != nil {
 						return tc.fails
 					}
 					return c.Get(ctx, key, object, options...)
 				},
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					if tc.listFails != nil {
+						return tc.listFails
+					}
+					return c.List(ctx, list, options...)
+				},
 			})
 			if tc.machine != nil {
 				builder.WithObjects(tc.machine)
 			}
-			machines := &Machines{Reader: builder.Build(), ManagementCluster: "here"}
+			reader := builder.Build()
+			machines := &Machines{Reader: reader, Maintenances: &machinemaintenance.Requester{Client: reader, ManagementCluster: "here"}}
 			suspension := machines.Suspension(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "c"})
 			g.Expect(suspension.Of(served)).To(Equal(tc.suspended))
-			g.Expect(suspension.Err() != nil).To(Equal(tc.fails != nil))
+			g.Expect(suspension.Err() != nil).To(Equal(tc.suspended && (tc.fails != nil || tc.listFails != nil)))
 		})
 	}
 }

@@ -164,7 +164,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return workload.Result(err)
 	}
 	if err := suspension.Err(); err != nil { // it delays no Pods of other Machines
-		klog.FromContext(ctx).Error(err, "Failed to find out whether the Machine of a drained Node is paused")
+		klog.FromContext(ctx).Error(err, "Failed to find out whether the NodeMaintenance of a drained Node is suspended")
 		p.requeueAt(p.now.Add(nodeRetry))
 	}
 	waiting := budgets.Unserved(candidates)

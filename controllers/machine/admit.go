@@ -18,8 +18,13 @@ import (
 )
 
 // admit decides whether the Machine's Node is drained at all, and waits while hooks of other owners hold the drain. Until then, its Node is not looked up:
-// what would be found or not found now does not count later.
+// what would be found or not found now does not count later. It records the hold before it reads what may take long.
 func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
+	if s.HeldByHooks {
+		if err := r.recordClock(ctx, s); err != nil {
+			return outcome{}, err
+		}
+	}
 	facts, err := r.facts(ctx, s)
 	if err != nil {
 		return outcome{}, err

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -9,15 +10,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
@@ -68,16 +76,69 @@ func TestResume(t *testing.T) {
 		held, _, err = resume(machinedrain.Turn{}, stale)
 		g.Expect(apierrors.IsConflict(errors.Cause(err))).To(Equal(attempt > 0)) // the same write again
 		g.Expect(*maintenance().DrainStart()).To(BeTemporally("==", now), "M115: the NodeMaintenance counts from now")
-		g.Expect(machinedrain.IsSuspended(began, held, "here")).To(BeTrue(), "M115: with the old start it is suspended")
+		g.Expect(machinedrain.IsSuspended(began, held, nil, "here")).To(BeTrue(), "M115: with the old start it is suspended")
 		g.Expect(held.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, now.UTC().Format(time.RFC3339)))
 	}
 
 	held, result, err = resume(machinedrain.Turn{}, remote)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(result.action).To(Equal(wait))
-	g.Expect(machinedrain.IsSuspended(maintenance(), held, "here")).To(BeFalse(), "M115: it continues when the cache has the new start")
+	g.Expect(machinedrain.IsSuspended(maintenance(), held, nil, "here")).To(BeFalse(), "M115: it continues when the cache has the new start")
 
 	_, result, err = resume(machinedrain.Turn{}, remote)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(result.action).To(Equal(proceed))
+}
+
+// heldFleet returns a Reconciler of a Machine without a connection to its workload cluster. The Machine was deleted an hour ago and has a hook of another
+// owner; its policy ignores the hook "ignored". writes counts how often its condition was written.
+func heldFleet(t *testing.T, hook string) (r *Reconciler, management client.WithWatch, machine *clusterv1.Machine, writes *int) {
+	t.Helper()
+	now := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
+	machine = deletedMachine()
+	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "c"}
+	machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-time.Hour)))
+	machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(60))
+	machine.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "TestMachine", Name: "m"}
+	machine.Annotations[clusterv1.PreDrainDeleteHookAnnotationPrefix+"/"+hook] = "sre"
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "policy"}}
+	policy.Spec.IgnoredPreDrainHooks = []string{"ignored"}
+	controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}}}
+	writes = new(int)
+	management = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlane).WithStatusSubresource(machine).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceApply: func(ctx context.Context, c client.Client, subResource string, applied runtime.ApplyConfiguration, options ...client.SubResourceApplyOption) error {
+			*writes++
+			return c.SubResource(subResource).Apply(ctx, applied, options...)
+		},
+	}).Build()
+	clk := clocktesting.NewFakePassiveClock(now)
+	r = &Reconciler{
+		Client: management, Clock: clk, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+		Clusters:   workload.NewClusters(management, disconnected{clustercache.NewFakeEmptyClusterCache(), clustercache.HealthCheckingState{}}, newScheme(), workload.Limits{}, clk),
+		Recorder:   tracing.NewRecorder(t.Context(), nil),
+		ConnectNow: func(types.NamespacedName) {}, events: record.NewFakeRecorder(10), references: expiring.NewMap[types.UID, referenced](t.Context()),
+		retryAfter: func(types.NamespacedName, time.Duration) {},
+	}
+	r.references.Set(types.NamespacedName{Namespace: machine.Namespace}, machine.UID, referenced{}, time.Hour)
+	return r, management, machine, writes
+}
+
+func TestRecordOfHold(t *testing.T) {
+	t.Run("M113: a hold is recorded before the infrastructure machine is read, which may take long or fail", func(t *testing.T) {
+		g := NewWithT(t)
+		r, management, machine, _ := heldFleet(t, "approval")
+		r.references = expiring.NewMap[types.UID, referenced](t.Context())
+		reads := 0
+		r.APIReader = interceptor.NewClient(management, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+			reads++
+			stored := &clusterv1.Machine{}
+			g.Expect(c.Get(ctx, client.ObjectKeyFromObject(machine), stored)).To(Succeed())
+			g.Expect(machinedrain.IsHeldByHooks(stored)).To(BeTrue())
+			return context.DeadlineExceeded
+		}})
+		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+		g.Expect(err).To(HaveOccurred())
+		g.Expect(reads).To(BeNumerically(">", 0))
+	})
 }

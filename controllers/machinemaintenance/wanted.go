@@ -54,6 +54,33 @@ func (q *Requester) PolicyFor(machine *clusterv1.Machine, cluster *clusterv1.Clu
 	return selection, byName[selection.Unread]
 }
 
+// IsSuspended is machinedrain.IsSuspended. It reads the policy of the Machine only if that has hooks of other owners.
+func (q *Requester) IsSuspended(ctx context.Context, m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) (bool, error) {
+	var holding []machinedrain.Hook
+	if machine != nil && len(machinedrain.HoldingHooks(machine, nil)) > 0 {
+		policy, err := q.policyOf(ctx, machine)
+		if err != nil {
+			return false, err
+		}
+		holding = machinedrain.HoldingHooks(machine, policy)
+	}
+	return machinedrain.IsSuspended(m, machine, holding, q.ManagementCluster), nil
+}
+
+// policyOf returns the policy whose settings apply to a Machine, nil if there is none, if it cannot be decoded, or if the Cluster does not exist.
+func (q *Requester) policyOf(ctx context.Context, machine *clusterv1.Machine) (*v1alpha1.MachineDrainPolicy, error) {
+	cluster := &clusterv1.Cluster{}
+	if err := q.Client.Get(ctx, types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.ClusterName}, cluster, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, errors.Wrapf(client.IgnoreNotFound(err), "getting Cluster %s", klog.KRef(machine.Namespace, machine.Spec.ClusterName))
+	}
+	policies := &v1alpha1.MachineDrainPolicyList{}
+	if err := q.Client.List(ctx, policies, client.InNamespace(machine.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
+	}
+	selection, _ := q.PolicyFor(machine, cluster, policies.Items)
+	return selection.Settings(machine), nil
+}
+
 // HasUnreadPolicy returns a function that reports whether a policy that cannot be decoded may select a Machine of the Cluster. cluster is nil if it could
 // not be read: this is not known then, and the function returns false. It lists the policies in its first call, and only if one cannot be decoded.
 func (q *Requester) HasUnreadPolicy(ctx context.Context, cluster *clusterv1.Cluster) func(*clusterv1.Machine) (bool, error) {

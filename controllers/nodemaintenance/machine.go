@@ -43,11 +43,11 @@ func (r *Reconciler) findMachine(ctx context.Context, s *scope) (err error) {
 	return err
 }
 
-func (r *Reconciler) findOwner(ctx context.Context, s *scope) error {
+func (r *Reconciler) findOwner(ctx context.Context, s *scope) (err error) {
 	key, served := machinedrain.OwnerMachineOfAnyManager(s.maintenance, s.request.Cluster)
 	if !served {
-		s.suspended = machinedrain.IsSuspended(s.maintenance, nil, r.ManagementCluster)
-		return nil
+		s.suspended, err = r.Maintenances.IsSuspended(ctx, s.maintenance, nil)
+		return err
 	}
 	machine := &clusterv1.Machine{}
 	switch err := r.Machines.Get(ctx, key, machine); {
@@ -56,7 +56,9 @@ func (r *Reconciler) findOwner(ctx context.Context, s *scope) error {
 	case err != nil:
 		return errors.Wrapf(err, "getting Machine %s", key)
 	}
-	s.suspended = machinedrain.IsSuspended(s.maintenance, machine, r.ManagementCluster)
+	if s.suspended, err = r.Maintenances.IsSuspended(ctx, s.maintenance, machine); err != nil {
+		return err
+	}
 	isHere := machine != nil && !machinedrain.IsOfNamesake(s.maintenance, machine, r.ManagementCluster)
 	if isHere || machinedrain.IsOfManagementCluster(s.maintenance, r.ManagementCluster) {
 		s.owner = &ownerMachine{key: key, machine: machine}

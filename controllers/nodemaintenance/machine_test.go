@@ -143,9 +143,10 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 }
 
 func TestConfirmationDuringAPause(t *testing.T) {
-	for name, paused := range map[string]bool{
-		"M95: a NodeMaintenance that is reconciled while its Machine is paused is not found to be drained": true,
-		"M95: keeps the confirmation of one that is not suspended":                                         false,
+	for name, tc := range map[string]struct{ paused, held bool }{
+		"M95: a NodeMaintenance that is reconciled while its Machine is paused is not found to be drained": {paused: true},
+		"M113: one whose drain a hook holds is not found to be drained before the hold is recorded":        {held: true},
+		"M95: keeps the confirmation of one that is not suspended":                                         {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, scheme, cluster := NewWithT(t), apiruntime.NewScheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -154,25 +155,31 @@ func TestConfirmationDuringAPause(t *testing.T) {
 			}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
 			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Annotations: map[string]string{}}}
-			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: cluster, Machine: machine, Node: node, Stage: v1alpha1.StageIdle})
-			m.UID = "m"
-			if paused {
+			stage := v1alpha1.StageIdle
+			if tc.paused {
 				machine.Annotations[clusterv1.PausedAnnotation] = ""
 			}
+			if tc.held {
+				stage, machine.DeletionTimestamp, machine.Finalizers = v1alpha1.StageDrain, new(metav1.Now()), []string{clusterv1.MachineFinalizer}
+				machine.Annotations[clusterv1.PreDrainDeleteHookAnnotationPrefix+"/approval"] = "x"
+			}
+			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: cluster, Machine: machine, Node: node, Stage: stage})
+			m.UID = "m"
 			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(machine).Build()
 			remote := fake.NewClientBuilder().WithScheme(scheme).WithObjects(m, node).WithStatusSubresource(m).
 				WithIndex(m, "node", func(object client.Object) []string { return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance)) }).Build()
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+			requester := &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}
 			r := &Reconciler{
-				ManagementCluster: "here", Machines: management, Clock: clock.RealClock{},
-				Served: &evacuationcontroller.Machines{Reader: management, ManagementCluster: "here"}, written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
+				ManagementCluster: "here", Machines: management, Maintenances: requester, Clock: clock.RealClock{},
+				Served: &evacuationcontroller.Machines{Reader: management, Maintenances: requester}, written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
 				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), scheme, workload.Limits{}, clock.RealClock{}),
 			}
 			request := workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}
 			r.Clusters.ConfirmDrained(request, m, "one", nil)
 			_, err := r.Reconcile(t.Context(), request)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(r.Clusters.IsConfirmed(request, m)).NotTo(Equal(paused))
+			g.Expect(r.Clusters.IsConfirmed(request, m)).NotTo(Equal(tc.paused || tc.held))
 		})
 	}
 }

@@ -71,10 +71,16 @@ func HoldMessage(hooks []Hook) string {
 }
 
 // WasHeldByHooks reports whether the record of a hold is on a deleted Machine: hooks of other owners hold its drain, or the drain has not continued or begun
-// since. Its NodeMaintenance is suspended if it is in stage Drain.
+// since.
 func WasHeldByHooks(m *clusterv1.Machine) bool {
 	_, recorded := m.Annotations[v1alpha1.DrainHeldAnnotation]
 	return recorded && !m.DeletionTimestamp.IsZero() && HasHook(m)
+}
+
+// suspendsDrain reports whether the NodeMaintenance of a Machine is suspended in stage Drain because of hooks. The record on the Machine counts only for the
+// end of a hold: the hooks may be there before it, for example because no manager has run.
+func suspendsDrain(m *clusterv1.Machine, holding []Hook) bool {
+	return len(holding) > 0 || WasHeldByHooks(m)
 }
 
 // IsHeldByHooks reports whether hooks of other owners hold the drain of a Machine according to its records. It neither has a turn nor waits for one. The
@@ -85,10 +91,13 @@ func IsHeldByHooks(m *clusterv1.Machine) bool {
 	return WasHeldByHooks(m) && !waits && !continues
 }
 
-// DrainContinues reports whether a change of a Machine ends the suspension of its NodeMaintenance.
+// DrainContinues reports whether a change of a Machine may end the suspension of its NodeMaintenance: the end of a pause or of a recorded hold, or the
+// removal of a hook of another owner whose hold was not recorded.
 func DrainContinues(before, after *clusterv1.Machine) bool {
 	_, began := after.Annotations[v1alpha1.DrainStartedAnnotation]
-	return HasPauseAnnotation(before) && !HasPauseAnnotation(after) || WasHeldByHooks(before) && !WasHeldByHooks(after) && began
+	resumes := HasPauseAnnotation(before) && !HasPauseAnnotation(after) || WasHeldByHooks(before) && !WasHeldByHooks(after) && began
+	hookRemoved := len(HoldingHooks(before, nil)) > len(HoldingHooks(after, nil))
+	return resumes || hookRemoved && HasHook(after) && !WasHeldByHooks(after)
 }
 
 // heldSince returns since when hooks of other owners have held the drain of a Machine, nil if the Machine has no record of that. The record counts

@@ -13,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -121,7 +122,7 @@ func TestHold(t *testing.T) {
 			machinedrain.ClockIn(s, held, now).Record(held)
 			start := m.DrainStart()
 			counts := m.Spec.Stage == v1alpha1.StageDrain && start != nil && *m.Spec.Evacuation.DrainTimeoutSeconds > 0
-			if counts && start.Before(now) && !machinedrain.IsSuspended(m, held, "") {
+			if counts && start.Before(now) && !machinedrain.IsSuspended(m, held, nil, "") {
 				t.Errorf("not suspended; counts from %s, records %v", start, held.Annotations)
 			}
 		})
@@ -174,7 +175,7 @@ func TestEndOfHold(t *testing.T) {
 			if machinedrain.WasHeldByHooks(m) != tc.held || waits != tc.waits || m.Annotations[v1alpha1.DrainStartedAnnotation] != tc.continues {
 				t.Errorf("records %v", m.Annotations)
 			}
-			isSuspended := tc.maintenance != nil && machinedrain.IsSuspended(tc.maintenance, m, "")
+			isSuspended := tc.maintenance != nil && machinedrain.IsSuspended(tc.maintenance, m, nil, "")
 			if want := tc.held && tc.maintenance.Spec.Stage == v1alpha1.StageDrain; isSuspended != want {
 				t.Errorf("suspended: %t", isSuspended)
 			}
@@ -198,11 +199,26 @@ func TestEndOfHold(t *testing.T) {
 	t.Run("M113: the record has no effect on a Machine that is not deleted, and is removed there", func(t *testing.T) {
 		m := held()
 		m.DeletionTimestamp = nil
-		if machinedrain.WasHeldByHooks(m) || machinedrain.IsSuspended(begun(""), m, "") {
+		if machinedrain.WasHeldByHooks(m) || machinedrain.IsSuspended(begun(""), m, nil, "") {
 			t.Error("held")
 		}
 		if machinedrain.SetHook(m); m.Annotations[v1alpha1.DrainHeldAnnotation] != "" {
 			t.Error("not removed")
+		}
+	})
+	t.Run("M113, M115: hooks suspend a drain in progress before the hold is recorded, whatever deadline has passed, and hold no other stage", func(t *testing.T) {
+		m := machine(isDeleted, timeouts(60, 0), annotated(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, hookDomain+"/approval", "sre", v1alpha1.DrainStartedAnnotation, at(1)))
+		drains := begun("")
+		drains.Spec.Evacuation.OnTimeout = v1alpha1.OnTimeoutDelete
+		holding := machinedrain.HoldingHooks(m, nil)
+		if deadline := draintimeout.DrainOf(drains, nil, after(3600)).DeleteAt(0); deadline.After(after(3600)) {
+			t.Errorf("the Pods would not be deleted before %s", deadline)
+		}
+		if !machinedrain.IsSuspended(drains, m, holding, "") {
+			t.Error("not suspended")
+		}
+		if machinedrain.IsSuspended(inStage(v1alpha1.StageCordon), m, holding, "") || machinedrain.IsSuspended(inStage(v1alpha1.StageComplete), m, holding, "") {
+			t.Error("another stage is suspended")
 		}
 	})
 	t.Run("M115: the end of the suspension is an event", func(t *testing.T) {
@@ -211,6 +227,10 @@ func TestEndOfHold(t *testing.T) {
 		begins := held()
 		delete(begins.Annotations, v1alpha1.DrainHeldAnnotation)
 		paused := machine(annotated(clusterv1.PausedAnnotation, ""))
+		hooked := func(m *clusterv1.Machine) *clusterv1.Machine {
+			m.Annotations[hookDomain+"/approval"] = "sre"
+			return m
+		}
 		for name, tc := range map[string]struct {
 			before, after *clusterv1.Machine
 			want          bool
@@ -218,8 +238,11 @@ func TestEndOfHold(t *testing.T) {
 			"continues": {held(v1alpha1.DrainStartedAnnotation, at(95)), continued, true},
 			"begins":    {held(), begins, false}, // no NodeMaintenance is suspended
 			"is held":   {held(), held(), false},
-			"resumed":   {paused, machine(), true},
-			"is paused": {paused, paused, false},
+			"the hook is removed before the hold is recorded": {hooked(begins.DeepCopy()), begins, true},
+			"the hook is removed, the record is not":          {hooked(held()), held(), false},
+			"the hook is added":                               {begins, hooked(begins.DeepCopy()), false},
+			"resumed":                                         {paused, machine(), true},
+			"is paused":                                       {paused, paused, false},
 		} {
 			if got := machinedrain.DrainContinues(tc.before, tc.after); got != tc.want {
 				t.Errorf("%s: got %t", name, got)

@@ -203,7 +203,7 @@ func TestIsSuspended(t *testing.T) {
 			if tc.change != nil {
 				tc.change(m, machine)
 			}
-			if got := machinedrain.IsSuspended(m, machine, "here"); got != tc.want {
+			if got := machinedrain.IsSuspended(m, machine, nil, "here"); got != tc.want {
 				t.Errorf("got %t", got)
 			}
 		})
@@ -222,7 +222,7 @@ func TestIsSuspendedWithoutMachine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: tc.managementCluster, Machine: machine(), Node: &corev1.Node{}, Stage: tc.stage})
-			if got := machinedrain.IsSuspended(m, nil, "here"); got != tc.want {
+			if got := machinedrain.IsSuspended(m, nil, nil, "here"); got != tc.want {
 				t.Errorf("got %t", got)
 			}
 		})
