@@ -261,12 +261,14 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 	held := []string{v1alpha1.DrainHeldAnnotation, after(5).Format(time.RFC3339)}
 	waits := append([]string{v1alpha1.WaitingForTurnAnnotation, after(500).Format(time.RFC3339)}, held...)
 	continues := append([]string{v1alpha1.DrainStartedAnnotation, after(500).Format(time.RFC3339)}, held...)
+	paused := append([]string{clusterv1.PausedAnnotation, ""}, waits...)
 	for _, tc := range []struct {
 		name    string
 		other   clusterv1.Machine
 		drains  *v1alpha1.NodeMaintenance // of the other Machine
 		at      int
 		self    clusterv1.Machine
+		isHeld  bool // by another reason, see ObservedDrain
 		now     bool
 		overdue bool
 	}{
@@ -275,6 +277,12 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 		{name: "M117: the oldest deletion is first after the hold", other: named("a", waits...), drains: draining(1), at: 510, self: named("b")},
 		{name: "M117: a Machine whose drain continues counts", other: named("a", continues...), drains: draining(1), at: 510, self: named("b")},
 		{name: "M117: a Machine waits after its hold while another one drains", other: named("b"), drains: draining(1), at: 500, self: named("a", held...)},
+		{name: "M117: a Machine that is paused after its hold does not count", other: named("a", paused...), drains: draining(1), at: 510, self: named("b"), now: true},
+		{name: "M117: one whose policy cannot be decoded after its hold does not count", other: named("a", waits...), drains: draining(1), isHeld: true, at: 510, self: named("b"), now: true},
+		{name: "M117: a Machine whose drain continues counts also while it is paused", other: named("a", append(paused, continues...)...), drains: draining(1), at: 510, self: named("b")},
+		{name: "M117: the first Machine after a hold waits for others whose hooks are removed together", other: named("b", held...), drains: draining(1), at: 500, self: named("a", held...)},
+		{name: "M117: it waits until they must have recorded that they wait", other: named("b", held...), drains: draining(1), at: 501, self: named("a", waits...)},
+		{name: "M117: then it begins", other: named("b", waits...), drains: draining(1), at: 502, self: named("a", waits...), now: true},
 		{name: "M117: its wait is limited from the end of the hold", other: named("b"), drains: draining(1), at: 559, self: named("a", waits...)},
 		{name: "M117: its wait for a turn is limited as that of others", other: named("b"), drains: draining(1), at: 560, self: named("a", waits...), now: true, overdue: true},
 	} {
@@ -282,7 +290,7 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 			all, _, err := machinedrain.Contenders([]clusterv1.Machine{tc.other, tc.self}, func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 				observed := machinedrain.ObservedDrain{Node: node}
 				if m.Name == tc.other.Name {
-					observed.Maintenance = tc.drains
+					observed.Maintenance, observed.IsHeld = tc.drains, tc.isHeld
 				}
 				return observed, nil
 			})
@@ -295,6 +303,35 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 			}
 		})
 	}
+	t.Run("M117: of drains whose hooks are removed together, as many begin as the limit allows, whether they had begun or not", func(t *testing.T) {
+		for _, had := range []*v1alpha1.NodeMaintenance{nil, draining(1)} {
+			var all []clusterv1.Machine
+			for _, name := range []string{"a", "b", "c", "d", "e"} {
+				all = append(all, named(name, held...))
+			}
+			limit, began := 2, map[string]bool{}
+			for second := 500; second < 510; second++ {
+				contenders, _, err := machinedrain.Contenders(all, func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+					return machinedrain.ObservedDrain{Node: node, Maintenance: had}, nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range all { // all decide from the same cache
+					m := &all[i]
+					turn := machinedrain.TurnOf(machinedrain.ContenderOf(m), contenders, limit, after(second))
+					machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(had), Turn: &turn}, m, after(second)).Record(m)
+					if turn.Now() {
+						began[m.Name] = true
+						metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.DrainStartedAnnotation, after(second).Format(time.RFC3339))
+					}
+				}
+			}
+			if len(began) != limit || !began["a"] || !began["b"] {
+				t.Errorf("had begun: %t; begin: %v", had != nil, began)
+			}
+		}
+	})
 	limited := policy("all", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1)) })
 	for name, tc := range map[string]struct {
 		machine clusterv1.Machine

@@ -37,6 +37,8 @@ type Contender struct {
 	// AwaitsRules means that the drain would not begin either, because invalid MachineDrainRules select the Machine. The drains of Machines that they
 	// do not select do not wait for it. Those that they select get turns in the usual order, so that they do not time out together.
 	AwaitsRules bool
+
+	joins bool // a hold has just ended: other Machines do not know yet that this one waits for a turn
 }
 
 // ContenderOf returns the contender of a Machine whose drain has not started.
@@ -48,7 +50,7 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 	if waits := recorded(m, v1alpha1.WaitingForTurnAnnotation); WasHeldByHooks(m) && waits != nil {
 		c.Resumed = *waits
 	} else if IsHeldByHooks(m) { // its wait for a turn begins now
-		c.Timeout = 0
+		c.Timeout, c.joins = 0, true
 	}
 	return c
 }
@@ -131,10 +133,10 @@ func contenderOf(m *clusterv1.Machine, observed ObservedDrain) Contender {
 
 // contends reports whether a Machine whose drain was requested is a contender: one whose drain has begun, or begins when maxParallelDrains permits it.
 // The drain of a Machine that is paused or held would block the Machines after it without starting. One that has begun always counts, unless hooks of
-// other owners hold it: then it has no turn.
+// other owners have held it: then it needs another turn.
 func contends(m *clusterv1.Machine, observed ObservedDrain) bool {
 	isReachable := observed.Node != nil && !rules.Unreachable(observed.Node)
-	hasBegun := observed.Maintenance != nil || recorded(m, v1alpha1.DrainStartedAnnotation) != nil
+	hasBegun := observed.Maintenance != nil && !WasHeldByHooks(m) || recorded(m, v1alpha1.DrainStartedAnnotation) != nil
 	return isReachable && !IsHeldByHooks(m) && (hasBegun || !HasPauseAnnotation(m) && !observed.IsHeld)
 }
 
@@ -154,8 +156,9 @@ func (c Contender) latest(lastBegan time.Time) time.Time {
 	return since.Add(c.Timeout)
 }
 
-// settling is the minimum time between the request for a drain and its start. The time of a request has whole seconds: after that second, and
-// another one for watch lag, all Machines are known whose drains were requested in the same second and that precede it by name.
+// settling is the minimum time between the request for a drain, or the end of a hold, and the start of the drain. The time of a request has whole
+// seconds: after that second, and another one for watch lag, all Machines are known whose drains were requested in the same second and that precede it by
+// name. In the same way, all Machines whose hooks are removed together have recorded that they wait for a turn before one of them gets it.
 const settling = 2 * time.Second
 
 // Turn says whether maxParallelDrains permits the drain of a Machine.
@@ -163,7 +166,7 @@ type Turn struct {
 	// Draining is the number of other Machines that drain, and Before the number of those that have waited longer. The drain may start while
 	// their sum is less than Limit. Limit 0 means no limit.
 	Draining, Before, Limit int
-	// Settles is when all Machines whose drains were requested in the same second are known, zero if they are.
+	// Settles is when all Machines whose drains were requested, or whose holds ended, in the same second are known, zero if they are.
 	Settles time.Time
 	// Latest is when the drain starts regardless of the limit unless another drain starts before, zero if the Machine has no drain timeout.
 	Latest time.Time
@@ -182,7 +185,7 @@ func (t Turn) isFirst() bool { return t.Draining+t.Before < t.Limit }
 // Message says what a Machine of a Cluster waits for.
 func (t Turn) Message(cluster string) string {
 	if t.isFirst() {
-		return fmt.Sprintf("Waiting for Machines of Cluster %s whose drains were requested in the same second and that precede this one (maxParallelDrains). The Node is cordoned", cluster)
+		return fmt.Sprintf("Waiting for Machines of Cluster %s whose drains were requested, or no longer held by hooks, in the same second and that precede this one (maxParallelDrains). The Node is cordoned", cluster)
 	}
 	return fmt.Sprintf("Waiting for other Machines of Cluster %s to be drained: %d draining (maxParallelDrains allows %d), %s waiting longer. The Node is cordoned",
 		cluster, t.Draining, t.Limit, rounded(t.Before))
@@ -228,9 +231,15 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	return turn
 }
 
-// settles returns until when the Machine waits for those whose drains were requested in the same second, zero if it does not.
+// settles returns until when the Machine waits for those whose drains were requested, or whose holds ended, in the same second, zero if it does not.
 func (c Contender) settles(now time.Time) time.Time {
-	settles := c.Requested.Add(settling)
+	since := c.Requested
+	if c.joins {
+		since = now
+	} else if c.Resumed.After(since) {
+		since = c.Resumed
+	}
+	settles := since.Add(settling)
 	if !now.Before(settles) || settles.Sub(now) > 2*settling { // the clock of this manager is behind
 		return time.Time{}
 	}

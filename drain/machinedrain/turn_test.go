@@ -93,7 +93,7 @@ func TestTurnOf(t *testing.T) {
 		all := []machinedrain.Contender{inDrain(contender("a", 1)), contender("b", 2), contender("c", 3)}
 		for limit, want := range map[int]string{
 			1: "Waiting for other Machines of Cluster c1 to be drained: 1 draining (maxParallelDrains allows 1), 1 waiting longer. The Node is cordoned",
-			3: "Waiting for Machines of Cluster c1 whose drains were requested in the same second and that precede this one (maxParallelDrains). The Node is cordoned",
+			3: "Waiting for Machines of Cluster c1 whose drains were requested, or no longer held by hooks, in the same second and that precede this one (maxParallelDrains). The Node is cordoned",
 		} {
 			if got := machinedrain.TurnOf(all[2], all, limit, time.Unix(3, 0)).Message("c1"); got != want {
 				t.Errorf("got %q", got)

@@ -158,7 +158,7 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 	self := machinedrain.ContenderOf(m.Machine)
 	self.AwaitsRules = hasInvalidRules(m.Machine)
 	if self.Requested.IsZero() {
-		self.Requested, now = now, now.Add(time.Minute) // later than the wait for Machines whose drains are requested in the same second
+		self.Requested = now
 	}
 	all, workers, _ := machinedrain.Contenders(m.Siblings, func(sibling *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 		observed := machinedrain.ObservedDrain{Maintenance: draining[types.NamespacedName{Namespace: sibling.Namespace, Name: sibling.Name}]}
@@ -169,7 +169,9 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 		observed.HasInvalidRules, observed.IsHeld = hasInvalidRules(sibling), machinedrain.IsReportedHeld(sibling)
 		return observed, nil
 	})
-	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(intent.Policy.Spec.MaxParallelDrains, workers), now)
+	turn := machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(intent.Policy.Spec.MaxParallelDrains, workers), now)
+	turn.Settles = time.Time{} // for others that are deleted, or whose hooks are removed, in the same second
+	return turn
 }
 
 func isControlPlane(m *clusterv1.Machine) bool {
