@@ -51,7 +51,7 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 		c.Volumes = nil
 	}
 	if c.Held = heldSince(m, now); c.Held != nil { // what began before does not count
-		c.Drained, c.Volumes, c.outdated = nil, nil, isOutdated(m, maintenance)
+		c.Drained, c.Volumes, c.outdated, c.resumed = nil, nil, isOutdated(m, maintenance), true
 	}
 	if present, found := maintenance.Get(); found && c.Drain == nil && c.Held == nil {
 		c.Drain = notBefore(present.OwnDrainStart(), recordsFrom(m))
@@ -369,6 +369,9 @@ func (c Clock) Record(m *clusterv1.Machine) (changed bool) {
 	}
 	if c.Drain != nil && (hasDrainTimeout || c.Held != nil) { // after a hold also for a timeout that is set later
 		set(v1alpha1.DrainStartedAnnotation, c.Drain)
+	}
+	if c.Drained != nil && c.Held == nil && !hasDrainTimeout { // Pods may have to be drained again, from another start
+		changed = removeAnnotations(m, v1alpha1.DrainStartedAnnotation) || changed
 	}
 	if c.Drained != nil && hasTimeout {
 		set(v1alpha1.DrainEndedAnnotation, c.Drained)

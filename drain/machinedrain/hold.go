@@ -72,15 +72,18 @@ func HoldMessage(hooks []Hook) string {
 
 // WasHeldByHooks reports whether the record of a hold is on a deleted Machine: hooks of other owners hold its drain, or the drain has not continued or begun
 // since.
-func WasHeldByHooks(m *clusterv1.Machine) bool {
+func WasHeldByHooks(m *clusterv1.Machine) bool { return recordsHold(m) && HasHook(m) }
+
+// recordsHold reports whether the record of a hold is on a deleted Machine. It stays on one that was released before its drain has continued or begun.
+func recordsHold(m *clusterv1.Machine) bool {
 	_, recorded := m.Annotations[v1alpha1.DrainHeldAnnotation]
-	return recorded && !m.DeletionTimestamp.IsZero() && HasHook(m)
+	return recorded && !m.DeletionTimestamp.IsZero()
 }
 
-// suspendsDrain reports whether the NodeMaintenance of a Machine is suspended in stage Drain because of hooks. The record on the Machine counts only for the
-// end of a hold: the hooks may be there before it, for example because no manager has run.
+// suspendsDrain reports whether the NodeMaintenance of a Machine is suspended in stage Drain because of hooks, of which holding are present. The record on
+// the Machine counts for the end of a hold only: the hooks may have been added while no manager ran. Both also count after the Machine was released.
 func suspendsDrain(m *clusterv1.Machine, holding []Hook) bool {
-	return len(holding) > 0 || WasHeldByHooks(m)
+	return len(holding) > 0 || recordsHold(m)
 }
 
 // IsHeldByHooks reports whether hooks of other owners hold the drain of a Machine according to its records. It neither has a turn nor waits for one. The

@@ -187,6 +187,41 @@ func TestEndOfHold(t *testing.T) {
 		deadline := machinedrain.ClockOf(m, read(begun(at(500))), after(100)).DrainDeadline(m)
 		expectTime(t, deadline, ptr.To(after(160)))
 	})
+	t.Run("M94, M115: a drain timeout that is set when Pods must be drained again does not count from the hold before", func(t *testing.T) {
+		for _, volumeTimeout := range []int32{0, 60} {
+			m, turn := machine(isDeleted, timeouts(0, volumeTimeout), annotated(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, v1alpha1.DrainHeldAnnotation, at(5))), come
+			for second := range 3 {
+				machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(withoutTimeout), Turn: turn}, m, after(100+second)).Record(m)
+			}
+			if m.Annotations[v1alpha1.DrainStartedAnnotation] != at(100) || machinedrain.WasHeldByHooks(m) {
+				t.Errorf("has not continued: %v", m.Annotations)
+			}
+			drains := draining(1, 200)
+			drains.Annotations = map[string]string{v1alpha1.DrainStartedAnnotation: at(100)}
+			machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(drains), Turn: turn, IsDrained: true}, m, after(200)).Record(m)
+			drains.Status.Conditions[0].Status, drains.Status.Conditions[0].LastTransitionTime = metav1.ConditionFalse, metav1.NewTime(after(5000))
+			again := machinedrain.Situation{Maintenance: read(drains), Turn: turn}
+			again.IsResumed = machinedrain.ClockIn(again, m, after(5000)).Drained != nil
+			machinedrain.ClockIn(again, m, after(5000)).Record(m)
+			again.IsResumed, m.Spec.Deletion.NodeDrainTimeoutSeconds = false, ptr.To[int32](600)
+			expectTime(t, machinedrain.ClockIn(again, m, after(5010)).DrainDeadline(m), ptr.To(after(5600)))
+			machinedrain.Update(drains, machinedrain.Maintenance(machinedrain.Request{Machine: m, Node: &corev1.Node{}}))
+			expectTime(t, drains.DrainStart(), ptr.To(after(5000)))
+		}
+	})
+	t.Run("M39, M107: a record of a hold that another actor has copied to a Machine whose drain had ended holds no drain for ever", func(t *testing.T) {
+		m := held(v1alpha1.DrainHeldAnnotation, "2020-01-01T00:00:00Z", v1alpha1.MachineStageAnnotation, "Drain", v1alpha1.DrainRequestedAnnotation, at(-1000),
+			v1alpha1.DrainStartedAnnotation, at(-500), v1alpha1.DrainEndedAnnotation, at(-400))
+		drained := draining(-1000, -400)
+		drained.Spec.Evacuation.DrainTimeoutSeconds = ptr.To[int32](60)
+		for second := 1; second <= 10 && machinedrain.WasHeldByHooks(m); second++ {
+			machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(drained), Turn: come}, m, after(second)).Record(m)
+			machinedrain.Update(drained, machinedrain.Maintenance(machinedrain.Request{Machine: m, Node: &corev1.Node{}}))
+		}
+		if machinedrain.WasHeldByHooks(m) {
+			t.Errorf("held: %v; NodeMaintenance %v", m.Annotations, drained.Annotations)
+		}
+	})
 	t.Run("M113: a timeout that is set after the hold counts from its end", func(t *testing.T) {
 		m := held()
 		m.Spec.Deletion.NodeDrainTimeoutSeconds = nil
@@ -195,6 +230,26 @@ func TestEndOfHold(t *testing.T) {
 		}
 		m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
 		expectTime(t, machinedrain.ClockOf(m, read(withoutTimeout), after(120)).DrainDeadline(m), ptr.To(after(160)))
+	})
+	t.Run("M113: a drain that was held stays suspended when the Machine is released, whether the hooks are still there or not", func(t *testing.T) {
+		for _, hook := range []string{"", hookDomain + "/approval"} {
+			m := held(clusterv1.ExcludeNodeDrainingAnnotation, "")
+			if hook != "" {
+				m.Annotations[hook] = "sre"
+			}
+			if skip := machinedrain.Skip(machinedrain.Facts{Machine: m, ControlPlaneMachines: 1}); skip == machinedrain.NotSkipped {
+				t.Error("not skipped")
+			}
+			machinedrain.Release(m, false, false)
+			if machinedrain.HasHook(m) || !machinedrain.IsSuspended(begun(""), m, machinedrain.HoldingHooks(m, nil), "") || machinedrain.IsSuspended(inStage(v1alpha1.StageComplete), m, nil, "") {
+				t.Errorf("hook %q: annotations %v", hook, m.Annotations)
+			}
+		}
+		m := held()
+		delete(m.Annotations, v1alpha1.DrainHeldAnnotation)
+		if machinedrain.Release(m, true, true); m.Annotations[v1alpha1.DrainHeldAnnotation] != "" || machinedrain.IsSuspended(begun(""), m, nil, "") {
+			t.Errorf("never held, annotations %v", m.Annotations)
+		}
 	})
 	t.Run("M113: the record has no effect on a Machine that is not deleted, and is removed there", func(t *testing.T) {
 		m := held()
@@ -219,6 +274,10 @@ func TestEndOfHold(t *testing.T) {
 		}
 		if machinedrain.IsSuspended(inStage(v1alpha1.StageCordon), m, holding, "") || machinedrain.IsSuspended(inStage(v1alpha1.StageComplete), m, holding, "") {
 			t.Error("another stage is suspended")
+		}
+		deleted := drains.DeepCopy()
+		if deleted.DeletionTimestamp = m.DeletionTimestamp; machinedrain.IsSuspended(deleted, m, holding, "") {
+			t.Error("one that another actor has deleted is suspended")
 		}
 	})
 	t.Run("M115: the end of the suspension is an event", func(t *testing.T) {

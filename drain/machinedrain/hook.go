@@ -87,10 +87,14 @@ var clockAnnotations = []string{
 }
 
 // Release removes the hook of a deleted Machine. It excludes the Machine from exactly those parts of Cluster API's own drain that have completed
-// or timed out here: a copied exclude annotation is removed. It does not change exclude annotations of other authors.
+// or timed out here: a copied exclude annotation is removed. It does not change exclude annotations of other authors. The record of a hold stays, so that
+// a NodeMaintenance that was suspended does not drain the Node when the Machine is released, see suspendsDrain.
 func Release(m *clusterv1.Machine, drainOver, volumesOver bool) {
+	held, wasHeld := m.Annotations[v1alpha1.DrainHeldAnnotation], WasHeldByHooks(m)
 	delete(m.Annotations, v1alpha1.PreDrainHookAnnotation)
-	EndDrain(m)
+	if EndDrain(m); wasHeld {
+		m.Annotations[v1alpha1.DrainHeldAnnotation] = held
+	}
 	for exclude, over := range map[string]bool{clusterv1.ExcludeNodeDrainingAnnotation: drainOver, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: volumesOver} {
 		switch by, excluded := m.Annotations[exclude]; {
 		case over && !excluded:
