@@ -13,6 +13,7 @@ import (
 	"github.com/pkg/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -65,6 +66,7 @@ func TestWithoutConnection(t *testing.T) {
 		blindFor              time.Duration // for how long this process has not been able to observe the drain
 		unread                bool          // a policy cannot be decoded
 		held                  bool          // by a hook of another owner
+		limited               bool          // the policy has maxParallelDrains
 		released              bool
 		wants                 string // the reason of the Machine's condition then
 	}{
@@ -125,6 +127,8 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M115: keeps a Machine whose hold has just ended, in an outage", state: wasLost, records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
 		{name: "M115: releases it at its drain timeout after the hold", state: wasLost, blindFor: time.Minute, released: true,
 			records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour), v1alpha1.DrainBlockedAnnotation: ago(time.Minute)}},
+		{name: "M117: after a hold, a worker whose policy limits drains waits for a turn in an outage, and is kept", state: wasLost, blindFor: 2 * time.Minute, limited: true,
+			records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour), v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
 		{name: "M84: allows no update in place of a Machine that waits for a turn", state: wasLost, records: waits, inPlace: true, blindFor: 2 * time.Minute},
 		{name: "M84: allows no update in place of a Machine whose drain cannot be observed", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, inPlace: true, blindFor: 2 * time.Minute},
 	} {
@@ -134,6 +138,9 @@ func TestWithoutConnection(t *testing.T) {
 			cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(!tc.withoutInfrastructure)
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 			policy.Spec.InPlaceUpdates = v1alpha1.InPlaceUpdatesDrain
+			if tc.limited {
+				policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+			}
 			machine := &clusterv1.Machine{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", UID: "m", Annotations: tc.records, Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}},
 				Spec:       clusterv1.MachineSpec{ClusterName: "c", Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](60)}},

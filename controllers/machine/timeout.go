@@ -64,6 +64,7 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		waiting.message += "\n" + s.unreadProblem().Message
 		return s.requeueBy(nil, waiting)
 	}
+	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy)
 	if clock := s.clock(); clock.Waiting != nil {
 		at, granted := r.blindTurn(ctx, s, clock)
 		if s.TurnGranted = granted; !granted {

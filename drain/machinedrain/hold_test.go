@@ -416,6 +416,37 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 			t.Errorf("not granted, but at %s: %v", at, err)
 		}
 	})
+	t.Run("M117: a Machine whose hold ends in an outage waits for a turn, whether it waited before the hold or not, and is not released", func(t *testing.T) {
+		for _, records := range [][]string{nil, {v1alpha1.WaitingForTurnAnnotation, after(10).Format(time.RFC3339)}} {
+			m := named("a", records...)
+			machinedrain.ClockIn(machinedrain.Situation{HeldByHooks: true}, &m, after(100)).Record(&m)
+			if !machinedrain.NeedsTurnAgain(&m, &limited) {
+				t.Error("needs no turn")
+			}
+			blind := machinedrain.Situation{BlockedSince: after(200), NeedsTurn: true}
+			for _, second := range []int{200, 300, 3600} {
+				clock := machinedrain.ClockIn(blind, &m, after(second))
+				if at, _ := clock.BlindDeadline(&m, after(200)); at != nil {
+					t.Errorf("released at %s", at)
+				}
+				expectTime(t, ptr.To(clock.EarliestBlindTurn(&m, time.Time{})), ptr.To(after(260)))
+				clock.Record(&m)
+			}
+			blind.TurnGranted = true
+			machinedrain.ClockIn(blind, &m, after(3600)).Record(&m)
+			if machinedrain.NeedsTurnAgain(&m, &limited) {
+				t.Errorf("has not got the turn: %v", m.Annotations)
+			}
+			blind.TurnGranted, blind.NeedsTurn = false, false
+			at, _ := machinedrain.ClockIn(blind, &m, after(3601)).BlindDeadline(&m, after(200))
+			expectTime(t, at, ptr.To(after(3660)))
+		}
+		unlimited, neverHeld := policy("all"), named("a")
+		heldNow := named("a", held...)
+		if machinedrain.NeedsTurnAgain(&heldNow, &unlimited) || machinedrain.NeedsTurnAgain(&heldNow, nil) || machinedrain.NeedsTurnAgain(&neverHeld, &limited) {
+			t.Error("needs a turn without a limit, or without a hold")
+		}
+	})
 	t.Run("M113: evictions do not wait for the cordon of a Node whose Machine is held", func(t *testing.T) {
 		m := named("a", held...)
 		if node, _ := machinedrain.ImminentMaintenance(&m, types.NamespacedName{Namespace: "ns", Name: "c1"}, nil, after(0)); node != "" {

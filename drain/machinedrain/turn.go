@@ -64,6 +64,12 @@ func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *
 	return isLimited && !drains && recorded(m, v1alpha1.DrainStartedAnnotation) == nil
 }
 
+// NeedsTurnAgain reports whether the drain of a Machine that was held may have to wait for a turn, see NeedsTurn, while neither its Node nor its
+// NodeMaintenance can be read. The hold has removed the record that it waited.
+func NeedsTurnAgain(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) bool {
+	return WasHeldByHooks(m) && NeedsTurn(m, policy, &corev1.Node{}, nil)
+}
+
 // ObservedDrain is what decides whether a worker Machine whose drain was requested is a contender.
 type ObservedDrain struct {
 	// Node of the Machine, nil if it does not exist.
