@@ -33,6 +33,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // disconnected is a ClusterCache without a connection.
@@ -209,6 +210,9 @@ func TestWithoutConnection(t *testing.T) {
 			}
 			for annotation := range machine.Annotations {
 				g.Expect(annotation == clusterv1.ExcludeNodeDrainingAnnotation || strings.HasSuffix(annotation, "/update-allowed")).To(BeFalse(), annotation)
+			}
+			if tc.unread {
+				g.Expect(conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)).NotTo(ContainSubstring(machinedrain.WithoutPolicy))
 			}
 			if tc.wants != "" {
 				g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(tc.wants))

@@ -38,6 +38,8 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 	}
 	switch {
 	case result.reason == "":
+	case s.HeldByHooks && s.hasUnreadPolicy(): // it may ignore the hooks
+		result.message += "\n" + s.unreadProblem().Message
 	case s.unselected:
 		result.message += "\n" + machinedrain.WithoutPolicy
 	case s.undecided != nil:

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -140,5 +142,30 @@ func TestRecordOfHold(t *testing.T) {
 		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 		g.Expect(err).To(HaveOccurred())
 		g.Expect(reads).To(BeNumerically(">", 0))
+	})
+	t.Run("M114: the condition is written at most every five seconds, however often the owner writes the value of its hook", func(t *testing.T) {
+		g := NewWithT(t)
+		r, management, machine, writes := heldFleet(t, "approval")
+		clk, key := r.Clock.(*clocktesting.FakePassiveClock), client.ObjectKeyFromObject(machine)
+		for second := range 60 {
+			g.Expect(management.Get(t.Context(), key, machine)).To(Succeed())
+			machine.Annotations[clusterv1.PreDrainDeleteHookAnnotationPrefix+"/approval"] = fmt.Sprintf("sre, seen at %d", second)
+			g.Expect(management.Update(t.Context(), machine)).To(Succeed())
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+			g.Expect(err).NotTo(HaveOccurred())
+			clk.SetTime(clk.Now().Add(time.Second))
+		}
+		g.Expect(*writes).To(And(BeNumerically(">=", 2), BeNumerically("<=", 13)))
+	})
+	t.Run("M98, M114: while its policy cannot be decoded, the condition of a Machine names both the hook and the policy, and does not say that no policy selects it", func(t *testing.T) {
+		g := NewWithT(t)
+		r, management, machine, _ := heldFleet(t, "ignored")
+		r.Maintenances.Unread = unreadPolicy(t, "a-first")
+		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+		message := conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)
+		g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonWaitingForPreDrainHook))
+		g.Expect(message).To(And(ContainSubstring("ignored (owner sre)"), ContainSubstring("MachineDrainPolicy fleet/a-first"), Not(ContainSubstring(machinedrain.WithoutPolicy))))
 	})
 }

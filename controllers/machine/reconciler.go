@@ -152,7 +152,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	}
 	selection, unread := r.Maintenances.PolicyFor(machine, s.cluster, policies.Items)
 	s.policy, s.undecided, s.unread = selection.Settings(machine), selection.Undecided, unread
-	s.unselected = s.policy == nil
+	s.unselected = s.policy == nil && unread == nil
 	s.findHooks()
 	s.isWatched = slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
 		return machinedrain.PolicyMaySelectCluster(&policy, s.cluster.Labels)
@@ -223,7 +223,7 @@ type scope struct {
 	undecided *v1alpha1.MachineDrainPolicy
 
 	hooks      []machinedrain.Hook // of other owners, which hold the drain
-	unselected bool                // no policy selects the Machine
+	unselected bool                // no policy selects the Machine, and none that cannot be decoded may
 	unread     *setaside.Error     // the policy that may select the Machine and cannot be decoded; nil: it is known which policy the Machine follows
 	isWatched  bool                // a policy selects the Cluster, so that its NodeMaintenances are watched
 
@@ -322,9 +322,14 @@ func (s *scope) result() outcome {
 
 // forget releases the drain watch of a Machine and deletes all state about it.
 func (r *Reconciler) forget(machine types.NamespacedName) {
+	r.forgetDrain(machine)
+	r.conditions.Remove(machine)
+}
+
+// forgetDrain is forget for a Machine whose condition is still written: how often is limited.
+func (r *Reconciler) forgetDrain(machine types.NamespacedName) {
 	removeDrainMetrics(machine)
 	r.volumeFacts.forget(machine)
-	r.conditions.Remove(machine)
 	r.failures.Record(machine, nil, time.Time{})
 	r.blocked.Delete(machine)
 	r.rulesGone.Delete(machine)

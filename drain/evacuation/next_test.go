@@ -79,6 +79,20 @@ func TestNextWhilePaused(t *testing.T) {
 	})
 }
 
+func TestNextWhileSuspended(t *testing.T) {
+	for name, reason := range map[string]string{
+		"M16: the message names a pause of the Machine as a possible reason": "its Machine is paused",
+		"M113: the message names hooks of other owners as a possible reason": "hooks of other owners hold its drain",
+		"M89: the message names clusterctl move as a possible reason":        "clusterctl move",
+	} {
+		t.Run(name, func(t *testing.T) {
+			if message := anEvacuation().paused().next(t).Message; !strings.Contains(message, reason) {
+				t.Errorf("got %q", message)
+			}
+		})
+	}
+}
+
 func TestNextResolves(t *testing.T) {
 	runNext(t, []nextTest{
 		{"E13: resolves a new Evacuation", anEvacuation().resolving("a:2", "b:1"), "Resolve a:2 b:1"},
