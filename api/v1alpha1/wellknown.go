@@ -115,7 +115,8 @@ const (
 
 	// DrainHeldAnnotation is the time since which pre-drain hooks of other owners have held the drain of a deleted Machine. It is also recorded if the
 	// Machine has no timeout. The NodeMaintenance of the Machine is suspended until the manager removes the annotation: when the hooks are gone, the
-	// Machine has a turn, and the NodeMaintenance counts the drain timeout from then.
+	// Machine has a turn, and the NodeMaintenance counts the drain timeout from then. It stays on a Machine whose drain has not continued when the hook of
+	// this provider is released.
 	DrainHeldAnnotation = "maintenance.cluster.x-k8s.io/drain-held"
 
 	// WaitingForTurnAnnotation is the time since which the Machine has waited for a turn, because of maxParallelDrains. It is also recorded if
