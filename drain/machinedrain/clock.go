@@ -347,6 +347,7 @@ func deadline(start *time.Time, timeout time.Duration) *time.Time {
 // have is not recorded.
 func (c Clock) Record(m *clusterv1.Machine) (changed bool) {
 	hasDrainTimeout, hasTimeout := DrainTimeout(m) > 0, hasTimeout(m)
+	changed = c.removeFormer(m)
 	set := func(annotation string, t *time.Time) {
 		if present := recorded(m, annotation); present == nil || !present.Equal(t.Truncate(time.Second)) {
 			metav1.SetMetaDataAnnotation(&m.ObjectMeta, annotation, t.UTC().Format(time.RFC3339))
@@ -361,17 +362,8 @@ func (c Clock) Record(m *clusterv1.Machine) (changed bool) {
 			set(annotation, t)
 		}
 	}
-	if c.resumed {
-		changed = removeAnnotations(m, v1alpha1.DrainEndedAnnotation)
-	}
-	if c.Held != nil && c.Drain == nil {
-		changed = removeAnnotations(m, v1alpha1.DrainStartedAnnotation, v1alpha1.DrainOverdueAnnotation) || changed
-	}
 	if c.Drain != nil && (hasDrainTimeout || c.Held != nil) { // after a hold also for a timeout that is set later
 		set(v1alpha1.DrainStartedAnnotation, c.Drain)
-	}
-	if c.Drained != nil && c.Held == nil && !hasDrainTimeout { // Pods may have to be drained again, from another start
-		changed = removeAnnotations(m, v1alpha1.DrainStartedAnnotation) || changed
 	}
 	if c.Drained != nil && hasTimeout {
 		set(v1alpha1.DrainEndedAnnotation, c.Drained)
@@ -380,6 +372,20 @@ func (c Clock) Record(m *clusterv1.Machine) (changed bool) {
 	keep(v1alpha1.VolumeWaitStartedAnnotation, c.Volumes, hasTimeout)
 	keep(v1alpha1.WaitingForTurnAnnotation, c.Waiting, true) // a timeout may be set while the workload cluster is unreachable
 	keep(v1alpha1.DrainBlockedAnnotation, c.Blocked, hasDrainTimeout)
+	return changed
+}
+
+// removeFormer removes what a Machine has recorded of a drain that does not count any more, because it has ended or was held.
+func (c Clock) removeFormer(m *clusterv1.Machine) (changed bool) {
+	if c.resumed {
+		changed = removeAnnotations(m, v1alpha1.DrainEndedAnnotation)
+	}
+	switch {
+	case c.Held != nil && c.Drain == nil:
+		return removeAnnotations(m, v1alpha1.DrainStartedAnnotation, v1alpha1.DrainOverdueAnnotation) || changed
+	case c.Held == nil && c.Drained != nil && DrainTimeout(m) <= 0: // Pods may have to be drained again, from another start
+		return removeAnnotations(m, v1alpha1.DrainStartedAnnotation) || changed
+	}
 	return changed
 }
 

@@ -370,7 +370,7 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 			}
 			limit, began := 2, map[string]bool{}
 			for second := 500; second < 510; second++ {
-				contenders, _, err := machinedrain.Contenders(all, func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				contenders, _, err := machinedrain.Contenders(all, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 					return machinedrain.ObservedDrain{Node: node, Maintenance: had}, nil
 				})
 				if err != nil {
