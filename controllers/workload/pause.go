@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -67,4 +68,22 @@ func (c *Clusters) ResumeAfterPause() handler.EventHandler {
 			}
 		}
 	}}
+}
+
+// ResumeAfterPolicyChange handles the events of MachineDrainPolicies: it calls Resume where the change may end a hold that its Machine has not recorded,
+// because the policy ignores the hooks now. A recorded hold ends with an event of the Machine.
+func (c *Clusters) ResumeAfterPolicyChange() handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, policy client.Object) []reconcile.Request {
+		machines := &clusterv1.MachineList{}
+		if err := c.management.List(ctx, machines, client.InNamespace(policy.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to list the Machines of a MachineDrainPolicy's namespace")
+			return nil
+		}
+		for i := range machines.Items {
+			if m := &machines.Items[i]; machinedrain.MayBeHeldWithoutRecord(m) {
+				c.Resume(types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.ClusterName})
+			}
+		}
+		return nil
+	})
 }

@@ -2,7 +2,10 @@ package workload
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
+	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
@@ -11,7 +14,9 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -45,4 +50,32 @@ func TestRefusedClusters(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestResumeAfterPolicyChange(t *testing.T) {
+	t.Run("M115: a change of a policy resumes a drain whose hold is not recorded: the policy may ignore the hooks now", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g, scheme := NewWithT(t), runtime.NewScheme()
+			g.Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
+			const hook = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/approval"
+			machine := func(cluster string, annotations ...string) *clusterv1.Machine {
+				m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: clusterA.Namespace, Name: cluster, Finalizers: []string{"deletes"}, DeletionTimestamp: &metav1.Time{Time: time.Now()}}}
+				m.Spec.ClusterName, m.Annotations = cluster, map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
+				for _, annotation := range annotations {
+					m.Annotations[annotation] = ""
+				}
+				return m
+			}
+			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+				machine("held", hook), machine("recorded", hook, v1alpha1.DrainHeldAnnotation), machine("drains"),
+			).Build()
+			clusters := NewClusters(management, nil, nil, Limits{}, clock.RealClock{})
+			var resumed []string
+			clusters.Subscribe(func(change Change) { resumed = append(resumed, change.Cluster.Name) })
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: clusterA.Namespace, Name: "p"}}
+			clusters.ResumeAfterPolicyChange().Update(t.Context(), event.UpdateEvent{ObjectOld: policy, ObjectNew: policy}, nil)
+			time.Sleep(time.Minute)
+			g.Expect(resumed).To(ConsistOf("held"))
+		})
+	})
 }

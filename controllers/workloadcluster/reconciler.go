@@ -82,6 +82,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager, optio
 		For(&clusterv1.Cluster{}, builder.WithPredicates(selectionMayChange)).
 		Watches(&clusterv1.Cluster{}, r.Clusters.ResumeAfterPause()).
 		Watches(&clusterv1.Machine{}, r.Clusters.ResumeAfterPause()).
+		Watches(&v1alpha1.MachineDrainPolicy{}, r.Clusters.ResumeAfterPolicyChange(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.clustersOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(r.Clusters.Source("workloadcluster", clusters)).
 		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {

@@ -103,6 +103,12 @@ func DrainContinues(before, after *clusterv1.Machine) bool {
 	return resumes || hookRemoved && HasHook(after) && !WasHeldByHooks(after)
 }
 
+// MayBeHeldWithoutRecord reports whether hooks of other owners may hold or have held the drain of a Machine that has no record of that. Which of them
+// its policy ignores is not considered.
+func MayBeHeldWithoutRecord(m *clusterv1.Machine) bool {
+	return len(HoldingHooks(m, nil)) > 0 && HasHook(m) && !WasHeldByHooks(m)
+}
+
 // heldSince returns since when hooks of other owners have held the drain of a Machine, nil if the Machine has no record of that. The record counts
 // even if its time is not credible: the error delays a release, and causes none.
 func heldSince(m *clusterv1.Machine, now time.Time) *time.Time {
