@@ -63,8 +63,11 @@ func (r *Reconciler) mayPatch(s *scope) bool {
 	return limiter.(flowcontrol.PassiveRateLimiter).TryAccept() //nolint:forcetypeassert // nothing else is stored
 }
 
-// leave ends the responsibility for a Machine that the watch filter no longer selects. Cluster API or another manager drains the Node.
+// leave ends the responsibility for a Machine that the watch filter does not select. Cluster API or another manager drains the Node.
 func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machinedrain.Responsibility) error {
+	if err := r.findCluster(ctx, s); err != nil || machinedrain.IsPaused(s.cluster, s.machine) {
+		return err
+	}
 	switch responsibility {
 	case machinedrain.Leaves:
 		r.forget(client.ObjectKeyFromObject(s.machine))
@@ -72,7 +75,14 @@ func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machine
 	case machinedrain.HandsOver:
 		return r.handOver(ctx, s)
 	default:
-		return nil
+		if machinedrain.HasHook(s.machine) {
+			return nil // another manager drains the Node
+		}
+		err := r.patchMachine(ctx, s, "removing exclude annotations", machinedrain.RemoveExcludes)
+		if errors.Is(err, errRestored) {
+			return nil
+		}
+		return err
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 func TestReconcileWithoutHookReturnsErrors(t *testing.T) {
@@ -142,6 +143,41 @@ func TestCopiedExcludeAnnotation(t *testing.T) {
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 			_, hasHook := machine.Annotations[v1alpha1.PreDrainHookAnnotation]
 			g.Expect(hasHook).NotTo(Equal(tc.released))
+			_, isExcluded := machine.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]
+			g.Expect(isExcluded).To(Equal(tc.released), "M53: Cluster API drains the Node if another actor removes the hook")
+		})
+	}
+}
+
+func TestPausedMachineOutsideTheFilter(t *testing.T) {
+	for name, change := range map[string]func(*clusterv1.Machine, *clusterv1.Cluster){
+		"of a paused Cluster": func(_ *clusterv1.Machine, cluster *clusterv1.Cluster) { cluster.Spec.Paused = new(true) },
+		"with the annotation": func(m *clusterv1.Machine, _ *clusterv1.Cluster) { m.Annotations[clusterv1.PausedAnnotation] = "" },
+		"that is running": func(m *clusterv1.Machine, _ *clusterv1.Cluster) {
+			m.DeletionTimestamp, m.Finalizers = nil, nil
+			m.Annotations[clusterv1.PausedAnnotation] = ""
+		},
+		"that is running, without the hook": func(m *clusterv1.Machine, cluster *clusterv1.Cluster) {
+			m.DeletionTimestamp, m.Finalizers = nil, nil
+			m.Annotations = map[string]string{clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner}
+			cluster.Spec.Paused = new(true)
+		},
+	} {
+		t.Run("M16: a manager whose filter does not select it does not change a paused Machine "+name, func(t *testing.T) {
+			g, machine := NewWithT(t), deletedMachine()
+			machine.Labels = map[string]string{clusterv1.WatchLabel: "b", clusterv1.ClusterNameLabel: "c"}
+			machine.Annotations[v1alpha1.PreDrainHookAnnotation] = v1alpha1.HookOwner + "/a"
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
+			change(machine, cluster)
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, cluster).WithStatusSubresource(machine).Build()
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			before := machine.ResourceVersion
+			r := notConnected(t, management, clock.RealClock{})
+			r.Filter = "a"
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			g.Expect(machine.ResourceVersion).To(Equal(before))
 		})
 	}
 }
@@ -192,10 +228,12 @@ func TestExcludeAnnotationsAfterMove(t *testing.T) {
 	for name, tc := range map[string]struct {
 		selector *v1alpha1.LabelSelector
 		unread   bool
+		filter   machinedrain.WatchFilter
 		hasHook  bool
 	}{
-		"a policy selects it":  {hasHook: true},
-		"no policy selects it": {selector: &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"other": "x"}}},
+		"no manager selects it": {filter: "a"},
+		"a policy selects it":   {hasHook: true},
+		"no policy selects it":  {selector: &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"other": "x"}}},
 		"it is not known whether a policy with an invalid selector selects it": {selector: invalid},
 		"its policy cannot be decoded":                                         {unread: true},
 	} {
@@ -214,6 +252,7 @@ func TestExcludeAnnotationsAfterMove(t *testing.T) {
 			if tc.unread {
 				r.Maintenances.Unread = unreadPolicy(t, "a")
 			}
+			r.Filter = tc.filter
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())

@@ -135,16 +135,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return result, nil
 }
 
-func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Result, err error) {
+func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result, error) {
 	machine := s.machine
-	if s.cluster, err = util.GetClusterByName(ctx, r.Client, machine.Namespace, machine.Spec.ClusterName); err != nil {
-		if !apierrors.IsNotFound(errors.Cause(err)) {
-			return reconcile.Result{}, errors.Wrapf(err, "getting the Cluster of Machine %s", klog.KObj(machine))
-		}
-		return r.reconcileWithoutCluster(ctx, s)
+	if err := r.findCluster(ctx, s); err != nil || machinedrain.IsPaused(s.cluster, machine) {
+		return reconcile.Result{}, err
 	}
-	if machinedrain.IsPaused(s.cluster, machine) {
-		return reconcile.Result{}, nil
+	if s.cluster == nil {
+		return r.reconcileWithoutCluster(ctx, s)
 	}
 	policies := &v1alpha1.MachineDrainPolicyList{}
 	if err := r.Client.List(ctx, policies, client.InNamespace(machine.Namespace)); err != nil {
@@ -166,6 +163,15 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (_ reconcile.Resul
 	default:
 		return r.reconcileDelete(ctx, s)
 	}
+}
+
+// findCluster sets the Cluster of the Machine, nil if it does not exist in the cache.
+func (r *Reconciler) findCluster(ctx context.Context, s *scope) (err error) {
+	s.cluster, err = util.GetClusterByName(ctx, r.Client, s.machine.Namespace, s.machine.Spec.ClusterName)
+	if apierrors.IsNotFound(errors.Cause(err)) {
+		s.cluster, err = nil, nil
+	}
+	return errors.Wrapf(err, "getting the Cluster of Machine %s", klog.KObj(s.machine))
 }
 
 // reconcileWithoutCluster removes the hook of a deleted Machine whose Cluster does not exist: no controller could ever remove it. It asks the API server,
@@ -278,6 +284,10 @@ const (
 //
 //	admit ─► await other hooks ─► request the drain ─► await the turn ─► await the drain ─► await the volumes ─► drain the Pods of DaemonSets ─► confirm the Pods ─► remove the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
+	// Otherwise Cluster API would not drain the Node if another actor removed the hook.
+	if err := r.patchMachine(ctx, s, "removing copied exclude annotations", machinedrain.RemoveExcludes); err != nil {
+		return reconcile.Result{}, err
+	}
 	return r.runSteps(ctx, s, r.admit, r.awaitServed, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets, r.confirmPods)
 }
 

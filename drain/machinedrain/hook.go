@@ -113,14 +113,24 @@ func isExcluded(m *clusterv1.Machine, exclude string) bool {
 	return excluded && (by != v1alpha1.HookOwner || isReleased)
 }
 
-// clearReleaseAnnotations removes the annotations that a drain and its release have set on a Machine.
-func clearReleaseAnnotations(m *clusterv1.Machine) (changed bool) {
+// RemoveExcludes removes the exclude annotations with the value of this provider from a Machine that is running or has the hook: they are copies, or
+// what clusterctl move has left behind. Cluster API would not drain the Node if the Machine were deleted, or its hook removed, with them.
+func RemoveExcludes(m *clusterv1.Machine) (changed bool) {
+	if !m.DeletionTimestamp.IsZero() && !HasHook(m) {
+		return false // of its release
+	}
 	for _, annotation := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
 		if m.Annotations[annotation] == v1alpha1.HookOwner {
 			delete(m.Annotations, annotation)
 			changed = true
 		}
 	}
+	return changed
+}
+
+// clearReleaseAnnotations removes the annotations that a drain and its release have set on a running Machine.
+func clearReleaseAnnotations(m *clusterv1.Machine) (changed bool) {
+	changed = RemoveExcludes(m)
 	if m.DeletionTimestamp.IsZero() && drainRequested(m) != nil {
 		return changed // the stage annotation or an in-place update requests a drain, whose clock runs
 	}

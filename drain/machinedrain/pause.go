@@ -16,7 +16,8 @@ func HasPauseAnnotation(object metav1.Object) bool {
 	return found
 }
 
-// IsPaused reports whether a Machine or a MachineDeployment of a Cluster is paused: by its annotation, or with the Cluster.
+// IsPaused reports whether a Machine or a MachineDeployment of a Cluster is paused: by its annotation, or with the Cluster. cluster is nil if it
+// does not exist.
 func IsPaused(cluster *clusterv1.Cluster, object metav1.Object) bool {
-	return IsClusterPaused(cluster) || HasPauseAnnotation(object)
+	return cluster != nil && IsClusterPaused(cluster) || HasPauseAnnotation(object)
 }
