@@ -42,7 +42,8 @@ func TestTenant(t *testing.T) {
 	newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond}).testTenant()
 }
 
-// TestTenantRestored is TestTenant after another actor deleted the admission policies, and the manager restored them (M50).
+// TestTenantRestored is TestTenant after another actor deleted the admission policies, and the manager restored them (M50). Admission does not
+// limit how many Evacuations a tenant may create, so that only this test creates a thousand.
 func TestTenantRestored(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
@@ -51,10 +52,15 @@ func TestTenantRestored(t *testing.T) {
 	s.deleteMachine("first")
 	s.expectBundle()
 	s.expectGone("first")
-	s.testTenant()
+	tenant := s.testTenant()
+	t.Run("E10: processes a thousand Evacuations, some at the limits of all fields, with few writes and without blocking a drain", func(t *testing.T) {
+		s.sub(t).thousandEvacuations(tenant, "m1")
+	})
 }
 
-func (s *scene) testTenant() {
+// testTenant returns a client of the tenant. Machine m1 is left.
+func (s *scene) testTenant() client.Client {
+	s.Helper()
 	t, all := s.T, s
 	all.withMachines("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9", "m10", "spare")
 	tenant := all.newTenant()
@@ -98,42 +104,43 @@ func (s *scene) testTenant() {
 	t.Run("E53, M98: drains beside objects that cannot be decoded, also after a restart, and waits for a policy that cannot be decoded", func(t *testing.T) {
 		all.sub(t).undecodable(tenant, "m8", "m9", "m10")
 	})
+	return tenant
+}
 
-	t.Run("E10: processes a thousand Evacuations, some at the limits of all fields, with few writes and without blocking a drain", func(t *testing.T) {
-		s := all.sub(t)
-		s.runOn("m1", "web", 5, deployment("web", 5), budget("web", 1))
-		s.expectDisruptionsAllowed("web", 1)
-		pid := s.fleet.Manager.PID()
-		var last *v1alpha1.Evacuation
-		for i := range hostile {
-			last = hostileEvacuation(i)
-			s.Expect(tenant.Create(t.Context(), last)).To(Succeed())
-			if i == hostile/2 {
-				s.deleteMachine("m1")
-			}
+// thousandEvacuations drains a Machine while a tenant creates many Evacuations of Pods that do not exist.
+func (s *scene) thousandEvacuations(tenant client.Client, machine string) {
+	s.runOn(machine, "web", 5, deployment("web", 5), budget("web", 1))
+	s.expectDisruptionsAllowed("web", 1)
+	pid := s.fleet.Manager.PID()
+	var last *v1alpha1.Evacuation
+	for i := range hostile {
+		last = hostileEvacuation(i)
+		s.Expect(tenant.Create(s.Context(), last)).To(Succeed())
+		if i == hostile/2 {
+			s.deleteMachine(machine)
 		}
-		s.Eventually(func() error {
-			return s.fleet.Client.Get(t.Context(), keyOf("m1"), &clusterv1.Machine{})
-		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
-		s.Expect(s.evictions().Succeeded()).To(HaveLen(5))
-		s.expectInvariants()
-		s.expectFailed(last)
-		s.Eventually(s.unsettled, eventually, time.Second).Should(BeZero())
+	}
+	s.Eventually(func() error {
+		return s.fleet.Client.Get(s.Context(), keyOf(machine), &clusterv1.Machine{})
+	}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	s.Expect(s.evictions().Succeeded()).To(HaveLen(5))
+	s.expectInvariants()
+	s.expectFailed(last)
+	s.Eventually(s.unsettled, eventually, time.Second).Should(BeZero())
 
-		writes := 0
-		s.Eventually(func() bool { // failed Evacuations are deleted next
-			before := writes
-			writes = len(s.audited().WithUserAgent(fleet.ManagerAgent).Writes().InNamespace(tenantNamespace))
-			return writes == before
-		}, eventually, 2*time.Second).Should(BeTrue())
-		s.Expect(writes).To(BeNumerically("<=", hostile*maxWritesEach))
-		settled := s.sub(t)
-		settled.Consistently(func() controlplane.Events {
-			return settled.audited().WithUserAgent(fleet.ManagerAgent).Writes().InNamespace(tenantNamespace)
-		}, 5*time.Second, time.Second).Should(BeEmpty())
-		s.Expect(s.fleet.Manager.PID()).To(Equal(pid))
-		s.Expect(s.fleet.Manager.Done()).NotTo(BeClosed())
-	})
+	writes := 0
+	s.Eventually(func() bool { // failed Evacuations are deleted next
+		before := writes
+		writes = len(s.audited().WithUserAgent(fleet.ManagerAgent).Writes().InNamespace(tenantNamespace))
+		return writes == before
+	}, eventually, 2*time.Second).Should(BeTrue())
+	s.Expect(writes).To(BeNumerically("<=", hostile*maxWritesEach))
+	settled := s.sub(s.T)
+	settled.Consistently(func() controlplane.Events {
+		return settled.audited().WithUserAgent(fleet.ManagerAgent).Writes().InNamespace(tenantNamespace)
+	}, 5*time.Second, time.Second).Should(BeEmpty())
+	s.Expect(s.fleet.Manager.PID()).To(Equal(pid))
+	s.Expect(s.fleet.Manager.Done()).NotTo(BeClosed())
 }
 
 // nameOfAnotherPod creates an Evacuation as a user who may only evict the Pod decoy, with the UID of the Pod victim.
