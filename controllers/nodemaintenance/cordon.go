@@ -23,6 +23,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // fieldManager is the field manager that the API server records for this manager. The API server derives it from the user agent.
@@ -75,7 +76,7 @@ func (s *scope) cordonFailedMessage() string {
 	names := sets.List(sets.KeySet(s.cordonErrors))
 	message := "Node " + names[0] + " cannot be cordoned: " + progress.Describe(s.cordonErrors[names[0]])
 	if more := len(names) - 1; more > 0 {
-		message += fmt.Sprintf(" (and %d more Nodes)", more)
+		message += " (and " + text.Count(more, "more Node") + ")"
 	}
 	return message
 }

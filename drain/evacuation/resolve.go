@@ -141,7 +141,7 @@ func (r *resolution) evacuators() []v1alpha1.Evacuator {
 func (r *resolution) report() []Problem {
 	if r.unreported > 0 {
 		last := &r.problems[len(r.problems)-1]
-		last.Message += fmt.Sprintf(" (and %d more evacuators are invalid)", r.unreported)
+		last.Message += " (and " + text.Count(r.unreported, "more invalid evacuator") + ")"
 	}
 	return r.problems
 }

@@ -290,7 +290,7 @@ func TestSharedNodes(t *testing.T) {
 		"Pods of all Nodes of a NodeMaintenance are evacuated in one step":              {node: "two", change: func(*forecast.Observation) {}, target: true},
 		"a Pod waits for Pods with a lower drain order on other Nodes":                  {node: "two", change: ordered},
 		"with maxParallelNodes, the first Node by name is drained first":                {node: "one", change: limited(1), target: true},
-		"with maxParallelNodes, a Node waits until another one is drained":              {node: "two", change: limited(1), waiting: "Waiting for Nodes one to be drained (maxParallelNodes allows 1)"},
+		"with maxParallelNodes, a Node waits until another one is drained":              {node: "two", change: limited(1), waiting: "Waiting for Node one to be drained (maxParallelNodes allows 1)"},
 		"a Node does not wait if maxParallelNodes allows as many Nodes as are selected": {node: "two", change: limited(2), target: true},
 	} {
 		t.Run("K34: "+name, func(t *testing.T) {

@@ -76,11 +76,8 @@ func Wanted(maintenances []Maintenance) map[corev1.NodeConditionType]string {
 }
 
 func list(names []string) string {
-	if len(names) == 1 {
-		return "NodeMaintenance " + names[0]
-	}
 	slices.Sort(names)
-	return "NodeMaintenances " + text.List(names, maxNamed)
+	return text.Named("NodeMaintenance", names, maxNamed)
 }
 
 // Changes returns which conditions must be set on the Node, and which of this project's conditions must be removed. Both are empty if the

@@ -122,5 +122,5 @@ func (t Turns) Message(maintenance string) string {
 	if len(d.active) < d.limit {
 		return "Waiting for another NodeMaintenance that selects the Node and drains as many Nodes as its maxParallelNodes allows"
 	}
-	return fmt.Sprintf("Waiting for Nodes %s to be drained (maxParallelNodes allows %d)", text.List(d.active, maxNamedNodes), d.limit)
+	return fmt.Sprintf("Waiting for %s to be drained (maxParallelNodes allows %d)", text.Named("Node", d.active, maxNamedNodes), d.limit)
 }

@@ -50,7 +50,7 @@ func TestTurnsOf(t *testing.T) {
 		},
 		{
 			name: "R56: a Node starts when the limits of all its NodeMaintenances allow it", drains: []nodeselection.Drain{drain("m", 1, "b", "c"), drain("n", 1, "a", "b")},
-			next: []string{"b"}, message: "Waiting for Nodes c to be drained (maxParallelNodes allows 1)",
+			next: []string{"b"}, message: "Waiting for Node c to be drained (maxParallelNodes allows 1)",
 		},
 		{
 			name: "R56: says that another NodeMaintenance is the reason", drains: []nodeselection.Drain{drain("m", 1, "b"), drain("n", 1, "a", "b")},

@@ -118,7 +118,7 @@ func (m *maintenance) blocking() string {
 	case len(t.evacuating) > 0:
 		message = fmt.Sprintf("Waiting for %s with drain order %d on Node %s", podsOf[m.cursor.rank], m.cursor.order, t.evacuating[0].name)
 		if more := len(t.evacuating) - 1; more > 0 {
-			message += fmt.Sprintf(" and %d more Nodes", more)
+			message += " and " + text.Count(more, "more Node")
 		}
 		message += " to terminate."
 	default:

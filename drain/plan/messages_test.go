@@ -47,7 +47,7 @@ func TestMessages(t *testing.T) {
 			pod("high").on("a").priority(20), pod("low-b").on("b"), pod("low-c").on("c"),
 		).
 			expect(node("a").of("m").says("Waiting for node b.")).
-			expectBlocking("m", "Waiting for Pods with drain order 0 on Node b and 1 more Nodes to terminate.")
+			expectBlocking("m", "Waiting for Pods with drain order 0 on Node b and 1 more Node to terminate.")
 	})
 	t.Run("R31: follows the root blocker through maintenances", func(t *testing.T) {
 		given(t,

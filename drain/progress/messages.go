@@ -58,14 +58,7 @@ func FastForwards(before, now []v1alpha1.NodeMaintenanceNodeStatus, decided map[
 	slices.Sort(causes)
 	texts := make([]string, 0, len(causes))
 	for _, cause := range causes {
-		texts = append(texts, fmt.Sprintf("%s: fast-forwarded by older %s", list(nodes[cause]), cause))
+		texts = append(texts, fmt.Sprintf("%s: fast-forwarded by older %s", text.Named("Node", nodes[cause], maxNamed), cause))
 	}
 	return texts
-}
-
-func list(nodes []string) string {
-	if len(nodes) == 1 {
-		return "Node " + nodes[0]
-	}
-	return "Nodes " + text.List(nodes, maxNamed)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 const (
@@ -155,7 +156,7 @@ func (d *Drain) Summary() []string {
 		refused += d.Pods[i].Refusals
 	}
 	if refused > 0 {
-		sentences = append(sentences, fmt.Sprintf("The API server refused %d evictions.", refused))
+		sentences = append(sentences, "The API server refused "+text.Count(refused, "eviction")+".")
 	}
 	return sentences
 }
@@ -190,7 +191,7 @@ func (d *Drain) hadReason(reason string) bool {
 }
 
 func (d *Drain) result() string {
-	pods := podCount(len(d.Pods))
+	pods := text.Count(len(d.Pods), "Pod")
 	switch {
 	case d.hadReason(v1alpha1.ReasonTimedOut):
 		return fmt.Sprintf("The drain timed out after %s (%s)", Duration(d.Took()), pods)
@@ -203,13 +204,6 @@ func (d *Drain) result() string {
 	default:
 		return fmt.Sprintf("Drained in %s (%s)", Duration(d.Took()), pods)
 	}
-}
-
-func podCount(n int) string {
-	if n == 1 {
-		return "1 Pod"
-	}
-	return itoa(n) + " Pods"
 }
 
 func (d *Drain) longestWaits() []string {
@@ -242,9 +236,9 @@ func (h *History) Summary() []string {
 			last = end
 		}
 	}
-	sentences := []string{fmt.Sprintf("%d of %d drains ended; %s from the first start to the last end; %s.", drained, len(h.Drains), Duration(last.Sub(first)), podCount(pods))}
+	sentences := []string{fmt.Sprintf("%d of %d drains ended; %s from the first start to the last end; %s.", drained, len(h.Drains), Duration(last.Sub(first)), text.Count(pods, "Pod"))}
 	if causes := Causes(h.Drains); len(causes) > 0 && causes[0].Blocked >= leastWait {
-		sentences = append(sentences, fmt.Sprintf("What blocked longest: %s, for %s (%s).", causes[0].Name(), Duration(causes[0].Blocked), podCount(causes[0].Pods)))
+		sentences = append(sentences, fmt.Sprintf("What blocked longest: %s, for %s (%s).", causes[0].Name(), Duration(causes[0].Blocked), text.Count(causes[0].Pods, "Pod")))
 	}
 	return sentences
 }

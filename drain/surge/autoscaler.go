@@ -8,6 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Scales reports whether an autoscaler scales the Deployment of that name in its namespace.
@@ -54,7 +55,7 @@ func autoscalerRefusal(o Observation) (*autoscalingv2.HorizontalPodAutoscaler, R
 		return h, ForeignAutoscaler, "HorizontalPodAutoscaler " + h.Name + " is controlled by " + owner.Kind + " " + owner.Name + ", which would revert a change of minReplicas"
 	}
 	if replicas(o.Deployment) >= h.Spec.MaxReplicas {
-		return h, AutoscalerAtMaximum, "HorizontalPodAutoscaler " + h.Name + " is at its maximum of " + count(h.Spec.MaxReplicas)
+		return h, AutoscalerAtMaximum, "HorizontalPodAutoscaler " + h.Name + " is at its maximum of " + text.Count(h.Spec.MaxReplicas, "replica")
 	}
 	return h, "", ""
 }

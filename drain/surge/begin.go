@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Refusal is why no replica is added for a Pod: the reason of the condition Surged of its Evacuation. The Pod is evicted instead.
@@ -109,7 +109,7 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 		case !pod.isRequested():
 			reports = append(reports, refuse(pod, NotRequested, notRequested))
 		case pod.Policy == v1alpha1.SurgeIfSingleReplica && replicas(o.Deployment) != 1:
-			reports = append(reports, refuse(pod, TooManyReplicas, "Surge policy IfSingleReplica does not apply: Deployment "+nameOf(o.Deployment)+" declares "+count(replicas(o.Deployment))))
+			reports = append(reports, refuse(pod, TooManyReplicas, "Surge policy IfSingleReplica does not apply: Deployment "+nameOf(o.Deployment)+" declares "+text.Count(replicas(o.Deployment), "replica")))
 		case !pod.Ready:
 			reports = append(reports, refuse(pod, PodNotReady, "The Pod is not ready: its eviction does not reduce the available replicas"))
 		default:
@@ -179,7 +179,7 @@ func settled(d *appsv1.Deployment) bool {
 // lacking returns a message if replicas of the Deployment are unavailable: a surge keeps available only the replicas that are available before it.
 func lacking(d *appsv1.Deployment) string {
 	if available := min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas); available < replicas(d) {
-		return fmt.Sprintf("Deployment %s has only %d available of %s", nameOf(d), available, count(replicas(d)))
+		return fmt.Sprintf("Deployment %s has only %d available of %s", nameOf(d), available, text.Count(replicas(d), "replica"))
 	}
 	return ""
 }
@@ -224,11 +224,4 @@ func partition(pods []Leaving, is func(Leaving) bool) (those, others []Leaving) 
 		}
 	}
 	return those, others
-}
-
-func count(n int32) string {
-	if n == 1 {
-		return "1 replica"
-	}
-	return strconv.Itoa(int(n)) + " replicas"
 }

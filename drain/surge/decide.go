@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Observation is the input of Decide, which does not change it.
@@ -159,9 +160,9 @@ func dropInvalid(o Observation, why error) Decision {
 	case lost.surged == 0:
 	case replicas(o.Deployment) == lost.surged:
 		d.Deployment.Spec.Replicas = ptr.To(lost.replicas)
-		d.Event.Message += ". Scaled back to " + count(lost.replicas)
+		d.Event.Message += ". Scaled back to " + text.Count(lost.replicas, "replica")
 	default:
-		d.Event.Message += ". The Deployment keeps " + count(replicas(o.Deployment)) + ", which another actor has set"
+		d.Event.Message += ". The Deployment keeps " + text.Count(replicas(o.Deployment), "replica") + ", which another actor has set"
 	}
 	return d
 }
@@ -212,7 +213,7 @@ func (s *surging) complete(way way, serving []Leaving, reports []Report) Decisio
 		return d // further writes follow
 	}
 	if d.Event == nil {
-		d.Event = &Event{Reason: EventCompleted, Message: "Scaled back to " + count(s.b.Replicas) + ": the Pods to be removed have been replaced"}
+		d.Event = &Event{Reason: EventCompleted, Message: "Scaled back to " + text.Count(s.b.Replicas, "replica") + ": the Pods to be removed have been replaced"}
 	}
 	d.Reports = slices.Concat(reports, s.report(serving, "Surge completed: "+d.Event.Message+"."))
 	return d
@@ -228,9 +229,9 @@ func (s *surging) cancel(way way, late []Report) Decision {
 	switch {
 	case !raised || d.Deployment == nil: // nothing has been written yet, or further writes follow
 	case len(late) > 0:
-		d.Event = &Event{Warning: true, Reason: EventCanceled, Message: "Scaling back to " + count(s.b.Replicas) + ": the new Pods did not become available in time"}
+		d.Event = &Event{Warning: true, Reason: EventCanceled, Message: "Scaling back to " + text.Count(s.b.Replicas, "replica") + ": the new Pods did not become available in time"}
 	default:
-		d.Event = &Event{Reason: EventCanceled, Message: "Scaling back to " + count(s.b.Replicas) + ": no Pod waits for the surge any more"}
+		d.Event = &Event{Reason: EventCanceled, Message: "Scaling back to " + text.Count(s.b.Replicas, "replica") + ": no Pod waits for the surge any more"}
 	}
 	return d
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Report is the report of a surge in the status of a Pod's Evacuation.
@@ -84,5 +85,5 @@ func (s *surging) scalingMessage() string {
 	if s.b.Autoscaler != nil {
 		by = " by minReplicas of HorizontalPodAutoscaler " + s.b.Autoscaler.Name
 	}
-	return fmt.Sprintf("Adding replicas before Pods are removed: Deployment %s is scaled from %d to %s%s.", s.name(), s.b.Replicas, count(s.b.Surged), by)
+	return fmt.Sprintf("Adding replicas before Pods are removed: Deployment %s is scaled from %d to %s%s.", s.name(), s.b.Replicas, text.Count(s.b.Surged, "replica"), by)
 }

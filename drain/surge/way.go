@@ -5,6 +5,8 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // way is how replicas are added: by the Deployment's number of replicas, or by an autoscaler's minReplicas.
@@ -149,12 +151,12 @@ func (w byAutoscaler) lower() Decision {
 	case w.b.Returning == nil, replicas(w.Deployment) <= w.b.Replicas: // never raised, or scaled back
 		return Decision{Deployment: w.withBaseline(nil)}
 	case replicas(w.Deployment) > w.b.Surged:
-		return Decision{Deployment: w.withBaseline(nil), Event: &Event{Reason: EventCompleted, Message: "HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " has scaled to more than " + count(w.b.Surged)}}
+		return Decision{Deployment: w.withBaseline(nil), Event: &Event{Reason: EventCompleted, Message: "HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " has scaled to more than " + text.Count(w.b.Surged, "replica")}}
 	}
 	if until := w.b.Returning.Add(ReturnTime); w.Now.Before(until) && until.Sub(w.Now) <= 2*ReturnTime { // else a manager with a wrong clock wrote it
 		return Decision{RequeueAt: until}
 	}
-	return Decision{Deployment: w.scaledBack(), Event: &Event{Warning: true, Reason: EventCompleted, Message: "Scaled back to " + count(w.b.Replicas) + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " + ReturnTime.String()}}
+	return Decision{Deployment: w.scaledBack(), Event: &Event{Warning: true, Reason: EventCompleted, Message: "Scaled back to " + text.Count(w.b.Replicas, "replica") + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " + ReturnTime.String()}}
 }
 
 func (w byAutoscaler) drop() Decision {

@@ -3,6 +3,7 @@ package text
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode"
 )
@@ -27,6 +28,22 @@ func List(names []string, limit int) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:limit], ", "), more)
 	}
 	return strings.Join(names, ", ")
+}
+
+// Count returns a number with a noun: "1 Pod", "2 Pods".
+func Count[N ~int | ~int32](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(int(n)) + " " + noun + "s"
+}
+
+// Named returns at most limit names, see List, after their noun: "Pod a", "Pods a, b and 3 more".
+func Named(noun string, names []string, limit int) string {
+	if len(names) != 1 {
+		noun += "s"
+	}
+	return noun + " " + List(names, limit)
 }
 
 // Plain replaces the characters of a text that are not printable with spaces, except line feeds.

@@ -22,3 +22,16 @@ func TestList(t *testing.T) {
 	g.Expect(text.List([]string{"a", "b"}, 2)).To(Equal("a, b"))
 	g.Expect(text.List([]string{"a", "b", "c"}, 2)).To(Equal("a, b and 1 more"))
 }
+
+func TestCount(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(text.Count(0, "Pod")).To(Equal("0 Pods"))
+	g.Expect(text.Count(1, "more Node")).To(Equal("1 more Node"))
+	g.Expect(text.Count(int32(2), "replica")).To(Equal("2 replicas"))
+}
+
+func TestNamed(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(text.Named("Node", []string{"a"}, 2)).To(Equal("Node a"))
+	g.Expect(text.Named("Node", []string{"a", "b", "c"}, 2)).To(Equal("Nodes a, b and 1 more"))
+}

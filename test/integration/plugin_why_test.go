@@ -339,7 +339,7 @@ func (s *scene) readsWithoutNodes() {
 	output, stderr, code := s.plugin(config, "why", "pod", s.podsOf("web")[0].Name, "-n", namespace)
 	s.Expect(code).To(BeZero(), stderr)
 	s.Expect(output).To(ContainSubstring("Whether a NodeMaintenance drains the Node is not known"))
-	s.Expect(output).To(ContainSubstring(namespace + "/web allows 1 disruptions"))
+	s.Expect(output).To(ContainSubstring(namespace + "/web allows 1 disruption:"))
 	for _, gap := range []string{"No right to get nodes", "No right to list nodemaintenances", "only those of Namespace " + namespace + " are considered"} {
 		s.Expect(output).To(ContainSubstring(gap))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // maxMessage is the maximum number of characters of a message about a target, and maxStopped the number of targets that a message names.
@@ -165,13 +166,9 @@ func quoted(text string) string {
 }
 
 func targetNames(targets []maintain.Target) string {
-	var names []string
-	for _, target := range targets[:min(len(targets), maxStopped)] {
+	names := make([]string, 0, len(targets))
+	for _, target := range targets {
 		names = append(names, target.String())
 	}
-	text := strings.Join(names, ", ")
-	if more := len(targets) - maxStopped; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return text.List(names, maxStopped)
 }

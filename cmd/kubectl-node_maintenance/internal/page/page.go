@@ -19,6 +19,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 const (
@@ -163,20 +164,13 @@ func adviceOf(h *recording.History) []change {
 		if cause.Blocked < time.Second || len(all) == most {
 			break
 		}
-		a := change{Name: clean(cause.Name()), Text: fmt.Sprintf("blocked %s in %s for %s", count(cause.Pods, "Pod"), count(cause.Drains, "drain"), recording.Duration(cause.Blocked))}
+		a := change{Name: clean(cause.Name()), Text: fmt.Sprintf("blocked %s in %s for %s", text.Count(cause.Pods, "Pod"), text.Count(cause.Drains, "drain"), recording.Duration(cause.Blocked))}
 		if a.Fix, a.Guide = advice.Of(cause.Reason); cause.NeverAllows {
 			a.Fix = advice.FixNeverAllows
 		}
 		all = append(all, a)
 	}
 	return all
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
 }
 
 func classOf(kind int) string { return "k" + strconv.Itoa(kind) }

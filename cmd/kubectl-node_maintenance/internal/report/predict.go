@@ -174,11 +174,6 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 	return turn
 }
 
-func isControlPlane(m *clusterv1.Machine) bool {
-	_, controlPlane := m.Labels[clusterv1.MachineControlPlaneLabel]
-	return controlPlane
-}
-
 // NodeIntentOf returns the present intent to drain a Node, where a NodeMaintenance in stage Drain selects it, or else that of a manual
 // drain.
 func NodeIntentOf(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) Intent {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	words "github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 const (
@@ -110,7 +111,7 @@ func (d *Drain) summary() string {
 		{forecast.Stays, "%s left on the Node"}, {forecast.Finished, "%s finished"},
 	} {
 		if n := counts[each.outcome]; n > 0 {
-			parts = append(parts, fmt.Sprintf(each.format, pods(n)))
+			parts = append(parts, fmt.Sprintf(each.format, words.Count(n, "Pod")))
 		}
 	}
 	if len(parts) == 0 {
@@ -124,13 +125,6 @@ func (d *Drain) summary() string {
 		summary += "; " + d.timeoutText()
 	}
 	return summary + "."
-}
-
-func pods(n int) string {
-	if n == 1 {
-		return "1 Pod"
-	}
-	return strconv.Itoa(n) + " Pods"
 }
 
 func (t text) problems(title string, problems []Problem) {
@@ -156,14 +150,7 @@ func (t text) problems(title string, problems []Problem) {
 
 // PodNames lists Pods, of many only the first.
 func PodNames(names []string) string {
-	noun := "Pod "
-	if len(names) > 1 {
-		noun = "Pods "
-	}
-	if more := len(names) - maxPodNames; more > 0 {
-		return noun + strings.Join(names[:maxPodNames], ", ") + fmt.Sprintf(" and %d more", more)
-	}
-	return noun + strings.Join(names, ", ")
+	return words.Named("Pod", names, maxPodNames)
 }
 
 // podTable writes the Pods. The style is not applied here: escape sequences would be counted as width.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +19,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	words "github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Why is the result of the command why.
@@ -414,6 +414,6 @@ func (w *Why) podAnswer(p *forecast.Pod, intent Intent, waiting string, unread b
 	case len(w.Pod.Earlier) == 0:
 		return "The Pod waits for Pods of earlier steps on other Nodes to terminate."
 	default:
-		return fmt.Sprintf("The Pod waits for %s of earlier steps to terminate: %s", pods(len(w.Pod.Earlier)), strings.Join(w.Pod.Earlier[:min(len(w.Pod.Earlier), maxPodNames)], ", "))
+		return fmt.Sprintf("The Pod waits for %s of earlier steps to terminate: %s", words.Count(len(w.Pod.Earlier), "Pod"), words.List(w.Pod.Earlier, maxPodNames))
 	}
 }

@@ -205,7 +205,7 @@ func TestExplainPod(t *testing.T) {
 	}{
 		"says that the Pod is to be evacuated":                 {nil, 2, "The Pod is to be evacuated now.", ""},
 		"says that the drain is suspended":                     {[]report.Problem{{Message: "The Machine is paused"}}, 2, "The drain is suspended: The Machine is paused.", "The Machine is paused"},
-		"says for which Nodes the drain waits until it starts": {nil, 1, "The drain of the Node has not started. Waiting for Nodes first to be drained (maxParallelNodes allows 1).", "Waiting for Nodes first to be drained (maxParallelNodes allows 1)"},
+		"says for which Nodes the drain waits until it starts": {nil, 1, "The drain of the Node has not started. Waiting for Node first to be drained (maxParallelNodes allows 1).", "Waiting for Node first to be drained (maxParallelNodes allows 1)"},
 	} {
 		t.Run("K34: why "+name, func(t *testing.T) {
 			node, intent, observed := surging(2)

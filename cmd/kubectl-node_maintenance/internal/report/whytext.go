@@ -13,6 +13,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+	words "github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 const maxMessageLines = 12
@@ -146,7 +147,7 @@ func (t text) budgets(all []Budget) {
 		t.heading("PODDISRUPTIONBUDGETS")
 	}
 	for _, b := range all {
-		t.line("  %s allows %d disruptions: %d of %d Pods are healthy, %d must be", b.Name, b.DisruptionsAllowed, b.CurrentHealthy, b.ExpectedPods, b.DesiredHealthy)
+		t.line("  %s allows %s: %d of %d Pods are healthy, %d must be", b.Name, words.Count(b.DisruptionsAllowed, "disruption"), b.CurrentHealthy, b.ExpectedPods, b.DesiredHealthy)
 		if b.NeverAllows {
 			t.line("    It cannot allow a disruption with this number of Pods, even if all are ready")
 		}
@@ -155,7 +156,7 @@ func (t text) budgets(all []Budget) {
 
 func (t text) evacuation(e *EvacuationView, now time.Time) {
 	t.heading("EVACUATION " + terminal.Clean(e.Name, maxLine))
-	t.line("  Requested %s ago by %s; %d evictions were refused", age(e.Since, now), strings.Join(e.Instigators, ", "), e.FailedEvictions)
+	t.line("  Requested %s ago by %s; %s refused", age(e.Since, now), strings.Join(e.Instigators, ", "), words.Count(e.FailedEvictions, "eviction"))
 	if e.ActiveEvacuator != "" {
 		t.line("  Active evacuator: %s", e.ActiveEvacuator)
 	}
