@@ -8,9 +8,9 @@ import (
 
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
@@ -136,7 +136,7 @@ func (f *inFlightEvictions) releaseBudget(budget types.NamespacedName) {
 func (f *inFlightEvictions) awaitBudget(budget types.UID, version string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !isOlder(version, f.awaited[budget]) {
+	if !expectations.IsOlder(version, f.awaited[budget]) {
 		f.awaited[budget] = version
 	}
 }
@@ -147,7 +147,7 @@ func (f *inFlightEvictions) observeBudgets(pdbs []*policyv1.PodDisruptionBudget)
 	defer f.mu.Unlock()
 	awaited := map[types.UID]string{}
 	for _, pdb := range pdbs {
-		if version, found := f.awaited[pdb.UID]; found && isOlder(pdb.ResourceVersion, version) {
+		if version, found := f.awaited[pdb.UID]; found && expectations.IsOlder(pdb.ResourceVersion, version) {
 			awaited[pdb.UID] = version
 		}
 	}
@@ -161,9 +161,4 @@ func (f *inFlightEvictions) isStale(pdb *policyv1.PodDisruptionBudget) bool {
 	defer f.mu.Unlock()
 	_, awaited := f.awaited[pdb.UID]
 	return awaited || f.budgets[client.ObjectKeyFromObject(pdb)]
-}
-
-func isOlder(version, than string) bool {
-	order, err := resourceversion.CompareResourceVersion(version, than)
-	return err == nil && order < 0
 }

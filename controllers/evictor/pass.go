@@ -272,12 +272,8 @@ func (p *pass) findImminentCordons(ctx context.Context, maintenances []v1alpha1.
 			continue
 		}
 		for _, name := range nodes {
-			node := &corev1.Node{}
-			if err := p.client.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
-				return errors.Wrapf(err, "getting Node %s", name)
-			} else if err == nil && cordon.CanCordon(m, node) {
-				p.cordoning = true
-				p.requeueAt(until)
+			if err := p.findImminentCordon(ctx, name, until, func(node *corev1.Node) bool { return cordon.CanCordon(m, node) }); err != nil {
+				return err
 			}
 		}
 	}
@@ -291,15 +287,21 @@ func (p *pass) findNewDeletions(ctx context.Context, maintenances []v1alpha1.Nod
 		if name == "" {
 			continue
 		}
-		node := &corev1.Node{}
-		if err := p.client.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
-			return errors.Wrapf(err, "getting Node %s", name)
-		} else if err == nil && !node.Spec.Unschedulable && node.DeletionTimestamp.IsZero() {
-			p.cordoning = true
-			p.requeueAt(until)
+		if err := p.findImminentCordon(ctx, name, until, cordon.IsCordonable); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// findImminentCordon determines whether a Node, which may not exist, is about to be cordoned, at most until a time.
+func (p *pass) findImminentCordon(ctx context.Context, name string, until time.Time, canCordon func(*corev1.Node) bool) error {
+	node, err := workload.NodeNamed(ctx, p.client, name)
+	if err == nil && node != nil && canCordon(node) {
+		p.cordoning = true
+		p.requeueAt(until)
+	}
+	return err
 }
 
 // inFlight returns the Pods with in-flight evictions that count against their budgets.

@@ -55,7 +55,7 @@ func New[T client.Object](ctx context.Context, trim toolscache.TransformFunc) *O
 func (o *Objects[T]) RecordWritten(cluster types.NamespacedName, object T) {
 	trimmed, fits := o.trimmed(object)
 	o.update(cluster, object, func(e *entry[T]) {
-		if e.hasDeleted(object) || isOlder(object.GetResourceVersion(), e.written) {
+		if e.hasDeleted(object) || IsOlder(object.GetResourceVersion(), e.written) {
 			return
 		}
 		e.deleted, e.object, e.written = false, trimmed, object.GetResourceVersion()
@@ -77,7 +77,7 @@ func (o *Objects[T]) RecordDeleted(cluster types.NamespacedName, object T) {
 // Observe records that the watch has delivered a version of an object.
 func (o *Objects[T]) Observe(cluster types.NamespacedName, object T) {
 	o.update(cluster, object, func(e *entry[T]) {
-		if e.delivered == "" || isOlder(e.delivered, object.GetResourceVersion()) {
+		if e.delivered == "" || IsOlder(e.delivered, object.GetResourceVersion()) {
 			e.delivered = object.GetResourceVersion()
 		}
 	})
@@ -108,15 +108,15 @@ func (e entry[T]) awaited() bool {
 	case e.delivered == "":
 		return true
 	case e.deleted:
-		return !isOlder(e.written, e.delivered) // a later version exists only if the object was not deleted
+		return !IsOlder(e.written, e.delivered) // a later version exists only if the object was not deleted
 	default:
-		return isOlder(e.delivered, e.written)
+		return IsOlder(e.delivered, e.written)
 	}
 }
 
 // hasDeleted reports whether the last write has deleted an object. It has not if another actor added a finalizer before.
 func (e entry[T]) hasDeleted(object T) bool {
-	survived := isOlder(e.written, object.GetResourceVersion()) && len(object.GetFinalizers()) > 0
+	survived := IsOlder(e.written, object.GetResourceVersion()) && len(object.GetFinalizers()) > 0
 	return e.deleted && !survived
 }
 
@@ -142,14 +142,15 @@ func (o *Objects[T]) Latest(cluster types.NamespacedName, observed T) (latest T,
 		return observed, false
 	case e.deleted:
 		return observed, e.hasDeleted(observed)
-	case isOlder(observed.GetResourceVersion(), e.written):
+	case IsOlder(observed.GetResourceVersion(), e.written):
 		return e.object, false
 	default:
 		return observed, false
 	}
 }
 
-func isOlder(a, b string) bool {
+// IsOlder reports whether a resourceVersion is older than another one. It returns false if they cannot be compared.
+func IsOlder(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0
 }

@@ -174,7 +174,12 @@ func Imminent(m *v1alpha1.NodeMaintenance, now time.Time) (nodes []string, until
 // CanCordon reports whether a NodeMaintenance may still cordon a Node of a name that it selects: the Node is schedulable, is not
 // being deleted, and is not another Node that has been created with the same name.
 func CanCordon(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
-	return nodeselection.CouldSelect(m, node) && !node.Spec.Unschedulable && node.DeletionTimestamp.IsZero()
+	return nodeselection.CouldSelect(m, node) && IsCordonable(node)
+}
+
+// IsCordonable reports whether a Node is schedulable and is not being deleted.
+func IsCordonable(node *corev1.Node) bool {
+	return !node.Spec.Unschedulable && node.DeletionTimestamp.IsZero()
 }
 
 // Waits reports whether the eviction of a Pod still waits for imminent cordons, and until when at most. requested is when its

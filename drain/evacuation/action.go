@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
 )
 
 // Kind is the type of an Action.
@@ -72,11 +73,7 @@ func Backoff(failed int32) time.Duration {
 	if failed <= 0 {
 		return 0
 	}
-	backoff := firstBackoff
-	for i := int32(1); i < failed && backoff < maxBackoff; i++ {
-		backoff *= 2
-	}
-	return min(backoff, maxBackoff)
+	return replacements.Doubling(firstBackoff, maxBackoff, failed)
 }
 
 // WithJitter shortens the duration by up to a fifth. fraction is the share of that fifth: a random number in [0, 1) that the

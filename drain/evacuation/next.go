@@ -20,7 +20,7 @@ const (
 	EvictionMargin = 30 * time.Second
 
 	// ClockSkew is how far in the future a progress timestamp may be, since clocks differ.
-	ClockSkew = 30 * time.Second
+	ClockSkew = replacements.ClockSkew
 
 	// ReportTermination is how long a Pod terminates before the status says so. Most Pods terminate earlier, which saves the write.
 	ReportTermination = time.Minute

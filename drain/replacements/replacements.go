@@ -36,8 +36,8 @@ const (
 	// Limits of names that tenants choose.
 	maxKind, maxName = 63, 253
 
-	// clockSkew is the tolerated difference between the clock of the workload cluster and ours.
-	clockSkew = 30 * time.Second
+	// ClockSkew is the tolerated difference between the clock of the workload cluster and ours.
+	ClockSkew = 30 * time.Second
 )
 
 // Pod is a Pod that was created on a Node after the Node was cordoned, see CreatedAfterCordon.
@@ -144,20 +144,20 @@ func evictNext(record *v1alpha1.ReplacementStatus, now time.Time) {
 	at := now.UTC().Truncate(time.Second)
 	if record.Evictions == 0 {
 		record.FirstEvictionTime = metav1.NewTime(at)
-	} else if earliest := record.EvictionTime.Add(backoff(record.Evictions)); at.Before(earliest) {
+	} else if earliest := record.EvictionTime.Add(Doubling(firstBackoff, MaxBackoff, record.Evictions)); at.Before(earliest) {
 		at = earliest
 	}
 	record.EvictionTime = metav1.NewTime(at)
 	record.Evictions++
 }
 
-// backoff returns the time from one eviction to the next.
-func backoff(evictions int32) time.Duration {
-	wait := firstBackoff
-	for i := int32(1); i < evictions && wait < MaxBackoff; i++ {
+// Doubling returns the backoff after a number of attempts: first, doubling with each further attempt, at most limit.
+func Doubling(first, limit time.Duration, attempts int32) time.Duration {
+	wait := first
+	for i := int32(1); i < attempts && wait < limit; i++ {
 		wait *= 2
 	}
-	return min(wait, MaxBackoff)
+	return min(wait, limit)
 }
 
 // join adds a Pod to those of its controller that are evicted at the same time.
@@ -230,7 +230,7 @@ func covers(record v1alpha1.ReplacementStatus, pod Pod) bool {
 // Advance returns the earlier of until and last, the time of the final eviction attempt before the drain timeout. A Pod that was
 // created shortly before last, or later, has no final attempt: its replacements would have one, too.
 func Advance(until time.Time, created metav1.Time, last time.Time) time.Time {
-	if last.Before(until) && created.Add(clockSkew).Before(last) {
+	if last.Before(until) && created.Add(ClockSkew).Before(last) {
 		return last
 	}
 	return until
