@@ -41,12 +41,11 @@ func DrainOf(m *v1alpha1.NodeMaintenance, joined *metav1.Time, now time.Time) *D
 	if status == nil {
 		return nil
 	}
-	drain := &Drain{Start: *m.DrainStart(), Ends: status.Deadline.Time, Observed: status.ObservedTime.Time}
-	drain.Deletes = m.Spec.Evacuation.OnTimeout == v1alpha1.OnTimeoutDelete
-	if joined != nil && joined.After(drain.Start) {
-		drain.Start, drain.Ends = joined.Time, drain.Ends.Add(joined.Sub(drain.Start))
+	of := evacuation.Timeout{Start: *m.DrainStart(), Ends: status.Deadline.Time}
+	if joined != nil {
+		of = of.JoinedAt(joined.Time)
 	}
-	return drain
+	return &Drain{Start: of.Start, Ends: of.Ends, Observed: status.ObservedTime.Time, Deletes: m.Spec.Evacuation.OnTimeout == v1alpha1.OnTimeoutDelete}
 }
 
 // Joined returns when the drain of a Node began, nil if it began with stage Drain, see evacuation.Joined. m is the NodeMaintenance as stored

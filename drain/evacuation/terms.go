@@ -43,6 +43,14 @@ type Terms struct {
 // Timeout is the drain timeout of a drain, which started at Start. It was observed at Observed.
 type Timeout struct{ Start, Ends, Observed time.Time }
 
+// JoinedAt returns the timeout of a Node whose drain began at a time, see Joined: it counts from then, if that is later.
+func (t Timeout) JoinedAt(at time.Time) Timeout {
+	if later := at.Sub(t.Start); later > 0 {
+		t.Start, t.Ends = t.Start.Add(later), t.Ends.Add(later)
+	}
+	return t
+}
+
 // DefersEvacuation reports whether the Evacuation of a Pod is deferred: only NodeMaintenances are its instigators, and none of them drains the Pod.
 // Instigators other than NodeMaintenances are never suspended.
 func (t Terms) DefersEvacuation(e *v1alpha1.Evacuation) bool {
@@ -240,15 +248,13 @@ func (d drainer) on(node *corev1.Node) *drainer {
 	if d.terms.DrainStart != nil && at.After(*d.terms.DrainStart) {
 		d.terms.DrainStart, d.terms.StageStart = &at.Time, &at.Time
 	}
-	if d.terms.DrainEnds == nil || !at.After(*d.countsFrom) {
+	if d.terms.DrainEnds == nil {
 		return &d
 	}
-	later := at.Sub(*d.countsFrom)
-	d.terms.DrainEnds = ptr.To(d.terms.DrainEnds.Add(later))
+	d.terms.DrainEnds = ptr.To(Timeout{Start: *d.countsFrom, Ends: *d.terms.DrainEnds}.JoinedAt(at.Time).Ends)
 	d.terms.Timeouts = slices.Clone(d.terms.Timeouts)
-	for i := range d.terms.Timeouts {
-		timeout := &d.terms.Timeouts[i]
-		timeout.Start, timeout.Ends = timeout.Start.Add(later), timeout.Ends.Add(later)
+	for i, timeout := range d.terms.Timeouts {
+		d.terms.Timeouts[i] = timeout.JoinedAt(at.Time)
 	}
 	return &d
 }
