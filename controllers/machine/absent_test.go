@@ -72,6 +72,32 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 	}
 }
 
+func TestNodeWhoseProviderIDIsNotInTheCache(t *testing.T) {
+	unidentified := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+	node := unidentified.DeepCopy()
+	node.Spec.ProviderID = "cloud://m"
+	for name, tc := range map[string]struct {
+		cached, stored *corev1.Node
+		want           string
+	}{
+		"M109: finds the Node whose provider ID the watch has not delivered": {unidentified, node, "node"},
+		"M54: finds no Node if none has the provider ID":                     {unidentified, unidentified, ""},
+		"M54: finds the Node that the watch has delivered":                   {node, unidentified, "node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			of := func(node *corev1.Node) client.Client {
+				return fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node.DeepCopy()).Build()
+			}
+			r := &Reconciler{Clusters: workload.NewClusters(of(node), clustercache.NewFakeClusterCache(of(tc.stored), key), newScheme(), workload.Limits{}, clock.RealClock{})}
+			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}
+			s.machine.Status.NodeRef, s.machine.Spec.ProviderID = clusterv1.MachineNodeReference{}, "cloud://m"
+			g.Expect(r.findNodeIn(t.Context(), s, of(tc.cached))).To(Succeed())
+			g.Expect(s.machine.Status.NodeRef.Name).To(Equal(tc.want))
+		})
+	}
+}
+
 func TestPodThatIsNotInTheCache(t *testing.T) {
 	on := func(node, name string) client.Object { // the label stands for spec.nodeName, because the fake client passes only metadata to the index
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{"node": node}}}

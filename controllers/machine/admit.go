@@ -67,12 +67,26 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 		waiting.message += ". The Node is unknown: the Machine has a provider ID and no nodeRef"
 		return s.requeueBy(&deadline, waiting), err
 	}
-	nodes := &corev1.NodeList{}
-	if err := remoteClient.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return outcome{}, errors.Wrapf(err, "listing the Nodes of Cluster %s", s.clusterKey())
+	return outcome{}, r.findNodeIn(ctx, s, remoteClient)
+}
+
+// findNodeIn looks up the Node by the provider ID of the Machine. If the client has no such Node, the API server decides: the watch may not have delivered
+// the Node or its provider ID yet.
+func (r *Reconciler) findNodeIn(ctx context.Context, s *scope, cached client.Client) error {
+	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
+	if err != nil {
+		return err
 	}
-	s.machine.Status.NodeRef.Name = machinedrain.NodeNameOf(s.machine.Spec.ProviderID, nodes.Items)
-	return outcome{}, nil
+	for _, from := range []client.Client{cached, live} {
+		nodes := &corev1.NodeList{}
+		if err := from.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+			return errors.Wrapf(err, "listing the Nodes of Cluster %s", s.clusterKey())
+		}
+		if s.machine.Status.NodeRef.Name = machinedrain.NodeNameOf(s.machine.Spec.ProviderID, nodes.Items); s.machine.Status.NodeRef.Name != "" {
+			return nil
+		}
+	}
+	return nil
 }
 
 func (r *Reconciler) facts(ctx context.Context, s *scope) (machinedrain.Facts, error) {
