@@ -271,7 +271,13 @@ func Published(status *v1alpha1.NodeMaintenanceStatus, node v1alpha1.NodeMainten
 
 // OfType returns those of the drain targets that are for Pods of one type.
 func OfType(podType v1alpha1.PodType, targets []v1alpha1.DrainTarget) []v1alpha1.DrainTarget {
-	return slices.DeleteFunc(slices.Clone(targets), func(target v1alpha1.DrainTarget) bool { return target.PodType != podType })
+	var found []v1alpha1.DrainTarget // most Nodes have none, and each event of a NodeMaintenance asks for all Nodes
+	for _, target := range targets {
+		if target.PodType == podType {
+			found = append(found, target)
+		}
+	}
+	return found
 }
 
 // PublishedByNode returns the drain targets for Pods of one type that a NodeMaintenance in stage Drain has published, by Node, without Nodes that have
