@@ -118,7 +118,10 @@ func (b *Budget) waitUntilObserved() *Waiting {
 // numbers are not valid.
 func (b *Budget) waitForDisruption(pod Pod) *Waiting {
 	status := b.pdb.Status
-	required := text.Count(status.DesiredHealthy, "healthy Pod") + " required"
+	required := fmt.Sprintf("%d healthy Pods required", status.DesiredHealthy)
+	if status.DesiredHealthy == 1 {
+		required = "1 healthy Pod required"
+	}
 	switch {
 	case b.syncFailed() && b.allowed() == 0:
 		return b.wait(BudgetSyncFailed, "the disruption controller cannot compute it")
