@@ -55,10 +55,10 @@ export STRESS_SINCE
 SCALE_NODES   ?= 5000
 
 .PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos test-e2e test-report
-# Without go vet, which make verify runs.
+# The longest package first, so that the others run beside it. Without go vet, which make verify runs.
 test: tools-test ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
 	@go run -exec true ./cmd/manager >/dev/null # builds it before tests need it
-	go test -vet=off -p $(TEST_PACKAGES) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./...
+	go test -vet=off -p $(TEST_PACKAGES) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./test/integration ./...
 	cd hack/release && go test ./...
 	@$(MAKE) --no-print-directory test-differential
 	@$(MAKE) --no-print-directory test-fuzz
