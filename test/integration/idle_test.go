@@ -12,7 +12,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestIdle checks what the manager reads from a workload cluster without a NodeMaintenance.
+// TestIdle checks what the manager reads from a workload cluster without a NodeMaintenance, and that it stops while it connects.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	all := newScene(t, fleet.Options{})
@@ -21,6 +21,7 @@ func TestIdle(t *testing.T) {
 		act{"M63: watches NodeMaintenances and Evacuations only, and lists no Nodes but cordoned ones", (*scene).idleIsHardlyWatched},
 		act{"M63: watches Nodes while there is a NodeMaintenance, from its creation on", (*scene).nodesAreWatchedOnDemand},
 	)
+	t.Run("a manager that stops while it connects to a Cluster releases the lease", func(t *testing.T) { all.sub(t).leaseIsReleased() })
 }
 
 func (s *scene) watching(watched string) func() float64 {

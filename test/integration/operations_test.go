@@ -132,11 +132,9 @@ func TestWatchLimits(t *testing.T) {
 	})
 }
 
-// TestLeaseIsReleased stops managers while they connect to a Cluster. Each must stop and release the lease, for which the next manager would
+// leaseIsReleased stops managers while they connect to a Cluster. Each must stop and release the lease, for which the next manager would
 // otherwise wait until it expires. There are several rounds, because one in four managers hung without the measure in Clusters.Source.
-func TestLeaseIsReleased(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, fleet.Options{})
+func (s *scene) leaseIsReleased() {
 	s.Expect(s.fleet.Manager.Stop()).To(Succeed())
 	s.mayLead(fleet.ManagerUser)
 	for round := range 5 {
