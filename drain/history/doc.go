@@ -1,4 +1,5 @@
-// Package history says what a drain waited for, Pod by Pod, and how long each wait took.
+// Package history says what a drain waited for, Pod by Pod, and how long each wait took. The reasons of waits, with their kinds and the names of their
+// spans, are in one table, which logs, metrics, traces, recordings and reports use.
 //
 //	Drain.Observe  the Pods of the selected Nodes, the time   ──►  the evacuations and steps that have ended
 //	Summary        the ended evacuations of a drain           ──►  counts and the longest waits, for the log

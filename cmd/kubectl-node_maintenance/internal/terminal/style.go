@@ -24,7 +24,6 @@ const (
 	faint = "\x1b[2m"
 	red   = "\x1b[1;31m"
 	amber = "\x1b[1;33m"
-	green = "\x1b[32m"
 	reset = "\x1b[0m"
 )
 
@@ -46,6 +45,3 @@ func (s Style) Blocker(text string) string { return s.apply(red, text) }
 
 // Warning styles a problem that a user may have to fix.
 func (s Style) Warning(text string) string { return s.apply(amber, text) }
-
-// Good styles what is complete.
-func (s Style) Good(text string) string { return s.apply(green, text) }
