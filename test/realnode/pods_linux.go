@@ -67,15 +67,6 @@ func On(node string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node} }
 }
 
-// PreStop adds a preStop hook that writes an entry into the journal.
-func PreStop(what string) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) {
-		pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
-			Exec: &corev1.ExecAction{Command: []string{"/guest", "app", "note", what}},
-		}}
-	}
-}
-
 // Manifest returns the path of a static Pod's manifest in the node.
 func (n *Node) Manifest(name string) string { return filepath.Join(spec.StaticPodPath, name+".yaml") }
 
