@@ -97,15 +97,15 @@ RUNS ?= 5
 test-chaos: tools-test ## Drain under random faults, RUNS (5) times from SEED (1), and check what happened. CHAOS_FLAGS: see test/chaos.
 	CAPNM_TEST_CHAOS=1 go test -count=1 -timeout 0 -run '^TestChaos$$' -v ./test/chaos -seed $(SEED) -runs $(RUNS) $(CHAOS_FLAGS)
 
-test-clusterctl: tools-test ## Install, upgrade, move and remove the provider with the real clusterctl.
-	@go run ./hack/tools/install kustomize
+test-clusterctl: tools-test ## Install, upgrade, move and remove the provider with the real clusterctl and the Cluster API operator.
+	@go run ./hack/tools/install kustomize capi-operator
 	CAPNM_TEST_CLUSTERCTL=1 go test -count=1 -timeout $(TEST_TIMEOUT) ./test/clusterctl
 
 # A Ginkgo label filter: "short" in continuous integration. Everything is downloaded and built before run.sh, which has no network.
 E2E_LABELS ?=
 export E2E_NODE_IMAGE
 # Specs without one of these labels upgrade the provider and Kubernetes.
-export E2E_UPGRADES := $(if $(filter short figures,$(E2E_LABELS)),,1)
+export E2E_UPGRADES := $(if $(filter short operator figures,$(E2E_LABELS)),,1)
 
 test-e2e: ## Run the end-to-end tests on kind and Cluster API's docker provider (Linux, root, Docker's engine).
 	@missing=$$(for program in dockerd docker runc mmdebstrap iptables ip unshare jq; do command -v $$program >/dev/null || echo $$program; done); \
@@ -223,8 +223,8 @@ verify-modules: ## Check that go.mod and go.sum are complete and tidy.
 	cd test/browser && go mod tidy -diff
 	@awk '$$1 == "require" {$$1 = ""; $$0 = $$0} $$2 ~ /^v[0-9]/ && $$2 != "v0.0.0" { \
 			if (NR == FNR) version[$$1] = $$2; \
-			else if ($$1 in version && version[$$1] != $$2) {print $$1 ": " version[$$1] " in go.mod, " $$2 " in hack/tools/controlplane"; differs = 1}} \
-		END {exit differs}' go.mod hack/tools/controlplane/go.mod || { echo "Go compiles such modules twice: require the same versions."; exit 1; }
+			else if ($$1 in version && version[$$1] != $$2) {print $$1 ": " version[$$1] " in go.mod, " $$2 " in " FILENAME; differs = 1}} \
+		END {exit differs}' go.mod hack/tools/controlplane/go.mod hack/tools/cluster-api-operator/go.mod || { echo "Go compiles such modules twice: require the same versions."; exit 1; }
 	@if grep -q '^replace' go.mod; then echo "go.mod replaces modules: other modules could not require it."; exit 1; fi
 
 # promtool reads files of rules, which are the last field of the object of the Prometheus operator.

@@ -59,7 +59,7 @@ func install(ctx context.Context, management *controlplane.ControlPlane, opts Op
 	if err != nil {
 		return nil, err
 	}
-	manifests, err := readManifests(ctx)
+	manifests, err := readManifests(ctx, "capi-core", filepath.Join("core", "config"), "capi-")
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (c *Core) processSpec(opts Options) (controlplane.ProcessSpec, error) {
 		return controlplane.ProcessSpec{}, err
 	}
 	dir := filepath.Join(c.controlPlane.Dir(), User)
-	if err := c.writeCredentials(dir); err != nil {
+	if err := writeCredentials(c.controlPlane, User, dir); err != nil {
 		return controlplane.ProcessSpec{}, err
 	}
 	args := []string{
@@ -148,23 +148,23 @@ func (c *Core) processSpec(opts Options) (controlplane.ProcessSpec, error) {
 	return controlplane.ProcessSpec{Name: User, Path: program, Args: append(args, opts.Args...), Ready: c.ready}, nil
 }
 
-// writeCredentials writes the kubeconfig of the manager and the serving certificate of its webhook
+// writeCredentials writes the kubeconfig of a manager and the serving certificate of its webhook
 // server.
-func (c *Core) writeCredentials(dir string) error {
-	kubeconfig, err := c.controlPlane.KubeconfigFor(User, "system:masters")
+func writeCredentials(management *controlplane.ControlPlane, user, dir string) error {
+	kubeconfig, err := management.KubeconfigFor(user, "system:masters")
 	if err != nil {
-		return errors.Wrap(err, "issuing the kubeconfig of the core manager")
+		return errors.Wrapf(err, "issuing the kubeconfig of %s", user)
 	}
-	cert, key, err := c.controlPlane.SignServerCert("127.0.0.1", "localhost")
+	cert, key, err := management.SignServerCert("127.0.0.1", "localhost")
 	if err != nil {
-		return errors.Wrap(err, "issuing the serving certificate of the core manager")
+		return errors.Wrapf(err, "issuing the serving certificate of %s", user)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return errors.Wrap(err, "creating the directory of the core manager")
+		return errors.Wrapf(err, "creating the directory of %s", user)
 	}
 	for name, content := range map[string][]byte{"kubeconfig": kubeconfig, "tls.crt": cert, "tls.key": key} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			return errors.Wrap(err, "writing a file of the core manager")
+			return errors.Wrapf(err, "writing a file of %s", user)
 		}
 	}
 	return nil
@@ -181,18 +181,21 @@ func featureGates(wanted map[string]bool) string {
 }
 
 // ready calls the manager's readiness probe, which includes the webhook server.
-func (c *Core) ready(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+loopback(c.ports.health)+"/readyz", nil)
+func (c *Core) ready(ctx context.Context) error { return ready(ctx, User, c.ports) }
+
+// ready calls the readiness probe of a manager.
+func ready(ctx context.Context, user string, ports ports) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+loopback(ports.health)+"/readyz", nil)
 	if err != nil {
-		return errors.Wrap(err, "asking the core manager whether it is ready")
+		return errors.Wrapf(err, "asking %s whether it is ready", user)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return errors.Wrap(err, "asking the core manager whether it is ready")
+		return errors.Wrapf(err, "asking %s whether it is ready", user)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return errors.Errorf("the core manager is not ready: %s", response.Status)
+		return errors.Errorf("%s is not ready: %s", user, response.Status)
 	}
 	return nil
 }

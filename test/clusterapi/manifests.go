@@ -25,24 +25,21 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/hack/tools/toolchain"
 )
 
-const (
-	// namePrefix is the prefix that a release adds to the names of the webhook configurations.
-	namePrefix = "capi-"
-	// crdTimeout is long, for small machines that run many tests.
-	crdTimeout = 3 * time.Minute
-)
+// crdTimeout is long, for small machines that run many tests.
+const crdTimeout = 3 * time.Minute
 
-// manifests are the objects that the core manager needs in its cluster.
+// manifests are the objects that a manager needs in its cluster.
 type manifests struct {
+	namePrefix string // which a release adds to the names of the webhook configurations
 	decoder    runtime.Decoder
 	crds       []*apiextensionsv1.CustomResourceDefinition
 	mutating   []*admissionregistrationv1.MutatingWebhookConfiguration
 	validating []*admissionregistrationv1.ValidatingWebhookConfiguration
 }
 
-// readManifests reads the manifests of the release that the capi-core program is built from.
-func readManifests(ctx context.Context) (*manifests, error) {
-	config, err := configDir(ctx)
+// readManifests reads the manifests of the release that a program is built from. They are in a directory of its module.
+func readManifests(ctx context.Context, program, dir, namePrefix string) (*manifests, error) {
+	config, err := configDir(ctx, program, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +47,7 @@ func readManifests(ctx context.Context) (*manifests, error) {
 	if err != nil {
 		return nil, errors.Wrap(err, "listing Cluster API's CRDs")
 	}
-	m := &manifests{decoder: serializer.NewCodecFactory(Scheme()).UniversalDeserializer()}
+	m := &manifests{namePrefix: namePrefix, decoder: serializer.NewCodecFactory(Scheme()).UniversalDeserializer()}
 	for _, file := range append(files, filepath.Join(config, "webhook", "manifests.yaml")) {
 		if err := m.read(file); err != nil {
 			return nil, err
@@ -65,13 +62,13 @@ func readManifests(ctx context.Context) (*manifests, error) {
 // configDir finds the manifests in the module cache, which contains them because the program was
 // built from the same module. The version is that of the tool, not that of the main module: the
 // two may differ during an upgrade.
-func configDir(ctx context.Context) (string, error) {
-	program, err := toolchain.Find("capi-core")
+func configDir(ctx context.Context, name, dir string) (string, error) {
+	program, err := toolchain.Find(name)
 	if err != nil {
 		return "", err
 	}
-	dir, err := toolchain.ModuleDir(ctx, program.Pin, program.Module)
-	return filepath.Join(dir, "core", "config"), err
+	module, err := toolchain.ModuleDir(ctx, program.Pin, program.Module)
+	return filepath.Join(module, dir), err
 }
 
 func (m *manifests) read(file string) error {
@@ -155,14 +152,14 @@ func (m *manifests) apply(ctx context.Context, config *rest.Config) error {
 	}
 	for _, wanted := range m.mutating {
 		actual := &admissionregistrationv1.MutatingWebhookConfiguration{}
-		actual.Name = namePrefix + wanted.Name
+		actual.Name = m.namePrefix + wanted.Name
 		if _, err := controllerutil.CreateOrUpdate(ctx, c, actual, func() error { actual.Webhooks = wanted.Webhooks; return nil }); err != nil {
 			return errors.Wrapf(err, "creating %s", actual.Name)
 		}
 	}
 	for _, wanted := range m.validating {
 		actual := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-		actual.Name = namePrefix + wanted.Name
+		actual.Name = m.namePrefix + wanted.Name
 		if _, err := controllerutil.CreateOrUpdate(ctx, c, actual, func() error { actual.Webhooks = wanted.Webhooks; return nil }); err != nil {
 			return errors.Wrapf(err, "creating %s", actual.Name)
 		}

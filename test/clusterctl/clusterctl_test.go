@@ -22,6 +22,7 @@ func TestClusterctl(t *testing.T) {
 	if os.Getenv("CAPNM_TEST_CLUSTERCTL") == "" {
 		t.Skip("SKIPPED: make test-clusterctl runs this test")
 	}
+	t.Parallel()
 	r := newRepository(t)
 	all := newWorld(t)
 	first := newManagement(t, r, "first", oldVersion, all.links)

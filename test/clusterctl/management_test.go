@@ -34,7 +34,7 @@ const (
 	pace       = 100 * time.Millisecond
 )
 
-// management is a management cluster in which clusterctl has installed everything.
+// management is a management cluster in which clusterctl or the Cluster API operator has installed everything.
 type management struct {
 	*controlplane.ControlPlane
 	client     client.Client
@@ -46,11 +46,7 @@ type management struct {
 // newManagement starts a management cluster and installs Cluster API's core, an infrastructure provider and ours with clusterctl.
 func newManagement(t *testing.T, r *repository, name, version string, links *kwok.Workloads) *management {
 	t.Helper()
-	m := &management{ControlPlane: controlplane.ForTest(t, controlplane.Options{Name: name}), repository: r}
-	m.kubeconfig = filepath.Join(m.Dir(), "admin.kubeconfig")
-	var err error
-	m.client, err = client.New(m.AdminConfig(), client.Options{Scheme: clusterapi.Scheme()})
-	r.Expect(err).NotTo(HaveOccurred())
+	m := startManagement(t, r, name)
 	m.clusterctl(t, "init", "--bootstrap=-", "--control-plane=-", "--core=cluster-api:"+r.coreVersion,
 		"--infrastructure=kwok-test", "--runtime-extension=node-maintenance:"+version)
 
@@ -60,10 +56,27 @@ func newManagement(t *testing.T, r *repository, name, version string, links *kwo
 	provider, err := kwok.Start(context.WithoutCancel(t.Context()), kwok.Options{Management: m.AdminConfig(), Workload: links.Find, WithoutCRDs: true})
 	r.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = provider.Stop() })
-	m.kubelet = fleet.StartKubelet(m.ControlPlane, m.client, binaryOf)
-	t.Cleanup(m.kubelet.Stop)
+	m.startKubelet(t)
 	m.waitAvailable(t, version)
 	return m
+}
+
+// startManagement starts a management cluster in which nothing is installed.
+func startManagement(t *testing.T, r *repository, name string) *management {
+	t.Helper()
+	m := &management{ControlPlane: controlplane.ForTest(t, controlplane.Options{Name: name}), repository: r}
+	m.kubeconfig = filepath.Join(m.Dir(), "admin.kubeconfig")
+	var err error
+	m.client, err = client.New(m.AdminConfig(), client.Options{Scheme: clusterapi.Scheme()})
+	r.Expect(err).NotTo(HaveOccurred())
+	return m
+}
+
+// startKubelet runs the managers of our Deployment.
+func (m *management) startKubelet(t *testing.T) {
+	t.Helper()
+	m.kubelet = fleet.StartKubelet(m.ControlPlane, m.client, binaryOf)
+	t.Cleanup(m.kubelet.Stop)
 }
 
 // clusterctl runs the real clusterctl, and returns its standard output.

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -28,16 +29,37 @@ type repository struct {
 	*WithT
 	root, dir, config string
 	coreVersion       string
+	certManager       string // file with the manifests of cert-manager
+}
+
+// built is the repository of all tests.
+var built struct {
+	sync.Mutex
+	*repository
 }
 
 func newRepository(t *testing.T) *repository {
 	t.Helper()
-	r := &repository{T: t, WithT: NewWithT(t), dir: t.TempDir()}
+	built.Lock()
+	defer built.Unlock()
+	if built.repository == nil {
+		built.repository = buildRepository(t)
+	}
+	return built.sub(t)
+}
+
+func buildRepository(t *testing.T) *repository {
+	t.Helper()
+	r := &repository{T: t, WithT: NewWithT(t), dir: filepath.Join(binaries.dir, "repository")}
 	var err error
 	r.root, err = toolchain.Root()
 	r.Expect(err).NotTo(HaveOccurred())
-	r.addOurs(oldVersion)
-	r.addOurs(newVersion)
+	for _, version := range []string{oldVersion, newVersion} {
+		r.addOurs(version)
+		// Before a test waits for it: a busy machine needs minutes.
+		_, err := binaryOf(imageName + ":" + version)
+		r.Expect(err).NotTo(HaveOccurred())
+	}
 	r.addCore()
 	r.addInfrastructure()
 	certManager := r.addCertManager()
@@ -120,7 +142,8 @@ func (r *repository) addCertManager() (version string) {
 	r.Expect(err).NotTo(HaveOccurred())
 	version = sources[strings.LastIndex(sources, "@")+1:]
 	components := "apiVersion: v1\nkind: Namespace\nmetadata: {name: cert-manager}\n" + r.concatenate(filepath.Join(sources, "deploy", "crds"))
-	r.write(filepath.Join(r.versionDir("cert-manager", version), "cert-manager.yaml"), components)
+	r.certManager = filepath.Join(r.versionDir("cert-manager", version), "cert-manager.yaml")
+	r.write(r.certManager, components)
 	return version
 }
 

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/guide"
 )
 
 // The specs share a Cluster with three control plane Machines and two workers.
@@ -151,12 +152,12 @@ spec:
 	})
 
 	It("is removed as the guide says, and leaves nothing behind", func(ctx context.Context) {
-		guide := removal()
-		Expect(guide).To(HaveLen(5))
-		management.shell(ctx, management.kubeconfig, guide[0])
-		Eventually(func() string { return management.shell(ctx, management.kubeconfig, guide[1]) }, eventually, pace).Should(BeEmpty())
-		management.shell(ctx, management.kubeconfig, guide[2])
-		management.shell(ctx, w.kubeconfig(), guide[3])
+		commands := removalCommands()
+		Expect(commands).To(HaveLen(5))
+		management.shell(ctx, management.kubeconfig, commands[0])
+		Eventually(func() string { return management.shell(ctx, management.kubeconfig, commands[1]) }, eventually, pace).Should(BeEmpty())
+		management.shell(ctx, management.kubeconfig, commands[2])
+		management.shell(ctx, w.kubeconfig(), commands[3])
 		for _, kubeconfig := range []string{management.kubeconfig, w.kubeconfig()} { // clusterctl does not wait until the namespace is gone
 			Eventually(func() []string { return management.traces(ctx, kubeconfig) }, eventually, pace).Should(BeEmpty())
 		}
@@ -290,14 +291,13 @@ func (m *managementCluster) waitVersion(ctx context.Context, version string) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// removal returns the commands of the guide that remove the provider.
-func removal() (commands []string) {
+// removalCommands returns the commands of the guide that remove the provider.
+func removalCommands() (commands []string) {
 	GinkgoHelper()
-	_, section, found := strings.Cut(read(filepath.Join(root, "docs", "guide", "upgrade.md")), "\n## Remove\n")
-	Expect(found).To(BeTrue())
-	for _, block := range strings.Split(section, "```sh\n")[1:] {
-		command, _, _ := strings.Cut(block, "```")
-		commands = append(commands, command)
+	blocks, err := guide.Section(root, "upgrade.md", "Remove")
+	Expect(err).NotTo(HaveOccurred())
+	for _, block := range blocks {
+		commands = append(commands, block.Content)
 	}
 	return commands
 }

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -37,7 +39,7 @@ nodes:
   - {hostPath: %s, containerPath: /var/run/docker.sock}
 `
 
-// managementCluster is a kind cluster in which clusterctl has installed Cluster API and this provider.
+// managementCluster is a kind cluster in which clusterctl, or the Cluster API operator, has installed Cluster API and this provider.
 type managementCluster struct {
 	name, kubeconfig string
 	provider         *cluster.Provider
@@ -46,7 +48,25 @@ type managementCluster struct {
 	repository       *repository
 }
 
+// newManagementCluster creates a kind cluster and installs Cluster API and this provider with clusterctl.
 func newManagementCluster(ctx context.Context, name string) *managementCluster {
+	GinkgoHelper()
+	m := startManagementCluster(ctx, name, slices.Sorted(maps.Keys(images))...)
+	By("clusterctl init")
+	m.clusterctl(ctx, "init", "--core=cluster-api", "--bootstrap=kubeadm", "--control-plane=kubeadm", "--infrastructure=docker", "--runtime-extension=node-maintenance")
+	Eventually(func(g Gomega) {
+		deployments := &appsv1.DeploymentList{}
+		g.Expect(m.client.List(ctx, deployments, client.HasLabels{"cluster.x-k8s.io/provider"})).To(Succeed())
+		g.Expect(deployments.Items).To(HaveLen(5))
+		for _, deployment := range deployments.Items {
+			g.Expect(deployment.Status.AvailableReplicas).To(BeEquivalentTo(1), deployment.Name)
+		}
+	}, eventually, pace).Should(Succeed())
+	return m
+}
+
+// startManagementCluster creates a kind cluster with the image of our manager and other images.
+func startManagementCluster(ctx context.Context, name string, images ...string) *managementCluster {
 	GinkgoHelper()
 	m := &managementCluster{
 		name: name, kubeconfig: filepath.Join(artifacts, name+".kubeconfig"), provider: cluster.NewProvider(cluster.ProviderWithDocker()),
@@ -61,21 +81,10 @@ func newManagementCluster(ctx context.Context, name string) *managementCluster {
 	m.client = m.proxy.GetClient()
 
 	By("loading the images")
-	for image, program := range images {
-		m.load(exec.CommandContext(ctx, "docker", "save", image), program)
+	for _, image := range images {
+		m.load(exec.CommandContext(ctx, "docker", "save", image), image)
 	}
 	m.load(exec.CommandContext(ctx, "cat", filepath.Join(root, "out", "release", "manager-image.oci.tar")), "manager")
-
-	By("clusterctl init")
-	m.clusterctl(ctx, "init", "--core=cluster-api", "--bootstrap=kubeadm", "--control-plane=kubeadm", "--infrastructure=docker", "--runtime-extension=node-maintenance")
-	Eventually(func(g Gomega) {
-		deployments := &appsv1.DeploymentList{}
-		g.Expect(m.client.List(ctx, deployments, client.HasLabels{"cluster.x-k8s.io/provider"})).To(Succeed())
-		g.Expect(deployments.Items).To(HaveLen(5))
-		for _, deployment := range deployments.Items {
-			g.Expect(deployment.Status.AvailableReplicas).To(BeEquivalentTo(1), deployment.Name)
-		}
-	}, eventually, pace).Should(Succeed())
 	return m
 }
 

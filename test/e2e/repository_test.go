@@ -71,15 +71,18 @@ cert-manager:
 	return r
 }
 
+// managerImage is the name and the version of the manager's image in the components of a release.
+var managerImage = regexp.MustCompile(`image: (\S+):(v\S+)`)
+
 // addRelease adds a release of this provider.
 func (r *repository) addRelease(release string) (version string) {
 	GinkgoHelper()
 	components := read(filepath.Join(release, "runtime-extension-components.yaml"))
-	image := regexp.MustCompile(`image: \S+:(v\S+)`).FindStringSubmatch(components)
+	image := managerImage.FindStringSubmatch(components)
 	Expect(image).NotTo(BeEmpty())
-	r.write("runtime-extension-node-maintenance/"+image[1]+"/runtime-extension-components.yaml", components)
-	r.write("runtime-extension-node-maintenance/"+image[1]+"/metadata.yaml", read(filepath.Join(release, "metadata.yaml")))
-	return image[1]
+	r.write("runtime-extension-node-maintenance/"+image[2]+"/runtime-extension-components.yaml", components)
+	r.write("runtime-extension-node-maintenance/"+image[2]+"/metadata.yaml", read(filepath.Join(release, "metadata.yaml")))
+	return image[2]
 }
 
 // add builds the components of a provider of Cluster API from its module.

@@ -41,8 +41,8 @@ const (
 	// Node programs are a kubelet and its container runtime. Only the tests of the node agent need
 	// them.
 	Node Group = "node"
-	// E2E programs make Debian a Kubernetes node and Docker an infrastructure, and attach volumes. Only the end-to-end tests need them,
-	// besides those of a Node and of a control plane.
+	// E2E programs make Debian a Kubernetes node and Docker an infrastructure, attach volumes, and install providers. Only the end-to-end
+	// tests need them, besides those of a Node and of a control plane. The tests of installations need the Cluster API operator, too.
 	E2E Group = "e2e"
 	// Oldest is the API server of the oldest workload clusters that the tests of admission run against.
 	Oldest Group = "oldest"
@@ -95,6 +95,7 @@ var Programs = []Program{
 	{"kube-proxy-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", Next},
 	{"kubeadm-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubeadm", Next},
 	{"kubelet-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubelet", Next},
+	{"capi-operator", "cluster-api-operator", "sigs.k8s.io/cluster-api-operator", "sigs.k8s.io/cluster-api-operator/cmd", E2E},
 	{"csi-attacher", "external-attacher", "github.com/kubernetes-csi/external-attacher/v4", "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher", E2E},
 	{"csi-mock", "csi-mock", "k8s.io/kubernetes", "github.com/capnm/cluster-api-node-maintenance/hack/tools/csi-mock", E2E},
 	{"capd", "capd", "sigs.k8s.io/cluster-api/test", "sigs.k8s.io/cluster-api/test/infrastructure/docker", E2E},

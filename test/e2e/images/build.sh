@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # build.sh [-next]: builds the images of the end-to-end tests in the engine of run.sh, unless they are there: the node, the load balancer of
-# control planes, the managers of Cluster API, and a CSI driver with its attacher. With -next, it builds the node of the Kubernetes release to
-# which a test upgrades. Nothing is pulled: programs are those of hack/tools, everything else is Debian's.
+# control planes, the managers of Cluster API and of its operator, and a CSI driver with its attacher. With -next, it builds the node of the
+# Kubernetes release to which a test upgrades. Nothing is pulled: programs are those of hack/tools, everything else is Debian's.
 set -euo pipefail
 cd "$(dirname "$0")"
 root=$(cd ../../.. && pwd)
 next=${1:-}
 kubernetes="kubeadm kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy"
-tools="kubectl containerd containerd-shim-runc-v2 ctr crictl etcd coredns capi-core capi-kubeadm-bootstrap capi-kubeadm-control-plane capd csi-attacher csi-mock"
+tools="kubectl containerd containerd-shim-runc-v2 ctr crictl etcd coredns capi-core capi-kubeadm-bootstrap capi-kubeadm-control-plane capi-operator capd csi-attacher csi-mock"
 declare -A tool
 path() { (cd "$root" && go run ./hack/tools/install path "$1"); }
 for name in $kubernetes; do tool[$name]=$(path "$name$next"); done
@@ -63,7 +63,7 @@ for name in $("${tool[kubeadm]}" config images list --kubernetes-version "$versi
 	esac
 	preloaded="$preloaded $name"
 done
-[ -n "$next" ] || for name in capi-core capi-kubeadm-bootstrap capi-kubeadm-control-plane capd csi-attacher csi-mock; do image "capnm.dev/$name:e2e" "${tool[$name]}"; done
+[ -n "$next" ] || for name in capi-core capi-kubeadm-bootstrap capi-kubeadm-control-plane capi-operator capd csi-attacher csi-mock; do image "capnm.dev/$name:e2e" "${tool[$name]}"; done
 
 # What kind's images/base/Dockerfile makes of Debian.
 files=$(cd .. && go list -m -f '{{.Dir}}' sigs.k8s.io/kind)/images/base/files
