@@ -72,6 +72,7 @@ type Reconciler struct {
 	conditions  writelimit.Limiter[types.NamespacedName] // of conditions that report progress only
 	failures    workload.Failures[types.NamespacedName]
 	blocked     sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
+	requested   sync.Map                                  // when drains in place were requested, by the Machine's namespace and name: see requestDrain
 	rulesGone   sync.Map                                  // since when MachineDrainRules of drains are gone, by the Machine's namespace and name: see awaitReplacement
 	handedOver  sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
 	patches     sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
@@ -342,6 +343,7 @@ func (r *Reconciler) forgetDrain(machine types.NamespacedName) {
 	r.volumeFacts.forget(machine)
 	r.failures.Record(machine, nil, time.Time{})
 	r.blocked.Delete(machine)
+	r.requested.Delete(machine)
 	r.rulesGone.Delete(machine)
 	r.unconfirmed.Delete(machine)
 	r.Clusters.ReleaseAll(watchOwner(machine))

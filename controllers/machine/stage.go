@@ -7,6 +7,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -153,15 +154,45 @@ func (r *Reconciler) advanceStage(ctx context.Context, s *scope, stage v1alpha1.
 // drainInPlace drains the Node of a Machine that is not being deleted. When the condition has the reason Drained, the Pods have terminated and
 // the volumes are detached.
 func (r *Reconciler) drainInPlace(ctx context.Context, s *scope) (reconcile.Result, error) {
-	request := machinedrain.RequestDrain(s.now)
+	request := r.requestDrain(s)
 	switch err := r.patchRemediation(ctx, s, request); {
-	case errors.Is(err, errRestored): // the drain continues, and its clock starts again
+	case errors.Is(err, errRestored): // the drain continues
 		s.machine = s.machine.DeepCopy()
 		request(s.machine)
 	case err != nil:
 		return reconcile.Result{}, err
 	}
 	return r.runSteps(ctx, s, r.awaitServed, r.requestMaintenance, r.skipIfDrained, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets, r.confirmPods)
+}
+
+// drainRequest is when the drain in place of a Machine was requested.
+type drainRequest struct {
+	uid types.UID
+	at  time.Time
+}
+
+// requestDrain returns the change that records on a Machine when its drain was requested. The time is kept in memory until the drain ends or is withdrawn:
+// another actor may restore the annotation each time, and the Machine must keep its place among those that wait for turns.
+func (r *Reconciler) requestDrain(s *scope) func(*clusterv1.Machine) (changed bool) {
+	key, request := client.ObjectKeyFromObject(s.machine), drainRequest{uid: s.machine.UID, at: s.now}
+	if recorded := machinedrain.RequestedAt(s.machine); recorded != nil {
+		request.at = *recorded
+	} else if before, found := r.requested.Load(key); found && before.(drainRequest).uid == request.uid { //nolint:forcetypeassert // nothing else is stored
+		request = before.(drainRequest) //nolint:forcetypeassert // nothing else is stored
+	}
+	r.requested.Store(key, request)
+	return machinedrain.RequestDrain(request.at)
+}
+
+// withRequest returns a running Machine of the cache with the request for its drain in place, which another actor may have replaced.
+func (r *Reconciler) withRequest(m *clusterv1.Machine) *clusterv1.Machine {
+	request, found := r.requested.Load(client.ObjectKeyFromObject(m))
+	if !found || request.(drainRequest).uid != m.UID || machinedrain.RequestedAt(m) != nil { //nolint:forcetypeassert // nothing else is stored
+		return m
+	}
+	m = m.DeepCopy()
+	machinedrain.RequestDrain(request.(drainRequest).at)(m) //nolint:forcetypeassert // nothing else is stored
+	return m
 }
 
 // skipIfDrained ends the steps of a Machine whose Node has been drained before, unless Pods must be drained again.

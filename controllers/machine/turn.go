@@ -34,8 +34,13 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 		return machinedrain.Turn{}, err
 	}
 	self := machinedrain.ContenderOf(s.machine)
-	if self.AwaitsRules, err = r.Maintenances.HasInvalidRules(ctx, s.cluster)(s.machine); err != nil {
+	switch invalid, err := r.Maintenances.HasInvalidRules(ctx, s.cluster)(s.machine); {
+	case err != nil:
 		return machinedrain.Turn{}, err
+	case invalid:
+		self.Obstacle = machinedrain.AwaitsRules
+	case r.isBlocked(s.machine, s.now):
+		self.Obstacle = machinedrain.Blocked
 	}
 	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
 }
@@ -44,6 +49,11 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 func (r *Reconciler) machinesBeside(ctx context.Context, s *scope) ([]clusterv1.Machine, error) {
 	list, cluster := &clusterv1.MachineList{}, s.nameOfCluster()
 	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)
+	for i := range list.Items {
+		if m := &list.Items[i]; m.DeletionTimestamp.IsZero() {
+			list.Items[i] = *r.withRequest(m)
+		}
+	}
 	return list.Items, errors.Wrapf(err, "listing the Machines of Cluster %s", cluster)
 }
 
@@ -90,18 +100,30 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 			observed.HasInvalidRules, err = hasInvalidRules(machine)
 			return observed, err
 		}
+		observed.IsBlocked = r.isBlocked(machine, s.now)
 		return observed, nil
 	})
 }
 
+// isBlocked reports whether this process has found for a moment that something prevents the drain of a Machine from beginning. The condition of the Machine
+// does not decide: it may be from before a restart, and its reason may be that of a drain in progress.
+func (r *Reconciler) isBlocked(machine *clusterv1.Machine, now time.Time) bool {
+	since, blocked := r.blocked.Load(client.ObjectKeyFromObject(machine))
+	return blocked && now.Sub(since.(time.Time)) >= recordAfter //nolint:forcetypeassert // nothing else is stored
+}
+
 // isHeld returns a function that reports whether the drain of a Machine of the Cluster is held, see machinedrain.ObservedDrain.
 func (r *Reconciler) isHeld(ctx context.Context, s *scope) func(*clusterv1.Machine) (bool, error) {
-	hasUnreadPolicy := r.Maintenances.HasUnreadPolicy(ctx, s.cluster)
+	policyOf := r.Maintenances.PolicyOf(ctx, s.cluster)
 	return func(machine *clusterv1.Machine) (bool, error) {
 		if r.Filter.ResponsibilityFor(machine) != machinedrain.Reconciles {
 			return true, nil
 		}
-		return hasUnreadPolicy(machine)
+		policy, isUnread, err := policyOf(machine)
+		if s.cluster == nil || err != nil { // it is not known
+			return false, err
+		}
+		return isUnread || !machinedrain.WantsDrain(machine, policy), nil
 	}
 }
 

@@ -10,14 +10,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -79,7 +88,7 @@ func TestContenders(t *testing.T) {
 			g.Expect(workers).To(Equal(2))
 			var names []string
 			for _, contender := range contenders {
-				if contender.AwaitsRules {
+				if contender.Obstacle == machinedrain.AwaitsRules {
 					contender.Name += " awaits rules"
 				}
 				names = append(names, contender.Name)
@@ -117,4 +126,109 @@ func TestOverdueTurnIsRecordedFirst(t *testing.T) {
 			g.Expect(recorded).To(Equal(overdue))
 		})
 	}
+}
+
+func TestBlindTurnBehindWithdrawnDrainInPlace(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
+	controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}}}
+	for name, stage := range map[string]bool{"M93: grants a turn behind a Machine whose drain in place no policy selects any more": true, "M93: grants a turn behind a Machine whose policy requires no drain before an update in place any more": false} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			x := &clusterv1.Machine{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "x", UID: "x", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", "pool": "x"}, Annotations: map[string]string{
+					v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner, v1alpha1.DrainRequestedAnnotation: ago(5*time.Hour) + "/x", v1alpha1.WaitingForTurnAnnotation: ago(5 * time.Hour),
+				}},
+				Spec:   clusterv1.MachineSpec{ClusterName: "c", Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](60)}},
+				Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "nx"}, Conditions: []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForTurn}}},
+			}
+			if stage {
+				x.Annotations[v1alpha1.MachineStageAnnotation] = "Drain"
+			} else {
+				x.Annotations[clusterv1.UpdateInProgressAnnotation] = ""
+			}
+			y := deletedMachine()
+			y.Name, y.UID, y.Status.NodeRef.Name = "y", "y", "ny"
+			y.Labels = map[string]string{clusterv1.ClusterNameLabel: "c", "pool": "y"}
+			y.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-4 * time.Hour)))
+			y.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
+			y.Annotations[v1alpha1.WaitingForTurnAnnotation], y.Annotations[v1alpha1.DrainBlockedAnnotation] = ago(4*time.Hour), ago(3*time.Hour) // the outage began 3 h ago
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "y"}}
+			policy.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"pool": "y"}}
+			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+			other := policy.DeepCopy() // that of x
+			other.Name, other.Spec.MachineSelector.MatchLabels["pool"] = "x", "x"
+			objects := []client.Object{x, y, provisionedCluster(), controlPlane, policy}
+			if !stage {
+				objects = append(objects, other)
+			}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(x, y).Build()
+			r := withoutConnection(t, now, management, clustercache.HealthCheckingState{LastProbeTime: now.Add(-time.Second), LastProbeSuccessTime: now.Add(-3 * time.Hour), ConsecutiveFailures: 300})
+			for _, m := range []*clusterv1.Machine{x, y} {
+				r.references.Set(types.NamespacedName{Namespace: "fleet"}, m.UID, referenced{}, time.Hour)
+				r.blocked.Store(client.ObjectKeyFromObject(m), now.Add(-3*time.Hour))
+			}
+			r.references.Set(types.NamespacedName{Namespace: "fleet", Name: "c"}, "c/kubeconfig", referenced{}, time.Hour)
+			for range 3 {
+				for _, m := range []*clusterv1.Machine{x, y} {
+					_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
+					g.Expect(err).NotTo(HaveOccurred())
+					g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+				}
+			}
+			g.Expect(y.Annotations).To(HaveKey(v1alpha1.DrainStartedAnnotation), "the turns cannot be observed for 180 drain timeouts")
+		})
+	}
+}
+
+// withoutConnection returns a Reconciler that is connected to no workload cluster. state is that of the ClusterCache.
+func withoutConnection(t *testing.T, at time.Time, management client.Client, state clustercache.HealthCheckingState) *Reconciler {
+	t.Helper()
+	now := clocktesting.NewFakePassiveClock(at)
+	return &Reconciler{
+		Client: management, APIReader: management, Clock: now, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+		Clusters: workload.NewClusters(management, disconnected{clustercache.NewFakeEmptyClusterCache(), state}, newScheme(), workload.Limits{}, now),
+		Recorder: tracing.NewRecorder(t.Context(), nil), events: record.NewFakeRecorder(1000), references: expiring.NewMap[types.UID, referenced](t.Context()),
+		ConnectNow: func(types.NamespacedName) {}, retryAfter: func(types.NamespacedName, time.Duration) {},
+	}
+}
+
+func provisionedCluster() *clusterv1.Cluster {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
+	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	return cluster
+}
+
+func TestCopiedRequestGetsTurn(t *testing.T) {
+	t.Run("M107: a Machine whose request for a drain in place another actor replaces each time gets a turn, and counts for others", func(t *testing.T) {
+		g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+		machine := &clusterv1.Machine{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", UID: "m", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}, Annotations: map[string]string{
+				v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner, v1alpha1.MachineStageAnnotation: "Drain",
+				v1alpha1.DrainRequestedAnnotation: "2020-01-01T00:00:00Z/other", // from the template of its MachineSet
+			}},
+			Spec:   clusterv1.MachineSpec{ClusterName: "c"},
+			Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
+		}
+		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
+		r := &Reconciler{Client: management, Maintenances: &machinemaintenance.Requester{Client: management}}
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+		g.Expect(management.Create(t.Context(), policy)).To(Succeed())
+		for _, each := range []struct {
+			after time.Duration
+			now   bool
+		}{{0, false}, {2 * time.Second, true}} {
+			s := &scope{machine: machine.DeepCopy(), cluster: provisionedCluster(), policy: policy, node: node, now: start.Add(each.after)}
+			s.client = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build()
+			r.requestDrain(s)(s.machine)
+			turn, err := r.turn(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(turn.Now()).To(Equal(each.now), "%+v", turn)
+			machines, err := r.machinesBeside(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(machinedrain.RequestedDrains(machines)).To(HaveLen(1))
+		}
+	})
 }

@@ -81,24 +81,25 @@ func (q *Requester) policyOf(ctx context.Context, machine *clusterv1.Machine) (*
 	return selection.Settings(machine), nil
 }
 
-// HasUnreadPolicy returns a function that reports whether a policy that cannot be decoded may select a Machine of the Cluster. cluster is nil if it could
-// not be read: this is not known then, and the function returns false. It lists the policies in its first call, and only if one cannot be decoded.
-func (q *Requester) HasUnreadPolicy(ctx context.Context, cluster *clusterv1.Cluster) func(*clusterv1.Machine) (bool, error) {
-	if cluster == nil || len(q.Unread.List("MachineDrainPolicy", cluster.Namespace)) == 0 {
-		return func(*clusterv1.Machine) (bool, error) { return false, nil }
+// PolicyOf returns a function that returns the policy whose settings apply to a Machine of the Cluster, nil if there is none. isUnread means that it is not
+// known, because a policy that cannot be decoded may select the Machine. cluster is nil if it could not be read: the function knows nothing then. It
+// lists the policies in its first call.
+func (q *Requester) PolicyOf(ctx context.Context, cluster *clusterv1.Cluster) func(*clusterv1.Machine) (policy *v1alpha1.MachineDrainPolicy, isUnread bool, _ error) {
+	if cluster == nil {
+		return func(*clusterv1.Machine) (*v1alpha1.MachineDrainPolicy, bool, error) { return nil, false, nil }
 	}
 	list := sync.OnceValues(func() ([]v1alpha1.MachineDrainPolicy, error) {
 		policies := &v1alpha1.MachineDrainPolicyList{}
 		err := q.Client.List(ctx, policies, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy)
 		return policies.Items, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", cluster.Namespace)
 	})
-	return func(machine *clusterv1.Machine) (bool, error) {
+	return func(machine *clusterv1.Machine) (*v1alpha1.MachineDrainPolicy, bool, error) {
 		policies, err := list()
 		if err != nil {
-			return false, err
+			return nil, false, err
 		}
-		_, unread := q.PolicyFor(machine, cluster, policies)
-		return unread != nil, nil
+		selection, unread := q.PolicyFor(machine, cluster, policies)
+		return selection.Settings(machine), unread != nil, nil
 	}
 }
 

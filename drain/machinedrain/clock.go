@@ -50,6 +50,9 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 	if c.continuesAfterTimeout(m, now) {
 		c.Volumes = nil
 	}
+	if !keepsStart(m, maintenance) {
+		c.Drain = nil
+	}
 	if c.Held = heldSince(m, now); c.Held != nil { // what began before does not count
 		c.Drained, c.Volumes, c.outdated, c.resumed = nil, nil, isOutdated(m, maintenance), true
 	}
@@ -76,6 +79,13 @@ func (c Clock) continuesAfterTimeout(m *clusterv1.Machine, now time.Time) bool {
 	}
 	deadline := c.DrainDeadline(m)
 	return deadline == nil || now.Before(*deadline)
+}
+
+// keepsStart reports whether the recorded start of the drain may count: the NodeMaintenance drains the Node, or is not known, or the record keeps the turn of
+// the Machine, see turnBegan.
+func keepsStart(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
+	present, found := maintenance.Get()
+	return !maintenance.IsKnown() || found && present.Spec.Stage == v1alpha1.StageDrain || turnBegan(m) != nil
 }
 
 // waitingSince returns the clock of a Machine that waits for a turn. The end of an earlier drain does not count: Pods must be drained again.
@@ -382,6 +392,8 @@ func (c Clock) removeFormer(m *clusterv1.Machine) (changed bool) {
 	}
 	switch {
 	case c.Held != nil && c.Drain == nil:
+		return removeAnnotations(m, v1alpha1.DrainStartedAnnotation, v1alpha1.DrainOverdueAnnotation) || changed
+	case c.Drain == nil && DrainTimeout(m) <= 0 && recorded(m, v1alpha1.DrainStartedAnnotation) != nil: // it must not count for a timeout that is set later
 		return removeAnnotations(m, v1alpha1.DrainStartedAnnotation, v1alpha1.DrainOverdueAnnotation) || changed
 	case c.Held == nil && c.Drained != nil && DrainTimeout(m) <= 0: // Pods may have to be drained again, from another start
 		return removeAnnotations(m, v1alpha1.DrainStartedAnnotation) || changed

@@ -421,6 +421,8 @@ func TestBlindTurn(t *testing.T) {
 	started := func(name string, since int) clusterv1.Machine {
 		return member(name, v1alpha1.DrainStartedAnnotation, at(since))
 	}
+	heldByHooks := member("a", v1alpha1.DrainHeldAnnotation, at(500), v1alpha1.DrainBlockedAnnotation, at(500))
+	heldByHooks.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Reason: v1alpha1.ReasonWaitingForTurn}} // not updated yet
 	for _, tc := range []struct {
 		name    string
 		all     []clusterv1.Machine // the first decides
@@ -437,6 +439,7 @@ func TestBlindTurn(t *testing.T) {
 		{"M93: regardless of younger requests", []clusterv1.Machine{waiting("a", 100, 500), waiting("b", 100, 500)}, after(560), true},
 		{"M93: regardless of a Machine that has not waited long enough", []clusterv1.Machine{waiting("b", 100, 500), waiting("a", 100, 990)}, after(560), true},
 		{"M93: regardless of an older request that is held", []clusterv1.Machine{waiting("b", 100, 500), waiting("a-held", 100, 500)}, after(560), true},
+		{"M93: regardless of an older request that hooks hold", []clusterv1.Machine{waiting("b", 100, 500), heldByHooks}, after(560), true},
 		{"M93: never to a Machine that does not wait", []clusterv1.Machine{started("b", 100)}, time.Time{}, false},
 		{"M93: never to a Machine that was observed to wait a moment ago", []clusterv1.Machine{member("b", v1alpha1.WaitingForTurnAnnotation, at(100))}, time.Time{}, false},
 	} {

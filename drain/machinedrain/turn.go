@@ -32,13 +32,51 @@ type Contender struct {
 	Began time.Time
 	// Timeout is the drain timeout of the Machine, 0 if it has none.
 	Timeout time.Duration
-	// Stuck means that the drain would not begin if maxParallelDrains permitted it: its reconciliation fails persistently.
-	Stuck bool
-	// AwaitsRules means that the drain would not begin either, because invalid MachineDrainRules select the Machine. The drains of Machines that they
-	// do not select do not wait for it. Those that they select get turns in the usual order, so that they do not time out together.
-	AwaitsRules bool
+	// Obstacle is what keeps the drain from beginning if maxParallelDrains permits it.
+	Obstacle Obstacle
 
 	joins bool // a hold has just ended: other Machines do not know yet that this one waits for a turn
+}
+
+// Obstacle is what keeps a drain that has not begun from beginning when maxParallelDrains permits it. It decides whom the Machine delays.
+type Obstacle int
+
+const (
+	// NoObstacle means that the drain begins.
+	NoObstacle Obstacle = iota
+	// AwaitsRules means that invalid MachineDrainRules select the Machine. Machines that they do not select do not wait for it. Those that they select
+	// get turns in the usual order, so that they do not time out together.
+	AwaitsRules
+	// Blocked means that something else prevents the drain from beginning, such as a step that fails. Its drain timeout counts, if it has one.
+	Blocked
+	// Held means that the Machine takes no turn, and that no deadline ends this: it is paused, or see ObservedDrain.IsHeld, or IsHeldByHooks.
+	Held
+)
+
+// ObstacleOf returns what keeps the drain of a Machine from beginning. Only NoObstacle means that it begins when it has a turn.
+func ObstacleOf(m *clusterv1.Machine, observed ObservedDrain) Obstacle {
+	switch {
+	case HasPauseAnnotation(m) || observed.IsHeld || IsHeldByHooks(m):
+		return Held
+	case observed.HasInvalidRules:
+		return AwaitsRules
+	case observed.IsBlocked:
+		return Blocked
+	default:
+		return NoObstacle
+	}
+}
+
+// delays reports whether a Machine that has waited longer delays the drain of another one. One that is blocked does, until the other one is overdue: what
+// blocks one may block all of them, for example an outage. If the others had turns meanwhile, all would be released or drained together.
+func (c Contender) delays(other Contender) bool {
+	return c.Obstacle == NoObstacle || c.Obstacle == Blocked || c.Obstacle == AwaitsRules && other.Obstacle == AwaitsRules
+}
+
+// isPassedBy reports whether an obstacle keeps a Machine that delays another one from beginning, so that the other one may be overdue. One that was
+// blocked itself a moment ago does not know that yet: what has blocked both may be over.
+func (c Contender) isPassedBy(other Contender) bool {
+	return c.Obstacle == AwaitsRules || c.Obstacle == Blocked && other.Obstacle != Blocked
 }
 
 // ContenderOf returns the contender of a Machine whose drain has not started.
@@ -57,11 +95,21 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 
 // NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because its policy sets maxParallelDrains. present is its NodeMaintenance, nil if it has
 // none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with an unreachable Node never waits. A drain that
-// has begun keeps the turn if its NodeMaintenance must be recreated. One that was held has no turn any more.
+// has begun keeps the turn if its NodeMaintenance must be recreated, see turnBegan. One that was held has no turn any more.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance) bool {
 	isLimited := policy != nil && policy.Spec.MaxParallelDrains != nil && !isControlPlane(m) && !rules.Unreachable(node)
 	drains := present != nil && present.Spec.Stage == v1alpha1.StageDrain && !WasHeldByHooks(m)
-	return isLimited && !drains && recorded(m, v1alpha1.DrainStartedAnnotation) == nil
+	return isLimited && !drains && turnBegan(m) == nil
+}
+
+// turnBegan returns since when a Machine has the turn that it has recorded, nil if it has none. The record keeps the turn while the Machine has no
+// NodeMaintenance in stage Drain: because it is overdue, must be recreated, or continues after a hold. An overdue Machine whose drain timeout was removed
+// has no turn any more: nothing would end it if the drain cannot begin.
+func turnBegan(m *clusterv1.Machine) *time.Time {
+	if DrainTimeout(m) <= 0 && !WasHeldByHooks(m) {
+		return nil
+	}
+	return recorded(m, v1alpha1.DrainStartedAnnotation)
 }
 
 // NeedsTurnAgain reports whether the drain of a Machine that was held may have to wait for a turn, see NeedsTurn, while neither its Node nor its
@@ -78,9 +126,18 @@ type ObservedDrain struct {
 	Maintenance *v1alpha1.NodeMaintenance
 	// HasInvalidRules means that an invalid MachineDrainRule selects the Machine.
 	HasInvalidRules bool
-	// IsHeld means that the drain does not begin, and that no deadline ends this: the policy of the Machine cannot be decoded, or another manager must
-	// drain the Machine.
+	// IsBlocked means that something else has prevented the drain from beginning, or kept the manager from observing it, for a moment at least.
+	IsBlocked bool
+	// IsHeld means that the drain does not begin, and that no deadline ends this: the policy of the Machine cannot be decoded, another manager must
+	// drain the Machine, or its drain in place is not wanted any more, see WantsDrain.
 	IsHeld bool
+}
+
+// WantsDrain reports whether the drain of a Machine whose drain was requested is still wanted under its policy, nil if no policy selects it. The request
+// of a drain in place stays until the manager can end the maintenance in the workload cluster.
+func WantsDrain(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) bool {
+	stage, _ := RequestedStage(m, policy)
+	return !m.DeletionTimestamp.IsZero() || policy != nil && stage == v1alpha1.StageDrain
 }
 
 // IsReportedHeld reports whether the condition of a Machine says that its drain is held, see ObservedDrain.
@@ -120,18 +177,21 @@ func RequestedDrains(all []clusterv1.Machine) []*clusterv1.Machine {
 	return requested
 }
 
-// stuckReasons are the reasons of the conditions of Machines whose drains do not begin.
-var stuckReasons = []string{v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonMaintenanceNameTaken, v1alpha1.ReasonCRDNotServed}
+// IsReportedBlocked reports whether the condition of a Machine says that its drain is blocked, see ObservedDrain.
+func IsReportedBlocked(m *clusterv1.Machine) bool {
+	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	return condition != nil && slices.Contains(blockedReasons, condition.Reason)
+}
+
+// blockedReasons are the reasons of the conditions of Machines whose drains are blocked.
+var blockedReasons = []string{v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonMaintenanceNameTaken, v1alpha1.ReasonCRDNotServed, v1alpha1.ReasonWaitingForWorkloadCluster}
 
 func contenderOf(m *clusterv1.Machine, observed ObservedDrain) Contender {
 	c := ContenderOf(m)
-	c.AwaitsRules = observed.HasInvalidRules
-	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {
-		c.Stuck = slices.Contains(stuckReasons, condition.Reason)
-	}
+	c.Obstacle = ObstacleOf(m, observed)
 	if drain := observed.Maintenance; drain != nil && !WasHeldByHooks(m) {
 		c.Draining, c.Began = true, DrainBegan(drain)
-	} else if began := recorded(m, v1alpha1.DrainStartedAnnotation); began != nil { // its NodeMaintenance is recreated or resumed
+	} else if began := turnBegan(m); began != nil { // its NodeMaintenance is recreated or resumed
 		c.Draining, c.Began = true, *began
 	}
 	return c
@@ -142,8 +202,8 @@ func contenderOf(m *clusterv1.Machine, observed ObservedDrain) Contender {
 // other owners have held it: then it needs another turn.
 func contends(m *clusterv1.Machine, observed ObservedDrain) bool {
 	isReachable := observed.Node != nil && !rules.Unreachable(observed.Node)
-	hasBegun := observed.Maintenance != nil && !WasHeldByHooks(m) || recorded(m, v1alpha1.DrainStartedAnnotation) != nil
-	return isReachable && !IsHeldByHooks(m) && (hasBegun || !HasPauseAnnotation(m) && !observed.IsHeld)
+	hasBegun := observed.Maintenance != nil && !WasHeldByHooks(m) || turnBegan(m) != nil
+	return isReachable && (hasBegun && !IsHeldByHooks(m) || ObstacleOf(m, observed) != Held)
 }
 
 // latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its request, after the end of a hold, and after
@@ -176,8 +236,8 @@ type Turn struct {
 	Settles time.Time
 	// Latest is when the drain starts regardless of the limit unless another drain starts before, zero if the Machine has no drain timeout.
 	Latest time.Time
-	// Overdue means that Latest has passed for this Machine and for none that has waited longer, and that the drains in progress use the limit, or
-	// that a Machine which has waited longer does not begin although it could. When a drain ends, the next one begins: until then no other Machine
+	// Overdue means that Latest has passed for this Machine and for none that has waited longer, and that the drains in progress use the limit,
+	// that an obstacle keeps a Machine which has waited longer from beginning. When a drain ends, the next one begins: until then no other Machine
 	// is overdue.
 	Overdue bool
 }
@@ -219,7 +279,7 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	}
 	lastBegan := lastDrainBegan(self, all)
 	turn := Turn{Limit: limit, Settles: self.settles(now), Latest: self.latest(lastBegan), Overdue: self.isOverdue(lastBegan, now)}
-	isStuck := false
+	isBlocked := false
 	for _, other := range all {
 		switch {
 		case other.Name == self.Name:
@@ -227,13 +287,13 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 			turn.Draining++
 		case compareContenders(other, self) < 0:
 			turn.Overdue = turn.Overdue && !other.isOverdue(lastBegan, now)
-			if !other.AwaitsRules || self.AwaitsRules {
+			if other.delays(self) {
 				turn.Before++
-				isStuck = isStuck || other.Stuck || other.AwaitsRules
+				isBlocked = isBlocked || other.isPassedBy(self)
 			}
 		}
 	}
-	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isStuck)
+	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isBlocked)
 	return turn
 }
 
@@ -273,8 +333,8 @@ func lastDrainBegan(self Contender, all []Contender) (last time.Time) {
 // it has no timeout. Turns are one drain timeout apart: the Machine must not have been able to observe the turn for that time, and no drain of
 // the Cluster must have begun in that time. Of several such Machines, only the oldest request gets a turn. One that has not recorded yet since when it
 // cannot observe the turn counts as if that was when the Machine could not. So an outage does not start all drains at once, and none of these
-// Machines is released before another drain timeout has passed. isHeld is that of ObservedDrain: such a Machine never gets a turn. BlindTurn returns
-// its first error.
+// Machines is released before another drain timeout has passed. isHeld is that of ObservedDrain: a Machine that is Held never gets a turn. BlindTurn
+// returns its first error.
 func BlindTurn(
 	self *clusterv1.Machine, clock Clock, all []clusterv1.Machine, isHeld func(*clusterv1.Machine) (bool, error), now time.Time,
 ) (at time.Time, granted bool, _ error) {
@@ -285,10 +345,11 @@ func BlindTurn(
 	}
 	for _, m := range requested {
 		other := clocks[m.Name].EarliestBlindTurn(m, lastBegan)
-		if m.Name == self.Name || HasPauseAnnotation(m) || OldestRequestFirst(m, self) > 0 || other.IsZero() || now.Before(other) {
+		if m.Name == self.Name || OldestRequestFirst(m, self) > 0 || other.IsZero() || now.Before(other) {
 			continue
 		}
-		if held, err := isHeld(m); err != nil || !held {
+		held, err := isHeld(m)
+		if err != nil || ObstacleOf(m, ObservedDrain{IsHeld: held}) != Held {
 			return at, false, err
 		}
 	}

@@ -38,13 +38,13 @@ func within(seconds int, c machinedrain.Contender) machinedrain.Contender {
 	return c
 }
 
-func stuck(c machinedrain.Contender) machinedrain.Contender {
-	c.Stuck = true
+func blocked(c machinedrain.Contender) machinedrain.Contender {
+	c.Obstacle = machinedrain.Blocked
 	return c
 }
 
 func awaitsRules(c machinedrain.Contender) machinedrain.Contender {
-	c.AwaitsRules = true
+	c.Obstacle = machinedrain.AwaitsRules
 	return c
 }
 
@@ -75,7 +75,11 @@ func TestTurnOf(t *testing.T) {
 		{"M37: makes the later deletion of two that are overdue wait", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, contender("b", 2))}, 1, 50, false},
 		{"M37: does not wait for an older deletion without a drain timeout", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), contender("b", 2)}, 1, 50, true},
 		{"M37: waits for an older deletion that begins now, after a drain has ended", within(10, contender("c", 3)), []machinedrain.Contender{contender("b", 2)}, 1, 50, false},
-		{"M37: does not wait for an older deletion whose reconciliation fails", within(10, contender("c", 3)), []machinedrain.Contender{stuck(contender("b", 2))}, 1, 50, true},
+		{"M37: waits for an older deletion that is blocked no longer than the drain timeout", within(10, contender("c", 3)), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 50, true},
+		{"M37: waits for it until then: what blocks it may be over", within(10, contender("c", 3)), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 12, false},
+		{"M37: waits for it once more if both were blocked, as by an outage that is over", within(10, blocked(contender("c", 3))), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 50, false},
+		{"M37: makes the later of two overdue deletions wait behind a blocked one", within(10, contender("d", 4)), []machinedrain.Contender{blocked(contender("b", 2)), within(10, contender("c", 3))}, 1, 50, false},
+		{"M37: does not wait for an older deletion that is held", contender("c", 3), []machinedrain.Contender{{Name: "b", Requested: time.Unix(2, 0), Obstacle: machinedrain.Held}}, 1, 9, true},
 		{"M6: does not wait for an older deletion that waits for invalid rules", contender("c", 3), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 9, true},
 		{"M26: waits for an older deletion whose rules are invalid as well", awaitsRules(contender("c", 3)), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 9, false},
 		{"M37: starts the older deletion of two that are overdue and wait for invalid rules", within(10, awaitsRules(contender("b", 2))), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("c", 3)))}, 1, 50, true},
@@ -188,11 +192,14 @@ type simulated struct {
 	maintenance *v1alpha1.NodeMaintenance // in stage Drain, or nil
 	// invalid means that an invalid rule selects the Machine, and held is IsHeld of ObservedDrain.
 	invalid, held bool
-	blocked       time.Time // since when invalid rules have prevented the drain although the Machine has the turn
+	// fails means that a step before the turn fails, and failing is since when.
+	fails   bool
+	failing int
+	blocked time.Time // since when invalid rules have prevented the drain although the Machine has the turn
 }
 
 func (m *simulated) hasBegun() bool {
-	return m.maintenance != nil || m.Annotations[v1alpha1.DrainStartedAnnotation] != ""
+	return m.maintenance != nil || m.Annotations[v1alpha1.DrainStartedAnnotation] != "" && m.timeout() > 0
 }
 
 func (m *simulated) timeout() time.Duration { return machinedrain.DrainTimeout(&m.Machine) }
@@ -223,6 +230,13 @@ func (s *simulation) reconcile(m *simulated) (released bool) {
 	if m.held {
 		return false
 	}
+	if m.fails && m.maintenance == nil { // its drain timeout counts
+		if m.failing == 0 {
+			m.failing = s.now
+		}
+		return m.timeout() > 0 && after(s.now).Sub(after(m.failing)) >= m.timeout()
+	}
+	m.failing = 0
 	policy, node, turn := &v1alpha1.MachineDrainPolicy{}, nodeThatIs(false), machinedrain.Turn{}
 	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
 	if machinedrain.NeedsTurn(&m.Machine, policy, node, m.maintenance) {
@@ -233,10 +247,12 @@ func (s *simulation) reconcile(m *simulated) (released bool) {
 		}
 		contenders, _, _ := machinedrain.Contenders(machines, func(each *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 			other := byName[each.Name]
-			return machinedrain.ObservedDrain{Node: node, Maintenance: other.maintenance, HasInvalidRules: other.invalid, IsHeld: other.held}, nil
+			return machinedrain.ObservedDrain{Node: node, Maintenance: other.maintenance, HasInvalidRules: other.invalid, IsHeld: other.held, IsBlocked: other.failing > 0 && s.now-other.failing >= 5}, nil
 		})
 		self := machinedrain.ContenderOf(&m.Machine)
-		self.AwaitsRules = m.invalid
+		if m.invalid {
+			self.Obstacle = machinedrain.AwaitsRules
+		}
 		turn = machinedrain.TurnOf(self, contenders, s.limit, after(s.now))
 	}
 	switch {
@@ -274,14 +290,14 @@ func (s *simulation) remove(m *simulated) {
 	s.machines = slices.DeleteFunc(s.machines, func(each *simulated) bool { return each == m })
 }
 
-// TestTurnsOfBlockedMachines deletes Machines, of which some are held, and some are selected by invalid rules. A drain begins beside others within the
+// TestTurnsOfBlockedMachines deletes Machines, of which some are held, some fail, and some are selected by invalid rules. A drain begins beside others within the
 // limit, or alone when no other has begun for its drain timeout. No Machine waits for one that does not begin: it has no drain timeout,
-// or the timeout ends the wait.
+// or the timeout ends the wait. A Machine whose drain timeout is removed keeps no turn that it has not used.
 func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37
 	rapid.Check(t, func(t *rapid.T) {
 		s := &simulation{limit: rapid.IntRange(1, 2).Draw(t, "limit")}
 		for i := range rapid.IntRange(20, 50).Draw(t, "steps") {
-			step := rapid.IntRange(0, 6).Draw(t, "step")
+			step := rapid.IntRange(0, 8).Draw(t, "step")
 			if step == 0 {
 				m := &simulated{Machine: inDeletion(fmt.Sprintf("%c%02d", rapid.ByteRange('a', 'z').Draw(t, "name"), i))}
 				m.DeletionTimestamp = ptr.To(metav1.NewTime(after(s.now)))
@@ -306,6 +322,10 @@ func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37
 				m.invalid = !m.invalid
 			case 5:
 				m.held = !m.held
+			case 7:
+				m.fails = !m.fails
+			case 8:
+				m.Spec.Deletion.NodeDrainTimeoutSeconds = nil
 			case 6:
 				if m.maintenance != nil { // it is drained, and its hook is removed
 					s.remove(m)
@@ -319,7 +339,8 @@ func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37
 			}
 		}
 		for _, m := range s.machines {
-			if count, _ := s.lastBegan(nil); !m.held && !m.hasBegun() && (m.timeout() > 0 || !m.invalid && count < s.limit) {
+			fails := slices.ContainsFunc(s.machines, func(each *simulated) bool { return each.fails && !each.held && !each.hasBegun() })
+			if count, _ := s.lastBegan(nil); !m.held && !m.hasBegun() && (m.timeout() > 0 || !m.invalid && !fails && count < s.limit) {
 				t.Fatalf("%d drains have begun, the limit is %d, and Machine %s still waits", count, s.limit, m.Name)
 			}
 		}
@@ -346,6 +367,7 @@ func TestContenders(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := inDeletion("one")
+			m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
 			if test.paused {
 				m.Annotations[clusterv1.PausedAnnotation] = ""
 			}
@@ -363,7 +385,7 @@ func TestContenders(t *testing.T) {
 			if err != nil || len(contenders) == 1 != test.is {
 				t.Fatalf("Contenders() = %v, %v", contenders, err)
 			}
-			if test.is && (contenders[0].Draining != (test.draining || test.recorded) || contenders[0].AwaitsRules != test.invalid) {
+			if test.is && (contenders[0].Draining != (test.draining || test.recorded) || contenders[0].Obstacle == machinedrain.AwaitsRules != test.invalid) {
 				t.Errorf("Contenders() = %v", contenders)
 			}
 		})
@@ -414,6 +436,33 @@ func TestOverdueTurn(t *testing.T) {
 		machinedrain.ClockOf(&overdue, read(nil), now).WithTurn(turn, &overdue, now).Record(&overdue)
 		if turn := turnOf(&next); turn.Now() {
 			t.Errorf("the next Machine has the turn %v", turn)
+		}
+	})
+}
+
+func TestRemovedTimeout(t *testing.T) {
+	t.Run("M37: an overdue turn ends when the drain timeout is removed, because nothing else would end it", func(t *testing.T) {
+		b, d := inDeletion("b"), inDeletion("d")
+		b.Annotations[v1alpha1.DrainStartedAnnotation] = after(100).Format(time.RFC3339) // the drain has not begun: its rules are invalid
+		d.DeletionTimestamp = ptr.To(metav1.NewTime(after(10)))
+		turnOf := func() machinedrain.Turn {
+			all, _, _ := machinedrain.Contenders([]clusterv1.Machine{b, d}, func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				return machinedrain.ObservedDrain{Node: nodeThatIs(false), HasInvalidRules: m.Name == "b"}, nil
+			})
+			return machinedrain.TurnOf(machinedrain.ContenderOf(&d), all, 1, after(1000))
+		}
+		b.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
+		if turn := turnOf(); turn.Now() {
+			t.Errorf("with the timeout: %+v", turn)
+		}
+		b.Spec.Deletion.NodeDrainTimeoutSeconds = nil
+		if turn := turnOf(); !turn.Now() {
+			t.Errorf("without the timeout: %+v", turn)
+		}
+		machinedrain.ClockOf(&b, read(nil), after(1000)).Record(&b)
+		b.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
+		if deadline := machinedrain.ClockOf(&b, read(nil), after(1000)).DrainDeadline(&b); deadline != nil {
+			t.Errorf("the start counts for a timeout that is set later: %s", deadline)
 		}
 	})
 }

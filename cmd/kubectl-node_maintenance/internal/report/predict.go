@@ -156,7 +156,9 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 		return len(problems) > 0
 	}
 	self := machinedrain.ContenderOf(m.Machine)
-	self.AwaitsRules = hasInvalidRules(m.Machine)
+	if hasInvalidRules(m.Machine) {
+		self.Obstacle = machinedrain.AwaitsRules
+	}
 	if self.Requested.IsZero() {
 		self.Requested = now
 	}
@@ -166,7 +168,7 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 		if observed.Node, known = nodes[sibling.Status.NodeRef.Name]; !known {
 			observed.Node = &corev1.Node{} // assumed to be reachable
 		}
-		observed.HasInvalidRules, observed.IsHeld = hasInvalidRules(sibling), machinedrain.IsReportedHeld(sibling)
+		observed.HasInvalidRules, observed.IsHeld, observed.IsBlocked = hasInvalidRules(sibling), machinedrain.IsReportedHeld(sibling), machinedrain.IsReportedBlocked(sibling)
 		return observed, nil
 	})
 	turn := machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(intent.Policy.Spec.MaxParallelDrains, workers), now)
