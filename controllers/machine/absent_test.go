@@ -98,6 +98,32 @@ func TestNodeWhoseProviderIDIsNotInTheCache(t *testing.T) {
 	}
 }
 
+func TestNodeLookupWithoutAnswer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer error
+		want   string // the reason of the condition, empty if the step fails
+	}{
+		"M54: waits for an API server that does not answer": {context.DeadlineExceeded, v1alpha1.ReasonWaitingForWorkloadCluster},
+		"M39: fails if the API server refuses the list":     {apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			remote := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).Build(), interceptor.Funcs{
+				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+					return tc.answer
+				},
+			})
+			r := &Reconciler{Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{})}
+			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}
+			s.machine.Status.NodeRef, s.machine.Spec.ProviderID = clusterv1.MachineNodeReference{}, "cloud://m"
+			result, err := r.findNode(t.Context(), s)
+			g.Expect(err == nil).To(Equal(tc.want != ""))
+			g.Expect(result.reason).To(Equal(tc.want))
+		})
+	}
+}
+
 func TestPodThatIsNotInTheCache(t *testing.T) {
 	on := func(node, name string) client.Object { // the label stands for spec.nodeName, because the fake client passes only metadata to the index
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{"node": node}}}

@@ -67,7 +67,10 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 		waiting.message += ". The Node is unknown: the Machine has a provider ID and no nodeRef"
 		return s.requeueBy(&deadline, waiting), err
 	}
-	return outcome{}, r.findNodeIn(ctx, s, remoteClient)
+	if err := r.findNodeIn(ctx, s, remoteClient); err != nil {
+		return r.unreachable(ctx, s, err)
+	}
+	return outcome{}, nil
 }
 
 // findNodeIn looks up the Node by the provider ID of the Machine. If the client has no such Node, the API server decides: the watch may not have delivered
