@@ -137,7 +137,7 @@ func (s *scene) waitsForTurnThroughout(machines ...string) {
 	}
 	expectWaits("the deletion")
 	s.Eventually(begun, soon, pace).Should(HaveLen(2), "the drain timeout grants a turn")
-	s.Expect(time.Since(s.machine(last).DeletionTimestamp.Time)).To(BeNumerically(">", turnTimeout-time.Second))
+	s.Expect(time.Since(s.machine(machines[1]).DeletionTimestamp.Time)).To(BeNumerically(">", turnTimeout-time.Second), "the oldest of those that wait")
 	s.Expect(s.machine(last).Annotations).To(HaveKey(v1alpha1.WaitingForTurnAnnotation))
 
 	s.fleet.KillManager()
