@@ -3,8 +3,10 @@ package machine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,7 +71,8 @@ func TestWithoutConnection(t *testing.T) {
 		held                  bool          // by a hook of another owner
 		limited               bool          // the policy has maxParallelDrains
 		released              bool
-		wants                 string // the reason of the Machine's condition then
+		excludes              []string // what Cluster API does not repeat then
+		wants                 string   // the reason of the Machine's condition then
 	}{
 		{name: "M92: keeps a Machine that waits for a turn, after a restart", state: notTried, records: waits},
 		{name: "M92: keeps a Machine that waits for a turn, after a restart from an earlier version", state: notTried, reason: v1alpha1.ReasonWaitingForTurn},
@@ -113,6 +116,19 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M106: keeps a Machine that waits for volumes and whose drain timeout was extended meanwhile", state: wasLost, blindFor: 2 * time.Minute, records: map[string]string{
 			v1alpha1.DrainStartedAnnotation: ago(50 * time.Second), v1alpha1.VolumeWaitStartedAnnotation: ago(40 * time.Second),
 		}, volumeTimeout: ptr.To[int32](30)},
+		{name: "M119: leaves the drain to Cluster API if the wait for volumes times out in an outage, because no Pod was confirmed", state: wasLost, blindFor: 2 * time.Minute, records: map[string]string{
+			v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute), v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
+		}, volumeTimeout: ptr.To[int32](30), released: true, excludes: []string{clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation}},
+		{name: "M119: leaves the drain to Cluster API if the wait for volumes times out while admission fails", state: wasLost, fails: true, blindFor: 2 * time.Minute, records: map[string]string{
+			v1alpha1.DrainStartedAnnotation: ago(30 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute), v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
+		}, volumeTimeout: ptr.To[int32](30), released: true, excludes: []string{clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation}},
+		{name: "M21: releases a Machine whose drain has timed out at the end of the wait for volumes in an outage", state: wasLost, blindFor: 2 * time.Minute, records: map[string]string{
+			v1alpha1.DrainStartedAnnotation: ago(30 * time.Minute), v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
+		}, volumeTimeout: ptr.To[int32](30), released: true, excludes: []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation}},
+		{name: "M94: the wait for volumes of a drain in place does not count after the deletion, also not in an outage", state: wasLost, blindFor: 2 * time.Minute, records: map[string]string{
+			v1alpha1.MachineStageAnnotation: string(v1alpha1.StageDrain), v1alpha1.DrainRequestedAnnotation: ago(48*time.Hour) + "/m",
+			v1alpha1.DrainStartedAnnotation: ago(48 * time.Hour), v1alpha1.DrainEndedAnnotation: ago(47 * time.Hour), v1alpha1.VolumeWaitStartedAnnotation: ago(47 * time.Hour),
+		}, volumeTimeout: ptr.To[int32](7200), wants: v1alpha1.ReasonWaitingForWorkloadCluster},
 		{name: "M98: keeps a Machine that has waited for the workload cluster longer than its drain timeout, while its policy cannot be decoded", state: wasLost, unread: true, blindFor: time.Minute,
 			records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
 		{name: "M98: keeps a Machine whose drain has begun, while its policy cannot be decoded", state: wasLost, unread: true, blindFor: time.Minute,
@@ -197,6 +213,11 @@ func TestWithoutConnection(t *testing.T) {
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 			if tc.released {
 				g.Expect(machine.Annotations).NotTo(HaveKey(v1alpha1.PreDrainHookAnnotation))
+				if tc.excludes != nil {
+					g.Expect(slices.Sorted(maps.Keys(machine.Annotations))).To(Equal(tc.excludes))
+					isDrained := slices.Contains(tc.excludes, clusterv1.ExcludeNodeDrainingAnnotation)
+					g.Expect(strings.Contains(conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance), machinedrain.DrainedByClusterAPI)).NotTo(Equal(isDrained))
+				}
 				return
 			}
 			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))

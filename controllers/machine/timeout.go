@@ -98,16 +98,18 @@ func (r *Reconciler) endBlock(s *scope) {
 }
 
 // untilDeadline limits a wait during which the drain cannot be observed. If a deadline is exceeded, the drain timeout, or the volume detach timeout once
-// the drain is over, it returns the outcome that releases the Machine regardless of what it waits for.
+// the drain is over, it returns the outcome that releases the Machine regardless of what it waits for. The volume detach timeout does not end the drain:
+// nothing has confirmed that no Pod is left.
 func (s *scope) untilDeadline(waiting outcome) outcome {
-	switch deadline, part := s.clock().BlindDeadline(s.machine, s.BlockedSince); {
+	clock := s.clock()
+	switch deadline, part := clock.BlindDeadline(s.machine, s.BlockedSince); {
 	case s.confirming: // what the deadlines limit is over
 		return s.requeueBy(nil, waiting)
 	case !s.exceeds(deadline):
 		return s.requeueBy(deadline, waiting)
 	case part == machinedrain.PartVolumes:
-		s.drainOver = true
-		s.volumesTimedOut(waiting.message)
+		s.drainOver = clock.HasTimedOut()
+		s.volumesTimedOutUnobserved(waiting.message)
 	default:
 		s.drainTimedOut(waiting.message)
 	}
@@ -146,7 +148,19 @@ func (s *scope) drainTimedOut(waitedFor string) {
 }
 
 func (s *scope) volumesTimedOut(waitedFor string) {
-	s.volumesOver = true
-	s.volumesTimeoutMessage = "The volumes did not detach within nodeVolumeDetachTimeoutSeconds: " + waitedFor
+	s.endVolumeWait("The volumes did not detach within nodeVolumeDetachTimeoutSeconds: " + waitedFor)
+}
+
+// volumesTimedOutUnobserved is volumesTimedOut while it is not known whether volumes are attached.
+func (s *scope) volumesTimedOutUnobserved(waitedFor string) {
+	message := "nodeVolumeDetachTimeoutSeconds is exceeded, and the drain cannot be observed: " + waitedFor
+	if !s.drainOver && !s.machine.DeletionTimestamp.IsZero() {
+		message += machinedrain.DrainedByClusterAPI
+	}
+	s.endVolumeWait(message)
+}
+
+func (s *scope) endVolumeWait(message string) {
+	s.volumesOver, s.volumesTimeoutMessage = true, message
 	s.timedOut = append(s.timedOut, s.volumesTimeoutMessage)
 }

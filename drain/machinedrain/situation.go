@@ -85,6 +85,10 @@ func (c Clock) Deadline(m *clusterv1.Machine) (at *time.Time, of Part) {
 	return c.DrainDeadline(m), PartDrain
 }
 
+// HasTimedOut reports whether the drain had timed out before the wait for volumes began. Otherwise it had ended. That counts only with the Pods that the
+// watch had delivered, until they are confirmed as the last step: if the wait for volumes ends before, Cluster API must drain the Node.
+func (c Clock) HasTimedOut() bool { return c.Volumes != nil && c.Drain != nil && c.Drained == nil }
+
 // BlindPeriod is for how long a process must have been unable to observe a drain before it ends it. After a restart, the deadline may have passed without
 // final eviction attempts, and a first attempt to connect fails easily. The ClusterCache makes the next ones after 10 to 30 s.
 const BlindPeriod = time.Minute

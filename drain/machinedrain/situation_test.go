@@ -54,6 +54,12 @@ var matrixRecords = map[string]map[string]string{
 	"drained before the future": {v1alpha1.DrainStartedAnnotation: "300", v1alpha1.DrainEndedAnnotation: "5000"},
 }
 
+// inPlaceRecords are states of the records of a Machine that was drained in place and is deleted then.
+var inPlaceRecords = map[string]map[string]string{
+	"drained, with volumes":   {v1alpha1.DrainStartedAnnotation: "-400", v1alpha1.DrainEndedAnnotation: "-300", v1alpha1.VolumeWaitStartedAnnotation: "-300"},
+	"timed out, with volumes": {v1alpha1.DrainStartedAnnotation: "-400", v1alpha1.VolumeWaitStartedAnnotation: "-300"},
+}
+
 // matrixMachine returns a Machine with records, whose drain was requested by its deletion or in place.
 func matrixMachine(records map[string]string, request string, drainTimeout, volumeTimeout int32) *clusterv1.Machine {
 	m := machine(timeouts(drainTimeout, volumeTimeout), annotated())
@@ -61,6 +67,11 @@ func matrixMachine(records map[string]string, request string, drainTimeout, volu
 	case "deletion":
 		isDeleted(m)
 		m.Annotations[v1alpha1.PreDrainHookAnnotation] = v1alpha1.HookOwner
+	case "deletion after a drain in place":
+		isDeleted(m)
+		m.Annotations[v1alpha1.PreDrainHookAnnotation] = v1alpha1.HookOwner
+		m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+		m.Annotations[v1alpha1.DrainRequestedAnnotation] = after(-600).Format(time.RFC3339) + "/" + string(m.UID)
 	case "stage":
 		m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
 		m.Annotations[v1alpha1.DrainRequestedAnnotation] = deleted.Format(time.RFC3339)
@@ -101,8 +112,12 @@ func matrix() []matrixCase {
 		"granted": {TurnGranted: true}, "held": {HeldByHooks: true, BlockedSince: after(980), IsDrained: true, VolumeWaitStart: &volumeWait}, "drained": {IsDrained: true}, "resumed": {IsResumed: true}, "waits for volumes": {IsDrained: true, VolumeWaitStart: &volumeWait},
 	}
 	var all []matrixCase
-	for recordsName, records := range matrixRecords {
-		for _, request := range []string{"deletion", "stage", "update in place"} {
+	for _, request := range []string{"deletion", "deletion after a drain in place", "stage", "update in place"} {
+		allRecords := matrixRecords
+		if request == "deletion after a drain in place" {
+			allRecords = inPlaceRecords
+		}
+		for recordsName, records := range allRecords {
 			for _, timeout := range [][2]int32{{0, 0}, {limit, 0}, {0, limit}, {limit, limit}} {
 				m := matrixMachine(records, request, timeout[0], timeout[1])
 				for lookupName, maintenance := range lookups {
@@ -176,9 +191,9 @@ func TestDeadlines(t *testing.T) {
 			}
 			annotations, others := []string{v1alpha1.DrainStartedAnnotation, v1alpha1.DrainBlockedAnnotation}, []time.Time{now, tc.situation.BlockedSince, deleted}
 			if part == machinedrain.PartVolumes {
-				annotations, others = []string{v1alpha1.VolumeWaitStartedAnnotation}, nil
+				annotations, others = []string{v1alpha1.VolumeWaitStartedAnnotation}, []time.Time{deleted}
 				if tc.situation.VolumeWaitStart != nil {
-					others = []time.Time{*tc.situation.VolumeWaitStart}
+					others = append(others, *tc.situation.VolumeWaitStart)
 				}
 			} else if m, found := tc.situation.Maintenance.Get(); found && m.StageStart(v1alpha1.StageDrain) != nil {
 				others = append(others, *m.StageStart(v1alpha1.StageDrain))
@@ -226,6 +241,19 @@ func TestDeadlines(t *testing.T) {
 			}
 		})
 	})
+	t.Run("M119: the wait for volumes ends the drain, too, only if the drain had begun, has not ended, and its timeout has passed", func(t *testing.T) {
+		eachCase(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			clock := machinedrain.ClockIn(tc.situation, tc.machine, now)
+			if _, part := clock.Deadline(tc.machine); part != machinedrain.PartVolumes || !clock.HasTimedOut() {
+				return
+			}
+			hasEnded := tc.has(v1alpha1.DrainEndedAnnotation) || tc.situation.IsDrained
+			if at := clock.DrainDeadline(tc.machine); at == nil || now.Before(*at) || hasEnded || !tc.isDraining() {
+				t.Errorf("the deadline of the drain is %s", at)
+			}
+		})
+	})
 	t.Run("M94: a drain that has ended does not time out, unless its Machine is deleted and nothing can be observed since", func(t *testing.T) {
 		eachCase(t, func(t *testing.T, tc matrixCase) {
 			t.Helper()
@@ -233,10 +261,18 @@ func TestDeadlines(t *testing.T) {
 			waited := tc.has(v1alpha1.WaitingForTurnAnnotation) && !tc.has(v1alpha1.DrainStartedAnnotation) // for the turn to drain it again
 			ended := (tc.has(v1alpha1.DrainEndedAnnotation) && !waited || tc.situation.IsDrained && !tc.wasHeld()) && !tc.situation.IsResumed && !tc.situation.TurnGranted
 			isBlocked := tc.has(v1alpha1.DrainBlockedAnnotation) || !tc.situation.BlockedSince.IsZero()
-			if at != nil && part == machinedrain.PartDrain && ended && (tc.request != "deletion" || !isBlocked) {
+			if at != nil && part == machinedrain.PartDrain && ended && (tc.machine.DeletionTimestamp.IsZero() || !isBlocked) {
 				t.Errorf("times out at %s", at)
 			}
 			if at != nil && part == machinedrain.PartDrain && ended && at.Before(after(limit)) {
+				t.Errorf("times out at %s, which counts from before the deletion", at)
+			}
+		})
+	})
+	t.Run("M94: the wait for volumes of a drain in place does not count after the deletion", func(t *testing.T) {
+		eachCase(t, func(t *testing.T, tc matrixCase) {
+			t.Helper()
+			if at, part := tc.deadline(); at != nil && part == machinedrain.PartVolumes && !tc.machine.DeletionTimestamp.IsZero() && at.Before(after(limit)) {
 				t.Errorf("times out at %s, which counts from before the deletion", at)
 			}
 		})
