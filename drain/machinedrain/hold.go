@@ -99,7 +99,8 @@ func IsHeldByHooks(m *clusterv1.Machine) bool {
 func DrainContinues(before, after *clusterv1.Machine) bool {
 	_, began := after.Annotations[v1alpha1.DrainStartedAnnotation]
 	resumes := HasPauseAnnotation(before) && !HasPauseAnnotation(after) || WasHeldByHooks(before) && !WasHeldByHooks(after) && began
-	hookRemoved := len(HoldingHooks(before, nil)) > len(HoldingHooks(after, nil))
+	present := HoldingHooks(after, nil)
+	hookRemoved := slices.ContainsFunc(HoldingHooks(before, nil), func(hook Hook) bool { return !slices.Contains(present, hook) })
 	return resumes || hookRemoved && HasHook(after) && !WasHeldByHooks(after)
 }
 

@@ -290,13 +290,16 @@ func TestEndOfHold(t *testing.T) {
 			m.Annotations[hookDomain+"/approval"] = "sre"
 			return m
 		}
+		rehooked := begins.DeepCopy()
+		rehooked.Annotations[hookDomain+"/that-may-be-ignored"] = "sre"
 		for name, tc := range map[string]struct {
 			before, after *clusterv1.Machine
 			want          bool
 		}{
-			"continues": {held(v1alpha1.DrainStartedAnnotation, at(95)), continued, true},
-			"begins":    {held(), begins, false}, // no NodeMaintenance is suspended
-			"is held":   {held(), held(), false},
+			"the hook is replaced": {hooked(begins.DeepCopy()), rehooked, true},
+			"continues":            {held(v1alpha1.DrainStartedAnnotation, at(95)), continued, true},
+			"begins":               {held(), begins, false}, // no NodeMaintenance is suspended
+			"is held":              {held(), held(), false},
 			"the hook is removed before the hold is recorded": {hooked(begins.DeepCopy()), begins, true},
 			"the hook is removed, the record is not":          {hooked(held()), held(), false},
 			"the hook is added":                               {begins, hooked(begins.DeepCopy()), false},

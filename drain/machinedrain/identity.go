@@ -51,8 +51,7 @@ func OrphanedByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, man
 // or deleted changes no Pod and ends.
 func IsSuspended(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, holding []Hook, managementCluster string) bool {
 	isServed := machine != nil && !IsOfNamesake(m, machine, managementCluster)
-	drains := m.Spec.Stage == v1alpha1.StageDrain && m.DeletionTimestamp.IsZero()
-	stops := isServed && (HasPauseAnnotation(machine) || drains && suspendsDrain(machine, holding))
+	stops := isServed && (HasPauseAnnotation(machine) || m.Drains() && suspendsDrain(machine, holding))
 	_, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]
 	ends := m.Spec.Stage == v1alpha1.StageComplete || !m.DeletionTimestamp.IsZero()
 	return stops || serves && !ends && !IsOfManagementCluster(m, managementCluster)

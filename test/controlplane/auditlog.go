@@ -96,9 +96,9 @@ func (a *AuditLog) Next(mark Mark) (Events, Mark, error) {
 }
 
 // afterTornEvent returns a line without the beginning of an event that a killed API server left in it: the next server continues the line.
-// What clients send is not mistaken for an event, since the quotes in it are escaped.
+// The body of a request may contain an object of kind Event of another API group.
 func afterTornEvent(line []byte) []byte {
-	if last := bytes.LastIndex(line, []byte(`{"kind":"Event",`)); last > 0 && !json.Valid(line) {
+	if last := bytes.LastIndex(line, []byte(`{"kind":"Event","apiVersion":"audit.k8s.io/v1",`)); last > 0 && !json.Valid(line) {
 		return line[last:]
 	}
 	return line

@@ -63,8 +63,8 @@ func TestEvictionIsAudited(t *testing.T) {
 func TestEventThatAKilledServerCutOff(t *testing.T) {
 	g := NewWithT(t)
 	path := filepath.Join(t.TempDir(), auditLogName)
-	event := `{"kind":"Event","verb":"get","user":{"username":"%s"},"requestURI":"{\"kind\":\"Event\","}`
-	g.Expect(os.WriteFile(path, fmt.Appendf(nil, event+"\n"+event[:45]+event+"\n"+event+"\n", "first", "next", "last"), 0o600)).To(Succeed())
+	event := `{"kind":"Event","apiVersion":"audit.k8s.io/v1","verb":"create","user":{"username":"%s"},"requestObject":{"kind":"Event","apiVersion":"v1"}}`
+	g.Expect(os.WriteFile(path, fmt.Appendf(nil, event+"\n"+event[:65]+event+"\n"+event+"\n", "first", "next", "last"), 0o600)).To(Succeed())
 	events, err := (&AuditLog{path}).Since(Mark{})
 	g.Expect(err).NotTo(HaveOccurred())
 	users := make([]string, 0, len(events))
