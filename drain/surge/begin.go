@@ -31,6 +31,10 @@ const (
 	NotChosen Refusal = "AnotherPodWasDeleted"
 	// NotAvailable means that the new Pods did not become available in time.
 	NotAvailable Refusal = "NewPodsNotAvailable"
+	// ReplicaFailure means that a new Pod could not be created, because of a ResourceQuota for example.
+	ReplicaFailure Refusal = "ReplicaFailure"
+	// Unschedulable means that the scheduler found no Node for a new Pod.
+	Unschedulable Refusal = "NewPodUnschedulable"
 	// Edited means that another actor changed the Deployment or its HorizontalPodAutoscaler during the surge.
 	Edited Refusal = "EditedDuringSurge"
 	// Recreated means that the strategy of the Deployment is Recreate.
@@ -177,9 +181,13 @@ func settled(d *appsv1.Deployment) bool {
 }
 
 // lacking returns a message if replicas of the Deployment are unavailable: a surge keeps available only the replicas that are available before it.
+// A failure of an earlier surge must be over, because it would end the next one.
 func lacking(d *appsv1.Deployment) string {
 	if available := min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas); available < replicas(d) {
 		return fmt.Sprintf("Deployment %s has only %d available of %s", nameOf(d), available, text.Count(replicas(d), "replica"))
+	}
+	if failed := creationFailure(d); failed != nil {
+		return "Deployment " + nameOf(d) + " cannot create Pods: " + oneLine(failed.Message)
 	}
 	return ""
 }

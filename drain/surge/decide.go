@@ -26,7 +26,9 @@ type Observation struct {
 	Leaving []Leaving
 	// Marked are the marked Pods of the baseline that exist.
 	Marked []PodRef
-	Now    time.Time
+	// Unscheduled are the Pods of the Deployment that have no Node, read if AwaitsPods.
+	Unscheduled []*corev1.Pod
+	Now         time.Time
 }
 
 // Leaving is a Pod to be removed.
@@ -162,7 +164,7 @@ func dropInvalid(o Observation, why error) Decision {
 		d.Deployment.Spec.Replicas = ptr.To(lost.replicas)
 		d.Event.Message += ". Scaled back to " + text.Count(lost.replicas, "replica")
 	default:
-		d.Event.Message += ". The Deployment keeps " + text.Count(replicas(o.Deployment), "replica") + ", which another actor has set"
+		d.Event.Message += ". " + ownerOf(o.Deployment, "replicas") + " has set " + text.Count(replicas(o.Deployment), "replica") + ": the Deployment keeps them"
 	}
 	return d
 }
@@ -182,8 +184,8 @@ type surging struct {
 
 func (s *surging) next() Decision {
 	way := s.way()
-	if what := way.edited(); what != "" {
-		return s.supersede(way, what)
+	if what, actor := way.edited(); what != "" {
+		return s.supersede(way, what, actor)
 	}
 	serving, late := s.serving()
 	switch {
@@ -198,7 +200,7 @@ func (s *surging) next() Decision {
 			Event:   &Event{Reason: EventSurged, Message: s.scalingMessage()},
 		}
 	case !s.available():
-		return Decision{Reports: late, RequeueAt: firstDeadline(serving)}
+		return s.await(way, serving, late)
 	}
 	if unmarked, _ := partition(serving, func(l Leaving) bool { return !l.Marked }); len(unmarked) > 0 {
 		return Decision{Reports: late, Mark: refs(unmarked), RequeueAt: firstDeadline(serving)}
@@ -229,7 +231,7 @@ func (s *surging) cancel(way way, late []Report) Decision {
 	switch {
 	case !raised || d.Deployment == nil: // nothing has been written yet, or further writes follow
 	case len(late) > 0:
-		d.Event = &Event{Warning: true, Reason: EventCanceled, Message: "Scaling back to " + text.Count(s.b.Replicas, "replica") + ": the new Pods did not become available in time"}
+		d.Event = &Event{Warning: true, Reason: EventCanceled, Message: "Scaling back to " + text.Count(s.b.Replicas, "replica") + ". " + late[0].Message}
 	default:
 		d.Event = &Event{Reason: EventCanceled, Message: "Scaling back to " + text.Count(s.b.Replicas, "replica") + ": no Pod waits for the surge any more"}
 	}
@@ -238,14 +240,16 @@ func (s *surging) cancel(way way, late []Report) Decision {
 
 // supersede ends the surge of a Deployment that another actor has edited, and keeps the edit. It first reports to all Pods that wait
 // for the surge, so that none of them starts another surge after a restart of the manager.
-func (s *surging) supersede(way way, what string) Decision {
-	reports := refuseAll(s.Leaving, Edited, "Another actor changed "+what+" of Deployment "+s.name()+" during the surge")
+func (s *surging) supersede(way way, what, actor string) Decision {
+	reports := refuseAll(s.Leaving, Edited, actor+" changed "+what+" of Deployment "+s.name()+" during the surge")
 	if len(s.Marked) > 0 {
 		return Decision{Reports: reports, Unmark: s.Marked}
 	}
 	d := way.drop()
 	d.Reports = reports
-	d.Event = &Event{Warning: true, Reason: EventSuperseded, Message: "Another actor changed " + what + " during the surge: the change is kept, and the Pods are evicted"}
+	d.Event = &Event{
+		Warning: true, Reason: EventSuperseded, Message: actor + " changed " + what + " during the surge: the change is kept, and the Pods are evicted",
+	}
 	return d
 }
 
@@ -255,12 +259,20 @@ func (s *surging) serving() (serving []Leaving, late []Report) {
 		switch {
 		case !s.b.includes(pod.UID):
 		case s.b.Returning == nil && !s.Now.Before(pod.Deadline.Add(-lastMargin)):
-			late = append(late, refuse(pod, NotAvailable, "The new Pods of Deployment "+s.name()+" did not become available in time"))
+			late = append(late, s.tooLate(pod))
 		default:
 			serving = append(serving, pod)
 		}
 	}
 	return serving, late
+}
+
+func (s *surging) tooLate(pod Leaving) Report {
+	why := "The new Pods of Deployment " + s.name() + " did not become available in time"
+	if failure := s.failure(); failure != nil {
+		return refuse(pod, failure.refusal, why+". "+failure.why)
+	}
+	return refuse(pod, NotAvailable, why)
 }
 
 func (b *Baseline) includes(uid types.UID) bool {

@@ -6,7 +6,7 @@
 //
 //	may it surge? ─► record the baseline ─► scale up ─► until all are available ─► mark the Pods to remove ─► scale back
 //	     │ no                │                  └──────────────┬──────────────────────────┘        and drop the baseline
-//	     ▼                   │ cancelled, or not available in time: unmark, scale back, drop the baseline
+//	     ▼                   │ cancelled, refused or not available in time: unmark, scale back, drop the baseline
 //	 eviction                └ edited by another actor meanwhile: drop the baseline, eviction follows
 //
 // No Pod of a surge is evicted. Its ReplicaSet deletes it when the Deployment is scaled back. The Pod is marked with a deletion

@@ -1,6 +1,8 @@
 package surge_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +14,8 @@ import (
 )
 
 // TestSurgeHolds applies random sequences of actions to a Deployment: controllers reconcile early or late, the manager crashes after
-// any write, another actor edits, evacuations are cancelled, Pods of further Nodes are evacuated, and time passes.
+// any write, another actor edits, evacuations are cancelled, Pods of further Nodes are evacuated, a quota refuses new Pods, no Node has capacity for
+// them, and time passes.
 //
 //   - Without interference of another actor, there are never fewer available replicas than declared (E24).
 //   - Finally the number of replicas is the declared one, or the one that another actor has set, and the surge is cleaned up (E25).
@@ -51,17 +54,23 @@ func TestSurgeHolds(t *testing.T) {
 			"evict": func(*rapid.T) { interfered = w.evict() || interfered },
 			"edit": func(t *rapid.T) {
 				n := rapid.Int32Range(1, 9).Draw(t, "to")
-				b := w.baseline()
+				b, label := w.baseline(), w.deployment.Labels[v1alpha1.SurgingLabel]
 				switch {
-				case b != nil && n == b.Surged: // indistinguishable from the write of the surge
+				case b != nil && n == b.Surged, strings.HasSuffix(label, fmt.Sprintf(".%d", n)): // indistinguishable from the write of the surge
 				case scaled:
 					if w.autoscaler = w.autoscaler.DeepCopy(); n <= w.autoscaler.Spec.MaxReplicas && n != *w.autoscaler.Spec.MinReplicas {
 						w.autoscaler.Spec.MinReplicas, lowest, interfered = &n, n, true
 					}
 				case n != *w.deployment.Spec.Replicas:
-					w.scale(n)
+					w.scaleAs(rapid.SampledFrom([]string{"gitops", "kubectl"}).Draw(t, "manager"), n)
 					declared, interfered = n, true
 				}
+			},
+			"limit":    func(t *rapid.T) { w.quota = rapid.IntRange(0, int(declared)+2).Draw(t, "quota") },
+			"fill":     func(*rapid.T) { w.full = true },
+			"schedule": func(*rapid.T) { w.schedule() },
+			"fail to create": func(t *rapid.T) {
+				w.creation = rapid.SampledFrom([]string{quotaExceeded, "Internal error occurred: failed calling webhook"}).Draw(t, "failure")
 			},
 			"copy": func(*rapid.T) { copies = append(copies, w.deployment.Annotations) },
 			"undo": func(t *rapid.T) {

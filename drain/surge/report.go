@@ -18,12 +18,17 @@ type Report struct {
 	// Refusal is why the Pod is not surged. It completes the evacuator. Empty: there is progress.
 	Refusal Refusal
 	Message string
+	// Stalled means that there is no progress: the report does not extend the progress deadline.
+	Stalled bool
 }
 
 // Apply writes the report to the status of the Evacuation.
 func (r Report) Apply(e *v1alpha1.Evacuation, now time.Time) {
 	now = now.UTC().Truncate(time.Second) // the precision that the API server stores
 	e.Status.Message = r.Message
+	if r.Stalled {
+		return
+	}
 	if r.Refusal == "" {
 		progress := metav1.NewTime(now)
 		e.Status.EvacuationProgressTimestamp = &progress
@@ -86,4 +91,16 @@ func (s *surging) scalingMessage() string {
 		by = " by minReplicas of HorizontalPodAutoscaler " + s.b.Autoscaler.Name
 	}
 	return fmt.Sprintf("Adding replicas before Pods are removed: Deployment %s is scaled from %d to %s%s.", s.name(), s.b.Replicas, text.Count(s.b.Surged, "replica"), by)
+}
+
+// RefusedIn returns why the Pod of an Evacuation was not surged, as the evacuator has reported it, and false if it has not refused the surge.
+func RefusedIn(e *v1alpha1.Evacuation) (Outlook, bool) {
+	if e == nil {
+		return Outlook{}, false
+	}
+	c := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationSurged)
+	if c == nil || c.Status != metav1.ConditionFalse {
+		return Outlook{}, false
+	}
+	return Outlook{Refusal: Refusal(c.Reason), Message: c.Message}, true
 }

@@ -2,6 +2,7 @@ package surge_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -229,13 +230,21 @@ func TestRevert(t *testing.T) {
 	})
 	t.Run("E25: keeps an edit of the number of replicas", func(t *testing.T) {
 		w := surged(1, 1)
-		w.scale(5)
+		w.deployment.ManagedFields = []metav1.ManagedFieldsEntry{
+			owning("kube-controller-manager", w.now.Add(time.Minute), `{"f:status":{"f:replicas":{}}}`),
+			owning("helm", w.now.Add(-time.Hour), `{"f:spec":{"f:replicas":{},"f:template":{}}}`), owning("old", w.now, "?"), {Manager: "older"},
+		}
+		w.scaleAs("gitops", 5)
 		d := w.step()
 		if *w.deployment.Spec.Replicas != 5 || w.baseline() != nil || !d.Event.Warning || d.Event.Reason != surge.EventSuperseded {
 			t.Errorf("got %+v", d)
 		}
 		if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.Edited {
 			t.Errorf("the eviction does not follow: %v", d.Reports)
+		}
+		const who = `Field manager "gitops" changed the number of replicas`
+		if !strings.HasPrefix(d.Event.Message, who) || !strings.HasPrefix(d.Reports[0].Message, who) {
+			t.Errorf("E69: the actor is not named: %v, %v", d.Event.Message, d.Reports)
 		}
 	})
 	t.Run("E25: keeps an edit of the template and restores the number of replicas", func(t *testing.T) {
@@ -265,11 +274,15 @@ func TestRevert(t *testing.T) {
 	t.Run("E27: scales back and evicts when new Pods are not available in time", func(t *testing.T) {
 		w := surged(1, 1)
 		d := w.step()
-		if d.RequeueAt.IsZero() || !d.RequeueAt.After(w.now.Add(progressDeadline/2)) {
-			t.Fatalf("got %+v", d)
+		for ; len(d.Reports) == 0 && w.now.Before(begin.Add(progressDeadline)); d = w.step() {
+			if !d.RequeueAt.After(w.now) {
+				t.Fatalf("got %+v", d)
+			}
+			w.now = d.RequeueAt
 		}
-		w.now = d.RequeueAt
-		d = w.step()
+		if !w.now.Equal(begin.Add(progressDeadline - 10*time.Second)) {
+			t.Errorf("it ends after %s", w.now.Sub(begin))
+		}
 		if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.NotAvailable || w.baseline() != nil || *w.deployment.Spec.Replicas != 1 || d.Event.Reason != surge.EventCanceled {
 			t.Errorf("got %+v", d)
 		}
@@ -464,7 +477,11 @@ func TestAutoscaler(t *testing.T) {
 		w.step()
 		w.autoscaler = w.autoscaler.DeepCopy()
 		w.autoscaler.Spec.MinReplicas = ptr.To[int32](4)
+		w.autoscaler.ManagedFields = []metav1.ManagedFieldsEntry{owning("gitops", w.now, `{"f:spec":{"f:minReplicas":{}}}`)}
 		w.run()
+		if !strings.HasPrefix(w.messages[len(w.messages)-1], `Field manager "gitops" changed the minReplicas of the HorizontalPodAutoscaler`) {
+			t.Errorf("E69: the actor is not named: %v", w.messages)
+		}
 		if *w.autoscaler.Spec.MinReplicas != 4 || len(w.autoscaler.Annotations) > 0 || w.baseline() != nil || !slices.Contains(w.events, surge.EventSuperseded) {
 			t.Errorf("got %v, %v", w.autoscaler, w.events)
 		}

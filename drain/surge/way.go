@@ -11,8 +11,8 @@ import (
 
 // way is how replicas are added: by the Deployment's number of replicas, or by an autoscaler's minReplicas.
 type way interface {
-	// edited names what another actor has changed since the baseline was recorded. Empty: nothing.
-	edited() string
+	// edited names what another actor has changed since the baseline was recorded, and the actor. Empty: nothing.
+	edited() (what, actor string)
 	// raised reports whether the number has been raised.
 	raised() bool
 	// raiseDeployment and raiseAutoscaler return the write that raises the number; nil if the other object is written.
@@ -65,14 +65,14 @@ func (w byReplicas) replicasEdited() bool {
 	return replicas(w.Deployment) != w.b.Replicas
 }
 
-func (w byReplicas) edited() string {
+func (w byReplicas) edited() (what, actor string) {
 	switch {
 	case w.replicasEdited():
-		return "the number of replicas"
+		return "the number of replicas", ownerOf(w.Deployment, "replicas")
 	case w.templateEdited():
-		return "the template"
+		return "the template", anotherActor
 	}
-	return ""
+	return "", ""
 }
 
 func (w byReplicas) raiseDeployment() *appsv1.Deployment {
@@ -118,16 +118,20 @@ func (w byAutoscaler) minEdited() bool {
 	}
 }
 
-func (w byAutoscaler) edited() string {
+func (w byAutoscaler) edited() (what, actor string) {
 	switch {
 	case w.autoscaler == nil:
-		return "the HorizontalPodAutoscaler"
+		return "the HorizontalPodAutoscaler", anotherActor
 	case w.minEdited():
-		return "the minReplicas or maxReplicas of the HorizontalPodAutoscaler"
+		field := "minReplicas"
+		if !w.raised() && ptr.Equal(w.autoscaler.Spec.MinReplicas, w.b.Autoscaler.MinReplicas) {
+			field = "maxReplicas"
+		}
+		return "the " + field + " of the HorizontalPodAutoscaler", ownerOf(w.autoscaler, field)
 	case w.b.Returning == nil && w.templateEdited():
-		return "the template"
+		return "the template", anotherActor
 	}
-	return ""
+	return "", ""
 }
 
 func (w byAutoscaler) raiseDeployment() *appsv1.Deployment { return nil }

@@ -33,13 +33,25 @@ type world struct {
 	created     int
 	now         time.Time
 	events      []string
+	messages    []string // of the events
 	refusals    map[types.UID]surge.Refusal
+	reports     map[types.UID]string // the message of the last report
+	// quota is how many Pods the API server allows, 0 for any number. creation is why it refuses others.
+	quota    int
+	creation string
+	// full means that no Node has capacity for new Pods.
+	full bool
+	// deadline is the progress deadline of the Evacuations.
+	deadline time.Duration
 }
 
 type pod struct {
 	corev1.Pod
 	ready bool
 }
+
+// quotaExceeded is what the ReplicaSet controller reports of a Pod that a ResourceQuota does not allow.
+const quotaExceeded = `pods "web-abc-x" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=1, limited: pods=1`
 
 type evacuation struct {
 	policy    v1alpha1.SurgePolicy
@@ -58,7 +70,10 @@ func deployed(replicas int32, changes ...func(*appsv1.Deployment)) *world {
 	for _, change := range changes {
 		change(d)
 	}
-	w := &world{deployment: d, evacuations: map[types.UID]*evacuation{}, refusals: map[types.UID]surge.Refusal{}, now: begin}
+	w := &world{
+		deployment: d, evacuations: map[types.UID]*evacuation{}, refusals: map[types.UID]surge.Refusal{}, reports: map[types.UID]string{},
+		now: begin, creation: quotaExceeded, deadline: progressDeadline,
+	}
 	w.settle()
 	return w
 }
@@ -104,14 +119,19 @@ func (w *world) observed() surge.Observation {
 	}
 	for _, p := range w.pods {
 		ref := surge.PodRef{Name: p.Name, UID: p.UID}
-		if e := w.evacuations[p.UID]; e != nil && !e.completed && w.now.Before(e.since.Add(progressDeadline)) {
+		if e := w.evacuations[p.UID]; e != nil && !e.completed && w.now.Before(e.since.Add(w.deadline)) {
 			o.Leaving = append(o.Leaving, surge.Leaving{
 				PodRef: ref, Policy: e.policy, Asked: true, Suspended: e.suspended, Owned: true, Ready: p.ready, Marked: surge.Marked(&p.Pod),
-				Progress: e.since, Deadline: e.since.Add(progressDeadline), Message: e.message,
+				Progress: e.since, Deadline: e.since.Add(w.deadline), Message: e.message,
 			})
 		}
 		if baseline != nil && slices.Contains(baseline.Pods, ref) && surge.Marked(&p.Pod) {
 			o.Marked = append(o.Marked, ref)
+		}
+	}
+	for _, p := range w.pods {
+		if o.Deployment != nil && len(p.Status.Conditions) > 0 && surge.AwaitsPods(o) {
+			o.Unscheduled = append(o.Unscheduled, &p.Pod)
 		}
 	}
 	return o
@@ -126,10 +146,11 @@ func (w *world) apply(d surge.Decision, writes int) {
 		status := &v1alpha1.Evacuation{}
 		report.Apply(status, w.now)
 		e := w.evacuations[report.Pod]
+		w.reports[report.Pod] = report.Message
 		e.message, e.completed = status.Status.Message, status.Status.ActiveEvacuatorCompleted
 		if report.Refusal != "" {
 			w.refusals[report.Pod] = report.Refusal
-		} else {
+		} else if !report.Stalled {
 			e.since = status.Status.EvacuationProgressTimestamp.Time
 		}
 	}
@@ -161,7 +182,7 @@ func (w *world) apply(d surge.Decision, writes int) {
 		w.autoscaler = d.Autoscaler
 	}
 	if d.Event != nil {
-		w.events = append(w.events, d.Event.Reason)
+		w.events, w.messages = append(w.events, d.Event.Reason), append(w.messages, d.Event.Message)
 	}
 }
 
@@ -181,12 +202,20 @@ func (w *world) pod(uid types.UID) *pod {
 	return nil
 }
 
-// replicate simulates the ReplicaSet controller: it creates Pods, and deletes Pods in the order of its ranking.
+// replicate simulates the ReplicaSet controller: it creates Pods as far as the quota allows, and deletes Pods in the order of its ranking. The
+// scheduler finds no Node for a Pod that is created while the cluster is full.
 func (w *world) replicate() {
-	for len(w.pods) < int(*w.deployment.Spec.Replicas) {
+	for len(w.pods) < int(*w.deployment.Spec.Replicas) && !w.refusesPods() {
 		w.created++
 		name := fmt.Sprintf("web-%03d", w.created)
-		w.pods = append(w.pods, &pod{Pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}}})
+		created := &pod{Pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}}}
+		if w.full {
+			created.Status.Conditions = []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes are available.",
+				LastTransitionTime: metav1.NewTime(w.now),
+			}}
+		}
+		w.pods = append(w.pods, created)
 	}
 	for len(w.pods) > int(*w.deployment.Spec.Replicas) {
 		first := slices.MinFunc(w.pods, func(a, b *pod) int {
@@ -208,10 +237,21 @@ func asInt(b bool) int {
 	return 0
 }
 
-// start makes up to n Pods ready.
+// refusesPods reports whether the quota allows no further Pod.
+func (w *world) refusesPods() bool { return w.quota > 0 && len(w.pods) >= w.quota }
+
+// schedule simulates an autoscaler of the cluster, which adds Nodes.
+func (w *world) schedule() {
+	w.full = false
+	for _, p := range w.pods {
+		p.Status.Conditions = nil
+	}
+}
+
+// start makes up to n Pods ready that have a Node.
 func (w *world) start(n int) {
 	for _, p := range w.pods {
-		if !p.ready && n > 0 {
+		if !p.ready && n > 0 && len(p.Status.Conditions) == 0 {
 			p.ready = true
 			n--
 		}
@@ -222,8 +262,21 @@ func (w *world) start(n int) {
 func (w *world) observe() {
 	w.deployment = w.deployment.DeepCopy()
 	total := int32(len(w.pods))
+	failing := w.deployment.Status.Conditions
 	w.deployment.Status = appsv1.DeploymentStatus{
 		ObservedGeneration: w.deployment.Generation, Replicas: total, UpdatedReplicas: total, AvailableReplicas: int32(w.available()),
+	}
+	if total < *w.deployment.Spec.Replicas && w.refusesPods() {
+		if len(failing) == 0 {
+			failing = []appsv1.DeploymentCondition{replicaFailure("FailedCreate", w.creation, w.now)}
+		}
+		w.deployment.Status.Conditions = failing
+	}
+}
+
+func replicaFailure(reason, message string, since time.Time) appsv1.DeploymentCondition {
+	return appsv1.DeploymentCondition{
+		Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(since),
 	}
 }
 
@@ -266,10 +319,20 @@ func (w *world) scale(n int32) {
 	w.deployment.Generation++
 }
 
+// scaleAs scales the Deployment as a field manager.
+func (w *world) scaleAs(manager string, n int32) {
+	w.scale(n)
+	w.deployment.ManagedFields = append(w.deployment.ManagedFields, owning(manager, w.now, `{"f:spec":{"f:replicas":{}}}`))
+}
+
+func owning(manager string, at time.Time, fields string) metav1.ManagedFieldsEntry {
+	return metav1.ManagedFieldsEntry{Manager: manager, Time: ptr.To(metav1.NewTime(at)), FieldsV1: metav1.NewFieldsV1(fields)}
+}
+
 // evict removes the Pods whose evacuator has completed or missed its deadline. It returns whether there were any.
 func (w *world) evict() (evicted bool) {
 	for uid, e := range w.evacuations {
-		if e.completed || !w.now.Before(e.since.Add(progressDeadline)) {
+		if e.completed || !w.now.Before(e.since.Add(w.deadline)) {
 			w.remove(uid)
 			evicted = true
 		}
@@ -287,7 +350,7 @@ func (w *world) settle() {
 
 // run decides until nothing changes any more, and returns the decisions that changed something.
 func (w *world) run() (decisions []surge.Decision) {
-	for range 200 {
+	for range 1000 {
 		d := w.step()
 		w.settle()
 		evicted := w.evict()

@@ -115,6 +115,11 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 			s.observed.Marked = append(s.observed.Marked, ref)
 		}
 	}
+	if surge.AwaitsPods(s.observed) {
+		if err := s.findUnscheduled(ctx); err != nil {
+			return err
+		}
+	}
 	if b.Autoscaler == nil {
 		return nil
 	}
@@ -123,6 +128,28 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 		s.observed.Autoscalers = append(s.observed.Autoscalers, h)
 	}
 	return err
+}
+
+// maxUnscheduled is how many Pods without a Node are read. One that is unschedulable is enough.
+const maxUnscheduled = 100
+
+// findUnscheduled reads the Pods of the Deployment that have no Node. They are not watched.
+func (s *scope) findUnscheduled(ctx context.Context) error {
+	selector, err := metav1.LabelSelectorAsSelector(s.observed.Deployment.Spec.Selector)
+	if err != nil {
+		return errors.Wrapf(err, "reading the selector of Deployment %s", s.key)
+	}
+	list := &corev1.PodList{}
+	if err := s.live.List(ctx, list, client.InNamespace(s.key.Namespace), client.MatchingLabelsSelector{Selector: selector},
+		client.MatchingFields{"spec.nodeName": ""}, client.Limit(maxUnscheduled)); err != nil {
+		return errors.Wrapf(err, "listing the Pods of Deployment %s", s.key)
+	}
+	for i := range list.Items {
+		if surge.DeploymentOf(&list.Items[i]) == s.key.Name {
+			s.observed.Unscheduled = append(s.observed.Unscheduled, &list.Items[i])
+		}
+	}
+	return nil
 }
 
 // maxRecorded is how many autoscalers with a record of the same Deployment are read. This manager writes only one.
