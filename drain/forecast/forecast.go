@@ -225,9 +225,13 @@ func forecastPod(o Observation, maintenances []v1alpha1.NodeMaintenance, describ
 	return p
 }
 
-// predictSurge removes the evacuator for Deployments from a Pod that it would refuse: it then reports why and completes at once.
+// predictSurge removes the evacuator for Deployments from a Pod that it has refused or would refuse: it then reports why and completes at once.
 func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenance) {
 	if surge.DeploymentOf(p.Pod) == "" || !slices.ContainsFunc(p.Evacuators, isForDeployments) {
+		return
+	}
+	if refused, found := surge.RefusedIn(p.Evacuation); found {
+		p.Surge, p.Evacuators = &refused, slices.DeleteFunc(p.Evacuators, isForDeployments)
 		return
 	}
 	policy := surge.PolicyFor(p.Pod, maintenances, nil)

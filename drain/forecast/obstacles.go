@@ -10,6 +10,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
 // Severity says whether the drain gets past an Obstacle without a change by a user.
@@ -46,6 +47,8 @@ type Obstacle struct {
 	// with the present number of Pods.
 	Budget      string
 	NeverAllows bool
+	// NoSurge is why a surge that was requested does not replace the Pods. It is empty if none was requested.
+	NoSurge surge.Refusal
 	// Pods are the affected Pods, "namespace/name", sorted.
 	Pods []string
 }
@@ -138,6 +141,9 @@ func (p *Pod) budget() Obstacle {
 	}
 	if p.Surge != nil && p.Surge.Refusal != "" {
 		obstacle.Message += ". " + strings.TrimSuffix(p.Surge.Message, ".")
+		if p.Surge.Refusal != surge.NotRequested {
+			obstacle.NoSurge = p.Surge.Refusal
+		}
 	}
 	return obstacle
 }

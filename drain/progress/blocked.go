@@ -3,6 +3,7 @@ package progress
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -97,8 +99,18 @@ func (p Pod) blocked(drainStart metav1.Time, now time.Time) (why string, since m
 	case p.Returned != nil:
 		return p.Evacuation.Status.Message, *p.Returned
 	default:
-		return p.Evacuation.Status.Message, p.Evacuation.CreationTimestamp
+		return messageOf(p.Evacuation), p.Evacuation.CreationTimestamp
 	}
+}
+
+// messageOf returns what the Evacuation waits for. If it is the eviction, it also returns why no surge replaces the Pod: the eviction may wait for
+// a PodDisruptionBudget for as long as the drain lasts.
+func messageOf(e *v1alpha1.Evacuation) string {
+	refused, found := surge.RefusedIn(e)
+	if !found || refused.Refusal == surge.NotRequested || e.Status.Message == "" || e.Status.Message == refused.Message {
+		return e.Status.Message
+	}
+	return strings.TrimSuffix(e.Status.Message, ".") + ". No surge: " + strings.TrimSuffix(refused.Message, ".")
 }
 
 // reason returns the reason of the condition Evicting, for programs.

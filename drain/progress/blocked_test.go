@@ -14,6 +14,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
 var (
@@ -63,6 +64,26 @@ func TestBlocked(t *testing.T) {
 				return
 			}
 			g.Expect(blocked).To(Equal([]v1alpha1.BlockedPod{{Pod: "ns/pod", Why: tc.why, Since: &tc.since}}))
+		})
+	}
+}
+
+func TestBlockedWithoutSurge(t *testing.T) {
+	refused := surge.Report{Pod: "pod", Refusal: surge.ReplicaFailure, Message: "A new Pod cannot be created: exceeded quota."}
+	for _, tc := range []struct{ name, message, why string }{
+		{
+			"says why a surge has ended while the eviction waits", "Waiting for PodDisruptionBudget ns/web",
+			"Waiting for PodDisruptionBudget ns/web. No surge: A new Pod cannot be created: exceeded quota",
+		},
+		{"says it once", refused.Message, refused.Message},
+	} {
+		t.Run("E67: "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			e := asked("", later)
+			refused.Apply(e, later.Time)
+			e.Status.Message = tc.message
+			blocked := progress.Blocked([]progress.Pod{{Namespace: "ns", Name: "pod", Verdict: drains, Evacuation: e}}, drainStart, later.Time)
+			g.Expect(blocked).To(ConsistOf(HaveField("Why", tc.why)))
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +32,8 @@ func TestSurge(t *testing.T) {
 	all := newScene(t, fleet.Options{PodReadyDelay: 500 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	hanging := all.sub(t)
 	hanging.beginWithoutMetrics() // this drain takes two minutes
+	unschedulable := all.sub(t)
+	unschedulable.beginUnschedulable() // this surge takes a minute
 
 	t.Run("E24: moves a single replica without downtime and without an eviction", func(t *testing.T) { all.sub(t).singleReplicaMoves() })
 	t.Run("E24: moves ten replicas three at a time while ten stay available", func(t *testing.T) { all.sub(t).tenReplicasMove() })
@@ -40,12 +43,18 @@ func TestSurge(t *testing.T) {
 	t.Run("E25, E27: restores a Deployment whose new Pods cannot start when the surge is cancelled", func(t *testing.T) { all.sub(t).cancelledSurge() })
 	t.Run("E25: keeps a change of replicas by another actor during a surge, and evicts", func(t *testing.T) { all.sub(t).editedSurge() })
 	t.Run("E25, R67: completes a surge unless another field manager applies another number of replicas, and then evicts", func(t *testing.T) { all.sub(t).appliedSurge() })
+	t.Run("E67: ends a surge at once when a ResourceQuota refuses the new Pod", func(t *testing.T) { all.sub(t).refusedSurge() })
 	t.Run("E63: surges after a rollback that brings back the record of an earlier surge, and restores the number of replicas after a rollback during a surge", func(t *testing.T) { all.sub(t).rolledBack() })
 	t.Run("E25: cleans up when a Deployment is deleted during a surge", func(t *testing.T) { all.sub(t).deletedSurge() })
 	t.Run("E26: raises and restores minReplicas of an autoscaler, which scales back", func(t *testing.T) { all.sub(t).autoscaledMoves() })
 	t.Run("E25: continues and reverts a surge once, wherever the manager is killed", func(t *testing.T) { all.sub(t).surgeSurvivesCrashes() })
 	t.Run("E37: does not change Deployments that only have the label of a surge, or the baseline of another Deployment", func(t *testing.T) { all.sub(t).labelledDeployments() })
 	t.Run("E28: evicts Pods of a StatefulSet one at a time, highest ordinal first", func(t *testing.T) { all.sub(t).statefulSetLeavesInOrder() })
+	t.Run("E68: ends a surge whose new Pod stays unschedulable", func(t *testing.T) {
+		ending := all.sub(t)
+		ending.begin = unschedulable.begin
+		ending.endUnschedulable()
+	})
 	t.Run("E26: restores the recorded number of replicas when an autoscaler does not scale back", func(t *testing.T) {
 		ending := all.sub(t)
 		ending.begin = hanging.begin
@@ -375,8 +384,8 @@ func (s *scene) appliedSurge() {
 			s.applyAsGitOps(app, during)
 		}
 		if app == "reverted" {
-			s.expectEventOn(app, surge.EventSuperseded, "")
-			s.Expect(s.reportsOf(&pod)).To(ContainElement(ContainSubstring(string(surge.Edited))))
+			s.expectEventOn(app, surge.EventSuperseded, `Field manager "gitops" changed the number of replicas`) // E69
+			s.Expect(s.reportsOf(&pod)).To(ContainElement(And(ContainSubstring(string(surge.Edited)), ContainSubstring(`Field manager \"gitops\"`))))
 		} else {
 			d := &appsv1.Deployment{}
 			s.Expect(s.workload.Client.Get(s.Context(), keyOf(app), d)).To(Succeed())
@@ -405,6 +414,64 @@ func (s *scene) appliedSurge() {
 		}
 		s.deleteMaintenances(app)
 	}
+}
+
+// refusedSurge drains a Node with a Deployment whose Namespace has a quota that allows no further Pod of its priority class.
+func (s *scene) refusedSurge() {
+	s.create(s.workload.Client, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "quota"}, Value: 1})
+	s.withNodes("quota-1 pool=quota")
+	s.runSurging(deployment("quota", 1, inPool("quota"), func(template *corev1.PodTemplateSpec) { template.Spec.PriorityClassName = "quota" }))
+	pod := s.podsOf("quota")[0]
+	s.withNodes("quota-2 pool=quota")
+	blocking, quota := budget("quota", 0), &corev1.ResourceQuota{ObjectMeta: metaNamed("quota", ""), Spec: corev1.ResourceQuotaSpec{
+		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")},
+		ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{
+			ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"quota"},
+		}}},
+	}}
+	s.create(s.workload.Client, blocking, quota)
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(quota), quota)).To(Succeed())
+		g.Expect(quota.Status.Used).To(HaveKeyWithValue(corev1.ResourcePods, resource.MustParse("1")))
+	}, eventually, pace).Should(Succeed())
+	s.create(s.workload.Client, surging("quota", v1alpha1.SurgeIfSingleReplica, "quota-1"))
+
+	const why = "exceeded quota: quota"
+	s.expectEventOn("quota", surge.EventCanceled, why)
+	s.expectEventOn(pod.Name, "NotSurged", why)
+	s.expectScaledBack("quota", 1)
+	s.Expect(s.reportsOf(&pod)).To(ContainElement(And(ContainSubstring(`"reason":"`+string(surge.ReplicaFailure)+`"`), ContainSubstring(why))))
+	writes := s.ours().Resource("deployments").Named(namespace, "quota")
+	s.Expect(writes).To(HaveLen(3), "the baseline, the number of replicas, and the restoration of both: %s", writes)
+	s.Expect(writes[2].Requested.Sub(writes[1].Requested)).To(BeNumerically("<", 20*time.Second))
+	s.Eventually(func(g Gomega) { // the budget blocks the eviction, and the reason is still reported
+		blocked := s.maintenance("quota").Status.NodeStatuses[0].Blocked
+		g.Expect(blocked).To(ConsistOf(HaveField("Why", And(HavePrefix("Waiting for PodDisruptionBudget "), ContainSubstring("No surge: "), ContainSubstring(why)))))
+	}, soon, pace).Should(Succeed())
+	s.Expect(s.workload.Client.Delete(s.Context(), blocking)).To(Succeed())
+	s.Expect(s.workload.Client.Delete(s.Context(), quota)).To(Succeed())
+	s.expectDrained("quota")
+	s.deleteMaintenances("quota")
+}
+
+// beginUnschedulable drains the only Node that the Pods of a Deployment can run on.
+func (s *scene) beginUnschedulable() {
+	s.withNodes("full-1 pool=full")
+	d := deployment("full-up", 1, inPool("full"))
+	d.Spec.ProgressDeadlineSeconds = ptr.To[int32](60)
+	s.runSurging(d)
+	s.create(s.workload.Client, budget("full-up", 0), surging("full-up", v1alpha1.SurgeIfSingleReplica, "full-1"))
+}
+
+func (s *scene) endUnschedulable() {
+	const why = "is unschedulable: 0/"
+	s.expectScaledBack("full-up", 1)
+	s.expectEventOn("full-up", surge.EventCanceled, why)
+	s.Eventually(func() []corev1.Pod { return s.podsOf("full-up") }, soon, pace).Should(ConsistOf(HaveField("Spec.NodeName", "full-1")))
+	pod := s.podsOf("full-up")[0]
+	s.Expect(s.reportsOf(&pod)).To(ContainElement(And(ContainSubstring("Adding replicas before Pods are removed"), ContainSubstring(why))), "after 30 s")
+	s.Expect(s.reportsOf(&pod)).To(ContainElement(And(ContainSubstring(`"reason":"`+string(surge.Unschedulable)+`"`), ContainSubstring(why))))
+	s.deleteMaintenances("full-up")
 }
 
 func (s *scene) deletedSurge() {

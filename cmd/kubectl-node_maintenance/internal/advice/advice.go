@@ -6,6 +6,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
 // ReasonPaused is the reason of a problem that is not about a Pod.
@@ -23,9 +24,28 @@ const (
 	sectionBudget = "a-poddisruptionbudget-allows-no-disruptions"
 	sectionAdmit  = "the-api-server-refuses-the-eviction"
 
+	changeBudget = "Change the budget, for example to maxUnavailable: 1 (for Pods without a controller, to an integer minAvailable below their number), or add replicas."
 	// FixNeverAllows is for a PodDisruptionBudget that never allows a disruption.
-	FixNeverAllows = "Change the budget, for example to maxUnavailable: 1 (for Pods without a controller, to an integer minAvailable below their number), or add replicas. For a Deployment with one replica, set surge: IfSingleReplica in the MachineDrainPolicy."
+	FixNeverAllows = changeBudget + " For a Deployment with one replica, set surge: IfSingleReplica in the MachineDrainPolicy."
 )
+
+// bySurge has the advice about the reasons for which a surge that was requested does not replace the Pods of a budget.
+var bySurge = map[surge.Refusal]string{
+	surge.TooManyReplicas: " Or set surge: Always in the MachineDrainPolicy.",
+	surge.Edited:          " For the next drain, let the field manager that is named ignore the number of replicas, or remove the field from what it applies.",
+	surge.ReplicaFailure:  " For the next drain, change the quota or the admission policy that refuses the new Pod.",
+	surge.Unschedulable:   " For the next drain, add capacity for the new Pod.",
+	surge.NotAvailable:    " For the next drain, check why the new Pod does not become available.",
+}
+
+// OfBudget returns what to do about a PodDisruptionBudget that never allows a disruption, if a surge does not replace its Pods for a reason. The
+// reason is empty if no surge was requested.
+func OfBudget(noSurge surge.Refusal) string {
+	if noSurge == "" {
+		return FixNeverAllows
+	}
+	return changeBudget + bySurge[noSurge]
+}
 
 // byReason has the advice about each reason of forecast, budgets, and the conditions of Machines and Evacuations.
 var byReason = map[string]advice{

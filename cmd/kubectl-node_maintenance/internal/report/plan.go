@@ -76,6 +76,15 @@ type Problem struct {
 	Guide   string   `json:"guide,omitempty"`
 }
 
+// problemOfObstacle returns the problem that an obstacle is.
+func problemOfObstacle(o forecast.Obstacle) Problem {
+	p := problemOf(o.Reason, o.Message)
+	if p.Pods, p.Budget = o.Pods, o.Budget; o.NeverAllows {
+		p.Fix = advice.OfBudget(o.NoSurge)
+	}
+	return p
+}
+
 func problemOf(reason, message string) Problem {
 	p := Problem{Reason: reason, Message: message}
 	p.Fix, p.Guide = advice.Of(reason)
@@ -245,11 +254,7 @@ func (d *Drain) fill(intent Intent, observed forecast.Observation) {
 	d.DrainRules = rules.InEffect(&intent.Maintenance.Spec)
 	predicted := forecast.Of(observed)
 	for _, obstacle := range predicted.Obstacles(observed.Now) {
-		problem := problemOf(obstacle.Reason, obstacle.Message)
-		problem.Pods, problem.Budget = obstacle.Pods, obstacle.Budget
-		if obstacle.NeverAllows {
-			problem.Fix = advice.FixNeverAllows
-		}
+		problem := problemOfObstacle(obstacle)
 		switch obstacle.Severity {
 		case forecast.Blocks:
 			d.Blockers = append(d.Blockers, problem)

@@ -2,20 +2,24 @@ package report_test
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
@@ -64,6 +68,40 @@ func TestSurge(t *testing.T) {
 		g.Expect(drain.Delays[0].Message).To(HaveSuffix("Deployment shop/web is scaled from 1 to 2 replicas"))
 		g.Expect(drain.Notes).To(BeEmpty())
 	})
+
+	for name, refused := range map[string]surge.Report{
+		"E67: why names the quota that has ended a surge, and does not advise to set surge": {
+			Refusal: surge.ReplicaFailure, Message: "A new Pod of Deployment shop/web cannot be created: exceeded quota: pods.",
+		},
+		"E69: why names the field manager that has ended a surge, and does not advise to set surge": {
+			Refusal: surge.Edited, Message: `Field manager "gitops" changed the number of replicas of Deployment shop/web during the surge.`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			node, intent, observed := surging(1)
+			pod := &observed.Pods[0]
+			pod.Labels["app"] = "web"
+			never := intstr.FromInt32(0)
+			observed.Budgets = budgets.NewIndex([]*policyv1.PodDisruptionBudget{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+				Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &never, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+				Status:     policyv1.PodDisruptionBudgetStatus{ExpectedPods: 1, CurrentHealthy: 1, DesiredHealthy: 1},
+			}}, nil)
+			e := evacuation.New(pod, []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassDeployment}}, 600)
+			e.Status.ActiveEvacuatorClass = ptr.To(v1alpha1.EvacuatorClassDeployment)
+			refused.Apply(e, observed.Now)
+			observed.Evacuations = []v1alpha1.Evacuation{*e}
+
+			why, found := report.ExplainPod("shop", "web-abc-0", intent, observed, false)
+			g.Expect(found).To(BeTrue())
+			g.Expect(why.Pod.Surge).To(Equal(&report.Surge{Refusal: string(refused.Refusal), Message: refused.Message}))
+			expected := And(HaveField("Message", HaveSuffix(strings.TrimSuffix(refused.Message, "."))),
+				HaveField("Fix", And(ContainSubstring("For the next drain, "), Not(ContainSubstring("set surge")))))
+			g.Expect(why.Problems).To(ConsistOf(expected))
+			g.Expect(report.NodeDrain(node, intent, observed).Blockers).To(ConsistOf(expected))
+		})
+	}
 
 	t.Run("K30: why says whether the Deployment of the Pod surges", func(t *testing.T) {
 		g := NewWithT(t)

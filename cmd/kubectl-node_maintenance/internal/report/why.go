@@ -244,12 +244,7 @@ func (w *Why) fill(seen Seen) {
 	}
 	predicted := forecast.Of(*seen.Observed)
 	for _, obstacle := range predicted.Obstacles(seen.Observed.Now) {
-		problem := problemOf(obstacle.Reason, obstacle.Message)
-		problem.Pods, problem.Budget = obstacle.Pods, obstacle.Budget
-		if obstacle.NeverAllows {
-			problem.Fix = advice.FixNeverAllows
-		}
-		w.Problems = append(w.Problems, problem)
+		w.Problems = append(w.Problems, problemOfObstacle(obstacle))
 	}
 }
 
@@ -332,12 +327,7 @@ func ExplainPod(namespace, name string, intent Intent, observed forecast.Observa
 		w.Problems = append(w.Problems, problemOf(forecast.ReasonWaitingForNodes, predicted.Waiting))
 	}
 	for _, obstacle := range p.Obstacles(observed.Now) {
-		problem := problemOf(obstacle.Reason, obstacle.Message)
-		problem.Budget = obstacle.Budget
-		if obstacle.NeverAllows {
-			problem.Fix = advice.FixNeverAllows
-		}
-		w.Problems = append(w.Problems, problem)
+		w.Problems = append(w.Problems, problemOfObstacle(obstacle))
 	}
 	w.Answer = w.podAnswer(p, intent, predicted.Waiting, unread)
 	return w, true
