@@ -129,10 +129,18 @@ const (
 	ReasonBudgetUpdating = "DisruptionBudgetUpdating"
 	// ReasonMultipleBudgets means that more than one PodDisruptionBudget selects the Pod, which Kubernetes does not support.
 	ReasonMultipleBudgets = "MultipleBudgets"
-	// ReasonAdmissionRefused means that an admission policy or webhook denied the eviction.
+	// ReasonWebhookRefused means that an admission webhook denied the eviction.
+	ReasonWebhookRefused = "WebhookRefused"
+	// ReasonAdmissionPolicyRefused means that an admission policy denied the eviction, such as a ValidatingAdmissionPolicy.
+	ReasonAdmissionPolicyRefused = "AdmissionPolicyRefused"
+	// ReasonAdmissionRefused means that another part of the API server's admission denied the eviction.
 	ReasonAdmissionRefused = "AdmissionRefused"
 	// ReasonAdmissionFailed means that the API server failed to call an admission webhook.
 	ReasonAdmissionFailed = "AdmissionFailed"
+	// ReasonEvictionForbidden means that the manager is not allowed to evict the Pod.
+	ReasonEvictionForbidden = "EvictionForbidden"
+	// ReasonAPIServerBusy means that the API server processes no more requests now, because of API Priority and Fairness for example.
+	ReasonAPIServerBusy = "APIServerBusy"
 	// ReasonNoResponse means that the API server did not respond in time.
 	ReasonNoResponse = "NoResponse"
 	// ReasonEvictionRefused means that the API server refused the eviction for another reason.

@@ -139,10 +139,10 @@ func Refused(e *v1alpha1.Evacuation, reason, why string, now time.Time) {
 
 // refusals are the reasons of an eviction that is attempted later without an event: it was refused, or a budget was deleted a moment ago. Not
 // among them are the reasons that the evictor also finds without a request.
-var refusals = sets.New(
-	v1alpha1.ReasonNamespaceTerminating, v1alpha1.ReasonBudgetRefused, v1alpha1.ReasonBudgetUpdating, v1alpha1.ReasonAdmissionRefused,
-	v1alpha1.ReasonAdmissionFailed, v1alpha1.ReasonNoResponse, v1alpha1.ReasonEvictionRefused, string(budgets.BudgetRemoved),
-)
+var refusals = ofAdmission.Union(sets.New(
+	v1alpha1.ReasonNamespaceTerminating, v1alpha1.ReasonBudgetRefused, v1alpha1.ReasonBudgetUpdating, v1alpha1.ReasonNoResponse,
+	v1alpha1.ReasonEvictionRefused, string(budgets.BudgetRemoved),
+))
 
 // IsAttempted reports whether the eviction of the Pod of an Evacuation was attempted at a time or later. An eviction that a
 // PodDisruptionBudget does not allow counts as attempted, since the evictor evaluates the budget at each of its events. One that was

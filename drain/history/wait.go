@@ -81,12 +81,16 @@ var (
 		v1alpha1.ReasonBudgetRefused:           ofBudget,
 		v1alpha1.ReasonBudgetUpdating:          ofBudget,
 
-		string(budgets.EvictionNotServed):   ofRefusal,
-		v1alpha1.ReasonNamespaceTerminating: ofRefusal,
-		v1alpha1.ReasonAdmissionRefused:     ofRefusal,
-		v1alpha1.ReasonAdmissionFailed:      ofRefusal,
-		v1alpha1.ReasonNoResponse:           ofRefusal,
-		v1alpha1.ReasonEvictionRefused:      ofRefusal,
+		string(budgets.EvictionNotServed):     ofRefusal,
+		v1alpha1.ReasonNamespaceTerminating:   ofRefusal,
+		v1alpha1.ReasonWebhookRefused:         ofRefusal,
+		v1alpha1.ReasonAdmissionPolicyRefused: ofRefusal,
+		v1alpha1.ReasonAdmissionRefused:       ofRefusal,
+		v1alpha1.ReasonAdmissionFailed:        ofRefusal,
+		v1alpha1.ReasonEvictionForbidden:      ofRefusal,
+		v1alpha1.ReasonAPIServerBusy:          ofRefusal,
+		v1alpha1.ReasonNoResponse:             ofRefusal,
+		v1alpha1.ReasonEvictionRefused:        ofRefusal,
 
 		v1alpha1.ReasonReplacementReturned: {KindBackoff, "back off"},
 

@@ -1,0 +1,70 @@
+package evacuation_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+)
+
+func TestRefusalBackoff(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		refusal  evacuation.Refusal
+		refusals int32
+		jitter   float64
+		want     time.Duration
+	}{
+		{"E65: starts with 1 s after a refusal of a webhook", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused}, 1, 0, time.Second},
+		{"E65: doubles", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused}, 5, 0, 16 * time.Second},
+		{"E65: is 30 s at most", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused}, 6, 0, 30 * time.Second},
+		{"E65: stays 30 s", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused}, math.MaxInt32, 0, 30 * time.Second},
+		{"E65: is 30 s at most after a refusal of an admission policy", evacuation.Refusal{Reason: v1alpha1.ReasonAdmissionPolicyRefused}, 40, 0, 30 * time.Second},
+		{"E65: is 30 s at most after another refusal of admission", evacuation.Refusal{Reason: v1alpha1.ReasonAdmissionRefused}, 40, 0, 30 * time.Second},
+		{"E65: is 30 s at most after a refusal of authorization", evacuation.Refusal{Reason: v1alpha1.ReasonEvictionForbidden}, 40, 0, 30 * time.Second},
+		{"E65: is 30 s at most if the API server has too many requests", evacuation.Refusal{Reason: v1alpha1.ReasonAPIServerBusy}, 40, 0, 30 * time.Second},
+		{"E65: is 30 s at most if a webhook does not run", evacuation.Refusal{Reason: v1alpha1.ReasonAdmissionFailed, Took: time.Second}, 40, 0, 30 * time.Second},
+		{"E14: doubles up to 15 minutes if a webhook hangs", evacuation.Refusal{Reason: v1alpha1.ReasonAdmissionFailed, Took: 10 * time.Second}, 40, 0, 15 * time.Minute},
+		{"E14: doubles up to 15 minutes without a response", evacuation.Refusal{Reason: v1alpha1.ReasonNoResponse, Took: 40 * time.Second}, 40, 0, 15 * time.Minute},
+		{"E14: doubles up to 15 minutes after a refusal of a budget, whatever the response asks for", evacuation.Refusal{Reason: v1alpha1.ReasonBudgetRefused, RetryAfter: 10 * time.Second}, 40, 0, 15 * time.Minute},
+		{"E14: starts with 1 s after a refusal of a budget", evacuation.Refusal{Reason: v1alpha1.ReasonBudgetUpdating, RetryAfter: 10 * time.Second}, 1, 0, time.Second},
+		{"E65: is as long as the response asks for", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: 45 * time.Second}, 1, 0, 45 * time.Second},
+		{"E65: is a minute at most", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: time.Hour}, 40, 0, time.Minute},
+		{"E65: grows although the response asks for less", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: time.Second}, 40, 0, 30 * time.Second},
+		{"E65: has jitter", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused}, 40, 1, 24 * time.Second},
+		{"E65: jitter does not shorten what the response asks for", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: 28 * time.Second}, 40, 1, 28 * time.Second},
+		{"E14: has jitter after a refusal of a budget", evacuation.Refusal{Reason: v1alpha1.ReasonBudgetRefused}, 40, 1, 12 * time.Minute},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := test.refusal.Backoff(test.refusals, test.jitter); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestChangeBackoff(t *testing.T) {
+	for _, test := range []struct {
+		name, reason string
+		changes      int32
+		want         time.Duration
+		effective    bool
+	}{
+		{"E65: an attempt follows a change of the Pod", v1alpha1.ReasonWebhookRefused, 0, time.Second, true},
+		{"E65: each refusal in a row before which the Pod has changed doubles the backoff", v1alpha1.ReasonWebhookRefused, 4, 16 * time.Second, true},
+		{"E65: the backoff is 30 s at most", v1alpha1.ReasonWebhookRefused, math.MaxInt32, 30 * time.Second, true},
+		{"E65: an admission policy may look at the Pod", v1alpha1.ReasonAdmissionPolicyRefused, 0, time.Second, true},
+		{"E65: no change of the Pod makes the API server less busy", v1alpha1.ReasonAPIServerBusy, 0, 0, false},
+		{"E65: no change of the Pod starts a webhook", v1alpha1.ReasonAdmissionFailed, 0, 0, false},
+		{"E14: events of a budget are not those of the Pod", v1alpha1.ReasonBudgetRefused, 0, 0, false},
+		{"E14: no refusal", "", 0, 0, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got, effective := evacuation.ChangeBackoff(test.reason, test.changes); got != test.want || effective != test.effective {
+				t.Errorf("got %s, %t, want %s, %t", got, effective, test.want, test.effective)
+			}
+		})
+	}
+}
