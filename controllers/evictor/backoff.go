@@ -1,10 +1,14 @@
 package evictor
 
 import (
+	"math"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
 // watchLag is how long the watch may take to deliver the termination of a Pod. If it takes longer, the Pod is evicted a second time, which is
@@ -16,13 +20,21 @@ const watchLag = 30 * time.Second
 type backoffs struct {
 	mu       sync.Mutex
 	until    map[types.UID]time.Time
-	refusals map[types.UID]string    // reasons of the last refusals
+	refusals map[types.UID]refusals
 	failed   map[types.UID]int32     // numbers of requests that got no response
 	failures map[types.UID]time.Time // times of the last evictions that were refused or got no response
 }
 
+// refusals are those of the evictions of one Pod.
+type refusals struct {
+	reason                 string // of the last eviction, "" if it was not refused
+	pod                    string // resourceVersion of the Pod at the last request that was refused
+	changes                int32  // number of refused requests in a row before which the Pod has changed
+	ofAdmission, otherwise int32
+}
+
 func newBackoffs() *backoffs {
-	return &backoffs{until: map[types.UID]time.Time{}, refusals: map[types.UID]string{}, failed: map[types.UID]int32{}, failures: map[types.UID]time.Time{}}
+	return &backoffs{until: map[types.UID]time.Time{}, refusals: map[types.UID]refusals{}, failed: map[types.UID]int32{}, failures: map[types.UID]time.Time{}}
 }
 
 // prune deletes the records of the Pods that are not live and whose backoff has ended. A Pod whose Machine is paused is not live, but must not be
@@ -69,15 +81,38 @@ func (b *backoffs) fail(pod types.UID, until, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.until[pod], b.failures[pod] = until, now
-	delete(b.refusals, pod)
+	r := b.refusals[pod]
+	r.reason = ""
+	b.refusals[pod] = r
 }
 
 // refuse defers the next eviction of a Pod after an eviction that was refused.
-func (b *backoffs) refuse(pod types.UID, until time.Time, reason string, now time.Time) {
+func (b *backoffs) refuse(pod *corev1.Pod, response evacuation.Refusal, jitter float64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.until[pod], b.failures[pod] = until, now
-	b.refusals[pod] = reason
+	r := b.refusals[pod.UID]
+	if r.reason != "" && r.pod != pod.ResourceVersion {
+		r.changes = min(r.changes, math.MaxInt32-1) + 1
+	} else {
+		r.changes = 0
+	}
+	r.reason, r.pod = response.Reason, pod.ResourceVersion
+	count := &r.otherwise
+	if response.IsOfAdmission() {
+		count = &r.ofAdmission
+	}
+	*count = min(*count, math.MaxInt32-1) + 1
+	b.until[pod.UID], b.failures[pod.UID], b.refusals[pod.UID] = now.Add(response.Backoff(*count, jitter)), now, r
+}
+
+// afterChange returns the time until which the eviction of a Pod that was refused is deferred, if the Pod has changed since the request. It returns
+// false if the Pod has not changed, or if the change has no effect.
+func (b *backoffs) afterChange(pod *corev1.Pod) (time.Time, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.refusals[pod.UID]
+	backoff, effective := evacuation.ChangeBackoff(r.reason, r.changes)
+	return b.failures[pod.UID].Add(backoff), effective && r.pod != pod.ResourceVersion
 }
 
 // failure returns the time of the last eviction of a Pod, zero unless it was refused or got no response.
@@ -91,7 +126,7 @@ func (b *backoffs) failure(pod types.UID) time.Time {
 func (b *backoffs) refusal(pod types.UID) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.refusals[pod]
+	return b.refusals[pod].reason
 }
 
 // of returns the time until which the eviction of a Pod is deferred, zero if it is not.

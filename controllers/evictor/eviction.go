@@ -144,6 +144,7 @@ func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted)
 	}
 	s := p.subjects[admitted.Pod.UID]
 	_, seconds := p.gracePeriod(ctx, s.pod)
+	s.requested = v.Clock.Now()
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName)))
 	if admitted.Delete {
 		v.handleResponse(ctx, p, s, v.Clusters.DeleteUnchanged(ctx, p.cluster, s.pod, seconds), eventDeletedUnready)
@@ -187,7 +188,7 @@ func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err e
 		return
 	case workload.IsPaused(err):
 		return
-	case workload.IsGone(err):
+	case isGone(err):
 		evictions.WithLabelValues(resultGone).Inc()
 		backoff := watchLag // until the watch delivers the deletion
 		if reason != eventEvicted {
@@ -227,8 +228,8 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 	changed := latest.DeepCopy()
 	s.action.Apply(changed, now)
 	evacuation.Refused(changed, why.reason, why.message, now)
-	until := now.Add(evacuation.WithJitter(evacuation.Backoff(changed.Status.FailedEvictionCounter), rand.Float64())) //nolint:gosec // jitter is not security-relevant
-	p.state.backoffs.refuse(s.pod.UID, until, why.reason, now)
+	response := evacuation.Refusal{Reason: why.reason, RetryAfter: why.retryAfter, Took: now.Sub(s.requested)}
+	p.state.backoffs.refuse(s.pod, response, rand.Float64(), now) //nolint:gosec // jitter is not security-relevant
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
 	if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(latest)); err != nil {
 		if client.IgnoreNotFound(err) != nil {

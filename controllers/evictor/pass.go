@@ -77,6 +77,7 @@ type subject struct {
 	evacuation *v1alpha1.Evacuation
 	pod        *corev1.Pod
 	action     evacuation.Action
+	requested  time.Time // when the eviction was requested
 }
 
 // status returns the Evacuation with the status that says that eviction is next. The evictor stores it instead of the reconciler, so that
@@ -127,11 +128,14 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 }
 
 // backoffOf returns the time until which the eviction of a Pod is deferred. The backoff of an eviction that was refused or got no response
-// ends at the final eviction attempt of the Pod.
+// ends at the final eviction attempt of the Pod, and that of one that admission denied a moment after the Pod has changed.
 func (p *pass) backoffOf(ctx context.Context, s *subject) time.Time {
 	until, failed := p.state.backoffs.of(s.pod.UID), p.state.backoffs.failure(s.pod.UID)
 	if failed.IsZero() || until.Before(p.now) {
 		return until
+	}
+	if changed, effective := p.state.backoffs.afterChange(s.pod); effective && changed.Before(until) {
+		until = changed
 	}
 	if final := p.finalAttemptAfter(ctx, s.pod, failed); !final.IsZero() && final.Before(until) {
 		return final

@@ -444,6 +444,15 @@ func TestFinalAttempt(t *testing.T) {
 	drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
 	drain.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}}
 	drain.Status.DrainTimeout = &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(at(200)), ObservedTime: metav1.NewTime(start)}
+	refused := func(b *backoffs, at time.Time) {
+		b.refuse(pod, evacuation.Refusal{Reason: v1alpha1.ReasonBudgetRefused}, 0, at)
+		b.until["web"] = start.Add(260 * time.Second)
+	}
+	denied := func(b *backoffs, version string) {
+		before := pod.DeepCopy()
+		before.ResourceVersion = version
+		b.refuse(before, evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: time.Minute}, 0, at(20))
+	}
 	for _, tc := range []struct {
 		name    string
 		backOff func(*backoffs)
@@ -453,10 +462,12 @@ func TestFinalAttempt(t *testing.T) {
 	}{
 		{"E36: waits for Nodes that are about to be cordoned", nil, 20, false, 30},
 		{"E52: does not wait for Nodes that are about to be cordoned at the final eviction attempt", nil, 165, true, 0},
-		{"E52: a backoff ends at the final eviction attempt", func(b *backoffs) { b.refuse("web", at(260), "AdmissionRefused", at(127)) }, 164, false, 165},
-		{"E52: makes the final eviction attempt regardless of the backoff", func(b *backoffs) { b.refuse("web", at(260), "AdmissionRefused", at(127)) }, 165, true, 0},
+		{"E52: a backoff ends at the final eviction attempt", func(b *backoffs) { refused(b, at(127)) }, 164, false, 165},
+		{"E52: makes the final eviction attempt regardless of the backoff", func(b *backoffs) { refused(b, at(127)) }, 165, true, 0},
 		{"E52: makes it regardless of the backoff of requests without a response", func(b *backoffs) { b.fail("web", at(260), at(127)) }, 165, true, 0},
-		{"E52: makes it once", func(b *backoffs) { b.refuse("web", at(260), "AdmissionRefused", at(165)) }, 170, false, 260},
+		{"E52: makes it once", func(b *backoffs) { refused(b, at(165)) }, 170, false, 260},
+		{"E65: waits as long as a webhook asks for", func(b *backoffs) { denied(b, pod.ResourceVersion) }, 30, false, 80},
+		{"E65: does not wait after a change of the Pod", func(b *backoffs) { denied(b, "earlier") }, 30, true, 0},
 		{"E38: does not evict a Pod again whose eviction was accepted", func(b *backoffs) { b.backOff("web", at(190)) }, 170, false, 190},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

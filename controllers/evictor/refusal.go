@@ -1,13 +1,16 @@
 package evictor
 
 import (
+	"cmp"
 	"context"
 	"strings"
+	"time"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -15,40 +18,142 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
+// What the API server says in the messages of responses that have no separate code, reason or type of cause. The integration tests compare
+// testdata/responses.json with the responses of a real API server.
+const (
+	// fromWebhook and deniedByWebhook enclose the name of an admission webhook at the beginning of the response that it has given. Its code,
+	// reason, details and causes are what the webhook has chosen.
+	fromWebhook, deniedByWebhook = `admission webhook "`, `" denied the request`
+	// fromPolicy and fromMutatingPolicy begin the cause that names an admission policy. A ValidatingAdmissionPolicy chooses the reason.
+	fromPolicy, fromMutatingPolicy = "ValidatingAdmissionPolicy '", "policy '"
+	// cannotCallWebhook begins the cause that names an admission webhook without a valid response.
+	cannotCallWebhook = `failed calling webhook "`
+	// notAuthorized is in the message of a response to a user who may not evict Pods.
+	notAuthorized = ` cannot create resource "pods/eviction" in API group `
+	// stillProcessed ends the cause that names a PodDisruptionBudget whose status is not up to date.
+	stillProcessed = " is still being processed by the server."
+	// multipleBudgets is in the message of a response about a Pod with several PodDisruptionBudgets.
+	multipleBudgets = "more than one PodDisruptionBudget"
+	// budgetKind is the kind in the details of a response that says that a PodDisruptionBudget cannot be used.
+	budgetKind = "poddisruptionbudget"
+)
+
 // refusal is why the API server has refused an eviction: a machine-readable reason and a message for users (E18).
 type refusal struct {
 	reason, message string
+	retryAfter      time.Duration // that the response asks for, 0 if it does not ask for that
 }
 
 // classify returns why the API server has refused an eviction. It returns answered = false if the API server could not be reached or has
 // rejected our credentials.
 func classify(err error) (why refusal, answered bool) {
-	var status apierrors.APIStatus
-	switch message := err.Error(); {
-	case isTimeout(err):
-		return refusal{v1alpha1.ReasonNoResponse, "The API server did not respond to the eviction in time; an admission webhook may be slow: " + message}, true
-	case !errors.As(err, &status) || apierrors.IsUnauthorized(err):
-		return refusal{}, false
-	case workload.NotServed(err):
-		return refusal{string(budgets.EvictionNotServed), budgets.NotServed + ": " + message}, true
+	response, responded := responseOf(err)
+	if why = ofAdmission(err, response); why.reason == "" { // it comes first: what it decides may have any code and reason
+		why = ofServer(err, response, responded)
+	}
+	if seconds, suggested := apierrors.SuggestsClientDelay(err); suggested {
+		why.retryAfter = time.Duration(seconds) * time.Second
+	}
+	return why, why.reason != ""
+}
+
+// ofAdmission returns which part of admission has given the response, and an empty refusal if none has.
+func ofAdmission(err error, response metav1.Status) refusal {
+	switch said := err.Error(); {
+	case isDeniedByWebhook(err):
+		return refusal{reason: v1alpha1.ReasonWebhookRefused, message: "An admission webhook refused the eviction: " + said}
+	case causeWith(response, fromPolicy) != "", causeWith(response, fromMutatingPolicy) != "":
+		return refusal{reason: v1alpha1.ReasonAdmissionPolicyRefused, message: "An admission policy refused the eviction: " + said}
+	case causeWith(response, cannotCallWebhook) != "":
+		return refusal{reason: v1alpha1.ReasonAdmissionFailed, message: "The API server could not call an admission webhook: " + said}
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return refusal{v1alpha1.ReasonNamespaceTerminating, "The namespace is being deleted: " + message}, true
-	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
-		return refusal{v1alpha1.ReasonBudgetRefused, budgetRefusal(err)}, true
-	case apierrors.IsTooManyRequests(err), workload.IsBudgetConflict(err):
-		return refusal{v1alpha1.ReasonBudgetUpdating, "The PodDisruptionBudget is being updated: " + message}, true
-	case apierrors.IsInternalError(err) && strings.Contains(message, "more than one PodDisruptionBudget"):
-		return refusal{v1alpha1.ReasonMultipleBudgets, "More than one PodDisruptionBudget selects this Pod, so Kubernetes cannot evict it"}, true
-	case apierrors.IsInternalError(err) && strings.Contains(message, "failed calling webhook"):
-		return refusal{v1alpha1.ReasonAdmissionFailed, "The API server could not call an admission webhook: " + message}, true
-	case isAdmission(err):
-		return refusal{v1alpha1.ReasonAdmissionRefused, "An admission policy or webhook refused the eviction: " + message}, true
+		return refusal{reason: v1alpha1.ReasonNamespaceTerminating, message: "The namespace is being deleted: " + said}
 	default:
-		return refusal{v1alpha1.ReasonEvictionRefused, "The API server refused the eviction: " + message}, true
+		return refusal{}
 	}
 }
 
-// isAdmission reports whether the error has a reason that admission policies and webhooks use for refusals.
+// ofServer returns why the API server itself has refused an eviction, and an empty refusal if there is no response.
+func ofServer(err error, response metav1.Status, responded bool) refusal {
+	said := err.Error()
+	switch {
+	case isTimeout(err):
+		message := "The API server did not respond to the eviction in time; an admission webhook may be slow: " + said
+		return refusal{reason: v1alpha1.ReasonNoResponse, message: message}
+	case !responded || apierrors.IsUnauthorized(err):
+		return refusal{}
+	case workload.NotServed(err):
+		return refusal{reason: string(budgets.EvictionNotServed), message: budgets.NotServed + ": " + said}
+	case apierrors.IsForbidden(err) && strings.Contains(said, notAuthorized):
+		return refusal{reason: v1alpha1.ReasonEvictionForbidden, message: "The manager is not allowed to evict the Pod: " + said}
+	}
+	if why := ofBudget(err, response); why.reason != "" {
+		return why
+	}
+	switch {
+	case apierrors.IsTooManyRequests(err):
+		return refusal{reason: v1alpha1.ReasonAPIServerBusy, message: "The API server does not process the eviction now: " + unstructured(response)}
+	case isAdmission(err):
+		return refusal{reason: v1alpha1.ReasonAdmissionRefused, message: "Admission refused the eviction: " + said}
+	default:
+		return refusal{reason: v1alpha1.ReasonEvictionRefused, message: "The API server refused the eviction: " + said}
+	}
+}
+
+// ofBudget returns why a PodDisruptionBudget does not allow the eviction, and an empty refusal if the response says nothing about one.
+func ofBudget(err error, response metav1.Status) refusal {
+	about := aboutBudget(response)
+	switch said := err.Error(); {
+	case workload.IsBudgetConflict(err):
+		return refusal{reason: v1alpha1.ReasonBudgetUpdating, message: "The PodDisruptionBudget is being updated: " + said}
+	case strings.HasSuffix(about, stillProcessed):
+		return refusal{reason: v1alpha1.ReasonBudgetUpdating, message: "The PodDisruptionBudget is being updated: " + about}
+	case about != "":
+		return refusal{reason: v1alpha1.ReasonBudgetRefused, message: about}
+	case apierrors.IsInternalError(err) && strings.Contains(said, multipleBudgets):
+		return refusal{reason: v1alpha1.ReasonMultipleBudgets, message: "More than one PodDisruptionBudget selects this Pod, so Kubernetes cannot evict it"}
+	default:
+		return refusal{}
+	}
+}
+
+// responseOf returns the response of the API server.
+func responseOf(err error) (metav1.Status, bool) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return metav1.Status{}, false
+	}
+	return status.Status(), true
+}
+
+// isDeniedByWebhook reports whether an admission webhook has given the response.
+func isDeniedByWebhook(err error) bool {
+	response, _ := responseOf(err)
+	name, found := strings.CutPrefix(response.Message, fromWebhook)
+	return found && strings.Contains(name, deniedByWebhook)
+}
+
+// isGone reports whether an eviction failed because the Pod no longer exists. A webhook may answer as if it did not exist.
+func isGone(err error) bool { return workload.IsGone(err) && !isDeniedByWebhook(err) }
+
+// causeWith returns the message of the first cause without a type whose message has a prefix.
+func causeWith(response metav1.Status, prefix string) string {
+	for _, cause := range causesOf(response) {
+		if cause.Type == "" && strings.HasPrefix(cause.Message, prefix) {
+			return cause.Message
+		}
+	}
+	return ""
+}
+
+func causesOf(response metav1.Status) []metav1.StatusCause {
+	if response.Details == nil {
+		return nil
+	}
+	return response.Details.Causes
+}
+
+// isAdmission reports whether the error has a reason that the API server's admission uses for refusals.
 func isAdmission(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
@@ -58,15 +163,25 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || utilnet.IsTimeout(errors.Cause(err))
 }
 
-// budgetRefusal returns the message of the status cause, which names the budget and its numbers of Pods.
-func budgetRefusal(err error) string {
-	var status apierrors.APIStatus
-	if errors.As(err, &status) && status.Status().Details != nil {
-		for _, cause := range status.Status().Details.Causes {
-			if cause.Type == policyv1.DisruptionBudgetCause && cause.Message != "" {
-				return cause.Message
-			}
+// aboutBudget returns what the response says about a PodDisruptionBudget, "" if it says nothing.
+func aboutBudget(response metav1.Status) string {
+	for _, cause := range causesOf(response) {
+		if cause.Type == policyv1.DisruptionBudgetCause {
+			return cmp.Or(cause.Message, response.Message)
 		}
 	}
-	return err.Error()
+	if response.Details != nil && response.Details.Kind == budgetKind {
+		return response.Message
+	}
+	return ""
+}
+
+// unstructured returns the text of a response that is no object of Kubernetes, or otherwise its message.
+func unstructured(response metav1.Status) string {
+	for _, cause := range causesOf(response) {
+		if cause.Type == metav1.CauseTypeUnexpectedServerResponse && cause.Message != "" {
+			return cause.Message
+		}
+	}
+	return response.Message
 }

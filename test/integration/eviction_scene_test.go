@@ -172,43 +172,64 @@ type hangingWebhook struct {
 // hangEvictions starts a webhook for all evictions.
 func (s *scene) hangEvictions(prefix string) *hangingWebhook {
 	s.Helper()
-	return s.hang(s.workload.Client, prefix, admissionregistrationv1.RuleWithOperations{
-		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
-	})
+	return s.hang(s.workload.Client, prefix, ofEvictions)
+}
+
+// ofEvictions matches all evictions.
+var ofEvictions = admissionregistrationv1.RuleWithOperations{
+	Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+	Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
 }
 
 // hang starts a webhook that the API server of a client calls for requests that match a rule.
 func (s *scene) hang(c client.Client, prefix string, rule admissionregistrationv1.RuleWithOperations) *hangingWebhook {
 	s.Helper()
 	webhook := &hangingWebhook{prefix: prefix, asked: make(chan string, 1000), released: make(chan struct{})}
-	server := httptest.NewTLSServer(webhook)
+	s.serveWebhook(c, "hang", webhook, rule)
+	return webhook
+}
+
+// serveWebhook starts a webhook that the API server of a client calls for requests that match a rule, until the end of the test.
+func (s *scene) serveWebhook(c client.Client, name string, handler http.Handler, rule admissionregistrationv1.RuleWithOperations) {
+	s.Helper()
+	server := httptest.NewTLSServer(handler)
 	s.Cleanup(func() {
 		server.CloseClientConnections() // the API server may still wait for responses
 		server.Close()
 	})
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "hang"},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "hang.example.com", AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: ptr.To[int32](30),
-			SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), FailurePolicy: ptr.To(admissionregistrationv1.Fail),
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{
-				URL: ptr.To(server.URL), CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
-			},
-			Rules: []admissionregistrationv1.RuleWithOperations{rule},
-		}},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{validatingWebhook(name, admissionregistrationv1.WebhookClientConfig{
+			URL: ptr.To(server.URL), CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+		}, rule)},
 	}
 	s.create(c, configuration)
 	s.Cleanup(func() { _ = c.Delete(context.WithoutCancel(s.Context()), configuration) })
-	return webhook
 }
 
-// ServeHTTP implements http.Handler. It allows all requests, some of them after a delay.
-func (w *hangingWebhook) ServeHTTP(response http.ResponseWriter, request *http.Request) {
+func validatingWebhook(name string, config admissionregistrationv1.WebhookClientConfig, rule admissionregistrationv1.RuleWithOperations) admissionregistrationv1.ValidatingWebhook {
+	return admissionregistrationv1.ValidatingWebhook{
+		Name: name + ".example.com", AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: ptr.To[int32](30), ClientConfig: config,
+		SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), FailurePolicy: ptr.To(admissionregistrationv1.Fail),
+		Rules: []admissionregistrationv1.RuleWithOperations{rule},
+	}
+}
+
+// reviewOf reads the request to a webhook.
+func reviewOf(response http.ResponseWriter, request *http.Request) *admissionv1.AdmissionReview {
 	review := &admissionv1.AdmissionReview{}
 	body, err := io.ReadAll(request.Body)
 	if err != nil || json.Unmarshal(body, review) != nil || review.Request == nil {
 		http.Error(response, "no review", http.StatusBadRequest)
+		return nil
+	}
+	return review
+}
+
+// ServeHTTP implements http.Handler. It allows all requests, some of them after a delay.
+func (w *hangingWebhook) ServeHTTP(response http.ResponseWriter, request *http.Request) {
+	review := reviewOf(response, request)
+	if review == nil {
 		return
 	}
 	if strings.HasPrefix(review.Request.Name, w.prefix) {
@@ -229,14 +250,9 @@ func (s *scene) refuseEvictions(prefix, why string) client.Object {
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "keep"},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			FailurePolicy: ptr.To(admissionregistrationv1.Fail),
-			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
-				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
-				},
-			}}},
-			Validations: []admissionregistrationv1.Validation{{Expression: `!request.name.startsWith("` + prefix + `")`, Message: why}},
+			FailurePolicy:    ptr.To(admissionregistrationv1.Fail),
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: ofEvictions}}},
+			Validations:      []admissionregistrationv1.Validation{{Expression: `!request.name.startsWith("` + prefix + `")`, Message: why}},
 		},
 	}
 	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{

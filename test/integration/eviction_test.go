@@ -44,6 +44,8 @@ func TestEvictions(t *testing.T) {
 		{"E21: deletes only Pods that are not ready with unhealthyBudget Override", unhealthyIsDeleted},
 		{"E18: reports that the namespace is being deleted", terminatingNamespace},
 		{"E18, E52: reports that an admission policy denies the eviction, retries, and makes the final eviction attempt regardless of the backoff", admissionRefuses},
+		{"E64: refuses evictions as the evictor expects", refusingResponses},
+		{"E65: evicts Pods soon after an admission webhook allows it, and when they change", webhookSaysLater},
 		{"E22: evicts Pods of an unreachable Node with a grace period of one second", unreachableNode},
 		{"E18: does not evict a replacement of the same name on another Node", sameNameElsewhere},
 		{"E23: evicts Pods of one Node while the evictions of another Node hang", hangingNode},
@@ -267,7 +269,7 @@ func admissionRefuses(s *scene) {
 	s.run(kept, free)
 	binding := s.refuseEvictions("e18-kept", "not before the end of the quarter")
 	s.maintain(nm("e18-keep", draining, ofNodes("e18-keep")))
-	s.expectRefused(kept, v1alpha1.ReasonAdmissionRefused, "An admission policy or webhook refused the eviction")
+	s.expectRefused(kept, v1alpha1.ReasonAdmissionPolicyRefused, "An admission policy refused the eviction")
 	s.Expect(s.existing(kept).Status.Message).To(ContainSubstring("not before the end of the quarter"))
 	s.expectDeleted(free)
 	s.expectEventOn(s.existing(kept).Name, "EvictionRefused", "not before the end of the quarter")

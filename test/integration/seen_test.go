@@ -52,12 +52,12 @@ func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1
 	s.Eventually(func() []corev1.Pod { return s.podsOf("crowd") }, eventually, pace).Should(BeEmpty())
 	s.Eventually(since("capnm_drains_in_progress"), soon, pace).Should(BeEquivalentTo(1))
 	s.Eventually(since("capnm_pods_blocked", "cluster", "c1", "reason", string(budgets.BudgetExhausted)), soon, pace).Should(BeEquivalentTo(tightPods))
-	s.Eventually(since("capnm_pods_blocked", "cluster", "c1", "reason", v1alpha1.ReasonAdmissionRefused), soon, pace).Should(BeEquivalentTo(refusedPods))
+	s.Eventually(since("capnm_pods_blocked", "cluster", "c1", "reason", v1alpha1.ReasonAdmissionPolicyRefused), soon, pace).Should(BeEquivalentTo(refusedPods))
 	s.Eventually(since("capnm_evacuations_total", "evacuator_class", "other"), soon, pace).Should(BeEquivalentTo(1))
 	s.Expect(s.metrics().Sum("capnm_connected_clusters", nil)).To(BeEquivalentTo(1))
 	s.Eventually(s.longestWaits, soon, pace).Should(ConsistOf(And(
 		HaveField("Machine", "full"), HaveField("Cluster", "c1"), HaveField("Since", *s.machine("full").DeletionTimestamp),
-		HaveField("Reason", v1alpha1.ReasonMachineDraining), HaveField("Message", MatchRegexp(`Pods? default/(refused|tight)-\d.*: (Waiting for PodDisruptionBudget default/tight|An admission policy or webhook refused the eviction)`)),
+		HaveField("Reason", v1alpha1.ReasonMachineDraining), HaveField("Message", MatchRegexp(`Pods? default/(refused|tight)-\d.*: (Waiting for PodDisruptionBudget default/tight|An admission policy refused the eviction)`)),
 	)))
 	s.Expect(since("capnm_hook_wait_seconds")()).To(BeZero())
 

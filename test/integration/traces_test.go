@@ -74,7 +74,7 @@ func tracedDeletion(s *scene, jaeger *collector) {
 	machine := s.machine("traced")
 	s.deleteMachine("traced")
 	machineDeleted := s.machine("traced").DeletionTimestamp.Time
-	s.expectRefused(refused, v1alpha1.ReasonAdmissionRefused, "not yet")
+	s.expectRefused(refused, v1alpha1.ReasonAdmissionPolicyRefused, "not yet")
 	s.Expect(s.workload.Client.Delete(s.Context(), policy)).To(Succeed())
 	s.expectGone("traced")
 
@@ -93,7 +93,7 @@ func tracedDeletion(s *scene, jaeger *collector) {
 	for _, each := range waited {
 		s.Expect(each.Tags).To(And(HaveKeyWithValue("capnm.waits_for", "PodDisruptionBudget default/web"), HaveKey("k8s.pod.name"), HaveKeyWithValue("k8s.namespace.name", namespace)))
 	}
-	s.Expect(trace.childrenOf(trace.evacuationOf(refused))).To(ContainElement(And(HaveField("Name", "eviction refused"), HaveField("Tags", HaveKeyWithValue("capnm.reason", v1alpha1.ReasonAdmissionRefused)))))
+	s.Expect(trace.childrenOf(trace.evacuationOf(refused))).To(ContainElement(And(HaveField("Name", "eviction refused"), HaveField("Tags", HaveKeyWithValue("capnm.reason", v1alpha1.ReasonAdmissionPolicyRefused)))))
 	trace.expectAsAudited(append(append(web, storage...), *refused))
 
 	report := jaeger.report(s, machine.UID)
@@ -101,7 +101,7 @@ func tracedDeletion(s *scene, jaeger *collector) {
 	s.Expect(report.Pods).To(HaveLen(len(web) + len(storage) + 1))
 	s.Expect(recording.Causes([]recording.Drain{*report})).To(ContainElements(
 		And(HaveField("Object", "PodDisruptionBudget default/web"), HaveField("Pods", BeNumerically(">=", len(web)-1))),
-		HaveField("Reason", v1alpha1.ReasonAdmissionRefused),
+		HaveField("Reason", v1alpha1.ReasonAdmissionPolicyRefused),
 	))
 
 	for _, part := range []string{"turn", "drain", "volumes", "release"} {
