@@ -56,7 +56,7 @@ func TestSurgeHolds(t *testing.T) {
 				n := rapid.Int32Range(1, 9).Draw(t, "to")
 				b, label := w.baseline(), w.deployment.Labels[v1alpha1.SurgingLabel]
 				switch {
-				case b != nil && n == b.Surged, strings.HasSuffix(label, fmt.Sprintf(".%d", n)): // indistinguishable from the write of the surge
+				case b != nil && n == b.Surged, strings.HasSuffix(label, fmt.Sprintf(".%d", n)), scaled && w.raisedTo(n): // indistinguishable from the write of the surge
 				case scaled:
 					if w.autoscaler = w.autoscaler.DeepCopy(); n <= w.autoscaler.Spec.MaxReplicas && n != *w.autoscaler.Spec.MinReplicas {
 						w.autoscaler.Spec.MinReplicas, lowest, interfered = &n, n, true

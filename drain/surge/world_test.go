@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -369,6 +370,11 @@ func (w *world) run() (decisions []surge.Decision) {
 func (w *world) baseline() *surge.Baseline {
 	b, _ := surge.BaselineOf(w.deployment)
 	return b
+}
+
+// raisedTo reports whether the autoscaler has the note that a surge has raised its minReplicas to a number.
+func (w *world) raisedTo(n int32) bool {
+	return strings.Contains(w.autoscaler.Annotations[v1alpha1.SurgeAnnotation], fmt.Sprintf(`"raised":%d}`, n))
 }
 
 // baselineOf returns the Pods of the baseline of a Deployment.
