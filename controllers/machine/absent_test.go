@@ -188,7 +188,7 @@ func TestConfirmationThatFails(t *testing.T) {
 			s := &scope{machine: machine, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, now: now}
 			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}})
 			s.IsDrained, s.VolumeWaitStart, s.volumesOver = true, new(now.Add(-50*time.Minute)), true // the volumes have detached
-			r.blocked.Store(client.ObjectKeyFromObject(machine), now.Add(-10*time.Minute))
+			r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-10 * time.Minute)})
 
 			result, err := r.confirmPods(t.Context(), s)
 			if err != nil { // as in reportFailure
@@ -265,7 +265,7 @@ func TestVolumesThatAreNotInTheCache(t *testing.T) {
 			} else {
 				s.VolumeWaitStart = new(now.Add(-50 * time.Minute))
 			}
-			r.blocked.Store(client.ObjectKeyFromObject(machine), now.Add(-10*time.Minute))
+			r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-10 * time.Minute)})
 
 			result, err := r.confirmVolumes(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())

@@ -204,7 +204,7 @@ func TestWithoutConnection(t *testing.T) {
 				r.references.Set(types.NamespacedName{Namespace: machine.Namespace}, machine.UID, referenced{}, time.Hour)
 			}
 			if tc.blindFor > 0 {
-				r.blocked.Store(client.ObjectKeyFromObject(machine), now.Add(-tc.blindFor))
+				r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-tc.blindFor)})
 			}
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			if !tc.fails {
@@ -226,8 +226,7 @@ func TestWithoutConnection(t *testing.T) {
 				g.Expect(isBlocked).To(BeFalse(), "the time before the end of the hold does not count")
 				g.Expect(machine.Annotations).To(And(HaveKey(v1alpha1.DrainHeldAnnotation), HaveLen(3)))
 			} else if tc.blindFor > 0 {
-				since, _ := r.blocked.Load(client.ObjectKeyFromObject(machine))
-				g.Expect(since).To(Equal(now.Add(-tc.blindFor)))
+				g.Expect(r.blockOf(machine).since).To(Equal(now.Add(-tc.blindFor)))
 			}
 			for annotation := range machine.Annotations {
 				g.Expect(annotation == clusterv1.ExcludeNodeDrainingAnnotation || strings.HasSuffix(annotation, "/update-allowed")).To(BeFalse(), annotation)

@@ -121,8 +121,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	r.handedOver.Delete(request.NamespacedName)
 	result, err := r.reconcile(ctx, s)
-	if machinedrain.IsDraining(s.machine) {
+	switch {
+	case machinedrain.IsDraining(s.machine):
 		result, err = r.reportFailure(ctx, s, result, err)
+	case err != nil && !apierrors.IsConflict(errors.Cause(err)):
+		r.requested.Delete(request.NamespacedName) // no Machine waits for a drain that cannot be requested
 	}
 	if !s.blind && err == nil { // a failure says nothing about the drain
 		r.endBlock(s)

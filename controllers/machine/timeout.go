@@ -77,8 +77,14 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 
 // blockSince returns since when this process has found the drain of the Machine to be blocked.
 func (r *Reconciler) blockSince(s *scope) time.Time {
-	since, _ := r.blocked.LoadOrStore(client.ObjectKeyFromObject(s.machine), s.now)
-	return since.(time.Time) //nolint:forcetypeassert // nothing else is stored
+	found, _ := r.blocked.LoadOrStore(client.ObjectKeyFromObject(s.machine), block{since: s.now, hasTurn: s.Turn != nil})
+	return found.(block).since //nolint:forcetypeassert // nothing else is stored
+}
+
+// block is what prevents the drain of a Machine from beginning, or keeps this process from observing it.
+type block struct {
+	since   time.Time
+	hasTurn bool // the turn was observed before a later step was blocked
 }
 
 // hasTriedToConnect reports whether this process has tried to connect to the workload cluster, or could not for BlindPeriod: without infrastructure, the

@@ -39,7 +39,7 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 		return machinedrain.Turn{}, err
 	case invalid:
 		self.Obstacle = machinedrain.AwaitsRules
-	case r.isBlocked(s.machine, s.now):
+	case !r.blockOf(s.machine).hasTurn && r.isBlocked(s.machine, s.now):
 		self.Obstacle = machinedrain.Blocked
 	}
 	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
@@ -108,8 +108,15 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 // isBlocked reports whether this process has found for a moment that something prevents the drain of a Machine from beginning. The condition of the Machine
 // does not decide: it may be from before a restart, and its reason may be that of a drain in progress.
 func (r *Reconciler) isBlocked(machine *clusterv1.Machine, now time.Time) bool {
-	since, blocked := r.blocked.Load(client.ObjectKeyFromObject(machine))
-	return blocked && now.Sub(since.(time.Time)) >= recordAfter //nolint:forcetypeassert // nothing else is stored
+	since := r.blockOf(machine).since
+	return !since.IsZero() && now.Sub(since) >= recordAfter
+}
+
+// blockOf returns what this process has found to block a Machine, the zero value if it has found nothing.
+func (r *Reconciler) blockOf(machine *clusterv1.Machine) block {
+	found, _ := r.blocked.Load(client.ObjectKeyFromObject(machine))
+	known, _ := found.(block)
+	return known
 }
 
 // isHeld returns a function that reports whether the drain of a Machine of the Cluster is held, see machinedrain.ObservedDrain.

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -166,7 +168,7 @@ func TestBlindTurnBehindWithdrawnDrainInPlace(t *testing.T) {
 			r := withoutConnection(t, now, management, clustercache.HealthCheckingState{LastProbeTime: now.Add(-time.Second), LastProbeSuccessTime: now.Add(-3 * time.Hour), ConsecutiveFailures: 300})
 			for _, m := range []*clusterv1.Machine{x, y} {
 				r.references.Set(types.NamespacedName{Namespace: "fleet"}, m.UID, referenced{}, time.Hour)
-				r.blocked.Store(client.ObjectKeyFromObject(m), now.Add(-3*time.Hour))
+				r.blocked.Store(client.ObjectKeyFromObject(m), block{since: now.Add(-3 * time.Hour)})
 			}
 			r.references.Set(types.NamespacedName{Namespace: "fleet", Name: "c"}, "c/kubeconfig", referenced{}, time.Hour)
 			for range 3 {
@@ -231,4 +233,68 @@ func TestCopiedRequestGetsTurn(t *testing.T) {
 			g.Expect(machinedrain.RequestedDrains(machines)).To(HaveLen(1))
 		}
 	})
+}
+
+func TestTurnBehindBlockedMachine(t *testing.T) {
+	for name, hasTurn := range map[string]bool{
+		"M37: a Machine that was blocked before the turn was observed is not overdue yet: what has blocked both may be over": false,
+		"M37, M39: one whose step after the turn fails is overdue behind an older one that is blocked":                       true,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, now := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+			older, self := deletedMachine(), deletedMachine()
+			for i, m := range []*clusterv1.Machine{older, self} {
+				m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
+				m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-10) * time.Hour)))
+			}
+			self.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(older, self, policy).Build()
+			r := &Reconciler{Client: management, Maintenances: &machinemaintenance.Requester{Client: management}}
+			s := &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: node, now: now}
+			s.client = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build()
+			failed := &scope{machine: self, now: now.Add(-15 * time.Second)}
+			if hasTurn {
+				failed.Turn = &machinedrain.Turn{}
+			}
+			r.blockSince(failed)
+			r.blockSince(&scope{machine: older, now: now.Add(-15 * time.Second)})
+			turn, err := r.turn(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(turn.Overdue).To(Equal(hasTurn), "%+v", turn)
+		})
+	}
+}
+
+func TestRequestThatIsRefused(t *testing.T) {
+	refused := apierrors.NewForbidden(clusterv1.GroupVersion.WithResource("machines").GroupResource(), "x", errors.New("a policy forbids it"))
+	conflict := apierrors.NewConflict(clusterv1.GroupVersion.WithResource("machines").GroupResource(), "x", errors.New("it has changed"))
+	for name, tc := range map[string]struct {
+		answer error
+		waits  int
+	}{
+		"M37: no Machine waits for a drain in place whose request is refused":             {refused, 0},
+		"M107: a conflict does not cost a drain in place its place among those that wait": {conflict, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, now := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+			x := deletedMachine()
+			x.DeletionTimestamp, x.Finalizers, x.Labels = nil, nil, map[string]string{clusterv1.ClusterNameLabel: "c"}
+			x.Annotations[v1alpha1.MachineStageAnnotation] = "Drain"
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(x, provisionedCluster(), policy).WithInterceptorFuncs(interceptor.Funcs{
+				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+					return tc.answer
+				},
+			}).Build()
+			r := withoutConnection(t, now, management, clustercache.HealthCheckingState{})
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(x)})
+			g.Expect(err).To(MatchError(tc.answer))
+			machines, err := r.machinesBeside(t.Context(), &scope{machine: x, cluster: provisionedCluster()})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(machinedrain.RequestedDrains(machines)).To(HaveLen(tc.waits))
+		})
+	}
 }
