@@ -37,7 +37,7 @@ func (s *scene) nameTakenUnguarded(machine string) {
 func (s *scene) drainsBesides(machine string, take func(name string)) {
 	s.Helper()
 	defer s.removeWorkloads()
-	other := bare("other", "spare")
+	other := bare("other-"+machine, "spare") // kwok may delete a Pod whose name the Pod of an earlier scene had
 	s.run(other)
 	s.runOn(machine, "web", 2, deployment("web", 2), budget("web", 0))
 	name := machinedrain.MaintenanceName(keyOf(machine), machine, s.node(machine).UID)
@@ -50,7 +50,7 @@ func (s *scene) drainsBesides(machine string, take func(name string)) {
 	s.Eventually(func() bool { return s.isGone(machine) }, eventually, pace).Should(BeTrue())
 	s.Expect(s.evictions().Succeeded()).To(HaveLen(2))
 	s.Expect(s.evictions().Succeeded().Names()).To(HaveEach(HavePrefix("web-")))
-	s.Expect(s.pod("other").UID).To(Equal(other.UID))
+	s.Expect(s.pod(other.Name).UID).To(Equal(other.UID))
 	s.Expect(s.node("spare").Spec.Unschedulable).To(BeFalse())
 
 	taken := &v1alpha1.NodeMaintenance{}
