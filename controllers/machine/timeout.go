@@ -159,7 +159,7 @@ func (s *scope) volumesTimedOut(waitedFor string) {
 
 // volumesTimedOutUnobserved is volumesTimedOut while it is not known whether volumes are attached.
 func (s *scope) volumesTimedOutUnobserved(waitedFor string) {
-	message := "nodeVolumeDetachTimeoutSeconds is exceeded, and the drain cannot be observed: " + waitedFor
+	message := "The wait for volumes, which cannot be observed, exceeded nodeVolumeDetachTimeoutSeconds: " + waitedFor
 	if !s.drainOver && !s.machine.DeletionTimestamp.IsZero() {
 		message += machinedrain.DrainedByClusterAPI
 	}
