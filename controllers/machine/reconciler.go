@@ -286,7 +286,8 @@ const (
 
 // reconcileDelete runs the steps of the deletion of a Machine in order, up to the first that waits:
 //
-//	admit ─► await other hooks ─► request the drain ─► await the turn ─► await the drain ─► await the volumes ─► drain the Pods of DaemonSets ─► confirm the Pods ─► remove the hook
+//	admit ─► await other hooks ─► request the drain ─► await the turn ─► await the drain
+//	─► await the volumes ─► drain the Pods of DaemonSets ─► confirm the Pods ─► remove the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
 	// Otherwise Cluster API would not drain the Node if another actor removed the hook.
 	if err := r.patchMachine(ctx, s, "removing copied exclude annotations", machinedrain.RemoveExcludes); err != nil {

@@ -94,7 +94,7 @@ func drainRequested(m *clusterv1.Machine) *time.Time {
 }
 
 // bound returns the value of an annotation that counts on one Machine only: it ends with the UID of the Machine. Another actor may copy the annotation,
-// for example from the template of a MachineSet or from a backup.
+// for example from the template of a MachineSet or from a backup of another Machine. An old manifest of the same Machine has the same UID.
 func bound(m *clusterv1.Machine, value string) string { return value + "/" + string(m.UID) }
 
 // boundValue returns the value in an annotation that counts on one Machine only. It is empty if the Machine does not have the annotation, or has that

@@ -184,7 +184,9 @@ func IsReportedBlocked(m *clusterv1.Machine) bool {
 }
 
 // blockedReasons are the reasons of the conditions of Machines whose drains are blocked.
-var blockedReasons = []string{v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonMaintenanceNameTaken, v1alpha1.ReasonCRDNotServed, v1alpha1.ReasonWaitingForWorkloadCluster}
+var blockedReasons = []string{
+	v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonMaintenanceNameTaken, v1alpha1.ReasonCRDNotServed, v1alpha1.ReasonWaitingForWorkloadCluster,
+}
 
 func contenderOf(m *clusterv1.Machine, observed ObservedDrain) Contender {
 	c := ContenderOf(m)

@@ -68,8 +68,8 @@ func creationFailure(d *appsv1.Deployment) *appsv1.DeploymentCondition {
 // failedCreate is the reason of the condition ReplicaFailure while Pods cannot be created. Another reason is that they cannot be deleted.
 const failedCreate = "FailedCreate"
 
-// refusals are parts of messages of the API server about a request that it refuses, because of a ResourceQuota or a policy for example. It does the
-// same when the request is repeated. With other messages, such as "Internal error occurred: failed calling webhook", it may accept the next request.
+// refusals are parts of messages of the API server about a request that it refuses, because of a policy or a ResourceQuota for example. A surge does
+// not wait for a quota that is full only until other Pods have terminated. With other messages, such as "Internal error occurred: failed calling webhook", it may accept the next request.
 var refusals = []string{" is forbidden: ", " denied the request", " is invalid: "}
 
 func isRefusal(message string) bool {
