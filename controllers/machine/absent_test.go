@@ -2,7 +2,10 @@ package machine
 
 import (
 	"context"
+	"net"
 	"net/http"
+	"net/url"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,6 +30,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -162,6 +166,28 @@ func TestPodThatIsNotInTheCache(t *testing.T) {
 	}
 }
 
+// connectionRefused is the error of a request that no API server answers.
+var connectionRefused error = &url.Error{Op: "Get", URL: "https://workload", Err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}}
+
+func TestMaintenanceThatCannotBeDecoded(t *testing.T) {
+	g, key, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+	remote := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build(), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+			if _, is := object.(*v1alpha1.NodeMaintenance); is {
+				return &setaside.Error{Kind: "NodeMaintenance", Object: key, Err: errors.New("a number is too large")}
+			}
+			return c.Get(ctx, key, object, options...)
+		},
+	})
+	probed := clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}
+	management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+	r := &Reconciler{Clusters: workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote, key), probed}, newScheme(), workload.Limits{}, clock.RealClock{})}
+	s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, now: now}
+	_, err := r.requestMaintenance(t.Context(), s)
+	g.Expect(setaside.Is(err)).To(BeTrue(), "E53, M57: the condition names it, and not a connection that is lost: %v", err)
+}
+
 func TestConfirmationThatFails(t *testing.T) {
 	now := time.Now()
 	refused := apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("no rule allows it"))
@@ -169,8 +195,9 @@ func TestConfirmationThatFails(t *testing.T) {
 		answer error
 		reason string
 	}{
-		"a list of its Pods that gets no response": {errors.New("connection refused"), v1alpha1.ReasonWaitingForWorkloadCluster},
+		"a list of its Pods that gets no response": {connectionRefused, v1alpha1.ReasonWaitingForWorkloadCluster},
 		"a list of its Pods that is refused":       {refused, v1alpha1.ReasonReconcileFailed},
+		"a list of its Pods that is not readable":  {errors.New("unexpected end of JSON input"), v1alpha1.ReasonReconcileFailed},
 	} {
 		t.Run("M57, M110: "+name+" holds a drained Machine, also beyond the timeout of the wait for volumes that has ended", func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -232,8 +259,8 @@ func TestVolumesThatAreNotInTheCache(t *testing.T) {
 		"M19: does not wait if the API server reports no volume, either":                {cached: node(corev1.ConditionTrue), stored: node(corev1.ConditionTrue), want: proceed},
 		"M14: does not wait for the volumes of a Node that is unreachable":              {cached: node(corev1.ConditionUnknown), stored: node(corev1.ConditionUnknown, "v"), want: proceed},
 		"M109: waits until another Node of the same name is observed":                   {cached: node(corev1.ConditionTrue), stored: again, want: wait},
-		"M57: holds the Machine if the Node cannot be read, also beyond the timeout":    {cached: node(corev1.ConditionTrue), answer: errors.New("connection refused"), want: wait},
-		"M39: releases it then if the drain has timed out":                              {cached: node(corev1.ConditionUnknown), answer: errors.New("connection refused"), timedOut: true, want: release},
+		"M57: holds the Machine if the Node cannot be read, also beyond the timeout":    {cached: node(corev1.ConditionTrue), answer: connectionRefused, want: wait},
+		"M39: releases it then if the drain has timed out":                              {cached: node(corev1.ConditionUnknown), answer: connectionRefused, timedOut: true, want: release},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now()

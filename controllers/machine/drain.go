@@ -11,7 +11,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
-	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/cluster-api/util/secret"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -333,15 +332,17 @@ func (r *Reconciler) confirmPods(ctx context.Context, s *scope) (outcome, error)
 
 // checkContact reports whether contact with the workload cluster is lost, with the outcome that waits for it: the workload cluster does not
 // answer the health probes of the ClusterCache. The ClusterCache closes such a connection within about a minute. Until then, watches deliver
-// no events and their caches are stale. When contact is restored, checkContact restarts the drain watch.
+// no events and their caches are stale.
 func (r *Reconciler) checkContact(ctx context.Context, s *scope) (waiting outcome, lost bool) {
 	state := r.Clusters.HealthState(ctx, s.clusterKey())
-	if state.ConsecutiveFailures == 0 || s.now.Sub(state.LastProbeSuccessTime) < probeFailureWindow {
-		if conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonWaitingForWorkloadCluster {
-			r.Clusters.RestartWatches(s.clusterKey())
-		}
+	if state.ConsecutiveFailures == 0 {
+		r.Clusters.ContactRestored(s.clusterKey())
 		return outcome{}, false
 	}
+	if s.now.Sub(state.LastProbeSuccessTime) < probeFailureWindow {
+		return outcome{}, false
+	}
+	r.Clusters.ContactLost(s.clusterKey())
 	waiting = waitingForCluster(state)
 	waiting.at = s.now.Add(contactRetry)
 	return waiting, true
@@ -356,17 +357,18 @@ func waitingForCluster(state clustercache.HealthCheckingState) outcome {
 }
 
 // unreachable turns the error of a request to the workload cluster into an outcome. Without a connection, the step waits for the next one.
-// A request without a response is retried after contactRetry instead of with the backoff of errors.
+// A request without an answer is retried after contactRetry instead of with the backoff of errors. An answer that is an error is returned.
 func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
-	answered := apierrors.ReasonForError(err) != metav1.StatusReasonUnknown
 	if workload.KindNotServed(err) {
 		r.Clusters.RequestCheck(s.clusterKey())
 	}
-	if answered && !workload.IsNotConnected(err) || workload.IsPaused(err) {
+	connected := !workload.IsNotConnected(err)
+	if connected && !workload.IsUnanswered(err) {
 		return outcome{}, err
 	}
-	waiting := waitingForCluster(r.Clusters.HealthState(ctx, s.clusterKey()))
-	if workload.IsNotConnected(err) {
+	state := r.Clusters.HealthState(ctx, s.clusterKey())
+	waiting := waitingForCluster(state)
+	if !connected {
 		r.ConnectNow(s.clusterKey())
 		if problem := r.Filter.NotSelectedMessage(s.cluster); problem != "" {
 			waiting.message += problem
@@ -375,6 +377,9 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 		}
 	} else {
 		ctrl.LoggerFrom(ctx).V(2).Info("The workload cluster does not answer", "err", err)
+		if state.ConsecutiveFailures > 0 {
+			r.Clusters.ContactLost(s.clusterKey())
+		}
 		waiting.at = s.now.Add(contactRetry)
 	}
 	return waiting, nil

@@ -2,12 +2,16 @@ package workload
 
 import (
 	"context"
+	"io"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -56,7 +60,7 @@ type connectedWatch struct {
 	*drainWatch
 	config    *rest.Config
 	evictions rest.Interface
-	began     time.Time
+	lost      bool // see ContactLost
 }
 
 // NewClusters returns a Clusters that uses the connections of the ClusterCache; management reads Cluster objects. evictions limits the
@@ -77,6 +81,17 @@ func NewClusters(management client.Reader, cache clustercache.ClusterCache, sche
 // IsNotConnected reports whether err means that there is no connection to the workload cluster.
 func IsNotConnected(err error) bool {
 	return errors.Is(err, clustercache.ErrClusterNotConnected)
+}
+
+// IsUnanswered reports whether a request failed without an answer of the API server: the connection failed, or the answer took too long. An answer
+// that cannot be decoded is one.
+func IsUnanswered(err error) bool {
+	var answer apierrors.APIStatus
+	if errors.As(err, &answer) {
+		return answer.Status().Reason == metav1.StatusReasonUnknown
+	}
+	var transport net.Error
+	return errors.As(err, &transport) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // Source triggers a controller when a Cluster is connected or disconnected. The source runs until the process ends: a worker of the
@@ -233,29 +248,35 @@ func (c *Clusters) startWatch(cluster types.NamespacedName, config *rest.Config)
 		return nil, err
 	}
 	delete(c.budgets, cluster)
-	watch := &connectedWatch{drainWatch: drain, config: config, evictions: evictions, began: c.clock.Now()}
+	watch := &connectedWatch{drainWatch: drain, config: config, evictions: evictions}
 	c.watches[cluster] = watch
 	c.check(cluster)
 	return watch, nil
 }
 
-// RestartWatches restarts the drain watch of a workload cluster after contact was lost and restored. Watches reconnect automatically, but with a
-// backoff of up to a minute after an outage of half a minute. RestartWatches keeps a watch that is younger than restartAfter.
-func (c *Clusters) RestartWatches(cluster types.NamespacedName) {
+// ContactLost records that a workload cluster does not answer its health probes.
+func (c *Clusters) ContactLost(cluster types.NamespacedName) {
 	c.mu.Lock()
-	watch := c.watches[cluster]
-	renew := watch != nil && c.clock.Since(watch.began) > restartAfter
-	if renew {
-		c.stopWatch(cluster)
-	}
-	c.mu.Unlock()
-	if renew {
-		c.notify(Change{Cluster: cluster, Type: AllPodsAffected}) // owners call Observe again
+	defer c.mu.Unlock()
+	if watch := c.watches[cluster]; watch != nil {
+		watch.lost = true
 	}
 }
 
-// restartAfter prevents concurrent drains that all detect the restored contact from restarting the same watch repeatedly.
-const restartAfter = 15 * time.Second
+// ContactRestored restarts the drain watch of a workload cluster if contact was lost since it began. Watches reconnect automatically, but with a
+// backoff of up to a minute after an outage of half a minute.
+func (c *Clusters) ContactRestored(cluster types.NamespacedName) {
+	c.mu.Lock()
+	watch := c.watches[cluster]
+	restart := watch != nil && watch.lost
+	if restart {
+		c.stopWatch(cluster)
+	}
+	c.mu.Unlock()
+	if restart {
+		c.notify(Change{Cluster: cluster, Type: AllPodsAffected}) // owners call Observe again
+	}
+}
 
 // OnCheckRequested sets the function that checks what is installed in a workload cluster. check must not block.
 func (c *Clusters) OnCheckRequested(check func(cluster types.NamespacedName)) {

@@ -1,7 +1,13 @@
 package workload
 
 import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
 	"net/http"
+	"net/url"
+	"syscall"
 	"testing"
 
 	"github.com/pkg/errors"
@@ -9,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 )
 
 func TestEvictionsAreLimited(t *testing.T) {
@@ -27,6 +35,29 @@ func TestEvictionsAreLimited(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestIsUnanswered(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"a refused connection":                      {&url.Error{Op: "Get", URL: "https://workload", Err: refused}, true},
+		"a request that took too long":              {&url.Error{Op: "Get", URL: "https://workload", Err: context.DeadlineExceeded}, true},
+		"a connection that ends within the answer":  {io.ErrUnexpectedEOF, true},
+		"a server that does not speak the protocol": {apierrors.NewGenericServerResponse(http.StatusMovedPermanently, http.MethodGet, schema.GroupResource{}, "", "moved", 0, true), true},
+		"a refusal":                             {apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errors.New("no rule allows it")), false},
+		"E53: an object that is set aside":      {&setaside.Error{Kind: "NodeMaintenance", Err: errors.New("a number is too large")}, false},
+		"E53: an object that cannot be decoded": {json.Unmarshal([]byte(`{"metadata":1}`), &metav1.PartialObjectMetadata{}), false},
+		"M16: the Cluster is paused":            {errPaused, false},
+	} {
+		t.Run("M57: "+name, func(t *testing.T) {
+			if got := IsUnanswered(errors.Wrap(tc.err, "getting")); got != tc.want {
+				t.Errorf("got %v for %v", got, tc.err)
+			}
+		})
+	}
 }
 
 func TestNotServed(t *testing.T) {
