@@ -31,7 +31,7 @@ func TestInterference(t *testing.T) {
 	t.Run("M54: releases the Machine when another actor deletes its Node during the drain", func(t *testing.T) { all.sub(t).nodeDeleted() })
 	t.Run("M55: continues a drain whose NodeMaintenance another actor deleted without its finalizer", func(t *testing.T) { all.sub(t).finalizerRemoved() })
 	t.Run("M55: keeps the Node cordoned if that happens while no manager runs", func(t *testing.T) { all.sub(t).finalizerRemovedWithoutManager() })
-	t.Run("M56: continues drains without a MachineDrainPolicy while the CRD is missing, and follows the policy when it is created again (K35: plan has no gap meanwhile)", func(t *testing.T) { all.sub(t).policyCRDDeleted() })
+	t.Run("M56: continues drains without a MachineDrainPolicy while the CRD is missing, and follows the policy when it is created again", func(t *testing.T) { all.sub(t).policyCRDDeleted() })
 	t.Run("E40: deletes a Pod whose disruption was granted to an eviction that was cut off, and does not wait for two minutes", func(t *testing.T) { all.sub(t).evictionCutOff() })
 	t.Run("E40: deletes the Pod if the API server was killed between its write of the budget and the deletion", func(t *testing.T) { all.sub(t).apiServerKilledInEviction() })
 	t.Run("M54: releases the Machine when its Cluster is deleted during the drain", func(t *testing.T) { all.sub(t).clusterDeleted() })
@@ -131,21 +131,13 @@ func (s *scene) policyCRDDeleted() {
 	s.run(bare("waiting-limited", "limited", withEvacuator))
 	s.blocked("unruled")
 	s.deleteMachine("limited")
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Name: "machinedrainpolicies." + v1alpha1.GroupVersion.Group}, crd)).To(Succeed())
-	s.Expect(s.fleet.Client.Delete(s.Context(), crd.DeepCopy())).To(Succeed())
+	serve := s.unservePolicies()
 	s.Eventually(func() string { return s.condition("unruled").Message }, soon, pace).Should(And(
 		ContainSubstring("No MachineDrainPolicy selects the Machine any more: the drain continues with the defaults"), ContainSubstring("Waiting for PodDisruptionBudget")))
 	s.Eventually(func() map[string]string { return s.machine("spare").Annotations }, soon, pace).ShouldNot(HaveKey(v1alpha1.PreDrainHookAnnotation))
 	s.expectGone("limited")
-	s.plansWithoutProvider("spare")
-
-	crd.ObjectMeta = metav1.ObjectMeta{Name: crd.Name, Annotations: crd.Annotations, Labels: crd.Labels}
-	crd.Status = apiextensionsv1.CustomResourceDefinitionStatus{}
-	s.create(s.fleet.Client, crd)
-	s.Eventually(func() error {
-		return s.fleet.Client.Create(s.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}})
-	}, soon, pace).Should(Succeed())
+	serve()
+	s.create(s.fleet.Client, &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}})
 	s.Eventually(func() map[string]string { return s.machine("spare").Annotations }, eventually, pace).Should(HaveKey(v1alpha1.PreDrainHookAnnotation))
 	s.Eventually(func() string { return s.condition("unruled").Message }, soon, pace).ShouldNot(ContainSubstring("No MachineDrainPolicy"))
 	s.openBudget()
@@ -153,13 +145,21 @@ func (s *scene) policyCRDDeleted() {
 	s.Expect(s.evictions().Succeeded()).To(HaveLen(3))
 }
 
-// plansWithoutProvider expects that the kubectl plugin predicts the drain of a Machine, without a gap, in a management cluster that does not
-// serve MachineDrainPolicies.
-func (s *scene) plansWithoutProvider(machine string) {
+// unservePolicies deletes the CRD of MachineDrainPolicies, and with it all policies, until serve creates it again.
+func (s *scene) unservePolicies() (serve func()) {
 	s.Helper()
-	predicted, code := s.predict("machine", machine)
-	s.Expect(predicted.Policy).To(BeEmpty())
-	s.Expect(code).NotTo(Equal(3), "nothing is unknown")
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Name: "machinedrainpolicies." + v1alpha1.GroupVersion.Group}, crd)).To(Succeed())
+	s.Expect(s.fleet.Client.Delete(s.Context(), crd.DeepCopy())).To(Succeed())
+	return func() {
+		s.Helper()
+		crd.ObjectMeta = metav1.ObjectMeta{Name: crd.Name, Annotations: crd.Annotations, Labels: crd.Labels}
+		crd.Status = apiextensionsv1.CustomResourceDefinitionStatus{}
+		s.create(s.fleet.Client, crd)
+		s.Eventually(func() error {
+			return s.fleet.Client.List(s.Context(), &v1alpha1.MachineDrainPolicyList{})
+		}, soon, pace).Should(Succeed())
+	}
 }
 
 // evictionCutOff sets the status of a PodDisruptionBudget that an eviction leaves behind when the API server is killed after it has used the

@@ -41,10 +41,20 @@ func TestWatchLimits(t *testing.T) {
 	g.Expect(f.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}})).To(Succeed())
 	for _, ns := range []string{namespace, "other"} {
 		cluster := kwok.NewCluster("c1").InNamespace(ns).WithExternalControlPlane()
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "all"}}
-		g.Expect(kwok.Create(t.Context(), f.Client, cluster.Objects(), []client.Object{policy}, machine(ns, "plain"), machine(ns, "labelled"))).To(Succeed())
+		if ns == namespace {
+			g.Expect(f.Connect(cluster, "workload")).To(Succeed())
+		}
+		g.Expect(kwok.Create(t.Context(), f.Client, cluster.Objects(), machine(ns, "plain"), machine(ns, "labelled"))).To(Succeed())
 		label(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c1"}}, `"ours"`)
 		label(&clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "labelled"}}, `"ours"`)
+	}
+	t.Run("K35: plan predicts the drain of Cluster API if neither cluster has this provider", func(t *testing.T) {
+		s := &scene{T: t, WithT: NewWithT(t), fleet: f, workload: f.Workloads["workload"]}
+		s.mark()
+		s.predictsDrainOfClusterAPI("plain")
+	})
+	for _, ns := range []string{namespace, "other"} {
+		g.Expect(f.Client.Create(t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "all"}})).To(Succeed())
 	}
 	held := func() (names []string, err error) {
 		machines := &clusterv1.MachineList{}

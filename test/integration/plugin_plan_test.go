@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -216,4 +217,34 @@ func (s *scene) expectEvacuatedAs(predicted predictedDrain) {
 			}
 		}
 	}
+}
+
+// predictsDrainOfClusterAPI runs plan where no cluster has this provider: not even its CRDs.
+func (s *scene) predictsDrainOfClusterAPI(machine string) {
+	s.Helper()
+	serve := s.unservePolicies()
+	defer serve()
+	s.Expect(meta.IsNoMatchError(s.workload.Client.List(s.Context(), &v1alpha1.NodeMaintenanceList{}))).To(BeTrue())
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.machine(machine).Status.Phase).To(Equal(string(clusterv1.MachinePhaseRunning)))
+		g.Expect(isInitialized(s.node(machine))).To(BeTrue())
+	}, eventually, pace).Should(Succeed())
+	set, annotated := statefulSet("set", 2), bare("annotated", machine, withApp("annotated"), withEvacuator)
+	set.Spec.Template.Spec.NodeSelector, set.Spec.Template.Spec.NodeName = nil, machine
+	s.create(s.workload.Client, set, budgetRequiring("annotated", 1))
+	s.run(annotated)
+	s.expectHealthy("annotated", 1)
+	s.Eventually(func() []corev1.Pod { return s.podsOf("set") }, eventually, pace).Should(HaveLen(2))
+
+	predicted, code := s.predict("machine", machine)
+	s.Expect(code).To(Equal(1))
+	s.Expect(predicted.Policy).To(BeEmpty())
+	s.Expect(predicted.Blockers).To(ConsistOf(HaveField("Budget", namespace+"/annotated")))
+	s.Expect(predicted.Delays).To(BeEmpty(), "Cluster API asks no evacuator")
+	s.Expect(predicted.Pods).To(HaveLen(3))
+	for _, pod := range predicted.Pods {
+		s.Expect(pod.Step).To(Equal(1), "%s", pod.Name)
+		s.Expect(pod.Evacuators).To(BeEmpty(), "%s", pod.Name)
+	}
+	s.expectWritesNothing()
 }

@@ -79,13 +79,19 @@ func newSceneOver(t *testing.T, options fleet.Options, connect func(*scene)) *sc
 func (s *scene) sub(t *testing.T) *scene {
 	t.Helper()
 	sub := s.part(t)
-	var err error
-	sub.begin, err = s.workload.Audit().Mark()
-	sub.Expect(err).NotTo(HaveOccurred())
-	sub.managementBegin, err = s.fleet.Management.Audit().Mark()
-	sub.Expect(err).NotTo(HaveOccurred())
+	sub.mark()
 	sub.holdInvariants()
 	return sub
+}
+
+// mark lets the scene read the audit logs from now on.
+func (s *scene) mark() {
+	s.Helper()
+	var err error
+	s.begin, err = s.workload.Audit().Mark()
+	s.Expect(err).NotTo(HaveOccurred())
+	s.managementBegin, err = s.fleet.Management.Audit().Mark()
+	s.Expect(err).NotTo(HaveOccurred())
 }
 
 // part returns the scene for a subtest that checks what this scene has done.

@@ -207,8 +207,8 @@ func MachineDrain(m *observe.Machine, node *corev1.Node, intent Intent, observed
 
 func (d *Drain) notes(m *observe.Machine, intent Intent) {
 	switch {
-	case intent.Policy == nil:
-		d.Notes = append(d.Notes, "No MachineDrainPolicy selects the Machine: Cluster API drains the Node. It decides the same about the Pods, except for surge and evacuators.")
+	case intent.isOfClusterAPI(m):
+		d.Notes = append(d.Notes, "No MachineDrainPolicy selects the Machine: Cluster API drains the Node.")
 	case !machinedrain.HasHook(m.Machine) && m.DeletionTimestamp.IsZero():
 		d.Notes = append(d.Notes, "The Machine does not have the hook yet: the manager sets it on Machines that follow a MachineDrainPolicy.")
 	case !machinedrain.HasHook(m.Machine):

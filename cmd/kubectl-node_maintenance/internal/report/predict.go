@@ -58,6 +58,9 @@ func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.Nod
 		intent.Present = nil // it is deleted and recreated
 	}
 	request := machinedrain.Request{Cluster: m.ClusterKey(), Machine: m.Machine, Node: node, Policy: intent.Policy, Name: found.Name, Stage: v1alpha1.StageDrain}
+	if intent.isOfClusterAPI(m) {
+		request.Policy = drainOfClusterAPI
+	}
 	request.Rules, intent.Problems = compile(m.Cluster, m.Machine, machinedrain.DaemonSetPods(intent.Policy, intent.Present), m.Rules)
 	intent.Maintenance = desired(intent.Present, request, len(intent.Problems) > 0)
 	if machinedrain.DrainsDaemonSets(intent.Policy) && !machinedrain.DaemonSetRuleLifted(intent.Maintenance) {
@@ -67,6 +70,16 @@ func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.Nod
 	intent.Turn = turnOf(m, node, intent, maintenances, nodes, now)
 	intent.Waits = waits(m, node, intent)
 	return intent
+}
+
+// isOfClusterAPI reports whether Cluster API drains the Node, and not this provider.
+func (i Intent) isOfClusterAPI(m *observe.Machine) bool {
+	return i.Policy == nil && i.Present == nil && !machinedrain.HasHook(m.Machine)
+}
+
+// drainOfClusterAPI makes the drain of this provider one that decides as Cluster API's about each Pod: no evacuator delays it.
+var drainOfClusterAPI = &v1alpha1.MachineDrainPolicy{
+	Spec: v1alpha1.MachineDrainPolicySpec{StatefulSetPods: v1alpha1.StatefulSetPodsUnordered, Evacuators: v1alpha1.EvacuatorsBuiltIn},
 }
 
 // withUID returns a Node that was not read with the UID in the NodeMaintenance of its Machine, if there is one.

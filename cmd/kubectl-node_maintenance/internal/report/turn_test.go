@@ -15,6 +15,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // planOf returns the plan of Machine w1 of a Cluster with maxParallelDrains: 1, in which the drain of Machine w0 was requested. nodes are the
@@ -67,4 +68,19 @@ func TestTurn(t *testing.T) {
 			g.Expect(reasons).To(Equal(map[bool][]string{true: {v1alpha1.ReasonWaitingForTurn}}[test.waits]))
 		})
 	}
+}
+
+func TestDrainOfClusterAPI(t *testing.T) {
+	g, node, w1 := NewWithT(t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}, machine("w1", nil)
+	m := &observe.Machine{
+		Machine: &w1, Cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}},
+		Facts: machinedrain.Facts{Machine: &w1, ControlPlaneExternal: true},
+	}
+	policyOf := func() v1alpha1.EvacuationPolicy {
+		return report.IntentOf(m, node, nil, nil, now).Maintenance.Spec.Evacuation
+	}
+
+	g.Expect(policyOf()).To(And(HaveField("Evacuators", v1alpha1.EvacuatorsBuiltIn), HaveField("StatefulSetPods", v1alpha1.StatefulSetPodsUnordered)), "K35")
+	w1.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
+	g.Expect(policyOf()).To(HaveField("Evacuators", v1alpha1.EvacuatorsAny), "M56: this provider drains the Machine, though its policy is gone")
 }
