@@ -46,7 +46,7 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 
 // limit limits a wait during which the drain cannot be observed, or something prevents it from beginning. A process that has not tried to connect to
 // the workload cluster decides nothing: what it would find there is unknown. A Machine whose drain is held, or that waits for a turn, is never released; see
-// machinedrain.BlindTurn.
+// machinedrain.BlindTurn and hasTurn.
 func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outcome {
 	if s.HeldByHooks {
 		r.endBlock(s)
@@ -60,6 +60,8 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		return waiting
 	}
 	s.BlockedSince = r.blockSince(s)
+	remote := r.readable(ctx, s, waiting)
+	r.observeBlock(s, remote != nil)
 	if s.hasUnreadPolicy() { // its maxParallelDrains may delay the drain: Machines that wait for turns are not released together
 		waiting.message += "\n" + s.unreadProblem().Message
 		return s.requeueBy(nil, waiting)
@@ -67,24 +69,42 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy)
 	if clock := s.clock(); clock.Waiting != nil {
 		at, granted := r.blindTurn(ctx, s, clock)
-		if s.TurnGranted = granted; !granted {
+		if s.TurnGranted = granted || r.hasTurn(ctx, s, remote); !s.TurnGranted {
 			return s.requeueBy(at, waiting)
 		}
-		ctrl.LoggerFrom(ctx).Info("The Machine gets a turn although its NodeMaintenance cannot be read, because no drain has begun for its drain timeout")
+		ctrl.LoggerFrom(ctx).Info("The Machine gets a turn although its drain cannot begin", "reason", waiting.reason, "message", waiting.message)
 	}
 	return s.untilDeadline(waiting)
 }
 
 // blockSince returns since when this process has found the drain of the Machine to be blocked.
 func (r *Reconciler) blockSince(s *scope) time.Time {
-	found, _ := r.blocked.LoadOrStore(client.ObjectKeyFromObject(s.machine), block{since: s.now, hasTurn: s.Turn != nil})
-	return found.(block).since //nolint:forcetypeassert // nothing else is stored
+	known := r.blockOf(s.machine)
+	if known.since.IsZero() {
+		known = block{since: s.now, hasTurn: s.Turn != nil}
+		r.blocked.Store(client.ObjectKeyFromObject(s.machine), known)
+	}
+	return known.since
 }
 
 // block is what prevents the drain of a Machine from beginning, or keeps this process from observing it.
 type block struct {
-	since   time.Time
-	hasTurn bool // the turn was observed before a later step was blocked
+	since   time.Time // zero: it has ended
+	alone   time.Time // since when the workload cluster can be read all the same, zero if it cannot
+	hasTurn bool      // the turn was observed all the same
+	ended   time.Time
+}
+
+// observeBlock remembers whether the workload cluster can be read although the Machine is blocked. If not, what blocks the Machine may block all others.
+func (r *Reconciler) observeBlock(s *scope, isReadable bool) {
+	known := r.blockOf(s.machine)
+	switch {
+	case !isReadable:
+		known.alone, known.hasTurn = time.Time{}, s.Turn != nil
+	case known.alone.IsZero():
+		known.alone = s.now
+	}
+	r.blocked.Store(client.ObjectKeyFromObject(s.machine), known)
 }
 
 // hasTriedToConnect reports whether this process has tried to connect to the workload cluster, or could not for BlindPeriod: without infrastructure, the
@@ -99,7 +119,9 @@ func (r *Reconciler) hasTriedToConnect(ctx context.Context, s *scope) bool {
 
 // endBlock ends what has prevented the drain from beginning, or kept the manager from observing it. What follows is another block.
 func (r *Reconciler) endBlock(s *scope) {
-	r.blocked.Delete(client.ObjectKeyFromObject(s.machine))
+	if !r.blockOf(s.machine).since.IsZero() {
+		r.blocked.Store(client.ObjectKeyFromObject(s.machine), block{ended: s.now})
+	}
 	s.BlockedSince, s.BlockEnded = time.Time{}, true
 }
 

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -25,7 +26,7 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	if !machinedrain.NeedsTurn(s.machine, s.policy, s.node, s.maintenance) {
 		return machinedrain.Turn{}, nil
 	}
-	machines, err := r.machinesBeside(ctx, s)
+	machines, err := r.machinesIn(ctx, s.nameOfCluster())
 	if err != nil {
 		return machinedrain.Turn{}, err
 	}
@@ -39,15 +40,28 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 		return machinedrain.Turn{}, err
 	case invalid:
 		self.Obstacle = machinedrain.AwaitsRules
-	case !r.blockOf(s.machine).hasTurn && r.isBlocked(s.machine, s.now):
-		self.Obstacle = machinedrain.Blocked
+	default:
+		self.Obstacle = r.obstacle(s)
 	}
 	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
 }
 
-// machinesBeside returns the Machines of the Cluster. They must not be modified.
-func (r *Reconciler) machinesBeside(ctx context.Context, s *scope) ([]clusterv1.Machine, error) {
-	list, cluster := &clusterv1.MachineList{}, s.nameOfCluster()
+// obstacle returns what has blocked a Machine that observes its turn. After a block has ended, others that were blocked by the same may not have been
+// reconciled yet.
+func (r *Reconciler) obstacle(s *scope) machinedrain.Obstacle {
+	switch known := r.blockOf(s.machine); {
+	case r.isBlocked(s.machine, s.now) && !known.hasTurn:
+		return machinedrain.Blocked
+	case r.isBlocked(s.machine, s.now), s.now.Sub(known.ended) < 2*pollInterval:
+		return machinedrain.BlockedAlone
+	default:
+		return machinedrain.NoObstacle
+	}
+}
+
+// machinesIn returns the Machines of a Cluster. They must not be modified.
+func (r *Reconciler) machinesIn(ctx context.Context, cluster types.NamespacedName) ([]clusterv1.Machine, error) {
+	list := &clusterv1.MachineList{}
 	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)
 	for i := range list.Items {
 		if m := &list.Items[i]; m.DeletionTimestamp.IsZero() {
@@ -62,7 +76,7 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 	if earliest := clock.EarliestBlindTurn(s.machine, time.Time{}); earliest.IsZero() || s.now.Before(earliest) {
 		return nil, false
 	}
-	machines, err := r.machinesBeside(ctx, s)
+	machines, err := r.machinesIn(ctx, s.nameOfCluster())
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
 		return nil, false
@@ -75,6 +89,40 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 		at = &latest
 	}
 	return at, granted
+}
+
+// hasTurn reports whether a Machine whose step before the turn waits or fails has its turn all the same: the other Machines of the Cluster observe their
+// turns, and may begin one after the other for as long as it is blocked. Its drain timeout counts from the turn. Without one, nothing would end the turn.
+func (r *Reconciler) hasTurn(ctx context.Context, s *scope, remote client.Client) bool {
+	isPolicyKnown := s.policy != nil || s.unselected
+	if remote == nil || s.Turn != nil || !isPolicyKnown || !machinedrain.WantsDrain(s.machine, s.policy) || machinedrain.DrainTimeout(s.machine) <= 0 {
+		return false
+	}
+	observed := *s
+	observed.client, observed.node = remote, cmp.Or(s.node, &corev1.Node{}) // a Node that was not read counts as reachable
+	turn, err := r.turn(ctx, &observed)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
+		return false
+	}
+	block := r.blockOf(s.machine)
+	block.hasTurn = true
+	r.blocked.Store(client.ObjectKeyFromObject(s.machine), block)
+	return turn.Now()
+}
+
+// readable returns a client of the workload cluster of a Machine that is blocked, nil if it cannot be read: that blocks all Machines of the Cluster.
+func (r *Reconciler) readable(ctx context.Context, s *scope, waiting outcome) client.Client {
+	key := s.nameOfCluster()
+	if waiting.reason == v1alpha1.ReasonWaitingForWorkloadCluster || r.Clusters.HealthState(ctx, key).ConsecutiveFailures > 0 ||
+		r.Clusters.Unserved(key) != "" || r.Clusters.FirstListFailure(key).Err != nil {
+		return nil
+	}
+	remote, err := r.Clusters.Client(ctx, key)
+	if err != nil {
+		return nil
+	}
+	return remote
 }
 
 // contenders returns the Machines of the Cluster that drain or wait because of maxParallelDrains, and the number of worker Machines. All data
@@ -100,7 +148,7 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 			observed.HasInvalidRules, err = hasInvalidRules(machine)
 			return observed, err
 		}
-		observed.IsBlocked = r.isBlocked(machine, s.now)
+		observed.IsBlocked, observed.IsBlockedAlone = r.isBlocked(machine, s.now), r.isBlockedAlone(machine, s.now)
 		return observed, nil
 	})
 }
@@ -110,6 +158,13 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 func (r *Reconciler) isBlocked(machine *clusterv1.Machine, now time.Time) bool {
 	since := r.blockOf(machine).since
 	return !since.IsZero() && now.Sub(since) >= recordAfter
+}
+
+// isBlockedAlone reports whether this process has found for a time that something prevents the drain of a Machine from beginning, although the workload
+// cluster can be read.
+func (r *Reconciler) isBlockedAlone(machine *clusterv1.Machine, now time.Time) bool {
+	since := r.blockOf(machine).alone
+	return !since.IsZero() && now.Sub(since) >= machinedrain.BlockedAloneAfter
 }
 
 // blockOf returns what this process has found to block a Machine, the zero value if it has found nothing.
@@ -181,12 +236,12 @@ const turnRetry = time.Minute
 
 // nextInLine maps a Machine whose drain has ended to the longest-waiting Machines of its Cluster.
 func (r *Reconciler) nextInLine(ctx context.Context, ended client.Object) []reconcile.Request {
-	list := &clusterv1.MachineList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(ended.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: ended.GetLabels()[clusterv1.ClusterNameLabel]}, client.UnsafeDisableDeepCopy); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to list Machines")
+	machines, err := r.machinesIn(ctx, types.NamespacedName{Namespace: ended.GetNamespace(), Name: ended.GetLabels()[clusterv1.ClusterNameLabel]})
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to find the Machines that wait for turns")
 		return nil
 	}
-	waiting := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !machinedrain.IsDraining(&m) || !mayWaitForTurn(&m) })
+	waiting := slices.DeleteFunc(machines, func(m clusterv1.Machine) bool { return !machinedrain.IsDraining(&m) || !mayWaitForTurn(&m) })
 	slices.SortFunc(waiting, func(a, b clusterv1.Machine) int { return machinedrain.OldestRequestFirst(&a, &b) })
 	requests := make([]reconcile.Request, 0, wakeUps)
 	for i := range waiting[:min(wakeUps, len(waiting))] {

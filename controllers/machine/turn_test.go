@@ -10,6 +10,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -228,9 +229,10 @@ func TestCopiedRequestGetsTurn(t *testing.T) {
 			turn, err := r.turn(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(turn.Now()).To(Equal(each.now), "%+v", turn)
-			machines, err := r.machinesBeside(t.Context(), s)
+			machines, err := r.machinesIn(t.Context(), s.nameOfCluster())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(machinedrain.RequestedDrains(machines)).To(HaveLen(1))
+			g.Expect(r.nextInLine(t.Context(), machine)).To(HaveLen(1), "M80: it is reconciled when another drain ends")
 		}
 	})
 }
@@ -292,9 +294,129 @@ func TestRequestThatIsRefused(t *testing.T) {
 			r := withoutConnection(t, now, management, clustercache.HealthCheckingState{})
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(x)})
 			g.Expect(err).To(MatchError(tc.answer))
-			machines, err := r.machinesBeside(t.Context(), &scope{machine: x, cluster: provisionedCluster()})
+			machines, err := r.machinesIn(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "c"})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(machinedrain.RequestedDrains(machines)).To(HaveLen(tc.waits))
+		})
+	}
+}
+
+func TestTurnOfMachineWhoseStepFails(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	answers := clustercache.HealthCheckingState{LastProbeTime: now.Add(-time.Second), LastProbeSuccessTime: now.Add(-time.Second)}
+	for name, tc := range map[string]struct {
+		limit   int
+		timeout int32
+		state   clustercache.HealthCheckingState
+		policy  bool // can be read
+		granted bool
+	}{
+		"M39: a Machine that waits for a turn, and whose step before the turn fails, gets the turn that comes": {limit: 2, timeout: 60, state: answers, policy: true, granted: true},
+		"M39: gets one when its drain timeout has passed since the last drain began":                           {limit: 1, timeout: 20, state: answers, policy: true, granted: true},
+		"M26: gets none while the limit is reached":                                                            {limit: 1, timeout: 60, state: answers, policy: true},
+		"M39: gets none without a drain timeout, because nothing would end it":                                 {limit: 2, state: answers, policy: true},
+		"M93: gets none while the workload cluster does not answer":                                            {limit: 2, timeout: 60, state: clustercache.HealthCheckingState{LastProbeTime: now, ConsecutiveFailures: 1}, policy: true},
+		"M26: gets none while it is not known whether a policy limits drains":                                  {limit: 2, timeout: 60, state: answers},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt(tc.limit))
+			mapper := meta.NewDefaultRESTMapper(nil)
+			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+			objects, remote := []client.Object{provisionedCluster(), policy}, fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper)
+			machines := []*clusterv1.Machine{deletedMachine(), deletedMachine(), deletedMachine()}
+			for i, name := range []string{"waits", "drains", "younger"} {
+				m, node := machines[i], &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+				m.Name, m.UID, m.Status.NodeRef.Name, m.Labels = name, types.UID(name), name, map[string]string{clusterv1.ClusterNameLabel: "c"}
+				m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-10) * time.Hour)))
+				if objects = append(objects, m); name != "drains" {
+					m.Annotations[v1alpha1.WaitingForTurnAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
+					remote.WithObjects(node)
+					continue
+				}
+				drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: m, Node: node})
+				drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-30 * time.Second))}}
+				remote.WithObjects(node, drain)
+			}
+			self := machines[0]
+			self.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(tc.timeout)
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(self).WithInterceptorFuncs(interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					if _, is := list.(*v1alpha1.MachineDrainPolicyList); is && !tc.policy {
+						return errors.New("the API server is overloaded")
+					}
+					return c.List(ctx, list, options...)
+				},
+			}).Build()
+			r := withoutConnection(t, now, management, tc.state)
+			r.Clusters = workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote.Build(), key), tc.state}, newScheme(), workload.Limits{}, r.Clock)
+			r.APIReader = interceptor.NewClient(management.(client.WithWatch), interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return errors.New("the conversion webhook of the infrastructure provider does not answer")
+			}})
+			r.failures.Record(client.ObjectKeyFromObject(self), errors.New("as before"), now.Add(-time.Minute))
+			r.blocked.Store(client.ObjectKeyFromObject(self), block{since: now.Add(-15 * time.Second)})
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(self)})
+			g.Expect(err).To(HaveOccurred())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(self), self)).To(Succeed())
+			g.Expect(self.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), "M93: the moment grants a turn and never a release")
+			if tc.granted {
+				g.Expect(self.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, now.Format(time.RFC3339)))
+			} else {
+				g.Expect(self.Annotations).NotTo(HaveKey(v1alpha1.DrainStartedAnnotation))
+			}
+		})
+	}
+}
+
+func TestTurnBehindMachineThatIsBlockedAlone(t *testing.T) {
+	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		after  []time.Duration // when the step of the older Machine fails
+		outage time.Duration   // when the workload cluster does not answer
+		ended  time.Duration   // how long ago the waiting Machine was blocked, too
+		passes bool
+	}{
+		"M121: a Machine waits for an older one whose step fails":                                             {after: []time.Duration{0, 4 * time.Minute}},
+		"M121: it does not if that step has failed for five minutes, and neither has a drain timeout":         {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute}, passes: true},
+		"M121: it does if it was blocked itself a moment ago: what has blocked both may be over":              {after: []time.Duration{0, 5 * time.Minute}, ended: 29 * time.Second},
+		"M121: it does not thirty seconds later":                                                              {after: []time.Duration{0, 5 * time.Minute}, ended: 30 * time.Second, passes: true},
+		"M121: the time during which the workload cluster does not answer, which blocks both, does not count": {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute}, outage: 4 * time.Minute},
+		"M121: neither does the time before that":                                                             {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute, 9 * time.Minute}, outage: 4 * time.Minute},
+		"M121: the time after that does":                                                                      {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute, 10 * time.Minute}, outage: 4 * time.Minute, passes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+			older, self := deletedMachine(), deletedMachine()
+			for i, m := range []*clusterv1.Machine{older, self} {
+				m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
+				m.DeletionTimestamp = ptr.To(metav1.NewTime(start.Add(time.Duration(i-10) * time.Hour)))
+			}
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(older, self, policy).Build()
+			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build()
+			r := &Reconciler{Client: management, Maintenances: &machinemaintenance.Requester{Client: management}}
+			var now time.Time
+			for _, after := range tc.after {
+				now = start.Add(after)
+				state := clustercache.HealthCheckingState{LastProbeTime: now}
+				if after == tc.outage && after > 0 {
+					state.ConsecutiveFailures = 1
+				}
+				r.Clusters = workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote, key), state}, newScheme(), workload.Limits{}, clocktesting.NewFakePassiveClock(now))
+				r.limit(t.Context(), &scope{machine: older, cluster: provisionedCluster(), policy: policy, now: now}, outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed})
+			}
+			if tc.ended > 0 {
+				r.blockSince(&scope{machine: self, now: start})
+				r.endBlock(&scope{machine: self, now: now.Add(-tc.ended)})
+			}
+			turn, err := r.turn(t.Context(), &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: node, client: remote, now: now})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(turn.Now()).To(Equal(tc.passes), "%+v", turn)
+			g.Expect(turn.Blocked != "").NotTo(Equal(tc.passes), "M120: the Machine for which it waits is named")
 		})
 	}
 }

@@ -49,6 +49,9 @@ const (
 	AwaitsRules
 	// Blocked means that something else prevents the drain from beginning, such as a step that fails. Its drain timeout counts, if it has one.
 	Blocked
+	// BlockedAlone means that this has been so for BlockedAloneAfter, although the workload cluster can be read: no outage blocks it. As the obstacle of the
+	// Machine that waits, it means that what blocks it has not kept the manager from observing its turn.
+	BlockedAlone
 	// Held means that the Machine takes no turn, and that no deadline ends this: it is paused, or see ObservedDrain.IsHeld, or IsHeldByHooks.
 	Held
 )
@@ -60,6 +63,8 @@ func ObstacleOf(m *clusterv1.Machine, observed ObservedDrain) Obstacle {
 		return Held
 	case observed.HasInvalidRules:
 		return AwaitsRules
+	case observed.IsBlockedAlone:
+		return BlockedAlone
 	case observed.IsBlocked:
 		return Blocked
 	default:
@@ -67,16 +72,32 @@ func ObstacleOf(m *clusterv1.Machine, observed ObservedDrain) Obstacle {
 	}
 }
 
+// BlockedAloneAfter is how long a Machine without a drain timeout may delay others while something of its own prevents its drain from beginning.
+const BlockedAloneAfter = 5 * time.Minute
+
 // delays reports whether a Machine that has waited longer delays the drain of another one. One that is blocked does, until the other one is overdue: what
-// blocks one may block all of them, for example an outage. If the others had turns meanwhile, all would be released or drained together.
+// blocks one may block all of them, for example an outage. If the others had turns meanwhile, all would be released or drained together. If neither has a
+// drain timeout, none is ever released because of one, and nothing else would end the wait: then it delays only another one that is blocked as well.
 func (c Contender) delays(other Contender) bool {
-	return c.Obstacle == NoObstacle || c.Obstacle == Blocked || c.Obstacle == AwaitsRules && other.Obstacle == AwaitsRules
+	switch c.Obstacle {
+	case NoObstacle, Blocked:
+		return true
+	case BlockedAlone:
+		return c.Timeout > 0 || other.Timeout > 0 || other.Obstacle != NoObstacle
+	case AwaitsRules:
+		return other.Obstacle == AwaitsRules
+	default:
+		return false
+	}
 }
 
+// isBlocked reports whether something other than invalid rules prevents the drain of a Machine that may take a turn from beginning.
+func (c Contender) isBlocked() bool { return c.Obstacle == Blocked || c.Obstacle == BlockedAlone }
+
 // isPassedBy reports whether an obstacle keeps a Machine that delays another one from beginning, so that the other one may be overdue. One that was
-// blocked itself a moment ago does not know that yet: what has blocked both may be over.
+// blocked itself a moment ago, and could not observe its turn, does not know that yet: what has blocked both may be over.
 func (c Contender) isPassedBy(other Contender) bool {
-	return c.Obstacle == AwaitsRules || c.Obstacle == Blocked && other.Obstacle != Blocked
+	return c.Obstacle == AwaitsRules || c.isBlocked() && other.Obstacle != Blocked
 }
 
 // ContenderOf returns the contender of a Machine whose drain has not started.
@@ -126,8 +147,9 @@ type ObservedDrain struct {
 	Maintenance *v1alpha1.NodeMaintenance
 	// HasInvalidRules means that an invalid MachineDrainRule selects the Machine.
 	HasInvalidRules bool
-	// IsBlocked means that something else has prevented the drain from beginning, or kept the manager from observing it, for a moment at least.
-	IsBlocked bool
+	// IsBlocked means that something else has prevented the drain from beginning, or kept the manager from observing it, for a moment at least, and
+	// IsBlockedAlone that this has been so for BlockedAloneAfter although the workload cluster can be read.
+	IsBlocked, IsBlockedAlone bool
 	// IsHeld means that the drain does not begin, and that no deadline ends this: the policy of the Machine cannot be decoded, another manager must
 	// drain the Machine, or its drain in place is not wanted any more, see WantsDrain.
 	IsHeld bool
@@ -242,6 +264,9 @@ type Turn struct {
 	// that an obstacle keeps a Machine which has waited longer from beginning. When a drain ends, the next one begins: until then no other Machine
 	// is overdue.
 	Overdue bool
+	// Blocked is the Machine that has waited for the longest time among those that delay this one and cannot begin, and Longest the one that has been
+	// draining for the longest time. They are empty if there is none.
+	Blocked, Longest string
 }
 
 // Now reports whether the drain may start now.
@@ -255,14 +280,29 @@ func (t Turn) Message(cluster string) string {
 	if t.isFirst() {
 		return fmt.Sprintf("Waiting for Machines of Cluster %s whose drains were requested, or no longer held by hooks, in the same second and that precede this one (maxParallelDrains). The Node is cordoned", cluster)
 	}
-	return fmt.Sprintf("Waiting for other Machines of Cluster %s to be drained: %d draining (maxParallelDrains allows %d), %s waiting longer. The Node is cordoned",
-		cluster, t.Draining, t.Limit, rounded(t.Before))
+	return fmt.Sprintf("Waiting for other Machines of Cluster %s to be drained: %d draining (maxParallelDrains allows %d), %s waiting longer. ",
+		cluster, t.Draining, t.Limit, rounded(t.Before)) + "The Node is cordoned" + t.holder()
 }
 
-// rounded rounds numbers above nine down to the first digit, so that the conditions of all waiting Machines do not change with each drain that
+// holder says which Machine holds the turn. The name of one that drains changes whenever a drain ends, so only the next Machines have it, see rounded.
+func (t Turn) holder() string {
+	switch {
+	case t.Blocked != "":
+		return ". Machine " + t.Blocked + " has waited longer, and its drain cannot begin: see its condition"
+	case t.Longest != "" && t.Before < exactly:
+		return ". Machine " + t.Longest + " has been draining for the longest time: see its condition"
+	default:
+		return ""
+	}
+}
+
+// exactly is from which number on rounded rounds.
+const exactly = 10
+
+// rounded rounds numbers from exactly on down to the first digit, so that the conditions of all waiting Machines do not change with each drain that
 // ends: each change is a write.
 func rounded(n int) string {
-	if n < 10 {
+	if n < exactly {
 		return strconv.Itoa(n)
 	}
 	unit := 1
@@ -282,16 +322,23 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	lastBegan := lastDrainBegan(self, all)
 	turn := Turn{Limit: limit, Settles: self.settles(now), Latest: self.latest(lastBegan), Overdue: self.isOverdue(lastBegan, now)}
 	isBlocked := false
+	var blocked, longest Contender
 	for _, other := range all {
 		switch {
 		case other.Name == self.Name:
 		case other.Draining:
 			turn.Draining++
+			if turn.Longest == "" || other.Began.Before(longest.Began) {
+				longest, turn.Longest = other, other.Name
+			}
 		case compareContenders(other, self) < 0:
 			turn.Overdue = turn.Overdue && !other.isOverdue(lastBegan, now)
 			if other.delays(self) {
 				turn.Before++
 				isBlocked = isBlocked || other.isPassedBy(self)
+				if other.Obstacle != NoObstacle && (turn.Blocked == "" || compareContenders(other, blocked) < 0) {
+					blocked, turn.Blocked = other, other.Name
+				}
 			}
 		}
 	}

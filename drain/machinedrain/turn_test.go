@@ -43,6 +43,11 @@ func blocked(c machinedrain.Contender) machinedrain.Contender {
 	return c
 }
 
+func blockedAlone(c machinedrain.Contender) machinedrain.Contender {
+	c.Obstacle = machinedrain.BlockedAlone
+	return c
+}
+
 func awaitsRules(c machinedrain.Contender) machinedrain.Contender {
 	c.Obstacle = machinedrain.AwaitsRules
 	return c
@@ -78,6 +83,15 @@ func TestTurnOf(t *testing.T) {
 		{"M37: waits for an older deletion that is blocked no longer than the drain timeout", within(10, contender("c", 3)), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 50, true},
 		{"M37: waits for it until then: what blocks it may be over", within(10, contender("c", 3)), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 12, false},
 		{"M37: waits for it once more if both were blocked, as by an outage that is over", within(10, blocked(contender("c", 3))), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 50, false},
+		{"M121: waits for an older deletion that is blocked, because what blocks it may block all", contender("c", 3), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 1000, false},
+		{"M121: does not wait for one that something of its own has blocked for a time, if neither has a drain timeout", contender("c", 3), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 1000, true},
+		{"M121: waits for it while the limit is reached", contender("c", 3), []machinedrain.Contender{began(contender("a", 1), 1), blockedAlone(contender("b", 2))}, 1, 1000, false},
+		{"M121: waits for it if that Machine has a drain timeout, which limits the wait", contender("c", 3), []machinedrain.Contender{within(10, blockedAlone(contender("b", 2)))}, 1, 1000, false},
+		{"M121: waits for it until its own drain timeout has passed", within(100, contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 50, false},
+		{"M37: no longer", within(100, contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 103, true},
+		{"M121: waits for it if it is blocked itself, so that not all begin together when what blocks them ends", blockedAlone(contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 1000, false},
+		{"M121: waits for it if it was blocked itself a moment ago", blocked(contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 1000, false},
+		{"M37, M39: is overdue behind it although it is blocked itself", within(10, blockedAlone(contender("c", 3))), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 50, true},
 		{"M37: makes the later of two overdue deletions wait behind a blocked one", within(10, contender("d", 4)), []machinedrain.Contender{blocked(contender("b", 2)), within(10, contender("c", 3))}, 1, 50, false},
 		{"M37: does not wait for an older deletion that is held", contender("c", 3), []machinedrain.Contender{{Name: "b", Requested: time.Unix(2, 0), Obstacle: machinedrain.Held}}, 1, 9, true},
 		{"M6: does not wait for an older deletion that waits for invalid rules", contender("c", 3), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 9, true},
@@ -96,10 +110,31 @@ func TestTurnOf(t *testing.T) {
 	t.Run("M26: says how many Machines drain and how many have waited longer", func(t *testing.T) {
 		all := []machinedrain.Contender{inDrain(contender("a", 1)), contender("b", 2), contender("c", 3)}
 		for limit, want := range map[int]string{
-			1: "Waiting for other Machines of Cluster c1 to be drained: 1 draining (maxParallelDrains allows 1), 1 waiting longer. The Node is cordoned",
+			1: "Waiting for other Machines of Cluster c1 to be drained: 1 draining (maxParallelDrains allows 1), 1 waiting longer. The Node is cordoned. Machine a has been draining for the longest time: see its condition",
 			3: "Waiting for Machines of Cluster c1 whose drains were requested, or no longer held by hooks, in the same second and that precede this one (maxParallelDrains). The Node is cordoned",
 		} {
 			if got := machinedrain.TurnOf(all[2], all, limit, time.Unix(3, 0)).Message("c1"); got != want {
+				t.Errorf("got %q", got)
+			}
+		}
+	})
+	t.Run("M120: names the Machine that has waited for the longest time and cannot begin, or else, for those next in line, the one that has been draining for the longest time", func(t *testing.T) {
+		many := []machinedrain.Contender{began(contender("a", 1), 1)}
+		for i := range 12 {
+			many = append(many, contender(fmt.Sprintf("m%02d", i), 10+i))
+		}
+		for _, test := range []struct {
+			self machinedrain.Contender
+			all  []machinedrain.Contender
+			want string
+		}{
+			{contender("d", 4), []machinedrain.Contender{began(contender("a", 1), 60), began(contender("b", 2), 50), contender("c", 3)}, ". Machine b has been draining for the longest time: see its condition"},
+			{contender("d", 4), []machinedrain.Contender{began(contender("a", 1), 60), blocked(contender("c", 3)), blockedAlone(within(10, contender("b", 2)))}, ". Machine b has waited longer, and its drain cannot begin: see its condition"},
+			{awaitsRules(contender("d", 4)), []machinedrain.Contender{awaitsRules(contender("c", 3))}, ". Machine c has waited longer, and its drain cannot begin: see its condition"},
+			{contender("d", 4), []machinedrain.Contender{began(contender("a", 1), 60), awaitsRules(contender("b", 2)), blocked(contender("e", 5))}, ". Machine a has been draining for the longest time: see its condition"},
+			{contender("z", 60), many, ". The Node is cordoned"},
+		} {
+			if got := machinedrain.TurnOf(test.self, test.all, 1, time.Unix(1000, 0)).Message("c1"); !strings.HasSuffix(got, test.want) {
 				t.Errorf("got %q", got)
 			}
 		}
@@ -195,7 +230,14 @@ type simulated struct {
 	// fails means that a step before the turn fails, and failing is since when.
 	fails   bool
 	failing int
-	blocked time.Time // since when invalid rules have prevented the drain although the Machine has the turn
+	// refused means that the step after the turn fails.
+	refused bool
+	blocked time.Time // since when invalid rules or a refusal have prevented the drain although the Machine has the turn
+}
+
+// isBlocked reports whether a step has failed for some seconds.
+func (m *simulated) isBlocked(now, seconds int) bool {
+	return m.failing > 0 && now-m.failing >= seconds || m.refused && !m.blocked.IsZero() && after(now).Sub(m.blocked) >= time.Duration(seconds)*time.Second
 }
 
 func (m *simulated) hasBegun() bool {
@@ -225,46 +267,71 @@ func (s *simulation) lastBegan(self *simulated) (count int, last time.Time) {
 	return count, last
 }
 
+// turn returns the turn of a Machine with an obstacle.
+func (s *simulation) turn(m *simulated, obstacle machinedrain.Obstacle) machinedrain.Turn {
+	policy, node := &v1alpha1.MachineDrainPolicy{}, nodeThatIs(false)
+	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+	if !machinedrain.NeedsTurn(&m.Machine, policy, node, m.maintenance) {
+		return machinedrain.Turn{}
+	}
+	var machines []clusterv1.Machine
+	byName := map[string]*simulated{}
+	for _, each := range s.machines {
+		machines, byName[each.Name] = append(machines, each.Machine), each
+	}
+	contenders, _, _ := machinedrain.Contenders(machines, func(each *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+		other := byName[each.Name]
+		return machinedrain.ObservedDrain{
+			Node: node, Maintenance: other.maintenance, HasInvalidRules: other.invalid, IsHeld: other.held,
+			IsBlocked: other.isBlocked(s.now, 5), IsBlockedAlone: other.isBlocked(s.now, int(machinedrain.BlockedAloneAfter.Seconds())),
+		}, nil
+	})
+	self := machinedrain.ContenderOf(&m.Machine)
+	if self.Obstacle = obstacle; m.invalid {
+		self.Obstacle = machinedrain.AwaitsRules
+	}
+	return machinedrain.TurnOf(self, contenders, s.limit, after(s.now))
+}
+
 // reconcile does for a Machine what the manager does, and returns whether the Machine is released because its drain has timed out.
 func (s *simulation) reconcile(m *simulated) (released bool) {
 	if m.held {
 		return false
 	}
-	if m.fails && m.maintenance == nil { // its drain timeout counts
-		if m.failing == 0 {
-			m.failing = s.now
-		}
-		return m.timeout() > 0 && after(s.now).Sub(after(m.failing)) >= m.timeout()
+	obstacle, situation := machinedrain.NoObstacle, machinedrain.Situation{}
+	isOver := func() bool {
+		clock := machinedrain.ClockIn(situation, &m.Machine, after(s.now))
+		clock.Record(&m.Machine)
+		deadline := clock.DrainDeadline(&m.Machine)
+		return deadline != nil && !after(s.now).Before(*deadline)
 	}
-	m.failing = 0
-	policy, node, turn := &v1alpha1.MachineDrainPolicy{}, nodeThatIs(false), machinedrain.Turn{}
-	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-	if machinedrain.NeedsTurn(&m.Machine, policy, node, m.maintenance) {
-		var machines []clusterv1.Machine
-		byName := map[string]*simulated{}
-		for _, each := range s.machines {
-			machines, byName[each.Name] = append(machines, each.Machine), each
+	if m.fails && m.maintenance == nil { // its drain timeout counts, from its turn if it waits for that
+		if obstacle = machinedrain.BlockedAlone; m.failing == 0 {
+			obstacle, m.failing = machinedrain.NoObstacle, s.now
 		}
-		contenders, _, _ := machinedrain.Contenders(machines, func(each *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
-			other := byName[each.Name]
-			return machinedrain.ObservedDrain{Node: node, Maintenance: other.maintenance, HasInvalidRules: other.invalid, IsHeld: other.held, IsBlocked: other.failing > 0 && s.now-other.failing >= 5}, nil
-		})
-		self := machinedrain.ContenderOf(&m.Machine)
-		if m.invalid {
-			self.Obstacle = machinedrain.AwaitsRules
+		situation.BlockedSince = after(m.failing)
+		if m.timeout() > 0 && machinedrain.ClockIn(situation, &m.Machine, after(s.now)).Waiting != nil {
+			situation.TurnGranted = s.turn(m, obstacle).Now()
 		}
-		turn = machinedrain.TurnOf(self, contenders, s.limit, after(s.now))
+		return isOver()
 	}
 	switch {
-	case !m.invalid || !turn.Now():
+	case m.refused && m.isBlocked(s.now, 5):
+		obstacle = machinedrain.BlockedAlone
+	case m.isBlocked(s.now, 5):
+		obstacle = machinedrain.Blocked
+	}
+	m.failing = 0
+	turn, isPrevented := s.turn(m, obstacle), m.invalid || m.refused
+	switch {
+	case !isPrevented || !turn.Now():
 		m.blocked = time.Time{}
 	case m.blocked.IsZero():
 		m.blocked = after(s.now)
 	}
-	clock := machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(m.maintenance), Turn: &turn, BlockedSince: m.blocked}, &m.Machine, after(s.now))
-	clock.Record(&m.Machine)
-	if deadline := clock.DrainDeadline(&m.Machine); m.invalid && m.maintenance == nil {
-		return deadline != nil && !after(s.now).Before(*deadline)
+	situation = machinedrain.Situation{Maintenance: read(m.maintenance), Turn: &turn, BlockedSince: m.blocked}
+	if over := isOver(); isPrevented && m.maintenance == nil {
+		return over
 	}
 	if turn.Now() && m.maintenance == nil {
 		m.maintenance = draining(s.now)
@@ -290,14 +357,15 @@ func (s *simulation) remove(m *simulated) {
 	s.machines = slices.DeleteFunc(s.machines, func(each *simulated) bool { return each == m })
 }
 
-// TestTurnsOfBlockedMachines deletes Machines, of which some are held, some fail, and some are selected by invalid rules. A drain begins beside others within the
-// limit, or alone when no other has begun for its drain timeout. No Machine waits for one that does not begin: it has no drain timeout,
-// or the timeout ends the wait. A Machine whose drain timeout is removed keeps no turn that it has not used.
-func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37
+// TestTurnsOfBlockedMachines deletes Machines, of which some are held, some fail before or after the turn, and some are selected by invalid rules. A drain
+// begins beside others within the limit, or alone when no other has begun for its drain timeout. No Machine waits for one that does not begin, unless more
+// Machines than the limit fail after the turn: the timeout of either ends the wait, or none has one, and the wait has a limit. A Machine whose drain timeout
+// is removed keeps no turn that it has not used.
+func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121
 	rapid.Check(t, func(t *rapid.T) {
 		s := &simulation{limit: rapid.IntRange(1, 2).Draw(t, "limit")}
 		for i := range rapid.IntRange(20, 50).Draw(t, "steps") {
-			step := rapid.IntRange(0, 8).Draw(t, "step")
+			step := rapid.IntRange(0, 9).Draw(t, "step")
 			if step == 0 {
 				m := &simulated{Machine: inDeletion(fmt.Sprintf("%c%02d", rapid.ByteRange('a', 'z').Draw(t, "name"), i))}
 				m.DeletionTimestamp = ptr.To(metav1.NewTime(after(s.now)))
@@ -326,21 +394,32 @@ func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37
 				m.fails = !m.fails
 			case 8:
 				m.Spec.Deletion.NodeDrainTimeoutSeconds = nil
+			case 9:
+				m.refused = !m.refused
 			case 6:
 				if m.maintenance != nil { // it is drained, and its hook is removed
 					s.remove(m)
 				}
 			}
 		}
-		for range (len(s.machines) + 2) * 4 { // each drain that begins delays the next one by at most 30 s
+		end := rapid.Bool().Draw(t, "drains end")
+		for range (len(s.machines)+2)*4 + 100 { // a drain that begins delays the next one by at most 30 s, and Machines that fail by at most 5 min
 			s.now += 10
 			for _, each := range slices.Clone(s.machines) {
-				s.step(t, each)
+				if s.step(t, each); end && each.maintenance != nil {
+					s.remove(each)
+				}
+			}
+		}
+		refused := 0
+		for _, m := range s.machines {
+			if m.refused && !m.held && !m.hasBegun() {
+				refused++
 			}
 		}
 		for _, m := range s.machines {
-			fails := slices.ContainsFunc(s.machines, func(each *simulated) bool { return each.fails && !each.held && !each.hasBegun() })
-			if count, _ := s.lastBegan(nil); !m.held && !m.hasBegun() && (m.timeout() > 0 || !m.invalid && !fails && count < s.limit) {
+			isPrevented := m.invalid || m.fails || m.refused || refused > s.limit
+			if count, _ := s.lastBegan(nil); !m.held && !m.hasBegun() && (m.timeout() > 0 || !isPrevented && count < s.limit) {
 				t.Fatalf("%d drains have begun, the limit is %d, and Machine %s still waits", count, s.limit, m.Name)
 			}
 		}
