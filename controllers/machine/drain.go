@@ -203,6 +203,9 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 		r.endBlock(s)
 	}
 	s.observe(applied)
+	if present != nil && present.Spec.Stage != v1alpha1.StageDrain && applied.Spec.Stage == v1alpha1.StageDrain {
+		s.IsResumed = s.clock().Drain != nil // the recorded turn was not used before
+	}
 	if present == nil {
 		ctrl.LoggerFrom(ctx).Info("Created NodeMaintenance to drain the Node", "Node", klog.KObj(s.node), "NodeMaintenance", klog.KObj(applied))
 		r.events.Eventf(s.machine, corev1.EventTypeNormal, eventDrainRequested, "Requested the drain of Node %s by NodeMaintenance %s", s.node.Name, applied.Name)
@@ -227,7 +230,7 @@ func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error
 	case state == machinedrain.DrainUnconfirmed && r.mayBeConfirmed(s, failure):
 		return awaitConfirmation(s), nil
 	}
-	s.IsResumed = s.clock().Drained != nil
+	s.IsResumed = s.IsResumed || s.clock().Drained != nil
 	reason, message := machinedrain.DrainProgress(s.maintenance, failure)
 	waiting := outcome{action: wait, reason: reason, message: message}
 	if s.clock().Drain == nil { // the NodeMaintenance has not been reconciled yet

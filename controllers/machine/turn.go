@@ -46,7 +46,7 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
 }
 
-// obstacle returns what has blocked a Machine that observes its turn. After a block has ended, others that were blocked by the same may not have been
+// obstacle returns what has blocked a Machine. After a block has ended, others that were blocked by the same may not have been
 // reconciled yet.
 func (r *Reconciler) obstacle(s *scope) machinedrain.Obstacle {
 	switch known := r.blockOf(s.machine); {
@@ -91,8 +91,8 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 	return at, granted
 }
 
-// hasTurn reports whether a Machine whose step before the turn waits or fails has its turn all the same: the other Machines of the Cluster observe their
-// turns, and may begin one after the other for as long as it is blocked. Its drain timeout counts from the turn. Without one, nothing would end the turn.
+// hasTurn reports whether a Machine whose step before the turn waits or fails has a turn all the same: those of other Machines are observed, and
+// their drains may begin one after the other for as long as it is blocked. Its drain timeout counts from the turn. Without one, nothing would end the turn.
 func (r *Reconciler) hasTurn(ctx context.Context, s *scope, remote client.Client) bool {
 	isPolicyKnown := s.policy != nil || s.unselected
 	if remote == nil || s.Turn != nil || !isPolicyKnown || !machinedrain.WantsDrain(s.machine, s.policy) || machinedrain.DrainTimeout(s.machine) <= 0 {

@@ -420,3 +420,57 @@ func TestTurnBehindMachineThatIsBlockedAlone(t *testing.T) {
 		})
 	}
 }
+
+func TestTurnThatIsUsedLater(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	began := now.Add(-50 * time.Second)
+	for name, tc := range map[string]struct {
+		present v1alpha1.NodeMaintenanceStage // empty: the NodeMaintenance does not exist
+		refused bool
+		want    time.Time
+	}{
+		"M122: a drain that begins later than the turn of its Machine has the whole drain timeout": {present: v1alpha1.StageCordon, want: now},
+		"M39: the drain timeout counts from the turn while something prevents the drain":           {present: v1alpha1.StageCordon, refused: true, want: began},
+		"M17: it counts from the recorded start if the NodeMaintenance is recreated":               {want: began},
+		"M97: it does not count again if the drain has begun":                                      {present: v1alpha1.StageDrain, want: began},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key, node := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+			machine := deletedMachine()
+			machine.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-time.Hour)))
+			machine.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
+			machine.Annotations[v1alpha1.DrainStartedAnnotation] = began.Format(time.RFC3339)
+			desired := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node})
+			management, remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build(), fake.NewClientBuilder().WithScheme(newScheme())
+			if tc.present != "" {
+				present := desired.DeepCopy()
+				present.Spec.Stage, present.CreationTimestamp = tc.present, metav1.NewTime(now.Add(-time.Hour))
+				remote.WithObjects(present)
+			}
+			remote.WithInterceptorFuncs(interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				if tc.refused {
+					return apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("nodemaintenances").GroupResource(), object.GetName(), errors.New("a policy forbids it"))
+				}
+				return c.Patch(ctx, object, patch, options...)
+			}})
+			r := &Reconciler{Client: management, events: record.NewFakeRecorder(10), Recorder: tracing.NewRecorder(t.Context(), nil)}
+			s := &scope{machine: machine, cluster: provisionedCluster(), client: remote.Build(), node: node, now: now}
+			r.Clusters = workload.NewClusters(management, clustercache.NewFakeClusterCache(s.client, key), newScheme(), workload.Limits{}, clocktesting.NewFakePassiveClock(now))
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			s.observe(nil)
+			if present := (&v1alpha1.NodeMaintenance{}); tc.present != "" {
+				g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(desired), present)).To(Succeed())
+				s.observe(present)
+			}
+			s.Turn = &machinedrain.Turn{}
+			_, err := r.apply(t.Context(), s, desired)
+			if g.Expect(err != nil).To(Equal(tc.refused)); err == nil {
+				result, err := r.awaitDrained(t.Context(), s)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(result.action).To(Equal(wait))
+			}
+			g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
+			g.Expect(s.machine.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, tc.want.Format(time.RFC3339)))
+		})
+	}
+}

@@ -47,6 +47,9 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 		Drained: credible(m, v1alpha1.DrainEndedAnnotation, now),
 		Volumes: credible(m, v1alpha1.VolumeWaitStartedAnnotation, now),
 	}
+	if t := recorded(m, v1alpha1.DrainEndedAnnotation); t != nil && t.After(now) { // the clock of the manager that has recorded it was ahead
+		c.Drained = &now
+	}
 	if !m.DeletionTimestamp.IsZero() { // its drain in place may have waited for volumes before
 		c.Volumes = notBefore(c.Volumes, &m.DeletionTimestamp.Time)
 	}

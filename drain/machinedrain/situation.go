@@ -26,7 +26,7 @@ type Situation struct {
 	BlockedSince time.Time
 	// BlockEnded means that what the Machine has recorded about that is over.
 	BlockEnded bool
-	// IsDrained means that the drain has ended, and IsResumed that Pods must be drained again although it had.
+	// IsDrained means that the drain has ended, and IsResumed that Pods must be drained again although it had, or that a recorded turn is used only now.
 	IsDrained, IsResumed bool
 	// VolumeWaitStart is the start of the wait for volumes, nil if it has not begun.
 	VolumeWaitStart *time.Time

@@ -50,7 +50,7 @@ const (
 	// Blocked means that something else prevents the drain from beginning, such as a step that fails. Its drain timeout counts, if it has one.
 	Blocked
 	// BlockedAlone means that this has been so for BlockedAloneAfter, although the workload cluster can be read: no outage blocks it. As the obstacle of the
-	// Machine that waits, it means that what blocks it has not kept the manager from observing its turn.
+	// Machine that waits, it means that what blocks it has not kept the manager from observing the turn.
 	BlockedAlone
 	// Held means that the Machine takes no turn, and that no deadline ends this: it is paused, or see ObservedDrain.IsHeld, or IsHeldByHooks.
 	Held
@@ -72,7 +72,7 @@ func ObstacleOf(m *clusterv1.Machine, observed ObservedDrain) Obstacle {
 	}
 }
 
-// BlockedAloneAfter is how long a Machine without a drain timeout may delay others while something of its own prevents its drain from beginning.
+// BlockedAloneAfter is how long a Machine without a drain timeout may delay others while something that concerns only it prevents its drain from beginning.
 const BlockedAloneAfter = 5 * time.Minute
 
 // delays reports whether a Machine that has waited longer delays the drain of another one. One that is blocked does, until the other one is overdue: what
@@ -95,7 +95,7 @@ func (c Contender) delays(other Contender) bool {
 func (c Contender) isBlocked() bool { return c.Obstacle == Blocked || c.Obstacle == BlockedAlone }
 
 // isPassedBy reports whether an obstacle keeps a Machine that delays another one from beginning, so that the other one may be overdue. One that was
-// blocked itself a moment ago, and could not observe its turn, does not know that yet: what has blocked both may be over.
+// blocked itself a moment ago, and could not observe the turn, does not know that yet: what has blocked both may be over.
 func (c Contender) isPassedBy(other Contender) bool {
 	return c.Obstacle == AwaitsRules || c.isBlocked() && other.Obstacle != Blocked
 }

@@ -84,7 +84,7 @@ func TestTurnOf(t *testing.T) {
 		{"M37: waits for it until then: what blocks it may be over", within(10, contender("c", 3)), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 12, false},
 		{"M37: waits for it once more if both were blocked, as by an outage that is over", within(10, blocked(contender("c", 3))), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 50, false},
 		{"M121: waits for an older deletion that is blocked, because what blocks it may block all", contender("c", 3), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 1000, false},
-		{"M121: does not wait for one that something of its own has blocked for a time, if neither has a drain timeout", contender("c", 3), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 1000, true},
+		{"M121: does not wait for one that has been blocked alone for a time, if neither has a drain timeout", contender("c", 3), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 1000, true},
 		{"M121: waits for it while the limit is reached", contender("c", 3), []machinedrain.Contender{began(contender("a", 1), 1), blockedAlone(contender("b", 2))}, 1, 1000, false},
 		{"M121: waits for it if that Machine has a drain timeout, which limits the wait", contender("c", 3), []machinedrain.Contender{within(10, blockedAlone(contender("b", 2)))}, 1, 1000, false},
 		{"M121: waits for it until its own drain timeout has passed", within(100, contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 50, false},
@@ -305,7 +305,7 @@ func (s *simulation) reconcile(m *simulated) (released bool) {
 		deadline := clock.DrainDeadline(&m.Machine)
 		return deadline != nil && !after(s.now).Before(*deadline)
 	}
-	if m.fails && m.maintenance == nil { // its drain timeout counts, from its turn if it waits for that
+	if m.fails && m.maintenance == nil { // its drain timeout counts, from the turn if it waits for one
 		if obstacle = machinedrain.BlockedAlone; m.failing == 0 {
 			obstacle, m.failing = machinedrain.NoObstacle, s.now
 		}
