@@ -54,11 +54,12 @@ type state struct {
 	reports         *backoffs // of status patches, after those that failed
 	reactions       *reactions
 	pauses          *pauses
+	signals         *signalling
 	reportedReasons map[string]bool // reasons for which the metric of blocked Pods has a series; used by one pass at a time
 }
 
 func newState() *state {
-	return &state{inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reports: newBackoffs(), reactions: newReactions(), pauses: newPauses(), reportedReasons: map[string]bool{}}
+	return &state{inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reports: newBackoffs(), reactions: newReactions(), pauses: newPauses(), signals: newSignalling(), reportedReasons: map[string]bool{}}
 }
 
 // SetupWithManager adds the evictor to the manager.
@@ -179,7 +180,9 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		if waiting = others; !retryAt.IsZero() {
 			p.requeueAt(retryAt)
 		}
-		v.startEvictions(ctrl.LoggerInto(v.evictionContext, ctrl.LoggerFrom(ctx)), p, append(admitted, granted...))
+		evictionContext := ctrl.LoggerInto(v.evictionContext, ctrl.LoggerFrom(ctx))
+		v.startEvictions(evictionContext, p, append(admitted, granted...))
+		v.startSignals(evictionContext, p, index, waiting)
 	}
 	p.report(ctx, append(waiting, paused...))
 	return workload.RequeueAt(p.nextTry, p.now), nil
@@ -215,7 +218,11 @@ func (v *Evictor) disconnect(cluster types.NamespacedName, now time.Time) reconc
 	if s == nil || len(s.inFlight.all()) > 0 { // the response to an in-flight eviction enqueues the workload cluster
 		return reconcile.Result{}
 	}
-	if until := s.backoffs.last(); now.Before(until) {
+	until := s.backoffs.last()
+	if signalled := s.signals.last(); until.Before(signalled) {
+		until = signalled
+	}
+	if now.Before(until) {
 		return reconcile.Result{RequeueAfter: until.Sub(now)}
 	}
 	delete(v.states, cluster)

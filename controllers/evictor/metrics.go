@@ -11,13 +11,14 @@ const (
 	resultEvicted = "evicted"
 	resultGone    = "gone"
 	resultRefused = "refused"
+	resultSignal  = "signal"
 	resultError   = "error"
 )
 
 var (
 	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "capnm_evictions_total",
-		Help: "Eviction requests, by result: evicted, gone (the Pod no longer existed), refused (by a PodDisruptionBudget, an admission policy or a terminating namespace), error.",
+		Help: "Eviction requests, by result: evicted, gone (the Pod no longer existed), refused (by a PodDisruptionBudget, an admission policy or a terminating namespace), signal (refused as expected, for an admission webhook that receives it), error.",
 	}, []string{"result"})
 
 	reactionSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{

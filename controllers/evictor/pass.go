@@ -123,6 +123,7 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 	}
 	p.state.backoffs.prune(live, p.now)
 	p.state.reports.prune(live, p.now)
+	p.state.signals.prune(live, p.now)
 	p.state.pauses.prune(p.now)
 	return candidates, nil
 }
@@ -159,9 +160,9 @@ func (p *pass) finalAttemptAfter(ctx context.Context, pod *corev1.Pod, failed ti
 	return draintimeout.NextFinalAttempt(terms, period, failed)
 }
 
-// countRefusal counts a Pod whose last eviction was refused as blocked, until a later attempt succeeds.
+// countRefusal counts a Pod whose last eviction was refused as blocked, until a later attempt succeeds, and one whose signal is in flight.
 func (p *pass) countRefusal(pod types.UID) {
-	if reason := p.state.backoffs.refusal(pod); reason != "" {
+	if reason := cmp.Or(p.state.signals.reason(pod), p.state.backoffs.refusal(pod)); reason != "" {
 		p.blocked[reason]++
 	}
 }

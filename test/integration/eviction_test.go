@@ -46,6 +46,7 @@ func TestEvictions(t *testing.T) {
 		{"E18, E52: reports that an admission policy denies the eviction, retries, and makes the final eviction attempt regardless of the backoff", admissionRefuses},
 		{"E64: refuses evictions as the evictor expects", refusingResponses},
 		{"E65: evicts Pods soon after an admission webhook allows it, and when they change", webhookSaysLater},
+		{"E73, E74, E75: requests evictions that a PodDisruptionBudget refuses where an admission webhook receives them", evictionIsTheSignal},
 		{"E22: evicts Pods of an unreachable Node with a grace period of one second", unreachableNode},
 		{"E18: does not evict a replacement of the same name on another Node", sameNameElsewhere},
 		{"E23: evicts Pods of one Node while the evictions of another Node hang", hangingNode},

@@ -19,8 +19,10 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -28,6 +30,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/signals"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
@@ -41,6 +45,7 @@ type gate struct {
 	mu      sync.Mutex
 	answers map[string]*metav1.Status // by Pod; others are allowed
 	denied  map[string]int            // numbers of requests that were denied
+	asked   map[string]int            // numbers of requests
 	hang    chan struct{}             // ends requests for the Pod hangsOn
 }
 
@@ -51,7 +56,7 @@ func (s *scene) gateEvictions(answers map[string]*metav1.Status) *gate {
 	s.Helper()
 	const probe = "gate-probe"
 	answers[probe] = nil
-	g := &gate{answers: answers, denied: map[string]int{}, hang: make(chan struct{})}
+	g := &gate{answers: answers, denied: map[string]int{}, asked: map[string]int{}, hang: make(chan struct{})}
 	s.serveWebhook(s.workload.Client, "gate", g, ofEvictions)
 	s.Eventually(func() error { return s.evictAs(s.workload.AdminConfig(), namespace, probe) }, soon, pace).Should(MatchError(ContainSubstring("denied the request")))
 	return g
@@ -65,6 +70,15 @@ func (g *gate) open(pod string) int {
 	return g.denied[pod]
 }
 
+// notes returns a function that returns how many eviction requests for a Pod the gate has received.
+func (g *gate) notes(pod string) func() int {
+	return func() int {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.asked[pod]
+	}
+}
+
 // ServeHTTP implements http.Handler.
 func (g *gate) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	review := reviewOf(response, request)
@@ -75,6 +89,7 @@ func (g *gate) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 		<-g.hang
 	}
 	g.mu.Lock()
+	g.asked[review.Request.Name]++
 	answer, denies := g.answers[review.Request.Name]
 	if denies {
 		g.denied[review.Request.Name]++
@@ -124,6 +139,55 @@ func webhookSaysLater(s *scene) {
 	s.expectDeleted(later)
 	s.Expect(s.evictions().Named(namespace, later.Name)).To(HaveLen(denied+1), "the first request after the webhook has opened succeeds")
 	s.deleteMaintenances("e65")
+}
+
+// evictionIsTheSignal drains Pods whose budget never allows a disruption, and which an operator moves when its webhook has received the eviction request.
+func evictionIsTheSignal(s *scene) {
+	s.mayBeRefused("eviction requests serve as signals")
+	s.withNodes("e74")
+	allowed, denied, kept, another := bare("e74-allowed", "e74", withApp("e74")), bare("e74-denied", "e74", withApp("e74")), bare("e74-kept", "e74", withApp("e74")), bare("e74-another", "e74", withApp("e74-another"))
+	s.run(allowed, denied, kept, another)
+	s.create(s.workload.Client, budgetRequiring("e74", 3), budgetRequiring("e74-another", 1))
+	s.expectHealthy("e74", 3)
+	s.expectHealthy("e74-another", 1)
+	before := s.metrics()
+	since := func(result string) float64 {
+		return s.metrics().Sum("capnm_evictions_total", pairs([]string{"result", result})) - before.Sum("capnm_evictions_total", pairs([]string{"result", result}))
+	}
+	later := &metav1.Status{Code: http.StatusTooManyRequests, Message: "its operator moves it", Details: &metav1.StatusDetails{RetryAfterSeconds: 600}}
+	gate := s.gateEvictions(map[string]*metav1.Status{denied.Name: later})
+	s.maintain(nm("e74", draining, ofNodes("e74")))
+	for _, pod := range []*corev1.Pod{allowed, denied, kept, another} {
+		s.Eventually(gate.notes(pod.Name), soon, pace).Should(Equal(1), "Pod %s", pod.Name)
+		s.expectWaits(pod, string(budgets.BudgetExhausted), "; webhook gate.example.com receives the eviction requests of this Pod; its owner may move the Pod")
+		s.Expect(s.existing(pod).Status.FailedEvictionCounter).To(BeZero(), "a signal is no refusal")
+	}
+	s.deletePods(allowed.Name, denied.Name) // the operator has moved them
+	s.expectDeleted(allowed, denied)
+
+	s.Eventually(gate.notes(kept.Name), eventually, pace).Should(Equal(2))
+	requests := s.evictions().Named(namespace, kept.Name)
+	s.Expect(requests[1].Requested).To(BeTemporally(">=", requests[0].Requested.Add(signals.Interval-time.Second)))
+	s.Expect(requests[0].UIDPrecondition()).To(Equal(kept.UID))
+	s.Eventually(func() float64 { return since("signal") }, soon, pace).Should(BeNumerically(">=", 5))
+	s.Expect(since("refused") + since("error")).To(BeZero())
+
+	s.editBudget("e74", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MinAvailable = ptr.To(intstr.FromInt(0)) })
+	s.expectDeleted(kept)
+	granted := s.first(s.evictions().Named(namespace, kept.Name).Succeeded())
+	s.Expect(granted.Requested).To(BeTemporally("<", requests[1].Requested.Add(signals.Interval-5*time.Second)), "the signal has delayed no eviction")
+
+	signalled := s.evictions().Named(namespace, another.Name).Len()
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "gate"}}
+	s.Expect(s.workload.Client.Delete(s.Context(), configuration)).To(Succeed())
+	s.Eventually(func(g Gomega) {
+		evicting := meta.FindStatusCondition(s.existing(another).Status.Conditions, v1alpha1.EvacuationEvicting)
+		g.Expect(evicting.Message).NotTo(ContainSubstring("gate.example.com"))
+	}, eventually, pace).Should(Succeed())
+	s.Expect(s.evictions().Named(namespace, another.Name)).To(HaveLen(signalled), "the webhook no longer exists")
+	s.editBudget("e74-another", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MinAvailable = ptr.To(intstr.FromInt(0)) })
+	s.expectDeleted(another)
+	s.deleteMaintenances("e74")
 }
 
 // responses collects the API server's responses to evictions that different parts of it refuse.
