@@ -17,6 +17,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/signals"
 	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
@@ -40,6 +41,8 @@ type Observation struct {
 	Surroundings planinput.Surroundings
 	// Budgets of the Namespaces of the Pods.
 	Budgets *budgets.Index
+	// Receivers are the admission webhooks that receive eviction requests, as far as they were read.
+	Receivers signals.Receivers
 	// Surges has the Deployments of DeploymentsOf that could be read, with what else decides whether they surge. The Deployment is nil if it
 	// does not exist.
 	Surges map[types.NamespacedName]surge.Observation
@@ -311,8 +314,17 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 	admitted, waiting := o.Budgets.Admit([]budgets.Candidate{candidate})
 	if len(waiting) > 0 {
 		p.Waiting = &waiting[0]
+		p.nameReceivers(o)
 	}
 	p.Deletes = len(admitted) > 0 && admitted[0].Delete
+}
+
+// nameReceivers adds to what the Pod waits for which webhooks receive its eviction requests, although the budget refuses them.
+func (p *Pod) nameReceivers(o Observation) {
+	namespace, known := o.Surroundings.NamespaceLabels(p.Namespace)
+	if names := o.Receivers.Of(namespace); known && len(names) > 0 && o.Budgets.Refuses(p.Waiting.Pod) {
+		p.Waiting.Message = signals.Message(p.Waiting.Message, names)
+	}
 }
 
 // simulate repeats the decision of the component. After each step it removes the targets as if they had terminated. Where no target is left, it

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -22,6 +23,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/signals"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
@@ -269,6 +271,40 @@ func TestObstacles(t *testing.T) {
 				got += fmt.Sprintf("%s %s %s %v", o.Severity, o.Reason, o.Budget, o.Pods)
 			}
 			NewWithT(t).Expect(got).To(Equal(test.want))
+		})
+	}
+}
+
+func TestReceivers(t *testing.T) {
+	receivers := signals.ReceiversOf([]admissionregistrationv1.ValidatingWebhookConfiguration{{Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+		Name: "moves.example.com", Rules: []admissionregistrationv1.RuleWithOperations{{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
+		}},
+	}}}}, nil)
+	invalid := budget("web", 0)
+	invalid.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Resembles"}}
+	for name, test := range map[string]struct {
+		pdb       *policyv1.PodDisruptionBudget
+		receivers signals.Receivers
+		want      string
+	}{
+		"names the webhook that receives the eviction requests of a Pod": {budget("web", 0), receivers, "; webhook moves.example.com receives the eviction requests of this Pod; its owner may move the Pod"},
+		"names no webhook if none was read":                              {budget("web", 0), nil, ""},
+		"names no webhook if no eviction is requested":                   {invalid, receivers, ""},
+	} {
+		t.Run("K39: "+name, func(t *testing.T) {
+			predicted := forecast.Of(forecast.Observation{
+				Maintenance: maintenance("m"), Node: node("one"), Surroundings: surroundings{}, Receivers: test.receivers,
+				Budgets: budgets.NewIndex([]*policyv1.PodDisruptionBudget{test.pdb}, nil), Pods: []corev1.Pod{pod("web")}, Now: now,
+			})
+			g := NewWithT(t)
+			obstacles := predicted.Obstacles(now)
+			g.Expect(obstacles).To(HaveLen(1))
+			g.Expect(obstacles[0].Severity).To(Equal(forecast.Blocks), "the verdict is the same")
+			_, said, _ := strings.Cut(obstacles[0].Message, "; webhook")
+			g.Expect(said != "").To(Equal(test.want != ""), obstacles[0].Message)
+			g.Expect(obstacles[0].Message).To(HaveSuffix(test.want))
 		})
 	}
 }

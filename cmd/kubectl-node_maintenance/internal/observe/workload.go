@@ -26,6 +26,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/signals"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
@@ -67,6 +68,9 @@ type Workload struct {
 	daemonSets map[types.UID]bool // exists
 	budgets    map[string][]*policyv1.PodDisruptionBudget
 	surges     map[types.NamespacedName]surge.Observation
+
+	receivers     signals.Receivers
+	receiversRead bool
 }
 
 func newWorkload(c *Cluster) *Workload {
@@ -223,7 +227,10 @@ func (w *Workload) Forecast(ctx context.Context, maintenance *v1alpha1.NodeMaint
 		return o, err
 	}
 	o.Surges = w.surges
-	o.Budgets, err = w.budgetsOf(ctx, w.pods[node.Name])
+	if o.Budgets, err = w.budgetsOf(ctx, w.pods[node.Name]); err != nil {
+		return o, err
+	}
+	o.Receivers, err = w.receiversFor(ctx, o)
 	return o, err
 }
 
