@@ -100,6 +100,16 @@ type EvacuationPolicy struct {
 	// +default="Respect"
 	UnhealthyBudget UnhealthyBudgetPolicy `json:"unhealthyBudget,omitempty"`
 
+	// evictionWebhooks are the names of admission webhooks whose operators move Pods when their eviction is requested, in addition to those whose
+	// rules are for pods/eviction and hardly anything else. Evictions are requested for them although a PodDisruptionBudget refuses them.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	EvictionWebhooks []string `json:"evictionWebhooks,omitempty"`
+
 	// drainTimeoutSeconds is the drain timeout, counted from the start of stage Drain or, for a Node that is selected later, from then. If
 	// it is not set or 0, there is no timeout.
 	// +optional

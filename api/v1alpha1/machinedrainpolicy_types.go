@@ -125,6 +125,16 @@ type MachineDrainPolicySpec struct {
 	// +default="Respect"
 	UnhealthyBudget UnhealthyBudgetPolicy `json:"unhealthyBudget,omitempty"`
 
+	// evictionWebhooks are the names of admission webhooks whose operators move Pods when their eviction is requested, in addition to those whose
+	// rules are for pods/eviction and hardly anything else. Evictions are requested for them although a PodDisruptionBudget refuses them.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	EvictionWebhooks []string `json:"evictionWebhooks,omitempty"`
+
 	// onTimeout says what happens to the remaining Pods at the drain timeout, which is the Machine's nodeDrainTimeoutSeconds.
 	// +optional
 	// +default="Release"

@@ -124,7 +124,8 @@ func (s *signalling) startRead(now time.Time) bool {
 	return true
 }
 
-// readAgainAt returns when a pass has to read the receivers again, zero while they are read: the end of the read enqueues the workload cluster.
+// readAgainAt returns when a pass has to read the receivers again, zero while they are read: the end of the read enqueues the workload
+// cluster.
 func (s *signalling) readAgainAt() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,10 +141,9 @@ func (s *signalling) endRead() {
 	s.isReading = false
 }
 
-// startSignals requests evictions of waiting Pods that their budgets refuse, if admission webhooks receive the requests. It adds to the messages of
-// these Pods which webhooks do.
+// startSignals requests evictions of waiting Pods that their budgets refuse, if admission webhooks receive the requests. It adds to the
+// messages of these Pods which webhooks do.
 func (v *Evictor) startSignals(ctx context.Context, p *pass, index *budgets.Index, waiting []budgets.Waiting) {
-	receiving := map[string][]string{} // webhooks, by Namespace
 	var pods []signals.Pod
 	refused := map[types.UID]budgets.Waiting{}
 	for i := range waiting {
@@ -155,12 +155,7 @@ func (v *Evictor) startSignals(ctx context.Context, p *pass, index *budgets.Inde
 		if len(receivers) == 0 {
 			return
 		}
-		names, isKnown := receiving[w.Pod.Namespace]
-		if !isKnown {
-			names = p.receiversOf(receivers, w.Pod.Namespace)
-			receiving[w.Pod.Namespace] = names
-		}
-		if len(names) > 0 {
+		if names := p.receiversOf(receivers, w.Pod); len(names) > 0 {
 			w.Message = signals.Message(w.Message, names)
 			pods, refused[w.Pod.UID] = append(pods, signals.Pod{UID: w.Pod.UID, Budget: w.Budget}), *w
 		}
@@ -200,16 +195,18 @@ func (v *Evictor) receivers(ctx context.Context, p *pass) signals.Receivers {
 	return receivers
 }
 
-// receiversOf returns those of the webhooks that receive the eviction requests of a Namespace, none if its labels are not known.
-func (p *pass) receiversOf(receivers signals.Receivers, namespace string) []string {
-	labels, known := p.observation.NamespaceLabels(namespace)
+// receiversOf returns those of the webhooks that wait for the eviction requests of a Pod, none if the labels of its Namespace are not
+// known.
+func (p *pass) receiversOf(receivers signals.Receivers, pod budgets.Pod) []string {
+	labels, known := p.observation.NamespaceLabels(pod.Namespace)
 	if !known {
 		return nil
 	}
-	return receivers.Of(labels)
+	return receivers.Of(labels, p.terms[pod.Node].EvictionWebhooks)
 }
 
-// readReceivers reads which webhooks receive eviction requests, unless that was read a moment ago. If that is not possible, no signal is sent.
+// readReceivers reads which webhooks receive eviction requests, unless that was read a moment ago. If that is not possible, no signal is
+// sent.
 func (v *Evictor) readReceivers(ctx context.Context, p *pass) signals.Receivers {
 	s := p.state.signals
 	s.reading.Lock()
@@ -222,7 +219,8 @@ func (v *Evictor) readReceivers(ctx context.Context, p *pass) signals.Receivers 
 	validating, mutating := &admissionregistrationv1.ValidatingWebhookConfigurationList{}, &admissionregistrationv1.MutatingWebhookConfigurationList{}
 	for _, list := range []client.ObjectList{validating, mutating} {
 		if err := p.live.List(ctx, list, client.Limit(maxConfigurations)); err != nil {
-			ctrl.LoggerFrom(ctx).Error(errors.Wrap(err, "listing webhook configurations"), "Failed to find out whether admission webhooks receive eviction requests; no eviction is requested that a PodDisruptionBudget refuses")
+			const message = "Failed to read which admission webhooks receive eviction requests; sending none that a PodDisruptionBudget refuses"
+			ctrl.LoggerFrom(ctx).Error(errors.Wrap(err, "listing webhook configurations"), message)
 			s.setRead(nil, false, v.Clock.Now())
 			return nil
 		}
@@ -232,8 +230,8 @@ func (v *Evictor) readReceivers(ctx context.Context, p *pass) signals.Receivers 
 	return receivers
 }
 
-// signal sends the eviction of a Pod that its budget refuses, if that is still the case and the Pod would be evicted otherwise. If the API server evicts
-// the Pod all the same, because its budget has just changed, that is an eviction like any other.
+// signal sends the eviction of a Pod that its budget refuses, if that is still the case and the Pod would be evicted otherwise. If the API
+// server evicts the Pod all the same, because its budget has just changed, that is an eviction like any other.
 func (v *Evictor) signal(ctx context.Context, p *pass, index *budgets.Index, pod budgets.Pod) {
 	s := p.subjects[pod.UID]
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName)))
@@ -267,17 +265,18 @@ func (v *Evictor) signal(ctx context.Context, p *pass, index *budgets.Index, pod
 	}
 }
 
-// maySignal reports whether a webhook still receives the eviction requests of a Pod, its budgets still refuse them, and the Pod would be evicted otherwise.
+// maySignal reports whether a webhook still receives the eviction requests of a Pod, its budgets still refuse them, and the Pod would be
+// evicted otherwise.
 func (v *Evictor) maySignal(ctx context.Context, p *pass, index *budgets.Index, s *subject, pod budgets.Pod) bool {
-	if len(p.receiversOf(v.readReceivers(ctx, p), pod.Namespace)) == 0 || !p.isStillRefused(ctx, index, pod) {
+	if len(p.receiversOf(v.readReceivers(ctx, p), pod)) == 0 || !p.isStillRefused(ctx, index, pod) {
 		return false
 	}
 	_, lost := p.observation.LossOf(pod)
 	return !lost && p.isStillDue(ctx, s, v.Clock.Now())
 }
 
-// isStillRefused reports whether the budgets of a Pod still refuse its eviction, according to the API server: a budget that was deleted, recreated or
-// changed since is decided about when its event has arrived. Two budgets are enough to refuse.
+// isStillRefused reports whether the budgets of a Pod still refuse its eviction, according to the API server: a budget that was deleted,
+// recreated or changed since is decided about when its event has arrived. Two budgets are enough to refuse.
 func (p *pass) isStillRefused(ctx context.Context, index *budgets.Index, pod budgets.Pod) bool {
 	var live []*policyv1.PodDisruptionBudget
 	covering := index.Covering(pod)

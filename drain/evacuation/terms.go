@@ -36,6 +36,8 @@ type Terms struct {
 	// DeletesUnready is true if all of its drains allow the deletion of Pods that aren't ready and whose budget can never allow a
 	// disruption (E21).
 	DeletesUnready bool
+	// EvictionWebhooks are the names of admission webhooks that one of its drains declares to wait for eviction requests.
+	EvictionWebhooks []string
 	// Suspended is true if no NodeMaintenance drains the Pod, see NodeTerms.For.
 	Suspended bool
 }
@@ -197,6 +199,8 @@ func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
 		Unordered:      m.Spec.Evacuation.StatefulSetPods == v1alpha1.StatefulSetPodsUnordered,
 		BuiltInOnly:    m.Spec.Evacuation.Evacuators == v1alpha1.EvacuatorsBuiltIn,
 		DeletesUnready: m.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride,
+
+		EvictionWebhooks: m.Spec.Evacuation.EvictionWebhooks,
 	}
 	if observed := m.Status.DrainTimeout; terms.DrainEnds != nil && observed != nil && observed.Deadline.Time.Equal(*terms.DrainEnds) {
 		terms.Timeouts = []Timeout{{Start: *m.DrainStart(), Ends: *terms.DrainEnds, Observed: observed.ObservedTime.Time}}
@@ -268,6 +272,8 @@ func (t Terms) and(more Terms) Terms {
 		Unordered:      t.Unordered && more.Unordered,
 		BuiltInOnly:    t.BuiltInOnly || more.BuiltInOnly,
 		DeletesUnready: t.DeletesUnready && more.DeletesUnready,
+
+		EvictionWebhooks: slices.Concat(t.EvictionWebhooks, more.EvictionWebhooks),
 	}
 	both.ProgressDeadline = min(cmp.Or(t.ProgressDeadline, more.ProgressDeadline), cmp.Or(more.ProgressDeadline, t.ProgressDeadline))
 	return both

@@ -314,15 +314,15 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 	admitted, waiting := o.Budgets.Admit([]budgets.Candidate{candidate})
 	if len(waiting) > 0 {
 		p.Waiting = &waiting[0]
-		p.nameReceivers(o)
+		p.nameReceivers(o, terms)
 	}
 	p.Deletes = len(admitted) > 0 && admitted[0].Delete
 }
 
 // nameReceivers adds to what the Pod waits for which webhooks receive its eviction requests, although the budget refuses them.
-func (p *Pod) nameReceivers(o Observation) {
+func (p *Pod) nameReceivers(o Observation, terms evacuation.Terms) {
 	namespace, known := o.Surroundings.NamespaceLabels(p.Namespace)
-	if names := o.Receivers.Of(namespace); known && len(names) > 0 && o.Budgets.Refuses(p.Waiting.Pod) {
+	if names := o.Receivers.Of(namespace, terms.EvictionWebhooks); known && len(names) > 0 && o.Budgets.Refuses(p.Waiting.Pod) {
 		p.Waiting.Message = signals.Message(p.Waiting.Message, names)
 	}
 }

@@ -282,20 +282,31 @@ func TestReceivers(t *testing.T) {
 			Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
 		}},
 	}}}}, nil)
+	engine := signals.ReceiversOf(nil, []admissionregistrationv1.MutatingWebhookConfiguration{{Webhooks: []admissionregistrationv1.MutatingWebhook{{
+		Name: "engine.example.com", Rules: []admissionregistrationv1.RuleWithOperations{{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*/*"}},
+		}},
+	}}}})
 	invalid := budget("web", 0)
 	invalid.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Resembles"}}
 	for name, test := range map[string]struct {
 		pdb       *policyv1.PodDisruptionBudget
 		receivers signals.Receivers
+		named     []string
 		want      string
 	}{
-		"names the webhook that receives the eviction requests of a Pod": {budget("web", 0), receivers, "; webhook moves.example.com receives the eviction requests of this Pod; its owner may move the Pod"},
-		"names no webhook if none was read":                              {budget("web", 0), nil, ""},
-		"names no webhook if no eviction is requested":                   {invalid, receivers, ""},
+		"names the webhook that receives the eviction requests of a Pod": {budget("web", 0), receivers, nil, "; webhook moves.example.com receives the eviction requests of this Pod; its owner may move the Pod"},
+		"names a policy engine that the policy names":                    {budget("web", 0), engine, []string{"engine.example.com"}, "; webhook engine.example.com receives the eviction requests of this Pod; its owner may move the Pod"},
+		"names no policy engine otherwise":                               {budget("web", 0), engine, []string{"moves.example.com"}, ""},
+		"names no webhook if none was read":                              {budget("web", 0), nil, nil, ""},
+		"names no webhook if no eviction is requested":                   {invalid, receivers, nil, ""},
 	} {
 		t.Run("K39: "+name, func(t *testing.T) {
+			m := maintenance("m")
+			m.Spec.Evacuation.EvictionWebhooks = test.named
 			predicted := forecast.Of(forecast.Observation{
-				Maintenance: maintenance("m"), Node: node("one"), Surroundings: surroundings{}, Receivers: test.receivers,
+				Maintenance: m, Node: node("one"), Surroundings: surroundings{}, Receivers: test.receivers,
 				Budgets: budgets.NewIndex([]*policyv1.PodDisruptionBudget{test.pdb}, nil), Pods: []corev1.Pod{pod("web")}, Now: now,
 			})
 			g := NewWithT(t)

@@ -254,6 +254,16 @@ func TestMaintenance(t *testing.T) {
 			t.Error("not updated after the edit")
 		}
 	})
+	t.Run("M124: has the evictionWebhooks of the policy, also after an edit", func(t *testing.T) {
+		present := made.DeepCopy()
+		request.Policy.Spec.EvictionWebhooks = []string{"moves.example.com"}
+		if !machinedrain.Update(present, machinedrain.Maintenance(request)) || len(present.Spec.Evacuation.EvictionWebhooks) != 1 {
+			t.Error("not updated after the edit")
+		}
+		if machinedrain.Update(present, machinedrain.Maintenance(request)) {
+			t.Error("updated without a change")
+		}
+	})
 	for name, test := range map[string]struct {
 		plan     []v1alpha1.DrainPlanEntry
 		defaults v1alpha1.DrainPlanDefaults

@@ -197,6 +197,7 @@ func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
 		StatefulSetPods:         cmp.Or(spec.StatefulSetPods, v1alpha1.StatefulSetPodsOrdered),
 		Evacuators:              cmp.Or(spec.Evacuators, v1alpha1.EvacuatorsAny),
 		UnhealthyBudget:         cmp.Or(spec.UnhealthyBudget, v1alpha1.UnhealthyBudgetRespect),
+		EvictionWebhooks:        slices.Clone(spec.EvictionWebhooks),
 		OnTimeout:               cmp.Or(spec.OnTimeout, v1alpha1.OnTimeoutRelease),
 	}
 	if DrainTimeout(r.Machine) > 0 {

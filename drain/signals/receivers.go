@@ -19,16 +19,19 @@ const (
 	maxOthers = 2
 )
 
-// Receivers are the admission webhooks of a workload cluster that receive the eviction requests of Pods, and hardly anything else.
+// Receivers are the admission webhooks of a workload cluster that the API server calls for the eviction requests of Pods.
 type Receivers []receiver
 
 type receiver struct {
 	name       string
 	namespaces labels.Selector
+	waits      bool // the webhook is for evictions and hardly anything else, so that its operator waits for them
 }
 
 // ReceiversOf returns the receivers among the webhooks of all configurations. Their matchConditions do not count.
-func ReceiversOf(validating []admissionregistrationv1.ValidatingWebhookConfiguration, mutating []admissionregistrationv1.MutatingWebhookConfiguration) Receivers {
+func ReceiversOf(
+	validating []admissionregistrationv1.ValidatingWebhookConfiguration, mutating []admissionregistrationv1.MutatingWebhookConfiguration,
+) Receivers {
 	var found Receivers
 	for i := range validating {
 		for _, w := range validating[i].Webhooks {
@@ -47,10 +50,10 @@ func ReceiversOf(validating []admissionregistrationv1.ValidatingWebhookConfigura
 func (r Receivers) add(name string, rules []admissionregistrationv1.RuleWithOperations, namespaces, objects *metav1.LabelSelector) Receivers {
 	ofNamespaces, invalid := selectorOf(namespaces)
 	ofObjects, alsoInvalid := selectorOf(objects)
-	if invalid != nil || alsoInvalid != nil || !ofObjects.Matches(labels.Set{}) || !areForEvictions(rules) {
+	if invalid != nil || alsoInvalid != nil || !ofObjects.Matches(labels.Set{}) || !slices.ContainsFunc(rules, matchesEvictions) {
 		return r
 	}
-	return append(r, receiver{name: name, namespaces: ofNamespaces})
+	return append(r, receiver{name: name, namespaces: ofNamespaces, waits: nameHardlyMore(rules)})
 }
 
 // selectorOf parses the selector of a webhook. One that is not set selects everything.
@@ -61,9 +64,9 @@ func selectorOf(selector *metav1.LabelSelector) (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(selector)
 }
 
-// areForEvictions reports whether the rules of a webhook match the creation of evictions, by name, and at most maxOthers other resources.
-func areForEvictions(rules []admissionregistrationv1.RuleWithOperations) bool {
-	matches, others := false, map[string]bool{}
+// nameHardlyMore reports whether the rules of a webhook name at most maxOthers resources besides evictions, and use no wildcard.
+func nameHardlyMore(rules []admissionregistrationv1.RuleWithOperations) bool {
+	others := map[string]bool{}
 	for _, rule := range rules {
 		for _, resource := range rule.Resources {
 			switch {
@@ -71,12 +74,15 @@ func areForEvictions(rules []admissionregistrationv1.RuleWithOperations) bool {
 				return false
 			case resource != eviction:
 				others[resource] = true
-			case createsInCore(rule):
-				matches = true
 			}
 		}
 	}
-	return matches && len(others) <= maxOthers
+	return len(others) <= maxOthers
+}
+
+// matchesEvictions reports whether a rule matches the creation of evictions. The wildcard for all resources includes no subresources.
+func matchesEvictions(rule admissionregistrationv1.RuleWithOperations) bool {
+	return createsInCore(rule) && hasAny(rule.Resources, eviction, "pods/*", "*/eviction", "*/*")
 }
 
 // createsInCore reports whether a rule matches the creation of resources of the API group of Pods.
@@ -90,11 +96,12 @@ func hasAny[T comparable](list []T, values ...T) bool {
 	return slices.ContainsFunc(list, func(each T) bool { return slices.Contains(values, each) })
 }
 
-// Of returns the names of the webhooks that receive the eviction requests of the Pods of a Namespace with these labels.
-func (r Receivers) Of(namespace map[string]string) []string {
+// Of returns the names of the webhooks that wait for the eviction requests of the Pods of a Namespace with these labels: those that are for
+// evictions and hardly anything else, and others if they are named.
+func (r Receivers) Of(namespace map[string]string, named []string) []string {
 	var names []string
 	for _, each := range r {
-		if each.namespaces.Matches(labels.Set(namespace)) {
+		if (each.waits || slices.Contains(named, each.name)) && each.namespaces.Matches(labels.Set(namespace)) {
 			names = append(names, each.name)
 		}
 	}

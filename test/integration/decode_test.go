@@ -110,6 +110,7 @@ spec:
     statefulSetPods: Ordered
     evacuators: Any
     unhealthyBudget: Override
+    evictionWebhooks: [a]
     drainTimeoutSeconds: 100
     onTimeout: Delete
 `}},
@@ -148,6 +149,7 @@ spec:
   progressDeadlineSeconds: 1000
   evacuators: Any
   unhealthyBudget: Override
+  evictionWebhooks: [a]
   onTimeout: Delete
   excludeFromLoadBalancers: true
   maxParallelDrains: 5

@@ -14,8 +14,8 @@ import (
 
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations;validatingwebhookconfigurations,verbs=list,roleName=capnm-plugin-workload-reader
 
-// receiversFor returns the admission webhooks that receive eviction requests. It reads them only if a PodDisruptionBudget blocks the drain. What cannot
-// be read is a gap: the rest of the prediction does not depend on it.
+// receiversFor returns the admission webhooks that receive eviction requests. It reads them only if a PodDisruptionBudget blocks the drain.
+// What cannot be read is a gap: the rest of the prediction does not depend on it.
 func (w *Workload) receiversFor(ctx context.Context, o forecast.Observation) (signals.Receivers, error) {
 	isBlocked := slices.ContainsFunc(forecast.Of(o).Obstacles(o.Now), func(obstacle forecast.Obstacle) bool {
 		return obstacle.Severity == forecast.Blocks && obstacle.Budget != ""

@@ -80,7 +80,7 @@ func TestReceiversFor(t *testing.T) {
 			for range 2 { // of two predictions, the second one reads nothing
 				observed, err := w.Forecast(t.Context(), m, node, time.Now())
 				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(observed.Receivers.Of(nil)).To(Equal(test.receivers))
+				g.Expect(observed.Receivers.Of(nil, nil)).To(Equal(test.receivers))
 			}
 			g.Expect(w.gaps.List()).To(Equal(test.gaps))
 			g.Expect(lists).To(Equal(test.lists))
