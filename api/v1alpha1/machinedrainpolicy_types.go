@@ -86,7 +86,7 @@ type MachineDrainPolicySpec struct {
 
 	// drainPlanDefaults is the spec.drainPlanDefaults of the NodeMaintenances of the selected Machines. If it is not set, it is
 	// PriorityTiers with a drainPlan, and None without one: then the Pods with the same order of MachineDrainRules are evicted together,
-	// as Cluster API does.
+	// whatever their priority, as by Cluster API, unless statefulSetPods orders the Pods of a StatefulSet.
 	// +optional
 	DrainPlanDefaults DrainPlanDefaults `json:"drainPlanDefaults,omitempty"`
 
@@ -280,7 +280,7 @@ type DrainWait struct {
 // +kubebuilder:printcolumn:name="Clusters",type="integer",JSONPath=".status.clusters",description="Clusters with Machines that follow this policy"
 // +kubebuilder:printcolumn:name="Machines",type="integer",JSONPath=".status.machines",description="Machines that follow this policy"
 // +kubebuilder:printcolumn:name="Draining",type="integer",JSONPath=".status.activeDrains",description="Machines whose Nodes are being drained"
-// +kubebuilder:printcolumn:name="Waiting",type="date",JSONPath=".status.longestWaits[0].since",description="Start time of the longest blocked drain"
+// +kubebuilder:printcolumn:name="Waiting",type="date",JSONPath=".status.longestWaits[0].since",description="Time of the oldest request among the blocked drains"
 // +kubebuilder:printcolumn:name="Surge",type="string",JSONPath=".spec.surge",priority=1
 // +kubebuilder:printcolumn:name="DaemonSets",type="string",JSONPath=".spec.daemonSetPods",priority=1
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"

@@ -24,7 +24,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// EventReason is the reason of the event on an object that is set aside.
+// EventReason on an object means that the manager has set it aside, because it cannot decode it.
 const EventReason = "NotDecodable"
 
 var undecodable = prometheus.NewGaugeVec(prometheus.GaugeOpts{

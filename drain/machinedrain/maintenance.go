@@ -94,8 +94,8 @@ func reason(purpose string, m *clusterv1.Machine) string {
 	return text.Cut(reason, text.MaxMessage)
 }
 
-// drainPlan returns the drain plan of a Machine and its defaults. Unless the policy sets a plan, Pods with the same drain order are evicted
-// together, whatever their priority, as in Cluster API (M35). The entries are explicit, because the schema defaults an absent plan to the
+// drainPlan returns the drain plan of a Machine and its defaults. Unless the policy sets a plan, the plan does not order Pods with the same drain
+// order, whatever their priority, as in Cluster API (M35). The entries are explicit, because the schema defaults an absent plan to the
 // tiers of KEP-4212.
 func drainPlan(policy *v1alpha1.MachineDrainPolicy) ([]v1alpha1.DrainPlanEntry, v1alpha1.DrainPlanDefaults) {
 	var entries []v1alpha1.DrainPlanEntry
