@@ -30,6 +30,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/pkg/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/capnm/cluster-api-node-maintenance/hack/tools/toolchain"
 )
 
 // options are the command line.
@@ -69,7 +71,8 @@ func (o options) managerArgs() []string {
 }
 
 func main() {
-	ctrl.SetLogger(logr.Discard()) // of the infrastructure provider, which runs in this process
+	_ = os.Unsetenv(toolchain.InstalledVariable) // benchmarks run the pinned programs
+	ctrl.SetLogger(logr.Discard())               // of the infrastructure provider, which runs in this process
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()

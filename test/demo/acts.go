@@ -42,9 +42,15 @@ func (p *play) act(ctx context.Context, name string, do func(context.Context) er
 	return errors.Wrap(err, name)
 }
 
-// raise starts all control planes and managers.
+// raise starts all control planes and managers, and builds the manager and the kubectl plugin meanwhile. Errors of these builds are returned where
+// the programs are used.
 func (p *play) raise(ctx context.Context) (err error) {
 	start := time.Now()
+	p.say("  building the manager and the kubectl plugin, while the control planes start …")
+	go func() {
+		_ = fleet.BuildManager()
+		_, _ = pluginBinary()
+	}()
 	progress := func(what string) { p.say("  %7s  %s", seconds(time.Since(start)), what) }
 	p.fleet, err = fleet.Start(ctx, fleet.Options{
 		Workloads: []string{workloadName}, PodReadyDelay: podDelay, PodDeletionDelay: podDelay, WithoutManager: true, Progress: progress,

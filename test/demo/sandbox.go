@@ -6,12 +6,14 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"sync"
 
 	"github.com/pkg/errors"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
 // thingsToTry is shown in the sandbox.
@@ -73,8 +75,11 @@ type tools struct {
 	environment []string // of programs that use them
 }
 
+// pluginBinary builds the kubectl plugin once.
+var pluginBinary = sync.OnceValues(func() (string, error) { return fleet.Build("./cmd/kubectl-node_maintenance") })
+
 // equip writes the tools.
-func (p *play) equip(ctx context.Context) error {
+func (p *play) equip(context.Context) error {
 	directory := p.fleet.Management.Dir()
 	bin := filepath.Join(directory, "bin")
 	if err := os.MkdirAll(bin, 0o700); err != nil {
@@ -87,10 +92,13 @@ func (p *play) equip(ctx context.Context) error {
 	if err := os.Symlink(kubectl, filepath.Join(bin, "kubectl")); err != nil {
 		return errors.Wrap(err, "linking kubectl")
 	}
+	built, err := pluginBinary()
+	if err != nil {
+		return err
+	}
 	p.tools.plugin = filepath.Join(bin, "kubectl-node_maintenance")
-	build := exec.CommandContext(ctx, "go", "build", "-o", p.tools.plugin, "./cmd/kubectl-node_maintenance")
-	if output, err := build.CombinedOutput(); err != nil {
-		return errors.Wrapf(err, "building the plugin: %s", output)
+	if err := os.Symlink(built, p.tools.plugin); err != nil {
+		return errors.Wrap(err, "linking the plugin")
 	}
 	if err := os.Symlink("kubectl-node_maintenance", filepath.Join(bin, "kubectl_complete-node_maintenance")); err != nil {
 		return errors.Wrap(err, "linking the completion of the plugin")

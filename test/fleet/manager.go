@@ -136,22 +136,32 @@ func FreeAddress() (string, error) {
 
 var managerBinary = sync.OnceValues(func() (string, error) { return buildManager() })
 
-// buildManager builds our manager if its sources have changed. It uses `go run`, whose linked programs the Go build cache keeps, so
-// that a fleet does not wait for the linker.
+// BuildManager builds our manager, so that StartManager does not have to.
+func BuildManager() error {
+	_, err := managerBinary()
+	return err
+}
+
 func buildManager(flags ...string) (path string, err error) {
+	return Build("./cmd/manager", slices.Concat(managerBuildFlags, flags)...)
+}
+
+// Build builds a program of this module if its sources have changed, and returns its path. It uses `go run`, whose linked programs the Go
+// build cache keeps, so that a fleet does not wait for the linker.
+func Build(program string, flags ...string) (path string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
 	}
 	// The first run after linking uses a temporary directory, the next one the cache.
 	for _, runner := range []string{"true", "echo"} {
-		command := exec.Command("go", slices.Concat([]string{"run", "-exec", runner}, managerBuildFlags, flags, []string{"./cmd/manager"})...)
+		command := exec.Command("go", slices.Concat([]string{"run", "-exec", runner}, flags, []string{program})...)
 		command.Dir = root
 		var said strings.Builder
 		command.Stderr = &said
 		output, err := command.Output()
 		if err != nil {
-			return "", errors.Wrapf(err, "building the manager: %s", said.String())
+			return "", errors.Wrapf(err, "building %s: %s", program, said.String())
 		}
 		path = strings.TrimSpace(string(output))
 	}

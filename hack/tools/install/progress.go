@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -24,6 +25,10 @@ type progress struct {
 	start      time.Time
 	incomplete []byte   // a line without its end
 	last       []string // the last lines, which explain a failure
+
+	mutex sync.Mutex
+	shown bool // the line on the terminal has no end
+	ended bool
 }
 
 // secondsPerPackage is the CPU time of a package in a first build of the control plane programs, linking included. It serves estimates only.
@@ -42,11 +47,42 @@ func newProgress(out *os.File, what, dir string, environment, packages []string)
 	cpus := runtime.NumCPU()
 	minutes := int(float64(p.packages)*secondsPerPackage/float64(min(cpus, 8))/60) + 1
 	fmt.Fprintf(out, "building %s: %d packages, at most about %d minutes on %d CPUs, once\n", what, p.packages, minutes, cpus)
+	if p.isTerminal {
+		go p.tick()
+	}
 	return p
+}
+
+// tick shows each second that the build continues: no package is reported while a program is linked.
+func (p *progress) tick() {
+	for range time.Tick(time.Second) {
+		if !p.show() {
+			return
+		}
+	}
+}
+
+// show shows the number of packages on a terminal, until the build has ended.
+func (p *progress) show() bool {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if p.isTerminal && !p.ended {
+		p.shown = true
+		fmt.Fprintf(p.out, "\r  %d of at most %d packages compiled, %s ", p.compiled, p.packages, time.Since(p.start).Round(time.Second))
+	}
+	return !p.ended
 }
 
 // Write implements io.Writer for the standard error of `go build -v`.
 func (p *progress) Write(content []byte) (int, error) {
+	p.count(content)
+	p.show()
+	return len(content), nil
+}
+
+func (p *progress) count(content []byte) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
 	p.incomplete = append(p.incomplete, content...)
 	for {
 		end := bytes.IndexByte(p.incomplete, '\n')
@@ -58,10 +94,6 @@ func (p *progress) Write(content []byte) (int, error) {
 		p.incomplete = p.incomplete[end+1:]
 		p.compiled++
 	}
-	if p.isTerminal {
-		fmt.Fprintf(p.out, "\r  %d of at most %d packages compiled, %s ", p.compiled, p.packages, time.Since(p.start).Round(time.Second))
-	}
-	return len(content), nil
 }
 
 // keptLines is how many of the last lines of a build are in the message of its failure.
@@ -73,17 +105,21 @@ func (p *progress) messages() string {
 
 // end ends the line that shows the number of packages.
 func (p *progress) end() {
-	if p.isTerminal && p.compiled > 0 {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if p.shown {
 		fmt.Fprintln(p.out)
 	}
+	p.shown, p.ended = false, true
 }
 
+// done reports the end of a successful build in the place of that line.
 func (p *progress) done() {
-	if p.isTerminal && p.compiled > 0 {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if p.shown {
 		fmt.Fprint(p.out, "\r\x1b[K")
 	}
-	fmt.Fprintf(p.out, "built %s in %s (%d packages compiled)", p.what, time.Since(p.start).Round(time.Second), p.compiled)
-	if !p.isTerminal || p.compiled == 0 {
-		fmt.Fprintln(p.out)
-	}
+	p.shown, p.ended = false, true
+	fmt.Fprintf(p.out, "built %s in %s (%d packages compiled)\n", p.what, time.Since(p.start).Round(time.Second), p.compiled)
 }
