@@ -3,8 +3,9 @@
 # Everything runs with the race detector if a C compiler is available. RACE=0 disables it, which halves the time.
 # TEST_PARALLEL tests run in parallel, and STRESS_FLEETS processes share the repetitions, since a fleet runs one scene after the other and
 # mostly waits. The first failure stops the script; the log has the details.
-# STRESS_SINCE=<commit> repeats only what has changed since then: the tests of changed packages without control planes, <repetitions> times, and
-# the integration tests in changed files, or in files that use a function of a changed one, <runs> times.
+# STRESS_SINCE=<commit> repeats only what has changed since then, also files that are not committed: the tests of changed packages without control
+# planes, <repetitions> times; and, <runs> times, the integration tests in changed files, in files that use a function of a changed one, and in files
+# that import a changed package. If a package has changed, TestMainJob runs, too.
 set -euo pipefail
 cd "$(dirname "$0")/../test/integration"
 suites=${1:-5} plays=${2:-50}
@@ -18,18 +19,30 @@ work=$(mktemp -d)
 trap 'jobs -p | xargs -r kill' EXIT # the other processes, if one has failed
 race=$([[ ${RACE:-$(go env CGO_ENABLED)} == 1 ]] && echo -race || true)
 if [[ -n ${STRESS_SINCE:-} ]]; then
-	mapfile -t packages < <(git diff --name-only --diff-filter=d "$STRESS_SINCE" -- ../../{api,cmd,config,controllers,drain,exp} |
-		sed -nE 's|/[^/]*\.go$||p' | sort -u | while read -r each; do ls ../../"$each"/*_test.go &>/dev/null && echo "../../$each"; done)
-	if ((${#packages[@]})); then
-		(set -x; go test $race -count="$plays" "${packages[@]}")
+	changed=$(cd ../.. && git diff --name-only --diff-filter=d "$STRESS_SINCE" && git ls-files --others --exclude-standard)
+	mapfile -t packages < <(sed -nE 's#^((api|cmd|config|controllers|drain|exp|test/(clusterapi|controlplane|fleet|infrastructure))(/.*)?)/[^/]*$#\1#p' <<<"$changed" | sort -u)
+	mapfile -t own < <(sed -nE 's#^test/integration/([^/]*\.go)$#\1#p' <<<"$changed")
+	units=() files=()
+	for package in "${packages[@]}"; do
+		case $package in
+		api* | test/*) ;; # every integration test uses them, for which TestMainJob stands
+		*) mapfile -t -O ${#files[@]} files < <(grep -l "/$package\"" -- *_test.go) ;;
+		esac
+		[[ $package == test/* ]] || ! ls ../../"$package"/*_test.go &>/dev/null || units+=("../../$package")
+	done
+	if ((${#units[@]})); then
+		(set -x; go test $race -count="$plays" "${units[@]}")
 	fi
-	mapfile -t changed < <(git diff --name-only --relative --diff-filter=d "$STRESS_SINCE" -- '*.go')
-	if ((!${#changed[@]})); then
-		echo "No integration test has changed since $STRESS_SINCE."
+	if ((${#packages[@]})); then files+=(main_job_test.go); fi
+	if ((${#own[@]})); then
+		functions=$(sed -nE 's/^func (\([^)]*\) )?([A-Za-z0-9_]+).*/\2/p' "${own[@]}" | paste -sd'|')
+		[[ -z $functions ]] || mapfile -t -O ${#files[@]} files < <(grep -lwE "$functions" -- *_test.go)
+	fi
+	if ((${#files[@]})); then tests=$(sed -nE 's/^func (Test[A-Za-z0-9_]*).*/\1/p' "${files[@]}" | sort -u | paste -sd'|'); fi
+	if [[ -z $tests ]]; then
+		echo "No integration test uses what has changed since $STRESS_SINCE."
 		exit 0
 	fi
-	functions=$(sed -nE 's/^func (\([^)]*\) )?([A-Za-z0-9_]+).*/\2/p' "${changed[@]}" | paste -sd'|')
-	tests=$(grep -lwE "$functions" -- *_test.go | xargs sed -nE 's/^func (Test[A-Za-z0-9_]*).*/\1/p' | paste -sd'|')
 	tests="^($tests)\$" plays=0
 	echo "Integration tests that use what has changed since $STRESS_SINCE: $tests"
 fi
