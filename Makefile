@@ -16,12 +16,14 @@ demo sandbox: export CGO_ENABLED := 0
 demo sandbox: export CAPNM_INSTALLED_PROGRAMS := 1
 
 demo: tools-controlplane ## Delete a Machine on local control planes and show how its Node is drained.
+	@echo "building the demo …"
 	go run ./test/demo
 
 docs-picture: demo ## Rebuild the picture of the guide: the report of the demo (needs chromium).
 	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1200,1000 --screenshot=$(CURDIR)/docs/guide/report.png out/demo/report.html
 
 sandbox: tools-controlplane ## Start the clusters of the demo and a shell with kubectl and its plugin to try them.
+	@echo "building the demo …"
 	go run ./test/demo sandbox
 
 bench: tools-controlplane ## Run the benchmark SCENARIO (default: drain) with BENCH_FLAGS; docs/benchmarks.md lists them.
@@ -40,7 +42,7 @@ bench-smoke: tools-controlplane ## Fail if calls, writes or memory exceed the re
 # as there are CPUs, since control planes compete for the CPU.
 CPUS          := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 TEST_PACKAGES ?= $(if $(filter 1,$(CPUS)),1,2)
-TEST_TIMEOUT  ?= 40m
+TEST_TIMEOUT  ?= 60m
 # Parallel tests of a package. Tests with control planes mostly wait: each takes a third of a CPU, and at most two and a half gigabytes. Six
 # of them keep two CPUs busy, where the memory is enough; four do so for three quarters of the time.
 TEST_PARALLEL ?= $(if $(wildcard /proc/meminfo),$(shell awk '$$1 == "MemTotal:" {n = int($$2 / 2500000); print (n < 4 ? 4 : (n > 6 ? 6 : n))}' /proc/meminfo),4)
@@ -56,21 +58,21 @@ SCALE_NODES   ?= 5000
 
 .PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos test-e2e test-report
 # The longest package first, so that the others run beside it. Without go vet, which make verify runs.
-test: tools-test ## Run all tests: unit, property, integration on real control planes, and short fuzzing.
+test: tools-test ## Run unit and property tests, integration tests on real control planes, and short fuzzing; not the tests of the targets below.
 	@go run -exec true ./cmd/manager >/dev/null # builds it before tests need it
 	go test -vet=off -p $(TEST_PACKAGES) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./test/integration ./...
 	cd hack/release && go test ./...
 	@$(MAKE) --no-print-directory test-differential
 	@$(MAKE) --no-print-directory test-fuzz
 
-test-race: tools-test ## Run all tests with the race detector, also in the manager. Needs a C compiler, and twice the time.
+test-race: tools-test ## Run the tests of the main module with the race detector, also in the manager. Needs a C compiler, and twice the time.
 	@go run -race -exec true ./cmd/manager
 	go test -race -p $(TEST_PACKAGES) -timeout $(TEST_TIMEOUT) ./...
 
 test-unit: ## Run the tests of drain/, which need no control plane.
 	go test ./drain/...
 
-# One package at a time: the tests assert on the order in which real processes end, which depends on available CPU.
+# With -v, which prints why a test is skipped. One package at a time: the tests assert on the order in which real processes end, which depends on available CPU.
 test-node: ## Run the tests on real nodes, with kubelets and containers (Linux, root).
 	@if [ "$$(uname -s)" != Linux ] || [ "$$(id -u)" != 0 ]; then \
 		echo "SKIPPED: make test-node needs root on Linux, for real kubelets and containers."; \
@@ -78,7 +80,7 @@ test-node: ## Run the tests on real nodes, with kubelets and containers (Linux, 
 		echo "SKIPPED: make test-node needs dbus-daemon and a C compiler."; \
 	else \
 		$(MAKE) --no-print-directory tools-controlplane tools-node && \
-		CAPNM_TEST_NODE=1 go test -count=1 -p 1 -timeout $(TEST_TIMEOUT) ./test/realnode/...; \
+		CAPNM_TEST_NODE=1 go test -count=1 -v -p 1 -timeout $(TEST_TIMEOUT) ./test/realnode/...; \
 	fi
 
 test-oldest: tools-controlplane tools-oldest ## Run the tests of admission against the oldest supported API server.
