@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../test/integration"
 suites=${1:-5} plays=${2:-50}
 tests=''
 # The tests of NodeMaintenances that consist of scenes, which are repeated in the same fleet.
-scenes=${3:-'^(TestStages|TestDaemonSets|TestManyNodes|TestAdmission|TestOldestVersion|TestNodeMaintenanceValidation)$'}
+scenes=${3:-'^(TestStages|TestDaemonSets|TestManyNodes|TestAdmission|TestOldestVersion)$'}
 # A test that is one scene.
 whole='^TestBundleWithoutAdmissionPolicies$'
 

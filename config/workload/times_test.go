@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A schema cannot say that a time is one that Go parses. TestStoredObjectsDecode in test/integration shows what the format date-time lets through.
+// A schema cannot say that a time is one that Go parses. TestAdmission in test/integration shows what the format date-time lets through.
 func TestTimesHaveARule(t *testing.T) { // R62
 	var files []string
 	for _, directory := range []string{"crd", "../crd/bases"} {

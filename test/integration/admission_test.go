@@ -21,13 +21,18 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
+// TestAdmission tests admission and validation of our kinds, and which stored objects can be decoded, without a manager.
 func TestAdmission(t *testing.T) {
-	t.Parallel()
+	parallel(t, 90*time.Second)
 	all := newAdmission(t, controlplane.Options{Name: "admission"})
 	for range *repeat {
 		testAdmission(t, all)
 		t.Run("Bundle", func(t *testing.T) { testBundleVersions(t, all) })
+		testNodeMaintenanceValidation(t, all.validation(t))
+		testEvacuationValidation(t, all.validation(t))
+		removeAll(t, all.WithT, all.admin)
 	}
+	testStoredObjects(t, all.validation(t))
 }
 
 // testAdmission tests admission in workload clusters of every version.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -128,7 +129,7 @@ func testBundleVersions(t *testing.T, all *admission) {
 
 // TestOldestVersion runs the tests that apply to workload clusters of every version on the oldest tested API server.
 func TestOldestVersion(t *testing.T) {
-	t.Parallel()
+	parallel(t, 40*time.Second)
 	version, built, err := controlplane.OldestVersion()
 	if err != nil {
 		t.Fatal(err)
@@ -148,13 +149,14 @@ func TestOldestVersion(t *testing.T) {
 		}
 		for range *repeat {
 			testAdmission(t, all.sub(t))
-			testNodeMaintenanceValidation(t, &validation{T: t, WithT: NewWithT(t), client: all.admin})
+			testNodeMaintenanceValidation(t, all.validation(t))
 			removeAll(t, NewWithT(t), all.admin)
 		}
 	})
 }
 
 func TestBundleWithoutAdmissionPolicies(t *testing.T) {
+	parallel(t, 10*time.Second)
 	t.Run("R9: installs the CRDs in a workload cluster that does not serve admission policies", func(t *testing.T) {
 		g := NewWithT(t)
 		cp := controlplane.ForTest(t, controlplane.Options{Name: "no-policies", ExtraArgs: map[controlplane.Component][]string{

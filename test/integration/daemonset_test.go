@@ -27,7 +27,7 @@ const aWhile = 5 * time.Second
 
 // TestDaemonSets evicts the Pods of DaemonSets and prevents their return, with the real DaemonSet controller (E29).
 func TestDaemonSets(t *testing.T) {
-	t.Parallel()
+	parallel(t, 70*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
 	all.withMachines("m1", "m2", "m3")
 

@@ -167,9 +167,8 @@ status:
 `}},
 }
 
-func TestStoredObjectsDecode(t *testing.T) {
-	t.Parallel()
-	v := newValidation(t)
+func testStoredObjects(t *testing.T, v *validation) {
+	t.Helper()
 	_, err := envtest.InstallCRDs(v.config, envtest.CRDInstallOptions{Paths: []string{"../../config/crd/bases"}})
 	v.Expect(err).NotTo(HaveOccurred())
 	for _, kind := range storedKinds {

@@ -26,7 +26,7 @@ const limitedGroup = "limited"
 // TestErrors makes each step of a drain fail: the condition of the Machine names the request and the error, and the drain continues when the
 // request succeeds.
 func TestErrors(t *testing.T) {
-	t.Parallel()
+	parallel(t, 280*time.Second)
 	all := newSceneOver(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond}, (*scene).connectLimitedUser)
 	all.withMachines("spare")
 
@@ -52,7 +52,7 @@ func TestErrors(t *testing.T) {
 			defer s.removeWorkloads()
 			machine := fmt.Sprintf("refused-%d", i)
 			s.withMachines(machine)
-			pod := bare("pod", machine)
+			pod := bare("on-"+machine, machine)
 			s.run(pod)
 			s.removeRight(tc.without)
 			s.deleteMachine(machine)

@@ -28,7 +28,7 @@ const migratorClass = "migrator.example.com"
 // TestThirdPartyEvacuator tests an evacuator of a third party: test/evacuator, a separate process of an ordinary user, which uses only the
 // annotation on Pods and the status of Evacuations.
 func TestThirdPartyEvacuator(t *testing.T) {
-	t.Parallel()
+	parallel(t, 60*time.Second)
 	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
 	all.withMigrators()
 	for _, requirement := range []struct {

@@ -28,7 +28,7 @@ import (
 // TestEvictions evicts Pods while the API server and the disruption controller block or refuse that for different reasons. Each subtest uses
 // separate Nodes.
 func TestEvictions(t *testing.T) {
-	t.Parallel()
+	parallel(t, 110*time.Second)
 	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
 	for _, requirement := range []struct {
 		name string

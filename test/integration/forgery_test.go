@@ -81,7 +81,7 @@ func (s *scene) namesOwner(machine string) func(*v1alpha1.NodeMaintenance) {
 func (s *scene) maintainerOf(node string) client.Client {
 	s.Helper()
 	name := "maintainer-of-" + node
-	s.create(s.workload.Client,
+	s.ensure(s.workload.Client,
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"*"}, Verbs: []string{"*"}},
 			mayDeleteNodes(node),
@@ -101,7 +101,7 @@ func (s *scene) maintainerOf(node string) client.Client {
 // forgedDrain creates a NodeMaintenance of another Node that names the Machine that waits for a turn.
 func (s *scene) forgedDrain(first, second string) {
 	defer s.limitDrains()()
-	s.run(bare("first", first), bare("second", second))
+	s.run(bare("on-"+first, first), bare("on-"+second, second))
 	s.create(s.workload.Client, nm("forged", v1alpha1.StageDrain, ofNodes("spare"), s.namesOwner(second)))
 	s.expectObserved("forged")
 	s.deleteMachine(first)
@@ -109,7 +109,7 @@ func (s *scene) forgedDrain(first, second string) {
 	for _, machine := range []string{first, second} {
 		s.Eventually(func() bool { return s.isGone(machine) }, eventually, pace).Should(BeTrue())
 	}
-	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("first", "second"))
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-"+first, "on-"+second))
 	s.setStage("forged", v1alpha1.StageComplete)
 	s.deleteMaintenances("forged")
 	s.setUnschedulable("spare", false)
@@ -119,12 +119,12 @@ func (s *scene) forgedDrain(first, second string) {
 func (s *scene) turnTimesOut(first, second string) {
 	defer s.removeWorkloads()
 	defer s.limitDrains()()
-	s.run(bare("waits", second))
+	s.run(bare("on-"+second, second))
 	s.blocked(first)
 	s.change(second, func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](5) })
 	s.deleteMachine(second)
 	s.Eventually(func() bool { return s.isGone(second) }, eventually, pace).Should(BeTrue())
-	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("waits"))
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-" + second))
 	s.Expect(s.machine(first).Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
 	s.openBudget()
 	s.expectGone(first)

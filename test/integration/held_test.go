@@ -27,7 +27,7 @@ import (
 
 // TestHeldMachines tests failures that delay a drain: each is reported, and none delays a Machine longer than its drain timeout.
 func TestHeldMachines(t *testing.T) {
-	t.Parallel()
+	parallel(t, 110*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
 	all.withMachines("fast", "spare", "cordon", "refused", "quota", "busy", "stuck")
 

@@ -31,10 +31,11 @@ const (
 	preTerminateHook = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/kcp-cleanup"
 )
 
-// TestHooks tests what other actors do to Machines and NodeMaintenances during a drain, and when the hook is removed.
+// TestHooks tests when the hook is removed: after volumes are detached, and what other actors do to Machines and NodeMaintenances during a drain.
 func TestHooks(t *testing.T) {
-	t.Parallel()
+	parallel(t, 260*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
+	all.testVolumes()
 	all.withMachines("paused", "resting", "annotated", "halted", "frozen", "withdrawn", "moved", "slow", "slower", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "inherited", "spare")
 
 	t.Run("M16: does not change a paused Machine and its Node", func(t *testing.T) { all.sub(t).paused() })

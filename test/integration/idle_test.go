@@ -2,7 +2,6 @@ package integration
 
 import (
 	"net/url"
-	"testing"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -12,16 +11,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestIdle checks what the manager reads from a workload cluster without a NodeMaintenance, and that it stops while it connects.
-func TestIdle(t *testing.T) {
-	t.Parallel()
-	all := newScene(t, fleet.Options{})
-	all.withMachines("m1")
-	all.play(t,
-		act{"M63: watches NodeMaintenances and Evacuations only, and lists no Nodes but cordoned ones", (*scene).idleIsHardlyWatched},
-		act{"M63: watches Nodes while there is a NodeMaintenance, from its creation on", (*scene).nodesAreWatchedOnDemand},
-	)
-	t.Run("a manager that stops while it connects to a Cluster releases the lease", func(t *testing.T) { all.sub(t).leaseIsReleased() })
+// idleActs are the scenes of TestMainJob that check what the manager reads from a workload cluster without a NodeMaintenance.
+var idleActs = []act{
+	{"M63: watches NodeMaintenances and Evacuations only, and lists no Nodes but cordoned ones", (*scene).idleIsHardlyWatched},
+	{"M63: watches Nodes while there is a NodeMaintenance, from its creation on", (*scene).nodesAreWatchedOnDemand},
 }
 
 func (s *scene) watching(watched string) func() float64 {

@@ -39,7 +39,7 @@ import (
 
 // TestInPlaceUpdates rolls a MachineDeployment out with Cluster API's in-place updates and an extension that waits with exp/inplace.
 func TestInPlaceUpdates(t *testing.T) {
-	t.Parallel()
+	parallel(t, 120*time.Second)
 	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond, CoreArgs: []string{"--feature-gates=RuntimeSDK=true,InPlaceUpdates=true"}})
 	u := all.withUpdater()
 	all.create(all.fleet.Client, all.cluster.MachineDeployment("pool", 3, kwok.With(func(d *clusterv1.MachineDeployment) {

@@ -23,7 +23,7 @@ import (
 
 // TestInterference deletes and changes, in the middle of a drain, what the drain depends on.
 func TestInterference(t *testing.T) {
-	t.Parallel()
+	parallel(t, 150*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	all.withMachines("freed", "lost", "stripped", "swept", "cut-off", "severed", "unruled", "limited", "last", "spare")
 

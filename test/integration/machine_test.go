@@ -17,7 +17,7 @@ import (
 
 // TestDeletedMachines tests what the drain of a deleted Machine waits for, and what ends the wait.
 func TestDeletedMachines(t *testing.T) {
-	t.Parallel()
+	parallel(t, 140*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
 	all.withMachines("m1", "m2", "m3", "m4", "m5", "returns", "spare")
 

@@ -15,11 +15,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestMainJob deletes Machines whose Nodes run Pods, with Cluster API's core manager.
+// TestMainJob deletes Machines whose Nodes run Pods, with Cluster API's core manager. Before that, the manager has nothing to do.
 func TestMainJob(t *testing.T) {
-	t.Parallel()
+	parallel(t, 110*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: time.Second, PodDeletionDelay: time.Second})
 	all.withMachines("m1", "m2", "m3")
+	all.play(t, idleActs...)
+	t.Run("a manager that stops while it connects to a Cluster releases the lease", func(t *testing.T) { all.sub(t).leaseIsReleased() })
 
 	t.Run("reports in the status of a policy which Machines follow it", func(t *testing.T) {
 		s := all.sub(t)

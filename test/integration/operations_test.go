@@ -27,7 +27,7 @@ const settled = 3 * time.Second
 // TestWatchLimits starts managers that reconcile a part of the management cluster. The hook on a Machine, which needs no Node, shows that a
 // manager reconciles the Machine.
 func TestWatchLimits(t *testing.T) {
-	t.Parallel()
+	parallel(t, 30*time.Second)
 	f := fleet.ForTest(t, fleet.Options{WithoutManager: true})
 	g := NewWithT(t)
 	machine := func(namespace, name string) []client.Object {
@@ -154,6 +154,8 @@ func (s *scene) leaseIsReleased() {
 		s.Expect(s.fleet.Manager.Stop()).To(Succeed(), "round %d", round)
 		s.Expect(s.leader()).To(BeEmpty(), "round %d: the lease is not released", round)
 	}
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.Eventually(func() float64 { return s.metrics().Sum("capnm_connected_clusters", nil) }, soon, pace).Should(BeEquivalentTo(1))
 }
 
 // mayLead grants a user the role of an installed manager in its namespace.

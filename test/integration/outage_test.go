@@ -36,7 +36,7 @@ const outage = 30 * time.Second
 const maxOutageErrors = 60
 
 func TestWorkloadAPIServerOutage(t *testing.T) {
-	t.Parallel()
+	parallel(t, 210*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: time.Second, PodDeletionDelay: time.Second})
 	all.withMachines("m1", "m2", "m3", "m4")
 
@@ -85,10 +85,6 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 		errors := errorLines(s.fleet.Manager.Log())[before:]
 		s.Expect(len(errors)).To(BeNumerically("<=", maxOutageErrors), strings.Join(errors, "\n"))
 		s.Expect(s.workload.StartComponent(s.Context(), controlplane.APIServer)).To(Succeed())
-	})
-
-	t.Run("M92, M93: releases no Machine that waits for a turn beyond its drain timeout: after a restart, in a failure of admission, without the CRD, in an outage", func(t *testing.T) {
-		all.sub(t).waitsForTurnThroughout("turn-1", "turn-2", "turn-3", "turn-4", "turn-5")
 	})
 }
 
@@ -253,7 +249,7 @@ func (s *scene) withoutPolicy(machine string) {
 }
 
 func TestDisconnect(t *testing.T) {
-	t.Parallel()
+	parallel(t, 350*time.Second)
 	all := newScene(t, fleet.Options{})
 	all.withMachines("m1", "m2", "told", "excluded", "spare")
 
@@ -294,6 +290,10 @@ func TestDisconnect(t *testing.T) {
 	})
 
 	t.Run("M27: reports on the condition of a Machine everything that it waits for, and the result", func(t *testing.T) { all.sub(t).conditionReasons() })
+
+	t.Run("M92, M93: releases no Machine that waits for a turn beyond its drain timeout: after a restart, in a failure of admission, without the CRD, in an outage", func(t *testing.T) {
+		all.sub(t).waitsForTurnThroughout("turn-1", "turn-2", "turn-3", "turn-4", "turn-5")
+	})
 }
 
 // tooLargeRule returns an invalid rule: Cluster API's webhook rejects one that cannot be parsed, but accepts one that is too large.

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/creack/pty"
 	. "github.com/onsi/gomega"
@@ -18,13 +17,11 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
-	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestPluginDrains drains Nodes and Machines with the kubectl plugin.
-func TestPluginDrains(t *testing.T) {
-	t.Parallel()
-	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 300 * time.Millisecond})
+// testPluginDrains is the part of TestPlugin that drains Nodes and Machines with the kubectl plugin.
+func (s *scene) testPluginDrains() {
+	t, all := s.T, s
 	all.withMachines("m1", "m2")
 	for _, each := range []act{
 		{"K13: cordon, drain and complete maintain a Node to the end", (*scene).pluginDrainsNode},

@@ -23,13 +23,16 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestPlugin compares the predictions and explanations of the kubectl plugin with what the manager does.
+// TestPlugin compares what the kubectl plugin shows, explains and predicts with what the manager does, and drains with it.
 func TestPlugin(t *testing.T) {
-	t.Parallel()
+	parallel(t, 150*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 300 * time.Millisecond})
-	machines := []string{"p1", "p2", "p3", "p4"}
-	all.withMachines(append(machines, "spare")...)
+	all.withMachines("watched", "spare")
+	t.Run("live view", func(t *testing.T) { all.sub(t).testPluginWatches() })
+	all.testPluginExplains()
 
+	machines := []string{"planned-1", "planned-2", "planned-3", "planned-4"}
+	all.withMachines(machines...)
 	for _, machine := range machines {
 		t.Run("K1: what plan predicts for each Pod of a random load is what the audit log shows", func(t *testing.T) {
 			s := all.sub(t)
@@ -49,6 +52,7 @@ func TestPlugin(t *testing.T) {
 			s.expectInvariants()
 		})
 	}
+	all.testPluginDrains()
 }
 
 // load is what runs on a Node.

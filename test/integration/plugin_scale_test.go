@@ -30,7 +30,7 @@ const (
 
 // TestPluginScale predicts the drain of a full Node in a large cluster. No manager is needed: plan reads the cluster and writes nothing.
 func TestPluginScale(t *testing.T) {
-	t.Parallel()
+	parallel(t, 30*time.Second)
 	cluster := controlplane.ForTest(t, controlplane.Options{Name: "workload", Kwok: true})
 	s := &scene{T: t, WithT: NewWithT(t)}
 	c, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: clusterapi.Scheme()})

@@ -14,18 +14,17 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
-	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/terminal"
 )
 
 // atRest is how long the live view must send nothing. Watches are renewed after five to ten minutes.
 const atRest = 10 * time.Second
 
-// TestPluginWatches shows drains with the live view of the kubectl plugin, in a terminal and without one.
-func TestPluginWatches(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 300 * time.Millisecond})
-	s.withMachines("watched", "spare")
+// testPluginWatches is the part of TestPlugin that shows drains with the live view of the kubectl plugin, in a terminal and without one. There are
+// no other Machines than watched and spare.
+func (s *scene) testPluginWatches() {
+	t := s.T
+	defer s.cleanUp()
 	s.runOn("watched", "web", 2, deployment("web", 2), budget("web", 0))
 
 	view := s.watchInTerminal(s.fleet.Management.AdminConfig(), "status", "--watch")
@@ -153,6 +152,8 @@ func (s *scene) watchesWithRoles() {
 	s.Expect(withFile()).NotTo(ContainSubstring("Not read"))
 	s.Eventually(func() ([]byte, error) { return os.ReadFile(recorded) }, soon, pace).Should(ContainSubstring(`"nodeMaintenance":`))
 	s.Expect(ofWorkload()).NotTo(ContainSubstring("Not read"))
+	s.requestStage("spare", "")
+	s.expectReleased("spare")
 }
 
 // pluginRequests returns the requests of the plugin to the workload cluster.

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -24,14 +23,12 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
-	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestPluginExplains compares the explanations of the kubectl plugin with the conditions.
-func TestPluginExplains(t *testing.T) {
-	t.Parallel()
-	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 300 * time.Millisecond})
-	all.withMachines("explained", "surged", "outofservice", "spare")
+// testPluginExplains is the part of TestPlugin that compares the explanations of the kubectl plugin with the conditions.
+func (s *scene) testPluginExplains() {
+	t, all := s.T, s
+	all.withMachines("explained", "surged", "outofservice")
 
 	t.Run("K2, K4: a command without rights or with an unknown kind says so by its exit code", func(t *testing.T) { all.sub(t).usesRights() })
 
@@ -294,8 +291,8 @@ func (s *scene) grant(c client.Client, name, user string) {
 		}
 	}
 	s.Expect(role.Rules).NotTo(BeEmpty(), name)
-	s.create(c, role, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: role.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+	s.ensure(c, role, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name + "-" + user}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	})
 }

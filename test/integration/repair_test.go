@@ -32,7 +32,7 @@ const (
 
 // TestBundleRestored deletes and changes what the manager installs in a workload cluster.
 func TestBundleRestored(t *testing.T) {
-	t.Parallel()
+	parallel(t, 130*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	all.withMachines("idle", "draining", "unattended", "terminating", "limited", "changed", "refused", "spare")
 	tenant := all.newTenant()

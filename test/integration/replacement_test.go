@@ -88,6 +88,8 @@ func (s *scene) replacementsReturn(machine string) {
 	for _, app := range []string{"web", "set", "named", "script"} {
 		s.create(s.fleet.Client, drainRule("skip-"+app, app, clusterv1.MachineDrainRuleDrainBehaviorSkip, nil))
 	}
+	s.Eventually(func() bool { return s.isGone(machine) }, eventually, pace).Should(BeTrue())
+	s.remove(set, named) // they recreate Pods as fast as the test deletes them
 	s.expectGoneWithPods(machine)
 }
 

@@ -25,7 +25,7 @@ import (
 // TestRollouts rolls a MachineDeployment out and back, scales three MachineDeployments down at once, and maintains Machines of a fourth one.
 // Each part starts in the state in which the previous part ended.
 func TestRollouts(t *testing.T) {
-	t.Parallel()
+	parallel(t, 100*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	all.withMachineDeployment("red", 3)
 	all.create(all.fleet.Client, &infrav1.KwokMachineTemplate{ObjectMeta: metaNamed("red-v2", "")})

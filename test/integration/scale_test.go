@@ -29,7 +29,7 @@ const steady = time.Minute
 // TestManyNodes maintains more Nodes than a status can describe in full, with maintenances in other stages and a Machine whose drain is blocked
 // at the same time. The many Nodes have no kubelets.
 func TestManyNodes(t *testing.T) {
-	t.Parallel()
+	parallel(t, 200*time.Second)
 	all := newScene(t, fleet.Options{ManagerArgs: []string{"--clustercache-client-qps=2000", "--clustercache-client-burst=4000"}})
 	all.withMachines("m1", "m3")
 	all.play(t, act{"R13, R36, R37, R42: maintains many Nodes, and writes nothing when there is nothing to do", (*scene).manyNodesAndSteady})

@@ -38,6 +38,9 @@ const (
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(klog.Background())
+	if err := takePlaces(); err != nil {
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
 
@@ -105,6 +108,14 @@ func (s *scene) part(t *testing.T) *scene {
 func (s *scene) create(c client.Client, objects ...client.Object) {
 	s.Helper()
 	s.Expect(kwok.Create(s.Context(), c, objects)).To(Succeed())
+}
+
+// ensure creates objects unless they exist: tests that share a fleet grant the same roles.
+func (s *scene) ensure(c client.Client, objects ...client.Object) {
+	s.Helper()
+	for _, object := range objects {
+		s.Expect(client.IgnoreAlreadyExists(c.Create(s.Context(), object))).To(Succeed())
+	}
 }
 
 // withMachines adds Machines and waits until they run and have our hook.

@@ -29,7 +29,7 @@ const (
 
 // TestStages maintains Nodes as an administrator of a workload cluster does with kubectl.
 func TestStages(t *testing.T) {
-	t.Parallel()
+	parallel(t, 150*time.Second)
 	all := newScene(t, fleet.Options{PodDeletionDelay: 300 * time.Millisecond})
 	all.withMachines("m1", "m3") // then the manager serves the Cluster
 	all.withPriorities(100, 500, 1000, 2000, 5000, 10000, 15000)

@@ -28,7 +28,7 @@ import (
 // TestSurge drains Nodes whose Deployments get additional replicas before their Pods are removed, with the real controllers of Deployments,
 // ReplicaSets and HorizontalPodAutoscalers. Each scene uses separate Nodes.
 func TestSurge(t *testing.T) {
-	t.Parallel()
+	parallel(t, 160*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 500 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	hanging := all.sub(t)
 	hanging.beginWithoutMetrics() // this drain takes two minutes

@@ -36,75 +36,76 @@ const (
 )
 
 // TestTenant tests users with few permissions in a workload cluster. The tenant may edit one Namespace and has all permissions on Evacuations
-// there.
+// there. Admission does not limit how many Evacuations a tenant may create, so that only one scene creates a thousand.
 func TestTenant(t *testing.T) {
-	t.Parallel()
-	newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond}).testTenant()
-}
+	parallel(t, 220*time.Second)
+	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
+	all.withMachines("first", "spare")
+	tenant := all.newTenant()
+	all.testTenant(tenant, "m")
 
-// TestTenantRestored is TestTenant after another actor deleted the admission policies, and the manager restored them (M50). Admission does not
-// limit how many Evacuations a tenant may create, so that only this test creates a thousand.
-func TestTenantRestored(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
-	s.withMachines("first")
-	s.deleteBundle(policies, bindings, roles)
-	s.deleteMachine("first")
-	s.expectBundle()
-	s.expectGone("first")
-	tenant := s.testTenant()
+	t.Run("M50: a tenant has no more power after another actor deleted the admission policies and the manager restored them", func(t *testing.T) {
+		s := all.sub(t)
+		s.deleteBundle(policies, bindings, roles)
+		s.deleteMachine("first")
+		s.expectBundle()
+		s.expectGone("first")
+		s.testTenant(tenant, "r")
+	})
 	t.Run("E10: processes a thousand Evacuations, some at the limits of all fields, with few writes and without blocking a drain", func(t *testing.T) {
-		s.sub(t).thousandEvacuations(tenant, "m1")
+		all.sub(t).thousandEvacuations(tenant, "m1")
 	})
 }
 
-// testTenant returns a client of the tenant. Machine m1 is left.
-func (s *scene) testTenant() client.Client {
+// testTenant uses Machines whose names begin with a letter, of which the first is left.
+func (s *scene) testTenant(tenant client.Client, letter string) {
 	s.Helper()
 	t, all := s.T, s
-	all.withMachines("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9", "m10", "spare")
-	tenant := all.newTenant()
+	m := func(i int) string { return fmt.Sprintf("%s%d", letter, i) }
+	for i := range 10 {
+		all.create(all.fleet.Client, all.cluster.Machine(m(i+1))...)
+	}
+	all.expectRunning(m(1), m(2), m(3), m(4), m(5), m(6), m(7), m(8), m(9), m(10))
 
 	t.Run("E10: denies a tenant to cordon or maintain Nodes", func(t *testing.T) {
 		s := all.sub(t)
-		s.Expect(tenant.Create(t.Context(), maintenance("tenants", ofNodes("m1")))).To(Satisfy(apierrors.IsForbidden))
-		s.Expect(tenant.Patch(t.Context(), s.node("m1"), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)))).To(Satisfy(apierrors.IsForbidden))
+		s.Expect(tenant.Create(t.Context(), maintenance("tenants", ofNodes(m(1))))).To(Satisfy(apierrors.IsForbidden))
+		s.Expect(tenant.Patch(t.Context(), s.node(m(1)), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)))).To(Satisfy(apierrors.IsForbidden))
 	})
 
 	t.Run("E10: does not evict a Pod of another namespace whose UID an Evacuation has", func(t *testing.T) {
 		s := all.sub(t)
-		s.runOn("m1", "victim", 1, deployment("victim", 1))
+		s.runOn(m(1), "victim", 1, deployment("victim", 1))
 		victim := s.podsOf("victim")[0]
 		e := tenantEvacuation(victim.Name, victim.UID, func(e *v1alpha1.Evacuation) {
-			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "m1"}
+			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: m(1)}
 			e.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "example.com"}
 		})
 		s.Expect(tenant.Create(t.Context(), e)).To(Succeed())
 		other := tenantEvacuation(victim.Name, victim.UID)
 		other.Namespace = namespace
 		s.Expect(tenant.Create(t.Context(), other)).To(Satisfy(apierrors.IsForbidden))
-		honest := tenantEvacuation("none", podUID)
+		honest := tenantEvacuation("none", uuid.NewUUID())
 		s.Expect(tenant.Create(t.Context(), honest)).To(Succeed())
 		s.expectFailed(honest) // the manager has observed both
 		s.Consistently(s.evictions, settled, pace).Should(BeEmpty())
 		s.Expect(s.podsOf("victim")[0].UID).To(Equal(victim.UID))
-		s.Expect(s.node("m1").Spec.Unschedulable).To(BeFalse())
+		s.Expect(s.node(m(1)).Spec.Unschedulable).To(BeFalse())
 		s.removeWorkloads()
 	})
 
-	t.Run("E35: evicts neither Pod for an Evacuation with the name of one Pod and the UID of another", func(t *testing.T) { all.sub(t).nameOfAnotherPod() })
+	t.Run("E35: evicts neither Pod for an Evacuation with the name of one Pod and the UID of another", func(t *testing.T) { all.sub(t).nameOfAnotherPod(m(1)) })
 
 	t.Run("M36: does not adopt a user's NodeMaintenance that has the expected name, and drains the Node", func(t *testing.T) {
-		all.sub(t).nameTaken("m2")
+		all.sub(t).nameTaken(m(2))
 	})
-	t.Run("M36: does not adopt a NodeMaintenance that names the Machine and selects another Node", func(t *testing.T) { all.sub(t).nameTakenUnguarded("m3") })
-	t.Run("M37: does not count a NodeMaintenance of another Node that names a waiting Machine as a drain", func(t *testing.T) { all.sub(t).forgedDrain("m4", "m5") })
-	t.Run("M37: starts the drain of a waiting Machine after its drain timeout at the latest", func(t *testing.T) { all.sub(t).turnTimesOut("m6", "m7") })
+	t.Run("M36: does not adopt a NodeMaintenance that names the Machine and selects another Node", func(t *testing.T) { all.sub(t).nameTakenUnguarded(m(3)) })
+	t.Run("M37: does not count a NodeMaintenance of another Node that names a waiting Machine as a drain", func(t *testing.T) { all.sub(t).forgedDrain(m(4), m(5)) })
+	t.Run("M37: starts the drain of a waiting Machine after its drain timeout at the latest", func(t *testing.T) { all.sub(t).turnTimesOut(m(6), m(7)) })
 
 	t.Run("E53, M98: drains beside objects that cannot be decoded, also after a restart, and waits for a policy that cannot be decoded", func(t *testing.T) {
-		all.sub(t).undecodable(tenant, "m8", "m9", "m10")
+		all.sub(t).undecodable(tenant, m(8), m(9), m(10))
 	})
-	return tenant
 }
 
 // thousandEvacuations drains a Machine while a tenant creates many Evacuations of Pods that do not exist.
@@ -143,18 +144,18 @@ func (s *scene) thousandEvacuations(tenant client.Client, machine string) {
 	s.Expect(s.fleet.Manager.Done()).NotTo(BeClosed())
 }
 
-// nameOfAnotherPod creates an Evacuation as a user who may only evict the Pod decoy, with the UID of the Pod victim.
-func (s *scene) nameOfAnotherPod() {
+// nameOfAnotherPod creates an Evacuation as a user who may only evict one Pod of a Node, with the UID of another one.
+func (s *scene) nameOfAnotherPod(node string) {
 	defer s.removeWorkloads()
-	user := s.evictorOf("decoy")
-	decoy, victim := bare("decoy", "m1"), bare("victim", "m1")
+	decoy, victim := bare("decoy-"+node, node), bare("victim-"+node, node)
+	user := s.evictorOf(decoy.Name)
 	s.run(decoy, victim)
 	s.Expect(user.SubResource("eviction").Create(s.Context(), victim, &policyv1.Eviction{})).To(Satisfy(apierrors.IsForbidden))
 	s.Expect(user.Create(s.Context(), requestFor(victim))).To(Satisfy(apierrors.IsForbidden))
 
 	forged := requestFor(victim)
 	forged.Name, forged.Spec.PodRef.Name = string(victim.UID)+"-"+decoy.Name, decoy.Name
-	forged.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "m1"} // so the manager looks the Pod up by its UID
+	forged.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: node} // so the manager looks the Pod up by its UID
 	s.Expect(user.Create(s.Context(), forged)).To(Succeed())
 	s.expectFailed(forged)
 	failed := s.ours().Resource("evacuations", "status").Named(namespace, forged.Name).Where(contains(v1alpha1.ReasonPodNotFound))

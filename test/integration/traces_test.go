@@ -23,7 +23,7 @@ import (
 
 // TestTraces drains Nodes with a manager that sends traces to Jaeger.
 func TestTraces(t *testing.T) {
-	t.Parallel()
+	parallel(t, 90*time.Second)
 	jaeger := startCollector(t)
 	flag := tracingConfig(t, jaeger.otlp)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: time.Second, ManagerArgs: []string{flag}})

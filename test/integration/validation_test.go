@@ -14,13 +14,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/config/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
-	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
-	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// validation is an API server with our CRDs and without a manager.
+// validation is an administrator's view of an API server with our CRDs.
 type validation struct {
 	*testing.T
 	*WithT
@@ -28,21 +25,10 @@ type validation struct {
 	client client.Client
 }
 
-func newValidation(t *testing.T) *validation {
+// validation returns the API server of tests of admission for a test of validation.
+func (a *admission) validation(t *testing.T) *validation {
 	t.Helper()
-	cp := controlplane.ForTest(t, controlplane.Options{Name: "validation"})
-	v := &validation{T: t, WithT: NewWithT(t), config: cp.AdminConfig()}
-	var err error
-	v.client, err = client.New(v.config, client.Options{Scheme: clusterapi.Scheme()})
-	v.Expect(err).NotTo(HaveOccurred())
-	bundle, err := workload.Bundle()
-	v.Expect(err).NotTo(HaveOccurred())
-	for _, object := range bundle {
-		v.Expect(v.client.Create(t.Context(), object)).To(Succeed())
-	}
-	v.Eventually(func() error { return v.client.List(t.Context(), &v1alpha1.NodeMaintenanceList{}) }, soon, pace).Should(Succeed())
-	v.Eventually(func() error { return v.client.List(t.Context(), &v1alpha1.EvacuationList{}) }, soon, pace).Should(Succeed())
-	return v
+	return &validation{T: t, WithT: NewWithT(t), config: a.cp.AdminConfig(), client: a.admin}
 }
 
 func (v *validation) sub(t *testing.T) *validation {
@@ -87,15 +73,6 @@ func entry(podType v1alpha1.PodType, priority int32, labels ...string) v1alpha1.
 		e.PodSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{labels[0]: v1alpha1.LabelValue(labels[1])}}
 	}
 	return e
-}
-
-func TestNodeMaintenanceValidation(t *testing.T) {
-	t.Parallel()
-	all := newValidation(t)
-	for range *repeat {
-		testNodeMaintenanceValidation(t, all)
-		removeAll(t, all.WithT, all.client)
-	}
 }
 
 func testNodeMaintenanceValidation(t *testing.T, all *validation) {
@@ -272,9 +249,8 @@ func evacuators(list ...v1alpha1.Evacuator) func(*v1alpha1.Evacuation) {
 	return func(e *v1alpha1.Evacuation) { e.Spec.Evacuators = list }
 }
 
-func TestEvacuationValidation(t *testing.T) {
-	t.Parallel()
-	all := newValidation(t)
+func testEvacuationValidation(t *testing.T, all *validation) {
+	t.Helper()
 	t.Run("E1: requires a name of the Pod's UID, a dash, and the start of the Pod's name", func(t *testing.T) {
 		v := all.sub(t)
 		v.accepts(evacuationOf("web"))

@@ -3,7 +3,6 @@ package integration
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -21,10 +20,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
-// TestVolumes drains Nodes with volumes, which the real attach/detach controller attaches and detaches.
-func TestVolumes(t *testing.T) {
-	t.Parallel()
-	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
+// testVolumes is the part of TestHooks that drains Nodes with volumes, which the real attach/detach controller attaches and detaches.
+func (s *scene) testVolumes() {
+	t, all := s.T, s
 	a := all.withAttacher()
 	all.withMachines("held", "staying", "unmatched", "late", "leftover", "silent", "daemonsets", "serviced", "outofservice", "full")
 
@@ -51,6 +49,7 @@ func TestVolumes(t *testing.T) {
 			s.part(t).expectFewEvents(machine, pods, refused)
 		})
 	})
+	all.removeWorkloads()
 }
 
 func (s *scene) lastDetach(a *storage.Attacher) {
@@ -222,7 +221,7 @@ func (s *scene) leftover() {
 func (s *scene) silentNode(a *storage.Attacher) {
 	s.withVolumes("lost")
 	a.Hold("lost")
-	s.run(bare("lost", "silent", mounting("lost")))
+	s.run(bare("unseen", "silent", mounting("lost")))
 	s.expectAttached("silent", "lost")
 	s.deleteMachine("silent")
 	s.expectWaitsForVolumes("silent", "default/lost")
