@@ -134,20 +134,36 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 	return reconcile.Result{}, nil
 }
 
-// reconcileWithoutHook completes the NodeMaintenance of a deleted Machine if another actor has removed the hook during the drain: Cluster API
-// drains the Node then. The NodeMaintenance is deleted when the Node no longer exists.
+// reconcileWithoutHook completes the NodeMaintenance of a deleted Machine whose drain does not continue: another actor has removed the hook, and Cluster API
+// drains the Node, or the manager has removed it because the Node is not drained. The NodeMaintenance is deleted when the Node no longer exists.
 func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err error) {
 	if s.client, err = r.Clusters.Client(ctx, s.clusterKey()); err == nil {
 		if s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine); err == nil {
 			s.observe(s.found.Maintenance)
 		}
 	}
-	if !machinedrain.HookRemoved(s.machine, s.policy, s.Maintenance) {
-		if s.policy == nil || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) {
-			return nil
+	switch {
+	case machinedrain.HookRemoved(s.machine, s.policy, s.Maintenance):
+		if reportErr := r.reportHookRemoved(ctx, s); reportErr != nil {
+			return reportErr
 		}
+	case machinedrain.WasSkipped(s.machine):
+		if s.maintenance == nil || !machinedrain.ContinuesAfterSkip(s.maintenance, s.machine, r.Maintenances.ManagementCluster) {
+			return err
+		}
+	case s.policy == nil || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance):
+		return nil
+	default:
 		return err // without a condition, only the NodeMaintenance shows that the Machine had the hook
 	}
+	if err != nil || s.maintenance == nil {
+		return err // the next connection triggers a reconciliation
+	}
+	return machinemaintenance.Complete(ctx, s.client, s.maintenance, r.Maintenances.ManagementCluster)
+}
+
+// reportHookRemoved reports that another actor has removed the hook of the Machine during the drain.
+func (r *Reconciler) reportHookRemoved(ctx context.Context, s *scope) error {
 	found := conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance)
 	if found != v1alpha1.ReasonHookRemoved {
 		ctrl.LoggerFrom(ctx).Info("Another actor removed the hook of the Machine during the drain")
@@ -159,8 +175,5 @@ func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err er
 	if found != v1alpha1.ReasonHookRemoved {
 		r.recordEnd(ctx, s, outcome{reason: v1alpha1.ReasonHookRemoved, message: machinedrain.HookRemovedMessage()})
 	}
-	if err != nil || s.maintenance == nil {
-		return err // the next connection triggers a reconciliation
-	}
-	return machinemaintenance.Complete(ctx, s.client, s.maintenance, r.Maintenances.ManagementCluster)
+	return nil
 }

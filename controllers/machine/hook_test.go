@@ -40,6 +40,9 @@ func TestReconcileWithoutHookReturnsErrors(t *testing.T) {
 		"M53: does not after the manager has released the Machine": {[]metav1.Condition{{
 			Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonMachineDrained,
 		}}, false},
+		"M54: retries to find that of a Machine that was released without a drain": {[]metav1.Condition{{
+			Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSkipped,
+		}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			key := types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -61,6 +64,71 @@ func TestReconcileWithoutHookReturnsErrors(t *testing.T) {
 				},
 			}
 			NewWithT(t).Expect(r.reconcileWithoutHook(t.Context(), s) != nil).To(Equal(tc.retried))
+		})
+	}
+}
+
+func TestDrainOfSkippedMachine(t *testing.T) {
+	cluster, node := types.NamespacedName{Namespace: "fleet", Name: "c"}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+	for name, tc := range map[string]struct {
+		change    func(*clusterv1.Machine, *v1alpha1.NodeMaintenance)
+		completed bool
+	}{
+		"completes the NodeMaintenance of a Machine that was released without a drain": {completed: true},
+		"does not if the Machine was drained": {change: func(m *clusterv1.Machine, _ *v1alpha1.NodeMaintenance) {
+			m.Status.Conditions[0].Reason = v1alpha1.ReasonMachineDrained
+		}},
+		"does not if its drain has timed out": {change: func(m *clusterv1.Machine, _ *v1alpha1.NodeMaintenance) {
+			m.Status.Conditions[0].Reason, m.Status.Conditions[0].Status = v1alpha1.ReasonTimedOut, metav1.ConditionFalse
+		}},
+		"does not while the Machine is paused": {change: func(m *clusterv1.Machine, _ *v1alpha1.NodeMaintenance) {
+			m.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+		}},
+		"does not if the NodeMaintenance is one of another management cluster": {change: func(_ *clusterv1.Machine, m *v1alpha1.NodeMaintenance) {
+			m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] = "there"
+		}},
+		"does not if it serves another Machine": {change: func(_ *clusterv1.Machine, m *v1alpha1.NodeMaintenance) {
+			m.Annotations[v1alpha1.OwnerMachineAnnotation] = "fleet/other"
+		}},
+		"does not if it serves a Machine of another Cluster": {change: func(_ *clusterv1.Machine, m *v1alpha1.NodeMaintenance) {
+			m.Annotations[v1alpha1.OwnerClusterAnnotation] = "fleet/other"
+		}},
+		"does not if it drained an earlier Node of that name": {change: func(_ *clusterv1.Machine, m *v1alpha1.NodeMaintenance) {
+			m.Annotations[v1alpha1.NodeUIDAnnotation] = "0"
+		}},
+		"does not if it only cordons the Node": {change: func(_ *clusterv1.Machine, m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageCordon }},
+	} {
+		t.Run("M54: "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			machine := &clusterv1.Machine{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", DeletionTimestamp: new(metav1.NewTime(time.Unix(1, 0))), Finalizers: []string{clusterv1.MachineFinalizer}},
+				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
+				Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}, Conditions: []metav1.Condition{{
+					Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSkipped, LastTransitionTime: metav1.Unix(2, 0),
+				}}},
+			}
+			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: cluster, Machine: machine, Node: node})
+			if tc.change != nil {
+				tc.change(machine, m)
+			}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithStatusSubresource(machine).
+				WithObjects(machine, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}).Build()
+			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).Build()
+			r := &Reconciler{
+				Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), newScheme(), workload.Limits{}, clock.RealClock{}),
+			}
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			before := m.Spec.Stage
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+			if tc.completed {
+				g.Expect(m.Spec.Stage).To(Equal(v1alpha1.StageComplete))
+			} else {
+				g.Expect(m.Spec.Stage).To(Equal(before))
+			}
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).NotTo(Equal(v1alpha1.ReasonHookRemoved))
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -15,8 +16,9 @@ import (
 
 // ownerMachine is the Machine that a NodeMaintenance serves.
 type ownerMachine struct {
-	key     types.NamespacedName
-	machine *clusterv1.Machine // nil: it no longer exists
+	key         types.NamespacedName
+	machine     *clusterv1.Machine // nil: it no longer exists
+	keepsCordon bool               // see keepsNodeCordoned
 }
 
 // isRecreated reports whether a deleted NodeMaintenance of a Machine is recreated at once. A user has deleted it: the manager moves it to
@@ -49,21 +51,48 @@ func (r *Reconciler) findOwner(ctx context.Context, s *scope) (err error) {
 		s.suspended, err = r.Maintenances.IsSuspended(ctx, s.maintenance, nil)
 		return err
 	}
-	machine := &clusterv1.Machine{}
-	switch err := r.Machines.Get(ctx, key, machine); {
-	case apierrors.IsNotFound(err):
-		machine = nil
-	case err != nil:
-		return errors.Wrapf(err, "getting Machine %s", key)
+	machine, keepsCordon, err := r.machineOf(ctx, s, key)
+	if err != nil {
+		return err
 	}
 	if s.suspended, err = r.Maintenances.IsSuspended(ctx, s.maintenance, machine); err != nil {
 		return err
 	}
 	isHere := machine != nil && !machinedrain.IsOfNamesake(s.maintenance, machine, r.ManagementCluster)
 	if isHere || machinedrain.IsOfManagementCluster(s.maintenance, r.ManagementCluster) {
-		s.owner = &ownerMachine{key: key, machine: machine}
+		s.owner = &ownerMachine{key: key, machine: machine, keepsCordon: keepsCordon}
 	}
 	return nil
+}
+
+// machineOf returns the Machine that a NodeMaintenance serves, nil if it no longer exists, and whether its Node stays cordoned in stage Complete: see
+// machinedrain.KeepsNodeCordoned. Cluster API does not delete the Nodes of a Cluster that is being deleted. So that Node stays cordoned without its Machine.
+func (r *Reconciler) machineOf(ctx context.Context, s *scope, key types.NamespacedName) (machine *clusterv1.Machine, keepsCordon bool, _ error) {
+	machine = &clusterv1.Machine{}
+	switch err := r.Machines.Get(ctx, key, machine); {
+	case err == nil:
+		return machine, machinedrain.KeepsNodeCordoned(machine), nil
+	case !apierrors.IsNotFound(err):
+		return nil, false, errors.Wrapf(err, "getting Machine %s", key)
+	}
+	cluster := &clusterv1.Cluster{}
+	err := r.Machines.Get(ctx, s.request.Cluster, cluster)
+	return nil, err == nil && !cluster.DeletionTimestamp.IsZero(), errors.Wrapf(client.IgnoreNotFound(err), "getting Cluster %s", s.request.Cluster)
+}
+
+// isKeptCordoned reports whether a Node stays cordoned because one of these NodeMaintenances, which is in stage Complete, has drained it for a Machine that
+// is being deleted.
+func (r *Reconciler) isKeptCordoned(ctx context.Context, s *scope, maintenances []*v1alpha1.NodeMaintenance) (bool, error) {
+	for _, m := range maintenances {
+		key, served := machinedrain.OwnerMachine(m, r.ManagementCluster, s.request.Cluster)
+		if !served || m.Spec.Stage != v1alpha1.StageComplete {
+			continue
+		}
+		if _, keepsCordon, err := r.machineOf(ctx, s, key); err != nil || keepsCordon {
+			return keepsCordon, err
+		}
+	}
+	return false, nil
 }
 
 // isPaused reports whether the Machine is paused.
@@ -71,15 +100,13 @@ func (s *scope) isPaused() bool {
 	return s.owner != nil && s.owner.machine != nil && annotations.HasPaused(s.owner.machine)
 }
 
-// keepsNodeCordoned reports whether the Machine is being deleted, so that its Node stays cordoned in stage Complete, too. As long as the
-// Machine has the hook, the machine controller recreates the NodeMaintenance.
-func (s *scope) keepsNodeCordoned() bool {
-	return s.owner != nil && machinedrain.KeepsNodeCordoned(s.owner.machine)
-}
+// keepsNodeCordoned reports whether the Machine is being deleted, or was deleted with its Cluster, so that its Node stays cordoned in stage Complete, too. As
+// long as the Machine has the hook, the machine controller recreates the NodeMaintenance.
+func (s *scope) keepsNodeCordoned() bool { return s.owner != nil && s.owner.keepsCordon }
 
-// isLeftToClusterAPI reports whether the Machine is being deleted without the hook, so that Cluster API drains the Node if it is not drained yet.
+// isLeftToClusterAPI reports whether the Machine is being deleted without the hook, or was, so that Cluster API drains the Node if it is not drained yet.
 func (s *scope) isLeftToClusterAPI() bool {
-	return s.keepsNodeCordoned() && !machinedrain.HasHook(s.owner.machine)
+	return s.keepsNodeCordoned() && (s.owner.machine == nil || !machinedrain.HasHook(s.owner.machine))
 }
 
 // isMachineDeleted reports whether the Node exists but its Machine does not. The controller does not restore such a Node: a user must decide

@@ -25,6 +25,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
@@ -95,6 +96,58 @@ func TestStepsOfOtherManagementClusters(t *testing.T) {
 				g.Expect(got).To(ContainElement(tc.want))
 				g.Expect(slices.Contains(got, restores)).To(Equal(tc.want == restores))
 			}
+		})
+	}
+}
+
+func TestNodeOfReleasedMachine(t *testing.T) {
+	cluster, deletedAt := types.NamespacedName{Namespace: "fleet", Name: "c"}, metav1.NewTime(time.Unix(1, 0))
+	for name, tc := range map[string]struct {
+		machine, isRunning, clusterDeleted bool
+		kept                               bool
+	}{
+		"M53, M54: stays cordoned while the Machine is being deleted":                        {machine: true, kept: true},
+		"M54: stays cordoned when the Machine was deleted with its Cluster":                  {clusterDeleted: true, kept: true},
+		"M18: is restored if a user completes the NodeMaintenance of a Machine that is gone": {},
+		"M30: is restored if the Machine is running":                                         {machine: true, isRunning: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, scheme := NewWithT(t), apiruntime.NewScheme()
+			for _, add := range []func(*apiruntime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
+				g.Expect(add(scheme)).To(Succeed())
+			}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
+			cordon.Apply(node)
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Finalizers: []string{clusterv1.MachineFinalizer}}}
+			owner := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", Finalizers: []string{clusterv1.ClusterFinalizer}}}
+			if !tc.isRunning {
+				machine.DeletionTimestamp = &deletedAt
+			}
+			if tc.clusterDeleted {
+				owner.DeletionTimestamp = &deletedAt
+			}
+			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(owner)
+			if tc.machine {
+				management.WithObjects(machine)
+			}
+			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: cluster, Machine: machine, Node: node, Stage: v1alpha1.StageComplete})
+			c := management.Build()
+			r := &Reconciler{
+				Machines: c, ManagementCluster: "here", Maintenances: &machinemaintenance.Requester{Client: c, ManagementCluster: "here"},
+				written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode), Clusters: workload.NewClusters(nil, nil, nil, workload.Limits{}, clock.RealClock{}),
+			}
+			s := &scope{request: workload.Request{Cluster: cluster}, maintenance: m, nodes: []*corev1.Node{node}}
+			g.Expect(r.findMachine(t.Context(), s)).To(Succeed())
+			g.Expect(slices.Contains(names(r.steps(s)), "uncordon")).NotTo(Equal(tc.kept))
+			g.Expect(names(r.steps(s))).To(ContainElement("withdraw"))
+
+			remote := fake.NewClientBuilder().WithScheme(scheme).WithObjects(node).Build()
+			of := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "user"}, Spec: v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("one"), Stage: v1alpha1.StageComplete}}
+			user := &scope{request: workload.Request{Cluster: cluster}, client: remote, maintenance: of, nodes: []*corev1.Node{node}, others: []v1alpha1.NodeMaintenance{*m}}
+			_, err := r.uncordon(t.Context(), user)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+			g.Expect(node.Spec.Unschedulable).To(Equal(tc.kept), "the maintenance of another author ends")
 		})
 	}
 }

@@ -155,6 +155,9 @@ func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
 func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.Node, restore func(*corev1.Node) (changed bool)) error {
 	node = r.latest(s, node)
 	changed, restored, others := node.DeepCopy(), false, s.othersOn(node)
+	if kept, err := r.isKeptCordoned(ctx, s, others); err != nil || kept {
+		return err
+	}
 	if !slices.ContainsFunc(others, cordon.Holds) {
 		restored = restore(changed)
 	}

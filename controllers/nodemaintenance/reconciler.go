@@ -41,7 +41,7 @@ type Reconciler struct {
 	// ManagementCluster identifies the management cluster that this manager serves, see
 	// v1alpha1.OwnerManagementClusterAnnotation.
 	ManagementCluster string
-	// Machines reads the management cluster's Machines.
+	// Machines reads the management cluster's Machines and Clusters.
 	Machines     client.Reader
 	Maintenances *machinemaintenance.Requester
 	// Served decides which NodeMaintenances are suspended.

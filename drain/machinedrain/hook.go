@@ -56,6 +56,18 @@ func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, main
 	return condition != nil && (policy != nil || !staged)
 }
 
+// WasSkipped reports whether the manager has released a deleted Machine because its Node is not drained, see Skip. The condition says so before the hook is
+// removed. A drain that had begun does not continue.
+func WasSkipped(m *clusterv1.Machine) bool {
+	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	return !m.DeletionTimestamp.IsZero() && !HasHook(m) && condition != nil && condition.Reason == v1alpha1.ReasonSkipped
+}
+
+// ContinuesAfterSkip reports whether a NodeMaintenance of this management cluster still drains the Node of a Machine that was skipped, see WasSkipped.
+func ContinuesAfterSkip(maintenance *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
+	return WasSkipped(machine) && maintenance.Drains() && IsOfManagementCluster(maintenance, managementCluster)
+}
+
 // results are the reasons of the condition when a drain has ended.
 var results = []string{v1alpha1.ReasonMachineDrained, v1alpha1.ReasonSkipped, v1alpha1.ReasonTimedOut}
 

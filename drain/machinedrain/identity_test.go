@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -195,6 +196,23 @@ func TestIsSuspended(t *testing.T) {
 			machinedrain.Complete(m, "elsewhere")
 			machine.Annotations, machine.Status.NodeRef.Name = map[string]string{clusterv1.PausedAnnotation: ""}, "another"
 		}},
+		"M54: the Machine was released without a drain": {want: true, change: func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) { skipped(machine) }},
+		"M54: it ends if that was completed": {change: func(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+			skipped(machine)
+			machinedrain.Complete(m, "here")
+		}},
+		"M54: the Machine is drained again, although its condition still says that it is skipped": {change: func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+			skipped(machine)
+			machine.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
+		}},
+		"M54: a running Machine was not released": {change: func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+			skipped(machine)
+			machine.DeletionTimestamp = nil
+		}},
+		"M54: the Machine was released when it was drained": {change: func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+			skipped(machine)
+			machine.Status.Conditions[0].Reason = v1alpha1.ReasonMachineDrained
+		}},
 		"serves no Machine": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) { m.Annotations = nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -208,6 +226,12 @@ func TestIsSuspended(t *testing.T) {
 			}
 		})
 	}
+}
+
+// skipped makes a Machine one that was released without a drain.
+func skipped(machine *clusterv1.Machine) {
+	isDeleted(machine)
+	conditions.Set(machine, metav1.Condition{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSkipped})
 }
 
 func TestIsSuspendedWithoutMachine(t *testing.T) {

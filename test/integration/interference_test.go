@@ -34,7 +34,7 @@ func TestInterference(t *testing.T) {
 	t.Run("M56: continues drains without a MachineDrainPolicy while the CRD is missing, and follows the policy when it is created again", func(t *testing.T) { all.sub(t).policyCRDDeleted() })
 	t.Run("E40: deletes a Pod whose disruption was granted to an eviction that was cut off, and does not wait for two minutes", func(t *testing.T) { all.sub(t).evictionCutOff() })
 	t.Run("E40: deletes the Pod if the API server was killed between its write of the budget and the deletion", func(t *testing.T) { all.sub(t).apiServerKilledInEviction() })
-	t.Run("M54: releases the Machine when its Cluster is deleted during the drain", func(t *testing.T) { all.sub(t).clusterDeleted() })
+	t.Run("M54: releases the Machine when its Cluster is deleted during the drain, and evicts no further Pod", func(t *testing.T) { all.sub(t).clusterDeleted() })
 }
 
 // blockedWithEvacuator deletes a Machine, and waits until a PodDisruptionBudget blocks two Pods of its Node and an evacuator is active for
@@ -225,12 +225,24 @@ func (s *scene) apiServerKilledInEviction() {
 	}
 }
 
+// clusterDeleted opens the PodDisruptionBudget after the release: a pre-terminate hook keeps the Machine and its Node.
 func (s *scene) clusterDeleted() {
+	s.change("last", func(m *clusterv1.Machine) { m.Annotations[preTerminateHook] = "" })
 	s.blockedWithEvacuator("last")
 	s.Expect(s.fleet.Client.Delete(s.Context(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.cluster.Key().Namespace, Name: s.cluster.Key().Name}})).To(Succeed())
-	s.Eventually(func() bool { return s.isGone("last") }, eventually, pace).Should(BeTrue())
+	released := s.released("last")
+	s.openBudget()
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.maintenanceOf("last").Spec.Stage).To(Equal(v1alpha1.StageComplete))
+		evacuations := &v1alpha1.EvacuationList{}
+		g.Expect(s.workload.Client.List(s.Context(), evacuations)).To(Succeed())
+		g.Expect(evacuations.Items).To(BeEmpty())
+	}, soon, pace).Should(Succeed())
 	said := s.said("last")
 	s.Expect(said[len(said)-1]).To(Equal("True Skipped"))
-	s.Expect(excludes(s.released("last"))).To(Equal([]string{"drain", "volumes"}), "Cluster API may observe the deletion of the Cluster later")
+	s.Expect(excludes(released)).To(Equal([]string{"drain", "volumes"}), "Cluster API may observe the deletion of the Cluster later")
+	s.change("last", func(m *clusterv1.Machine) { delete(m.Annotations, preTerminateHook) })
+	s.Eventually(func() bool { return s.isGone("last") }, eventually, pace).Should(BeTrue())
 	s.Expect(s.evictions()).To(BeEmpty())
+	s.Expect(s.nodeWrites("last").Where(setsSchedulable)).To(BeEmpty())
 }
