@@ -135,23 +135,25 @@ func (r *Reconciler) refuseFound(ctx context.Context, s *scope) (outcome, error)
 	return outcome{}, nil
 }
 
-// keepRules continues a running drain with the last valid rules while a MachineDrainRule is invalid: timeouts and other settings still follow edits.
-// Another drain waits until the rule is fixed.
+// keepRules continues a running drain with the last valid rules while a MachineDrainRule is invalid: timeouts and other settings still follow edits. A drain
+// that has ended under these rules holds nothing; awaitDrained decides whether this is confirmed. Another drain waits until the rule is fixed.
 func (r *Reconciler) keepRules(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance, problem *machinemaintenance.Problem) (outcome, error) {
-	waiting := outcome{action: wait, reason: problem.Reason, message: problem.Message}
-	switch clock := s.clock(); {
-	case clock.Drained != nil && s.maintenance != nil:
-		return outcome{}, nil
-	case clock.Drain == nil || s.maintenance == nil:
-		waiting.blind = true
-		return waiting, nil
-	case s.maintenance.Spec.Stage == v1alpha1.StageDrain:
+	waiting, drains := outcome{action: wait, reason: problem.Reason, message: problem.Message}, s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain
+	if drains {
 		desired.Spec.DrainRules = s.maintenance.Spec.DrainRules
 		if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
 			return result, err
 		}
 	}
-	return s.untilDrainDeadline(waiting), nil
+	switch clock := s.clock(); {
+	case clock.Drained != nil && s.maintenance != nil, drains && r.drainState(s) != machinedrain.DrainInProgress:
+		return outcome{}, nil
+	case clock.Drain == nil || s.maintenance == nil:
+		waiting.blind = true
+		return waiting, nil
+	default:
+		return s.untilDrainDeadline(waiting), nil
+	}
 }
 
 // desired returns the NodeMaintenance that drains the Machine's Node.
@@ -280,7 +282,7 @@ func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 
 // awaitDaemonSets drains the Pods of DaemonSets as the last step, if the policy requires it. It lifts the drain rule that skips them;
 // awaitDrained then waits for them to terminate. They stay after a timeout, since among them are the node plugins of CSI drivers, without which
-// no volume detaches.
+// no volume detaches. While a MachineDrainRule is invalid, the last valid rules decide about them, as in keepRules.
 func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, error) {
 	if !machinedrain.DrainsDaemonSets(s.policy) || machinedrain.DaemonSetRuleLifted(s.maintenance) || len(s.timedOut) > 0 {
 		return outcome{}, nil
@@ -295,7 +297,7 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 	}
 	s.IsDrained, s.VolumeWaitStart = false, nil
 	if problem != nil {
-		return s.untilDrainDeadline(outcome{action: wait, reason: problem.Reason, message: problem.Message}), nil
+		desired.Spec.DrainRules = machinedrain.LiftDaemonSetRule(s.maintenance.Spec.DrainRules)
 	}
 	if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
 		return result, err

@@ -5,11 +5,20 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -33,4 +42,94 @@ func TestReplacedRule(t *testing.T) {
 		g.Expect(at(10*time.Second, nil)).To(Equal(protected), "it is gone again")
 		g.Expect(at(13*time.Second, nil)).To(BeEmpty())
 	})
+}
+
+// TestInvalidRule reconciles Machines whose drain has begun, while a MachineDrainRule that selects all Machines is invalid.
+func TestInvalidRule(t *testing.T) {
+	key, now := types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now().Truncate(time.Second)
+	kept := []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}, {Name: rules.MachineDrainRulePrefix + "valid", Behavior: v1alpha1.DrainBehaviorSkip}}
+	for _, tc := range []struct {
+		name      string
+		stage     v1alpha1.NodeMaintenanceStage // Drain by default
+		drained   bool                          // according to the NodeMaintenance
+		confirmed bool                          // by this process
+		ended     bool                          // the Machine has recorded the end of the drain
+		waits     bool
+		edited    bool // the edits of the Machine have reached the NodeMaintenance
+		complete  bool // the drain counts as complete
+	}{
+		{name: "M6: a Machine whose drain has not ended waits, and its other settings follow edits", waits: true, edited: true},
+		{name: "M6: holds no Machine whose drain has ended", drained: true, confirmed: true, edited: true, complete: true},
+		{name: "M6, M94: the end of the drain is recorded", drained: true, confirmed: true, ended: true, edited: true, complete: true},
+		{name: "M6, M95: a drain that this process has not confirmed is not complete", drained: true, edited: true},
+		{name: "M6: a drain that has not begun waits", stage: v1alpha1.StageCordon, drained: true, confirmed: true, waits: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g, machine, node := NewWithT(t), deletedMachine(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+			machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-time.Hour)))
+			if tc.ended {
+				machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(7200))
+				machine.Annotations[v1alpha1.DrainEndedAnnotation] = now.Add(-time.Minute).Format(time.RFC3339)
+			}
+			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, Rules: kept, Stage: tc.stage})
+			m.UID = "m"
+			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+			if tc.drained {
+				m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue, Reason: "x", LastTransitionTime: metav1.NewTime(now)}}
+			}
+			machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = new(int32(300))
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p"}}
+			policy.Spec.UnhealthyBudget = v1alpha1.UnhealthyBudgetOverride // the edit
+			invalid := &clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "invalid"}}
+			invalid.Spec.Pods = []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Is"}}}}}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, invalid).Build()
+			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).WithStatusSubresource(m).Build()
+			r := &Reconciler{
+				Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+				Clusters:   workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
+				Recorder:   tracing.NewRecorder(t.Context(), nil),
+				retryAfter: func(types.NamespacedName, time.Duration) {},
+			}
+			s := &scope{machine: machine, policy: policy, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: remote, now: now}
+			s.Turn, s.node, s.found = &machinedrain.Turn{}, node, machinedrain.Found{Name: m.Name}
+			stored := &v1alpha1.NodeMaintenance{}
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			s.found.Maintenance = stored
+			s.observe(stored)
+			request := func() (result outcome) {
+				desired, problem, err := r.desired(t.Context(), s, v1alpha1.DaemonSetPodsSkip)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(problem).NotTo(BeNil())
+				result, err = r.keepRules(t.Context(), s, desired, problem)
+				g.Expect(err).NotTo(HaveOccurred())
+				return result
+			}
+			request() // the edit may change the NodeMaintenance
+			if tc.confirmed {
+				r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, node.Name, nil)
+			}
+			result := request()
+			g.Expect(result.action == wait).To(Equal(tc.waits))
+			if tc.waits {
+				g.Expect(result.reason).To(Equal(v1alpha1.ReasonInvalidDrainRule))
+			} else {
+				result, err := r.awaitDrained(t.Context(), s)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(result.action == proceed).To(Equal(tc.complete))
+				g.Expect(s.drainOver).To(Equal(tc.complete))
+			}
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			g.Expect(stored.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride).To(Equal(tc.edited))
+			g.Expect(stored.Spec.DrainRules).To(Equal(kept))
+			if !tc.complete {
+				return
+			}
+			policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain
+			result, err := r.awaitDaemonSets(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.message).To(HavePrefix("Draining the Pods of DaemonSets"))
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			g.Expect(stored.Spec.DrainRules).To(Equal(kept[1:]))
+		})
+	}
 }

@@ -223,5 +223,12 @@ func DrainsDaemonSets(policy *v1alpha1.MachineDrainPolicy) bool {
 
 // DaemonSetRuleLifted reports whether the drain rules of a Machine's NodeMaintenance no longer skip the Pods of DaemonSets.
 func DaemonSetRuleLifted(m *v1alpha1.NodeMaintenance) bool {
-	return m != nil && !slices.ContainsFunc(m.Spec.DrainRules, func(rule v1alpha1.DrainRule) bool { return rule.Name == rules.RuleDaemonSetPods })
+	return m != nil && !slices.ContainsFunc(m.Spec.DrainRules, isDaemonSetRule)
 }
+
+// LiftDaemonSetRule returns drain rules without the one that skips the Pods of DaemonSets.
+func LiftDaemonSetRule(present []v1alpha1.DrainRule) []v1alpha1.DrainRule {
+	return slices.DeleteFunc(slices.Clone(present), isDaemonSetRule)
+}
+
+func isDaemonSetRule(rule v1alpha1.DrainRule) bool { return rule.Name == rules.RuleDaemonSetPods }
