@@ -141,7 +141,7 @@ func observeNode(observation workload.Observation, node *corev1.Node, m *v1alpha
 		seen.Attached = append(seen.Attached, string(attached.Name))
 	}
 	for _, attachment := range attachments {
-		if attachment.Status.Attached || !attachment.DeletionTimestamp.IsZero() {
+		if attachment.Status.Attached { // as Cluster API v1.14.2, getVolumeAttachmentForNode
 			volume := attachment.Spec.Source.PersistentVolumeName
 			seen.Attachments = append(seen.Attachments, volumes.NewAttachment(attachment.Name, volume))
 		}

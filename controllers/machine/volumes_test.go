@@ -53,6 +53,29 @@ func TestVolumesOfFinishedPod(t *testing.T) {
 	}
 }
 
+func TestDeletedVolumeAttachment(t *testing.T) {
+	for name, tc := range map[string]struct{ attached, deleted, waits bool }{
+		"M19: waits for a VolumeAttachment that is attached":                       {attached: true, waits: true},
+		"M19: waits for one that is being deleted and still attached":              {attached: true, deleted: true, waits: true},
+		"M19: does not wait for one that is being deleted and not attached":        {deleted: true},
+		"M19: does not wait for one that is not attached, although it is not gone": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			attachment := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "csi-1", Finalizers: []string{"external-attacher/driver"}}}
+			attachment.Spec.Source.PersistentVolumeName = ptr.To("pv")
+			attachment.Status.Attached = tc.attached
+			if tc.deleted {
+				attachment.DeletionTimestamp = new(metav1.Now())
+			}
+			seen, _ := observeNode(starting{attachments: []*storagev1.VolumeAttachment{attachment}}, &corev1.Node{}, &v1alpha1.NodeMaintenance{})
+			seen.Facts = volumes.Facts{Volumes: map[string]volumes.Volume{"pv": {Found: true}}}
+			if decision := volumes.Decide(seen); decision.Detached() == tc.waits {
+				t.Errorf("waits for %v", decision.Waiting)
+			}
+		})
+	}
+}
+
 func TestVolumeFacts(t *testing.T) { // M20, M23
 	facts := &volumeFacts{}
 	machine := types.NamespacedName{Namespace: "default", Name: "m"}

@@ -150,7 +150,7 @@ func trimAttachment(object any) (any, error) {
 		return object, nil
 	}
 	return &storagev1.VolumeAttachment{
-		ObjectMeta: metav1.ObjectMeta{Name: attachment.Name, UID: attachment.UID, ResourceVersion: attachment.ResourceVersion, DeletionTimestamp: attachment.DeletionTimestamp},
+		ObjectMeta: metav1.ObjectMeta{Name: attachment.Name, UID: attachment.UID, ResourceVersion: attachment.ResourceVersion},
 		Spec: storagev1.VolumeAttachmentSpec{
 			NodeName: attachment.Spec.NodeName,
 			Source:   storagev1.VolumeAttachmentSource{PersistentVolumeName: attachment.Spec.Source.PersistentVolumeName},

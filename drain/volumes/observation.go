@@ -19,7 +19,7 @@ import (
 type Observation struct {
 	// Attached are the names in node.status.volumesAttached.
 	Attached []string
-	// Attachments are the VolumeAttachments of the Node that are attached, or about to be detached.
+	// Attachments are the VolumeAttachments of the Node with status.attached.
 	Attachments []Attachment
 	// Pods are the live Pods of the Node.
 	Pods []Pod
