@@ -10,6 +10,20 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evictor"
 )
 
+func TestPodMetadata(t *testing.T) {
+	t.Run("the Deployment tells the ClusterCache its Pod, by which it recognizes the cluster in which it runs", func(t *testing.T) {
+		manifest, err := os.ReadFile("../../config/manager/manager.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for variable, field := range map[string]string{"POD_NAMESPACE": "namespace", "POD_NAME": "name", "POD_UID": "uid"} {
+			if !regexp.MustCompile(`- name: ` + variable + `\n\s+valueFrom:\n\s+fieldRef:\n\s+fieldPath: metadata\.` + field + `\n`).Match(manifest) {
+				t.Errorf("%s is not metadata.%s", variable, field)
+			}
+		}
+	})
+}
+
 func TestShutdownFitsIntoThePodsGrace(t *testing.T) {
 	manifest, err := os.ReadFile("../../config/manager/manager.yaml")
 	if err != nil {

@@ -92,6 +92,31 @@ func TestForgets(t *testing.T) {
 	})
 }
 
+func TestDisconnectsUnmanaged(t *testing.T) {
+	for name, tc := range map[string]struct{ isConnected, isManaged, disconnected bool }{
+		"a Cluster that no policy selects any more when its connection is lost": {disconnected: true},
+		"a Cluster that a policy selects when its connection is lost":           {isManaged: true, disconnected: true},
+		"no Cluster that is connected":                                          {isConnected: true},
+	} {
+		t.Run("disconnects "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			r, key := over(fake.NewClientBuilder().Build())
+			if !tc.isConnected {
+				r.Clusters = workload.NewClusters(r.Client, clustercache.NewFakeEmptyClusterCache(), r.Client.Scheme(), workload.Limits{}, clock.RealClock{})
+			}
+			if !tc.isManaged {
+				g.Expect(r.Client.Delete(t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "all"}})).To(Succeed())
+			}
+			r.checks.Store(key, check{at: time.Now()})
+			r.Clusters.SetUnserved(key, "not served")
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(r.Clusters.Unserved(key) == "").To(Equal(tc.disconnected))
+			g.Expect(r.lastCheck(key).at.IsZero()).To(Equal(tc.disconnected))
+		})
+	}
+}
+
 func TestRestoredBeforeFailure(t *testing.T) {
 	t.Run("M51: reports what was restored before another object was refused", func(t *testing.T) {
 		g := NewWithT(t)

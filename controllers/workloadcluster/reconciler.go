@@ -113,15 +113,17 @@ func (r *Reconciler) clustersOfNamespace(ctx context.Context, policy client.Obje
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	key := req.NamespacedName
 	cluster, err := r.managedCluster(ctx, key)
-	if err != nil || cluster == nil {
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	live, err := r.Clusters.UncachedClient(ctx, key)
-	if err != nil {
-		if workload.IsNotConnected(err) { // the next connection triggers a reconciliation
-			r.disconnect(key)
-			return reconcile.Result{}, nil
-		}
+	switch {
+	case workload.IsNotConnected(err): // the next connection triggers a reconciliation
+		r.disconnect(key)
+		return reconcile.Result{}, nil
+	case cluster == nil:
+		return reconcile.Result{}, nil
+	case err != nil:
 		return reconcile.Result{}, err
 	}
 	requeueAfter, served, err := r.checkBundle(ctx, cluster, live)

@@ -139,6 +139,9 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 	if !apiequality.Semantic.DeepEqual(present.Spec.Evacuation, desired.Spec.Evacuation) {
 		present.Spec.Evacuation, changed = desired.Spec.Evacuation, true
 	}
+	if present.Spec.MaxParallelNodes != nil || present.Spec.WaitingNodes != "" { // of a user; they have no meaning for one Node, and exclude a timeout
+		present.Spec.MaxParallelNodes, present.Spec.WaitingNodes, changed = nil, "", true
+	}
 	return changed
 }
 

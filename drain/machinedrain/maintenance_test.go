@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -32,6 +33,19 @@ func TestUpdateAdopts(t *testing.T) {
 		g.Expect(machinedrain.Update(present, of("here"))).To(BeTrue())
 		g.Expect(present).To(Equal(of("here")))
 		g.Expect(machinedrain.Update(present, of("here"))).To(BeFalse())
+	})
+}
+
+func TestUpdateOfParallelNodes(t *testing.T) {
+	t.Run("M13: a drain timeout reaches a NodeMaintenance in which a user has set maxParallelNodes, which excludes it", func(t *testing.T) {
+		g, machine := NewWithT(t), &clusterv1.Machine{}
+		present := machinedrain.Maintenance(machinedrain.Request{Machine: machine, Node: &corev1.Node{}})
+		present.Spec.MaxParallelNodes, present.Spec.WaitingNodes = ptr.To(intstr.FromInt32(1)), v1alpha1.WaitingNodesSchedulable
+		machine.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](600)
+		desired := machinedrain.Maintenance(machinedrain.Request{Machine: machine, Node: &corev1.Node{}})
+		g.Expect(machinedrain.Update(present, desired)).To(BeTrue())
+		g.Expect(present.Spec).To(Equal(desired.Spec))
+		g.Expect(machinedrain.Update(present, desired)).To(BeFalse())
 	})
 }
 
