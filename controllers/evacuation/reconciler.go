@@ -290,6 +290,9 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 		}
 		return r.confirmGone(ctx, s)
 	}
+	if pod.Spec.NodeName != node { // NodeMaintenances find the Evacuations of their Nodes by the annotation
+		return r.recordNode(ctx, s, pod)
+	}
 	podType, known := rules.PodTypeOf(pod, observation.DaemonSetExists)
 	if !known {
 		return nil

@@ -1,0 +1,116 @@
+package evacuation
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+)
+
+// serving is a ClusterCache with a connection to a server.
+type serving struct {
+	clustercache.ClusterCache
+	config *rest.Config
+}
+
+func (s serving) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
+	return s.config, nil
+}
+
+// servePods serves the lists of Pods of each Node. Its watches deliver nothing.
+func servePods(t *testing.T, pods ...*corev1.Pod) *rest.Config {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/pods" || r.URL.Query().Has("watch") {
+			if r.URL.Query().Has("sendInitialEvents") {
+				http.Error(w, "the client falls back to a list", http.StatusBadRequest)
+				return
+			}
+			<-r.Context().Done()
+			return
+		}
+		list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
+		for _, pod := range pods {
+			if r.URL.Query().Get("fieldSelector") == "spec.nodeName="+pod.Spec.NodeName {
+				list.Items = append(list.Items, *pod)
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(list)
+	}))
+	t.Cleanup(server.Close)
+	return &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON}}
+}
+
+func aPod(name, node string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: node}}
+}
+
+// locating returns a Reconciler for a workload cluster with the Nodes a and b, the Pods and an Evacuation.
+func locating(t *testing.T, e *v1alpha1.Evacuation, pods ...*corev1.Pod) (*Reconciler, client.Client, workload.Request) {
+	t.Helper()
+	g, scheme, request := NewWithT(t), runtime.NewScheme(), workload.Request{Cluster: types.NamespacedName{Namespace: "fleet", Name: "c"}, Object: client.ObjectKeyFromObject(e)}
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
+		g.Expect(add(scheme)).To(Succeed())
+	}
+	objects := []client.Object{e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}}
+	for _, pod := range pods {
+		objects = append(objects, pod)
+	}
+	remote := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(e).
+		WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(client.Object) []string { return nil }).Build()
+	management := fake.NewClientBuilder().WithScheme(scheme).
+		WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: request.Cluster.Namespace, Name: request.Cluster.Name}}).Build()
+	cache := serving{clustercache.NewFakeClusterCache(remote, request.Cluster), servePods(t, pods...)}
+	r := &Reconciler{
+		Clusters: workload.NewClusters(management, cache, scheme, workload.Limits{}, clock.RealClock{}), Machines: &Machines{Reader: management},
+		Written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim), Clock: clock.RealClock{}, goneSince: expiring.NewMap[types.UID, time.Time](t.Context()),
+	}
+	t.Cleanup(func() { r.Clusters.Disconnect(request.Cluster) })
+	return r, remote, request
+}
+
+func TestRecordedNode(t *testing.T) {
+	for name, tc := range map[string]struct{ recorded, now string }{
+		"E39: corrects the annotation of an Evacuation that names another watched Node": {"b", "a"},
+		"E39: keeps an annotation that names the Node of the Pod":                       {"a", "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, pod := NewWithT(t), aPod("on-a", "a")
+			e := evacuation.New(pod, nil, 0)
+			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: tc.recorded}
+			r, remote, request := locating(t, e, pod, aPod("on-b", "b"))
+			observation, err := r.Clusters.Observe(t.Context(), request.Cluster, "another", "a", "b")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Eventually(func() bool {
+				_, a := observation.PodsOn("a")
+				_, b := observation.PodsOn("b")
+				return a && b
+			}).WithTimeout(time.Minute).Should(BeTrue())
+			_, err = r.Reconcile(t.Context(), request)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(remote.Get(t.Context(), request.Object, e)).To(Succeed())
+			g.Expect(e.Annotations).To(HaveKeyWithValue(v1alpha1.EvacuationNodeAnnotation, tc.now))
+		})
+	}
+}
