@@ -10,6 +10,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -111,6 +112,36 @@ func TestRecordedNode(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(remote.Get(t.Context(), request.Object, e)).To(Succeed())
 			g.Expect(e.Annotations).To(HaveKeyWithValue(v1alpha1.EvacuationNodeAnnotation, tc.now))
+		})
+	}
+}
+
+func TestPodsWithoutANode(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pod       *corev1.Pod
+		withdrawn bool
+	}{
+		"E37: watches no Pods for one that is not scheduled, and reads it every minute": {pod: aPod("pending", "")},
+		"E9: cancels the Evacuation of a Pod that is not scheduled":                     {pod: aPod("pending", ""), withdrawn: true},
+		"E9: cancels the Evacuation of a Pod whose Node does not exist":                 {pod: aPod("lost", "deleted"), withdrawn: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			e := evacuation.New(tc.pod, nil, 0)
+			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: tc.pod.Spec.NodeName}
+			if tc.withdrawn {
+				e.Finalizers = nil
+			}
+			r, remote, request := locating(t, e, tc.pod)
+			result, err := r.Reconcile(t.Context(), request)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(r.Clusters.Observes(request.Cluster, tc.pod.Spec.NodeName)).To(BeFalse())
+			if err := remote.Get(t.Context(), request.Object, e); tc.withdrawn {
+				g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+			} else {
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(result.RequeueAfter).To(Equal(time.Minute))
+			}
 		})
 	}
 }

@@ -120,10 +120,9 @@ type scope struct {
 	evacuation *v1alpha1.Evacuation
 	pod        *corev1.Pod      // nil if the Pod does not exist or is not known
 	gone       bool             // the Pod does not exist
+	noNode     bool             // the Pod is not scheduled, or its Node does not exist, so its Pods are not watched
 	podType    v1alpha1.PodType // valid if pod is not nil
 	terms      evacuation.Terms
-
-	requeueAfter time.Duration // zero: the next event triggers the next reconciliation
 }
 
 // Reconcile reconciles one Evacuation:
@@ -150,9 +149,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return reconcile.Result{}, nil // the watch will deliver its deletion
 	}
 	if located, err := r.locate(ctx, s); err != nil || !located {
-		if err == nil && s.requeueAfter > 0 {
-			return reconcile.Result{RequeueAfter: s.requeueAfter}, nil
-		}
 		return workload.Result(err)
 	}
 	if err := r.observe(ctx, s); err != nil {
@@ -167,6 +163,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	}
 	if err := r.store(ctx, s, action, now); client.IgnoreNotFound(err) != nil {
 		return workload.Result(err)
+	}
+	if s.noNode {
+		return reconcile.Result{RequeueAfter: noNodeInterval}, nil
 	}
 	return workload.RequeueAt(action.Deadline, now), nil
 }
@@ -192,7 +191,7 @@ func watchOwner(request workload.Request) string { return "Evacuation/" + reques
 
 // locate finds the Node of the Pod and records it in an annotation of the Evacuation. The Evacuations of NodeMaintenances are created with
 // this annotation. If using the annotation requires one more watch, locate first verifies it with the Pod (see evacuation.RecordedNode). It returns
-// false if it has patched the annotation, or if the Node does not exist.
+// false if it has patched the annotation.
 func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 	name, recorded := s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation]
 	if recorded {
@@ -216,20 +215,19 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 		return true, nil
 	case !recorded || name != pod.Spec.NodeName:
 		return false, r.recordNode(ctx, s, pod)
-	case name == "":
-		return true, nil
 	}
-	if err := s.client.Get(ctx, types.NamespacedName{Name: name}, &corev1.Node{}); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return false, errors.Wrapf(err, "getting Node %s", name)
+	if name != "" {
+		node, err := workload.NodeNamed(ctx, s.client, name)
+		if err != nil || node != nil {
+			return err == nil, err
 		}
-		s.requeueAfter = noNodeInterval
-		return false, nil
 	}
+	s.noNode = true
+	r.Clusters.Release(s.request.Cluster, watchOwner(s.request))
 	return true, nil
 }
 
-// noNodeInterval is the interval at which a Pod whose Node does not exist is read. Kubernetes garbage-collects such Pods.
+// noNodeInterval is the interval at which a Pod is read that is not scheduled, or whose Node does not exist. Kubernetes garbage-collects the latter.
 const noNodeInterval = time.Minute
 
 // observeRecordedNode observes the Node that the annotation of the Evacuation names.
@@ -275,7 +273,7 @@ func (r *Reconciler) recordNode(ctx context.Context, s *scope, pod *corev1.Pod) 
 
 // observe watches the Pods of the Node and fills the scope with what is known about the Pod.
 func (r *Reconciler) observe(ctx context.Context, s *scope) error {
-	if s.gone { // found by locate
+	if s.gone || s.noNode { // found by locate
 		return nil
 	}
 	node := s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation]

@@ -553,7 +553,7 @@ func podsOfAMoment(s *scene) {
 }
 
 // forgedNodes creates Evacuations whose annotations name Nodes that do not exist: some of Pods that do not exist, and one of a Pod that runs on
-// another Node.
+// another Node. Then it creates one of a Pod that no Node can run.
 func forgedNodes(s *scene) {
 	const keep = "example.com/keep"
 	s.withNodes("e37")
@@ -584,6 +584,15 @@ func forgedNodes(s *scene) {
 	for _, each := range append(forged, pod) {
 		s.setFinalizers(each)
 	}
+
+	pending := bare("e37-pending", "", func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{"pool": "e37"} })
+	s.create(s.workload.Client, pending)
+	s.create(s.workload.Client, requestFor(pending))
+	s.Eventually(func() map[string]string { return s.existing(pending).Annotations }, soon, pace).Should(HaveKeyWithValue(v1alpha1.EvacuationNodeAnnotation, ""))
+	s.setFinalizers(pending) // it is cancelled
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pending) }, soon, pace).Should(BeNil())
+	s.Expect(watches().Where(func(event controlplane.Event) bool { return strings.Contains(event.URI, "spec.nodeName%3D&") })).To(BeEmpty(), "all Pods that are not scheduled")
+	s.Expect(s.workload.Client.Delete(s.Context(), pending)).To(Succeed())
 }
 
 func invalidAnnotation(s *scene) {
