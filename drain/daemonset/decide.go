@@ -73,7 +73,7 @@ func Decide(in Input) (*v1alpha1.NodeMaintenance, Refusal) {
 // targetedBy returns the first maintenance that drains the Pod, is not suspended, and whose drain has reached it. It returns nil if another
 // maintenance forbids the deletion: then the Evacuation is about to be withdrawn.
 //
-// It uses the published drain targets, which every client can read. If a maintenance that skips the Pod limits the rows of the
+// It uses the published drain targets, which every client can read. If the maintenance of a Machine skips the Pod and limits the rows of the
 // Node, the published targets include the Pod later than plan.Decision.Targets does, and never earlier.
 func (in Input) targetedBy() *v1alpha1.NodeMaintenance {
 	forbids := func(v rules.Verdict) bool {

@@ -85,8 +85,9 @@ func (c *cluster) addMaintenance(t *rapid.T) {
 	c.maintenances[name] = &plan.Maintenance{
 		Name: name, DrainStart: time.Unix(int64(c.clock), 0),
 		Plan: drawPlan(t), PlanDefaults: rapid.SampledFrom([]v1alpha1.DrainPlanDefaults{"", "PriorityTiers", "None"}).Draw(t, "defaults"),
-		SkippedTypes: rapid.SliceOfNDistinct(rapid.SampledFrom([]v1alpha1.PodType{"Default", "DaemonSet", "Static"}), 0, 2, rapid.ID).Draw(t, "skipped types"),
-		Nodes:        drawNodes(t), Published: map[string][]v1alpha1.DrainTarget{},
+		SkippedTypes:  rapid.SliceOfNDistinct(rapid.SampledFrom([]v1alpha1.PodType{"Default", "DaemonSet", "Static"}), 0, 2, rapid.ID).Draw(t, "skipped types"),
+		ServesMachine: rapid.Bool().Draw(t, "serves a Machine"),
+		Nodes:         drawNodes(t), Published: map[string][]v1alpha1.DrainTarget{},
 	}
 }
 

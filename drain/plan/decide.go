@@ -99,6 +99,7 @@ func (m *maintenance) lowerCursor(o opinion) {
 	if o.stance == stays {
 		return
 	}
+	m.liveTypes[o.step.rank] = true
 	if !m.live || o.step.compare(m.cursor) < 0 {
 		m.live, m.cursor = true, o.step
 	}

@@ -27,6 +27,9 @@ type Maintenance struct {
 	PlanDefaults v1alpha1.DrainPlanDefaults
 	// SkippedTypes are the Pod types of which the drain rules skip all Pods.
 	SkippedTypes []v1alpha1.PodType
+	// ServesMachine means that it serves a Machine. Until such a maintenance has drained its Node, other maintenances publish no rows for the types
+	// that it skips: a CSI driver is needed until the volumes of the Machine are detached.
+	ServesMachine bool
 	// Nodes are the names of the selected Nodes.
 	Nodes []string
 	// Published are the drain targets of the last status, by Node.

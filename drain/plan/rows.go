@@ -168,10 +168,10 @@ func leastPowerful(maintenances []*maintenance) reaches {
 	return rows
 }
 
-// leastOf returns the reach of a row that all maintenances have reached. Those without a live Pod do not count for types that they skip.
+// leastOf returns the reach of a row that all limiting maintenances have reached.
 func leastOf(maintenances []*maintenance, key rowKey) (least reach, ok bool) {
 	for _, m := range maintenances {
-		if !m.live && m.skips(key.rank) {
+		if !m.limits(key.rank) {
 			continue
 		}
 		to, reached := m.reached.of(key)
@@ -183,6 +183,12 @@ func leastOf(maintenances []*maintenance, key rowKey) (least reach, ok bool) {
 		}
 	}
 	return least, ok
+}
+
+// limits reports whether a maintenance limits the rows of a type. If it skips the type, it does while it has a live Pod of it, which an earlier rule
+// selects. That of a Machine does until it has drained its Node: see Maintenance.ServesMachine.
+func (m *maintenance) limits(r rank) bool {
+	return !m.skips(r) || m.live && (m.ServesMachine || m.liveTypes[r])
 }
 
 // row is a drain target to publish.

@@ -115,6 +115,30 @@ func TestRows(t *testing.T) {
 			maintenance("m").draining("one"),
 		).expect(node("one").of("machine").targets(upTo(everyPriority), upTo(everyPriority).daemonSets(), upTo(everyPriority).statics()))
 	})
+	t.Run("R47: a maintenance that skips a Pod type and drains other Nodes does not limit the rows of one that drains it", func(t *testing.T) {
+		given(t,
+			maintenance("pool").draining("one", "two").skippingTypes(v1alpha1.PodTypeDaemonSet), pod("blocked").on("two"),
+			maintenance("machine").draining("one").servingMachine(), pod("logs").on("one").daemonSet().skippedBy("pool"),
+		).expectTargeted("blocked", "logs").expect(
+			node("one").of("machine").targets(upTo(1000000000), upTo(1000000000).daemonSets()),
+			node("one").of("pool").targets(upTo(1000000000), upTo(1000000000).daemonSets()),
+			node("two").of("pool").targets(upTo(1000000000)),
+		)
+	})
+	t.Run("R25, R47: unless an earlier rule drains a Pod of that type on any of its Nodes", func(t *testing.T) {
+		given(t,
+			maintenance("pool").draining("one", "two").skippingTypes(v1alpha1.PodTypeDaemonSet), pod("blocked").on("two"), pod("last").on("two").daemonSet(),
+			maintenance("machine").draining("one").servingMachine(), pod("logs").on("one").daemonSet().skippedBy("pool"),
+		).expectTargeted("blocked", "logs").expect(node("one").of("machine").targets(upTo(1000000000))).
+			gone("blocked").expect(node("one").of("machine").targets(upTo(everyPriority), upTo(1000000000).daemonSets()))
+	})
+	t.Run("R47: the maintenance of a Machine that skips a Pod type limits its rows until it has drained its Node", func(t *testing.T) {
+		given(t,
+			maintenance("machine").draining("one").skippingTypes(v1alpha1.PodTypeDaemonSet).servingMachine(), pod("web").on("one").skippedBy("pool"),
+			maintenance("pool").draining("one"), pod("csi").on("one").daemonSet().skippedBy("machine"),
+		).expect(node("one").of("pool").targets(upTo(1000000000))).
+			gone("web").expect(node("one").of("pool").targets(upTo(everyPriority), upTo(1000000000).daemonSets()))
+	})
 	t.Run("R25, R47: a newer maintenance is fast-forwarded to the end, and still drains the Nodes that it does not share in order", func(t *testing.T) {
 		given(t,
 			maintenance("old").draining("one"),

@@ -22,9 +22,11 @@ type maintenance struct {
 	selectors map[rowKey]bool
 
 	// live means that a Pod keeps the maintenance from being drained. The first such Pods are at the cursor.
-	live    bool
-	cursor  step
-	reached reaches // what the maintenance has reached, without the others
+	live   bool
+	cursor step
+	// liveTypes are the types of these Pods.
+	liveTypes [ranks + 1]bool
+	reached   reaches // what the maintenance has reached, without the others
 
 	trail trail
 }

@@ -234,6 +234,11 @@ func (b *maintenanceBuilder) skippingTypes(types ...v1alpha1.PodType) *maintenan
 	return b
 }
 
+func (b *maintenanceBuilder) servingMachine() *maintenanceBuilder {
+	b.ServesMachine = true
+	return b
+}
+
 func (b *maintenanceBuilder) published(node string, rows ...entry) *maintenanceBuilder {
 	if b.Published == nil {
 		b.Published = map[string][]v1alpha1.DrainTarget{}

@@ -40,6 +40,16 @@ func TestBlocking(t *testing.T) { // R55: says what a NodeMaintenance waits for 
 	g.Expect(decision.Blocking).To(Equal(turns.Message("m")+"."), "Node b is selected")
 }
 
+func TestServesMachine(t *testing.T) { // R47: only the NodeMaintenance of a Machine limits the rows of Pod types that it skips
+	g := NewWithT(t)
+	users := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "users"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+	machines := users.DeepCopy()
+	machines.Name, machines.Annotations = "machines", map[string]string{v1alpha1.OwnerMachineAnnotation: "fleet/m"}
+	one := []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one"}}}
+	c := planinput.ComponentOf("users", []planinput.Drain{{Maintenance: users, Nodes: one}, {Maintenance: machines, Nodes: one}}, now)
+	g.Expect(c.Maintenances).To(HaveExactElements(HaveField("ServesMachine", false), HaveField("ServesMachine", true)))
+}
+
 func TestTurnsOfSuspended(t *testing.T) {
 	drain := func(name string, limit *intstr.IntOrString, nodes ...string) planinput.Drain {
 		d := planinput.Drain{Maintenance: &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, MaxParallelNodes: limit}}}
