@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
@@ -18,6 +19,8 @@ import (
 const (
 	// maxBlocked is the maximum number of blocked Pods that are listed for each Node.
 	maxBlocked = 5
+	// maxFinalizers is the maximum number of finalizers of an Evacuation that are named.
+	maxFinalizers = 5
 	// overdue is how long after its grace period a terminating Pod is reported as overdue.
 	overdue = time.Second
 )
@@ -96,11 +99,21 @@ func (p Pod) blocked(drainStart metav1.Time, now time.Time) (why string, since m
 		return "Cannot create the Evacuation: " + Describe(p.Refused), drainStart
 	case p.Deletion != nil || p.Evacuation == nil:
 		return "", since
+	case p.isCancelled():
+		return "The Evacuation was cancelled and cannot be created again until its finalizers are removed: " + text.List(p.Evacuation.Finalizers, maxFinalizers),
+			*p.Evacuation.DeletionTimestamp
 	case p.Returned != nil:
 		return p.Evacuation.Status.Message, *p.Returned
 	default:
 		return messageOf(p.Evacuation), p.Evacuation.CreationTimestamp
 	}
+}
+
+// isCancelled reports whether the Evacuation was cancelled and only finalizers of other actors keep it. A deleted Evacuation with an instigator
+// continues, and so does one whose evacuator does not allow its cancellation.
+func (p Pod) isCancelled() bool {
+	e := p.Evacuation
+	return e != nil && e.DeletionTimestamp != nil && len(evacuation.Instigators(e)) == 0 && e.Status.EvacuationCancellationPolicy != v1alpha1.CancellationForbid
 }
 
 // messageOf returns what the Evacuation waits for. If it is the eviction, it also returns why no surge replaces the Pod: the eviction may wait for
@@ -115,7 +128,7 @@ func messageOf(e *v1alpha1.Evacuation) string {
 
 // reason returns the reason of the condition Evicting, for programs.
 func (p Pod) reason() string {
-	if p.Evacuation == nil || p.Verdict.Undecided != "" || p.Verdict.Behavior != v1alpha1.DrainBehaviorDrain || p.Deletion != nil {
+	if p.Evacuation == nil || p.isCancelled() || p.Verdict.Undecided != "" || p.Verdict.Behavior != v1alpha1.DrainBehaviorDrain || p.Deletion != nil {
 		return ""
 	}
 	if evicting := meta.FindStatusCondition(p.Evacuation.Status.Conditions, v1alpha1.EvacuationEvicting); evicting != nil {

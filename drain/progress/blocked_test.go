@@ -27,6 +27,11 @@ func asked(message string, since metav1.Time) *v1alpha1.Evacuation {
 	return &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: since}, Status: v1alpha1.EvacuationStatus{Message: message}}
 }
 
+func deleted(e *v1alpha1.Evacuation, finalizers ...string) *v1alpha1.Evacuation {
+	e.DeletionTimestamp, e.Finalizers = &later, finalizers
+	return e
+}
+
 func TestBlocked(t *testing.T) {
 	now := later.Add(time.Hour)
 	for _, tc := range []struct {
@@ -51,6 +56,14 @@ func TestBlocked(t *testing.T) {
 		{
 			name: "R34: reports a Pod that the API server refuses to delete before the drain timeout", pod: progress.Pod{Verdict: drains, Evacuation: asked("waiting for a budget", later), NotDeleted: errors.New("no answer")},
 			why: "Cannot delete the Pod before the drain timeout: no answer. The request is retried; see the log of the manager", since: drainStart,
+		},
+		{
+			name: "R34: names the finalizers for which a cancelled Evacuation waits", pod: progress.Pod{Verdict: drains, Evacuation: deleted(asked("waiting for a budget", later), "example.com/audit", "example.com/x")},
+			why: "The Evacuation was cancelled and cannot be created again until its finalizers are removed: example.com/audit, example.com/x", since: later,
+		},
+		{
+			name: "R34: reports what a deleted Evacuation that has an instigator waits for", since: later, why: "waiting for a budget",
+			pod: progress.Pod{Verdict: drains, Evacuation: deleted(asked("waiting for a budget", later), "example.com/x", v1alpha1.NodeMaintenanceInstigatorFinalizer)},
 		},
 		{name: "R34: does not report a skipped Pod", pod: progress.Pod{Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}}},
 		{name: "R34: does not report a finished Pod", pod: progress.Pod{Finished: true, Verdict: drains, Evacuation: asked("waiting", later)}},
