@@ -12,6 +12,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
+// maxConditions is the limit of the API.
+const maxConditions = 32
+
 // Report is the report of a surge in the status of a Pod's Evacuation.
 type Report struct {
 	Pod types.UID
@@ -35,6 +38,9 @@ func (r Report) Apply(e *v1alpha1.Evacuation, now time.Time) {
 		return
 	}
 	e.Status.ActiveEvacuatorCompleted = true
+	if meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationSurged) == nil && len(e.Status.Conditions) >= maxConditions {
+		return // the API server would reject one more condition
+	}
 	meta.SetStatusCondition(&e.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.EvacuationSurged, Status: metav1.ConditionFalse, Reason: string(r.Refusal), Message: r.Message,
 		ObservedGeneration: e.Generation, LastTransitionTime: metav1.NewTime(now),
