@@ -35,6 +35,12 @@ const (
 	// NodeMaintenance stays in its stage until a user completes it or deletes the Node.
 	NodeMaintenanceMachineDeleted = "MachineDeleted"
 
+	// NodeMaintenanceRestoreFailed is True while the API server refuses to restore a Node or to withdraw from an Evacuation at the end of
+	// the maintenance. The message names them. The request is repeated, and the NodeMaintenance keeps its finalizer.
+	NodeMaintenanceRestoreFailed = "RestoreFailed"
+	// ReasonRequestRefused means that an admission policy, webhook, quota or role refuses a request of the manager.
+	ReasonRequestRefused = "RequestRefused"
+
 	// NodeMaintenanceReconciling is True while selected Nodes are not cordoned or drained yet, although the stage requires it. Otherwise the
 	// NodeMaintenance does not have the condition. Tools that compute the health of objects with kstatus, such as Flux, read it.
 	NodeMaintenanceReconciling = "Reconciling"
@@ -300,7 +306,7 @@ type NodeMaintenanceStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions are Cordoned, Drained and SelectionPlausible. When they apply, there are also Reconciling or Stalled, PodsRemaining,
-	// FinalEvictionAttempt and MachineDeleted.
+	// FinalEvictionAttempt, MachineDeleted and RestoreFailed.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

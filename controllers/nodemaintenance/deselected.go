@@ -36,7 +36,13 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 		}
 		if r.holdsNodes(s) {
 			s.unrestored = append(s.unrestored, node.Name)
-		} else if err := r.uncordonNode(ctx, s, node, cordon.Restore); err != nil {
+			continue
+		}
+		err := r.uncordonNode(ctx, s, node, cordon.Restore)
+		if isAnswer(err) {
+			s.unrestored = append(s.unrestored, node.Name)
+		}
+		if err := s.collect(ctx, "restore Node "+node.Name, err); err != nil {
 			return false, err
 		}
 	}

@@ -372,7 +372,7 @@ func (r *Reconciler) withdrawAll(ctx context.Context, s *scope, node *corev1.Nod
 	}
 	for i := range evacuations {
 		r.created.forget(s.request, types.UID(evacuations[i].Spec.PodRef.UID))
-		if err := withdrawUnwanted(ctx, s.client, &evacuations[i], wanted); err != nil {
+		if err := s.withdrawUnwanted(ctx, s.client, &evacuations[i], wanted); err != nil {
 			return err
 		}
 	}
@@ -395,7 +395,7 @@ func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1a
 	case client.IgnoreNotFound(err) != nil:
 		return errors.Wrapf(err, "getting Evacuation %s", klog.KObj(sent))
 	case err == nil:
-		if err := withdrawUnwanted(ctx, s.client, e, wanted); err != nil {
+		if err := s.withdrawUnwanted(ctx, s.client, e, wanted); err != nil {
 			return err
 		}
 	}
@@ -403,9 +403,9 @@ func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1a
 	return nil
 }
 
-func withdrawUnwanted(ctx context.Context, c client.Client, e *v1alpha1.Evacuation, wanted sets.Set[types.UID]) error {
+func (s *scope) withdrawUnwanted(ctx context.Context, c client.Client, e *v1alpha1.Evacuation, wanted sets.Set[types.UID]) error {
 	if wanted.Has(types.UID(e.Spec.PodRef.UID)) || !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
 		return nil
 	}
-	return setInstigator(ctx, c, e, evacuation.Withdraw)
+	return s.collect(ctx, "withdraw from Evacuation "+klog.KObj(e).String(), setInstigator(ctx, c, e, evacuation.Withdraw))
 }

@@ -17,6 +17,9 @@ const (
 	eventEvacuationRefused = "EvacuationRefused"
 	// eventMachineDeleted on a NodeMaintenance means that the Machine that it serves no longer exists, but the Node does.
 	eventMachineDeleted = "MachineDeleted"
+	// eventRestoreFailed on a NodeMaintenance means that the API server refuses to restore a Node, to change its conditions, or to withdraw from an
+	// Evacuation, so that the maintenance does not end.
+	eventRestoreFailed = "RestoreFailed"
 	// eventUnknownDrainLabel on a Pod means that its drain label has an unknown value and no effect: the Pod is drained.
 	eventUnknownDrainLabel = "UnknownDrainLabel"
 	// eventReplacementReturned on a NodeMaintenance means that a controller replaces its evicted Pods on the cordoned Node.

@@ -29,7 +29,16 @@ func (r *Reconciler) updateNodeConditions(ctx context.Context, s *scope) (bool, 
 	} else { // Nodes may no longer be selected: their labels change, and in stage Idle the nodeSelector may change
 		err = r.setNodeConditions(ctx, s, *s.before)
 	}
+	if message := s.refusals.message(); message != "" && !hasMessage(s.before, message) { // report has run
+		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventRestoreFailed, message)
+	}
 	return err == nil, err
+}
+
+// hasMessage reports whether the condition RestoreFailed has this message.
+func hasMessage(m *v1alpha1.NodeMaintenance, message string) bool {
+	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed)
+	return condition != nil && condition.Message == message
 }
 
 // setNodeConditions updates the selected Nodes and all Nodes with maintenance conditions. The NodeMaintenances in latest replace those in the cache,
@@ -76,7 +85,10 @@ func (r *Reconciler) patchNodeConditions(ctx context.Context, s *scope, nodes []
 				if patched != nil {
 					r.recordWritten(s, patched)
 				}
-				return err
+				if s.maintenance == nil { // it no longer exists, and no status can name the Node
+					return err
+				}
+				return s.collect(ctx, "change the conditions of Node "+node.Name, err)
 			})
 		}
 	}

@@ -146,7 +146,7 @@ func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	for _, node := range s.nodes {
-		group.Go(func() error { return r.uncordonNode(ctx, s, node, restore) })
+		group.Go(func() error { return s.collect(ctx, "restore Node "+node.Name, r.uncordonNode(ctx, s, node, restore)) })
 	}
 	err := group.Wait()
 	return err == nil, err

@@ -5,6 +5,7 @@
 package nodemaintenance
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -100,6 +101,7 @@ type scope struct {
 	unrestored   []string                // Nodes that are no longer selected and must still be restored
 	turns        nodeselection.Turns     // which Nodes wait because of maxParallelNodes
 	cordonErrors map[string]error        // of Nodes that could not be cordoned, by Node name
+	refusals     refusals                // of what must be done before the maintenance has ended
 	joined       map[string]*metav1.Time // see joinedAt
 	drain        *drainState             // nil: the NodeMaintenance does not drain, or the Pods are not observed yet
 }
@@ -129,8 +131,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if err != nil || s.suspended { // the Pods have not been evaluated
 		r.Clusters.WithdrawDrained(request)
 	}
+	refused := s.refusals.first()
+	if refused != nil {
+		s.requeueBy(s.now.Add(refusedRetry))
+	}
 	if !workload.IsNotConnected(err) && !workload.IsPaused(err) {
-		r.Clusters.Failures.Record(request, err, s.now)
+		r.Clusters.Failures.Record(request, cmp.Or(err, refused), s.now)
 	}
 	if err != nil {
 		return workload.Result(err)
@@ -169,7 +175,7 @@ func (r *Reconciler) steps(s *scope) []step {
 	case !s.maintenance.DeletionTimestamp.IsZero():
 		return r.deletionSteps(s)
 	case s.isNodeDeleted() && !s.isPaused(): // the Machine may be released before its drain continues here
-		return []step{r.confirmNodeDeleted, r.withdrawFromDeletedNodes, r.moveToComplete, r.deleteMaintenance}
+		return []step{r.confirmNodeDeleted, r.withdrawFromDeletedNodes, r.awaitRefused, r.moveToComplete, r.deleteMaintenance}
 	case s.suspended: // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
 		return nil
 	}
@@ -193,11 +199,11 @@ func (r *Reconciler) deletionSteps(s *scope) []step {
 	case s.suspended:
 		return nil
 	case s.isLeftToClusterAPI(): // the Node stays cordoned
-		return []step{r.withdraw, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}
+		return []step{r.withdraw, r.updateNodeConditions, r.awaitRefused, r.removeFinalizer, r.stopObserving}
 	case s.recreated: // the Node stays cordoned, and the Evacuations are adopted
 		return []step{r.removeFinalizer, r.stopObserving}
 	default:
-		return []step{r.moveToComplete, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.removeFinalizer, r.stopObserving}
+		return []step{r.moveToComplete, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.awaitRefused, r.removeFinalizer, r.stopObserving}
 	}
 }
 
