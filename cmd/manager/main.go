@@ -265,7 +265,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		evacuations.SetupWithManager(ctx, mgr, ofEvacuation),
 		evictions.SetupWithManager(mgr, workload.FairOptions(o.evictorConcurrency, itself)),
 		daemonSets.SetupWithManager(ctx, mgr, ofEvacuation),
-		deployments.SetupWithManager(mgr, ofEvacuation),
+		deployments.SetupWithManager(ctx, mgr, ofEvacuation),
 		statefulSets.SetupWithManager(mgr, ofEvacuation),
 		setupNodeAgent(mgr, o, workloads, ofMaintenance),
 		workloads.SetupWithManager(ctx, mgr, workload.FairOptions(o.clusterCacheConcurrency, itself)),

@@ -26,8 +26,8 @@ type Observation struct {
 	Leaving []Leaving
 	// Marked are the marked Pods of the baseline that exist.
 	Marked []PodRef
-	// Unscheduled are the Pods of the Deployment that have no Node, read if AwaitsPods.
-	Unscheduled []*corev1.Pod
+	// Unscheduled is what was read of the Pods of the Deployment that have no Node, if AwaitsPods. It may have been read some time ago.
+	Unscheduled Unscheduled
 	Now         time.Time
 }
 

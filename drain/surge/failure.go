@@ -1,20 +1,29 @@
 package surge
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 const (
-	// reportAfter is how long a surge waits before it reports that a new Pod cannot run: an autoscaler of the cluster may be adding a Node. It is
-	// also the interval at which new Pods are read.
+	// reportAfter is how long a surge waits before it reports that a new Pod cannot run: an autoscaler of the cluster may be adding a Node.
 	reportAfter = 30 * time.Second
+	// ReadInterval is the interval at which new Pods are read.
+	ReadInterval = reportAfter
+	// quotaTime is how long a ResourceQuota must refuse a new Pod to end the surge: Pods that terminate count in it, and those of other surges. The
+	// ReplicaSet controller doubles the time between its attempts, so it makes them about 41 s, 82 s and 164 s after the first one. It also makes
+	// one whenever a Pod of the same ReplicaSet has terminated, see terminationMargin.
+	quotaTime = 3 * time.Minute
+	// terminationMargin is how long after their grace period Pods of the Deployment may count in a quota.
+	terminationMargin = time.Minute
 	// defaultProgressDeadline is the default of progressDeadlineSeconds of Deployments.
 	defaultProgressDeadline = 10 * time.Minute
 )
@@ -22,28 +31,51 @@ const (
 // failure is why a new Pod of a surge cannot run.
 type failure struct {
 	refusal Refusal
-	why     string
-	// final means that it ends the surge at once.
-	final bool
-	// since is when the controllers of the workload cluster observed it first, by their clocks.
-	since time.Time
+	// why is the message, and about the part of it that is reported again if it changes.
+	why, about string
+	// lasts is how long it lasts until it ends the surge, 0 if it does so at once.
+	lasts time.Duration
+	// since is when the controllers of the workload cluster observed it first, by their clocks, and observed when it was observed last.
+	since, observed time.Time
 }
 
 // failure returns why a new Pod cannot run, nil if nothing is known about that.
 func (s *surging) failure() *failure {
 	if failed := creationFailure(s.Deployment); failed != nil {
+		why := "A new Pod of Deployment " + s.name() + " cannot be created: " + oneLine(failed.Message)
 		return &failure{
-			refusal: ReplicaFailure, why: "A new Pod of Deployment " + s.name() + " cannot be created: " + oneLine(failed.Message),
-			final: isRefusal(failed.Message), since: failed.LastTransitionTime.Time,
+			refusal: ReplicaFailure, why: why, about: why, lasts: creationTime(s.Deployment, failed.Message),
+			since: failed.LastTransitionTime.Time, observed: s.Now,
 		}
 	}
-	var first *failure
-	for _, pod := range s.Unscheduled {
-		if condition := unschedulable(pod); condition != nil && (first == nil || condition.LastTransitionTime.Time.Before(first.since)) {
-			first = &failure{
-				refusal: Unschedulable, why: "New Pod " + pod.Name + " of Deployment " + s.name() + " is unschedulable: " + oneLine(condition.Message),
-				since: condition.LastTransitionTime.Time,
-			}
+	u := s.Unscheduled
+	if u.Pod == "" || u.ReadAt.Before(s.started()) { // read during an earlier round
+		return nil
+	}
+	about := "New Pod " + u.Pod + " of Deployment " + s.name() + " is unschedulable"
+	return &failure{
+		refusal: Unschedulable, why: about + ": " + u.Message, about: about, lasts: progressDeadline(s.Deployment), since: u.Since, observed: u.ReadAt,
+	}
+}
+
+// Unscheduled is what was read of the Pods of a Deployment that have no Node.
+type Unscheduled struct {
+	// Pod is the name of the one that is unschedulable for the longest time, "" if there is none.
+	Pod string
+	// Message is why, and Since since when.
+	Message string
+	Since   time.Time
+	// ReadAt is when they were read, zero if they were not.
+	ReadAt time.Time
+}
+
+// UnscheduledIn returns what it needs to know of Pods that were read.
+func UnscheduledIn(pods []*corev1.Pod, readAt time.Time) Unscheduled {
+	first := Unscheduled{ReadAt: readAt}
+	for _, pod := range pods {
+		c := unschedulable(pod)
+		if c != nil && (first.Pod == "" || c.LastTransitionTime.Time.Before(first.Since)) {
+			first.Pod, first.Message, first.Since = pod.Name, oneLine(c.Message), c.LastTransitionTime.Time
 		}
 	}
 	return first
@@ -68,12 +100,30 @@ func creationFailure(d *appsv1.Deployment) *appsv1.DeploymentCondition {
 // failedCreate is the reason of the condition ReplicaFailure while Pods cannot be created. Another reason is that they cannot be deleted.
 const failedCreate = "FailedCreate"
 
-// refusals are parts of messages of the API server about a request that it refuses, because of a policy or a ResourceQuota for example. A surge does
-// not wait for a quota that is full only until other Pods have terminated. With other messages, such as "Internal error occurred: failed calling webhook", it may accept the next request.
+// passing are parts of messages of the API server about a Pod that it refuses, and may allow soon: when other Pods have terminated, when the status of
+// a new ResourceQuota is known, when the API server has started.
+var passing = []string{"exceeded quota: ", "status unknown for quota: ", "not yet ready to handle request"}
+
+// refusals are parts of messages of the API server about a request that it refuses, because of a policy for example. It does the same when the
+// request is repeated. With other messages, such as "Internal error occurred: failed calling webhook", it may accept the next request.
 var refusals = []string{" is forbidden: ", " denied the request", " is invalid: "}
 
-func isRefusal(message string) bool {
-	return slices.ContainsFunc(refusals, func(part string) bool { return strings.Contains(message, part) })
+// creationTime returns how long new Pods cannot be created, with a message, until that ends the surge.
+func creationTime(d *appsv1.Deployment, message string) time.Duration {
+	has := func(part string) bool { return strings.Contains(message, part) }
+	switch deadline := progressDeadline(d); {
+	case slices.ContainsFunc(passing, has):
+		return min(max(quotaTime, gracePeriod(d)+terminationMargin), deadline)
+	case slices.ContainsFunc(refusals, has):
+		return 0
+	default:
+		return deadline
+	}
+}
+
+// gracePeriod returns how long the Pods of a Deployment may take to terminate.
+func gracePeriod(d *appsv1.Deployment) time.Duration {
+	return time.Duration(min(ptr.Deref(d.Spec.Template.Spec.TerminationGracePeriodSeconds, 0), math.MaxInt32)) * time.Second
 }
 
 // unschedulable returns the condition of a Pod that says that the scheduler has found no Node for it, or nil.
@@ -116,28 +166,39 @@ func (s *surging) started() time.Time {
 // gives to its rollouts: progressDeadlineSeconds of the Deployment. The pods are those of this round that still wait.
 func (s *surging) await(way way, pods []Leaving, late []Report) Decision {
 	d := Decision{Reports: late, RequeueAt: firstDeadline(pods)}
-	if at := s.Now.Add(reportAfter); at.Before(d.RequeueAt) {
+	if at := s.nextRead(); at.Before(d.RequeueAt) {
 		d.RequeueAt = at
 	}
-	message, failure := s.scalingMessage(), s.failure()
-	if failure != nil {
+	message := s.scalingMessage()
+	reported := func(m string) bool { return m == message }
+	if failure := s.failure(); failure != nil {
 		since := s.started()
 		if failure.since.After(since) { // the clocks of the clusters may differ
 			since = failure.since
 		}
-		switch waited := s.Now.Sub(since); {
-		case failure.final || waited >= progressDeadline(s.Deployment):
+		switch waited := max(failure.observed.Sub(since), 0); {
+		case waited >= failure.lasts:
 			return s.cancel(way, append(late, s.refuseRest(late, *failure)...))
 		case waited >= reportAfter:
+			about := message + " " + failure.about
 			message += " " + failure.why + "."
+			reported = func(m string) bool { return strings.HasPrefix(m, about) } // the scheduler's words change whenever a Node changes
 		}
 	}
 	for _, pod := range pods {
-		if pod.Message != message {
+		if !reported(pod.Message) {
 			d.Reports = append(d.Reports, Report{Pod: pod.UID, Message: message, Stalled: true})
 		}
 	}
 	return d
+}
+
+// nextRead returns when the surge reconciles again without an event, to read its new Pods.
+func (s *surging) nextRead() time.Time {
+	if at := s.Unscheduled.ReadAt.Add(ReadInterval); at.After(s.Now) {
+		return at
+	}
+	return s.Now.Add(ReadInterval)
 }
 
 // refuseRest refuses the surge for all Pods that are not in reports, also for those that wait for a later round: its Pods could not run either.

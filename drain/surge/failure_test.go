@@ -48,12 +48,133 @@ func (w *world) expectEnded(t *testing.T, replicas int32, refused int, reason su
 	}
 }
 
+// wait decides whenever it is due, until the time since the Deployment was scaled up.
+func (w *world) wait(t *testing.T, until time.Duration) {
+	t.Helper()
+	for {
+		d := w.act()
+		if d.RequeueAt.IsZero() || d.RequeueAt.After(begin.Add(until)) {
+			break
+		}
+		if !d.RequeueAt.After(w.now) {
+			t.Fatalf("it decides again at %s: %+v", d.RequeueAt, d)
+		}
+		w.now = d.RequeueAt
+	}
+	w.now = begin.Add(until)
+	w.act()
+}
+
+const denied = `pods "web-1" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: failed expression: false`
+
+// TestQuotas covers quotas that are full for some time. In one, it is full until Pods have terminated; in another one, it stays full.
+func TestQuotas(t *testing.T) {
+	grace := func(seconds int64) func(*appsv1.Deployment) {
+		return func(d *appsv1.Deployment) { d.Spec.Template.Spec.TerminationGracePeriodSeconds = &seconds }
+	}
+	after := func(waited time.Duration, quota int) func(*world) {
+		return func(w *world) {
+			if w.now.Equal(begin.Add(waited)) {
+				w.quota = quota
+			}
+		}
+	}
+	always := func(*world) {}
+	for name, tc := range map[string]struct {
+		worlds  []*world
+		quota   int // of all worlds
+		message string
+		change  func(*world) // every second
+	}{
+		"the Pods of the last round have terminated":                        {[]*world{raised(3, 3, maxSurge("1"))}, 4, quotaExceeded, always},
+		"the Pods of the last round have terminated, which takes 6 minutes": {[]*world{raised(2, 2, maxSurge("1"), grace(360))}, 3, quotaExceeded, always},
+		"the surge of another Deployment is over":                           {[]*world{raised(1, 1), raised(1, 1)}, 3, quotaExceeded, always},
+		"another Pod was deleted a second later":                            {[]*world{raised(1, 1)}, 1, quotaExceeded, after(time.Second, 2)},
+		"another Pod has terminated after 2 minutes":                        {[]*world{raised(1, 1)}, 1, quotaExceeded, after(2*time.Minute, 2)},
+		"the status of a new quota is known": {
+			[]*world{raised(1, 1)}, 1, `pods "web-1" is forbidden: status unknown for quota: pods, resources: pods`, after(time.Second, 0),
+		},
+		"the API server has started": {[]*world{raised(1, 1)}, 1, `pods "web-1" is forbidden: not yet ready to handle request`, after(time.Second, 0)},
+	} {
+		t.Run("E67: a surge that a quota refuses completes when "+name, func(t *testing.T) {
+			for _, w := range tc.worlds {
+				w.quota, w.creation = tc.quota, tc.message
+			}
+			if last := len(tc.worlds) - 1; last > 0 {
+				tc.worlds[0].sharing, tc.worlds[last].sharing = tc.worlds[last], tc.worlds[0]
+			}
+			declared := map[*world]int{}
+			for _, w := range tc.worlds {
+				declared[w] = w.available()
+			}
+			surges := func(w *world) bool { return w.baseline() != nil || len(w.evacuations) > 0 }
+			for second := 0; slices.ContainsFunc(tc.worlds, surges); second++ {
+				for _, w := range tc.worlds {
+					tc.change(w)
+					w.act()
+					if w.evict(); w.available() < declared[w] || len(w.refusals) > 0 || second > 3600 {
+						t.Fatalf("%d of %d are available after %d s, refused %v", w.available(), declared[w], second, w.reports)
+					}
+					w.now = w.now.Add(time.Second)
+				}
+			}
+		})
+	}
+
+	for name, tc := range map[string]struct {
+		change func(*appsv1.Deployment)
+		ends   time.Duration
+	}{
+		"3 minutes": {func(*appsv1.Deployment) {}, 3 * time.Minute},
+		"the progressDeadlineSeconds of its Deployment":  {func(d *appsv1.Deployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](60) }, time.Minute},
+		"its Pods may take to terminate, and one minute": {grace(240), 5 * time.Minute},
+		"10 minutes, if its Pods may take longer":        {grace(1 << 62), 10 * time.Minute},
+	} {
+		t.Run("E67: a quota that stays full is reported after 30 s, and ends the surge after "+name+", also for the Pods of later rounds", func(t *testing.T) {
+			w := raised(4, 3, maxSurge("1"), tc.change)
+			pod := w.pods[0].UID
+			w.quota, w.deadline = 4, 30*time.Minute
+			if w.wait(t, 29*time.Second); strings.Contains(w.reports[pod], "quota") {
+				t.Fatalf("reported early: %s", w.reports[pod])
+			}
+			if w.wait(t, 30*time.Second); !strings.Contains(w.reports[pod], "A new Pod of Deployment shop/web cannot be created: "+quotaExceeded) {
+				t.Fatalf("reported %s", w.reports[pod])
+			}
+			if w.wait(t, tc.ends-time.Second); len(w.refusals) > 0 || *w.deployment.Spec.Replicas != 5 {
+				t.Fatalf("ended early: %v", w.refusals)
+			}
+			w.wait(t, tc.ends)
+			w.expectEnded(t, 4, 3, surge.ReplicaFailure, "A new Pod of Deployment shop/web cannot be created: "+quotaExceeded)
+			if w.available() != 4 {
+				t.Errorf("%d are available", w.available())
+			}
+		})
+	}
+	t.Run("E67: the time counts from the present round, and from the first refusal in it", func(t *testing.T) {
+		for name, since := range map[string]time.Duration{
+			"the condition is as old as an earlier failure, or the clock of the workload cluster is behind": -time.Hour,
+			"the new Pod was deleted after a minute, and another one was refused":                           time.Minute,
+		} {
+			w := raised(1, 1)
+			w.quota = 1
+			w.settle()
+			w.deployment.Status.Conditions[0].LastTransitionTime = metav1.NewTime(begin.Add(since))
+			if w.wait(t, max(since, 0)+179*time.Second); len(w.refusals) > 0 {
+				t.Fatalf("%s: refused %v", name, w.refusals)
+			}
+			if w.wait(t, max(since, 0)+180*time.Second); len(w.refusals) == 0 {
+				t.Fatalf("%s: not refused", name)
+			}
+		}
+	})
+}
+
 func TestRefusedPods(t *testing.T) {
-	t.Run("E67: a surge ends at once when a quota refuses a new Pod, also for the Pods of later rounds", func(t *testing.T) {
+	t.Run("E67: a surge ends at once when a policy refuses a new Pod, also for the Pods of later rounds", func(t *testing.T) {
 		w := raised(4, 3, maxSurge("1"))
-		w.quota = 4
+		w.quota, w.creation = 4, denied
 		w.act()
-		w.expectEnded(t, 4, 3, surge.ReplicaFailure, "A new Pod of Deployment shop/web cannot be created: "+quotaExceeded)
+		w.expectEnded(t, 4, 3, surge.ReplicaFailure, "A new Pod of Deployment shop/web cannot be created: "+denied)
 		if !w.now.Equal(begin) || w.available() != 4 {
 			t.Errorf("%d are available after %s", w.available(), w.now.Sub(begin))
 		}
@@ -68,7 +189,8 @@ func TestRefusedPods(t *testing.T) {
 	})
 	for _, message := range []string{
 		`admission webhook "policy.example.com" denied the request: no`,
-		`pods "web-1" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: failed expression: false`,
+		denied,
+		`pods "web-1" is forbidden: failed quota: pods: must specify limits.cpu for: c`,
 		`Pod "web-1" is invalid: spec.containers[0].image: Required value`,
 	} {
 		t.Run("E67: a surge ends at once when the API server refuses a new Pod: "+message, func(t *testing.T) {
@@ -102,13 +224,14 @@ func TestRefusedPods(t *testing.T) {
 	}
 	t.Run("E67: the failure of an earlier surge does not end the next one", func(t *testing.T) {
 		w := raised(1, 1)
-		w.quota = 1
+		w.quota, w.creation = 1, denied
 		w.act()
-		w.expectEnded(t, 1, 1, surge.ReplicaFailure, quotaExceeded)
+		w.expectEnded(t, 1, 1, surge.ReplicaFailure, denied)
 		w.evict()
+		w.now = w.now.Add(30 * time.Second) // the evicted Pod has terminated
 		w.settle()
 		failing := w.deployment.Status.DeepCopy()
-		failing.Conditions = []appsv1.DeploymentCondition{replicaFailure("FailedCreate", quotaExceeded, w.now)}
+		failing.Conditions = []appsv1.DeploymentCondition{replicaFailure("FailedCreate", denied, w.now)}
 		w.deployment.Status, w.quota = *failing, 0
 		clear(w.refusals)
 		w.evacuated(1, v1alpha1.SurgeAlways)
@@ -132,22 +255,6 @@ func TestRefusedPods(t *testing.T) {
 
 func TestUnschedulablePods(t *testing.T) {
 	const why = "of Deployment shop/web is unschedulable: 0/2 nodes are available"
-	// wait decides whenever it is due, until the time since the Deployment was scaled up.
-	wait := func(t *testing.T, w *world, until time.Duration) {
-		t.Helper()
-		for {
-			d := w.act()
-			if d.RequeueAt.IsZero() || d.RequeueAt.After(begin.Add(until)) {
-				break
-			}
-			if !d.RequeueAt.After(w.now) {
-				t.Fatalf("it decides again at %s: %+v", d.RequeueAt, d)
-			}
-			w.now = d.RequeueAt
-		}
-		w.now = begin.Add(until)
-		w.act()
-	}
 	for name, tc := range map[string]struct {
 		seconds        *int32
 		deadline, ends time.Duration
@@ -161,16 +268,16 @@ func TestUnschedulablePods(t *testing.T) {
 			w := raised(1, 1, func(d *appsv1.Deployment) { d.Spec.ProgressDeadlineSeconds = tc.seconds })
 			pod := w.pods[0].UID
 			w.full, w.deadline = true, tc.deadline
-			if wait(t, w, 29*time.Second); strings.Contains(w.reports[pod], "unschedulable") {
+			if w.wait(t, 29*time.Second); strings.Contains(w.reports[pod], "unschedulable") {
 				t.Fatalf("reported early: %s", w.reports[pod])
 			}
-			if wait(t, w, 30*time.Second); !strings.HasPrefix(w.reports[pod], "Adding replicas before Pods are removed: ") || !strings.Contains(w.reports[pod], why) {
+			if w.wait(t, 30*time.Second); !strings.HasPrefix(w.reports[pod], "Adding replicas before Pods are removed: ") || !strings.Contains(w.reports[pod], why) {
 				t.Fatalf("reported %s", w.reports[pod])
 			}
-			if wait(t, w, tc.ends-time.Second); len(w.refusals) > 0 || *w.deployment.Spec.Replicas != 2 {
+			if w.wait(t, tc.ends-time.Second); len(w.refusals) > 0 || *w.deployment.Spec.Replicas != 2 {
 				t.Fatalf("ended early: %v", w.refusals)
 			}
-			wait(t, w, tc.ends)
+			w.wait(t, tc.ends)
 			w.expectEnded(t, 1, 1, surge.Unschedulable, why)
 		})
 	}
@@ -178,7 +285,7 @@ func TestUnschedulablePods(t *testing.T) {
 		w := raised(1, 1)
 		pod := w.pods[0].UID
 		w.full = true
-		wait(t, w, 2*time.Minute)
+		w.wait(t, 2*time.Minute)
 		w.schedule()
 		if d := w.step(); len(d.Reports) != 1 || strings.Contains(w.reports[pod], "unschedulable") || !w.evacuations[pod].since.Equal(begin) {
 			t.Fatalf("got %+v; a report that a Pod waits is no progress", d)
@@ -187,12 +294,36 @@ func TestUnschedulablePods(t *testing.T) {
 			t.Errorf("refused %v", w.refusals)
 		}
 	})
-	t.Run("E68: reports an unschedulable Pod once", func(t *testing.T) {
+	t.Run("E68: reports an unschedulable Pod once, whatever the scheduler says about the Nodes", func(t *testing.T) {
 		w := raised(1, 1)
 		w.full = true
-		wait(t, w, time.Minute)
+		w.wait(t, time.Minute)
 		w.now = w.now.Add(time.Minute)
+		w.pods[1].Status.Conditions[0].Message = "0/3 nodes are available."
 		if d := w.step(); len(d.Reports) > 0 || d.RequeueAt.IsZero() {
+			t.Errorf("got %+v", d)
+		}
+		w.wait(t, 10*time.Minute)
+		w.expectEnded(t, 1, 1, surge.Unschedulable, "is unschedulable: 0/3 nodes are available")
+	})
+	t.Run("E68: a Pod that was unschedulable before the deadline ends the surge only if it still is afterwards", func(t *testing.T) {
+		w := raised(1, 1)
+		w.full, w.deadline = true, 30*time.Minute
+		w.wait(t, 10*time.Minute-15*time.Second)
+		o := w.observed()
+		o.Now = begin.Add(10*time.Minute + time.Second)
+		if d := surge.Decide(o); d.Deployment != nil || len(d.Reports) > 0 || !d.RequeueAt.Equal(begin.Add(10*time.Minute+15*time.Second)) {
+			t.Errorf("got %+v", d)
+		}
+	})
+	t.Run("E68: what was read during an earlier round does not count", func(t *testing.T) {
+		w := raised(1, 1)
+		w.full = true
+		w.settle()
+		w.now = begin.Add(w.deadline - time.Second)
+		o := w.observed()
+		o.Unscheduled.ReadAt, o.Unscheduled.Since = begin.Add(-time.Second), begin.Add(-time.Hour)
+		if d := surge.Decide(o); len(d.Reports) != 1 || d.Reports[0].Refusal != surge.NotAvailable {
 			t.Errorf("got %+v", d)
 		}
 	})
@@ -201,7 +332,7 @@ func TestUnschedulablePods(t *testing.T) {
 		w.full = true
 		w.replicate()
 		w.pods[1].Status.Conditions[0].LastTransitionTime = metav1.NewTime(begin.Add(-time.Hour))
-		if wait(t, w, 119*time.Second); len(w.refusals) > 0 {
+		if w.wait(t, 119*time.Second); len(w.refusals) > 0 {
 			t.Errorf("refused %v", w.refusals)
 		}
 	})

@@ -37,9 +37,14 @@ type world struct {
 	messages    []string // of the events
 	refusals    map[types.UID]surge.Refusal
 	reports     map[types.UID]string // the message of the last report
-	// quota is how many Pods the API server allows, 0 for any number. creation is why it refuses others.
-	quota    int
-	creation string
+	// quota is how many Pods the API server allows, 0 for any number: those of this world, and of another one that shares it. Pods that terminate
+	// count, too. creation is why it refuses others.
+	quota      int
+	sharing    *world
+	terminated []time.Time // when the last container of each removed Pod ends
+	creation   string
+	// refused is when the API server first refused a Pod that could not be created since, and attempted the last attempt to create it.
+	refused, attempted time.Time
 	// full means that no Node has capacity for new Pods.
 	full bool
 	// deadline is the progress deadline of the Evacuations.
@@ -130,12 +135,19 @@ func (w *world) observed() surge.Observation {
 			o.Marked = append(o.Marked, ref)
 		}
 	}
-	for _, p := range w.pods {
-		if o.Deployment != nil && len(p.Status.Conditions) > 0 && surge.AwaitsPods(o) {
-			o.Unscheduled = append(o.Unscheduled, &p.Pod)
-		}
+	if o.Deployment != nil && surge.AwaitsPods(o) {
+		o.Unscheduled = w.read()
 	}
 	return o
+}
+
+// read reads the Pods that have no Node.
+func (w *world) read() surge.Unscheduled {
+	var pods []*corev1.Pod
+	for _, p := range w.pods {
+		pods = append(pods, &p.Pod)
+	}
+	return surge.UnscheduledIn(pods, w.now)
 }
 
 // apply performs the first writes of a decision: a controller may crash after any of them.
@@ -206,7 +218,15 @@ func (w *world) pod(uid types.UID) *pod {
 // replicate simulates the ReplicaSet controller: it creates Pods as far as the quota allows, and deletes Pods in the order of its ranking. The
 // scheduler finds no Node for a Pod that is created while the cluster is full.
 func (w *world) replicate() {
-	for len(w.pods) < int(*w.deployment.Spec.Replicas) && !w.refusesPods() {
+	lacks := func() bool { return len(w.pods) < int(*w.deployment.Spec.Replicas) }
+	for retries := w.retries(); retries && lacks(); {
+		w.attempted = w.now
+		if w.refusesPods() {
+			if w.refused.IsZero() {
+				w.refused = w.now
+			}
+			break
+		}
 		w.created++
 		name := fmt.Sprintf("web-%03d", w.created)
 		created := &pod{Pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}}}
@@ -218,6 +238,9 @@ func (w *world) replicate() {
 		}
 		w.pods = append(w.pods, created)
 	}
+	if !lacks() {
+		w.refused = time.Time{}
+	}
 	for len(w.pods) > int(*w.deployment.Spec.Replicas) {
 		first := slices.MinFunc(w.pods, func(a, b *pod) int {
 			return cmp.Or(cmp.Compare(asInt(a.ready), asInt(b.ready)), -cmp.Compare(asInt(surge.Marked(&a.Pod)), asInt(surge.Marked(&b.Pod))), cmp.Compare(b.Name, a.Name))
@@ -227,6 +250,8 @@ func (w *world) replicate() {
 }
 
 func (w *world) remove(uid types.UID) {
+	grace := time.Duration(ptr.Deref(w.deployment.Spec.Template.Spec.TerminationGracePeriodSeconds, 30)) * time.Second
+	w.terminated = append(w.terminated, w.now.Add(grace))
 	w.pods = slices.DeleteFunc(w.pods, func(p *pod) bool { return p.UID == uid })
 	delete(w.evacuations, uid)
 }
@@ -239,7 +264,35 @@ func asInt(b bool) int {
 }
 
 // refusesPods reports whether the quota allows no further Pod.
-func (w *world) refusesPods() bool { return w.quota > 0 && len(w.pods) >= w.quota }
+func (w *world) refusesPods() bool {
+	used := w.used()
+	if w.sharing != nil {
+		used += w.sharing.used()
+	}
+	return w.quota > 0 && used >= w.quota
+}
+
+// used returns how many Pods count in the quota.
+func (w *world) used() int {
+	used := len(w.pods)
+	for _, at := range w.terminated {
+		used += asInt(w.now.Before(at))
+	}
+	return used
+}
+
+// retries reports whether the ReplicaSet controller has created Pods since the last attempt, if that was refused: when one of its Pods has
+// terminated, and 5 ms after the first attempt, then after twice as long each time.
+func (w *world) retries() bool {
+	if w.refused.IsZero() || slices.ContainsFunc(w.terminated, func(at time.Time) bool { return at.After(w.attempted) && !at.After(w.now) }) {
+		return true
+	}
+	next := w.refused
+	for backoff := 5 * time.Millisecond; !next.After(w.attempted); backoff *= 2 {
+		next = next.Add(backoff)
+	}
+	return !next.After(w.now)
+}
 
 // schedule simulates an autoscaler of the cluster, which adds Nodes.
 func (w *world) schedule() {
@@ -267,7 +320,7 @@ func (w *world) observe() {
 	w.deployment.Status = appsv1.DeploymentStatus{
 		ObservedGeneration: w.deployment.Generation, Replicas: total, UpdatedReplicas: total, AvailableReplicas: int32(w.available()),
 	}
-	if total < *w.deployment.Spec.Replicas && w.refusesPods() {
+	if total < *w.deployment.Spec.Replicas && !w.refused.IsZero() {
 		if len(failing) == 0 {
 			failing = []appsv1.DeploymentCondition{replicaFailure("FailedCreate", w.creation, w.now)}
 		}

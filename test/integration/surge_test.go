@@ -8,9 +8,9 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,7 +43,7 @@ func TestSurge(t *testing.T) {
 	t.Run("E25, E27: restores a Deployment whose new Pods cannot start when the surge is cancelled", func(t *testing.T) { all.sub(t).cancelledSurge() })
 	t.Run("E25: keeps a change of replicas by another actor during a surge, and evicts", func(t *testing.T) { all.sub(t).editedSurge() })
 	t.Run("E25, R67: completes a surge unless another field manager applies another number of replicas, and then evicts", func(t *testing.T) { all.sub(t).appliedSurge() })
-	t.Run("E67: ends a surge at once when a ResourceQuota refuses the new Pod", func(t *testing.T) { all.sub(t).refusedSurge() })
+	t.Run("E67: ends a surge at once when an admission policy refuses the new Pod", func(t *testing.T) { all.sub(t).refusedSurge() })
 	t.Run("E63: surges after a rollback that brings back the record of an earlier surge, and restores the number of replicas after a rollback during a surge", func(t *testing.T) { all.sub(t).rolledBack() })
 	t.Run("E25: cleans up when a Deployment is deleted during a surge", func(t *testing.T) { all.sub(t).deletedSurge() })
 	t.Run("E26: raises and restores minReplicas of an autoscaler, which scales back", func(t *testing.T) { all.sub(t).autoscaledMoves() })
@@ -416,42 +416,38 @@ func (s *scene) appliedSurge() {
 	}
 }
 
-// refusedSurge drains a Node with a Deployment whose Namespace has a quota that allows no further Pod of its priority class.
+// refusedSurge drains a Node with a Deployment whose further Pods an admission policy refuses.
 func (s *scene) refusedSurge() {
-	s.create(s.workload.Client, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "quota"}, Value: 1})
-	s.withNodes("quota-1 pool=quota")
-	s.runSurging(deployment("quota", 1, inPool("quota"), func(template *corev1.PodTemplateSpec) { template.Spec.PriorityClassName = "quota" }))
-	pod := s.podsOf("quota")[0]
-	s.withNodes("quota-2 pool=quota")
-	blocking, quota := budget("quota", 0), &corev1.ResourceQuota{ObjectMeta: metaNamed("quota", ""), Spec: corev1.ResourceQuotaSpec{
-		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")},
-		ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{
-			ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"quota"},
-		}}},
-	}}
-	s.create(s.workload.Client, blocking, quota)
-	s.Eventually(func(g Gomega) {
-		g.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(quota), quota)).To(Succeed())
-		g.Expect(quota.Status.Used).To(HaveKeyWithValue(corev1.ResourcePods, resource.MustParse("1")))
-	}, eventually, pace).Should(Succeed())
-	s.create(s.workload.Client, surging("quota", v1alpha1.SurgeIfSingleReplica, "quota-1"))
+	s.withNodes("refused-1 pool=refused")
+	s.runSurging(deployment("refused", 1, inPool("refused")))
+	pod := s.podsOf("refused")[0]
+	s.withNodes("refused-2 pool=refused")
+	blocking, probe := budget("refused", 0), bare("refused-probe", "refused-2")
+	s.create(s.workload.Client, blocking)
+	rule := admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+	}
+	ours := `has(object.metadata.labels) && object.metadata.labels[?"app"].orValue("").startsWith("refused")`
+	permit := s.refuse("refused", ours, rule, func() error { return s.workload.Client.Create(s.Context(), probe, client.DryRunAll) })
+	s.create(s.workload.Client, surging("refused", v1alpha1.SurgeIfSingleReplica, "refused-1"))
 
-	const why = "exceeded quota: quota"
-	s.expectEventOn("quota", surge.EventCanceled, why)
+	const why = "frozen"
+	s.expectEventOn("refused", surge.EventCanceled, why)
 	s.expectEventOn(pod.Name, "NotSurged", why)
-	s.expectScaledBack("quota", 1)
+	s.expectScaledBack("refused", 1)
 	s.Expect(s.reportsOf(&pod)).To(ContainElement(And(ContainSubstring(`"reason":"`+string(surge.ReplicaFailure)+`"`), ContainSubstring(why))))
-	writes := s.ours().Resource("deployments").Named(namespace, "quota")
+	writes := s.ours().Resource("deployments").Named(namespace, "refused")
 	s.Expect(writes).To(HaveLen(3), "the baseline, the number of replicas, and the restoration of both: %s", writes)
 	s.Expect(writes[2].Requested.Sub(writes[1].Requested)).To(BeNumerically("<", 20*time.Second))
 	s.Eventually(func(g Gomega) { // the budget blocks the eviction, and the reason is still reported
-		blocked := s.maintenance("quota").Status.NodeStatuses[0].Blocked
+		blocked := s.maintenance("refused").Status.NodeStatuses[0].Blocked
 		g.Expect(blocked).To(ConsistOf(HaveField("Why", And(HavePrefix("Waiting for PodDisruptionBudget "), ContainSubstring("No surge: "), ContainSubstring(why)))))
 	}, soon, pace).Should(Succeed())
+	permit()
 	s.Expect(s.workload.Client.Delete(s.Context(), blocking)).To(Succeed())
-	s.Expect(s.workload.Client.Delete(s.Context(), quota)).To(Succeed())
-	s.expectDrained("quota")
-	s.deleteMaintenances("quota")
+	s.expectDrained("refused")
+	s.deleteMaintenances("refused")
 }
 
 // beginUnschedulable drains the only Node that the Pods of a Deployment can run on.

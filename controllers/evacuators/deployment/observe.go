@@ -3,6 +3,7 @@ package deployment
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -116,9 +118,7 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 		}
 	}
 	if surge.AwaitsPods(s.observed) {
-		if err := s.findUnscheduled(ctx); err != nil {
-			return err
-		}
+		s.observed.Unscheduled = s.unscheduled(ctx)
 	}
 	if b.Autoscaler == nil {
 		return nil
@@ -130,26 +130,54 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 	return err
 }
 
-// maxUnscheduled is how many Pods without a Node are read. One that is unschedulable is enough.
-const maxUnscheduled = 100
+const (
+	// maxUnscheduled is how many Pods without a Node are read. One that is unschedulable is enough.
+	maxUnscheduled = 10
+	// readingTTL is how long a reading is kept, at least ReadInterval. Readings that fail may follow.
+	readingTTL = 2 * time.Minute
+)
 
-// findUnscheduled reads the Pods of the Deployment that have no Node. They are not watched.
-func (s *scope) findUnscheduled(ctx context.Context) error {
+// reading is what was last read of the Pods of a Deployment that have no Node.
+type reading struct {
+	surge.Unscheduled
+	triedAt time.Time // also if it failed
+}
+
+// unscheduled returns what is known of the Pods of the Deployment that have no Node. They are not watched. It reads them once in ReadInterval, however
+// many events the Deployment has. If that fails, the last reading counts, whose time says how old it is.
+func (s *scope) unscheduled(ctx context.Context) surge.Unscheduled {
+	last, found := s.readings.Get(s.cluster, s.observed.Deployment.UID)
+	if found && s.observed.Now.Before(last.triedAt.Add(surge.ReadInterval)) {
+		return last.Unscheduled
+	}
+	last.triedAt = s.observed.Now
+	if pods, err := s.listUnscheduled(ctx); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to find out whether new Pods of a surge are unschedulable")
+	} else {
+		last.Unscheduled = surge.UnscheduledIn(pods, s.observed.Now)
+	}
+	s.readings.Set(s.cluster, s.observed.Deployment.UID, last, readingTTL)
+	return last.Unscheduled
+}
+
+// listUnscheduled reads Pods of the Deployment that have no Node.
+func (s *scope) listUnscheduled(ctx context.Context) ([]*corev1.Pod, error) {
 	selector, err := metav1.LabelSelectorAsSelector(s.observed.Deployment.Spec.Selector)
 	if err != nil {
-		return errors.Wrapf(err, "reading the selector of Deployment %s", s.key)
+		return nil, errors.Wrapf(err, "reading the selector of Deployment %s", s.key)
 	}
 	list := &corev1.PodList{}
 	if err := s.live.List(ctx, list, client.InNamespace(s.key.Namespace), client.MatchingLabelsSelector{Selector: selector},
 		client.MatchingFields{"spec.nodeName": ""}, client.Limit(maxUnscheduled)); err != nil {
-		return errors.Wrapf(err, "listing the Pods of Deployment %s", s.key)
+		return nil, errors.Wrapf(err, "listing the Pods of Deployment %s", s.key)
 	}
+	var pods []*corev1.Pod
 	for i := range list.Items {
 		if surge.DeploymentOf(&list.Items[i]) == s.key.Name {
-			s.observed.Unscheduled = append(s.observed.Unscheduled, &list.Items[i])
+			pods = append(pods, &list.Items[i])
 		}
 	}
-	return nil
+	return pods, nil
 }
 
 // maxRecorded is how many autoscalers with a record of the same Deployment are read. This manager writes only one.

@@ -16,6 +16,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
@@ -27,6 +28,7 @@ type Reconciler struct {
 	Clock    clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
+	readings   *expiring.Map[types.UID, reading] // by Deployment
 }
 
 // scope is the state of one reconciliation.
@@ -35,6 +37,7 @@ type scope struct {
 	key         types.NamespacedName // of the Deployment
 	client      client.Client        // reads what is watched
 	live        client.Client
+	readings    *expiring.Map[types.UID, reading]
 	finder      assignment.Finder
 	assignments map[types.UID]assignment.Assignment // by Pod
 	observed    surge.Observation
@@ -45,7 +48,10 @@ type scope struct {
 //	find its Pods to be evacuated ─► observe the Deployment ─► decide (drain/surge) ─► report and write
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Deployment", klog.KRef(request.Object.Namespace, request.Object.Name)))
-	s := &scope{cluster: request.Cluster, key: request.Object, assignments: map[types.UID]assignment.Assignment{}, observed: surge.Observation{Now: r.Clock.Now()}}
+	s := &scope{
+		cluster: request.Cluster, key: request.Object, readings: r.readings,
+		assignments: map[types.UID]assignment.Assignment{}, observed: surge.Observation{Now: r.Clock.Now()},
+	}
 	var err error
 	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
 		return workload.Result(err)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
@@ -77,7 +78,8 @@ func recorded() predicate.TypedPredicate[*metav1.PartialObjectMetadata] {
 }
 
 // SetupWithManager adds the reconciler to the manager.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
+	r.readings = expiring.NewMap[types.UID, reading](ctx)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "deployment", r, options, r.enqueue)
 	return err

@@ -1,0 +1,82 @@
+package deployment
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+)
+
+func TestUnscheduled(t *testing.T) {
+	const hash = appsv1.DefaultDeploymentUniqueLabelKey
+	begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}
+	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	unscheduled := func(name, set string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: name, Labels: map[string]string{"app": "web", hash: "abc"},
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: set, UID: types.UID(set), Controller: ptr.To(true)}},
+			},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes are available.",
+				LastTransitionTime: metav1.NewTime(begin),
+			}}},
+		}
+	}
+	lists, fails := 0, false
+	live := fake.NewClientBuilder().WithObjects(unscheduled("another", "another-abc"), unscheduled("web-1", "web-abc")).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(pod client.Object) []string { return []string{pod.(*corev1.Pod).Spec.NodeName} }).
+		WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			lists++
+			if (&client.ListOptions{}).ApplyOptions(options).Limit > 10 {
+				return errors.New("it reads too many Pods")
+			}
+			if fails {
+				return errors.New("the server is currently unable to handle the request")
+			}
+			return c.List(ctx, list, options...)
+		}}).Build()
+	readings := expiring.NewMap[types.UID, reading](t.Context())
+	after := func(since time.Duration) surge.Unscheduled {
+		s := &scope{key: client.ObjectKeyFromObject(d), live: live, readings: readings, observed: surge.Observation{Deployment: d, Now: begin.Add(since)}}
+		return s.unscheduled(t.Context())
+	}
+
+	t.Run("E68: lists the Pods of a Deployment once in 30 s, whatever the number of events", func(t *testing.T) {
+		g := NewWithT(t)
+		for i := range 10 {
+			got := after(time.Duration(i) * 100 * time.Millisecond)
+			g.Expect(got.Since).To(BeTemporally("==", begin))
+			got.Since = begin
+			g.Expect(got).To(Equal(surge.Unscheduled{Pod: "web-1", Message: "0/2 nodes are available", Since: begin, ReadAt: begin}))
+		}
+		after(30*time.Second - 1)
+		g.Expect(lists).To(Equal(1))
+		g.Expect(after(30 * time.Second).ReadAt).To(Equal(begin.Add(30 * time.Second)))
+		g.Expect(lists).To(Equal(2))
+	})
+	t.Run("E68: keeps the last reading while reading fails, and tries once in 30 s", func(t *testing.T) {
+		g := NewWithT(t)
+		fails = true
+		for i := range 10 {
+			g.Expect(after(time.Minute + time.Duration(i)*time.Second)).To(And(HaveField("Pod", "web-1"), HaveField("ReadAt", begin.Add(30*time.Second))))
+		}
+		g.Expect(lists).To(Equal(3))
+		fails = false
+		g.Expect(after(90 * time.Second).ReadAt).To(Equal(begin.Add(90 * time.Second)))
+	})
+}
