@@ -23,18 +23,24 @@ type backoffs struct {
 	refusals map[types.UID]refusals
 	failed   map[types.UID]int32     // numbers of requests that got no response
 	failures map[types.UID]time.Time // times of the last evictions that were refused or got no response
+	// refusedInCluster and refusedOnNode are the numbers of Pods whose last refusal was of admission.
+	refusedInCluster int
+	refusedOnNode    map[string]int
 }
 
 // refusals are those of the evictions of one Pod.
 type refusals struct {
-	reason                 string // of the last eviction, "" if it was not refused
-	pod                    string // resourceVersion of the Pod at the last request that was refused
-	changes                int32  // number of refused requests in a row before which the Pod has changed
+	last                   evacuation.Refusal // of the last eviction, without a reason if it was not refused
+	node, pod              string             // the Pod's Node, and its resourceVersion at the last request that was refused
+	changes                int32              // number of refused requests in a row before which the Pod has changed
 	ofAdmission, otherwise int32
 }
 
 func newBackoffs() *backoffs {
-	return &backoffs{until: map[types.UID]time.Time{}, refusals: map[types.UID]refusals{}, failed: map[types.UID]int32{}, failures: map[types.UID]time.Time{}}
+	return &backoffs{
+		until: map[types.UID]time.Time{}, refusals: map[types.UID]refusals{}, failed: map[types.UID]int32{}, failures: map[types.UID]time.Time{},
+		refusedOnNode: map[string]int{},
+	}
 }
 
 // prune deletes the records of the Pods that are not live and whose backoff has ended. A Pod whose Machine is paused is not live, but must not be
@@ -46,7 +52,7 @@ func (b *backoffs) prune(live map[types.UID]bool, now time.Time) {
 		if !live[uid] && !now.Before(until) {
 			delete(b.until, uid)
 			delete(b.failed, uid)
-			delete(b.refusals, uid)
+			b.deleteRefusals(uid)
 			delete(b.failures, uid)
 		}
 	}
@@ -72,7 +78,7 @@ func (b *backoffs) backOff(pod types.UID, until time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.until[pod] = until
-	delete(b.refusals, pod)
+	b.deleteRefusals(pod)
 	delete(b.failures, pod)
 }
 
@@ -82,8 +88,8 @@ func (b *backoffs) fail(pod types.UID, until, now time.Time) {
 	defer b.mu.Unlock()
 	b.until[pod], b.failures[pod] = until, now
 	r := b.refusals[pod]
-	r.reason = ""
-	b.refusals[pod] = r
+	r.last = evacuation.Refusal{}
+	b.setRefusals(pod, r)
 }
 
 // refuse defers the next eviction of a Pod after an eviction that was refused.
@@ -91,18 +97,41 @@ func (b *backoffs) refuse(pod *corev1.Pod, response evacuation.Refusal, jitter f
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.refusals[pod.UID]
-	if r.reason != "" && r.pod != pod.ResourceVersion {
+	if r.last.Reason != "" && r.pod != pod.ResourceVersion {
 		r.changes = min(r.changes, math.MaxInt32-1) + 1
 	} else {
 		r.changes = 0
 	}
-	r.reason, r.pod = response.Reason, pod.ResourceVersion
+	r.last, r.node, r.pod = response, pod.Spec.NodeName, pod.ResourceVersion
 	count := &r.otherwise
 	if response.IsOfAdmission() {
 		count = &r.ofAdmission
 	}
 	*count = min(*count, math.MaxInt32-1) + 1
-	b.until[pod.UID], b.failures[pod.UID], b.refusals[pod.UID] = now.Add(response.Backoff(*count, jitter)), now, r
+	b.setRefusals(pod.UID, r)
+	r.last.InCluster, r.last.OnNode = b.refusedInCluster, b.refusedOnNode[r.node]
+	b.until[pod.UID], b.failures[pod.UID], b.refusals[pod.UID] = now.Add(r.last.Backoff(*count, jitter)), now, r
+}
+
+// setRefusals sets the refusals of a Pod. The caller holds the lock.
+func (b *backoffs) setRefusals(pod types.UID, r refusals) {
+	b.deleteRefusals(pod)
+	if r.last.IsOfAdmission() {
+		b.refusedInCluster++
+		b.refusedOnNode[r.node]++
+	}
+	b.refusals[pod] = r
+}
+
+// deleteRefusals deletes the refusals of a Pod. The caller holds the lock.
+func (b *backoffs) deleteRefusals(pod types.UID) {
+	if r := b.refusals[pod]; r.last.IsOfAdmission() {
+		b.refusedInCluster--
+		if b.refusedOnNode[r.node]--; b.refusedOnNode[r.node] == 0 {
+			delete(b.refusedOnNode, r.node)
+		}
+	}
+	delete(b.refusals, pod)
 }
 
 // afterChange returns the time until which the eviction of a Pod that was refused is deferred, if the Pod has changed since the request. It returns
@@ -111,7 +140,7 @@ func (b *backoffs) afterChange(pod *corev1.Pod) (time.Time, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.refusals[pod.UID]
-	backoff, effective := evacuation.ChangeBackoff(r.reason, r.changes)
+	backoff, effective := r.last.ChangeBackoff(r.changes)
 	return b.failures[pod.UID].Add(backoff), effective && r.pod != pod.ResourceVersion
 }
 
@@ -126,7 +155,7 @@ func (b *backoffs) failure(pod types.UID) time.Time {
 func (b *backoffs) refusal(pod types.UID) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.refusals[pod].reason
+	return b.refusals[pod].last.Reason
 }
 
 // of returns the time until which the eviction of a Pod is deferred, zero if it is not.

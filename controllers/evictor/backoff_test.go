@@ -1,6 +1,7 @@
 package evictor
 
 import (
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
@@ -118,10 +120,140 @@ func TestBackoffsOfRefusals(t *testing.T) {
 			t.Errorf("waits %s", wait)
 		}
 	})
+	t.Run("E65: a Pod counts as refused until another response, or until it is gone", func(t *testing.T) {
+		b := newBackoffs()
+		for _, name := range []string{"accepted", "gone", "failed", "budget", "twice"} {
+			b.refuse(podNamed(name, "1"), webhook, 0, now)
+		}
+		b.backOff("accepted", now)
+		b.fail("failed", now, now)
+		b.refuse(podNamed("budget", "1"), budget, 0, now)
+		b.refuse(podNamed("twice", "1"), webhook, 0, now)
+		if b.refusedInCluster != 2 {
+			t.Errorf("%d are refused", b.refusedInCluster)
+		}
+		b.prune(nil, now.Add(time.Hour))
+		if b.refusedInCluster != 0 || len(b.refusedOnNode) != 0 {
+			t.Errorf("%d are refused, %v", b.refusedInCluster, b.refusedOnNode)
+		}
+	})
 	t.Run("E65: a change of the Pod does not end the backoff of a budget", func(t *testing.T) {
 		b, now := newBackoffs(), now
 		if wait := retry(b, &now, 5, budget, other); wait != 16*time.Second {
 			t.Errorf("waits %s", wait)
 		}
 	})
+}
+
+// simulation simulates the evictions of Pods without budgets in a workload cluster, the oldest drain first, as the evictor limits and defers them.
+type simulation struct {
+	*inFlightEvictions
+	*backoffs
+	now       time.Time
+	perSecond int             // the limit of requests
+	takes     time.Duration   // each response
+	changes   bool            // each request changes the Pod
+	pods      []*simulatedPod // the oldest drain first
+	requests  []*simulatedPod // in the order in which the evictions began; those that are not sent yet wait for the limit of requests
+	sent      int
+}
+
+type simulatedPod struct {
+	pod             *corev1.Pod
+	refused         bool
+	next            time.Time // when it may be attempted
+	begun, answered time.Time
+	attempts        int
+}
+
+func (e *simulation) add(name, node string, refused bool) *simulatedPod {
+	pod := podNamed(name, "1")
+	pod.Spec.NodeName = node
+	e.pods = append(e.pods, &simulatedPod{pod: pod, refused: refused})
+	return e.pods[len(e.pods)-1]
+}
+
+// step simulates a tenth of a second: responses, a pass, and requests.
+func (e *simulation) step() {
+	e.now = e.now.Add(100 * time.Millisecond)
+	waiting := e.requests[:0]
+	for _, r := range e.requests {
+		if r.answered.IsZero() || e.now.Before(r.answered) {
+			waiting = append(waiting, r)
+			continue
+		}
+		if r.refused {
+			e.refuse(r.pod, evacuation.Refusal{Reason: v1alpha1.ReasonAdmissionPolicyRefused, Took: e.now.Sub(r.begun)}, 0.5, e.now)
+		} else {
+			e.backOff(r.pod.UID, e.now.Add(time.Hour))
+		}
+		e.end(r.pod.UID)
+		r.attempts++
+		r.next = e.of(r.pod.UID)
+		if e.changes {
+			r.pod.ResourceVersion += "0"
+		}
+		if changed, effective := e.afterChange(r.pod); effective && changed.Before(r.next) {
+			r.next = changed
+		}
+	}
+	e.requests = waiting
+	for _, r := range e.pods {
+		if !e.isFull() && !e.now.Before(r.next) && e.begin(budgets.Pod{UID: r.pod.UID, Node: r.pod.Spec.NodeName}, e.now) {
+			r.begun, r.answered = e.now, time.Time{}
+			e.requests = append(e.requests, r)
+		}
+	}
+	e.sent += e.perSecond
+	for _, r := range e.requests {
+		if r.answered.IsZero() && e.sent >= 10 {
+			r.answered = e.now.Add(e.takes)
+			e.sent -= 10
+		}
+	}
+	e.sent = min(e.sent, 10*e.perSecond)
+}
+
+func TestRefusedPodsDelayNoOthers(t *testing.T) {
+	begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, tc := range []struct {
+		name            string
+		nodes, onEach   int
+		takes           time.Duration
+		changes         bool
+		perSecond       int
+		young           string // the Node of the younger drain
+		atLeast, atMost int    // how often a refused Pod is attempted in 10 minutes
+	}{
+		{"a policy refuses 2,750 Pods", 25, 110, 0, false, 100, "young", 4, 8},
+		{"a webhook that takes 5 s refuses 700 Pods", 7, 100, 5 * time.Second, false, 100, "young", 4, 8},
+		{"a webhook that takes 5 s refuses 110 Pods of the same Node", 1, 110, 5 * time.Second, false, 100, "old-0", 4, 8},
+		{"a policy refuses 400 Pods, and 10 evictions a second are allowed", 4, 100, 0, false, 10, "young", 5, 25},
+		{"a webhook that changes the Pods refuses 2,750 of them", 25, 110, 0, true, 100, "young", 4, 8},
+		{"a policy refuses 20 Pods", 1, 20, 0, false, 100, "young", 20, 30},
+	} {
+		t.Run("E65: a younger drain is served within a minute while "+tc.name, func(t *testing.T) {
+			e := &simulation{
+				inFlightEvictions: newInFlightEvictions(), backoffs: newBackoffs(),
+				now: begin, perSecond: tc.perSecond, takes: tc.takes, changes: tc.changes,
+			}
+			for i := range tc.nodes * tc.onEach {
+				e.add(fmt.Sprintf("old-%d", i), fmt.Sprintf("old-%d", i%tc.nodes), true)
+			}
+			for minute := range 10 {
+				for range 600 {
+					e.step()
+				}
+				if last := e.pods[len(e.pods)-1]; !last.refused && last.attempts == 0 {
+					t.Errorf("Pod %s is not evicted", last.pod.Name)
+				}
+				e.add(fmt.Sprintf("young-%d", minute), tc.young, false)
+			}
+			for _, each := range e.pods {
+				if each.refused && (each.attempts < tc.atLeast || each.attempts > tc.atMost) {
+					t.Fatalf("Pod %s was attempted %d times", each.pod.Name, each.attempts)
+				}
+			}
+		})
+	}
 }

@@ -17,6 +17,11 @@ const (
 	maxRetryAfter = time.Minute
 	// promptResponse is how long a response takes at most that is no timeout of an admission webhook.
 	promptResponse = time.Second
+
+	// refusedPerSecond, refusedInCluster and refusedOnNode are what the evictions of all Pods that admission refuses use together, so that they do not
+	// delay the evictions of other Pods: requests per second to a workload cluster, and concurrent evictions there and on each Node. They are a
+	// fifth of the rate and a fourth of the concurrent evictions that the evictor allows by default.
+	refusedPerSecond, refusedInCluster, refusedOnNode = 20, 32, 4
 )
 
 // denials are the reasons of refusals by admission, whose decision may depend on the Pod.
@@ -33,6 +38,8 @@ type Refusal struct {
 	RetryAfter time.Duration
 	// Took is the time from the request to the response.
 	Took time.Duration
+	// InCluster and OnNode are how many Pods of the workload cluster and of the Node were refused by admission last, including this one.
+	InCluster, OnNode int
 }
 
 // IsOfAdmission reports whether admission, authorization or a limit of requests refused the eviction. It returns false if the call of a webhook
@@ -42,20 +49,27 @@ func (r Refusal) IsOfAdmission() bool {
 }
 
 // Backoff returns how long to wait after a number of refusals of the same Pod for which IsOfAdmission returns the same as for this one, which is the
-// last of them: 1 s, doubling up to 15 minutes, or up to 30 s if the refusal is of admission. In that case it returns at least RetryAfter, but at
-// most a minute. For jitter, see WithJitter.
+// last of them: 1 s, doubling up to 15 minutes, or up to 30 s if the refusal is of admission. In that case it returns at least its share, and at least
+// RetryAfter, but for RetryAfter at most a minute. For jitter, see WithJitter.
 func (r Refusal) Backoff(refusals int32, jitter float64) time.Duration {
 	if !r.IsOfAdmission() {
 		return WithJitter(Backoff(refusals), jitter)
 	}
-	return max(WithJitter(min(Backoff(refusals), maxAdmissionBackoff), jitter), min(r.RetryAfter, maxRetryAfter))
+	return max(WithJitter(max(min(Backoff(refusals), maxAdmissionBackoff), r.share()), jitter), min(r.RetryAfter, maxRetryAfter))
 }
 
-// ChangeBackoff returns how long to wait after a refusal with a reason if the Pod changes. It returns false if the change has no effect on
-// the next attempt. A webhook may change the Pod at each request, so each refusal in a row before which the Pod has changed doubles the backoff.
-func ChangeBackoff(reason string, changes int32) (time.Duration, bool) {
-	if !denials.Has(reason) {
+// ChangeBackoff returns how long to wait after a refusal if the Pod changes. It returns false if the change has no effect on the next attempt. A
+// webhook may change the Pod at each request, so each refusal in a row before which the Pod has changed doubles the backoff.
+func (r Refusal) ChangeBackoff(changes int32) (time.Duration, bool) {
+	if !denials.Has(r.Reason) {
 		return 0, false
 	}
-	return min(Backoff(min(changes, math.MaxInt32-1)+1), maxAdmissionBackoff), true
+	return max(min(Backoff(min(changes, math.MaxInt32-1)+1), maxAdmissionBackoff), r.share()), true
+}
+
+// share returns how long the Pod must wait, if all Pods that admission refuses wait as long, so that together they do not use more than
+// refusedPerSecond, refusedInCluster and refusedOnNode. It is 15 minutes at most.
+func (r Refusal) share() time.Duration {
+	inCluster, onNode := time.Duration(r.InCluster), time.Duration(r.OnNode)
+	return min(max(inCluster*time.Second/refusedPerSecond, inCluster*r.Took/refusedInCluster, onNode*r.Took/refusedOnNode), maxBackoff)
 }
