@@ -44,6 +44,8 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	case s.maintenance != nil && machinedrain.OrphanedByMove(s.maintenance, s.machine, r.Maintenances.ManagementCluster):
 		ctrl.LoggerFrom(ctx).Info("The Machine is no longer being deleted after a move from another management cluster, completing its NodeMaintenance", "NodeMaintenance", klog.KObj(s.maintenance))
 		return reconcile.Result{}, r.completeMaintenance(ctx, s)
+	case stage == "" && machinedrain.UpdateContinues(s.machine):
+		return reconcile.Result{}, nil // the policy does not require a stage any more
 	case problem != "":
 		condition, err = waitingCondition(v1alpha1.ReasonInvalidStage, problem), nil
 	case stage == v1alpha1.StageDrain && s.policy != nil:

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -65,6 +66,55 @@ func TestOrphanedByMoveWithoutPolicy(t *testing.T) {
 			} else {
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(left.Spec.Stage).To(Equal(v1alpha1.StageDrain))
+			}
+		})
+	}
+}
+
+func TestPolicyChangeDuringUpdate(t *testing.T) {
+	ignores := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}, Spec: v1alpha1.MachineDrainPolicySpec{InPlaceUpdates: v1alpha1.InPlaceUpdatesIgnore}}
+	allowed := map[string]string{clusterv1.UpdateInProgressAnnotation: "", v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/m"}
+	for name, tc := range map[string]struct {
+		policies    []client.Object
+		annotations map[string]string
+		ended       bool
+	}{
+		"is deleted":                                              {nil, allowed, false},
+		"requires nothing any more":                               {[]client.Object{ignores}, allowed, false},
+		"is deleted, until the update has completed":              {nil, map[string]string{v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/m"}, true},
+		"is deleted, if the update has not been allowed":          {nil, map[string]string{clusterv1.UpdateInProgressAnnotation: ""}, true},
+		"is deleted, if it has the permission of another Machine": {nil, map[string]string{clusterv1.UpdateInProgressAnnotation: "", v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/other"}, true},
+		"requires nothing any more, until a stage annotation says Complete": {[]client.Object{ignores}, map[string]string{
+			clusterv1.UpdateInProgressAnnotation: "", v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/m", v1alpha1.MachineStageAnnotation: string(v1alpha1.StageComplete),
+		}, true},
+	} {
+		t.Run("M84: an update in place keeps the maintenance of the Node when the policy "+name, func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+			machine := &clusterv1.Machine{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", UID: "m", Annotations: maps.Clone(tc.annotations)},
+				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
+				Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}, Conditions: []metav1.Condition{{
+					Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonMachineDrained, LastTransitionTime: metav1.Unix(1, 0),
+				}}},
+			}
+			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, For: v1alpha1.RequestedForStage})
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine).WithObjects(tc.policies...).WithStatusSubresource(machine).Build()
+			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).Build()
+			r := &Reconciler{
+				Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
+			}
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+			g.Expect(m.Spec.Stage == v1alpha1.StageComplete).To(Equal(tc.ended))
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			_, isAllowed := machine.Annotations[v1alpha1.UpdateAllowedAnnotation]
+			g.Expect(isAllowed).NotTo(Equal(tc.ended))
+			if !tc.ended {
+				g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonMachineDrained))
 			}
 		})
 	}

@@ -47,14 +47,20 @@ func ContinuedStage(m *clusterv1.Machine, requested v1alpha1.NodeMaintenanceStag
 	return requested
 }
 
+// UpdateContinues reports whether nothing ends the maintenance of a Machine: the manager has allowed its update in place, which Cluster API has not completed,
+// and no stage annotation decides. The updater may have stopped the kubelet. So this does not depend on the policy, which may be missing only for a moment.
+func UpdateContinues(m *clusterv1.Machine) bool {
+	return m.DeletionTimestamp.IsZero() && !isStaged(m) && IsUpdatedInPlace(m) && UpdateAllowed(m)
+}
+
 // AllowUpdate sets the annotation UpdateAllowedAnnotation when the Node has reached the stage that an in-place update requires: reason is that
 // of the Machine's condition. A timeout ends the wait as it does for a deletion. The annotation then stays, so that an update that has begun
-// is not interrupted, and is removed when no update requires a stage any more.
+// is not interrupted, also if its policy then requires no stage, and is removed when Cluster API has completed the update.
 func AllowUpdate(policy *v1alpha1.MachineDrainPolicy, reason string) func(*clusterv1.Machine) (changed bool) {
 	return func(m *clusterv1.Machine) bool {
 		required := InPlaceStage(m, policy)
 		switch {
-		case required == "":
+		case required == "" && !(IsUpdatedInPlace(m) && UpdateAllowed(m)):
 			return removeAnnotations(m, v1alpha1.UpdateAllowedAnnotation)
 		case UpdateAllowed(m) || !slices.Contains(results, reason) && (required != v1alpha1.StageCordon || reason != v1alpha1.ReasonMachineCordoned):
 			return false

@@ -72,20 +72,23 @@ func TestAllowUpdate(t *testing.T) {
 		reason  string
 		want    string
 	}{
-		"M84: allows the update of a drained Node":                       {updated(), drain, v1alpha1.ReasonMachineDrained, "Drained"},
-		"M84: allows the update after a timeout":                         {updated(), drain, v1alpha1.ReasonTimedOut, "TimedOut"},
-		"M84: allows the update of a Node that is out of service":        {updated(), drain, v1alpha1.ReasonSkipped, "Skipped"},
-		"M84: does not allow the update during the drain":                {updated(), drain, v1alpha1.ReasonMachineDraining, ""},
-		"M84: does not allow the update while the Machine waits":         {updated(), drain, v1alpha1.ReasonWaitingForTurn, ""},
-		"M84: does not allow the update of a Node that is only cordoned": {updated(), drain, v1alpha1.ReasonMachineCordoned, ""},
-		"M84: allows the update of a cordoned Node":                      {updated(), cordon, v1alpha1.ReasonMachineCordoned, "Cordoned"},
-		"M84: does not allow the update before the Node is cordoned":     {updated(), cordon, v1alpha1.ReasonMachineCordoning, ""},
-		"M84: allows nothing where the policy requires nothing":          {updated(), inPlace(""), v1alpha1.ReasonMachineDrained, ""},
-		"M84: allows nothing without an update":                          {&clusterv1.Machine{}, drain, v1alpha1.ReasonMachineDrained, ""},
-		"M84: keeps the permission until the update has completed":       {updated(allowed, "Drained"), drain, v1alpha1.ReasonMachineDraining, "Drained"},
-		"M84: replaces a copy of the permission of another Machine":      {updated(allowed, "Drained/other"), drain, v1alpha1.ReasonMachineDrained, "Drained"},
-		"M84: withdraws the permission when the update has completed":    {annotatedMachine(allowed, "Drained"), drain, v1alpha1.ReasonMachineDrained, ""},
-		"M84: withdraws the permission when the policy requires nothing": {updated(allowed, "Drained"), inPlace(v1alpha1.InPlaceUpdatesIgnore), v1alpha1.ReasonMachineDrained, ""},
+		"M84: allows the update of a drained Node":                                  {updated(), drain, v1alpha1.ReasonMachineDrained, "Drained"},
+		"M84: allows the update after a timeout":                                    {updated(), drain, v1alpha1.ReasonTimedOut, "TimedOut"},
+		"M84: allows the update of a Node that is out of service":                   {updated(), drain, v1alpha1.ReasonSkipped, "Skipped"},
+		"M84: does not allow the update during the drain":                           {updated(), drain, v1alpha1.ReasonMachineDraining, ""},
+		"M84: does not allow the update while the Machine waits":                    {updated(), drain, v1alpha1.ReasonWaitingForTurn, ""},
+		"M84: does not allow the update of a Node that is only cordoned":            {updated(), drain, v1alpha1.ReasonMachineCordoned, ""},
+		"M84: allows the update of a cordoned Node":                                 {updated(), cordon, v1alpha1.ReasonMachineCordoned, "Cordoned"},
+		"M84: does not allow the update before the Node is cordoned":                {updated(), cordon, v1alpha1.ReasonMachineCordoning, ""},
+		"M84: allows nothing where the policy requires nothing":                     {updated(), inPlace(""), v1alpha1.ReasonMachineDrained, ""},
+		"M84: allows nothing without an update":                                     {&clusterv1.Machine{}, drain, v1alpha1.ReasonMachineDrained, ""},
+		"M84: keeps the permission until the update has completed":                  {updated(allowed, "Drained"), drain, v1alpha1.ReasonMachineDraining, "Drained"},
+		"M84: replaces a copy of the permission of another Machine":                 {updated(allowed, "Drained/other"), drain, v1alpha1.ReasonMachineDrained, "Drained"},
+		"M84: withdraws the permission when the update has completed":               {annotatedMachine(allowed, "Drained"), drain, v1alpha1.ReasonMachineDrained, ""},
+		"M84: keeps the permission when the policy requires nothing any more":       {updated(allowed, "Drained"), inPlace(v1alpha1.InPlaceUpdatesIgnore), v1alpha1.ReasonMachineDrained, "Drained"},
+		"M84: keeps the permission when no policy selects the Machine any more":     {updated(allowed, "Drained"), nil, v1alpha1.ReasonMachineDrained, "Drained"},
+		"M84: withdraws it without a policy when the update has completed":          {annotatedMachine(allowed, "Drained"), nil, v1alpha1.ReasonMachineDrained, ""},
+		"M84: withdraws a copy of another Machine when the policy requires nothing": {updated(allowed, "Drained/other"), inPlace(v1alpha1.InPlaceUpdatesIgnore), v1alpha1.ReasonMachineDrained, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
