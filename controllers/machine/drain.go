@@ -96,6 +96,10 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if err != nil {
 		return outcome{}, err
 	}
+	if m := s.maintenance; machinedrain.MustRecreate(m, desired) {
+		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "NodeMaintenance " + m.Name + " announced another drain plan; recreating it"},
+			machinemaintenance.CompleteAndDelete(ctx, s.client, m, r.Maintenances.ManagementCluster)
+	}
 	if problem != nil {
 		return r.keepRules(ctx, s, desired, problem)
 	}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -41,6 +42,37 @@ func TestReplacedRule(t *testing.T) {
 		g.Expect(at(2500*time.Millisecond, protected)).To(Equal(protected))
 		g.Expect(at(10*time.Second, nil)).To(Equal(protected), "it is gone again")
 		g.Expect(at(13*time.Second, nil)).To(BeEmpty())
+	})
+}
+
+func TestAnnouncedPlan(t *testing.T) {
+	t.Run("M125: a Machine whose maintenance was announced is drained with the drain plan that its policy has now", func(t *testing.T) {
+		g, key, now, node := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+		machine := deletedMachine()
+		announced := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, Stage: v1alpha1.StageIdle, For: v1alpha1.RequestedForRollout})
+		announced.Finalizers = nil
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p"}}
+		policy.Spec.DrainPlanDefaults = v1alpha1.DrainPlanDefaultsPriorityTiers
+		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
+		remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, announced).Build()
+		reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}}
+		r := &Reconciler{
+			Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}, events: record.NewFakeRecorder(10),
+			Clusters:   workload.NewClusters(management, reachable, newScheme(), workload.Limits{}, clock.RealClock{}),
+			retryAfter: func(types.NamespacedName, time.Duration) {},
+		}
+		request := func() outcome {
+			s := &scope{machine: machine, policy: policy, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, now: now}
+			result, err := r.requestMaintenance(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			return result
+		}
+		g.Expect(request().action).To(Equal(wait))
+		g.Expect(request().action).To(Equal(proceed))
+		stored := &v1alpha1.NodeMaintenance{}
+		g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(announced), stored)).To(Succeed())
+		g.Expect(stored.Spec.Stage).To(Equal(v1alpha1.StageDrain))
+		g.Expect(stored.Spec.DrainPlanDefaults).To(Equal(v1alpha1.DrainPlanDefaultsPriorityTiers))
 	})
 }
 

@@ -116,7 +116,7 @@ func drainPlan(policy *v1alpha1.MachineDrainPolicy) ([]v1alpha1.DrainPlanEntry, 
 }
 
 // Update changes a present NodeMaintenance to the desired one: its stage only moves forward, and its rules and evacuation policy follow edits.
-// The drain plan is immutable.
+// The drain plan is immutable, see MustRecreate.
 func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 	changed = adopt(present, desired.Annotations[v1alpha1.OwnerManagementClusterAnnotation])
 	if StageBefore(present.Spec.Stage, desired.Spec.Stage) {
@@ -143,6 +143,16 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 		present.Spec.MaxParallelNodes, present.Spec.WaitingNodes, changed = nil, "", true
 	}
 	return changed
+}
+
+// MustRecreate reports whether the present NodeMaintenance only announces the maintenance of a Node, with another drain plan than the desired one. The plan
+// is immutable, and nothing has happened yet.
+func MustRecreate(present, desired *v1alpha1.NodeMaintenance) bool {
+	isAnnounced := present != nil && present.Spec.Stage == v1alpha1.StageIdle && StageBefore(v1alpha1.StageIdle, desired.Spec.Stage)
+	inEffect := func(m *v1alpha1.NodeMaintenance) []v1alpha1.DrainPlanEntry {
+		return plan.Complete(m.Spec.DrainPlan, m.Spec.DrainPlanDefaults)
+	}
+	return isAnnounced && !apiequality.Semantic.DeepEqual(inEffect(present), inEffect(desired))
 }
 
 // updateStart makes a present NodeMaintenance count the drain timeout from the same time as its Machine. It does not record a start that

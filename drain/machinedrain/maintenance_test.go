@@ -36,6 +36,32 @@ func TestUpdateAdopts(t *testing.T) {
 	})
 }
 
+func TestMustRecreate(t *testing.T) {
+	planned := &v1alpha1.MachineDrainPolicy{Spec: v1alpha1.MachineDrainPolicySpec{DrainPlan: []v1alpha1.DrainPlanEntry{{PodPriority: 1000}}}}
+	tiers := &v1alpha1.MachineDrainPolicy{Spec: v1alpha1.MachineDrainPolicySpec{DrainPlanDefaults: v1alpha1.DrainPlanDefaultsPriorityTiers}}
+	of := func(policy *v1alpha1.MachineDrainPolicy, stage v1alpha1.NodeMaintenanceStage) *v1alpha1.NodeMaintenance {
+		return machinedrain.Maintenance(machinedrain.Request{Machine: &clusterv1.Machine{}, Node: &corev1.Node{}, Policy: policy, Stage: stage})
+	}
+	for name, tc := range map[string]struct {
+		present, desired *v1alpha1.NodeMaintenance
+		want             bool
+	}{
+		"M125: an announcement with another plan is recreated for the drain":     {of(nil, v1alpha1.StageIdle), of(planned, v1alpha1.StageDrain), true},
+		"M125: also with other defaults, and while the Machine waits for a turn": {of(planned, v1alpha1.StageIdle), of(tiers, v1alpha1.StageCordon), true},
+		"M125: one with the same plan is continued":                              {of(planned, v1alpha1.StageIdle), of(planned.DeepCopy(), v1alpha1.StageDrain), false},
+		"M125: one that still only announces is kept":                            {of(nil, v1alpha1.StageIdle), of(planned, v1alpha1.StageIdle), false},
+		"M125: a NodeMaintenance that has cordoned the Node is kept":             {of(nil, v1alpha1.StageCordon), of(planned, v1alpha1.StageDrain), false},
+		"M125: one that drains the Node is kept":                                 {of(nil, v1alpha1.StageDrain), of(planned, v1alpha1.StageDrain), false},
+		"M125: one that does not exist is created":                               {nil, of(planned, v1alpha1.StageDrain), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := machinedrain.MustRecreate(tc.present, tc.desired); got != tc.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
 func TestUpdateOfParallelNodes(t *testing.T) {
 	t.Run("M13: a drain timeout reaches a NodeMaintenance in which a user has set maxParallelNodes, which excludes it", func(t *testing.T) {
 		g, machine := NewWithT(t), &clusterv1.Machine{}
