@@ -34,16 +34,6 @@ func (t Terms) Limits(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.
 // allow reports whether an evacuator may be active.
 func (l *Limits) allow(class string) bool { return l == nil || contains(l.BuiltIn, class) }
 
-// next returns the class of the first of the evacuators that may be activated, or "".
-func (l *Limits) next(evacuators []v1alpha1.Evacuator) string {
-	for _, evacuator := range evacuators {
-		if l.allow(evacuator.EvacuatorClass) {
-			return evacuator.EvacuatorClass
-		}
-	}
-	return ""
-}
-
 // complete adds the DaemonSet evacuator if it serves the Pod and spec.evacuators does not list it: Pods of DaemonSets are never
 // evicted, so nothing else would remove them. All other Pods are evicted if no evacuator serves them.
 func (l *Limits) complete(evacuators []v1alpha1.Evacuator) []v1alpha1.Evacuator {
@@ -91,13 +81,22 @@ func serving(pod *corev1.Pod, podType v1alpha1.PodType) []v1alpha1.Evacuator {
 	return BuiltIn(pod, podType, v1alpha1.EvacuationPolicy{Surge: v1alpha1.SurgeAlways})
 }
 
+// Unserved returns the classes of built-in evacuators that serve a Pod under no policy. Nothing reports progress for them, so they count for nothing,
+// also where a user has listed them in the spec of an Evacuation.
+func Unserved(pod *corev1.Pod, podType v1alpha1.PodType) []string {
+	served := serving(pod, podType)
+	return slices.DeleteFunc([]string{
+		v1alpha1.EvacuatorClassDeployment, v1alpha1.EvacuatorClassStatefulSet, v1alpha1.EvacuatorClassDaemonSet, v1alpha1.EvacuatorClassKubelet,
+	}, func(class string) bool { return contains(served, class) })
+}
+
 // SubjectOf describes the Pod of an Evacuation for Resolve. The policy in the annotation of the Evacuation applies: a tenant must not
 // be able to add an evacuator that the policy excludes by annotating the Pod. A surge is never allowed here: NodeMaintenances,
 // which may request one, create their Evacuations resolved, and other instigators cannot request one.
 func SubjectOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType) Subject {
 	return Subject{
-		Annotations: pod.Annotations,
-		BuiltIn:     BuiltIn(pod, podType, v1alpha1.EvacuationPolicy{}),
-		Policy:      v1alpha1.EvacuatorsPolicy(e.Annotations[v1alpha1.EvacuatorsPolicyAnnotation]),
+		Annotations: pod.Annotations, Unserved: Unserved(pod, podType),
+		BuiltIn: BuiltIn(pod, podType, v1alpha1.EvacuationPolicy{}),
+		Policy:  v1alpha1.EvacuatorsPolicy(e.Annotations[v1alpha1.EvacuatorsPolicyAnnotation]),
 	}
 }

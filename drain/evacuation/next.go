@@ -57,6 +57,8 @@ type Input struct {
 	// ResolvedEvacuators is what Resolve returned for the Pod. Next uses it if spec.evacuators is empty and the eviction has not
 	// been decided yet.
 	ResolvedEvacuators []v1alpha1.Evacuator
+	// Unserved are the built-in evacuators that do not serve the Pod, see Unserved.
+	Unserved []string
 	// Limits that NodeMaintenances impose. Nil: no limits.
 	Limits *Limits
 	// DrainEnds is when the drain times out. Nil: never.
@@ -74,7 +76,7 @@ type Input struct {
 func InputOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, terms Terms, now time.Time) Input {
 	resolved, _ := Resolve(SubjectOf(e, pod, podType))
 	return Input{
-		Evacuation: e, Pod: ObservedPod(e, pod, podType), ResolvedEvacuators: resolved, Limits: terms.Limits(e, pod, podType),
+		Evacuation: e, Pod: ObservedPod(e, pod, podType), ResolvedEvacuators: resolved, Unserved: Unserved(pod, podType), Limits: terms.Limits(e, pod, podType),
 		DrainEnds: terms.DrainEnds, Suspended: terms.DefersEvacuation(e), TerminatingSince: rules.DeletionRequested(pod), Now: now,
 	}
 }
@@ -214,8 +216,11 @@ func evacuate(in Input) Action {
 		if len(evacuators) == 0 || e.Status.ActiveEvacuatorCompleted {
 			return exhausted(in.Pod, v1alpha1.ReasonNoEvacuator, "The Pod has no evacuator")
 		}
-		if first := in.Limits.next(evacuators); first != "" {
+		if first := in.next(evacuators); first != "" {
 			return activate(in, first, "", "The evacuation begins")
+		}
+		if in.Limits == nil {
+			return exhausted(in.Pod, v1alpha1.ReasonNoEvacuator, "No evacuator in the spec serves the Pod")
 		}
 		return exhausted(in.Pod, v1alpha1.ReasonEvacuatorNotAllowed, "A NodeMaintenance allows only built-in evacuators, and none of them supports the Pod")
 	}
@@ -228,6 +233,8 @@ func evacuate(in Input) Action {
 	reason, why := v1alpha1.ReasonEvacuatorCompleted, fmt.Sprintf("Evacuator %s has completed, but the Pod still exists", class)
 	switch {
 	case e.Status.ActiveEvacuatorCompleted:
+	case slices.Contains(in.Unserved, class):
+		reason, why = v1alpha1.ReasonNoEvacuator, fmt.Sprintf("Built-in evacuator %s does not serve the Pod", class)
 	case !in.Limits.allow(class):
 		reason, why = v1alpha1.ReasonEvacuatorNotAllowed, fmt.Sprintf("A NodeMaintenance allows only built-in evacuators, and evacuator %s is not built in", class)
 	default:
@@ -237,10 +244,20 @@ func evacuate(in Input) Action {
 		}
 		reason, why = v1alpha1.ReasonEvacuatorUnresponsive, fmt.Sprintf("Evacuator %s has made no progress for %s", class, progressDeadline(in))
 	}
-	if next := in.Limits.next(evacuators[position+1:]); next != "" {
+	if next := in.next(evacuators[position+1:]); next != "" {
 		return activate(in, next, reason, why)
 	}
 	return exhausted(in.Pod, reason, why+", and no evacuator is left")
+}
+
+// next returns the class of the first of the evacuators that may be activated, or "".
+func (in Input) next(evacuators []v1alpha1.Evacuator) string {
+	for _, evacuator := range evacuators {
+		if class := evacuator.EvacuatorClass; in.Limits.allow(class) && !slices.Contains(in.Unserved, class) {
+			return class
+		}
+	}
+	return ""
 }
 
 func activate(in Input, class, reason, why string) Action {

@@ -36,6 +36,8 @@ type Subject struct {
 	Annotations map[string]string
 	// BuiltIn are the built-in evacuators that serve this Pod.
 	BuiltIn []v1alpha1.Evacuator
+	// Unserved are the built-in evacuators that do not serve this Pod, see Unserved.
+	Unserved []string
 	// Policy decides whether Resolve considers the annotations. Empty: it does.
 	Policy v1alpha1.EvacuatorsPolicy
 }
@@ -67,6 +69,10 @@ func Resolve(s Subject) ([]v1alpha1.Evacuator, []Problem) {
 			evacuator, err := parse(class, s.Annotations[key])
 			if err != nil {
 				r.refuse(key, err.Error())
+				continue
+			}
+			if slices.Contains(s.Unserved, class) {
+				r.refuse(key, fmt.Sprintf("built-in evacuator %s does not serve the Pod", class))
 				continue
 			}
 			r.add(key, evacuator)

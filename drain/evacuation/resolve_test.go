@@ -27,6 +27,7 @@ func TestResolve(t *testing.T) {
 		annotate []string
 		builtIn  []string
 		policy   v1alpha1.EvacuatorsPolicy
+		unserved []string
 		want     string
 		problems []string // what each message must contain
 	}{
@@ -43,6 +44,13 @@ func TestResolve(t *testing.T) {
 			builtIn:  []string{deployment},
 			policy:   v1alpha1.EvacuatorsBuiltIn,
 			want:     deployment,
+		},
+		{
+			name:     "E4: rejects a built-in class that does not serve the Pod",
+			annotate: []string{"statefulset.apps.k8s.io:10000/controller", "operator.example.com:10000/controller"},
+			unserved: []string{"statefulset.apps.k8s.io"},
+			want:     "operator.example.com:10000/controller",
+			problems: []string{"built-in evacuator statefulset.apps.k8s.io does not serve the Pod"},
 		},
 		{
 			name:     "E4: accepts an annotated controller if no controller is built in",
@@ -118,7 +126,7 @@ func TestResolve(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, problems := evacuation.Resolve(evacuation.Subject{Annotations: annotated(test.annotate...), BuiltIn: evacuators(test.builtIn...), Policy: test.policy})
+			got, problems := evacuation.Resolve(evacuation.Subject{Annotations: annotated(test.annotate...), BuiltIn: evacuators(test.builtIn...), Policy: test.policy, Unserved: test.unserved})
 			if show(got) != test.want {
 				t.Errorf("got %q, want %q", show(got), test.want)
 			}

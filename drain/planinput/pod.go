@@ -127,5 +127,7 @@ func (p Pod) Evacuators(pod *corev1.Pod, policy v1alpha1.EvacuationPolicy) ([]v1
 	if p.Planned.HasEvacuator {
 		builtIn = staticpod.Evacuators()
 	}
-	return evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations, BuiltIn: builtIn, Policy: policy.Evacuators})
+	return evacuation.Resolve(evacuation.Subject{
+		Annotations: pod.Annotations, BuiltIn: builtIn, Unserved: evacuation.Unserved(pod, p.Type), Policy: policy.Evacuators,
+	})
 }

@@ -189,31 +189,39 @@ func migratorNotAllowed(s *scene) {
 	s.deleteMaintenances("e4-builtin")
 }
 
-// hundredEvacuators creates Evacuations before the drain, as a tenant can: one with a hundred evacuators that are resolved from the Pod, and
-// one that lists a built-in evacuator which does not serve the Pod.
+// hundredEvacuators creates Evacuations before the drain, as a tenant can: one with a hundred evacuators that are resolved from the Pod, one
+// that lists an evacuator, and one whose annotation names another Node.
 func hundredEvacuators(s *scene) {
-	s.withNodes("e39")
+	s.withNodes("e39", "e39-other")
 	hundred, listed := bare("e39-hundred", "e39"), bare("e39-listed", "e39")
+	elsewhere, other := bare("e39-elsewhere", "e39", withEvacuator), bare("e39-other", "e39-other", withEvacuator)
 	for i := range 100 {
 		hundred.Annotations[fmt.Sprintf("%ssilent-%d.test", v1alpha1.EvacuatorPriorityAnnotationPrefix, i)] = "5000"
 	}
-	s.run(hundred, listed)
-	for _, pod := range []*corev1.Pod{hundred, listed} {
-		e := requestFor(pod)
+	s.run(hundred, listed, other, elsewhere)
+	for _, each := range []struct {
+		pod    *corev1.Pod
+		active string
+	}{{hundred, "silent-0.test"}, {listed, "listed.test"}, {other, evacuatorClass}, {elsewhere, evacuatorClass}} {
+		e := requestFor(each.pod)
 		e.Spec.ProgressDeadlineSeconds = 21600
-		if pod == listed {
-			e.Spec.Evacuators = []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet, Priority: 100}}
+		switch each.pod {
+		case listed:
+			e.Spec.Evacuators = []v1alpha1.Evacuator{{EvacuatorClass: each.active, Priority: 100}}
+		case elsewhere:
+			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "e39-other"}
 		}
 		s.create(s.workload.Client, e)
+		s.Eventually(func() string { return s.activeClass(each.pod) }, soon, pace).Should(Equal(each.active))
 	}
-	s.Eventually(func() string { return s.activeClass(hundred) }, soon, pace).Should(Equal("silent-0.test"))
-	s.Eventually(func() string { return s.activeClass(listed) }, soon, pace).Should(Equal(v1alpha1.EvacuatorClassStatefulSet))
+	s.Expect(s.existing(elsewhere).Annotations).To(HaveKeyWithValue(v1alpha1.EvacuationNodeAnnotation, "e39"))
 	s.Expect(s.existing(hundred).Spec.Evacuators).To(HaveLen(100))
 
 	s.maintain(nm("e39", draining, ofNodes("e39"), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.Evacuators = v1alpha1.EvacuatorsBuiltIn }))
-	s.expectDeleted(hundred, listed)
-	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e39-hundred", "e39-listed"))
+	s.expectDeleted(hundred, listed, elsewhere)
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("e39-hundred", "e39-listed", "e39-elsewhere"))
 	s.Expect(s.reportsOf(hundred)).NotTo(ContainElement(ContainSubstring("silent-1.test")), "the next evacuator was activated")
+	s.setFinalizers(other)
 	s.deleteMaintenances("e39")
 }
 

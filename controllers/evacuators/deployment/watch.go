@@ -113,6 +113,9 @@ func (r *Reconciler) deploymentsOf(cluster types.NamespacedName) func(context.Co
 			return nil
 		}
 		if pod, _ := assignment.PodOf(r.Clusters.CurrentObservation(cluster), e); pod != nil {
+			if surge.DeploymentOf(pod) == "" {
+				return nil
+			}
 			return []types.NamespacedName{{Namespace: pod.Namespace, Name: surge.DeploymentOf(pod)}}
 		}
 		watched, err := r.Clusters.Client(ctx, cluster)

@@ -59,7 +59,7 @@ func (r *Reconciler) setOf(cluster types.NamespacedName) func(context.Context, *
 			return nil
 		}
 		pod, _ := assignment.PodOf(r.Clusters.CurrentObservation(cluster), e)
-		if pod == nil {
+		if pod == nil || statefulset.SetOf(pod) == "" {
 			return nil // a Change enqueues it when the Pods of its Node are observed
 		}
 		return []types.NamespacedName{{Namespace: pod.Namespace, Name: statefulset.SetOf(pod)}}
