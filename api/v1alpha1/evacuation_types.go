@@ -177,7 +177,6 @@ type EvacuationStatus struct {
 	// failedEvictionCounter is the number of evictions that the API server refused. It never decreases.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:XValidation:rule="self >= oldSelf",message="failedEvictionCounter must not decrease"
 	FailedEvictionCounter int32 `json:"failedEvictionCounter,omitempty"`
 
 	// failedEvictionTime is the time of the last eviction that the API server refused.
@@ -207,6 +206,7 @@ type EvacuationStatus struct {
 // +kubebuilder:resource:path=evacuations,scope=Namespaced,shortName=evac,categories=cluster-api
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.startsWith(self.spec.podRef.uid + '-') && !self.metadata.name.endsWith('-') && self.metadata.name == self.spec.podRef.uid + '-' + self.spec.podRef.name.substring(0, size(self.metadata.name) - size(self.spec.podRef.uid) - 1 <= size(self.spec.podRef.name) ? size(self.metadata.name) - size(self.spec.podRef.uid) - 1 : 0)",message="metadata.name must be podRef.uid, a dash, and the start of podRef.name"
 // +kubebuilder:validation:XValidation:rule="size(self.spec.podRef.name) <= 150 ? self.metadata.name == self.spec.podRef.uid + '-' + self.spec.podRef.name : self.spec.podRef.name.substring(size(self.metadata.name) - size(self.spec.podRef.uid) - 1, 150).matches('^[-.]*$')",message="metadata.name must contain the first 150 characters of podRef.name without trailing dashes and dots"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.failedEvictionCounter) || (has(self.status) && has(self.status.failedEvictionCounter) && self.status.failedEvictionCounter >= oldSelf.status.failedEvictionCounter)",message="status.failedEvictionCounter must not decrease"
 // +kubebuilder:printcolumn:name="Pod",type="string",JSONPath=".spec.podRef.name"
 // +kubebuilder:printcolumn:name="Evacuator",type="string",JSONPath=".status.activeEvacuatorClass",description="Active evacuator"
 // +kubebuilder:printcolumn:name="Refused",type="integer",JSONPath=".status.failedEvictionCounter",description="Evictions that the API server refused"

@@ -321,6 +321,8 @@ func testEvacuationValidation(t *testing.T, all *validation) {
 		v.Expect(e.Status.EvacuationCancellationPolicy).To(Equal(v1alpha1.CancellationAllow))
 		e.Status.FailedEvictionCounter = 1
 		v.Expect(v.client.Status().Update(t.Context(), e)).To(MatchError(ContainSubstring("must not decrease")))
+		e.Status.FailedEvictionCounter = 0
+		v.Expect(v.client.Status().Update(t.Context(), e)).To(MatchError(ContainSubstring("must not decrease")), "it is removed")
 		e.Status.FailedEvictionCounter = 2
 		e.Status.Message = strings.Repeat("x", 32769)
 		v.Expect(v.client.Status().Update(t.Context(), e)).To(MatchError(ContainSubstring("message")))
