@@ -58,6 +58,7 @@ type drainWatch struct {
 type nodePods struct {
 	informer cache.SharedIndexInformer
 	stop     context.CancelFunc
+	known    sets.Set[types.UID] // those of the Pods in byUID
 }
 
 // newDrainWatch starts a drain watch. earlier are the budgets of the watch that it replaces, or nil.
@@ -285,7 +286,7 @@ func (w *drainWatch) startNode(node string) error {
 		return errors.Wrapf(err, "preparing the watch of the Pods on Node %s", node)
 	}
 	ctx, stop := context.WithCancel(w.ctx)
-	w.nodes[node] = &nodePods{informer: informer, stop: stop}
+	w.nodes[node] = &nodePods{informer: informer, stop: stop, known: sets.New[types.UID]()}
 	go informer.RunWithContext(ctx)
 	go func() {
 		if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
@@ -311,10 +312,8 @@ func (w *drainWatch) stopNode(node string) {
 	delete(w.nodes, node)
 	w.forgetFailures(listedPods(node))
 	w.settled.Delete(node)
-	for uid, pod := range w.byUID {
-		if pod.Spec.NodeName == node {
-			delete(w.byUID, uid)
-		}
+	for uid := range pods.known {
+		delete(w.byUID, uid)
 	}
 }
 
@@ -324,7 +323,8 @@ func (w *drainWatch) podChanged(change ChangeType, node string, of cache.SharedI
 		return
 	}
 	w.mu.Lock()
-	if pods := w.nodes[node]; pods == nil || pods.informer != of { // a late event of a watch that has been stopped
+	pods := w.nodes[node]
+	if pods == nil || pods.informer != of { // a late event of a watch that has been stopped
 		w.mu.Unlock()
 		return
 	}
@@ -333,8 +333,10 @@ func (w *drainWatch) podChanged(change ChangeType, node string, of cache.SharedI
 	}
 	if change == PodDeleted {
 		delete(w.byUID, pod.UID)
+		pods.known.Delete(pod.UID)
 	} else {
 		w.byUID[pod.UID] = pod
+		pods.known.Insert(pod.UID)
 	}
 	w.mu.Unlock()
 	w.notify(Change{Cluster: w.cluster, Type: change, Node: node, Pod: pod})

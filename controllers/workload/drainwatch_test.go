@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	cachetesting "k8s.io/client-go/tools/cache/testing"
 )
@@ -22,7 +24,7 @@ func TestLateEventsOfAStoppedWatch(t *testing.T) {
 		return cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, cache.Indexers{})
 	}
 	former, present := informer(), informer()
-	w := &drainWatch{notify: func(Change) {}, nodes: map[string]*nodePods{"one": {informer: present}}, byUID: map[types.UID]*corev1.Pod{}}
+	w := &drainWatch{notify: func(Change) {}, nodes: map[string]*nodePods{"one": {informer: present, known: sets.New[types.UID]()}}, byUID: map[types.UID]*corev1.Pod{}}
 	deleted := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "deleted", UID: "deleted"}}
 	w.podChanged(PodChanged, "one", former, deleted)
 	g.Expect(w.byUID).To(BeEmpty(), "no event of the present watch would remove the Pod")
@@ -30,6 +32,49 @@ func TestLateEventsOfAStoppedWatch(t *testing.T) {
 	w.podChanged(PodChanged, "one", present, running)
 	w.podChanged(PodDeleted, "one", former, running)
 	g.Expect(w.byUID).To(HaveKey(running.UID))
+}
+
+// newWatchOf returns a drain watch of many Nodes, each with the same number of Pods.
+func newWatchOf(nodes, podsOnEach int) *drainWatch {
+	w := &drainWatch{
+		notify: func(Change) {}, nodes: map[string]*nodePods{}, byUID: map[types.UID]*corev1.Pod{},
+		needs: map[string]sets.Set[string]{"owner": sets.New[string]()}, neededBy: map[string]sets.Set[string]{}, settled: sets.New[string](),
+	}
+	for i := range nodes {
+		node, informer := fmt.Sprint("node-", i), cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, cache.Indexers{})
+		w.nodes[node] = &nodePods{informer: informer, stop: func() {}, known: sets.New[types.UID]()}
+		w.neededBy[node] = sets.New("owner")
+		w.needs["owner"].Insert(node)
+		for j := range podsOnEach {
+			uid := types.UID(fmt.Sprint(i, "-", j))
+			w.podChanged(PodChanged, node, informer, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: string(uid), UID: uid}, Spec: corev1.PodSpec{NodeName: node}})
+		}
+	}
+	return w
+}
+
+func TestReleasedNodes(t *testing.T) {
+	t.Run("E37: the Pods of a Node that no owner needs are forgotten, and no others", func(t *testing.T) {
+		g, w := NewWithT(t), newWatchOf(3, 2)
+		g.Expect(w.byUID).To(HaveLen(6))
+		w.podChanged(PodDeleted, "node-2", w.nodes["node-2"].informer, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "2-1"}})
+		w.mu.Lock()
+		w.releaseNodes("owner", sets.New("node-0"))
+		w.mu.Unlock()
+		g.Expect(slices.Collect(maps.Keys(w.byUID))).To(ConsistOf(types.UID("1-0"), types.UID("1-1"), types.UID("2-0")))
+		g.Expect(w.release("owner")).To(BeTrue())
+		g.Expect(w.byUID).To(BeEmpty())
+	})
+}
+
+// BenchmarkRelease1000Nodes30000Pods is the end of a NodeMaintenance that selects many Nodes, under the lock of all workload clusters.
+func BenchmarkRelease1000Nodes30000Pods(b *testing.B) {
+	for range b.N {
+		b.StopTimer()
+		w := newWatchOf(1000, 30)
+		b.StartTimer()
+		w.release("owner")
+	}
 }
 
 func TestDaemonSetsThatAreNotInTheCache(t *testing.T) {

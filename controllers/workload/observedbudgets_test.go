@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	cachetesting "k8s.io/client-go/tools/cache/testing"
@@ -65,7 +66,7 @@ func TestLossWithChangedLabels(t *testing.T) {
 	g := NewWithT(t)
 	w := watchOf(t.Context(), cachetesting.NewFakeControllerSource(), nil)
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, cache.Indexers{})
-	w.nodes, w.byUID = map[string]*nodePods{"one": {informer: informer}}, map[types.UID]*corev1.Pod{}
+	w.nodes, w.byUID = map[string]*nodePods{"one": {informer: informer, known: sets.New[types.UID]()}}, map[types.UID]*corev1.Pod{}
 	w.observedBudgets.changed(pdbOf("web", "web"))
 	w.podChanged(PodChanged, "one", informer, podOf("web"))
 	_, lost := w.LossOf(budgets.PodOf(podOf("web")))
