@@ -140,6 +140,9 @@ func TestNodeOfReleasedMachine(t *testing.T) {
 			g.Expect(r.findMachine(t.Context(), s)).To(Succeed())
 			g.Expect(slices.Contains(names(r.steps(s)), "uncordon")).NotTo(Equal(tc.kept))
 			g.Expect(names(r.steps(s))).To(ContainElement("withdraw"))
+			s.maintenance = m.DeepCopy()
+			s.maintenance.Spec.Stage = v1alpha1.StageDrain
+			g.Expect(reflect.DeepEqual(names(r.steps(s)), []string{"moveToComplete"})).To(Equal(tc.clusterDeleted), "no drain continues when a Machine was deleted with its Cluster")
 
 			remote := fake.NewClientBuilder().WithScheme(scheme).WithObjects(node).Build()
 			of := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "user"}, Spec: v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("one"), Stage: v1alpha1.StageComplete}}
