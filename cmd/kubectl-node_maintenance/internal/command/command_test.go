@@ -189,6 +189,14 @@ func TestAsk(t *testing.T) {
 		})
 	}
 
+	t.Run("K15: the plan about which it asks is not on the standard output, which has names with -o name", func(t *testing.T) {
+		g := NewWithT(t)
+		var out, errOut bytes.Buffer
+		o := &options{IOStreams: genericiooptions.IOStreams{Out: &out, ErrOut: &errOut}}
+		o.proposePlan(&report.Plan{})
+		g.Expect(out.String()).To(BeEmpty())
+		g.Expect(errOut.String()).NotTo(BeEmpty())
+	})
 	t.Run("K15: Ctrl-C at the question changes nothing", func(t *testing.T) {
 		g := NewWithT(t)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -43,7 +43,7 @@ func (m *maintainOptions) confirm(ctx context.Context, c *observe.Connections, t
 		fmt.Fprintln(m.ErrOut, terminal.Clean("The plan cannot be predicted: "+err.Error(), maxError))
 	default:
 		plan.Gaps = c.Gaps.List()
-		report.WritePlan(m.Out, plan, false, m.style())
+		m.proposePlan(plan)
 	}
 	question := "Drain this Node?"
 	if count > 1 {
@@ -55,6 +55,11 @@ func (m *maintainOptions) confirm(ctx context.Context, c *observe.Connections, t
 		err = exit{report.ExitBlocked}
 	}
 	return err
+}
+
+// proposePlan prints the plan about which the user decides. Like the question, it is no result: the standard output may have a format for programs.
+func (o *options) proposePlan(plan *report.Plan) {
+	report.WritePlan(o.ErrOut, plan, false, terminal.StyleFor(o.ErrOut, o.noColors()))
 }
 
 // ask asks a question that is answered by y or n.
