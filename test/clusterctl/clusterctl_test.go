@@ -2,6 +2,7 @@ package clusterctl
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/guide"
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
@@ -30,6 +32,7 @@ func TestClusterctl(t *testing.T) {
 	all.Expect(first.client.Create(t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}})).To(Succeed())
 	all.Expect(kwok.Create(t.Context(), first.client, all.cluster.Objects())).To(Succeed())
 	evicted := 0
+	offersUpgrade := MatchRegexp(`runtime-extension-node-maintenance +` + fleet.InstallationNamespace + ` +RuntimeExtensionProvider +` + oldVersion + ` +` + newVersion)
 
 	t.Run("init: an installed provider drains the Node of a deleted Machine", func(t *testing.T) {
 		w := all.sub(t)
@@ -49,11 +52,29 @@ func TestClusterctl(t *testing.T) {
 
 	t.Run("upgrade: a drain in progress continues under the new version", func(t *testing.T) {
 		w := all.sub(t)
-		w.Expect(first.clusterctl(t, "upgrade", "plan")).To(MatchRegexp(`runtime-extension-node-maintenance +` + fleet.InstallationNamespace + ` +RuntimeExtensionProvider +` + oldVersion + ` +` + newVersion))
+		w.Expect(first.clusterctl(t, "upgrade", "plan")).To(offersUpgrade)
 		first.clusterctl(t, "upgrade", "apply", "--runtime-extension="+fleet.InstallationNamespace+"/node-maintenance:"+newVersion)
 		first.waitAvailable(t, newVersion)
 		w.liftBudget("m2")
 		w.expectGone("m2")
+		evicted += podsOnNode
+		w.expectEvictedOnce(evicted)
+	})
+
+	t.Run("downgrade: the command of the guide installs an older version, under which a drain in progress continues", func(t *testing.T) {
+		w := all.sub(t)
+		w.addMachine("m8")
+		w.beginDrain("m8")
+		steps, err := guide.Section(r.root, "upgrade.md", "Downgrade")
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(steps).To(HaveLen(1))
+		command := strings.Fields(steps[0].Content)
+		w.Expect(command[0]).To(Equal("clusterctl"))
+		first.clusterctl(t, command[1:]...)
+		first.waitAvailable(t, oldVersion)
+		w.Expect(first.clusterctl(t, "upgrade", "plan")).To(offersUpgrade)
+		w.liftBudget("m8")
+		w.expectGone("m8")
 		evicted += podsOnNode
 		w.expectEvictedOnce(evicted)
 	})

@@ -49,7 +49,8 @@ func TestOperator(t *testing.T) {
 	steps, err := guide.Section(r.root, "installation.md", "With the Cluster API operator")
 	r.Expect(err).NotTo(HaveOccurred())
 	r.Expect(steps).To(HaveLen(5))
-	variables, configMap, provider, wait, removal := steps[0].Content, steps[1].Content, steps[2].Content, steps[3].Content, steps[4].Content
+	variables, configMap, provider, wait := steps[0].Content, steps[1].Content, steps[2].Content, steps[3].Content
+	removal, removalOfRest, _ := strings.Cut(steps[4].Content, "\n")
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}}
 	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "machinedrainpolicies.maintenance.cluster.x-k8s.io"}}
 
@@ -90,10 +91,17 @@ func TestOperator(t *testing.T) {
 		m.expectKept(t, policy)
 	})
 
+	t.Run("installs an older version, and keeps objects, when the RuntimeExtensionProvider is deleted and created again", func(t *testing.T) {
+		m.kubectl(t, removal, "")
+		m.apply(t, provider)
+		m.waitAvailable(t, oldVersion)
+		m.expectInstalled(t, oldVersion)
+		m.expectKept(t, policy)
+	})
+
 	t.Run("removes the manager, and keeps what the guide says", func(t *testing.T) {
 		g := NewWithT(t)
-		first, others, _ := strings.Cut(removal, "\n")
-		m.kubectl(t, first, "")
+		m.kubectl(t, removal, "")
 		g.Eventually(func() error { return m.client.Get(t.Context(), deploymentKey, &appsv1.Deployment{}) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
 		g.Eventually(m.kubelet.Running, eventually, pace).Should(BeEmpty())
 		account := client.ObjectKey{Namespace: fleet.InstallationNamespace, Name: "capnm-manager"}
@@ -106,7 +114,7 @@ func TestOperator(t *testing.T) {
 		g.Expect(configMaps.Items).To(HaveLen(2))
 		g.Expect(m.clusterRoles(t, g)).NotTo(BeEmpty())
 
-		m.kubectl(t, others, "")
+		m.kubectl(t, removalOfRest, "")
 		g.Eventually(func() error { return m.client.Get(t.Context(), client.ObjectKeyFromObject(crd), crd) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
 		g.Expect(m.clusterRoles(t, g)).To(BeEmpty())
 		g.Expect(m.client.Get(t.Context(), types.NamespacedName{Name: fleet.InstallationNamespace}, &corev1.Namespace{})).To(Satisfy(apierrors.IsNotFound))
