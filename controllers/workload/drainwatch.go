@@ -3,6 +3,7 @@ package workload
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -22,7 +23,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
-	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
@@ -106,7 +106,7 @@ func (w *drainWatch) startShared() error {
 	surroundingsChanged := func(any) { w.notify(Change{Cluster: w.cluster, Type: AllPodsAffected}) }
 	budgetChanged, budgetDeleted := budgetEvent(w.observedBudgets.changed), budgetEvent(w.observedBudgets.deleted)
 	for _, each := range []sharedWatch{
-		{w.budgets, ctrlcache.TransformStripManagedFields(), budgetChanged, budgetChanged, budgetDeleted, func(any, any) bool { return true }},
+		{w.budgets, trimBudget, budgetChanged, budgetChanged, budgetDeleted, func(any, any) bool { return true }},
 		{w.namespaces, trimNamespace, func(any) {}, surroundingsChanged, surroundingsChanged, labelsChanged},
 		{w.daemonSets, trimDaemonSet, func(any) {}, surroundingsChanged, surroundingsChanged, identityChanged},
 	} {
@@ -182,6 +182,17 @@ func trimNamespace(object any) (any, error) {
 	}
 	m.ObjectMeta = metav1.ObjectMeta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Labels: m.Labels}
 	return m, nil
+}
+
+// trimBudget drops the fields of PodDisruptionBudgets that no decision needs: tenants write them.
+func trimBudget(object any) (any, error) {
+	b, ok := object.(*policyv1.PodDisruptionBudget)
+	if !ok {
+		return object, nil
+	}
+	b.ObjectMeta = metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name, UID: b.UID, ResourceVersion: b.ResourceVersion, Generation: b.Generation}
+	b.Status.Conditions = slices.DeleteFunc(b.Status.Conditions, func(c metav1.Condition) bool { return c.Type != policyv1.DisruptionAllowedCondition })
+	return b, nil
 }
 
 // trimDaemonSet drops the fields of DaemonSets that no decision needs: tenants write them.

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -114,6 +116,23 @@ func TestDaemonSetsThatAreNotInTheCache(t *testing.T) {
 		g.Eventually(changed).Should(Receive())
 		g.Expect(state(former)).To(Equal(absent), "M8: the API server says that it no longer exists: %s", former)
 	}
+}
+
+func TestTrimBudget(t *testing.T) {
+	t.Run("E37: keeps of a PodDisruptionBudget what decisions need", func(t *testing.T) {
+		g := NewWithT(t)
+		identity := metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", ResourceVersion: "10", Generation: 2}
+		budget := &policyv1.PodDisruptionBudget{ObjectMeta: identity, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}
+		budget.Status.DisruptedPods = map[string]metav1.Time{"pod": metav1.Now()}
+		budget.Status.Conditions = []metav1.Condition{{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse}}
+		kept := budget.DeepCopy()
+		budget.Annotations, budget.Labels = map[string]string{"large": strings.Repeat("x", 200_000)}, map[string]string{"l": "1"}
+		budget.OwnerReferences, budget.Finalizers = make([]metav1.OwnerReference, 1000), make([]string, 1000)
+		budget.Status.Conditions = append(make([]metav1.Condition, 1000), kept.Status.Conditions...)
+		trimmed, err := trimBudget(budget)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(trimmed).To(Equal(kept))
+	})
 }
 
 func TestUpdatesThatAffectDecisions(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Change is an event of a drain watch or a connection.
@@ -90,6 +91,10 @@ func PodOf(observation Observation, e *v1alpha1.Evacuation) (*corev1.Pod, bool) 
 // neededAnnotations are the annotations of Pods that decisions need, besides those that name evacuators.
 var neededAnnotations = []string{corev1.MirrorPodAnnotationKey, corev1.PodDeletionCost, v1alpha1.DeletionCostAnnotation}
 
+// maxPriority is how many characters are kept of an annotation that names an evacuator. A longer one is invalid, since a role has at most 63, and so
+// is what is kept of it.
+const maxPriority = 80
+
 // TrimPod drops the fields of cached Pods that no decision needs, to limit the memory of large drains.
 func TrimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
@@ -97,8 +102,11 @@ func TrimPod(object any) (any, error) {
 		return object, nil
 	}
 	pod.ManagedFields = nil
-	for key := range pod.Annotations {
-		if !slices.Contains(neededAnnotations, key) && !strings.HasPrefix(key, v1alpha1.EvacuatorPriorityAnnotationPrefix) {
+	for key, value := range pod.Annotations {
+		switch {
+		case strings.HasPrefix(key, v1alpha1.EvacuatorPriorityAnnotationPrefix):
+			pod.Annotations[key] = text.Cut(value, maxPriority)
+		case !slices.Contains(neededAnnotations, key):
 			delete(pod.Annotations, key)
 		}
 	}

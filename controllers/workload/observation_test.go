@@ -11,6 +11,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
 // observed is an Observation of one Pod.
@@ -65,6 +66,18 @@ func TestTrim(t *testing.T) {
 				v1alpha1.NodeMaintenanceInstigatorFinalizer: "",
 			},
 		}}))
+	})
+	t.Run("E37: cuts a long value of an annotation that names an evacuator, which stays invalid", func(t *testing.T) {
+		g := NewWithT(t)
+		long, valid := v1alpha1.EvacuatorPriorityAnnotationPrefix+"long.example.com", v1alpha1.EvacuatorPriorityAnnotationPrefix+"valid.example.com"
+		role := "5/" + strings.Repeat("\U0001F40B", 63)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{long: strings.Repeat("0", 200_000), valid: role}}}
+		_, err := workload.TrimPod(pod)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(len(pod.Annotations[long])).To(BeNumerically("<", 300))
+		evacuators, problems := evacuation.Resolve(evacuation.Subject{Annotations: pod.Annotations})
+		g.Expect(evacuators).To(ConsistOf(HaveField("Role", HaveValue(Equal(strings.TrimPrefix(role, "5/"))))))
+		g.Expect(problems).To(ConsistOf(HaveField("Annotation", long)))
 	})
 	t.Run("E37: drops an annotation that is longer than the name of a Node", func(t *testing.T) {
 		g := NewWithT(t)

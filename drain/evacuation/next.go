@@ -74,7 +74,10 @@ type Input struct {
 
 // InputOf returns the input of Next for an Evacuation whose Pod has been observed.
 func InputOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, terms Terms, now time.Time) Input {
-	resolved, _ := Resolve(SubjectOf(e, pod, podType))
+	var resolved []v1alpha1.Evacuator
+	if isUnresolved(e) { // tenants write the annotations, of which there may be thousands
+		resolved, _ = Resolve(SubjectOf(e, pod, podType))
+	}
 	return Input{
 		Evacuation: e, Pod: ObservedPod(e, pod, podType), ResolvedEvacuators: resolved, Unserved: Unserved(pod, podType), Limits: terms.Limits(e, pod, podType),
 		DrainEnds: terms.DrainEnds, Suspended: terms.DefersEvacuation(e), TerminatingSince: rules.DeletionRequested(pod), Now: now,
@@ -208,7 +211,7 @@ func cancel(e *v1alpha1.Evacuation) Action {
 // evacuate returns the action that follows from the evacuators: resolve, activate or await one, or evict the Pod if none is left.
 func evacuate(in Input) Action {
 	e := in.Evacuation
-	if undecided(e) && len(e.Spec.Evacuators) == 0 && len(in.ResolvedEvacuators) > 0 {
+	if isUnresolved(e) && len(in.ResolvedEvacuators) > 0 {
 		return Action{Kind: ResolveEvacuators, Evacuators: cloneEvacuators(in.ResolvedEvacuators), Message: "The evacuators of the Pod are known."}
 	}
 	evacuators := inOrder(in.Limits.complete(e.Spec.Evacuators))
@@ -306,6 +309,9 @@ func progressDeadline(in Input) time.Duration {
 	}
 	return deadline
 }
+
+// isUnresolved reports whether the evacuators of the Pod are still to be resolved.
+func isUnresolved(e *v1alpha1.Evacuation) bool { return undecided(e) && len(e.Spec.Evacuators) == 0 }
 
 // undecided reports whether no evacuator has been activated yet, and eviction without evacuators has not been decided either.
 func undecided(e *v1alpha1.Evacuation) bool {

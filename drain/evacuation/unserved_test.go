@@ -11,6 +11,28 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
+func TestResolvedOnce(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: uid, Annotations: annotated("a.example.com:5")}}
+	active := "a.example.com"
+	for name, tc := range map[string]struct {
+		change   func(*v1alpha1.Evacuation)
+		resolved int
+	}{
+		"E13: evacuators are resolved for a new Evacuation":                        {func(*v1alpha1.Evacuation) {}, 1},
+		"E37: annotations are not parsed again when the spec lists evacuators":     {func(e *v1alpha1.Evacuation) { e.Spec.Evacuators = evacuators("a.example.com:5") }, 0},
+		"E37: annotations are not parsed again when an evacuator is active":        {func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorClass = &active }, 0},
+		"E37: annotations are not parsed again when the eviction has been decided": {func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorCompleted = true }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := evacuation.New(pod, nil, 1800)
+			tc.change(e)
+			if got := evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, evacuation.Terms{}, noon).ResolvedEvacuators; len(got) != tc.resolved {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
 func TestUnservedEvacuators(t *testing.T) {
 	const deployment, set = v1alpha1.EvacuatorClassDeployment, v1alpha1.EvacuatorClassStatefulSet
 	const daemonSet, kubelet = v1alpha1.EvacuatorClassDaemonSet, v1alpha1.EvacuatorClassKubelet
