@@ -397,6 +397,7 @@ func (r *responses) expectNoQuota() {
 	r.createFor(&corev1.ResourceQuota{ObjectMeta: metaNamed("e64", "e64"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
 		corev1.ResourcePods: resource.MustParse("0"), "count/pods": resource.MustParse("0"), "count/evictions.policy": resource.MustParse("0"),
 	}}})
-	r.Eventually(func() error { return r.workload.Client.Create(r.Context(), bare("e64-more", "e64"), client.DryRunAll) }, soon, pace).Should(MatchError(ContainSubstring("exceeded quota")))
+	r.Eventually(func() error { return r.workload.Client.Create(r.Context(), bare("e64-more", "e64"), client.DryRunAll) }, soon, pace).
+		Should(MatchError(ContainSubstring(" is forbidden: exceeded quota: e64, ")), "by these words, a surge recognizes a quota (E67)")
 	r.Expect(r.evictAs(r.workload.AdminConfig(), namespace, "e64-quota")).To(Succeed())
 }
