@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -19,38 +18,23 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
-	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
 // migratorClass is the class of test/evacuator, and the name of its user.
 const migratorClass = "migrator.example.com"
 
-// TestThirdPartyEvacuator tests an evacuator of a third party: test/evacuator, a separate process of an ordinary user, which uses only the
-// annotation on Pods and the status of Evacuations.
-func TestThirdPartyEvacuator(t *testing.T) {
-	parallel(t, 60*time.Second)
-	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
-	all.withMigrators()
-	for _, requirement := range []struct {
-		name string
-		test func(*scene)
-	}{
-		{"E17: lets an evacuator delete a Pod without an eviction", migratorMigrates},
-		{"E17: waits for an evacuator that crashes and continues", migratorCrashes},
-		{"E9, E17: does not cancel an Evacuation whose evacuator forbids cancellation until its Pod is deleted", migratorForbids},
-		{"E31: continues evacuators, progress deadlines and eviction with Forbid after the maintenance withdraws", forbidWithdrawn},
-		{"E12, E17: activates the next evacuator when one declines", migratorDeclines},
-		{"E14, E17: evicts the Pod of an unresponsive evacuator before a drain timeout that is set during the drain", migratorHangs},
-		{"E4, E17: does not activate evacuators of third parties with evacuators BuiltIn", migratorNotAllowed},
-		{"E39: does not activate the hundred evacuators of a tenant's earlier Evacuation with evacuators BuiltIn", hundredEvacuators},
-		{"E17: the commands of the guide for authors of evacuators work", followAuthorsGuide},
-	} {
-		t.Run(requirement.name, func(t *testing.T) {
-			s := all.sub(t)
-			defer s.removeWorkloads()
-			requirement.test(s)
-		})
-	}
+// evacuatorActs are the scenes of TestEvictions with an evacuator of a third party: test/evacuator, a separate process of an ordinary user, which
+// uses only the annotation on Pods and the status of Evacuations.
+var evacuatorActs = []act{
+	{"E17: lets an evacuator delete a Pod without an eviction", migratorMigrates},
+	{"E17: waits for an evacuator that crashes and continues", migratorCrashes},
+	{"E9, E17: does not cancel an Evacuation whose evacuator forbids cancellation until its Pod is deleted", migratorForbids},
+	{"E31: continues evacuators, progress deadlines and eviction with Forbid after the maintenance withdraws", forbidWithdrawn},
+	{"E12, E17: activates the next evacuator when one declines", migratorDeclines},
+	{"E14, E17: evicts the Pod of an unresponsive evacuator before a drain timeout that is set during the drain", migratorHangs},
+	{"E4, E17: does not activate evacuators of third parties with evacuators BuiltIn", migratorNotAllowed},
+	{"E39: does not activate the hundred evacuators of a tenant's earlier Evacuation with evacuators BuiltIn", hundredEvacuators},
+	{"E17: the commands of the guide for authors of evacuators work", followAuthorsGuide},
 }
 
 func migratorMigrates(s *scene) {

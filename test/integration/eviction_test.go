@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,49 +26,49 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestEvictions evicts Pods while the API server and the disruption controller block or refuse that for different reasons. Each subtest uses
-// separate Nodes.
+// TestEvictions moves Pods away by evacuators of third parties, and evicts Pods while the API server and the disruption controller block or refuse
+// that for different reasons. Each subtest uses separate Nodes.
 func TestEvictions(t *testing.T) {
-	parallel(t, 110*time.Second)
+	parallel(t, 150*time.Second)
 	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
-	for _, requirement := range []struct {
-		name string
-		test func(*scene)
-	}{
-		{"E20: applies changes of a PodDisruptionBudget immediately", budgetIsEdited},
-		{"E55: does not evict Pods while an operator replaces their PodDisruptionBudget", budgetIsReplaced},
-		{"E20: applies changes of maxUnavailable and unhealthyPodEvictionPolicy", applicationIsEdited},
-		{"E18: names both PodDisruptionBudgets that select a Pod", twoBudgets},
-		{"E20: waits for a PodDisruptionBudget while the disruption controller is stopped", stoppedController},
-		{"E20: names a PodDisruptionBudget that the disruption controller cannot compute", syncFailed},
-		{"E20: names a PodDisruptionBudget that selects only Pods without a controller", budgetOfBarePods},
-		{"E21: deletes only Pods that are not ready with unhealthyBudget Override", unhealthyIsDeleted},
-		{"E18: reports that the namespace is being deleted", terminatingNamespace},
-		{"E18, E52: reports that an admission policy denies the eviction, retries, and makes the final eviction attempt regardless of the backoff", admissionRefuses},
-		{"E64: refuses evictions as the evictor expects", refusingResponses},
-		{"E65: evicts Pods soon after an admission webhook allows it, and when they change", webhookSaysLater},
-		{"E73, E74, E75: requests evictions that a PodDisruptionBudget refuses where an admission webhook receives them", evictionIsTheSignal},
-		{"E22: evicts Pods of an unreachable Node with a grace period of one second", unreachableNode},
-		{"E18: does not evict a replacement of the same name on another Node", sameNameElsewhere},
-		{"E23: evicts Pods of one Node while the evictions of another Node hang", hangingNode},
-		{"E56: drains the older one of two Nodes whose Pods share several PodDisruptionBudgets", crossedBudgets},
-		{"E18: finishes an in-flight eviction before the manager exits", managerEnds},
-		{"E36: evicts Pods while a user recreates NodeMaintenances of a Node that cannot be cordoned", cordonsThatNeverCome},
-		{"E37: watches Pods only on existing Nodes, whatever Nodes Evacuations name", forgedNodes},
-		{"E30: does not wait for a replica of a StatefulSet that was pending before the drain", pendingReplica},
-		{"E30: names and counts the replica that a Pod waits for, and stops waiting with Unordered", namedReplica},
-		{"E2: fails and deletes an Evacuation of a Pod that does not exist", podNotFound},
-		{"E2: does not fail the Evacuations of Pods that the watch delivers later than their Evacuations", podsOfAMoment},
-		{"E4: reports an invalid evacuator annotation in an event on the Pod", invalidAnnotation},
-		{"E43: writes the Evacuations of Pods that are evicted at once two times", evictedAtOnce},
-		{"E41: leaves no Evacuation behind while the manager or the garbage collector is stopped", nothingLeftBehind},
-	} {
-		t.Run(requirement.name, func(t *testing.T) {
+	all.withMigrators()
+	for _, each := range slices.Concat(evacuatorActs, evictionActs) {
+		t.Run(each.name, func(t *testing.T) {
 			s := all.sub(t)
 			defer s.removeWorkloads()
-			requirement.test(s)
+			each.play(s)
 		})
 	}
+}
+
+var evictionActs = []act{
+	{"E20: applies changes of a PodDisruptionBudget immediately", budgetIsEdited},
+	{"E55: does not evict Pods while an operator replaces their PodDisruptionBudget", budgetIsReplaced},
+	{"E20: applies changes of maxUnavailable and unhealthyPodEvictionPolicy", applicationIsEdited},
+	{"E18: names both PodDisruptionBudgets that select a Pod", twoBudgets},
+	{"E20: waits for a PodDisruptionBudget while the disruption controller is stopped", stoppedController},
+	{"E20: names a PodDisruptionBudget that the disruption controller cannot compute", syncFailed},
+	{"E20: names a PodDisruptionBudget that selects only Pods without a controller", budgetOfBarePods},
+	{"E21: deletes only Pods that are not ready with unhealthyBudget Override", unhealthyIsDeleted},
+	{"E18: reports that the namespace is being deleted", terminatingNamespace},
+	{"E18, E52: reports that an admission policy denies the eviction, retries, and makes the final eviction attempt regardless of the backoff", admissionRefuses},
+	{"E64: refuses evictions as the evictor expects", refusingResponses},
+	{"E65: evicts Pods soon after an admission webhook allows it, and when they change", webhookSaysLater},
+	{"E73, E74, E75: requests evictions that a PodDisruptionBudget refuses where an admission webhook receives them", evictionIsTheSignal},
+	{"E22: evicts Pods of an unreachable Node with a grace period of one second", unreachableNode},
+	{"E18: does not evict a replacement of the same name on another Node", sameNameElsewhere},
+	{"E23: evicts Pods of one Node while the evictions of another Node hang", hangingNode},
+	{"E56: drains the older one of two Nodes whose Pods share several PodDisruptionBudgets", crossedBudgets},
+	{"E18: finishes an in-flight eviction before the manager exits", managerEnds},
+	{"E36: evicts Pods while a user recreates NodeMaintenances of a Node that cannot be cordoned", cordonsThatNeverCome},
+	{"E37: watches Pods only on existing Nodes, whatever Nodes Evacuations name", forgedNodes},
+	{"E30: does not wait for a replica of a StatefulSet that was pending before the drain", pendingReplica},
+	{"E30: names and counts the replica that a Pod waits for, and stops waiting with Unordered", namedReplica},
+	{"E2: fails and deletes an Evacuation of a Pod that does not exist", podNotFound},
+	{"E2: does not fail the Evacuations of Pods that the watch delivers later than their Evacuations", podsOfAMoment},
+	{"E4: reports an invalid evacuator annotation in an event on the Pod", invalidAnnotation},
+	{"E43: writes the Evacuations of Pods that are evicted at once two times", evictedAtOnce},
+	{"E41: leaves no Evacuation behind while the manager or the garbage collector is stopped", nothingLeftBehind},
 }
 
 func budgetIsEdited(s *scene) {

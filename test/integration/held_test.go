@@ -25,11 +25,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
-// TestHeldMachines tests failures that delay a drain: each is reported, and none delays a Machine longer than its drain timeout.
-func TestHeldMachines(t *testing.T) {
-	parallel(t, 110*time.Second)
-	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
-	all.withMachines("fast", "spare", "cordon", "refused", "quota", "busy", "stuck")
+// testHeldMachines is the part of TestDeletedMachines about failures that delay a drain: each is reported, and none delays a Machine longer than
+// its drain timeout.
+func (s *scene) testHeldMachines() {
+	t, all := s.T, s
+	all.withMachines("fast", "cordon", "refused", "quota", "busy", "stuck")
 
 	t.Run("M68: the condition names a Pod that still terminates after its grace period, without another event", func(t *testing.T) {
 		s := all.sub(t)
@@ -56,6 +56,7 @@ func TestHeldMachines(t *testing.T) {
 
 	t.Run("M40: drains a workload cluster while the API server of another one responds slowly", func(t *testing.T) {
 		s := all.sub(t)
+		defer s.removeWorkloads()
 		slow := s.slowCluster(300)
 		s.runOn("fast", "web", 5, deployment("web", 5), budget("web", 1))
 		s.expectDisruptionsAllowed("web", 1)
@@ -109,6 +110,7 @@ func (s *scene) slowCluster(n int) *hangingWebhook {
 // and a quota denies an Evacuation on the third. The Node of the fourth is written continuously, which must not delay its drain.
 func (s *scene) heldByRefusals() {
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.OnTimeout = v1alpha1.OnTimeoutDelete })
+	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.OnTimeout = "" })
 	s.refuse("cordons", `object.metadata.name == "cordon" && has(object.spec.unschedulable) && object.spec.unschedulable`, admissionregistrationv1.RuleWithOperations{
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
 		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"nodes"}},

@@ -15,9 +15,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestDeletedMachines tests what the drain of a deleted Machine waits for, and what ends the wait.
+// TestDeletedMachines tests what the drain of a deleted Machine waits for, and what ends the wait. The last scene deletes the Cluster.
 func TestDeletedMachines(t *testing.T) {
-	parallel(t, 140*time.Second)
+	parallel(t, 230*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
 	all.withMachines("m1", "m2", "m3", "m4", "m5", "returns", "spare")
 
@@ -107,6 +107,8 @@ func TestDeletedMachines(t *testing.T) {
 	})
 
 	t.Run("R44: evicts replacements that return to a cordoned Node with a backoff, and names their controllers", func(t *testing.T) { all.sub(t).replacementsReturn("returns") })
+
+	all.testHeldMachines()
 
 	t.Run("M10: does not delay the deletion of a Cluster", func(t *testing.T) {
 		s := all.sub(t)

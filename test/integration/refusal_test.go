@@ -167,7 +167,11 @@ func evictionIsTheSignal(s *scene) {
 	s.expectDeleted(allowed, denied)
 
 	s.Eventually(gate.notes(kept.Name), eventually, pace).Should(Equal(2))
-	requests := s.evictions().Named(namespace, kept.Name)
+	var requests controlplane.Events
+	s.Eventually(func() int {
+		requests = s.evictions().Named(namespace, kept.Name)
+		return len(requests)
+	}, soon, pace).Should(BeNumerically(">=", 2), "the webhook receives a request before it is in the audit log")
 	s.Expect(requests[1].Requested).To(BeTemporally(">=", requests[0].Requested.Add(signals.Interval-time.Second)))
 	s.Expect(requests[0].UIDPrecondition()).To(Equal(kept.UID))
 	s.Eventually(func() float64 { return since("signal") }, soon, pace).Should(BeNumerically(">=", 5))
