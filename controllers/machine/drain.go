@@ -140,17 +140,19 @@ func (r *Reconciler) refuseFound(ctx context.Context, s *scope) (outcome, error)
 }
 
 // keepRules continues a running drain with the last valid rules while a MachineDrainRule is invalid: timeouts and other settings still follow edits. A drain
-// that has ended under these rules holds nothing; awaitDrained decides whether this is confirmed. Another drain waits until the rule is fixed.
+// that has ended under these rules holds nothing; awaitDrained decides whether this is confirmed. Another drain waits until the rule is fixed,
+// and so does one whose end is not recorded if a rule skips Pods: the invalid rule may be an edit by which they are drained.
 func (r *Reconciler) keepRules(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance, problem *machinemaintenance.Problem) (outcome, error) {
-	waiting, drains := outcome{action: wait, reason: problem.Reason, message: problem.Message}, s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain
-	if drains {
+	waiting, drained := outcome{action: wait, reason: problem.Reason, message: problem.Message}, false
+	if s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain {
 		desired.Spec.DrainRules = s.maintenance.Spec.DrainRules
 		if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
 			return result, err
 		}
+		drained = r.drainState(s) != machinedrain.DrainInProgress && !rules.IsAnySkipped(s.maintenance.Spec.DrainRules)
 	}
 	switch clock := s.clock(); {
-	case clock.Drained != nil && s.maintenance != nil, drains && r.drainState(s) != machinedrain.DrainInProgress:
+	case clock.Drained != nil && s.maintenance != nil, drained:
 		return outcome{}, nil
 	case clock.Drain == nil || s.maintenance == nil:
 		waiting.blind = true

@@ -79,19 +79,24 @@ func TestAnnouncedPlan(t *testing.T) {
 // TestInvalidRule reconciles Machines whose drain has begun, while a MachineDrainRule that selects all Machines is invalid.
 func TestInvalidRule(t *testing.T) {
 	key, now := types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now().Truncate(time.Second)
-	kept := []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}, {Name: rules.MachineDrainRulePrefix + "valid", Behavior: v1alpha1.DrainBehaviorSkip}}
+	keptRules := func(behavior v1alpha1.DrainBehavior) []v1alpha1.DrainRule {
+		return []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}, {Name: rules.MachineDrainRulePrefix + "valid", Behavior: behavior}}
+	}
 	for _, tc := range []struct {
 		name      string
 		stage     v1alpha1.NodeMaintenanceStage // Drain by default
 		drained   bool                          // according to the NodeMaintenance
 		confirmed bool                          // by this process
 		ended     bool                          // the Machine has recorded the end of the drain
+		skips     bool                          // a MachineDrainRule
 		waits     bool
 		edited    bool // the edits of the Machine have reached the NodeMaintenance
 		complete  bool // the drain counts as complete
 	}{
 		{name: "M6: a Machine whose drain has not ended waits, and its other settings follow edits", waits: true, edited: true},
 		{name: "M6: holds no Machine whose drain has ended", drained: true, confirmed: true, edited: true, complete: true},
+		{name: "M6: waits if a rule skips Pods, since the invalid rule may be an edit of it", drained: true, confirmed: true, skips: true, waits: true, edited: true},
+		{name: "M6: does not wait if the end of the drain is recorded", drained: true, confirmed: true, ended: true, skips: true, edited: true, complete: true},
 		{name: "M6, M94: the end of the drain is recorded", drained: true, confirmed: true, ended: true, edited: true, complete: true},
 		{name: "M6, M95: a drain that this process has not confirmed is not complete", drained: true, edited: true},
 		{name: "M6: a drain that has not begun waits", stage: v1alpha1.StageCordon, drained: true, confirmed: true, waits: true},
@@ -102,6 +107,10 @@ func TestInvalidRule(t *testing.T) {
 			if tc.ended {
 				machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(7200))
 				machine.Annotations[v1alpha1.DrainEndedAnnotation] = now.Add(-time.Minute).Format(time.RFC3339)
+			}
+			kept := keptRules(v1alpha1.DrainBehaviorDrain)
+			if tc.skips {
+				kept = keptRules(v1alpha1.DrainBehaviorSkip)
 			}
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, Rules: kept, Stage: tc.stage})
 			m.UID = "m"

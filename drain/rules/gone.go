@@ -20,6 +20,13 @@ func IsAnyGone(present, wanted []v1alpha1.DrainRule) bool {
 	})
 }
 
+// IsAnySkipped reports whether a MachineDrainRule among the rules leaves Pods on their Node.
+func IsAnySkipped(present []v1alpha1.DrainRule) bool {
+	return slices.ContainsFunc(present, func(rule v1alpha1.DrainRule) bool {
+		return strings.HasPrefix(rule.Name, MachineDrainRulePrefix) && rule.Behavior == v1alpha1.DrainBehaviorSkip
+	})
+}
+
 // AwaitReplacement returns until when the present rules still apply, because one that was found to be gone at a time may be replaced. It is zero if the
 // wanted rules apply.
 func AwaitReplacement(present, wanted []v1alpha1.DrainRule, gone, now time.Time) time.Time {
